@@ -1,0 +1,191 @@
+"""The bill: named lines of seconds and bytes, and nothing else that adds up.
+
+Step time is the sum of the `exposed` seconds of the time lines; memory per GPU is the sum of the
+memory lines of the worst pipeline stage. Every value may be a scalar or an array over layouts;
+all values of one bill broadcast together. Formulas are kept as text whose names are keys of the
+line's `terms`, so that anybody can put the numbers in and get the line's value back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+AXES = ("compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience")
+TOLLS = ("math", "hbm", "communication", "bubble", "state", "activation", "overhead")
+PHASES = ("forward", "backward", "recompute", "grad_sync", "param_sync", "optimizer", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLine:
+    """One item of time on the critical rank: `count` executions of `each_s` seconds.
+
+    Attributes
+    ----------
+    name : str
+        Dotted path, unique in the bill: ``compute.attention.qkv_gemm.forward``.
+    axis, toll, phase : str
+        Who causes it (`AXES`), where it is paid (`TOLLS`), when (`PHASES`).
+    count : Array
+        Executions per step on the critical rank. [-]
+    each_s : Array
+        Busy time of one execution. [s]
+    exposed_each_s : Array
+        What the critical path pays of one execution, 0 where it is hidden. [s]
+    bytes_each : Array
+        Bytes of one execution: wire bytes sent per GPU, or HBM traffic. [B]
+    tier : Array
+        Index of the slowest fabric tier used, -1 where none is. [-]
+    formula : str
+        Expression for one exposed execution over the names in `terms`.
+    terms : Mapping[str, Array]
+        The numbers of the formula, in SI units.
+    source : str
+        Paper and equation, or file, that the formula comes from.
+    """
+
+    name: str
+    axis: str
+    toll: str
+    phase: str
+    count: Array
+    each_s: Array
+    exposed_each_s: Array
+    bytes_each: Array
+    tier: Array
+    formula: str
+    terms: Mapping[str, Array]
+    source: str
+
+    @property
+    def seconds(self) -> Array:
+        """Busy time of all executions. [s]"""
+        return np.asarray(self.count * self.each_s)
+
+    @property
+    def exposed_seconds(self) -> Array:
+        """Time the critical path pays for all executions. [s]"""
+        return np.asarray(self.count * self.exposed_each_s)
+
+    @property
+    def bytes(self) -> Array:
+        """Bytes of all executions. [B]"""
+        return np.asarray(self.count * self.bytes_each)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One item of memory on one GPU, with pipeline stages in the last array dimension. [B]"""
+
+    name: str
+    axis: str
+    toll: str
+    bytes: Array
+    formula: str
+    terms: Mapping[str, Array]
+    source: str
+
+
+def time_line(
+    name: str,
+    *,
+    axis: str,
+    toll: str,
+    phase: str,
+    count: ArrayLike,
+    each_s: ArrayLike,
+    exposed_each_s: ArrayLike | None = None,
+    bytes_each: ArrayLike = 0.0,
+    tier: ArrayLike = -1,
+    formula: str,
+    terms: Mapping[str, ArrayLike],
+    source: str,
+) -> TimeLine:
+    """Build a `TimeLine` from anything array-like; without `exposed_each_s` all of it is exposed."""
+    busy = np.asarray(each_s, dtype=np.float64)
+    return TimeLine(
+        name=name,
+        axis=axis,
+        toll=toll,
+        phase=phase,
+        count=np.asarray(count, dtype=np.float64),
+        each_s=busy,
+        exposed_each_s=busy if exposed_each_s is None else np.asarray(exposed_each_s, dtype=np.float64),
+        bytes_each=np.asarray(bytes_each, dtype=np.float64),
+        tier=np.asarray(tier, dtype=np.float64),
+        formula=formula,
+        terms={key: np.asarray(value, dtype=np.float64) for key, value in terms.items()},
+        source=source,
+    )
+
+
+def memory_line(
+    name: str,
+    *,
+    axis: str,
+    toll: str,
+    size_bytes: ArrayLike,
+    formula: str,
+    terms: Mapping[str, ArrayLike],
+    source: str,
+) -> MemoryLine:
+    """Build a `MemoryLine` from anything array-like (last dimension: pipeline stages)."""
+    return MemoryLine(
+        name=name,
+        axis=axis,
+        toll=toll,
+        bytes=np.asarray(size_bytes, dtype=np.float64),
+        formula=formula,
+        terms={key: np.asarray(value, dtype=np.float64) for key, value in terms.items()},
+        source=source,
+    )
+
+
+def broadcast_sum(values: Iterable[Array]) -> Array:
+    """Sum arrays of different broadcastable shapes, small shapes first.
+
+    Lines that depend on few knobs are added up on their own small grid before they meet the
+    large one, so that a search pays for the large grid once per shape and not once per line.
+    """
+    by_shape: dict[tuple[int, ...], Array] = {}
+    for value in values:
+        held = by_shape.get(value.shape)
+        by_shape[value.shape] = value if held is None else held + value
+    total: Array = np.asarray(0.0)
+    for shape in sorted(by_shape, key=lambda s: int(np.prod(s))):
+        total = np.asarray(total + by_shape[shape])
+    return total
+
+
+def sum_exposed(lines: Sequence[TimeLine]) -> Array:
+    """Sum the exposed seconds of `lines`, adding lines with the same count before multiplying."""
+    by_count: dict[int, tuple[Array, list[Array]]] = {}
+    for line in lines:
+        by_count.setdefault(id(line.count), (line.count, []))[1].append(line.exposed_each_s)
+    return broadcast_sum([np.asarray(count * broadcast_sum(each)) for count, each in by_count.values()])
+
+
+@dataclass(frozen=True)
+class Bill:
+    """All lines of one estimate (or of an array of estimates)."""
+
+    time_lines: tuple[TimeLine, ...]
+    memory_lines: tuple[MemoryLine, ...]
+    tier_names: tuple[str, ...] = field(default=())
+
+    def step_time_s(self) -> Array:
+        """Step time: the sum of the exposed seconds of all time lines. [s]"""
+        return sum_exposed(self.time_lines)
+
+    def memory_per_stage_bytes(self) -> Array:
+        """Memory per GPU by pipeline stage (last dimension): the sum of the memory lines. [B]"""
+        return broadcast_sum([line.bytes for line in self.memory_lines])
+
+    def memory_bytes(self) -> Array:
+        """Memory per GPU of the worst pipeline stage. [B]"""
+        return np.asarray(self.memory_per_stage_bytes().max(axis=-1))

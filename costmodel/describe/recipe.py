@@ -1,0 +1,240 @@
+"""Recipes: how a training framework of some era runs a step.
+
+A recipe is a list of documented behaviours (kernels, fusions, dtypes, overlaps, host overhead),
+never a speed. Presets live in ``presets/recipes/*.yaml``; a user overrides single switches.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from costmodel.errors import RecipeError, choices_hint
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
+Fusion = Literal["none", "megatron", "compiled"]
+TensorOverlap = Literal["none", "weight-grad", "pipelined"]
+DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
+ContextMethod = Literal["ring", "all-gather", "ulysses"]
+Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
+Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+RecomputeModule = Literal[
+    "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul"
+]  # fmt: skip
+
+DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+
+
+class Recipe(BaseModel):
+    """The switches of a framework. Field docstrings say what each changes on the bill."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str = ""
+    source: str = ""
+
+    attention_kernel: AttentionKernel = "flash2"
+    """Kernel of the attention core."""
+    fused_norm: bool = True
+    """One kernel a norm; otherwise a chain of element-wise kernels with fp32 in between."""
+    fused_rope: bool = True
+    """One kernel for the rotary embedding of Q and K."""
+    fused_activation: bool = True
+    """Bias and activation (or SwiGLU) in one kernel."""
+    fused_dropout_add: bool = True
+    """Bias, dropout and residual addition in one kernel."""
+    fused_cross_entropy: bool = False
+    """Loss without fp32 copies of the logits."""
+    compiled: bool = False
+    """torch.compile fuses every chain of element-wise operators."""
+    dropout: bool = False
+    """Dropout after attention and MLP (and inside an unfused attention)."""
+
+    param_dtype: Dtype = "bf16"
+    """Resident model parameters (FSDP keeps fp32 shards and gathers `gather_dtype`)."""
+    gather_dtype: Dtype = "bf16"
+    """Dtype in which sharded parameters are gathered."""
+    grad_accum_dtype: Dtype = "fp32"
+    """Resident gradient buffer."""
+    grad_reduce_dtype: Dtype = "fp32"
+    """Dtype on the wire of the gradient reduction."""
+    master_weights_bytes: float = Field(default=4.0, ge=0, le=8)
+    """Bytes a parameter of main weights in the optimizer (0 where parameters are fp32)."""
+    moments_bytes: float = Field(default=8.0, ge=0, le=16)
+    """Bytes a parameter of Adam's two moments."""
+    offload_optimizer: bool = False
+    """Optimizer states live and step on the CPU."""
+
+    tp_overlap: TensorOverlap = "weight-grad"
+    """none; the backward collective behind the weight-gradient GEMM; or pipelined with each GEMM."""
+    dp_overlap: DataOverlap = "last-micro-batch"
+    """none; with the last micro-batch's passes (Megatron); or with every layer of every micro-batch (FSDP)."""
+    pp_overlap: bool = False
+    """Stage-to-stage transfers run behind compute (interleaved schedules)."""
+    cp_method: ContextMethod = "ring"
+    """How context parallelism brings K and V together."""
+    ep_overlap: bool = False
+    """Dispatch and combine of one micro-batch run behind the compute of another."""
+    moe_dispatcher: Dispatcher = "all-to-all"
+    """How tokens reach their experts."""
+    moe_imbalance: float = Field(default=1.0, ge=1)
+    """Tokens of the busiest expert rank over the mean; 1 where routing is forced to balance."""
+    moe_capacity_factor: float = Field(default=0.0, ge=0)
+    """Padded capacity of each expert over its mean load; 0 is dropless."""
+    node_limited_routing: int = Field(default=0, ge=0)
+    """Most nodes that the experts of one token lie on; 0 is no limit."""
+    grouped_gemm: bool = True
+    """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
+    overlap_contention: float = Field(default=0.0, ge=0, lt=1)
+    """Share of compute speed lost while communication runs beside it."""
+
+    launch_s: float = Field(default=6e-6, ge=0, lt=1e-3)
+    """Host time to issue one kernel."""
+    cuda_graphs: bool = False
+    """Kernels are replayed from a graph: the host is out of the way."""
+    step_overhead_s: float = Field(default=0.0, ge=0)
+    """Host time a step outside the passes (data loading, logging, optimizer start)."""
+    overhead_fraction: float = Field(default=0.0, ge=-0.5, le=1)
+    """The one constant that may be fitted to whole runs: share of step time nothing else explains."""
+
+    embedding_as_layer: bool = False
+    """The embedding takes the place of a layer on the first pipeline stage."""
+    head_as_layer: bool = False
+    """The head takes the place of a layer on the last pipeline stage."""
+    selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """What `recompute: selective` recomputes."""
+    fsdp_reshard_after_forward: bool = True
+    """ZeRO-3 drops gathered parameters after the forward pass and gathers them again."""
+    fsdp_prefetch: int = Field(default=1, ge=0)
+    """Layers gathered ahead."""
+    gradient_compression: Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"] = "none"
+    """Compression of the data-parallel gradient."""
+
+    allocator_slack: float = Field(default=0.04, ge=0, lt=1)
+    """Fragmentation of the caching allocator, as a share of what is allocated."""
+    context_bytes: float = Field(default=1.0e9, ge=0)
+    """CUDA context and libraries."""
+    communicator_bytes: float = Field(default=4.0e8, ge=0)
+    """NCCL buffers of a process that communicates (342-392 MiB measured for 2-8 ranks)."""
+
+    def grad_bytes(self) -> float:
+        """Bytes a parameter of the resident gradient."""
+        return DTYPE_BYTES[self.grad_accum_dtype]
+
+    def param_bytes(self) -> float:
+        """Bytes a parameter of the resident weights."""
+        return DTYPE_BYTES[self.param_dtype]
+
+
+class Precision(BaseModel):
+    """What the GEMMs of the transformer layers compute in."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    matmul_dtype: str
+    """Key of the accelerator's peaks and matmul constants."""
+    input_bytes: float
+    """Bytes an element of a GEMM input, scales included."""
+    cast_passes: float
+    """Bytes of HBM traffic an element for quantising a GEMM input, beyond the GEMM's own reads."""
+
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision(name="fp32", matmul_dtype="tf32", input_bytes=4, cast_passes=0),
+        Precision(name="fp16", matmul_dtype="fp16", input_bytes=2, cast_passes=0),
+        Precision(name="bf16", matmul_dtype="bf16", input_bytes=2, cast_passes=0),
+        # Read bf16, write fp8 and its transpose; the norm writes part of it already quantised.
+        Precision(name="fp8-delayed", matmul_dtype="fp8", input_bytes=1, cast_passes=4),
+        # One pass more: the scale is the maximum of this very tensor.
+        Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_passes=6),
+        Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_passes=4),
+        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_passes=4),
+        # Hadamard transform and stochastic rounding read and write once more.
+        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_passes=6),
+    )
+}
+
+
+def precision(name: str) -> Precision:
+    """Return the named precision.
+
+    Raises
+    ------
+    RecipeError
+        If it does not exist.
+    """
+    if name not in PRECISIONS:
+        raise RecipeError(f"precision: {name!r} is unknown; {choices_hint(name, PRECISIONS)}")
+    return PRECISIONS[name]
+
+
+def _folder() -> Traversable:
+    return files("costmodel") / "presets" / "recipes"
+
+
+@cache
+def list_recipes() -> tuple[str, ...]:
+    """Return the names of the shipped recipes."""
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml")))
+
+
+@cache
+def load_recipe(name: str) -> Recipe:
+    """Return a shipped recipe by name.
+
+    Raises
+    ------
+    RecipeError
+        If there is none of that name, or its file is malformed.
+    """
+    if name not in list_recipes():
+        raise RecipeError(f"recipe: {name!r} is unknown; {choices_hint(name, list_recipes())}")
+    from ruamel.yaml import YAML
+
+    raw: dict[str, Any] = YAML(typ="safe", pure=True).load((_folder() / f"{name}.yaml").read_text())
+    return make_recipe({"name": name, **raw})
+
+
+def make_recipe(values: dict[str, Any]) -> Recipe:
+    """Validate the switches of a recipe.
+
+    Raises
+    ------
+    RecipeError
+        If a switch does not exist or has a value it cannot take.
+    """
+    unknown = sorted(values.keys() - Recipe.model_fields.keys())
+    if unknown:
+        raise RecipeError(f"recipe: switch {unknown[0]!r} is unknown; {choices_hint(unknown[0], Recipe.model_fields)}")
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise RecipeError(f"recipe {values.get('name', '')}: {key}: {first['msg']}, got {first['input']!r}") from None
+
+
+def with_switches(recipe: Recipe, switches: dict[str, Any]) -> Recipe:
+    """Return the recipe with some switches changed.
+
+    Raises
+    ------
+    RecipeError
+        If a switch does not exist or has a value it cannot take.
+    """
+    return make_recipe({**recipe.model_dump(), **switches}) if switches else recipe
+
+
+def switch_choices(name: str) -> tuple[str, ...]:
+    """Return the values a literal switch can take, empty for numbers and booleans."""
+    return tuple(str(choice) for choice in get_args(Recipe.model_fields[name].annotation))

@@ -1,0 +1,58 @@
+"""The errors this package raises on purpose.
+
+    CostModelError (also a ValueError)
+    ├── UnitError          a quantity such as "80 GB/s" that cannot be read
+    ├── ProfileError       a hardware file that is missing or says something impossible
+    ├── ModelConfigError   a model file or config.json that cannot be priced
+    ├── RecipeError        an unknown recipe, switch or precision
+    ├── LayoutError        degrees that do not divide, do not multiply up or do not exist
+    └── DataError          a table of measurements that cannot be read
+
+Each message is one line: what was given, what is allowed, what to do. The command line prints
+it and exits with code 2; anything else that escapes is a bug and keeps its traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CostModelError(ValueError):
+    """Wrong input; the message is one line for the person who gave it."""
+
+
+class UnitError(CostModelError):
+    """A quantity without a unit, with an unknown unit, or of the wrong dimension."""
+
+
+class ProfileError(CostModelError):
+    """A hardware profile that is missing, malformed or inconsistent."""
+
+
+class ModelConfigError(CostModelError):
+    """A model description that is missing, malformed or of an unknown type."""
+
+
+class RecipeError(CostModelError):
+    """An unknown recipe, or a switch with a value it does not have."""
+
+
+class LayoutError(CostModelError):
+    """A layout that does not fit the model, the batch or the cluster."""
+
+
+class DataError(CostModelError):
+    """A table of measurements that cannot be read; names file and line."""
+
+
+def choices_hint(given: str, allowed: Iterable[str]) -> str:
+    """Return the end of a message: the nearest right names first, then where it helps, all.
+
+    >>> choices_hint("h10", ["h100", "a100", "v100"])
+    "did you mean 'h100'? (known: a100, h100, v100)"
+    """
+    known = sorted(allowed)
+    near = get_close_matches(given, known, n=3, cutoff=0.5)
+    listed = ", ".join(known) if len(known) <= 40 else f"{', '.join(known[:40])}, …"
+    if near:
+        return f"did you mean {' or '.join(repr(n) for n in near)}? (known: {listed})"
+    return f"known: {listed}"
