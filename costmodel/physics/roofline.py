@@ -1,0 +1,411 @@
+"""Time of one kernel on one GPU: matrix multiplication, attention, and memory-bound work.
+
+Every kernel is a roofline with a floor: a fixed start-up time plus the larger of what the tensor
+cores and what the memory need, joined smoothly because a kernel near the ridge reaches neither.
+What a handful of constants per accelerator and precision add to that is what a GPU really does:
+it computes whole tiles in waves over its SMs, fills and drains a pipeline per tile, and lowers
+its clock when long kernels draw more power than it may have. The constants are fitted to
+published micro-benchmarks by `costmodel.calibrate_kernels`, never to a training run.
+
+Every function is pure and broadcasts. Times are GPU times: the host's launch cost is not in them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+class MatmulConstants(NamedTuple):
+    """What the matrix kernels of one accelerator reach at one precision.
+
+    Attributes
+    ----------
+    num_sms : float
+        SMs (compute units) that tiles are dealt to. [-]
+    fixed_s : float
+        Time of a kernel with nothing to do. [s]
+    peak_fraction : float
+        Share of the dense peak inside a full wave of full tiles, at burst clock. [-]
+    memory_fraction : float
+        Share of the HBM bandwidth that a memory-bound product reaches. [-]
+    tile_m, tile_n : float
+        Output tile of one SM; rows and columns are rounded up to it. [elements]
+    wave_fraction : float
+        Share of the idle part of the last wave that is really lost (0: none, 1: all). [-]
+    ramp_k : float
+        Depth that filling and draining one tile costs. [elements]
+    sustained_loss : float
+        Share of the peak lost to the power limit in long kernels. [-]
+    sustained_flops : float
+        Size of a kernel at which half of that is lost. [FLOP]
+    cast_bytes_per_element : float
+        HBM bytes that quantising one element of the first operand is worth. [B]
+    cast_fixed_s : float
+        Fixed time of the quantising kernels. [s]
+    """
+
+    num_sms: float
+    fixed_s: float
+    peak_fraction: float
+    memory_fraction: float
+    tile_m: float = 128.0
+    tile_n: float = 128.0
+    wave_fraction: float = 0.0
+    ramp_k: float = 0.0
+    sustained_loss: float = 0.0
+    sustained_flops: float = 1e12
+    cast_bytes_per_element: float = 0.0
+    cast_fixed_s: float = 0.0
+
+
+class AttentionPassConstants(NamedTuple):
+    """What one pass (forward or backward) of a fused attention kernel reaches.
+
+    Attributes
+    ----------
+    num_sms, fixed_s, memory_fraction, wave_fraction : float
+        As in `MatmulConstants`.
+    head_dims, peak_fractions : tuple of float
+        Head dimensions measured and the share of the dense peak at each, for long sequences
+        without a mask; between them linear in the logarithm of the dimension. [-]
+    causal_fraction : float
+        Extra factor on that share for a causal kernel, beyond its diagonal blocks. [-]
+    ramp_seq : float
+        Average keys per query at which half of the asymptote is reached. [tokens]
+    tile_rows : float
+        Queries (backward: keys) that one SM works on at a time. [tokens]
+    """
+
+    num_sms: float
+    fixed_s: float
+    memory_fraction: float
+    head_dims: tuple[float, ...]
+    peak_fractions: tuple[float, ...]
+    causal_fraction: float = 1.0
+    ramp_seq: float = 0.0
+    tile_rows: float = 128.0
+    wave_fraction: float = 0.0
+
+
+class AttentionConstants(NamedTuple):
+    """Constants of both passes of one attention kernel."""
+
+    forward: AttentionPassConstants
+    backward: AttentionPassConstants
+
+
+class MemoryConstants(NamedTuple):
+    """What memory-bound kernels reach: a share of the HBM bandwidth after a fixed time."""
+
+    bandwidth_fraction: float
+    fixed_s: float
+
+
+def _smooth_maximum(a: Array, b: Array) -> Array:
+    """Join two bounds: the larger when they differ, 26 % above either when they are equal."""
+    return np.asarray(np.cbrt(a * a * a + b * b * b))
+
+
+def _waves(tiles: Array, num_sms: float, wave_fraction: float) -> Array:
+    """Return waves of `tiles` over the SMs, with the stated share of the last one's idle part."""
+    waves = tiles / num_sms
+    return np.asarray(waves + wave_fraction * (np.ceil(waves) - waves))
+
+
+def matmul_time_s(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    *,
+    groups: ArrayLike = 1.0,
+    constants: MatmulConstants,
+    peak_flops_per_s: float,
+    memory_bandwidth_bytes_per_s: float,
+    input_bytes: float = 2.0,
+    output_bytes: float = 2.0,
+    accumulate: ArrayLike = False,
+    sustained: bool = True,
+    cast: bool = False,
+) -> Array:
+    r"""Time of `groups` products of an m x k by a k x n matrix in one kernel.
+
+    .. math::
+
+        t = t_0 + \left( t_{math}^3 + t_{mem}^3 \right)^{1/3}, \qquad
+        t_{math} = \frac{2\,w\,S\,T_m T_n (k + k_0)}{e\,\pi}, \qquad
+        t_{mem} = \frac{g\,(b_{in} k (m + n) + b_{out} m n (1 + a))}{e_{mem} B}
+
+    with :math:`w = u + q(\lceil u \rceil - u)` waves,
+    :math:`u = g \lceil m/T_m \rceil \lceil n/T_n \rceil / S` over :math:`S` SMs, and
+    :math:`e` the burst share of the peak :math:`\pi` times
+    :math:`1 - d F / (F + F_0)` for the power limit, :math:`F = 2 g m n k`.
+
+    Parameters
+    ----------
+    m, n, k : array_like
+        Rows, columns and depth of one product. [elements]
+    groups : array_like
+        Products of that size in one kernel (experts, or batch x heads). [-]
+    constants : MatmulConstants
+        Of the accelerator at this precision.
+    peak_flops_per_s : float
+        Dense peak at this precision. [FLOP/s]
+    memory_bandwidth_bytes_per_s : float
+        HBM bandwidth of the data sheet. [B/s]
+    input_bytes, output_bytes : float
+        Bytes of one element of either operand, and of the result. [B]
+    accumulate : array_like of bool
+        The result is read before it is written (weight gradients). [-]
+    sustained : bool
+        Price the clock of a kernel run back to back for long, as in training; without it that
+        of a short benchmark.
+    cast : bool
+        Add the separate kernels that quantise the first operand (8- and 4-bit recipes).
+
+    Returns
+    -------
+    time_s : ndarray
+        GPU time of the kernel, without the host's launch cost. [s]
+
+    Notes
+    -----
+    Fitted between 1e8 and 1e14 FLOP and k >= 160. Below, `fixed_s` rules.
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline: an insightful visual performance
+       model for multicore architectures," Commun. ACM, vol. 52, no. 4, pp. 65-76, 2009,
+       doi:10.1145/1498765.1498785.
+    .. [2] NVIDIA, "Matrix multiplication background user's guide," DU-09798-001, section 4
+       (tile and wave quantisation).
+    """
+    rows, cols, depth, count = (np.asarray(x, dtype=np.float64) for x in (m, n, k, groups))
+    c = constants
+    tiles = np.ceil(rows / c.tile_m) * np.ceil(cols / c.tile_n) * count
+    tile_flops = 2.0 * c.tile_m * c.tile_n * c.num_sms
+    area = rows * cols * count
+    rate = c.peak_fraction * peak_flops_per_s
+    math_s = _waves(tiles, c.num_sms, c.wave_fraction) * (depth + c.ramp_k) * (tile_flops / rate)
+    if sustained and c.sustained_loss:
+        flops = 2.0 * area * depth
+        math_s = math_s / (1.0 - c.sustained_loss * flops / (flops + c.sustained_flops))
+    traffic = output_bytes * (1.0 + np.asarray(accumulate, dtype=np.float64))
+    moved_bytes = input_bytes * (rows + cols) * depth * count + traffic * area
+    memory_s = moved_bytes / (c.memory_fraction * memory_bandwidth_bytes_per_s)
+    time_s = c.fixed_s + _smooth_maximum(math_s, memory_s)
+    if cast:
+        cast_s_per_element = c.cast_bytes_per_element / (c.memory_fraction * memory_bandwidth_bytes_per_s)
+        time_s = time_s + c.cast_fixed_s + cast_s_per_element * (rows * depth * count)
+    return np.asarray(time_s)
+
+
+def attention_time_s(
+    batch: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike,
+    heads: ArrayLike,
+    *,
+    kv_heads: ArrayLike,
+    qk_head_dim: float,
+    v_head_dim: float,
+    causal: ArrayLike,
+    backward: bool,
+    constants: AttentionConstants,
+    peak_flops_per_s: float,
+    memory_bandwidth_bytes_per_s: float,
+    keys_per_query: ArrayLike | None = None,
+    element_bytes: float = 2.0,
+) -> Array:
+    r"""Time of a fused attention kernel that never writes the score matrix.
+
+    .. math::
+
+        t = t_0 + \left( t_{math}^3 + t_{mem}^3 \right)^{1/3}, \qquad
+        t_{math} = \frac{F}{\pi\, e(d)\, \frac{\bar s}{\bar s + s_0}} \cdot \frac{w}{u}
+
+    where :math:`\bar s` is the average number of keys a query looks at (half of them under a
+    causal mask) and :math:`w/u` the loss to the last wave of tiles. The forward pass multiplies
+    two matrices per score (:math:`F = 2 b h s \bar s (d_{qk} + d_v)`), the backward pass five.
+
+    Parameters
+    ----------
+    batch, seq_q, seq_kv, heads : array_like
+        Sequences, queries and keys of each, and query heads on this GPU. [-]
+    kv_heads : array_like
+        Key and value heads on this GPU. [-]
+    qk_head_dim, v_head_dim : float
+        Elements of a query or key, and of a value. [elements]
+    causal : array_like of bool
+        Queries see only the keys before them.
+    backward : bool
+        Price the backward pass, else the forward pass.
+    constants : AttentionConstants
+        Of the accelerator, kernel and precision.
+    peak_flops_per_s, memory_bandwidth_bytes_per_s : float
+        Of the data sheet, dense. [FLOP/s, B/s]
+    keys_per_query : array_like, optional
+        Average keys per query where the mask is neither full nor causal (sliding window). [-]
+    element_bytes : float
+        Bytes of an element of Q, K, V and the output. [B]
+
+    Returns
+    -------
+    time_s : ndarray
+        GPU time of the kernel, without the host's launch cost. [s]
+
+    Notes
+    -----
+    Fitted for head dimensions 64 to 256 and 512 to 131,072 tokens.
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2: faster attention with better parallelism and work
+       partitioning," arXiv:2307.08691, section 4.1 (FLOP counts).
+    .. [2] J. Shah et al., "FlashAttention-3: fast and accurate attention with asynchrony and
+       low-precision," arXiv:2407.08608.
+    """
+    b, sq, skv, h = (np.asarray(x, dtype=np.float64) for x in (batch, seq_q, seq_kv, heads))
+    is_causal = np.asarray(causal, dtype=np.float64)
+    c = constants.backward if backward else constants.forward
+    keys = skv * (1.0 - 0.5 * is_causal) if keys_per_query is None else np.asarray(keys_per_query, np.float64)
+    d_qk, d_v = float(qk_head_dim), float(v_head_dim)
+    scores = b * h * sq * keys
+    flops = 2.0 * scores * (3.0 * d_qk + 2.0 * d_v if backward else d_qk + d_v)
+    peak_fraction = np.interp(np.log(0.5 * (d_qk + d_v)), np.log(c.head_dims), c.peak_fractions)
+    rate = peak_fraction * peak_flops_per_s * (1.0 - (1.0 - c.causal_fraction) * is_causal)
+    tiles = b * h * np.ceil((skv if backward else sq) / c.tile_rows)
+    # Tiny groups of an array of layouts may hold a fraction of a tile; 1e-9 keeps 0 heads at 0 s.
+    wave_loss = _waves(tiles, c.num_sms, c.wave_fraction) / np.maximum(tiles / c.num_sms, 1e-9)
+    math_s = flops / rate * (1.0 + c.ramp_seq / np.maximum(keys, 1.0)) * wave_loss
+    queries = b * sq * h * (d_qk + d_v)
+    pairs = b * skv * np.asarray(kv_heads, dtype=np.float64) * (d_qk + d_v)
+    passes = 2.0 if backward else 1.0
+    memory_s = passes * element_bytes * (queries + pairs) / (c.memory_fraction * memory_bandwidth_bytes_per_s)
+    return np.asarray(c.fixed_s + _smooth_maximum(math_s, memory_s))
+
+
+def memory_time_s(
+    size_bytes: ArrayLike,
+    *,
+    constants: MemoryConstants,
+    memory_bandwidth_bytes_per_s: float,
+    kernels: ArrayLike = 1.0,
+) -> Array:
+    r"""Time of memory-bound kernels: :math:`t = n_k t_0 + n / (e_{mem} B)`.
+
+    Parameters
+    ----------
+    size_bytes : array_like
+        Bytes read plus bytes written, by all kernels together. [B]
+    constants : MemoryConstants
+        Of the accelerator.
+    memory_bandwidth_bytes_per_s : float
+        HBM bandwidth of the data sheet. [B/s]
+    kernels : array_like
+        Kernels that move them. [-]
+
+    Returns
+    -------
+    time_s : ndarray
+        GPU time, without the host's launch cost. [s]
+
+    Notes
+    -----
+    Working sets inside the L2 cache are faster; that is not counted.
+
+    Examples
+    --------
+    >>> constants = MemoryConstants(bandwidth_fraction=0.8, fixed_s=0.0)
+    >>> t = memory_time_s(1e9, constants=constants, memory_bandwidth_bytes_per_s=2e12)
+    >>> f"{t * 1e6:.0f} us"
+    '625 us'
+    """
+    moved = np.asarray(size_bytes, dtype=np.float64)
+    rate = constants.bandwidth_fraction * memory_bandwidth_bytes_per_s
+    return np.asarray(np.asarray(kernels, dtype=np.float64) * constants.fixed_s + moved / rate)
+
+
+def score_matrix_attention_time_s(
+    batch: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike,
+    heads: ArrayLike,
+    *,
+    qk_head_dim: float,
+    v_head_dim: float,
+    backward: bool,
+    softmax_bytes_per_score: float,
+    softmax_kernels: float,
+    matmul: MatmulConstants,
+    memory: MemoryConstants,
+    peak_flops_per_s: float,
+    memory_bandwidth_bytes_per_s: float,
+    element_bytes: float = 2.0,
+) -> Array:
+    r"""Time of attention that writes the score matrix to memory (unfused, or fused softmax).
+
+    Forward: two batched products, :math:`Q K^T` and :math:`P V`, with the scale, mask, softmax
+    and dropout kernels between them, which move `softmax_bytes_per_score` bytes per score.
+    Backward: the four products of the chain rule and the backward kernels. A causal mask saves
+    nothing, because the products compute the whole matrix.
+
+    Parameters
+    ----------
+    batch, seq_q, seq_kv, heads : array_like
+        Sequences, queries and keys of each, and query heads on this GPU. [-]
+    qk_head_dim, v_head_dim : float
+        Elements of a query or key, and of a value. [elements]
+    backward : bool
+        Price the backward pass, else the forward pass.
+    softmax_bytes_per_score : float
+        HBM bytes that the kernels between the products read and write per score, in this
+        pass: see `KernelConstants.score_matrix`. [B]
+    softmax_kernels : float
+        How many kernels these are. [-]
+    matmul, memory : MatmulConstants, MemoryConstants
+        Of the accelerator at this precision.
+    peak_flops_per_s, memory_bandwidth_bytes_per_s : float
+        Of the data sheet, dense. [FLOP/s, B/s]
+    element_bytes : float
+        Bytes of an element. [B]
+
+    Returns
+    -------
+    time_s : ndarray
+        GPU time of all these kernels, without the host's launch cost. [s]
+
+    Notes
+    -----
+    The products' own traffic over the score matrix is priced in `matmul_time_s`.
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer
+       models," arXiv:2205.05198, section 4.1 (the operators and what they keep).
+    """
+    b, sq, skv, h = (np.asarray(x, dtype=np.float64) for x in (batch, seq_q, seq_kv, heads))
+    groups = b * h
+
+    def product(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
+        return matmul_time_s(
+            m, n, k, groups=groups, constants=matmul, peak_flops_per_s=peak_flops_per_s,
+            memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s,
+            input_bytes=element_bytes, output_bytes=element_bytes,
+        )  # fmt: skip
+
+    scores_s, values_s = product(sq, skv, qk_head_dim), product(sq, v_head_dim, skv)
+    if backward:
+        # dP = dO V^T is shaped like the scores; dV, dQ and dK reduce over a sequence.
+        scores_s = product(sq, skv, v_head_dim)
+        query_and_key_s = product(sq, qk_head_dim, skv) + product(skv, qk_head_dim, sq)
+        values_s = product(skv, v_head_dim, sq) + query_and_key_s
+    softmax_s = memory_time_s(
+        groups * sq * skv * softmax_bytes_per_score, constants=memory,
+        memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s, kernels=softmax_kernels,
+    )  # fmt: skip
+    return np.asarray(scores_s + values_s + softmax_s)
