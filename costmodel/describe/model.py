@@ -251,6 +251,26 @@ def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
         raise ModelConfigError(f"{where}: {key + ': ' if key else ''}{message}{got}") from None
 
 
+def model_from_dims(**fields: Any) -> Model:
+    """Return a model from the dimension columns that tables of published runs carry.
+
+    Takes ``model`` (the name), ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``head_dim``, ``ffn``,
+    ``gated_mlp``, ``vocab``, ``tied_embeddings``, ``seq_len``, ``attention`` with its ranks, the
+    expert columns and ``mtp_layers``; None, NaN and empty text mean "not given", other columns are
+    not looked at. What such tables leave out (norms, biases, positions) follows from the family that
+    the name starts with (`costmodel.describe.model_families`).
+
+    Raises
+    ------
+    ModelConfigError
+        If a needed dimension is not given, or the dimensions contradict each other.
+    """
+    from costmodel.describe.model_families import values_from_dims
+
+    values = values_from_dims(fields)
+    return make_model(values, f"model {values.get('name', '')} (from its dimensions)")
+
+
 def load_model(name: str) -> Model:
     """Return a model: a preset's name, a size such as ``dense-100b``, a YAML file or a ``config.json``.
 
