@@ -18,7 +18,7 @@ from costmodel.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watt
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3"]
-LinkKind = Literal["nvlink", "xgmi", "pcie", "ib", "roce", "efa", "omnipath", "slingshot", "tcp"]
+LinkKind = Literal["nvlink", "xgmi", "pcie", "ib", "roce", "efa", "omnipath", "slingshot", "tcp", "c2c"]
 # Blocks written by the calibration scripts; their models say where the numbers come from.
 FITTED_BLOCKS = ("kernels", "fabric")
 
