@@ -1,0 +1,234 @@
+"""Compute: what the GPU itself spends on layers, embedding, head and optimizer step.
+
+`operator_times` prices every operator of every layer kind once; the other axes read their
+overlap windows from it. Time lines: one an operator and pass. Memory lines: the activations that
+the operators save, by block, for as many micro-batches as the pipeline keeps in flight.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.axes.situation import Block, LayerTimes, OperatorTime, Situation
+from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.operators import (
+    Operator,
+    embedding_operators,
+    head_operators,
+    layer_operators,
+)
+from costmodel.physics.roofline import attention_time_s, matmul_time_s, memory_time_s
+
+Array = NDArray[np.float64]
+
+MATMUL_SOURCE = "roofline with tile and wave quantisation, fitted to published matmuls: physics/roofline.py, kernels block of the accelerator"
+ATTENTION_SOURCE = "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator"
+MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
+ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
+_EVERY_SECOND = "every_second_matmul"
+
+
+def _recompute_shares(operator: Operator, situation: Situation) -> tuple[Array, Array]:
+    """Return the share of an operator that is run again and the share of its output that is kept.
+
+    Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and half of
+    the products, and runs the rest again.
+    """
+    modules = situation.recipe.selective_modules
+    if operator.modules & set(modules):
+        again, kept = 1.0, 0.0
+    elif _EVERY_SECOND in modules and operator.kind != "attention" and operator.name != "attention.core":
+        again, kept = (0.5, 0.5) if operator.kind in ("matmul", "grouped_matmul") else (1.0, 0.0)
+    else:
+        again, kept = 0.0, 1.0
+    policy = situation.layout.recompute.astype(np.int64)
+    return np.asarray([0.0, again, 1.0])[policy], np.asarray([1.0, kept, 0.0])[policy]
+
+
+def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Array]:
+    """Return forward, input-gradient and weight-gradient seconds of one operator."""
+    accelerator, precision = situation.accelerator, situation.precision
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s
+    kernels = accelerator.kernels
+    if operator.kind == "memory":
+        forward = memory_time_s(operator.forward_bytes, constants=kernels.memory, memory_bandwidth_bytes_per_s=bandwidth,
+                                kernels=operator.kernels_forward)  # fmt: skip
+        backward = memory_time_s(operator.backward_bytes, constants=kernels.memory,
+                                 memory_bandwidth_bytes_per_s=bandwidth, kernels=operator.kernels_backward)  # fmt: skip
+        return forward, backward, np.asarray(0.0)
+    if operator.kind == "attention":
+        shape = operator.attention
+        assert shape is not None
+        dtype = "fp16" if precision.name == "fp16" else "bf16"
+        peak = accelerator.peak_flops_per_s[dtype]
+        constants = kernels.attention[situation.recipe.attention_kernel]
+        both = [
+            attention_time_s(
+                1.0, shape.seq_q, shape.seq_k, shape.heads, kv_heads=shape.kv_heads, qk_head_dim=shape.qk_head_dim,
+                v_head_dim=shape.v_head_dim, causal=True, backward=backward, constants=constants,
+                peak_flops_per_s=peak, memory_bandwidth_bytes_per_s=bandwidth,
+                keys_per_query=shape.seq_k * shape.causal_share,
+            )
+            for backward in (False, True)
+        ]  # fmt: skip
+        return both[0], both[1], np.asarray(0.0)
+    low = operator.low_precision
+    dtype = precision.matmul_dtype if low else ("fp16" if precision.name == "fp16" else "bf16")
+    input_bytes = precision.input_bytes if low else 2.0
+    table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
+    m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
+
+    def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> Array:
+        return matmul_time_s(
+            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=accelerator.peak(dtype),
+            memory_bandwidth_bytes_per_s=bandwidth, input_bytes=input_bytes, output_bytes=output_bytes,
+            accumulate=accumulate,
+        )  # fmt: skip
+
+    wide = situation.recipe.grad_bytes() if operator.kind != "matmul" or operator.has_weight else 2.0
+    return product(m, n, k, 2.0, False), product(m, k, n, 2.0, False), product(k, n, m, wide, True)
+
+
+def operator_times(operators: list[Operator], situation: Situation) -> LayerTimes:
+    """Price a list of operators and add them up by pass."""
+    priced: dict[str, OperatorTime] = {}
+    forward: Array = np.asarray(0.0)
+    backward: Array = np.asarray(0.0)
+    recompute: Array = np.asarray(0.0)
+    for operator in operators:
+        times = OperatorTime(operator, *_price(operator, situation), *_recompute_shares(operator, situation))
+        priced[operator.name] = times
+        forward = forward + times.forward_s
+        backward = backward + times.backward_input_s + times.backward_weight_s
+        recompute = recompute + times.recompute_share * times.forward_s
+    return LayerTimes(priced, np.asarray(forward), np.asarray(backward), np.asarray(recompute))
+
+
+def build_blocks(situation: Situation) -> list[Block]:
+    """Price the operators of every layer kind, of the embedding and of the head."""
+    model, shard, recipe, precision = situation.model, situation.shard, situation.recipe, situation.precision
+    several = len(situation.kinds) > 1
+    blocks = [
+        Block(f"{kind.name}." if several else "", "layer",
+              operator_times(layer_operators(model, kind, shard, recipe, precision), situation), kind)
+        for kind in situation.kinds
+    ]  # fmt: skip
+    blocks.append(Block("", "embedding", operator_times(embedding_operators(model, shard, recipe), situation)))
+    blocks.append(Block("", "head", operator_times(head_operators(model, shard, recipe), situation)))
+    return blocks
+
+
+def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
+    """Return the operators of one block, one line a pass."""
+    lines = []
+    for name, item in block.times.by_operator.items():
+        operator = item.operator
+        kind = operator.kind
+        toll = "hbm" if kind == "memory" else "math"
+        source = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE}.get(kind, MATMUL_SOURCE)
+        shape = {"m": operator.m, "n": operator.n, "k": operator.k, "groups": operator.groups}
+        passes: list[tuple[str, str, Array, Array]] = [("forward", "forward", item.forward_s, operator.forward_bytes)]
+        if operator.has_weight:
+            passes.append(("backward_input", "backward", item.backward_input_s, operator.backward_bytes))
+            passes.append(("backward_weight", "backward", item.backward_weight_s, operator.backward_bytes))
+        else:
+            passes.append(("backward", "backward", item.backward_s, operator.backward_bytes))
+        for label, phase, seconds, size in passes:
+            lines.append(
+                time_line(f"compute.{block.label}{name}.{label}", axis="compute", toll=toll, phase=phase, count=1.0,
+                          each_s=seconds, bytes_each=size, formula="kernel_s",
+                          terms={"kernel_s": seconds, **shape}, source=source)
+            )  # fmt: skip
+        if block.role == "layer" and np.any(item.recompute_share > 0):
+            lines.append(
+                time_line(f"compute.{block.label}{name}.recompute", axis="compute", toll=toll, phase="recompute",
+                          count=1.0, each_s=item.recompute_share * item.forward_s,
+                          bytes_each=item.recompute_share * operator.forward_bytes,
+                          formula="recompute_share * kernel_s",
+                          terms={"kernel_s": item.forward_s, "recompute_share": item.recompute_share, **shape},
+                          source=source)
+            )  # fmt: skip
+    return lines
+
+
+def host_line(situation: Situation, block: Block, communication_s: Array) -> TimeLine:
+    """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
+
+    The passes over a block take the longer of GPU time and kernels x launch time; the excess is
+    a line of its own. The backward pass is issued by autograd's C++ engine at half the cost.
+    CUDA graphs take the host out of the way.
+    """
+    recipe, times = situation.recipe, block.times
+    launch = 0.0 if recipe.cuda_graphs else recipe.launch_s
+    operators = [(item.operator, item.recompute_share) for item in times.by_operator.values()]
+    forward_kernels = sum(op.kernels_forward for op, _ in operators)
+    backward_kernels = sum(op.kernels_backward for op, _ in operators)
+    again = np.asarray(sum((op.kernels_forward * share for op, share in operators), start=np.asarray(0.0)))
+    kernels = np.asarray(forward_kernels + again + 0.5 * backward_kernels)
+    gpu = times.forward_s + times.backward_s + times.recompute_s + communication_s
+    return time_line(
+        f"compute.{block.label}{block.role}.host_launch", axis="compute", toll="overhead", phase="backward", count=1.0,
+        each_s=np.maximum(kernels * launch - gpu, 0.0), formula="max(kernels * launch_s - gpu_s, 0)",
+        terms={"kernels": kernels, "launch_s": np.asarray(launch), "gpu_s": gpu},
+        source="host-bound blocks: the GPU waits for the kernels that the framework issues",
+    )  # fmt: skip
+
+
+def _saved_by_block(times: LayerTimes) -> dict[str, Array]:
+    """Add up what a layer keeps for its backward pass, by block (attention, mlp, moe). [B]"""
+    blocks: dict[str, Array] = {}
+    for name, item in times.by_operator.items():
+        block = name.split(".", 1)[0]
+        saved = item.saved_share * item.operator.saved_bytes
+        blocks[block] = blocks[block] + saved if block in blocks else np.asarray(saved)
+    return blocks
+
+
+def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) -> list[MemoryLine]:
+    """Return the activation lines, per pipeline stage (last dimension).
+
+    `in_flight` counts the micro-batches whose activations a stage holds at its peak. Under full
+    recomputation a layer keeps its input, and one layer at a time is whole again.
+    """
+    stages, shard = situation.stages, situation.shard
+    lines = []
+    checkpoint = (situation.full_recompute * 2.0 * shard.tokens_sp * float(situation.model.hidden_size))[..., None]
+    largest: Array = np.asarray(0.0)
+
+    def activation(name: str, where: Array, saved: Array, held: Array) -> MemoryLine:
+        return memory_line(f"activation.{name}", axis="compute", toll="activation", size_bytes=where * saved * held,
+                           formula="blocks * saved_bytes * in_flight",
+                           terms={"blocks": where, "saved_bytes": saved, "in_flight": held},
+                           source=ACTIVATION_SOURCE)  # fmt: skip
+
+    layer_index = 0
+    for block in blocks:
+        if block.role != "layer":
+            where = stages.has_head if block.role == "head" else stages.has_embedding
+            # The last stage works on the logits of one micro-batch at a time.
+            held = np.asarray(1.0) if block.role == "head" else in_flight
+            saved = _total_saved(block.times, kept_only=False)[..., None]
+            lines.append(activation(block.role, where, saved, held))
+            continue
+        count = stages.layers[layer_index]
+        layer_index += 1
+        for part, saved in _saved_by_block(block.times).items():
+            lines.append(activation(f"{block.label}{part}", count, saved[..., None], in_flight))
+        lines.append(activation(f"{block.label}checkpoint", count, checkpoint, in_flight))
+        dropped = _total_saved(block.times, kept_only=False) - _total_saved(block.times, kept_only=True)
+        largest = np.maximum(largest, dropped[..., None] * (count > 0))
+    lines.append(
+        memory_line("activation.recomputed_layer", axis="compute", toll="activation", size_bytes=largest,
+                    formula="saved_bytes", terms={"saved_bytes": largest},
+                    source="one layer's recomputed activations are alive at a time")
+    )  # fmt: skip
+    return lines
+
+
+def _total_saved(times: LayerTimes, *, kept_only: bool) -> Array:
+    """Add up what a block's operators save, whole or only what the recompute policy keeps. [B]"""
+    total: Array = np.asarray(0.0)
+    for item in times.by_operator.values():
+        total = total + (item.saved_share if kept_only else 1.0) * item.operator.saved_bytes
+    return np.asarray(total)

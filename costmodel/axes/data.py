@@ -1,0 +1,346 @@
+"""Data parallelism: every replica computes its share of the batch; gradients are summed.
+
+Sends: an all-reduce of gradients (DDP), or reduce-scatter and all-gather (ZeRO-1/2), once a step;
+or, with parameters sharded too (ZeRO-3, FSDP), a gather of every layer in each pass of each
+micro-batch and a reduce-scatter of its gradient. Dense parameters reduce over dp x cp, experts
+over their own group. Hides: behind the last micro-batch (Megatron) or behind every layer (FSDP).
+Stores: parameters, gradients and optimizer states, each at its own dtype and sharding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.axes.pipeline import StageTimes
+from costmodel.axes.situation import Block, Situation, communication_line, exposed_sum
+from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.describe.recipe import DTYPE_BYTES
+from costmodel.physics import schedules
+from costmodel.physics.mesh import Group, split_group
+from costmodel.physics.params import (
+    ParamBlock,
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+    mtp_param_blocks,
+)
+from costmodel.physics.roofline import memory_time_s
+
+Array = NDArray[np.float64]
+
+# Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
+_BUCKET_ELEMENTS = 40e6
+# What a CPU socket pair gives each of its GPUs for an Adam step in host memory (assumed).
+_HOST_ADAM_BYTES_PER_S = 40e9
+
+
+class Params(NamedTuple):
+    """Parameters that one rank holds before data parallelism shards them: dense and expert. [-]"""
+
+    dense: Array
+    expert: Array
+
+    def __add__(self, other: object) -> Params:
+        """Add two sets block by block."""
+        assert isinstance(other, Params)
+        return Params(np.asarray(self.dense + other.dense), np.asarray(self.expert + other.expert))
+
+    def scaled(self, factor: Array) -> Params:
+        """Return `factor` such sets."""
+        return Params(np.asarray(self.dense * factor), np.asarray(self.expert * factor))
+
+    def for_stages(self) -> Params:
+        """Return the same with a trailing dimension for pipeline stages."""
+        return Params(self.dense[..., None], self.expert[..., None])
+
+
+def _held(blocks: tuple[ParamBlock, ...], situation: Situation) -> Params:
+    """Divide parameter blocks by the axes that split them."""
+    layout = situation.layout
+    dense: Array = np.zeros_like(layout.tp)
+    expert: Array = np.zeros_like(layout.ep * layout.etp)
+    for block in blocks:
+        if block.sharding == "expert":
+            expert = expert + block.count / (layout.ep * layout.etp)
+        else:
+            dense = dense + block.count / (layout.tp if block.sharding == "tp" else 1.0)
+    return Params(np.asarray(dense), np.asarray(expert))
+
+
+def block_params(situation: Situation, block: Block) -> Params:
+    """Return what one rank holds of a layer, the embedding or the head."""
+    model = situation.model
+    if block.role == "embedding":
+        return _held(tuple(embedding_param_blocks(model)), situation)
+    if block.role == "head":
+        return _held(tuple(head_param_blocks(model)), situation)
+    assert block.kind is not None
+    return _held(tuple(layer_param_blocks(model, block.kind)), situation)
+
+
+def stage_params(situation: Situation, blocks: list[Block]) -> Params:
+    """Return the parameters on each looked-at stage (last dimension)."""
+    stages, model = situation.stages, situation.model
+    zero = np.zeros_like(stages.has_head)
+    total = Params(zero, zero)
+    layer_index = 0
+    for block in blocks:
+        if block.role == "layer":
+            where = stages.layers[layer_index]
+            layer_index += 1
+        else:
+            where = stages.has_head if block.role == "head" else stages.has_embedding
+        total = total + block_params(situation, block).for_stages().scaled(where)
+    if model.tied_embeddings:
+        # With several stages the last one needs its own copy of the table for the logits.
+        table = np.asarray(float(model.vocab_size * model.hidden_size) / situation.layout.tp)[..., None]
+        copies = stages.has_head * (1.0 - stages.has_embedding)
+        total = total + Params(table * copies, np.zeros_like(copies))
+    if model.mtp_layers:
+        # The planner already counts the layers; what is left are their projection and norms.
+        extra = _held(tuple(b for b in mtp_param_blocks(model) if b.name.startswith("mtp.")), situation)
+        total = total + extra.for_stages().scaled(stages.has_head)
+    return total
+
+
+def _shard_ranks(situation: Situation) -> tuple[Array, Array]:
+    """Ranks that shard dense and expert states between them. [-]"""
+    group = situation.layout.shard_group
+    dense, expert = situation.mesh.grad.ranks, situation.mesh.edp.ranks
+    whole = group == 0
+    return (
+        np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
+        np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
+    )
+
+
+def time_lines(
+    situation: Situation, blocks: list[Block], block_counts: list[Array], block_lines: list[list[TimeLine]],
+    stage: StageTimes,
+) -> list[TimeLine]:  # fmt: skip
+    """Return gradient reduction, parameter gathers and the optimizer step.
+
+    `block_counts` are the blocks that the critical stage runs in a step, `block_lines` the lines
+    of the other axes for one block: their exposed time is the window that FSDP hides in.
+
+    References
+    ----------
+    .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, sections 5 and 7.
+    .. [2] Y. Zhao et al., "PyTorch FSDP," arXiv:2304.11277, section 3.3 (prefetch, resharding).
+    """
+    lines: list[TimeLine] = []
+    params = stage_params(situation, blocks)
+    zero = situation.layout.zero_stage
+    if np.any(zero < 3):
+        lines += _replicated_lines(situation, params, stage)
+    if np.any(zero == 3):
+        for block, count, others in zip(blocks, block_counts, block_lines, strict=True):
+            lines += _sharded_lines(situation, block, count, others)
+    lines += _optimizer_lines(situation, params)
+    return lines
+
+
+def _groups(situation: Situation, expert: bool) -> tuple[Group, Group]:
+    """Shard group and replica group of dense or expert parameters."""
+    whole = situation.mesh.edp if expert else situation.mesh.grad
+    ranks = _shard_ranks(situation)[1 if expert else 0]
+    return split_group(whole, ranks)
+
+
+def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -> list[TimeLine]:
+    """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step.
+
+    ZeRO-2 keeps no full gradient, so it reduces after every micro-batch.
+    """
+    recipe, layout = situation.recipe, situation.layout
+    sharded = np.asarray((layout.zero_stage >= 1) & (layout.zero_stage < 3), dtype=np.float64)
+    plain = np.asarray(layout.zero_stage == 0, dtype=np.float64)
+    repeats = np.where(layout.zero_stage == 2, situation.micro_batches, 1.0)
+    overlaps = recipe.dp_overlap != "none"
+    grad_window = stage.backward_s if overlaps else np.asarray(0.0)
+    param_window = stage.forward_s if overlaps else np.asarray(0.0)
+    lines = []
+    for part, expert in (("dense", False), ("expert", True)):
+        held = (params.expert if expert else params.dense).max(axis=-1)
+        if not np.any(held):
+            continue
+        shard, replica = _groups(situation, expert)
+        whole = situation.mesh.edp if expert else situation.mesh.grad
+        grad = held * DTYPE_BYTES[recipe.grad_reduce_dtype]
+        bucket = _BUCKET_ELEMENTS / np.maximum(held, _BUCKET_ELEMENTS)
+        least = np.asarray(bucket if overlaps else 0.0)
+        several = np.asarray(replica.ranks > 1, dtype=np.float64)
+        rows: list[tuple[str, str, str, Group, Array, Array, Array, Array]] = [
+            ("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, plain, np.asarray(1.0)),
+            ("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, grad, grad_window, sharded, repeats),
+            ("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks, np.asarray(0.0),
+             sharded * several, np.asarray(1.0)),
+            ("param_all_gather", "param_sync", "all_gather", shard, held * DTYPE_BYTES[recipe.gather_dtype],
+             param_window, sharded, np.asarray(1.0)),
+        ]  # fmt: skip
+        for label, phase, primitive, group, size, window, share, count in rows:
+            if np.any(share):
+                lines.append(
+                    communication_line(situation, f"dp.{part}.{label}", axis="dp", phase=phase, primitive=primitive,
+                                       size_bytes=size, group=group, window_s=window, least_share=least, share=share,
+                                       count=count)
+                )  # fmt: skip
+    return lines
+
+
+def _sharded_lines(situation: Situation, block: Block, count: Array, others: list[TimeLine]) -> list[TimeLine]:
+    """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
+    recipe, layout = situation.recipe, situation.layout
+    on = np.asarray(layout.zero_stage == 3, dtype=np.float64)
+    overlaps = recipe.dp_overlap == "every-layer"
+    zero = np.asarray(0.0)
+    forward_s = exposed_sum(line for line in others if line.phase == "forward") if overlaps else zero
+    backward_s = exposed_sum(line for line in others if line.phase != "forward") if overlaps else zero
+    held = block_params(situation, block)
+    regather = on if recipe.fsdp_reshard_after_forward else zero
+    lines: list[TimeLine] = []
+    for part, expert in (("dense", False), ("expert", True)):
+        size = held.expert if expert else held.dense
+        if not np.any(size):
+            continue
+        shard, replica = _groups(situation, expert)
+        gathered, reduced = size * DTYPE_BYTES[recipe.gather_dtype], size * DTYPE_BYTES[recipe.grad_reduce_dtype]
+        name = f"dp.{block.label}{block.role}.{part}"
+
+        def line(
+            label: str, phase: str, primitive: str, group: Group, size: Array, window: Array, share: Array,
+            times: Array, name: str = name,
+        ) -> TimeLine:  # fmt: skip
+            return communication_line(situation, f"{name}.{label}", axis="dp", phase=phase, primitive=primitive,
+                                      size_bytes=size, group=group, window_s=window, share=share,
+                                      count=times)  # fmt: skip
+
+        ahead = line("param_all_gather.forward", "param_sync", "all_gather", shard, gathered, forward_s, on, count)
+        again = line("param_all_gather.backward", "param_sync", "all_gather", shard, gathered, backward_s, regather, count)
+        # Both collectives of the backward pass share the links, so the second has what the first leaves.
+        left = np.maximum(backward_s - again.each_s, 0.0)
+        back = line("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, reduced, left, on, count)
+        lines += [ahead, again, back]
+        if np.any(replica.ranks > 1):
+            once = np.asarray(count / np.maximum(situation.micro_batches, 1.0))
+            lines.append(line("grad_replica_all_reduce", "grad_sync", "all_reduce", replica,
+                              np.asarray(reduced / shard.ranks), zero, on * (replica.ranks > 1), once))  # fmt: skip
+        if overlaps and block.role == "layer":
+            # Nothing runs yet before the first gather, and nothing is left after the last reduction.
+            hidden = ahead.each_s - ahead.exposed_each_s + back.each_s - back.exposed_each_s
+            present = np.asarray(np.minimum(count, situation.micro_batches))
+            lines.append(
+                time_line(f"{name}.first_and_last", axis="dp", toll="communication", phase="param_sync", count=present,
+                          each_s=hidden, formula="hidden_s", terms={"hidden_s": hidden},
+                          source="FSDP has no compute to hide the first gather and the last reduction behind")
+            )  # fmt: skip
+    return lines
+
+
+def _local_params(situation: Situation, params: Params) -> Array:
+    """Parameters that a rank's optimizer steps, worst stage. [-]"""
+    dense_ranks, expert_ranks = _shard_ranks(situation)
+    sharded = situation.layout.zero_stage >= 1
+    dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
+    expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
+    return np.asarray(dense + expert)
+
+
+def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
+    """Return Adam, priced by the bytes it reads and writes, and the gradient norm before it."""
+    recipe, accelerator = situation.recipe, situation.accelerator
+    local = _local_params(situation, params)
+    states = recipe.master_weights_bytes + recipe.moments_bytes
+    # Read gradient and states, write states and the parameter.
+    moved = recipe.grad_bytes() + 2.0 * states + recipe.param_bytes()
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s
+    constants = accelerator.kernels.memory
+    if recipe.offload_optimizer:
+        link = accelerator.host_link_bytes_per_s
+        seconds = local * (moved / _HOST_ADAM_BYTES_PER_S + (recipe.grad_bytes() + recipe.param_bytes()) / link)
+        formula = "params * (bytes_per_param / host_bytes_per_s + link_bytes_per_param / link_bytes_per_s)"
+        terms = {"params": local, "bytes_per_param": np.asarray(moved),
+                 "host_bytes_per_s": np.asarray(_HOST_ADAM_BYTES_PER_S), "link_bytes_per_s": np.asarray(link),
+                 "link_bytes_per_param": np.asarray(recipe.grad_bytes() + recipe.param_bytes())}  # fmt: skip
+    else:
+        seconds = memory_time_s(local * moved, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
+        formula = "fixed_s + params * bytes_per_param / bytes_per_s"
+        terms = {"params": local, "bytes_per_param": np.asarray(moved), "fixed_s": np.asarray(constants.fixed_s),
+                 "bytes_per_s": np.asarray(constants.bandwidth_fraction * bandwidth)}  # fmt: skip
+    # The norm reads every gradient once; clipping and zeroing write it.
+    full = np.where(situation.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
+    norm = memory_time_s(3.0 * recipe.grad_bytes() * full, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
+    return [
+        time_line("optimizer.adam", axis="optimizer", toll="state", phase="optimizer", count=1.0, each_s=seconds,
+                  bytes_each=local * moved, formula=formula, terms=terms,
+                  source="Adam: reads gradient, main weight and two moments, writes the latter three and the weight"),
+        time_line("optimizer.grad_norm", axis="optimizer", toll="state", phase="optimizer", count=1.0, each_s=norm,
+                  bytes_each=3.0 * recipe.grad_bytes() * full,
+                  formula="fixed_s + 3 * grad_bytes * params / bytes_per_s",
+                  terms={"params": full, "grad_bytes": np.asarray(recipe.grad_bytes()),
+                         "fixed_s": np.asarray(constants.fixed_s),
+                         "bytes_per_s": np.asarray(constants.bandwidth_fraction * bandwidth)},
+                  source="gradient norm, clipping and zeroing"),
+    ]  # fmt: skip
+
+
+def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
+    """Return parameters, gradients, optimizer states and gathered layers per stage (last dimension).
+
+    References
+    ----------
+    .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 3.1 and figure 1.
+    """
+    recipe = situation.recipe
+    params = stage_params(situation, blocks)
+    zero = situation.layout.zero_stage[..., None]
+    copies = schedules.weight_copies(situation.layout.schedule)[..., None]
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in _shard_ranks(situation))
+    lines = []
+    # What autograd keeps in the resident gradient is sharded from ZeRO-2 on, the weights from ZeRO-3 on.
+    states = (
+        ("parameters", recipe.param_bytes(), zero >= 3, copies),
+        ("gradients", recipe.grad_bytes(), zero >= 2, copies),
+        ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
+        ("optimizer.moments", recipe.moments_bytes, zero >= 1, np.asarray(1.0)),
+    )
+    for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
+        if not np.any(held):
+            continue
+        for name, width, is_sharded, factor in states:
+            on_gpu = 0.0 if recipe.offload_optimizer and name.startswith("optimizer") else 1.0
+            shards = np.where(is_sharded, ranks, 1.0)
+            lines.append(
+                memory_line(f"state.{part}.{name}", axis="dp", toll="state",
+                            size_bytes=on_gpu * factor * width * held / shards,
+                            formula="on_gpu * copies * bytes_per_param * params / shards",
+                            terms={"on_gpu": np.asarray(on_gpu), "copies": factor, "bytes_per_param": np.asarray(width),
+                                   "params": held, "shards": shards},
+                            source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes")
+            )  # fmt: skip
+    if np.any(zero >= 3):
+        lines.append(_gathered_line(situation, blocks, params, np.asarray(zero >= 3, dtype=np.float64)))
+    return lines
+
+
+def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
+    """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient."""
+    recipe = situation.recipe
+    sizes = [p.dense + p.expert for p in (block_params(situation, b) for b in blocks if b.role == "layer")]
+    largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
+    gather, grad = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
+    layers = 1.0 + recipe.fsdp_prefetch
+    if recipe.fsdp_reshard_after_forward:
+        size = on * largest * (layers * gather + grad)
+        formula = "on * params * (layers * gather_bytes + grad_bytes)"
+    else:
+        largest = params.dense + params.expert
+        size = on * largest * gather
+        formula = "on * params * gather_bytes"
+    return memory_line("buffer.dp.gathered_layers", axis="dp", toll="state", size_bytes=size, formula=formula,
+                       terms={"on": on, "params": largest, "layers": np.asarray(layers),
+                              "gather_bytes": np.asarray(gather), "grad_bytes": np.asarray(grad)},
+                       source="PyTorch FSDP, arXiv:2304.11277, section 3.3")  # fmt: skip

@@ -1,0 +1,132 @@
+"""Expert parallelism: experts are dealt to ranks, and tokens travel to them and back.
+
+Sends: a dispatch and a combine in every MoE layer, forward and backward, over the EP group; with
+expert tensor parallelism also an all-gather and a reduce-scatter inside each expert's TP group.
+Hides: behind the compute of another micro-batch where the recipe overlaps them. Stores: the
+send and receive buffers. The busiest rank sets the pace, so all of it scales with the imbalance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.axes.situation import Block, Situation, communication_line
+from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.nccl import moe_exchange_time
+
+Array = NDArray[np.float64]
+
+
+def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
+    """Return dispatch and combine of one micro-batch through one MoE layer.
+
+    References
+    ----------
+    .. [1] D. Lepikhin et al., "GShard," arXiv:2006.16668, section 3.
+    .. [2] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.2.
+    """
+    if block.role != "layer" or block.kind is None or not block.kind.is_moe:
+        return []
+    layout = situation.layout
+    if not (np.any(layout.ep > 1) or np.any(layout.etp > 1)):
+        return []
+    return [*_dispatch_lines(situation, block), *_expert_tensor_lines(situation, block)]
+
+
+def _dispatch_lines(situation: Situation, block: Block) -> list[TimeLine]:
+    """Return the exchange over the EP group, each way, in each pass."""
+    model, recipe, shard = situation.model, situation.recipe, situation.shard
+    group = situation.mesh.ep
+    h = float(model.hidden_size)
+    again = situation.full_recompute if "moe" not in recipe.selective_modules else situation.moe_recompute
+    times = block.times
+    # Half of the other micro-batch's pass runs beside each of the two exchanges.
+    forward_window = 0.5 * times.forward_s if recipe.ep_overlap else np.asarray(0.0)
+    backward_window = 0.5 * (times.backward_s + times.recompute_s) if recipe.ep_overlap else np.asarray(0.0)
+    dispatch_bytes = 1.03 if recipe.moe_dispatcher == "deep-ep" and situation.precision.cast_passes else 2.0
+    name = f"ep.{block.label}moe"
+    imbalance = recipe.moe_imbalance if recipe.moe_capacity_factor == 0 else recipe.moe_capacity_factor
+    lines: list[TimeLine] = []
+
+    def exchange(label: str, phase: str, element_bytes: float, window: Array, share: Array) -> None:
+        if not np.any(share):
+            return
+        if recipe.moe_dispatcher == "all-gather":
+            primitive = "all_gather" if label == "dispatch" else "reduce_scatter"
+            size = element_bytes * h * shard.tokens_sp * layout_ep
+        elif recipe.moe_dispatcher == "all-to-all":
+            primitive = "all_to_all"
+            size = element_bytes * h * shard.tokens_sp * model.top_k * imbalance
+        else:
+            lines.append(_deep_ep_line(situation, f"{name}.{label}.{phase}", phase, element_bytes, window, share))
+            return
+        lines.append(
+            communication_line(situation, f"{name}.{label}.{phase}", axis="ep", phase=phase, primitive=primitive,
+                               size_bytes=size, group=group, window_s=window, share=share)
+        )  # fmt: skip
+
+    layout_ep = situation.layout.ep
+    one = np.asarray(1.0)
+    exchange("dispatch", "forward", dispatch_bytes, forward_window, one)
+    exchange("combine", "forward", 2.0, forward_window, one)
+    exchange("dispatch", "recompute", dispatch_bytes, forward_window, again)
+    exchange("combine", "recompute", 2.0, forward_window, again)
+    # The gradient of combine is a dispatch of bf16 gradients, and the other way round.
+    exchange("combine", "backward", 2.0, backward_window, one)
+    exchange("dispatch", "backward", 2.0, backward_window, one)
+    return lines
+
+
+def _deep_ep_line(
+    situation: Situation, name: str, phase: str, element_bytes: float, window: Array, share: Array
+) -> TimeLine:
+    """Price an exchange that sends each token once to each node that needs it."""
+    model, recipe = situation.model, situation.recipe
+    cost = moe_exchange_time(
+        situation.shard.tokens_sp, element_bytes * float(model.hidden_size), float(model.top_k),
+        situation.mesh.ep, situation.cluster.tiers, node_limit=float(recipe.node_limited_routing),
+    )  # fmt: skip
+    busy = (cost.latency_s + cost.transfer_s) * recipe.moe_imbalance * share
+    contention = recipe.overlap_contention
+    exposed = np.maximum(busy - window, 0.0)
+    return time_line(
+        name, axis="ep", toll="communication", phase=phase, count=1.0, each_s=busy,
+        exposed_each_s=exposed + contention * (busy - exposed), bytes_each=cost.wire_bytes * share, tier=cost.tier,
+        formula="busy = share * imbalance * (latency_s + transfer_s); exposed = max(busy - window_s, 0); "
+        "exposed + contention * (busy - exposed)",
+        terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s, "window_s": window, "share": share,
+               "imbalance": np.asarray(recipe.moe_imbalance), "contention": np.asarray(contention)},
+        source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
+    )  # fmt: skip
+
+
+def _expert_tensor_lines(situation: Situation, block: Block) -> list[TimeLine]:
+    """Return the collectives inside each expert's TP group."""
+    layout, shard = situation.layout, situation.shard
+    if not np.any(layout.etp > 1):
+        return []
+    size = 2.0 * float(situation.model.hidden_size) * shard.expert_tokens
+    again = situation.full_recompute
+    lines = []
+    for phase, share in (("forward", np.asarray(1.0)), ("recompute", again), ("backward", np.asarray(1.0))):
+        for primitive in ("all_gather", "reduce_scatter"):
+            lines.append(
+                communication_line(situation, f"ep.{block.label}expert_tensor.{primitive}.{phase}", axis="ep",
+                                   phase=phase, primitive=primitive, size_bytes=size, group=situation.mesh.etp,
+                                   share=share)
+            )  # fmt: skip
+    return lines
+
+
+def memory_lines(situation: Situation) -> list[MemoryLine]:
+    """Return the receive buffers of one dispatch and one combine."""
+    shard = situation.shard
+    moe = float(any(kind.is_moe for kind in situation.kinds))
+    on = moe * (situation.layout.ep * situation.layout.etp > 1)
+    size = 2.0 * shard.expert_tokens * float(situation.model.hidden_size)
+    return [
+        memory_line("buffer.ep.exchange", axis="ep", toll="activation", size_bytes=(2.0 * on * size)[..., None],
+                    formula="2 * on * size_bytes", terms={"on": np.asarray(on)[..., None], "size_bytes": size[..., None]},
+                    source="tokens received by dispatch and sent by combine, bf16")
+    ]  # fmt: skip

@@ -1,0 +1,107 @@
+"""Pipeline parallelism: layers are dealt to stages, micro-batches flow through them.
+
+Sends: one activation forward and one gradient backward per micro-batch and chunk, point to
+point. Pays: the bubble, which the schedule and the slowest stage decide. Hides: transfers of
+interleaved schedules behind the next chunk. Stores: the activations of all micro-batches in
+flight (counted in compute, times `in_flight`) and, for schedules that run both ways, a second
+copy of the parameters (counted in data).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.axes.situation import Situation, communication_line
+from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics import schedules
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds that one micro-batch takes: on the critical stage, and on all stages together."""
+
+    forward_s: Array
+    backward_input_s: Array
+    backward_weight_s: Array
+    sum_forward_s: Array
+    sum_backward_s: Array
+
+    @property
+    def backward_s(self) -> Array:
+        """Both backward passes and recomputation on the critical stage. [s]"""
+        return np.asarray(self.backward_input_s + self.backward_weight_s)
+
+
+def _message_bytes(situation: Situation) -> Array:
+    """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
+    return np.asarray(2.0 * situation.shard.tokens * float(situation.model.hidden_size) / situation.layout.tp)
+
+
+def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
+    """Return the bubble and the stage-to-stage transfers of one step.
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., SC21, arXiv:2104.04473, section 2.2 (bubble, interleaving) and
+       section 4.1 (scatter/gather of the transfers).
+    """
+    layout = situation.layout
+    if not np.any(layout.pp > 1):
+        return []
+    m = situation.micro_batches
+    bubble = schedules.bubble_time_s(
+        layout.schedule, stages=layout.pp, micro_batches=m, virtual_stages=layout.vp, forward_s=stage.forward_s,
+        backward_input_s=stage.backward_input_s, backward_weight_s=stage.backward_weight_s,
+        sum_forward_s=stage.sum_forward_s, sum_backward_s=stage.sum_backward_s,
+    )  # fmt: skip
+    messages = schedules.p2p_messages(layout.schedule, stages=layout.pp, virtual_stages=layout.vp)
+    chunks = np.maximum(messages / 2.0, 1.0)
+    # A transfer runs behind the chunk that the rank computes meanwhile.
+    window = np.where(situation.recipe.pp_overlap, stage.forward_s / chunks, 0.0)
+    lines = [
+        time_line("pp.bubble", axis="pp", toll="bubble", phase="step", count=1.0, each_s=bubble, formula="bubble_s",
+                  terms={"bubble_s": bubble, "stages": layout.pp, "micro_batches": m, "virtual_stages": layout.vp,
+                         "forward_s": stage.forward_s, "backward_s": stage.backward_s},
+                  source="closed form of the schedule, checked against its simulation: physics/schedules.py"),
+        communication_line(situation, "pp.send_recv", axis="pp", phase="forward", primitive="send_recv",
+                           size_bytes=_message_bytes(situation), group=situation.mesh.pp, window_s=window,
+                           count=messages * m),
+        communication_line(situation, "pp.send_recv.fill", axis="pp", phase="forward", primitive="send_recv",
+                           size_bytes=_message_bytes(situation), group=situation.mesh.pp,
+                           count=2.0 * np.maximum(layout.pp - 1.0, 0.0)),
+    ]  # fmt: skip
+    if situation.model.tied_embeddings:
+        model = situation.model
+        table = 4.0 * float(model.vocab_size * model.hidden_size) / layout.tp
+        ends = situation.mesh.pp._replace(ranks=np.minimum(situation.mesh.pp.ranks, 2.0))
+        ends = ends._replace(members=tuple(np.minimum(part, 2.0) for part in ends.members))
+        lines.append(
+            communication_line(situation, "pp.tied_embedding_grad.all_reduce", axis="pp", phase="grad_sync",
+                               primitive="all_reduce", size_bytes=table, group=ends)
+        )  # fmt: skip
+    return lines
+
+
+def in_flight(situation: Situation) -> Array:
+    """Return the micro-batches whose activations each stage holds at its peak (last dimension: stages)."""
+    layout = situation.layout
+    return schedules.in_flight(
+        layout.schedule[..., None], stages=layout.pp[..., None], micro_batches=situation.micro_batches[..., None],
+        virtual_stages=layout.vp[..., None], stage=situation.stages.index,
+    )  # fmt: skip
+
+
+def memory_lines(situation: Situation) -> list[MemoryLine]:
+    """Return the send and receive buffers of a stage."""
+    on = (situation.layout.pp > 1)[..., None]
+    size = _message_bytes(situation)[..., None]
+    return [
+        memory_line("buffer.pp.send_recv", axis="pp", toll="activation", size_bytes=4.0 * on * size,
+                    formula="4 * on * size_bytes", terms={"on": on, "size_bytes": size},
+                    source="activation and gradient, sent and received")
+    ]  # fmt: skip
