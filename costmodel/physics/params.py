@@ -7,7 +7,8 @@ by its `sharding`; how pipeline stages divide the layers is not this module's co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-class ParamBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ParamBlock:
     """Parameters that are computed with, and sharded, together."""
 
     name: str
@@ -79,9 +81,9 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     one = [
         ParamBlock("mtp.projection", 2 * h * h, "replicated", is_matrix=True),
         ParamBlock("mtp.norm", 3 * _norm_size(model), "replicated"),
-        *(block._replace(name=f"mtp.{block.name}") for block in layer_param_blocks(model, kind)),
+        *(replace(block, name=f"mtp.{block.name}") for block in layer_param_blocks(model, kind)),
     ]
-    return tuple(block._replace(count=block.count * model.mtp_layers) for block in one)
+    return tuple(replace(block, count=block.count * model.mtp_layers) for block in one)
 
 
 def num_params(model: Model) -> float:
@@ -260,7 +262,7 @@ def _layer_blocks(model: Model) -> list[ParamBlock]:
     """All layers' blocks, those of one kind multiplied by the number of its layers."""
     index = model.kind_of_layer
     return [
-        block._replace(count=block.count * index.count(number))
+        replace(block, count=block.count * index.count(number))
         for number, kind in enumerate(model.layer_kinds())
         for block in layer_param_blocks(model, kind)
     ]
@@ -283,7 +285,7 @@ def _active_fraction(model: Model, block: ParamBlock) -> float:
 
 def _present(blocks: Iterable[ParamBlock]) -> tuple[ParamBlock, ...]:
     """Leave out the blocks that the model does not have."""
-    return tuple(block._replace(count=float(block.count)) for block in blocks if block.count)
+    return tuple(replace(block, count=float(block.count)) for block in blocks if block.count)
 
 
 def _sum(blocks: Iterable[ParamBlock]) -> float:
