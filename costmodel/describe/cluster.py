@@ -102,13 +102,13 @@ class Tier:
 
     @property
     def achieved_bandwidth_bytes_per_s(self) -> float:
-        """What a GPU's large messages get on this level when all GPUs send. [B/s]"""
+        """What a GPU's large messages get on this level when all GPUs send. [B/s]."""
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Where checkpoints go: the slower of a node's own rate and its part of the shared one. [B/s]"""
+    """Where checkpoints go: the slower of a node's own rate and its part of the shared one. [B/s]."""
 
     name: str
     write_bandwidth_per_node_bytes_per_s: float
@@ -147,5 +147,5 @@ class Cluster:
 
     @property
     def max_gpus(self) -> int:
-        """Size of the outermost tier. [-]"""
+        """Size of the outermost tier. [-]."""
         return self.tiers[-1].size

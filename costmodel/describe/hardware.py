@@ -125,15 +125,16 @@ def check_file(path: str | Path, *, profile_path: ProfilePath = None) -> list[st
     return found
 
 
-def profile_numbers(kind: str, name_or_path: str | Path, *, profile_path: ProfilePath = None) -> list[ProfileNumber]:
+def profile_numbers(
+    kind: str, name_or_path: str | Path, *, profile_path: ProfilePath = None
+) -> list[ProfileNumber]:
     """Return the numbers of a profile in the words of its file, each with its source."""
     _check_kind(kind)
     folders = _folders(name_or_path, profile_path)
     content = disk.read_profile(disk.find_profile(kind, name_or_path, folders), kind, folders)
     titles = {key: source.get("title", "") for key, source in content.get("sources", {}).items()}
-    return [
-        ProfileNumber(key, value, source, titles.get(source, "")) for key, value, source in _numbers(content, ())
-    ]
+    numbers = _numbers(content, ())
+    return [ProfileNumber(key, value, source, titles.get(source, "")) for key, value, source in numbers]
 
 
 def compose_cluster(
@@ -174,7 +175,8 @@ def compose_cluster(
     """
     if network_kind not in NETWORKS:
         raise ProfileError(f"network: unknown kind {network_kind!r}: {choices_hint(network_kind, NETWORKS)}")
-    for key, count in (("gpus_per_node", gpus_per_node), ("nvlink_domain", nvlink_domain), ("gpus", num_gpus)):
+    counts = {"gpus_per_node": gpus_per_node, "nvlink_domain": nvlink_domain, "gpus": num_gpus}
+    for key, count in counts.items():
         if count < 1 or count != int(count):
             raise ProfileError(f"{key}: expected a whole number of at least 1; got {count}")
     accelerator = load_accelerator(accelerator_name, profile_path=profile_path)
@@ -189,8 +191,8 @@ def compose_cluster(
     if num_gpus > inside:
         if network_kind == "none" or not nic_bytes_per_s > 0:
             raise ProfileError(
-                f"network: expected a kind and a rate per GPU for {num_gpus} GPUs, because only {inside} share "
-                f"a node; got {network_kind!r} at {nic_bytes_per_s} B/s"
+                f"network: expected a kind and a rate per GPU for {num_gpus} GPUs, because only {inside} "
+                f"are joined without one; got {network_kind!r} at {nic_bytes_per_s} B/s"
             )
         nic = _nearest_nic(network_kind, nic_bytes_per_s, profile_path)
         whole_domains = -(-num_gpus // inside) * inside
@@ -219,16 +221,20 @@ def _own_link(accelerator: Accelerator, key: str, purpose: str) -> str:
 
 def _nearest_nic(network_kind: str, bandwidth_bytes_per_s: float, profile_path: ProfilePath) -> Tier:
     """Return the link of a network whose rate is nearest by ratio; of two equal ones the first."""
-    links = [load_link(name, profile_path=profile_path) for name in list_profiles("link", profile_path=profile_path)]
-    fitting = [link for link in links if link.kind in NETWORKS[network_kind]]
-    if not fitting:
-        raise ProfileError(f"network: no link profile of kind {' or '.join(NETWORKS[network_kind])}")
+    folders = disk.search_folders(profile_path)
+    kinds = NETWORKS[network_kind]
+    candidates = [
+        path for _, path in disk.profile_files("link", folders) if disk.key_at_a_glance(path, "kind") in kinds
+    ]
+    links = [_tier(path, folders, size=1) for path in candidates]
+    if not links:
+        raise ProfileError(f"network: expected a link profile of kind {' or '.join(kinds)}; there is none")
 
     def distance(link: Tier) -> float:
         ratio = link.bandwidth_bytes_per_s / bandwidth_bytes_per_s
         return max(ratio, 1.0 / ratio)
 
-    return min(fitting, key=distance)
+    return min(links, key=distance)
 
 
 def _check_kind(kind: str) -> None:

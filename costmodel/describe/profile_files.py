@@ -9,6 +9,7 @@ of `FOLDERS` or the files themselves.
 import os
 import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from costmodel.errors import ProfileError, choices_hint
+from costmodel.errors import ProfileError
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
 SCHEMA_VERSION = 1
@@ -68,10 +69,11 @@ def profile_files(kind: str, folders: Iterable[Path]) -> Iterator[tuple[str, Pat
     for folder in folders:
         for place in (folder / FOLDERS[kind], folder):
             for path in sorted(place.glob("*.yaml")):
-                if path.stem.lower() in seen or (place == folder and _kind_at_a_glance(path) != kind):
+                name = path.stem.lower()
+                if name in seen or (place == folder and key_at_a_glance(path, "profile") != kind):
                     continue
-                seen.add(path.stem.lower())
-                yield path.stem.lower(), path
+                seen.add(name)
+                yield name, path
 
 
 def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
@@ -100,7 +102,9 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     aliases = {alias: path for path in reversed(known.values()) for alias in _aliases_at_a_glance(path)}
     if wanted in aliases:
         return aliases[wanted]
-    raise ProfileError(f"unknown {kind} {text!r}: {choices_hint(wanted, known)}")
+    near = get_close_matches(wanted, [*known, *aliases], n=3, cutoff=0.5)
+    meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
+    raise ProfileError(f"unknown {kind} {text!r}: {meant}(known: {', '.join(sorted(known))})")
 
 
 def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def _read_yaml(path: Path, _mtime_ns: int) -> dict[str, Any]:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        problem = " ".join(str(error.problem or error.context).split())
+        problem = " ".join(str(error.problem or error.context).split()).partition(" with value")[0]
         raise ProfileError(f"{path.name}: {line}expected valid YAML; {problem}") from None
     except (YAMLError, UnicodeDecodeError, ValueError) as error:
         problem = str(error).strip().splitlines()[0]
@@ -178,7 +182,8 @@ def _aliases_at_a_glance(path: Path) -> list[str]:
     return [alias.strip().lower() for alias in match[1].split(",")] if match else []
 
 
-def _kind_at_a_glance(path: Path) -> str | None:
-    """Read a file's kind without parsing it."""
-    match = re.search(r"^profile: *(\w+)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+def key_at_a_glance(path: Path, key: str) -> str | None:
+    """Read the plain text of a top-level key without parsing the file."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    match = re.search(rf"^{key}: *([\w-]+)", text, re.MULTILINE)
     return match[1] if match else None

@@ -4,6 +4,7 @@ Every number is a `Sourced` pair, so that a reader of the file sees where it com
 is a legal, visible source. Bandwidths are per GPU and direction, peaks dense.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from datetime import date
 from difflib import get_close_matches
@@ -79,7 +80,7 @@ class AcceleratorFile(_Profile):
     def _numbers_agree(self) -> Self:
         """Refuse what no device can be: usable memory above the fitted one, no 16-bit peak."""
         if self.memory.value > self.memory_vendor.value:
-            raise ValueError("memory: expected at most memory_vendor, because CUDA offers less than is fitted")
+            raise ValueError("memory: expected at most memory_vendor, since CUDA offers less than is fitted")
         if not {"fp16", "bf16"} & self.peak_dense.keys():
             raise ValueError("peak_dense: expected at least one of fp16 and bf16")
         return self
@@ -99,7 +100,7 @@ class LinkFile(_Profile):
 
     @model_validator(mode="after")
     def _reduction_has_a_rate(self) -> Self:
-        """A switch that reduces needs the rate at which it does."""
+        """Ask for the rate of a switch that reduces."""
         if self.in_network_reduction.value and self.reduction_bandwidth is None:
             raise ValueError("reduction_bandwidth: expected a rate, because in_network_reduction is true")
         return self
@@ -132,7 +133,7 @@ class ClusterFile(_Profile):
     def _tiers_nest(self) -> Self:
         """Each domain must hold a whole number, two or more, of the ones inside it."""
         sizes = [tier.size.value for tier in self.tiers]
-        for index, (inner, outer) in enumerate(zip(sizes, sizes[1:], strict=False), start=1):
+        for index, (inner, outer) in enumerate(itertools.pairwise(sizes), start=1):
             if outer <= inner or outer % inner:
                 raise ValueError(
                     f"tiers.{index}.size: expected a multiple of the tier inside ({inner}), got {outer}"
@@ -172,12 +173,12 @@ def validate(content: dict[str, Any], kind: str) -> tuple[_Profile | None, list[
 
 
 def _source_problems(content: dict[str, Any]) -> Iterator[str]:
-    """Yield sources that are cited but not listed, and listed but not cited."""
+    """Yield sources that are cited but not listed."""
     listed = content.get("sources", {})
     if not isinstance(listed, dict):
         return
-    cited = list(_citations({k: v for k, v in content.items() if k not in ("sources", *FITTED_BLOCKS)}, ()))
-    for path, key in cited:
+    checked = {key: child for key, child in content.items() if key not in ("sources", *FITTED_BLOCKS)}
+    for path, key in _citations(checked, ()):
         if key != "assumed" and key not in listed:
             yield f"{path}: expected a key of 'sources' ({_listing(listed)}) or 'assumed'; got {key!r}"
 
@@ -215,6 +216,9 @@ def explain(item: Any, schema: type[BaseModel]) -> str:
             return f"{'.'.join(loc)}: {text}" if loc else text
         case _:
             text = item["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
+            text = text.replace("a integer", "a whole number").replace("a boolean", "true or false")
+            text = f"a number {text}" if text.startswith(("greater", "less")) else text
+            text = text.removesuffix(", unable to parse string as a number")
             loc = [part for part in loc if part != "[key]"]
             return f"{'.'.join(loc)}: expected {text}; got {given}"
 
