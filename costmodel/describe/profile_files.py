@@ -90,13 +90,13 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
         if not path.is_file():
             raise ProfileError(f"{kind}: there is no file '{text}'")
         return path
-    folders = tuple(folders)
+    folders, wanted = tuple(folders), text.lower()
     for folder in folders:
-        path = folder / FOLDERS[kind] / f"{text.lower()}.yaml"
-        if path.is_file():
-            return path
+        for place in (folder / FOLDERS[kind], folder):
+            path = place / f"{wanted}.yaml"
+            if path.is_file() and (place != folder or key_at_a_glance(path, "profile") == kind):
+                return path
     known = dict(profile_files(kind, folders))
-    wanted = text.lower()
     if wanted in known:
         return known[wanted]
     aliases = {alias: path for path in reversed(known.values()) for alias in _aliases_at_a_glance(path)}

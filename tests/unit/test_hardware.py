@@ -1,0 +1,540 @@
+"""Hardware profiles: what is shipped, how it is found, composed and refused."""
+
+import os
+from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from costmodel.describe import profile_files
+from costmodel.describe.hardware import (
+    Tier,
+    check_file,
+    compose_cluster,
+    list_profiles,
+    load_accelerator,
+    load_cluster,
+    load_link,
+    profile_numbers,
+)
+from costmodel.errors import ProfileError
+
+SHIPPED = sorted(profile_files.shipped_folder().rglob("*.yaml"))
+KINDS = ("accelerator", "link", "cluster", "storage")
+
+# The issue's list; every name must stay loadable.
+ACCELERATORS = [
+    "v100-sxm2-16gb",
+    "v100-sxm2-32gb",
+    "v100-sxm3-32gb",
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "a100-pcie-40gb",
+    "a100-pcie-80gb",
+    "a800-sxm-80gb",
+    "h100-sxm-80gb",
+    "h100-pcie-80gb",
+    "h100-hbm2e-96gb-500w",
+    "h200-sxm-141gb",
+    "h800-sxm-80gb",
+    "h20-sxm-96gb",
+    "b200-sxm-180gb",
+    "b300",
+    "gb200",
+    "gb300",
+    "mi250x",
+    "mi300x",
+]
+LINKS = [
+    "nvlink2",
+    "nvlink3",
+    "nvlink4",
+    "nvlink5",
+    "pcie4",
+    "pcie5",
+    "nvlink-c2c",
+    "ib-edr",
+    "ib-hdr",
+    "ib-ndr",
+    "ib-xdr",
+    "omnipath-100",
+    "roce-200",
+    "roce-400",
+    "efa-v1",
+    "efa-v2",
+    "efa-v3",
+    "roce-100",
+    "tcp-100gbe",
+]
+CLUSTERS = [
+    "dgx-v100-edr",
+    "dgx-a100-hdr",
+    "dgx-h100-ndr",
+    "dgx-h200-ndr",
+    "llama3-roce",
+    "h800-cx7",
+    "hgx-b200-ndr",
+    "hgx-b300-xdr",
+    "gb200-nvl72-ndr",
+    "gb300-nvl72-xdr",
+    "p4d-efa",
+    "p5-efa",
+    "cloud-h100-100gbe",
+    "mi300x-roce400",
+    "h100-500w-roce",
+]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_shipped_profile_is_right(path):
+    assert check_file(path) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [("accelerator", ACCELERATORS), ("link", LINKS), ("cluster", CLUSTERS)]
+)
+def test_everything_asked_for_is_shipped(kind, wanted):
+    assert set(wanted) <= set(list_profiles(kind))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_number_has_a_source(path):
+    kind = next(kind for kind, folder in profile_files.FOLDERS.items() if folder == path.parent.name)
+    numbers = profile_numbers(kind, path)
+    assert numbers
+    assert all(number.source == "assumed" or number.title for number in numbers)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_number_stands_without_value_and_source(path):
+    """Walk the raw file: a bare number outside the fitted blocks has escaped its source."""
+    content = dict(profile_files.read_yaml(path))
+    for key in ("schema_version", "kernels", "fabric"):
+        content.pop(key, None)
+
+    def bare(node, inside=False):
+        if isinstance(node, dict):
+            return [hit for key, child in node.items() for hit in bare(child, inside or key == "value")]
+        if isinstance(node, list):
+            return [hit for child in node for hit in bare(child, inside)]
+        return [] if inside or not isinstance(node, int | float) else [node]
+
+    assert bare(content) == []
+
+
+def test_aliases_are_unique_within_a_kind_and_shadow_no_name():
+    for kind in KINDS:
+        folder = profile_files.shipped_folder() / profile_files.FOLDERS[kind]
+        contents = [profile_files.read_yaml(path) for path in sorted(folder.glob("*.yaml"))]
+        names = [name for content in contents for name in (content["name"], *content.get("aliases", ()))]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("h100-ndr", "dgx-h100-ndr"), ("H100-NDR", "dgx-h100-ndr"), ("DGX-H100-NDR", "dgx-h100-ndr")],
+)
+def test_clusters_are_found_by_alias_whatever_the_case(alias, name):
+    assert load_cluster(alias).name == name
+
+
+def test_accelerators_are_found_by_their_short_names():
+    short = {
+        "v100",
+        "a100",
+        "a800",
+        "h100",
+        "h200",
+        "h800",
+        "h20",
+        "b200",
+        "b300",
+        "gb200",
+        "gb300",
+        "mi300x",
+    }
+    assert {load_accelerator(name).name.split("-")[0] for name in short} == short
+
+
+# Printed by the vendors (dense, per direction); see the profiles for where each was read.
+def test_h100_numbers():
+    gpu = load_accelerator("h100-sxm-80gb")
+    assert gpu.peak_flops_per_s["bf16"] == pytest.approx(989.4e12)
+    assert gpu.peak_flops_per_s["fp8"] == pytest.approx(2 * 989.4e12, rel=1e-3)
+    # 132 SMs x 4 tensor cores x 512 FMA x 2 FLOP x 1830 MHz is where the data sheet's number comes from.
+    assert gpu.peak_flops_per_s["bf16"] == pytest.approx(gpu.num_sms * 4 * 512 * 2 * 1830e6, rel=1e-3)
+    assert 79 * 2**30 < gpu.memory_bytes < 80 * 2**30 == gpu.memory_vendor_bytes
+    assert gpu.memory_bandwidth_bytes_per_s == pytest.approx(3.35e12)
+    assert gpu.tdp_w == 700
+    assert "fp4" not in gpu.peak_flops_per_s
+
+
+def test_a100_and_b200_peaks_follow_from_their_clocks():
+    a100, b200 = load_accelerator("a100"), load_accelerator("b200")
+    assert a100.peak_flops_per_s["bf16"] == pytest.approx(108 * 4 * 256 * 2 * 1410e6, rel=1e-3)
+    # HGX B200 data sheet: 144 PFLOP/s of sparse fp4 for eight GPUs.
+    assert b200.peak_flops_per_s["fp4"] == pytest.approx(144e15 / 8 / 2)
+
+
+def test_v100_has_no_bf16():
+    assert set(load_accelerator("v100").peak_flops_per_s) == {"fp16", "fp32"}
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_accelerators_are_plausible(name):
+    gpu = load_accelerator(name)
+    half = gpu.peak_flops_per_s.get("bf16", gpu.peak_flops_per_s["fp16"])
+    assert gpu.peak_flops_per_s["fp16"] == half
+    assert 1e14 < half < 3e15
+    assert gpu.peak_flops_per_s["fp32"] < half
+    # Halving the width doubles the dense peak, but for Blackwell Ultra's extra fp4 units.
+    for wide, narrow, low, high in (
+        ("tf32", "fp16", 1.9, 2.1),
+        ("fp16", "fp8", 1.9, 2.1),
+        ("fp8", "fp4", 1.9, 3.1),
+    ):
+        if {wide, narrow} <= gpu.peak_flops_per_s.keys():
+            assert 1.9 < gpu.peak_flops_per_s[narrow] / gpu.peak_flops_per_s[wide] < high
+    assert 0.975 < gpu.memory_bytes / gpu.memory_vendor_bytes <= 1
+    assert 0.8e12 < gpu.memory_bandwidth_bytes_per_s < 10e12
+    for link in filter(None, (gpu.scale_up_link, gpu.pcie_link)):
+        assert load_link(link).bandwidth_bytes_per_s > 0
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_are_plausible(name):
+    link = load_link(name)
+    assert 0.5e9 < link.achieved_bandwidth_bytes_per_s <= 900e9
+    assert 0 < link.latency_s < 100e-6
+    assert link.in_network_reduction == (link.reduction_bandwidth_bytes_per_s > 0)
+
+
+def test_nvlink_is_half_of_the_marketing_number():
+    for link, both_directions in (
+        ("nvlink2", 300e9),
+        ("nvlink3", 600e9),
+        ("nvlink4", 900e9),
+        ("nvlink5", 1800e9),
+    ):
+        assert load_link(link).bandwidth_bytes_per_s == both_directions / 2
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clusters_are_plausible(name):
+    cluster = load_cluster(name)
+    sizes = [tier.size for tier in cluster.tiers]
+    assert sizes == sorted(set(sizes))
+    assert all(outer % inner == 0 for inner, outer in pairwise(sizes))
+    assert cluster.tiers[0].size >= cluster.gpus_per_node
+    assert cluster.max_gpus == sizes[-1]
+    assert cluster.storage is not None
+    assert 1 <= cluster.pue < 1.5
+    assert (cluster.price_usd_per_gpu_hour is None) == (cluster.price_date == "")
+
+
+def test_llama3_cluster_is_oversubscribed_seven_times_above_a_pod_of_3072():
+    nvlink, pod, aggregation = load_cluster("llama3-roce").tiers
+    assert (nvlink.size, pod.size, aggregation.size) == (8, 3072, 24576)
+    assert pod.oversubscription == 1
+    assert aggregation.oversubscription == 7
+    assert aggregation.achieved_bandwidth_bytes_per_s == pytest.approx(pod.achieved_bandwidth_bytes_per_s / 7)
+    assert aggregation.latency_s > pod.latency_s
+
+
+def test_a_million_gpus_fit_on_the_h100_cluster():
+    assert load_cluster("dgx-h100-ndr").max_gpus >= 1_000_000
+
+
+def test_p4d_has_a_quarter_of_an_hdr_adapter_per_gpu():
+    assert load_cluster("p4d-efa").tiers[-1].bandwidth_bytes_per_s == pytest.approx(4 * 100e9 / 8 / 8)
+
+
+def test_inherited_cluster_replaces_only_what_it_names():
+    parent, child = load_cluster("dgx-h100-ndr"), load_cluster("dgx-h200-ndr")
+    assert child.accelerator.name == "h200-sxm-141gb"
+    assert child.tiers == parent.tiers
+    assert child.storage == parent.storage
+    assert child.price_usd_per_gpu_hour != parent.price_usd_per_gpu_hour
+
+
+def test_runtime_objects_do_not_change_but_can_be_replaced():
+    tier = load_link("ib-ndr", size=256)
+    with pytest.raises(FrozenInstanceError):
+        tier.size = 8
+    assert replace(
+        tier, bandwidth_bytes_per_s=2 * tier.bandwidth_bytes_per_s
+    ).achieved_bandwidth_bytes_per_s == (2 * tier.achieved_bandwidth_bytes_per_s)
+
+
+def test_a_tier_needs_no_more_than_name_size_and_rate():
+    assert Tier(name="x", size=8, bandwidth_bytes_per_s=1e9).achieved_bandwidth_bytes_per_s == 1e9
+
+
+# Composing: the five words of a published run.
+def test_compose_dgx_like_cluster():
+    cluster = compose_cluster("h100-sxm-80gb", 8, 8, 50e9, "ib", 2048)
+    assert [(tier.kind, tier.size) for tier in cluster.tiers] == [("nvlink", 8), ("ib", 2048)]
+    assert cluster.tiers[1].link == "ib-ndr"
+    assert cluster.tiers[1].bandwidth_bytes_per_s == 50e9
+
+
+@pytest.mark.parametrize(
+    ("nic", "kind", "link"),
+    [
+        (25e9 / 8, "ib", "ib-edr"),
+        (200e9 / 8, "ib", "ib-hdr"),
+        (800e9 / 8, "ib", "ib-xdr"),
+        (50e9 / 8, "efa", "efa-v1"),
+        (400e9 / 8, "efa", "efa-v2"),
+        (50e9 / 8, "omnipath", "omnipath-100"),
+        (200e9 / 8, "roce", "roce-200"),
+        (100e9 / 8, "ethernet", "gpudirect-tcpx"),
+        (12.5e9 / 8, "ethernet", "tcp-100gbe"),
+    ],
+)
+def test_compose_takes_the_nearest_adapter_at_the_rate_given(nic, kind, link):
+    network = compose_cluster("a100-sxm-80gb", 8, 8, nic, kind, 64).tiers[-1]
+    assert network.link == link
+    assert network.bandwidth_bytes_per_s == nic
+
+
+def test_compose_rack_of_72_with_hosts_of_4():
+    cluster = compose_cluster("gb200", 4, 72, 50e9, "ib", 256)
+    assert [tier.size for tier in cluster.tiers] == [72, 288]
+    assert cluster.gpus_per_node == 4
+
+
+def test_compose_pcie_node_without_nvlink():
+    cluster = compose_cluster("a100-pcie-40gb", 8, 1, 25e9 / 8, "ib", 512)
+    assert [(tier.kind, tier.size) for tier in cluster.tiers] == [("pcie", 8), ("ib", 512)]
+
+
+def test_compose_one_node_needs_no_network():
+    assert [tier.kind for tier in compose_cluster("b200-sxm-180gb", 8, 8, 0, "none", 8).tiers] == ["nvlink"]
+
+
+def test_compose_single_gpu_talks_to_nobody():
+    (tier,) = compose_cluster("h100", 1, 1, 0, "none", 1).tiers
+    assert tier.size == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("h100", 8, 8, 0, "none", 16), "16 GPUs"),
+        (("h100", 8, 8, 0, "ib", 16), "rate per GPU"),
+        (("h100", 8, 8, 50e9, "infiniband", 16), "'infiniband'"),
+        (("h100-pcie-80gb", 8, 4, 50e9, "ib", 16), "scale_up_link"),
+        (("h100", 0, 8, 50e9, "ib", 16), "gpus_per_node"),
+        (("h100", 8, 8, 50e9, "ib", 2.5), "gpus"),
+        (("tpu-v4", 4, 4, 50e9, "ib", 16), "'tpu-v4'"),
+    ],
+)
+def test_compose_refuses_what_cannot_be(arguments, message):
+    with pytest.raises(ProfileError, match=message):
+        compose_cluster(*arguments)
+
+
+# Files of the user.
+GPU = """\
+schema_version: 1
+profile: accelerator
+name: mine
+title: My GPU
+aliases: [own]
+generation: hopper
+peak_dense:
+  bf16: {value: 989.4 TFLOP/s, source: sheet}
+memory: {value: 79 GiB, source: assumed}
+memory_vendor: {value: 80 GiB, source: sheet}
+memory_bandwidth: {value: 3.35 TB/s, source: sheet}
+num_sms: {value: 132, source: sheet}
+tdp: {value: 700 W, source: sheet}
+host_link: {value: 63 GB/s, source: sheet}
+sources:
+  sheet: {title: My data sheet, accessed: 2026-11-20}
+"""
+LINK = """\
+schema_version: 1
+profile: link
+name: wire
+title: My wire
+kind: roce
+bandwidth: {value: 25 Gbit/s, source: assumed}
+efficiency: {value: 0.9, source: assumed}
+latency: {value: 5 us, source: assumed}
+base_latency: {value: 50 us, source: assumed}
+in_network_reduction: {value: false, source: assumed}
+"""
+CLUSTER = """\
+schema_version: 1
+profile: cluster
+name: home
+title: My cluster
+accelerator: mine
+gpus_per_node: {value: 8, source: assumed}
+tiers:
+  - name: nvlink
+    link: nvlink4
+    size: {value: 8, source: assumed}
+  - name: spine
+    link: wire
+    size: {value: 64, source: assumed}
+    oversubscription: {value: 2, source: assumed}
+pue: {value: 1.3, source: assumed}
+"""
+
+
+def write(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Return a folder with a user's own accelerator, link and cluster."""
+    return write(tmp_path, mine=GPU, wire=LINK, home=CLUSTER)
+
+
+def test_own_profiles_are_found_by_folder(home):
+    cluster = load_cluster("home", profile_path=home)
+    assert cluster.accelerator.name == "mine"
+    assert cluster.tiers[1].achieved_bandwidth_bytes_per_s == pytest.approx(25e9 / 8 * 0.9 / 2)
+    assert {"home", "dgx-h100-ndr"} <= set(list_profiles("cluster", profile_path=home))
+    assert "mine" not in list_profiles("cluster", profile_path=home)
+    assert load_accelerator("own", profile_path=[home]).name == "mine"
+
+
+def test_own_profiles_are_found_by_path_with_what_lies_beside(home):
+    assert load_cluster(home / "home.yaml").accelerator.name == "mine"
+    assert check_file(home / "home.yaml") == []
+
+
+def test_own_profiles_are_found_by_the_environment(home, tmp_path_factory, monkeypatch):
+    empty = tmp_path_factory.mktemp("empty")
+    monkeypatch.setenv(profile_files.PATH_VARIABLE, os.pathsep.join([str(empty), str(home)]))
+    assert load_cluster("home").name == "home"
+
+
+def test_own_profiles_in_kind_folders(tmp_path):
+    for kind, texts in {
+        "accelerators": {"mine": GPU},
+        "links": {"wire": LINK},
+        "clusters": {"home": CLUSTER},
+    }.items():
+        (tmp_path / kind).mkdir()
+        write(tmp_path / kind, **texts)
+    assert load_cluster("home", profile_path=tmp_path).accelerator.name == "mine"
+    assert load_cluster(tmp_path / "clusters" / "home.yaml").accelerator.name == "mine"
+
+
+def test_own_profile_wins_over_the_shipped_one(tmp_path):
+    write(tmp_path, nvlink4=LINK.replace("name: wire", "name: nvlink4"))
+    assert load_link("nvlink4", profile_path=tmp_path).kind == "roce"
+    assert load_link("nvlink4").kind == "nvlink"
+
+
+def test_an_edited_file_is_read_again(home):
+    before = load_accelerator(home / "mine.yaml").tdp_w
+    (home / "mine.yaml").write_text(GPU.replace("700 W", "450 W"))
+    os.utime(home / "mine.yaml", ns=(1, 1))
+    assert (before, load_accelerator(home / "mine.yaml").tdp_w) == (700, 450)
+
+
+def test_inherit_follows_a_chain_and_refuses_a_circle(home):
+    child = "schema_version: 1\nprofile: cluster\nname: {0}\ntitle: x\ninherit: {1}\n"
+    write(home, second=child.format("second", "home"), third=child.format("third", "second"))
+    assert load_cluster("third", profile_path=home).tiers == load_cluster("home", profile_path=home).tiers
+    write(home, egg=child.format("egg", "hen"), hen=child.format("hen", "egg"))
+    with pytest.raises(ProfileError, match="inherit"):
+        load_cluster("egg", profile_path=home)
+
+
+BROKEN = [
+    (GPU, "3.35 TB/s", "3.35TB/s", ("memory_bandwidth.value", "'3.35TB/s'", "TB/s")),
+    (GPU, "3.35 TB/s", "26800 Gb", ("memory_bandwidth.value", "'26800 Gb'", "Gbit/s")),
+    (GPU, "79 GiB", "79 GB/s", ("memory.value", "'79 GB/s'", "80 GiB")),
+    (GPU, "79 GiB", "81 GiB", ("memory", "at most memory_vendor")),
+    (GPU, "700 W", "700", ("tdp.value", "700", "'700 W'")),
+    (GPU, "{value: 700 W, source: sheet}", "700 W", ("tdp", "{value: ..., source: ...}", "'700 W'")),
+    (GPU, "{value: 700 W, source: sheet}", "{value: 700 W}", ("tdp.source", "missing")),
+    (GPU, "132, source: sheet", "132, source: shet", ("num_sms.source", "'shet'", "sheet")),
+    (GPU, "132", "132.5", ("num_sms.value", "whole number", "132.5")),
+    (GPU, "132", "-4", ("num_sms.value", "greater than 0", "-4")),
+    (GPU, "tdp:", "tpd:", ("tpd", "did you mean 'tdp'")),
+    (GPU, "bf16", "bf17", ("peak_dense.bf17", "'bf16'")),
+    (GPU, "bf16", "fp32", ("peak_dense", "fp16 and bf16")),
+    (GPU, "hopper", "hoper", ("generation", "'hopper'", "'hoper'")),
+    (GPU, "schema_version: 1", "schema_version: 2", ("schema_version", "expected 1", "got 2", "version 1:")),
+    (GPU, "schema_version: 1\n", "", ("schema_version", "got None")),
+    (GPU, "profile: accelerator", "profile: gpu", ("profile", "accelerator, link", "'gpu'")),
+    (GPU, "name: mine", "name: other", ("name", "'mine'", "'other'")),
+    (GPU, "tdp:", "num_sms:", ("line 13", "duplicate key", "num_sms")),
+    (GPU, GPU, "- 1\n", ("keys with values", "list")),
+    (GPU, GPU, "", ("keys with values",)),
+    (GPU, GPU, "a: [1", ("line 1", "valid YAML")),
+    (LINK, "0.9", "90%", ("efficiency.value", "a number", "'90%'")),
+    (LINK, "0.9", "1.9", ("efficiency.value", "less than or equal to 1", "1.9")),
+    (LINK, "5 us", "5 usec", ("latency.value", "'5 usec'", "1.3 us")),
+    (LINK, "false", "true", ("reduction_bandwidth", "expected a rate")),
+    (LINK, "kind: roce", "kind: rocket", ("kind", "'roce'", "'rocket'")),
+    (CLUSTER, "value: 64", "value: 60", ("tiers.1.size", "multiple", "8", "60")),
+    (CLUSTER, "value: 2,", "value: 0.5,", ("tiers.1.oversubscription.value", "0.5")),
+    (CLUSTER, "link: wire", "link: wier", ("tiers.1.link", "'wier'", "did you mean 'wire'")),
+    (CLUSTER, "accelerator: mine", "accelerator: mien", ("accelerator", "'mien'", "'mine'")),
+    (CLUSTER, "name: spine", "name: nvlink", ("tiers", "different name")),
+    (CLUSTER, "value: 1.3", "value: 0.3", ("pue.value", "0.3")),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "parts"), BROKEN, ids=[f"{new!r}"[:30] for _, _, new, _ in BROKEN]
+)
+def test_a_broken_file_gets_file_key_value_and_what_is_expected(home, text, old, new, parts):
+    path = home / {GPU: "mine", LINK: "wire", CLUSTER: "home"}[text]
+    path = path.with_suffix(".yaml")
+    assert old in text
+    path.write_text(text.replace(old, new))
+    found = check_file(path)
+    assert found
+    assert all("\n" not in line and line.startswith(path.name) for line in found)
+    assert any(all(part in line for part in parts) for line in found), found
+
+
+def test_loading_a_broken_file_raises_the_same_line(home):
+    (home / "mine.yaml").write_text(GPU.replace("3.35 TB/s", "3.35TB/s"))
+    with pytest.raises(ProfileError) as error:
+        load_cluster("home", profile_path=home)
+    assert str(error.value) == check_file(home / "mine.yaml")[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: load_cluster("h100-nrd"), "did you mean 'h100-ndr'"),
+        (lambda: load_accelerator("h10"), "did you mean 'h100'"),
+        (lambda: load_cluster("nowhere.yaml"), r"no file 'nowhere.yaml'"),
+        (lambda: list_profiles("gpu"), "known: accelerator"),
+        (lambda: load_cluster("home", profile_path="nowhere"), "'nowhere' is not a folder"),
+    ],
+)
+def test_wrong_names_get_the_nearest_right_ones(call, message):
+    with pytest.raises(ProfileError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_a_problem_not_a_crash(tmp_path):
+    assert len(check_file(tmp_path / "none.yaml")) == 1
+    assert len(check_file(tmp_path)) == 1
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    assert len(check_file(tmp_path / "bytes.yaml")) == 1
+
+
+def test_profile_numbers_keep_the_words_of_the_file(home):
+    numbers = {number.key: number for number in profile_numbers("accelerator", home / "mine.yaml")}
+    assert numbers["memory_bandwidth"] == ("memory_bandwidth", "3.35 TB/s", "sheet", "My data sheet")
+    assert numbers["peak_dense.bf16"].value == "989.4 TFLOP/s"
+    assert numbers["memory"].source == "assumed"

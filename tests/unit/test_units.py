@@ -1,0 +1,167 @@
+"""The unit parser: every prefix, a round trip, and everything with two readings refused."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import UnitError
+from costmodel.units import format_bytes, format_seconds, format_si, parse_quantity
+
+DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+SECONDS = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+GOOD = [
+    *[(f"3 {p}B", "B", 3 * f) for p, f in {**DECIMAL, **BINARY}.items()],
+    *[(f"3 {p}B/s", "B/s", 3 * f) for p, f in {**DECIMAL, **BINARY}.items()],
+    *[(f"3 {p}bit/s", "B/s", 3 * f / 8) for p, f in DECIMAL.items()],
+    *[(f"3 {p}FLOP/s", "FLOP/s", 3 * f) for p, f in DECIMAL.items()],
+    *[(f"3 {p}FLOP", "FLOP", 3 * f) for p, f in DECIMAL.items()],
+    *[(f"3 {p}W", "W", 3 * f) for p, f in DECIMAL.items()],
+    *[(f"3 {p}s", "s", 3 * f) for p, f in SECONDS.items()],
+]
+
+
+@pytest.mark.parametrize(("text", "unit", "expected"), GOOD)
+def test_every_prefix_of_every_dimension(text, unit, expected):
+    assert parse_quantity(text, unit) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "expected"),
+    [
+        ("80 GiB", "B", 85_899_345_920),
+        ("3.35 TB/s", "B/s", 3.35e12),
+        ("400 Gbit/s", "B/s", 50e9),
+        ("1.3 us", "s", 1.3e-6),
+        ("989.4 TFLOP/s", "FLOP/s", 989.4e12),
+        ("1e9 B", "B", 1e9),
+        ("2.5e-3 s", "s", 2.5e-3),
+        ("0 s", "s", 0.0),
+    ],
+)
+def test_the_texts_of_the_profiles(text, unit, expected):
+    assert parse_quantity(text, unit) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        # The nine that pydantic.ByteSize reads wrongly or accepts in silence.
+        ("80,000 MB", "B"),
+        ("400Gb", "B/s"),
+        ("3.35 TB/s", "B"),
+        ("80 G", "B"),
+        ("80 Gi", "B"),
+        (80.7, "B"),
+        ("80", "B"),
+        ("80GB", "B"),
+        ("400 Gb/s", "B/s"),
+        # Spelling that means two things, or a unit that is none of ours.
+        ("400 Gbps", "B/s"),
+        ("400 GBps", "B/s"),
+        ("400 gbit/s", "B/s"),
+        ("400 Gbit", "B/s"),
+        ("80 gib", "B"),
+        ("80 GIB", "B"),
+        ("80 KB", "B"),
+        ("80 kiB", "B"),
+        ("80 K", "B"),
+        ("80  GiB", "B"),
+        (" 80 GiB", "B"),
+        ("80 GiB ", "B"),
+        ("80 GiB\n", "B"),
+        ("80 Gi B", "B"),
+        ("80 Gbyte", "B"),
+        ("989.4 TFLOPS", "FLOP/s"),
+        ("989.4 TFLOPs", "FLOP/s"),
+        ("989.4 TFLOP", "FLOP/s"),
+        ("1 PF", "FLOP/s"),
+        ("1 TiFLOP/s", "FLOP/s"),
+        ("400 Gibit/s", "B/s"),
+        ("1 mB", "B"),
+        ("1 uB/s", "B/s"),
+        ("700 mW", "W"),
+        ("700 watts", "W"),
+        ("1 ks", "s"),
+        ("1 Ms", "s"),
+        ("1 sec", "s"),
+        ("1 min", "s"),
+        ("1 µs", "s"),
+        ("1 us/hop", "s"),
+        ("-1 s", "s"),
+        ("+1 s", "s"),
+        (".5 s", "s"),
+        ("1. s", "s"),
+        ("1,3 us", "s"),
+        ("1_000 B", "B"),
+        ("1 000 B", "B"),
+        ("0x10 B", "B"),
+        ("1e999 B", "B"),
+        ("inf B", "B"),
+        ("nan s", "s"),
+        ("", "B"),
+        ("GiB", "B"),
+        # Things that are not text at all.
+        (80, "B"),
+        (None, "B"),
+        (True, "B"),
+        (b"80 GiB", "B"),
+        (["80 GiB"], "B"),
+    ],
+)
+def test_everything_ambiguous_is_refused(text, unit):
+    with pytest.raises(UnitError):
+        parse_quantity(text, unit)
+
+
+@pytest.mark.parametrize("unit", ["B", "B/s", "FLOP/s", "FLOP", "s", "W"])
+def test_the_message_is_one_line_with_what_was_given_and_an_example(unit):
+    with pytest.raises(UnitError, match="'80 parsecs'") as error:
+        parse_quantity("80 parsecs", unit)
+    example = str(error.value).split("'")[1]
+    assert "\n" not in str(error.value)
+    assert parse_quantity(example, unit) > 0
+
+
+@pytest.mark.parametrize("given_unit", ["B", "B/s", "bit/s", "FLOP/s", "FLOP", "s", "W"])
+@pytest.mark.parametrize("wanted", ["B", "B/s", "FLOP/s", "FLOP", "s", "W"])
+def test_a_quantity_of_another_dimension_is_refused(given_unit, wanted):
+    if given_unit == wanted or (given_unit, wanted) == ("bit/s", "B/s"):
+        assert parse_quantity(f"8 {given_unit}", wanted) in (8.0, 1.0)
+    else:
+        with pytest.raises(UnitError):
+            parse_quantity(f"8 {given_unit}", wanted)
+
+
+SIZES = st.floats(min_value=1e-3, max_value=1e21, allow_nan=False)
+
+
+@given(SIZES, st.sampled_from(["B", "B/s", "FLOP/s", "FLOP", "W"]))
+def test_si_text_round_trips(value, unit):
+    assert parse_quantity(format_si(value, unit, digits=17), unit) == pytest.approx(value, rel=1e-14)
+
+
+@given(st.floats(min_value=1e-10, max_value=1e7, allow_nan=False))
+def test_seconds_round_trip(value):
+    assert parse_quantity(format_seconds(value, digits=17), "s") == pytest.approx(value, rel=1e-14)
+
+
+@given(st.integers(min_value=0, max_value=2**60))
+def test_bytes_round_trip_to_the_digits_printed(value):
+    text = format_bytes(value, digits=6)
+    assert parse_quantity(text, "B") == pytest.approx(value, rel=1e-5, abs=0.5)
+
+
+@given(SIZES)
+def test_bits_are_an_eighth_of_bytes(value):
+    assert parse_quantity(f"{value!r} Gbit/s", "B/s") * 8 == parse_quantity(f"{value!r} GB/s", "B/s")
+
+
+def test_zero_and_infinity_print():
+    assert format_seconds(0) == "0 s"
+    assert format_si(0, "B/s") == "0 B/s"
+    assert format_bytes(0) == "0 B"
+    assert "inf" in format_si(math.inf, "B/s")
