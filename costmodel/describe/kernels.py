@@ -63,11 +63,15 @@ class MatmulBlock(_Block):
     memory_fraction: float = Field(gt=0, le=1)
     tile: tuple[float, float] = (128.0, 128.0)
     wave_fraction: float = Field(default=0.0, ge=0, le=1)
+    split_k: float = Field(default=0.0, ge=0)
+    small_tile_fraction: float = Field(default=0.0, ge=0, le=1)
+    epilogue_fraction: float = Field(default=0.0, ge=0)
     ramp_k: float = Field(default=0.0, ge=0)
     sustained_loss: float = Field(default=0.0, ge=0, lt=1)
     sustained_flops: Flops = 1e12
     cast_bytes_per_element: float = Field(default=0.0, ge=0)
     cast_fixed: Seconds = 0.0
+    fixed_per_group: Seconds = 0.0
 
     def constants(self, num_sms: float) -> MatmulConstants:
         """Return what `matmul_time_s` takes."""
@@ -79,11 +83,15 @@ class MatmulBlock(_Block):
             tile_m=self.tile[0],
             tile_n=self.tile[1],
             wave_fraction=self.wave_fraction,
+            split_k=self.split_k,
+            small_tile_fraction=self.small_tile_fraction,
+            epilogue_fraction=self.epilogue_fraction,
             ramp_k=self.ramp_k,
             sustained_loss=self.sustained_loss,
             sustained_flops=self.sustained_flops,
             cast_bytes_per_element=self.cast_bytes_per_element,
             cast_fixed_s=self.cast_fixed,
+            fixed_per_group_s=self.fixed_per_group,
         )
 
 
@@ -98,6 +106,7 @@ class AttentionPassBlock(_Block):
     ramp_seq: float = Field(default=0.0, ge=0)
     tile_rows: float = Field(default=128.0, gt=0)
     wave_fraction: float = Field(default=0.0, ge=0, le=1)
+    side_bytes_per_element: float = Field(default=0.0, ge=0)
 
     def constants(self, num_sms: float) -> AttentionPassConstants:
         """Return what `attention_time_s` takes."""
@@ -112,6 +121,7 @@ class AttentionPassBlock(_Block):
             ramp_seq=self.ramp_seq,
             tile_rows=self.tile_rows,
             wave_fraction=self.wave_fraction,
+            side_bytes_per_element=self.side_bytes_per_element,
         )
 
 

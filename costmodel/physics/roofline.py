@@ -19,6 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
+SMALL_TILE = 64.0
+"""Side of the small output tile. [elements]"""
+
 
 class MatmulConstants(NamedTuple):
     """What the matrix kernels of one accelerator reach at one precision.
@@ -37,6 +40,13 @@ class MatmulConstants(NamedTuple):
         Output tile of one SM; rows and columns are rounded up to it. [elements]
     wave_fraction : float
         Share of the idle part of the last wave that is really lost (0: none, 1: all). [-]
+    split_k : float
+        Depth from which kernels split it to fill the last wave; 0 where they do not care. [elements]
+    small_tile_fraction : float
+        Share of the large tile's rate reached with 64 x 64 tiles, which fill small products
+        better; 0 where the choice of tiles leaves no trace. [-]
+    epilogue_fraction : float
+        Share of the output's memory time that nothing hides. [-]
     ramp_k : float
         Depth that filling and draining one tile costs. [elements]
     sustained_loss : float
@@ -47,6 +57,8 @@ class MatmulConstants(NamedTuple):
         HBM bytes that quantising one element of the first operand is worth. [B]
     cast_fixed_s : float
         Fixed time of the quantising kernels. [s]
+    fixed_per_group_s : float
+        Time that each product of a grouped kernel adds, whatever its size. [s]
     """
 
     num_sms: float
@@ -56,11 +68,15 @@ class MatmulConstants(NamedTuple):
     tile_m: float = 128.0
     tile_n: float = 128.0
     wave_fraction: float = 0.0
+    split_k: float = 0.0
+    small_tile_fraction: float = 0.0
+    epilogue_fraction: float = 0.0
     ramp_k: float = 0.0
     sustained_loss: float = 0.0
     sustained_flops: float = 1e12
     cast_bytes_per_element: float = 0.0
     cast_fixed_s: float = 0.0
+    fixed_per_group_s: float = 0.0
 
 
 class AttentionPassConstants(NamedTuple):
@@ -79,6 +95,9 @@ class AttentionPassConstants(NamedTuple):
         Average keys per query at which half of the asymptote is reached. [tokens]
     tile_rows : float
         Queries (backward: keys) that one SM works on at a time. [tokens]
+    side_bytes_per_element : float
+        HBM bytes an element of Q that kernels beside the main one move (the row sums of the
+        output's gradient, fp32 sums of the query gradient and their conversion). [B]
     """
 
     num_sms: float
@@ -90,6 +109,7 @@ class AttentionPassConstants(NamedTuple):
     ramp_seq: float = 0.0
     tile_rows: float = 128.0
     wave_fraction: float = 0.0
+    side_bytes_per_element: float = 0.0
 
 
 class AttentionConstants(NamedTuple):
@@ -111,10 +131,10 @@ def _smooth_maximum(a: Array, b: Array) -> Array:
     return np.asarray(np.cbrt(a * a * a + b * b * b))
 
 
-def _waves(tiles: Array, num_sms: float, wave_fraction: float) -> Array:
+def _waves(tiles: Array, num_sms: float, lost_fraction: Array | float) -> Array:
     """Return waves of `tiles` over the SMs, with the stated share of the last one's idle part."""
     waves = tiles / num_sms
-    return np.asarray(waves + wave_fraction * (np.ceil(waves) - waves))
+    return np.asarray(waves + lost_fraction * (np.ceil(waves) - waves))
 
 
 def matmul_time_s(
@@ -126,24 +146,25 @@ def matmul_time_s(
     constants: MatmulConstants,
     peak_flops_per_s: float,
     memory_bandwidth_bytes_per_s: float,
-    input_bytes: float = 2.0,
-    output_bytes: float = 2.0,
+    input_bytes: ArrayLike = 2.0,
+    output_bytes: ArrayLike = 2.0,
     accumulate: ArrayLike = False,
-    sustained: bool = True,
-    cast: bool = False,
+    sustained: ArrayLike = True,
+    cast: ArrayLike = False,
 ) -> Array:
     r"""Time of `groups` products of an m x k by a k x n matrix in one kernel.
 
     .. math::
 
-        t = t_0 + \left( t_{math}^3 + t_{mem}^3 \right)^{1/3}, \qquad
+        t = t_0 + \left( t_{math}^3 + t_{mem}^3 \right)^{1/3} + \eta\, t_{out}, \qquad
         t_{math} = \frac{2\,w\,S\,T_m T_n (k + k_0)}{e\,\pi}, \qquad
         t_{mem} = \frac{g\,(b_{in} k (m + n) + b_{out} m n (1 + a))}{e_{mem} B}
 
-    with :math:`w = u + q(\lceil u \rceil - u)` waves,
-    :math:`u = g \lceil m/T_m \rceil \lceil n/T_n \rceil / S` over :math:`S` SMs, and
-    :math:`e` the burst share of the peak :math:`\pi` times
-    :math:`1 - d F / (F + F_0)` for the power limit, :math:`F = 2 g m n k`.
+    with :math:`w = u + q(\lceil u \rceil - u)` waves of
+    :math:`u = g \lceil m/T_m \rceil \lceil n/T_n \rceil / S` tiles over :math:`S` SMs,
+    :math:`q` falling as :math:`k_s/k` where deep products are split, :math:`e` the burst share of
+    the peak :math:`\pi` times :math:`1 - d F / (F + F_0)` for the power limit
+    (:math:`F = 2 g m n k`), and :math:`t_{out}` the part of :math:`t_{mem}` that writes the result.
 
     Parameters
     ----------
@@ -157,14 +178,14 @@ def matmul_time_s(
         Dense peak at this precision. [FLOP/s]
     memory_bandwidth_bytes_per_s : float
         HBM bandwidth of the data sheet. [B/s]
-    input_bytes, output_bytes : float
+    input_bytes, output_bytes : array_like
         Bytes of one element of either operand, and of the result. [B]
     accumulate : array_like of bool
         The result is read before it is written (weight gradients). [-]
-    sustained : bool
-        Price the clock of a kernel run back to back for long, as in training; without it that
+    sustained : array_like of bool
+        Price the clock of kernels run back to back for long, as in training; without it that
         of a short benchmark.
-    cast : bool
+    cast : array_like of bool
         Add the separate kernels that quantise the first operand (8- and 4-bit recipes).
 
     Returns
@@ -186,21 +207,32 @@ def matmul_time_s(
     """
     rows, cols, depth, count = (np.asarray(x, dtype=np.float64) for x in (m, n, k, groups))
     c = constants
-    tiles = np.ceil(rows / c.tile_m) * np.ceil(cols / c.tile_n) * count
-    tile_flops = 2.0 * c.tile_m * c.tile_n * c.num_sms
     area = rows * cols * count
-    rate = c.peak_fraction * peak_flops_per_s
-    math_s = _waves(tiles, c.num_sms, c.wave_fraction) * (depth + c.ramp_k) * (tile_flops / rate)
-    if sustained and c.sustained_loss:
+    lost: Array | float = c.wave_fraction
+    if c.split_k:
+        lost = c.wave_fraction * np.minimum(1.0, c.split_k / depth)
+    tiles = np.ceil(rows / c.tile_m) * np.ceil(cols / c.tile_n) * count
+    padded_area = _waves(tiles, c.num_sms, lost) * (c.num_sms * c.tile_m * c.tile_n)
+    if c.small_tile_fraction:
+        tiles = np.ceil(rows / SMALL_TILE) * np.ceil(cols / SMALL_TILE) * count
+        small_area = _waves(tiles, c.num_sms, lost) * (c.num_sms * SMALL_TILE**2 / c.small_tile_fraction)
+        padded_area = np.minimum(padded_area, small_area)
+    math_s = padded_area * (depth + c.ramp_k) * (2.0 / (c.peak_fraction * peak_flops_per_s))
+    if c.sustained_loss:
         flops = 2.0 * area * depth
-        math_s = math_s / (1.0 - c.sustained_loss * flops / (flops + c.sustained_flops))
-    traffic = output_bytes * (1.0 + np.asarray(accumulate, dtype=np.float64))
-    moved_bytes = input_bytes * (rows + cols) * depth * count + traffic * area
-    memory_s = moved_bytes / (c.memory_fraction * memory_bandwidth_bytes_per_s)
-    time_s = c.fixed_s + _smooth_maximum(math_s, memory_s)
-    if cast:
-        cast_s_per_element = c.cast_bytes_per_element / (c.memory_fraction * memory_bandwidth_bytes_per_s)
-        time_s = time_s + c.cast_fixed_s + cast_s_per_element * (rows * depth * count)
+        loss = c.sustained_loss * np.asarray(sustained, dtype=np.float64)
+        math_s = math_s / (1.0 - loss * flops / (flops + c.sustained_flops))
+    rate = c.memory_fraction * memory_bandwidth_bytes_per_s
+    element_s = np.asarray(output_bytes, dtype=np.float64) / rate
+    output_s = (1.0 + np.asarray(accumulate, dtype=np.float64)) * element_s * area
+    input_s = (rows + cols) * depth * count * (np.asarray(input_bytes, dtype=np.float64) / rate)
+    time_s = c.fixed_s + _smooth_maximum(math_s, input_s + output_s) + c.epilogue_fraction * output_s
+    if c.fixed_per_group_s:
+        time_s = time_s + c.fixed_per_group_s * count
+    if c.cast_bytes_per_element or c.cast_fixed_s:
+        elements = rows * depth * count
+        cast_s = c.cast_fixed_s + (c.cast_bytes_per_element / rate) * elements
+        time_s = time_s + np.asarray(cast, dtype=np.float64) * cast_s
     return np.asarray(time_s)
 
 
@@ -225,12 +257,15 @@ def attention_time_s(
 
     .. math::
 
-        t = t_0 + \left( t_{math}^3 + t_{mem}^3 \right)^{1/3}, \qquad
-        t_{math} = \frac{F}{\pi\, e(d)\, \frac{\bar s}{\bar s + s_0}} \cdot \frac{w}{u}
+        t = t_0 + \left( t_{math}^3 + t_{mem}^3 \right)^{1/3} + t_{side}, \qquad
+        t_{math} = \frac{F}{\pi\, e(d)} \left( 1 + \frac{s_0}{\bar s} \right)
+        \frac{\max(w, s / \bar s)}{u}
 
     where :math:`\bar s` is the average number of keys a query looks at (half of them under a
-    causal mask) and :math:`w/u` the loss to the last wave of tiles. The forward pass multiplies
-    two matrices per score (:math:`F = 2 b h s \bar s (d_{qk} + d_v)`), the backward pass five.
+    causal mask), :math:`u` the tiles per SM and :math:`w` the waves they take. The last factor is
+    what too few tiles cost: an SM with the longest row of a causal matrix works twice the average.
+    The forward pass multiplies two matrices per score (:math:`F = 2 b h s \bar s (d_{qk} + d_v)`),
+    the backward pass five.
 
     Parameters
     ----------
@@ -279,14 +314,17 @@ def attention_time_s(
     peak_fraction = np.interp(np.log(0.5 * (d_qk + d_v)), np.log(c.head_dims), c.peak_fractions)
     rate = peak_fraction * peak_flops_per_s * (1.0 - (1.0 - c.causal_fraction) * is_causal)
     tiles = b * h * np.ceil((skv if backward else sq) / c.tile_rows)
-    # Tiny groups of an array of layouts may hold a fraction of a tile; 1e-9 keeps 0 heads at 0 s.
-    wave_loss = _waves(tiles, c.num_sms, c.wave_fraction) / np.maximum(tiles / c.num_sms, 1e-9)
-    math_s = flops / rate * (1.0 + c.ramp_seq / np.maximum(keys, 1.0)) * wave_loss
-    queries = b * sq * h * (d_qk + d_v)
-    pairs = b * skv * np.asarray(kv_heads, dtype=np.float64) * (d_qk + d_v)
-    passes = 2.0 if backward else 1.0
-    memory_s = passes * element_bytes * (queries + pairs) / (c.memory_fraction * memory_bandwidth_bytes_per_s)
-    return np.asarray(c.fixed_s + _smooth_maximum(math_s, memory_s))
+    # 1e-9 keeps no heads at no time instead of none over none.
+    per_sm = np.maximum(tiles / c.num_sms, 1e-9)
+    keys = np.maximum(keys, 1.0)
+    busiest_sm = np.maximum(_waves(tiles, c.num_sms, c.wave_fraction), np.minimum(skv / keys, 2.0))
+    math_s = flops / rate * (1.0 + c.ramp_seq / keys) * (busiest_sm / per_sm)
+    bandwidth = c.memory_fraction * memory_bandwidth_bytes_per_s
+    queries = b * sq * h
+    pairs = b * skv * np.asarray(kv_heads, dtype=np.float64)
+    moved_bytes = (2.0 if backward else 1.0) * element_bytes * (d_qk + d_v) * (queries + pairs)
+    side_s = c.side_bytes_per_element * d_qk * queries / bandwidth
+    return np.asarray(c.fixed_s + _smooth_maximum(math_s, moved_bytes / bandwidth) + side_s)
 
 
 def memory_time_s(
