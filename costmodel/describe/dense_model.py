@@ -18,7 +18,7 @@ def dense_model(num_params: float) -> Model:
     """Return a Llama-3-like dense model of about `num_params` parameters.
 
     The rule: heads of 128, 8 KV heads, a gated MLP of 3.5 times the width (up to the next 256),
-    vocabulary 128,256, untied. The width is a multiple of 1,024 (256 below 3B), the depth a
+    vocabulary 128,256, untied. The width is a multiple of 1,024 (512 below 6B), the depth a
     multiple of 4, both chosen for a count close to `num_params` and a width near 115 per layer
     (Llama 3: 128, 102 and 130 at 8B, 70B and 405B).
 
@@ -32,7 +32,7 @@ def dense_model(num_params: float) -> Model:
             f"model: dense-<N>b exists for N = {SMALLEST / 1e9:g} … {LARGEST / 1e9:g}, "
             f"got {num_params / 1e9:g}"
         )
-    step = 1024 if num_params >= 3e9 else 256
+    step = 1024 if num_params >= 6e9 else 512
     guess = (num_params * WIDTH_PER_LAYER / 13.0) ** (1 / 3)
     widths = [step * k for k in range(max(1, int(guess / step / 2)), int(guess / step * 2) + 3)]
     width = min(widths, key=lambda h: _misfit(h, num_params))

@@ -240,15 +240,19 @@ def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
     try:
         return Model.model_validate(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            missing = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
-            named = [field for field in missing if field not in _DERIVED] or missing
-            raise ModelConfigError(f"{where}: missing {', '.join(named)}") from None
-        message = first["msg"].removeprefix("Value error, ")
-        got = f", got {first['input']!r}" if key else ""
-        raise ModelConfigError(f"{where}: {key + ': ' if key else ''}{message}{got}") from None
+        raise ModelConfigError(f"{where}: {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Say what to mend first; fields that could not be derived only follow from other problems."""
+    problems = [e for e in error.errors() if not (e["type"] == "missing" and e["loc"][0] in _DERIVED)]
+    missing = [str(e["loc"][0]) for e in problems if e["type"] == "missing"]
+    if missing:
+        return f"missing {', '.join(missing)}"
+    first = (problems or error.errors())[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}, got {first['input']!r}" if key else message
 
 
 def model_from_dims(**fields: Any) -> Model:

@@ -78,7 +78,7 @@ def _sparse_steps(keys: Keys) -> dict[str, Any]:
     return {
         "first_dense_layers": len(dense),
         "moe_layer_freq": step,
-        "ffn_size": keys.need("intermediate_size"),
+        "ffn_size": keys.get("intermediate_size", default=0),
     }
 
 

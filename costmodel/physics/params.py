@@ -70,9 +70,10 @@ def head_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
 def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     """Return the parameters of all multi-token-prediction layers (none: an empty tuple).
 
-    Each is one transformer layer of the last kind, two norms, a projection of the concatenated
-    hidden state and embedding back to the width, and a final norm; it shares the token table and
-    the output matrix (DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 2.2).
+    Each is one transformer layer of the last kind (its blocks keep their names), two norms and a
+    projection of the concatenated hidden state and embedding back to the width, and a final norm
+    (``mtp.*``); it shares the token table and the output matrix (DeepSeek-AI, "DeepSeek-V3
+    technical report," arXiv:2412.19437, section 2.2).
     """
     if not model.mtp_layers:
         return ()
@@ -81,7 +82,7 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     one = [
         ParamBlock("mtp.projection", 2 * h * h, "replicated", is_matrix=True),
         ParamBlock("mtp.norm", 3 * _norm_size(model), "replicated"),
-        *(replace(block, name=f"mtp.{block.name}") for block in layer_param_blocks(model, kind)),
+        *layer_param_blocks(model, kind),
     ]
     return tuple(replace(block, count=block.count * model.mtp_layers) for block in one)
 
@@ -101,10 +102,15 @@ def num_active_params(model: Model) -> float:
 
 
 def params_by_component(model: Model) -> dict[str, float]:
-    """Return the parameters [-] of the whole model by block name, in model order."""
+    """Return the parameters [-] of the whole model by block name, in model order.
+
+    Those of multi-token-prediction layers start with ``mtp.`` and are on top of `num_params`.
+    """
     total: dict[str, float] = {}
-    for block in (*_all_blocks(model), *mtp_param_blocks(model)):
+    for block in _all_blocks(model):
         total[block.name] = total.get(block.name, 0.0) + block.count
+    for block in mtp_param_blocks(model):
+        total["mtp." + block.name.removeprefix("mtp.")] = block.count
     return total
 
 

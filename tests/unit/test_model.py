@@ -1,0 +1,310 @@
+"""Models: presets and their names, files, generic sizes, dimensions from tables, and refusals."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from costmodel.describe.dense_model import dense_model
+from costmodel.describe.model import list_models, load_model, make_model, model_from_dims
+from costmodel.errors import ModelConfigError
+from costmodel.physics.params import num_params
+
+SMALL = {
+    "name": "small", "num_layers": 4, "hidden_size": 256, "num_heads": 4, "ffn_size": 1024,
+    "gated_mlp": False, "vocab_size": 1000,
+}  # fmt: skip
+MLA = {"attention": "mla", "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+MOE = {"num_experts": 8, "top_k": 2, "expert_ffn_size": 512}
+
+
+def test_the_issue_list_of_presets_is_there():
+    wanted = """gpt2-xl gpt3-175b megatron-1.7b megatron-3.6b megatron-7.5b megatron-18.4b megatron-39.1b
+        megatron-76.1b megatron-145.6b megatron-310.1b megatron-529.6b megatron-1t megatron-22b mt-nlg-530b
+        bloom-176b llama-7b llama-13b llama-33b llama-65b llama2-7b llama2-13b llama2-70b llama3-8b llama3-70b
+        llama3-405b qwen3-32b mixtral-8x7b mixtral-8x22b deepseek-v2-236b deepseek-v3-671b qwen3-30b-a3b
+        qwen3-235b-a22b gpt-oss-120b"""
+
+    assert set(wanted.split()) <= set(list_models())
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_preset_loads_and_says_where_it_is_from(name):
+    model = load_model(name)
+
+    assert model.name == name
+    assert len(model.source) > 20
+    assert len(model.kind_of_layer) == model.num_layers
+
+
+@pytest.mark.parametrize(
+    ("given", "preset"),
+    [
+        ("LLAMA3-405B", "llama3-405b"),
+        ("llama-3.1-405b", "llama3-405b"),
+        ("meta-llama/Llama-3.1-8B", "llama3-8b"),
+        ("Llama_2_70B", "llama2-70b"),
+        ("gpt3", "gpt3-175b"),
+        ("DeepSeek-V3", "deepseek-v3-671b"),
+        ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("megatron-1008b", "megatron-1t"),
+        ("MT-NLG", "mt-nlg-530b"),
+        ("bloom", "bloom-176b"),
+    ],
+)
+def test_names_in_use_mean_the_preset(given, preset):
+    assert load_model(given) is load_model(preset)
+
+
+def test_no_two_presets_share_a_name_without_punctuation():
+    from costmodel.describe.model_files import _aliases, _plain
+
+    names = [*list_models(), *_aliases()]
+    plain = {_plain(name) for name in names}
+
+    assert len(plain) >= len(list_models())
+    assert set(_aliases().values()) <= set(list_models())
+    presets = {_plain(name) for name in list_models()}
+    assert not presets & {_plain(alias) for alias in _aliases()}
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("lama3-405b", "did you mean 'llama3-405b'"),
+        ("deepsek-v3", "did you mean 'deepseek-v3-671b'"),
+        ("nothing like it", "known: bloom-176b"),
+        ("dense-xb", "dense-<N>b"),
+        ("dense-0.01b", "N = 0.5 … 20000, got 0.01"),
+        ("missing.yaml", "missing.yaml: no such file"),
+        ("missing/config.json", "no such file"),
+    ],
+)
+def test_wrong_name_gets_the_nearest_right_ones_in_one_line(given, part):
+    with pytest.raises(ModelConfigError) as caught:
+        load_model(given)
+
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_named_by_its_path(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("".join(f"{k}: {str(v).lower()}\n" for k, v in SMALL.items() if k != "name"))
+
+    model = load_model(str(file))
+
+    assert (model.name, model.num_kv_heads, model.head_dim, model.attention) == ("mine", 4, 64, "mha")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("num_layers: [1", "not YAML"),
+        ("- 1", "expected fields such as"),
+        ("num_layer: 3", "field 'num_layer' is unknown; did you mean 'num_layers'"),
+        ("num_layers: 3", "missing hidden_size, vocab_size, num_heads, gated_mlp"),
+    ],
+)
+def test_a_malformed_file_is_named(tmp_path, text, part):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+
+    with pytest.raises(ModelConfigError) as caught:
+        load_model(str(file))
+
+    assert str(file) in str(caught.value)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"num_layers": 0}, "num_layers: Input should be greater than 0, got 0"),
+        ({"num_layers": "4"}, "num_layers: Input should be a valid integer, got '4'"),
+        ({"gated_mlp": "yes"}, "gated_mlp"),
+        ({"norm": "rms"}, "norm: Input should be 'rmsnorm' or 'layernorm', got 'rms'"),
+        ({"num_heads": 3}, "hidden_size 256 does not divide by num_heads 3"),
+        ({"num_kv_heads": 3}, "num_heads 4 does not divide by num_kv_heads 3"),
+        ({"attention": "mha", "num_kv_heads": 2}, "attention mha needs num_kv_heads = num_heads 4, got 2"),
+        ({"attention": "mqa", "num_kv_heads": 2}, "attention mqa needs num_kv_heads 1, got 2"),
+        ({"attention": "mla"}, "head_dim"),
+        ({**MLA, "kv_lora_rank": 0}, "attention mla needs kv_lora_rank > 0"),
+        ({**MLA, "head_dim": 64}, "head_dim 64 is not qk_nope_head_dim 32 + qk_rope_head_dim 16"),
+        ({"kv_lora_rank": 64}, "are for attention mla, not mha"),
+        ({"top_k": 2}, "top_k is given but num_experts is 0"),
+        ({**MOE, "top_k": 9}, "top_k must be 1 … num_experts 8, got 9"),
+        ({**MOE, "expert_ffn_size": 0}, "needs expert_ffn_size > 0"),
+        ({**MOE, "first_dense_layers": 5}, "first_dense_layers 5 exceeds num_layers 4"),
+        ({**MOE, "first_dense_layers": 1, "ffn_size": 0}, "a model with dense layers needs ffn_size > 0"),
+        ({"position": "learned"}, "needs max_positions > 0"),
+        ({"full_attention_every": 2}, "full_attention_every is given but sliding_window is 0"),
+    ],
+)
+def test_contradictions_are_refused_with_the_numbers(changes, part):
+    with pytest.raises(ModelConfigError) as caught:
+        make_model({**SMALL, **changes})
+
+    assert part in str(caught.value)
+    assert str(caught.value).startswith("model small: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_defaults_follow_from_the_rest():
+    assert make_model({**SMALL, "num_kv_heads": 2}).attention == "gqa"
+    assert make_model({**SMALL, "num_kv_heads": 1}).attention == "mqa"
+    assert make_model({**SMALL, "attention": "mqa"}).num_kv_heads == 1
+    assert make_model({**SMALL, "norm": "layernorm"}).norm_bias
+    assert not make_model({**SMALL, "norm": "layernorm", "norm_bias": False}).norm_bias
+    assert make_model({**SMALL, "parallel_block": True}).norms_per_layer == 1
+    latent = make_model({**SMALL, **MLA})
+    assert (latent.head_dim, latent.v_head_dim, latent.num_kv_heads) == (48, 32, 4)
+
+
+def test_kinds_of_layers_in_order():
+    leading = make_model({**SMALL, **MOE, "first_dense_layers": 1})
+    alternating = make_model({**SMALL, **MOE, "moe_layer_freq": 2})
+    windowed = make_model({**SMALL, "sliding_window": 128})
+    mostly_windowed = make_model({**SMALL, "sliding_window": 128, "full_attention_every": 4})
+    both = make_model({**SMALL, **MOE, "moe_layer_freq": 2, "sliding_window": 8, "full_attention_every": 2})
+
+    assert [kind.name for kind in leading.layer_kinds()] == ["dense", "moe"]
+    assert leading.kind_of_layer == (0, 1, 1, 1)
+    assert alternating.kind_of_layer == (0, 1, 0, 1)
+    assert [kind.name for kind in windowed.layer_kinds()] == ["dense-window"]
+    assert windowed.kind_of_layer == (0, 0, 0, 0)
+    assert mostly_windowed.kind_of_layer == (0, 0, 0, 1)
+    assert [(kind.is_moe, kind.window) for kind in both.layer_kinds()] == [(False, 8), (True, 0)]
+
+
+def test_a_model_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        load_model("llama3-8b").num_layers = 1
+
+
+@pytest.mark.parametrize("billions", [0.5, 1, 3, 7, 13, 30, 70, 100, 175, 405, 1000, 20000])
+def test_generic_dense_model_is_near_its_size_and_splits_well(billions):
+    model = load_model(f"dense-{billions}b")
+
+    assert num_params(model) == pytest.approx(billions * 1e9, rel=0.05)
+    assert model.num_layers % 4 == 0
+    assert model.hidden_size % (1024 if billions >= 6 else 512) == 0
+    assert 3 <= model.ffn_size / model.hidden_size <= 4
+    if billions >= 6:
+        assert model.num_kv_heads == 8
+        assert 64 <= model.hidden_size / model.num_layers <= 320
+
+
+def test_generic_dense_model_of_8b_has_the_shape_of_llama3():
+    ours, llama = dense_model(8.03e9), load_model("llama3-8b")
+
+    for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_size", "vocab_size"):
+        assert getattr(ours, field) == getattr(llama, field)
+
+
+# Columns as tables of published runs carry them (numbers arrive as floats, gaps as NaN).
+NAN = math.nan
+DENSE = {"top_k": NAN, "num_experts": NAN, "expert_ffn": NAN, "first_dense_layers": NAN, "unrelated": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "billions"),
+    [
+        # gpt-22b of Korthikanti et al. 2022, Table 3: 22.07B with V 51,200.
+        (
+            {"model": "gpt-22b", "layers": 48.0, "hidden": 6144.0, "heads": 64.0, "kv_heads": 64.0,
+             "head_dim": 96.0, "ffn": 24576.0, "gated_mlp": False, "vocab": 51200.0, "tied_embeddings": True,
+             "seq_len": 2048.0, "attention": "mha", **DENSE},
+            22.074,
+        ),
+        # Llama 2 7B: 6,738,415,616.
+        (
+            {"model": "llama2-7b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128,
+             "ffn": 11008, "gated_mlp": "true", "vocab": 32000, "tied_embeddings": "false", "seq_len": 4096,
+             "attention": "mha", **DENSE},
+            6.738415616,
+        ),
+        # Qwen2.5-7B: 7,615,616,512, its QKV biases known from the family.
+        (
+            {"model": "qwen2.5-7b", "layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "head_dim": 128,
+             "ffn": 18944, "gated_mlp": True, "vocab": 152064, "tied_embeddings": False, "seq_len": 4096,
+             "attention": "gqa", **DENSE},
+            7.615616512,
+        ),
+        # BLOOM: 176,247,271,424, its ALiBi and embedding norm known from the family.
+        (
+            {"model": "bloom-176b", "layers": 70, "hidden": 14336, "heads": 112, "kv_heads": 112,
+             "head_dim": 128, "ffn": 57344, "gated_mlp": False, "vocab": 250880, "tied_embeddings": True,
+             "seq_len": 2048, "attention": "mha", **DENSE},
+            176.247271424,
+        ),
+        # Falcon 180B: 179,522,565,120 on the Hub, output matrix of its own.
+        (
+            {"model": "falcon-180b", "layers": 80, "hidden": 14848, "heads": 232, "kv_heads": 8,
+             "head_dim": 64,
+             "ffn": 59392, "gated_mlp": False, "vocab": 65024, "tied_embeddings": NAN, "seq_len": 2048,
+             "attention": "gqa", **DENSE},
+            179.522565120,
+        ),
+        # DeepSeek-V3: 671,026,419,200.
+        (
+            {"model": "deepseek-v3-671b", "layers": 61, "hidden": 7168, "heads": 128, "kv_heads": 128,
+             "head_dim": 192, "ffn": 18432, "gated_mlp": True, "vocab": 129280, "tied_embeddings": False,
+             "seq_len": 4096, "attention": "mla", "q_lora_rank": 1536, "kv_lora_rank": 512,
+             "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "num_experts": 256,
+             "top_k": 8,
+             "expert_ffn": 2048, "shared_expert_ffn": 2048, "first_dense_layers": 3, "moe_layer_freq": 1,
+             "mtp_layers": 0},
+            671.0264192,
+        ),
+        # Mixtral 8x22B with the padded vocabulary: 140,630,071,296.
+        (
+            {"model": "mixtral-8x22b", "layers": 56, "hidden": 6144, "heads": 48, "kv_heads": 8,
+             "head_dim": 128,
+             "ffn": NAN, "gated_mlp": True, "vocab": 32768, "tied_embeddings": False, "attention": "gqa",
+             "seq_len": 4096, "num_experts": 8, "top_k": 2, "expert_ffn": 16384, "shared_expert_ffn": 0,
+             "first_dense_layers": 0, "moe_layer_freq": 1},
+            140.630071296,
+        ),
+    ],
+    ids=lambda value: value["model"] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_model_from_the_columns_of_a_table(fields, billions):
+    counted = num_params(model_from_dims(**fields)) / 1e9
+
+    assert counted == pytest.approx(billions, rel=2e-5 if billions == 22.074 else 1e-12)
+
+
+def test_a_table_row_of_a_preset_is_the_preset():
+    preset = load_model("gpt-oss-120b")
+
+    row = model_from_dims(
+        model="gpt-oss-120b", layers=36, hidden=2880, heads=64, kv_heads=8, head_dim=64, ffn=2880,
+        gated_mlp=True,
+        vocab=201088, tied_embeddings=False, seq_len=4096, attention="gqa", num_experts=128, top_k=4,
+        expert_ffn=2880, shared_expert_ffn=0, first_dense_layers=0, moe_layer_freq=1, mtp_layers=0,
+    )  # fmt: skip
+
+    same = {"source": preset.source, "ffn_size": 0}
+    assert row.model_copy(update=same) == preset
+
+
+def test_a_row_without_a_dimension_is_refused_by_name():
+    with pytest.raises(ModelConfigError, match=r"model odd \(from its dimensions\): missing hidden_size, vocab"):
+        model_from_dims(model="odd", layers=4, heads=8, gated_mlp=True)
+    with pytest.raises(ModelConfigError, match="num_layers: Input should be a valid integer"):
+        model_from_dims(model="odd", layers=4.5, hidden=64, heads=8, gated_mlp=True, vocab=10, ffn=64)
+
+
+def test_listing_models_reads_no_file_and_loading_one_stays_light():
+    code = (
+        "import sys; from costmodel.describe.model import list_models, load_model; list_models();"
+        "assert 'ruamel.yaml' not in sys.modules; load_model('llama3-8b');"
+        "heavy = {'pandas', 'numpy', 'rich', 'typer', 'costmodel.interop.huggingface'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,214 @@
+"""Parameter and FLOP counts against published numbers and against each other."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.describe.model import LayerKind, list_models, load_model, make_model
+from costmodel.physics.params import (
+    attended_tokens,
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+    model_flops_per_token,
+    mtp_param_blocks,
+    num_active_params,
+    num_params,
+    params_by_component,
+)
+
+PUBLISHED = Path(__file__).parents[1] / "published" / "param_counts.csv"
+
+
+def _published() -> list[dict[str, str]]:
+    lines = [line for line in PUBLISHED.read_text().splitlines() if not line.startswith("#")]
+    return list(csv.DictReader(lines))
+
+
+@pytest.mark.parametrize("row", _published(), ids=lambda row: row["model"])
+def test_parameter_count_is_the_published_one(row):
+    counted = num_params(load_model(row["model"]))
+
+    assert abs(counted - int(row["params"])) <= int(row["tolerance"])
+
+
+def test_every_preset_has_a_published_count():
+    assert {row["model"] for row in _published()} == set(list_models())
+
+
+@pytest.mark.parametrize(
+    ("name", "active_billion", "half_digit", "counts_input_table"),
+    [
+        ("mixtral-8x7b", 12.9, 0.05, True),  # arXiv:2401.04088: 13B active (12.9 on the model card)
+        ("gpt-oss-120b", 5.13, 0.005, False),  # arXiv:2508.10925, Table 1: without the input table
+        ("gpt-oss-20b", 3.61, 0.005, False),
+        ("deepseek-v3-671b", 36.6, 0.05, False),  # README_WEIGHTS.md of the release
+        ("deepseek-v2-236b", 21.0, 0.5, True),  # arXiv:2405.04434, abstract
+        ("qwen3-235b-a22b", 22.0, 0.5, True),  # arXiv:2505.09388, Table 2
+    ],
+)
+def test_active_parameters_are_the_published_ones(name, active_billion, half_digit, counts_input_table):
+    model = load_model(name)
+    counted = num_active_params(model)
+    if not counts_input_table:
+        counted -= model.vocab_size * model.hidden_size
+
+    assert abs(counted / 1e9 - active_billion) <= half_digit
+
+
+def test_prediction_module_of_deepseek_v3():
+    # Experts, shared expert and router of one MoE layer, its attention, the 2h x h projection, five
+    # norms, by hand from the report's dimensions (11.61B; README_WEIGHTS.md prints 11.5B).
+    h, experts, width = 7168, 256, 2048
+    attention = h * 1536 + 1536 * 128 * 192 + h * 576 + 512 * 128 * 256 + 128 * 128 * h + 1536 + 512
+    by_hand = (experts + 1) * 3 * h * width + experts * h + experts + attention + 2 * h * h + 5 * h
+
+    blocks = mtp_param_blocks(load_model("deepseek-v3"))
+
+    assert sum(block.count for block in blocks) == by_hand
+    assert mtp_param_blocks(load_model("deepseek-v2")) == ()
+
+
+def test_components_add_up():
+    for name in ("gpt2-xl", "bloom", "gpt-oss-120b", "deepseek-v3"):
+        model = load_model(name)
+        total = sum(n for block, n in params_by_component(model).items() if not block.startswith("mtp."))
+        assert total == num_params(model)
+
+
+def test_no_gpt_count_strays_from_the_closed_form_of_narayanan_2021():
+    # Eq. (2) leaves out the final norm, 2 h of them.
+    model = load_model("megatron-76.1b")
+    layers, h, v, s = 60, 10240, 51200, 2048
+
+    closed_form = 12 * layers * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * layers * h))
+
+    assert num_params(model) == pytest.approx(closed_form + 2 * h, rel=1e-15)
+
+
+def test_sharding_of_a_biased_layer_is_column_then_row():
+    model = load_model("gpt2-xl")
+    (kind,) = model.layer_kinds()
+    blocks = {block.name: block for block in layer_param_blocks(model, kind)}
+    h = 1600
+
+    assert blocks["attention.qkv"].count == 3 * h * h
+    assert blocks["attention.qkv.bias"] == type(blocks["norm"])("attention.qkv.bias", 3 * h, "tp")
+    assert blocks["attention.out.bias"].sharding == "replicated"
+    assert blocks["mlp.fc1.bias"].sharding == "tp"
+    assert blocks["mlp.fc2.bias"].sharding == "replicated"
+    assert blocks["norm"].count == 4 * h
+    assert {block.name for block in head_param_blocks(model)} == {"head.norm"}
+    embedding = [block.name for block in embedding_param_blocks(model)]
+    assert embedding == ["embedding.token", "embedding.position"]
+
+
+def test_experts_shard_by_expert_parallelism_and_nothing_else_does():
+    model = load_model("qwen3-30b-a3b")
+    blocks = layer_param_blocks(model, model.layer_kinds()[0])
+
+    assert {b.name for b in blocks if b.sharding == "expert"} == {"moe.experts.fc1", "moe.experts.fc2"}
+    assert {b.name for b in blocks if b.sharding == "tp"} == {"attention.qkv", "attention.out"}
+
+
+def test_latent_attention_without_a_query_rank_reads_the_hidden_state():
+    # DeepSeek-V2-Lite: q_lora_rank null.
+    model = make_model(
+        {
+            "name": "lite", "num_layers": 1, "hidden_size": 2048, "num_heads": 16, "attention": "mla",
+            "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "ffn_size": 10944, "gated_mlp": True, "vocab_size": 102400,
+        }
+    )  # fmt: skip
+    blocks = {b.name: b.count for b in layer_param_blocks(model, model.layer_kinds()[0])}
+
+    assert "attention.q_down" not in blocks
+    assert blocks["attention.q_up"] == 2048 * 16 * 192
+    assert blocks["attention.qk_norm"] == 512
+
+
+@pytest.mark.parametrize("name", ["megatron-1.7b", "megatron-145.6b", "megatron-1t"])
+def test_flops_are_those_of_narayanan_2021(name):
+    # Eq. (3): F = 96 B s l h^2 (1 + s/6h + V/16lh) with one recomputed forward pass; the head is
+    # not recomputed, so without recomputation 72 B s l h^2 (1 + s/6h + V/12lh).
+    model, s = load_model(name), 2048
+    layers, h, v = model.num_layers, model.hidden_size, model.vocab_size
+
+    expected = 72 * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
+
+    np.testing.assert_allclose(model_flops_per_token(model, s), expected, rtol=1e-14)
+
+
+def test_flops_of_llama3_405b_are_six_per_weight_plus_attention():
+    # 6 N without the input table, plus 12 layers heads head_dim s (PaLM, appendix B).
+    model = load_model("llama3-405b")
+    matrices = num_params(model) - 128256 * 16384 - (2 * 126 + 1) * 16384
+
+    full = model_flops_per_token(model, 8192)
+    causal = model_flops_per_token(model, 8192, causal=True)
+
+    attention = 12 * 126 * 16384 * 8192
+    assert float(full) == pytest.approx(6 * matrices + attention, rel=1e-14)
+    assert float(full - causal) == pytest.approx(attention / 2, rel=1e-12)
+
+
+def test_flops_count_only_active_experts_and_every_prediction_pass():
+    model = load_model("deepseek-v3")
+
+    with_mtp, without = (float(model_flops_per_token(model, 4096, include_mtp=on)) for on in (True, False))
+
+    head = 129280 * 7168
+    active = num_active_params(model) - head  # the lookup is no matrix product
+    attention = 6 * 61 * 128 * (192 + 128) * 4096
+    assert without == pytest.approx(6 * active + attention, rel=1e-4)  # norms and biases in `active`
+    mtp_layer = sum(
+        b.count * (8 / 256 if b.sharding == "expert" else 1) for b in mtp_param_blocks(model) if b.is_matrix
+    )
+    assert with_mtp - without == pytest.approx(6 * (mtp_layer + head) + attention / 61, rel=1e-12)
+
+
+def test_tied_head_costs_what_an_untied_one_does():
+    tied = load_model("gpt2-xl")
+    untied = tied.model_copy(update={"tied_embeddings": False})
+
+    assert model_flops_per_token(tied, 1024) == model_flops_per_token(untied, 1024)
+    assert num_params(untied) - num_params(tied) == 50257 * 1600
+
+
+def test_window_limits_attention_and_never_below_causal_counting():
+    s = np.array([64, 128, 1024, 131072])
+
+    full, causal = attended_tokens(s, 128), attended_tokens(s, 128, causal=True)
+
+    np.testing.assert_array_equal(full, [64, 128, 128, 128])
+    np.testing.assert_allclose(causal, [32, 64, 128 - 8, 128 - 0.0625])
+    np.testing.assert_array_equal(attended_tokens(s), s)
+    np.testing.assert_array_equal(attended_tokens(s, causal=True), s / 2)
+
+
+def test_causal_window_is_the_mean_over_queries():
+    s, window = 512, 100
+    met = [min(query + 0.5, window) for query in range(s)]  # the diagonal counts half
+
+    assert attended_tokens(s, window, causal=True) == pytest.approx(np.mean(met), rel=1e-12)
+
+
+def test_flops_of_an_array_of_lengths_are_those_of_each():
+    model, lengths = load_model("gpt-oss-120b"), np.array([[1024.0], [8192.0]])
+
+    together = model_flops_per_token(model, lengths, causal=True)
+
+    assert together.shape == (2, 1)
+    alone = [float(model_flops_per_token(model, s, causal=True)) for s in lengths.ravel()]
+    np.testing.assert_array_equal(together.ravel(), alone)
+
+
+def test_layer_blocks_do_not_depend_on_the_window():
+    model = load_model("gpt-oss-20b")
+    windowed, full = model.layer_kinds()
+
+    assert windowed == LayerKind("moe-window", True, 128)
+    assert full == LayerKind("moe", True, 0)
+    assert layer_param_blocks(model, windowed) == layer_param_blocks(model, full)
