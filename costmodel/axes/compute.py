@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, LayerTimes, OperatorTime, Situation
 from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.describe.kernels import PEAK_KEY
 from costmodel.physics.operators import (
     Operator,
     embedding_operators,
@@ -81,7 +82,7 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
 
     def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> Array:
         return matmul_time_s(
-            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=accelerator.peak(dtype),
+            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY[dtype]],
             memory_bandwidth_bytes_per_s=bandwidth, input_bytes=input_bytes, output_bytes=output_bytes,
             accumulate=accumulate,
         )  # fmt: skip

@@ -101,7 +101,7 @@ def stage_params(situation: Situation, blocks: list[Block]) -> Params:
         total = total + Params(table * copies, np.zeros_like(copies))
     if model.mtp_layers:
         # The planner already counts the layers; what is left are their projection and norms.
-        extra = _held(tuple(b for b in mtp_param_blocks(model) if b.name.startswith("mtp.")), situation)
+        extra = _held(tuple(b for b in mtp_param_blocks(model) if b.name in ("mtp.projection", "mtp.norm")), situation)
         total = total + extra.for_stages().scaled(stages.has_head)
     return total
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation, communication_line
 from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
-from costmodel.physics.nccl import moe_exchange_time
 
 Array = NDArray[np.float64]
 
@@ -39,7 +38,9 @@ def _dispatch_lines(situation: Situation, block: Block) -> list[TimeLine]:
     model, recipe, shard = situation.model, situation.recipe, situation.shard
     group = situation.mesh.ep
     h = float(model.hidden_size)
-    again = situation.full_recompute if "moe" not in recipe.selective_modules else situation.moe_recompute
+    again = situation.full_recompute
+    if "moe" in recipe.selective_modules:
+        again = np.asarray(situation.layout.recompute > 0, dtype=np.float64)
     times = block.times
     # Half of the other micro-batch's pass runs beside each of the two exchanges.
     forward_window = 0.5 * times.forward_s if recipe.ep_overlap else np.asarray(0.0)
@@ -83,6 +84,8 @@ def _deep_ep_line(
 ) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
     model, recipe = situation.model, situation.recipe
+    from costmodel.physics.nccl import moe_exchange_time
+
     cost = moe_exchange_time(
         situation.shard.tokens_sp, element_bytes * float(model.hidden_size), float(model.top_k),
         situation.mesh.ep, situation.cluster.tiers, node_limit=float(recipe.node_limited_routing),

@@ -9,7 +9,6 @@ traffic, which is the only thing they cost.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -46,8 +45,7 @@ class Shard(NamedTuple):
     local_experts: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(NamedTuple):
     """One operator of a layer, for one micro-batch on one rank.
 
     Attributes

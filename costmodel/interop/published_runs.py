@@ -1,0 +1,227 @@
+"""Published training runs: a row of a table of measurements to a job, with no knob of its own.
+
+Columns are those of `tests/published/runs.csv` (documented in `notebooks/02_validation.ipynb`).
+Everything that a row does not say comes from the recipe of its framework and year.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from costmodel.describe.cluster import Cluster
+from costmodel.describe.hardware import compose_cluster
+from costmodel.describe.job import Job, make_job
+from costmodel.describe.model import model_from_dims
+from costmodel.describe.recipe import load_recipe
+from costmodel.errors import CostModelError, DataError
+
+Row = Mapping[str, str]
+
+REQUIRED_COLUMNS = ("id", "source", "framework", "layers", "hidden", "heads", "vocab", "seq_len", "accelerator",
+                    "gpus", "gpus_per_node", "nvlink_domain", "precision", "tp", "pp", "mbs", "gbs")  # fmt: skip
+
+# Framework as the table names it -> recipe, by the first year it holds from.
+_RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
+    "megatron-lm": ((2019, "megatron-2021"), (2023, "megatron-core")),
+    "megatron-deepspeed": ((2019, "megatron-deepspeed"),),
+    "aleph-scaling": ((2019, "aleph-scaling"),),
+    "nemo": ((2019, "nemo"),),
+    "megatron-bridge": ((2019, "megatron-bridge"),),
+    "nemo-automodel": ((2019, "nemo-automodel"),),
+    "llm-foundry": ((2019, "composer-fsdp"),),
+    "torchtitan": ((2019, "torchtitan"),),
+    "nanotron": ((2019, "nanotron"),),
+    "internevo": ((2019, "internevo"),),
+    "zero-bubble": ((2019, "zero-bubble"),),
+    "deepspeed": ((2019, "deepspeed-2021"), (2023, "deepspeed")),
+    "sagemaker-smp": ((2019, "deepspeed-2021"),),
+    "megascale": ((2019, "megascale"),),
+    "hai-llm": ((2019, "hai-llm"),),
+    "maxtext": ((2019, "maxtext"),),
+    "paxml": ((2019, "maxtext"),),
+    "pathways": ((2019, "maxtext"),),
+    "atorch": ((2019, "megatron-core"),),
+    "alpa": ((2019, "megatron-2021"),),
+    "gpt-neox": ((2019, "megatron-deepspeed"),),
+    "flash-attention": ((2019, "flash-attention"),),
+    "litgpt-thunder": ((2019, "litgpt-thunder"),),
+    "lit-gpt": ((2019, "torchtitan"),),
+    "megatron-llama": ((2019, "megatron-core"),),
+    "colossal-ai": ((2019, "deepspeed"),),
+    "meta-internal": ((2019, "megatron-core"),),
+}
+
+# What tables say of recomputation -> modules of `Recipe.selective_modules`.
+_RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("per-op sac", ("every_second_matmul",)),
+    ("every 2nd layer", ("attention", "mlp")),
+    ("core_attn", ("core_attn",)),
+    ("attention core", ("core_attn",)),
+    ("core attention", ("core_attn",)),
+    ("mla_up_proj", ("mla_up_proj",)),
+    ("mla up", ("mla_up_proj",)),
+    ("norm", ("layernorm",)),
+    ("moe_act", ("moe_act",)),
+    ("norm, act", ("moe_act",)),
+)
+
+_DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
+
+
+def read_rows(path: str | Path) -> list[dict[str, str]]:
+    """Read a table of runs.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty, or lacks a column; names what is missing.
+    """
+    file = Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            rows = list(_rows(csv.DictReader(stream), file))
+    except OSError as error:
+        raise DataError(f"{file}: cannot read the table ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: not a UTF-8 CSV file") from None
+    if not rows:
+        raise DataError(f"{file}: no rows below the header")
+    return rows
+
+
+def _rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
+    missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise DataError(f"{file}: the table lacks the column {missing[0]!r} (needed: {', '.join(REQUIRED_COLUMNS)})")
+    for row in reader:
+        if None in row.values() or None in row:
+            raise DataError(f"{file}: line {reader.line_num}: has more or fewer cells than the header")
+        yield row
+
+
+def job_of_row(row: Row) -> Job:
+    """Return the job that a published run describes.
+
+    Raises
+    ------
+    CostModelError
+        With the reason why the row cannot be priced.
+    """
+    framework, year = row["framework"], int(row.get("year") or 2023)
+    if framework not in _RECIPES:
+        raise CostModelError(f"framework {framework!r} has no recipe")
+    name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
+    gpus = _integer(row, "gpus")
+    tp = _integer(row, "tp")
+    sp = row.get("sp", "")
+    return make_job(
+        model=model_from_dims(**row),
+        cluster=_cluster(row["accelerator"], _integer(row, "gpus_per_node"), _integer(row, "nvlink_domain"),
+                         row.get("nic_gbit_per_gpu", ""), row.get("network", ""), gpus),
+        gpus=gpus,
+        tp=tp,
+        pp=_integer(row, "pp"),
+        cp=_integer(row, "cp", 1),
+        vp=_integer(row, "vp", 1),
+        ep=_integer(row, "ep", 1),
+        etp=_integer(row, "etp", tp if row.get("framework") == "megatron-deepspeed" else 1),
+        micro_batch=_integer(row, "mbs"),
+        global_batch=_integer(row, "gbs"),
+        seq_len=_integer(row, "seq_len"),
+        zero_stage=_integer(row, "zero_stage", 1),
+        shard_group=_integer(row, "shard_group", 0),
+        sequence_parallel=(sp == "true") if sp else None,
+        schedule=row.get("schedule") or None,
+        recompute=_recompute(row),
+        precision=row["precision"],
+        recipe=load_recipe(name),
+        switches=_switches(row),
+        check=False,
+    )  # fmt: skip
+
+
+def _integer(row: Row, column: str, default: int | None = None) -> int:
+    """Return a whole number of the row, or the default where the cell is empty."""
+    text = row.get(column) or ""
+    if not text:
+        if default is None:
+            raise CostModelError(f"{column} is not given")
+        return default
+    try:
+        return int(float(text))
+    except ValueError:
+        raise CostModelError(f"{column}: expected a whole number, got {text!r}") from None
+
+
+@lru_cache(maxsize=512)
+def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, network: str, gpus: int) -> Cluster:
+    """Compose the machine; a job inside one NVLink domain needs no network."""
+    inside = gpus <= max(per_node, domain)
+    kind = "none" if inside else (network if network not in ("", "none") else "ib")
+    if not inside and not nic_gbit:
+        raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
+    rate = float(nic_gbit or 0) * 1e9 / 8
+    return compose_cluster(accelerator, min(per_node, gpus), min(domain, gpus), rate, kind, gpus)
+
+
+def _recompute(row: Row) -> str:
+    """Return the recompute policy; selective recomputation of whole modules is full."""
+    policy = row.get("recompute") or "none"
+    return policy
+
+
+def _switches(row: Row) -> dict[str, Any]:
+    """Return what the row says of the recipe's switches."""
+    switches: dict[str, Any] = {}
+    notes = (row.get("fused_kernels_note") or "").lower()
+    kernel = row.get("attention_kernel") or ""
+    if kernel and kernel != "flash":
+        switches["attention_kernel"] = kernel
+    for column, switch in (("cuda_graphs", "cuda_graphs"), ("ep_overlap", "ep_overlap"), ("dropout", "dropout")):
+        if row.get(column):
+            switches[switch] = row[column] == "true"
+    if row.get("grad_dtype"):
+        switches["grad_reduce_dtype"] = row["grad_dtype"]
+    if row.get("dp_overlap") == "false":
+        switches["dp_overlap"] = "none"
+    if row.get("tp_overlap") == "true" and row["framework"] in ("nemo", "megatron-bridge", "megatron-lm"):
+        switches["tp_overlap"] = "pipelined"
+    if (row.get("offload") or "").startswith("optimizer"):
+        switches["offload_optimizer"] = True
+    if "unfused rmsnorm" in notes:
+        switches |= {"fused_norm": False, "fused_rope": False, "fused_activation": False}
+    elif "fused rmsnorm" in notes:
+        switches |= {"fused_norm": True, "fused_rope": False, "fused_activation": False}
+    for word, dispatcher in _DISPATCHERS.items():
+        if word in notes:
+            switches["moe_dispatcher"] = dispatcher
+    if "node-limited" in notes:
+        switches |= {"moe_dispatcher": "deep-ep", "node_limited_routing": 4}
+    if "cross-entropy not fused" in notes:
+        switches["fused_cross_entropy"] = False
+    modules = _modules((row.get("recompute_detail") or "").lower())
+    if modules:
+        switches["selective_modules"] = modules
+    if "first and last stage hold one layer less" in (row.get("notes") or "").lower():
+        switches |= {"embedding_as_layer": True, "head_as_layer": True}
+    return switches
+
+
+def _modules(detail: str) -> tuple[str, ...]:
+    """Translate a table's words for selective recomputation into modules."""
+    if not detail:
+        return ()
+    found: list[str] = []
+    for word, modules in _RECOMPUTE_WORDS:
+        if word in detail:
+            found += [m for m in modules if m not in found]
+    parts = detail.replace("+", " ").replace(",", " ").split()
+    if "mlp" in parts:
+        found.append("mlp")
+    if "moe" in parts:
+        found.append("moe")
+    return tuple(found)

@@ -1,0 +1,236 @@
+"""One estimate: collect the lines of every axis, and hand back the bill.
+
+`price` is the only place where a job becomes a bill; a search calls it with arrays of layouts,
+`costmodel.estimate` with scalars. Lines are first made for one block (a layer of some kind, the
+embedding, the head) and one micro-batch; the slowest pipeline stage then says how many of each
+the critical path runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.axes import compute, context, data, expert, pipeline, tensor
+from costmodel.axes.pipeline import StageTimes
+from costmodel.axes.situation import Block, Situation, exposed_sum
+from costmodel.bill import Bill, MemoryLine, TimeLine, broadcast_sum, memory_line, sum_exposed, time_line
+from costmodel.describe.cluster import Cluster
+from costmodel.describe.layout import Layout
+from costmodel.describe.model import Model
+from costmodel.describe.recipe import Precision, Recipe
+from costmodel.physics.mesh import DEFAULT_ORDER, build_mesh
+from costmodel.physics.operators import Shard
+from costmodel.physics.stages import plan_stages
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A bill and what it was made from."""
+
+    bill: Bill
+    situation: Situation
+    blocks: tuple[Block, ...]
+    stage: StageTimes
+
+
+def price(
+    *,
+    model: Model,
+    cluster: Cluster,
+    recipe: Recipe,
+    precision: Precision,
+    layout: Layout,
+    global_batch: ArrayLike,
+    seq_len: ArrayLike,
+    order: Sequence[str] = DEFAULT_ORDER,
+    every_stage: bool = False,
+) -> Priced:
+    """Price a job, or an array of jobs that differ in layout, batch or sequence length.
+
+    Parameters
+    ----------
+    model, cluster, recipe, precision :
+        What runs, where, and how the framework runs it.
+    layout : Layout
+        Scalars, or arrays that broadcast together.
+    global_batch, seq_len : array_like
+        Sequences a step, and tokens a sequence. [-]
+    order : sequence of str
+        Axis order on the machine, innermost first.
+    every_stage : bool
+        Look at every pipeline stage of a single layout instead of first, middle and last.
+
+    Returns
+    -------
+    Priced
+        The bill and what it was made from. Layouts that cannot exist are priced all the same;
+        `costmodel.describe.layout.layout_problems` masks them.
+    """
+    situation = describe_situation(
+        model=model, cluster=cluster, recipe=recipe, precision=precision, layout=layout, global_batch=global_batch,
+        seq_len=seq_len, order=order, every_stage=every_stage,
+    )  # fmt: skip
+    blocks = compute.build_blocks(situation)
+    block_lines = [_block_lines(situation, block) for block in blocks]
+    counts, stage = _critical_stage(situation, blocks, block_lines)
+    m = situation.micro_batches
+    time_lines: list[TimeLine] = []
+    step_counts = [np.asarray(count * m) for count in counts]
+    for lines, count in zip(block_lines, step_counts, strict=True):
+        time_lines += [replace(line, count=count) for line in lines]
+    time_lines += pipeline.time_lines(situation, stage)
+    time_lines += data.time_lines(situation, blocks, step_counts, block_lines, stage)
+    time_lines += _overhead_lines(recipe, time_lines)
+    memory_lines = [
+        *data.memory_lines(situation, blocks),
+        *compute.memory_lines(situation, blocks, pipeline.in_flight(situation)),
+        *tensor.memory_lines(situation),
+        *context.memory_lines(situation),
+        *expert.memory_lines(situation),
+        *pipeline.memory_lines(situation),
+    ]
+    memory_lines += _reserve_lines(situation, memory_lines)
+    names = tuple(tier.name for tier in cluster.tiers)
+    return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), situation, tuple(blocks), stage)
+
+
+def describe_situation(
+    *,
+    model: Model,
+    cluster: Cluster,
+    recipe: Recipe,
+    precision: Precision,
+    layout: Layout,
+    global_batch: ArrayLike,
+    seq_len: ArrayLike,
+    order: Sequence[str],
+    every_stage: bool,
+) -> Situation:
+    """Place the ranks and work out what one micro-batch looks like on one of them."""
+    batch, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
+    kinds = tuple(model.layer_kinds())
+    stages = plan_stages(
+        model.kind_of_layer, len(kinds), layout.pp, embedding_as_layer=recipe.embedding_as_layer,
+        head_as_layer=recipe.head_as_layer, every_stage=every_stage,
+    )  # fmt: skip
+    if model.mtp_layers:
+        # A multi-token-prediction layer is one more layer of the last kind, on the last stage.
+        last = model.kind_of_layer[-1]
+        extra = [stages.has_head * (model.mtp_layers if kind == last else 0) for kind in range(len(kinds))]
+        stages = stages._replace(layers=tuple(a + b for a, b in zip(stages.layers, extra, strict=True)))
+    tokens = layout.micro_batch * seq / layout.cp
+    tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
+    load = recipe.moe_capacity_factor if recipe.moe_capacity_factor > 0 else recipe.moe_imbalance
+    shard = Shard(
+        micro_batch=layout.micro_batch, seq_len=seq, tokens=np.asarray(tokens), tokens_sp=np.asarray(tokens_sp),
+        tp=layout.tp, cp=layout.cp, etp=layout.etp,
+        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
+        local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
+    )  # fmt: skip
+    mesh = build_mesh(
+        tp=layout.tp, cp=layout.cp, pp=layout.pp, dp=layout.dp, ep=layout.ep, etp=layout.etp,
+        tier_sizes=[float(tier.size) for tier in cluster.tiers], order=order,
+    )  # fmt: skip
+    return Situation(
+        model=model, cluster=cluster, recipe=recipe, precision=precision, layout=layout, mesh=mesh, stages=stages,
+        shard=shard, kinds=kinds, global_batch=batch, seq_len=seq,
+        micro_batches=np.asarray(batch / (layout.dp * layout.micro_batch)),
+    )  # fmt: skip
+
+
+def _block_lines(situation: Situation, block: Block) -> list[TimeLine]:
+    """Return all lines of one block for one micro-batch."""
+    communication = [
+        *tensor.time_lines(situation, block),
+        *context.time_lines(situation, block),
+        *expert.time_lines(situation, block),
+    ]
+    return [
+        *compute.time_lines(situation, block),
+        compute.host_line(situation, block, exposed_sum(communication)),
+        *communication,
+    ]
+
+
+def _critical_stage(
+    situation: Situation, blocks: list[Block], block_lines: list[list[TimeLine]]
+) -> tuple[list[Array], StageTimes]:
+    """Find the slowest stage: how many blocks of each sort it holds, and its times."""
+    stages, model = situation.stages, situation.model
+    head_passes = 1.0 + model.mtp_layers
+    held = [*stages.layers, stages.has_embedding, stages.has_head * head_passes]
+    forward, weight, rest = [], [], []
+    for lines in block_lines:
+        forward.append(exposed_sum(line for line in lines if line.phase == "forward"))
+        weight.append(exposed_sum(line for line in lines if line.name.endswith(".backward_weight")))
+        rest.append(
+            exposed_sum(
+                line for line in lines if line.phase != "forward" and not line.name.endswith(".backward_weight")
+            )
+        )
+    whole = [np.asarray(f + w + r) for f, w, r in zip(forward, weight, rest, strict=True)]
+    stage_s = broadcast_sum([count * each[..., None] for count, each in zip(held, whole, strict=True)])
+    slowest = np.argmax(stage_s, axis=-1)[..., None]
+
+    def at_slowest(values: Array) -> Array:
+        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, stage_s.shape))
+        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
+
+    counts = [at_slowest(count) for count in held]
+    pattern = np.asarray(model.kind_of_layer)
+    total_layers = [float(np.sum(pattern == kind)) for kind in range(len(situation.kinds))]
+    total_layers[int(pattern[-1])] += model.mtp_layers
+    totals = [*total_layers, 1.0, head_passes]
+    return counts, StageTimes(
+        forward_s=broadcast_sum([c * f for c, f in zip(counts, forward, strict=True)]),
+        backward_input_s=broadcast_sum([c * r for c, r in zip(counts, rest, strict=True)]),
+        backward_weight_s=broadcast_sum([c * w for c, w in zip(counts, weight, strict=True)]),
+        sum_forward_s=broadcast_sum([np.asarray(t * f) for t, f in zip(totals, forward, strict=True)]),
+        sum_backward_s=broadcast_sum([np.asarray(t * (r + w)) for t, r, w in zip(totals, rest, weight, strict=True)]),
+    )
+
+
+def _overhead_lines(recipe: Recipe, lines: list[TimeLine]) -> list[TimeLine]:
+    """Return the host's time between steps, and the recipe's one fitted constant."""
+    made = []
+    if recipe.step_overhead_s:
+        made.append(
+            time_line("overhead.step", axis="compute", toll="overhead", phase="step", count=1.0,
+                      each_s=recipe.step_overhead_s, formula="seconds", terms={"seconds": recipe.step_overhead_s},
+                      source=f"recipe {recipe.name}: step_overhead_s")
+        )  # fmt: skip
+    if recipe.overhead_fraction:
+        known = sum_exposed(lines)
+        made.append(
+            time_line("overhead.unexplained", axis="compute", toll="overhead", phase="step", count=1.0,
+                      each_s=known * recipe.overhead_fraction, formula="fraction * known_s",
+                      terms={"fraction": recipe.overhead_fraction, "known_s": known},
+                      source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs")
+        )  # fmt: skip
+    return made
+
+
+def _reserve_lines(situation: Situation, lines: list[MemoryLine]) -> list[MemoryLine]:
+    """Return what the tensors do not show: allocator slack, CUDA context, communicators."""
+    recipe = situation.recipe
+    allocated = broadcast_sum([line.bytes for line in lines])
+    communicates = np.asarray(situation.layout.gpus > 1, dtype=np.float64)[..., None]
+    return [
+        memory_line("reserve.allocator_slack", axis="compute", toll="state",
+                    size_bytes=recipe.allocator_slack * allocated, formula="slack * allocated_bytes",
+                    terms={"slack": np.asarray(recipe.allocator_slack), "allocated_bytes": allocated},
+                    source=f"recipe {recipe.name}: fragmentation of the caching allocator"),
+        memory_line("reserve.cuda_context", axis="compute", toll="state", size_bytes=np.asarray(recipe.context_bytes),
+                    formula="context_bytes", terms={"context_bytes": np.asarray(recipe.context_bytes)},
+                    source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi"),
+        memory_line("reserve.communicators", axis="dp", toll="state",
+                    size_bytes=recipe.communicator_bytes * communicates, formula="communicator_bytes * communicates",
+                    terms={"communicator_bytes": np.asarray(recipe.communicator_bytes), "communicates": communicates},
+                    source="NCCL buffers, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)"),
+    ]  # fmt: skip
