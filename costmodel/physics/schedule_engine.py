@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -55,15 +56,18 @@ class Orders:
         The ways of micro-batches through the pipeline; micro-batch i takes path i % len(path).
     tasks_per_stage : int
         Forward tasks of one micro-batch on one rank: the stage's time is split into so many.
-    fill_limit : tuple of int
-        Per rank, how many forward tasks may be waiting for their weight gradient while W fills
-        gaps; empty where the order itself says when W runs.
+    fill_limit : float
+        Where W fills gaps: how many forward tasks' activations a rank may hold before a W must
+        make room; 0 where the order itself says when W runs.
+    patience : float
+        The gap that is worth a W, as a share of W's time: 1 where W must not delay F or I.
     """
 
     ranks: tuple[tuple[Step, ...], ...]
     path: tuple[tuple[tuple[int, int], ...], ...]
     tasks_per_stage: int
-    fill_limit: tuple[int, ...] = ()
+    fill_limit: float = 0.0
+    patience: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -175,32 +179,38 @@ def _zb_h1(p: int, m: int, v: int) -> Orders:
     """1F1B with the weight gradients put off as long as the memory of 1F1B's first rank allows."""
     tasks = [(0, i) for i in range(m)]
     ranks = tuple(_one_f_one_b(tasks, tasks, p - r - 1, "I") for r in range(p))
-    return Orders(ranks, _loop(p, 1), 1, (p,) * p)
+    return Orders(ranks, _loop(p, 1), 1, fill_limit=p)
 
 
 def _zb_2p(p: int, m: int, v: int) -> Orders:
     """ZB-H2: twice the warm-up, so that no rank waits for the first backward."""
     tasks = [(0, i) for i in range(m)]
     ranks = tuple(_one_f_one_b(tasks, tasks, 2 * (p - r - 1), "I") for r in range(p))
-    return Orders(ranks, _loop(p, 1), 1, (2 * p - 1,) * p)
+    return Orders(ranks, _loop(p, 1), 1, fill_limit=2 * p - 1, patience=0.1)
 
 
-def _building_block(p: int, m: int, hops: tuple[int, int, int, int], turns: tuple[int, int, int]) -> list[tuple[Step, ...]]:
-    """Return orders of F and I from a block that repeats every six units of time.
+def _building_block(
+    p: int, m: int, hops: tuple[int, int, int, int], turns: tuple[int, int, int]
+) -> tuple[tuple[Step, ...], ...]:
+    """Return orders of F and I from a block of passes that repeats every six units of time.
 
-    `hops` are the units from rank to rank of F of chunk 0, F of chunk 1, I of chunk 1, I of chunk
-    0; `turns` the units between these four passes.
+    `hops` are the units from rank to rank of F of chunk 0, F of chunk 1, I of chunk 1 and I of
+    chunk 0, `turns` those between these four passes. They are right if no rank has two passes in
+    the same unit of the period; the other two units of the period are left to W.
     """
+    passes = (("F", 0), ("F", 1), ("I", 1), ("I", 0))
+    begins = [sum(hops[:i]) * (p - 1) + sum(turns[:i]) for i in range(4)]
     ranks = []
-    for r in range(p):
-        start, offsets = 0, []
-        for index, (kind, chunk) in enumerate((("F", 0), ("F", 1), ("I", 1), ("I", 0))):
-            steps_in = r if index % 2 == 0 else p - 1 - r
-            offsets.append((start + steps_in * hops[index], kind, chunk))
-            start += (p - 1) * hops[index] + (turns[index] if index < 3 else 0)
-        timed = [(6 * i + offset, Step(kind, chunk, i)) for i in range(m) for offset, kind, chunk in offsets]
-        ranks.append(tuple(step for _, step in sorted(timed, key=lambda pair: pair[0])))
-    return ranks
+    for rank in range(p):
+        away = (rank, p - 1 - rank, rank, p - 1 - rank)
+        starts = [begins[i] + hops[i] * away[i] for i in range(4)]
+        timed = [
+            (6 * i + start, Step(*task, i))
+            for i in range(m)
+            for start, task in zip(starts, passes, strict=True)
+        ]
+        ranks.append(tuple(step for _, step in sorted(timed, key=itemgetter(0))))
+    return tuple(ranks)
 
 
 def _zb_v(p: int, m: int, v: int) -> Orders:
@@ -227,17 +237,19 @@ def _zb_v(p: int, m: int, v: int) -> Orders:
         while count["I", 0] < m or count["I", 1] < m:
             put(("I", 0), ("I", 1))
         ranks.append(tuple(steps))
-    return Orders(tuple(ranks), _vee(p), 2, (2 * p,) * p)
+    return Orders(tuple(ranks), _vee(p), 2, fill_limit=2 * p, patience=0.5)
 
 
 def _v_half(p: int, m: int, v: int) -> Orders:
     """V-Half: half the activations of 1F1B."""
-    return Orders(tuple(_building_block(p, m, (2, 1, 2, 1), (1, 1, 1))), _vee(p), 2, (2 * (p // 2 + 1),) * p)
+    ranks = _building_block(p, m, (2, 1, 2, 1), (1, 2, 1) if p % 2 else (4, 2, 4))
+    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 2) // 2), patience=0.1)
 
 
 def _v_min(p: int, m: int, v: int) -> Orders:
     """V-Min: a third of the activations of 1F1B."""
-    return Orders(tuple(_building_block(p, m, (1, 1, 1, 1), (1, 1, 1))), _vee(p), 2, (2 * ((p + 4) // 3),) * p)
+    ranks = _building_block(p, m, (1, 1, 1, 1), (1, 1, 1) if p % 3 else (3, 1, 3))
+    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 4) // 3))
 
 
 def _dual_order(half: int, position: int, count: int, first: int) -> list[tuple[str, int, bool]]:
@@ -338,6 +350,7 @@ def simulate(
     backward_weight_s: ArrayLike,
     message_s: float = 0.0,
     blocking: bool = False,
+    pending_weight_fraction: float = 1.0,
 ) -> Timeline:
     """Run the orders; every task starts as soon as its rank and its input are there."""
     p = len(orders.ranks)
@@ -353,7 +366,9 @@ def simulate(
     num_ways = len(orders.path)
     done: dict[tuple[bool, int, int, int], float] = {}
     tasks: list[Task] = []
-    free, position, held = [0.0] * p, [0] * p, [0] * p
+    free, position, held = [0.0] * p, [0] * p, [0.0] * p
+    kept = pending_weight_fraction
+    load = {"F": 1.0, "B": -1.0, "I": kept - 1.0, "W": -kept}
     waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(p)]
     delay = 0.0 if blocking else message_s
 
@@ -401,7 +416,7 @@ def simulate(
         for step in steps:
             if step.kind != "W":
                 done[step.kind != "F", rank, step.chunk, step.micro_batch] = now
-            held[rank] += {"F": 1, "B": -1, "W": -1, "I": 0}[step.kind]
+            held[rank] += load[step.kind]
             if step.kind == "I" and orders.fill_limit:
                 waiting[rank].append((step.chunk, step.micro_batch))
         free[rank] = now
@@ -418,8 +433,8 @@ def simulate(
             if waiting[rank]:
                 chunk, micro_batch = waiting[rank][0]
                 gap = np.inf if start is None else start - free[rank]
-                full = bool(steps) and steps[0].kind == "F" and held[rank] >= orders.fill_limit[rank]
-                if full or gap > 0.5 * weights[rank, chunk]:
+                full = bool(steps) and steps[0].kind == "F" and held[rank] + 1.0 > orders.fill_limit + 1e-9
+                if full or gap > 0.0 and gap >= orders.patience * weights[rank, chunk] * (1.0 - 1e-9):
                     choice = (free[rank], rank, (Step("W", chunk, micro_batch),), True)
             if choice is not None and (best is None or choice[0] < best[0]):
                 best = choice
