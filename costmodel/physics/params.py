@@ -88,7 +88,12 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
 
 
 def num_params(model: Model) -> float:
-    """Return the exact number of parameters [-], multi-token-prediction layers left out."""
+    """Return the exact number of parameters [-], multi-token-prediction layers left out.
+
+    >>> from costmodel.describe.model import load_model
+    >>> f"{num_params(load_model('llama3-8b')):,.0f}"
+    '8,030,261,248'
+    """
     return _sum(_all_blocks(model))
 
 
@@ -181,6 +186,15 @@ def model_flops_per_token(
     ----------
     .. [1] A. Chowdhery et al., "PaLM," arXiv:2204.02311, appendix B; D. Narayanan et al., SC21,
        arXiv:2104.04473, eq. (3) (whose factor 96 counts one recomputed forward pass).
+
+    Examples
+    --------
+    Six per weight, without the input table, and 8 % of the total in attention at 8,192 tokens:
+
+    >>> from costmodel.describe.model import load_model
+    >>> model = load_model("llama3-405b")
+    >>> f"{model_flops_per_token(model, 8192) / (6 * num_params(model)):.3f}"
+    '1.078'
     """
     mtp = model.mtp_layers if include_mtp else 0
     head = float(model.vocab_size) * model.hidden_size

@@ -192,7 +192,8 @@ def test_windows():
     assert gemma.kind_of_layer[:4] == (0, 1, 0, 1)
     assert [kind.window for kind in gemma.layer_kinds()] == [4096, 0]
 
-    qwen = {**CONFIGS["qwen3-32b"], "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 0}
+    windows = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 0}
+    qwen = {**CONFIGS["qwen3-32b"], **windows}
     assert model_from_hf_config(qwen).sliding_window == 4096
     assert model_from_hf_config({**qwen, "max_window_layers": 64}).sliding_window == 0
     with pytest.raises(ModelConfigError, match="only 'every n-th layer has full attention'"):
