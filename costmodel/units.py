@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from costmodel.errors import UnitError
 
-_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
 _PATTERN = re.compile(_NUMBER + r" (Ki|Mi|Gi|Ti|Pi|[kMGTPEmun])?(B/s|bit/s|FLOP/s|FLOP|B|s|W)")
 _PREFIX = {
     None: 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,

@@ -55,6 +55,10 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "meta-internal": ((2019, "megatron-core"),),
 }
 
+# NICs of the vendor's own machine of that generation, where a run does not state its network.
+_USUAL_NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200, "h100": 400, "h200": 400, "h800": 400, "b200": 400,
+                   "gb200": 400, "b300": 800}  # fmt: skip
+
 # What tables say of recomputation -> modules of `Recipe.selective_modules`.
 _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
@@ -163,7 +167,10 @@ def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, networ
     inside = gpus <= max(per_node, domain)
     kind = "none" if inside else (network if network not in ("", "none") else "ib")
     if not inside and not nic_gbit:
-        raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
+        generation = next((g for g in _USUAL_NIC_GBIT if accelerator.startswith(g)), None)
+        if generation is None:
+            raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
+        nic_gbit = str(_USUAL_NIC_GBIT[generation])
     rate = float(nic_gbit or 0) * 1e9 / 8
     return compose_cluster(accelerator, min(per_node, gpus), min(domain, gpus), rate, kind, gpus)
 
