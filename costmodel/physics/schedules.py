@@ -98,7 +98,7 @@ def bubble_time_s(
     zb-v          :math:`(p - 1) \max(F \vee B - W, (W - F \wedge B) / 2)`            fit
     dualpipe      :math:`\max(h (2 F + (B - W)^+), h (F + 2 B - W) - F)`, h = p/2 - 1  fit, [4]_
     dualpipe-v    the same with h = p - 1 and half the times                          fit
-    v-half        :math:`(p - 1) (2 (F \vee B) - \min(W, F \vee B) / 2) - F / 2`      fit, [5]_
+    v-half        :math:`(p - 1)(F + 3 B - W) / 2 - F / 2 + m (F - B)^+`               fit, [5]_
     v-min         :math:`(p - 1)(F + B) - F/2 + m (2 (F \vee B) - F \wedge B - W)^+`  fit, [5]_
     ============  ==================================================================  =========
 
@@ -181,7 +181,7 @@ def bubble_time_s(
             "zb-v": np.where(apart, np.maximum(zb_v, 0.5 * hops * np.maximum(high, w)), zb_v),
             "dualpipe": _dualpipe_bubble(0.5 * p - 1.0, f, b, w) + 0.5 * uneven,
             "dualpipe-v": _dualpipe_bubble(hops, 0.5 * f, 0.5 * b, 0.5 * w) + 0.5 * uneven,
-            "v-half": hops * (2.0 * high - 0.5 * np.minimum(w, high)) - 0.5 * f + 0.5 * uneven,
+            "v-half": 0.5 * hops * (f + 3.0 * b - w) - 0.5 * f + m * np.maximum(f - b, 0.0) + 0.5 * uneven,
             "v-min": hops * (f + b) - 0.5 * f + m * np.maximum(2.0 * high - low - w, 0.0) + 0.5 * uneven,
         },
     )
@@ -277,13 +277,14 @@ def in_flight(
 
 
 def weight_copies(schedule: ArrayLike) -> Array:
-    """Copies of a stage's parameters and gradients that one rank holds: 2 for DualPipe, else 1. [-]"""
+    """Return how many copies of a stage's parameters one rank holds: 2 with DualPipe, else 1 [-]."""
     return np.where(_is(schedule, "dualpipe"), 2.0, 1.0)
 
 
 def _chunks(schedule: ArrayLike, virtual_stages: Array) -> Array:
-    """Return how many chunks of a rank a micro-batch passes. [-]"""
-    return np.where(_is(schedule, *_V_SHAPED), 2.0, np.where(_is(schedule, "interleaved"), virtual_stages, 1.0))
+    """Return how many chunks of a rank a micro-batch passes [-]."""
+    looped = np.where(_is(schedule, "interleaved"), virtual_stages, 1.0)
+    return np.where(_is(schedule, *_V_SHAPED), 2.0, looped)
 
 
 def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: ArrayLike = 1.0) -> Array:
