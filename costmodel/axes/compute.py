@@ -30,21 +30,24 @@ ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by o
 _EVERY_SECOND = "every_second_matmul"
 
 
-def _recompute_shares(operator: Operator, situation: Situation) -> tuple[Array, Array]:
-    """Return the share of an operator that is run again and the share of its output that is kept.
+def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Array]:
+    """Return the share of an operator that is run again, and the bytes of its output that are kept.
 
-    Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and half of
-    the products, and runs the rest again.
+    Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and the output
+    of every second product, needed or not, and runs the rest again.
     """
     modules = situation.recipe.selective_modules
+    saved: Array = operator.saved_bytes
+    again, kept = 0.0, saved
     if operator.modules & set(modules):
-        again, kept = 1.0, 0.0
-    elif _EVERY_SECOND in modules and operator.kind != "attention" and operator.name != "attention.core":
-        again, kept = (0.5, 0.5) if operator.kind in ("matmul", "grouped_matmul") else (1.0, 0.0)
-    else:
-        again, kept = 0.0, 1.0
-    policy = situation.layout.recompute.astype(np.int64)
-    return np.asarray([0.0, again, 1.0])[policy], np.asarray([1.0, kept, 0.0])[policy]
+        again, kept = 1.0, np.asarray(0.0)
+    elif _EVERY_SECOND in modules and operator.kind in ("matmul", "grouped_matmul"):
+        again, kept = 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
+    elif _EVERY_SECOND in modules and operator.kind == "memory":
+        again, kept = 1.0, np.asarray(0.0)
+    policy = situation.layout.recompute
+    share = np.asarray([0.0, again, 1.0])[policy.astype(np.int64)]
+    return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
 
 
 def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Array]:
@@ -98,7 +101,7 @@ def operator_times(operators: list[Operator], situation: Situation) -> LayerTime
     backward: Array = np.asarray(0.0)
     recompute: Array = np.asarray(0.0)
     for operator in operators:
-        times = OperatorTime(operator, *_price(operator, situation), *_recompute_shares(operator, situation))
+        times = OperatorTime(operator, *_price(operator, situation), *_recomputation(operator, situation))
         priced[operator.name] = times
         forward = forward + times.forward_s
         backward = backward + times.backward_input_s + times.backward_weight_s
@@ -176,26 +179,50 @@ def host_line(situation: Situation, block: Block, communication_s: Array) -> Tim
     )  # fmt: skip
 
 
-def _saved_by_block(times: LayerTimes) -> dict[str, Array]:
-    """Add up what a layer keeps for its backward pass, by block (attention, mlp, moe). [B]"""
-    blocks: dict[str, Array] = {}
+def _kept_by_part(times: LayerTimes) -> dict[str, Array]:
+    """Add up what a layer keeps for its backward pass, by part (attention, mlp, moe). [B]"""
+    parts: dict[str, Array] = {}
     for name, item in times.by_operator.items():
-        block = name.split(".", 1)[0]
-        saved = item.saved_share * item.operator.saved_bytes
-        blocks[block] = blocks[block] + saved if block in blocks else np.asarray(saved)
-    return blocks
+        part = name.split(".", 1)[0]
+        parts[part] = np.asarray(parts.get(part, 0.0) + item.kept_bytes)
+    return parts
+
+
+def _total(times: LayerTimes) -> tuple[Array, Array]:
+    """Add up what a block's operators save in a whole pass, and what of it is kept. [B]"""
+    saved: Array = np.asarray(0.0)
+    kept: Array = np.asarray(0.0)
+    for item in times.by_operator.values():
+        saved, kept = saved + item.operator.saved_bytes, kept + item.kept_bytes
+    return np.asarray(saved), np.asarray(kept)
+
+
+def _working_set(times: LayerTimes) -> Array:
+    """Gradients alive at the widest point of a layer's backward pass: of an operator's output and input. [B]"""
+    widest: Array = np.asarray(0.0)
+    for item in times.by_operator.values():
+        op = item.operator
+        if op.kind in ("matmul", "grouped_matmul"):
+            widest = np.maximum(widest, 2.0 * op.m * (op.n + op.k) * op.groups)
+    return np.asarray(widest)
 
 
 def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) -> list[MemoryLine]:
     """Return the activation lines, per pipeline stage (last dimension).
 
-    `in_flight` counts the micro-batches whose activations a stage holds at its peak. Under full
-    recomputation a layer keeps its input, and one layer at a time is whole again.
+    `in_flight` counts the micro-batches whose activations a stage holds at its peak. Where layers
+    are recomputed, whole or by operator, each keeps its input, and one at a time is whole again.
+    On top comes what one backward pass needs for a moment: the gradients at a layer's widest
+    point, or the logits, whichever is more.
     """
-    stages, shard = situation.stages, situation.shard
+    stages, shard, layout = situation.stages, situation.shard, situation.layout
     lines = []
-    checkpoint = (situation.full_recompute * 2.0 * shard.tokens_sp * float(situation.model.hidden_size))[..., None]
-    largest: Array = np.asarray(0.0)
+    by_operator = _EVERY_SECOND in situation.recipe.selective_modules
+    holds_input = (layout.recompute == 2) | ((layout.recompute == 1) & by_operator)
+    checkpoint = (holds_input * 2.0 * shard.tokens_sp * float(situation.model.hidden_size))[..., None]
+    again: Array = np.asarray(0.0)
+    working: Array = np.asarray(0.0)
+    head_alive: Array = np.asarray(0.0)
 
     def activation(name: str, where: Array, saved: Array, held: Array) -> MemoryLine:
         return memory_line(f"activation.{name}", axis="compute", toll="activation", size_bytes=where * saved * held,
@@ -205,31 +232,27 @@ def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) ->
 
     layer_index = 0
     for block in blocks:
-        if block.role != "layer":
-            where = stages.has_head if block.role == "head" else stages.has_embedding
+        saved, kept = _total(block.times)
+        if block.role == "head":
+            head_alive = stages.has_head * saved[..., None]
             # The last stage works on the logits of one micro-batch at a time.
-            held = np.asarray(1.0) if block.role == "head" else in_flight
-            saved = _total_saved(block.times, kept_only=False)[..., None]
-            lines.append(activation(block.role, where, saved, held))
+            lines.append(activation("head", stages.has_head, saved[..., None], np.asarray(1.0)))
+            continue
+        if block.role == "embedding":
+            lines.append(activation("embedding", stages.has_embedding, saved[..., None], in_flight))
             continue
         count = stages.layers[layer_index]
         layer_index += 1
-        for part, saved in _saved_by_block(block.times).items():
-            lines.append(activation(f"{block.label}{part}", count, saved[..., None], in_flight))
+        for part, size in _kept_by_part(block.times).items():
+            lines.append(activation(f"{block.label}{part}", count, size[..., None], in_flight))
         lines.append(activation(f"{block.label}checkpoint", count, checkpoint, in_flight))
-        dropped = _total_saved(block.times, kept_only=False) - _total_saved(block.times, kept_only=True)
-        largest = np.maximum(largest, dropped[..., None] * (count > 0))
+        again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * (count > 0))
+        working = np.maximum(working, _working_set(block.times)[..., None] * (count > 0))
+    beyond_head = np.maximum(again + working - head_alive, 0.0)
     lines.append(
-        memory_line("activation.recomputed_layer", axis="compute", toll="activation", size_bytes=largest,
-                    formula="saved_bytes", terms={"saved_bytes": largest},
-                    source="one layer's recomputed activations are alive at a time")
+        memory_line("activation.backward_pass", axis="compute", toll="activation", size_bytes=beyond_head,
+                    formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
+                    terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
+                    source="one layer's recomputed activations and gradients are alive at a time, after the head's")
     )  # fmt: skip
     return lines
-
-
-def _total_saved(times: LayerTimes, *, kept_only: bool) -> Array:
-    """Add up what a block's operators save, whole or only what the recompute policy keeps. [B]"""
-    total: Array = np.asarray(0.0)
-    for item in times.by_operator.values():
-        total = total + (item.saved_share if kept_only else 1.0) * item.operator.saved_bytes
-    return np.asarray(total)

@@ -304,6 +304,7 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
     states = (
         ("parameters", recipe.param_bytes(), zero >= 3, copies),
         ("gradients", recipe.grad_bytes(), zero >= 2, copies),
+        ("gradients.autograd", recipe.autograd_grad_bytes, np.asarray(False), copies),
         ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
         ("optimizer.moments", recipe.moments_bytes, zero >= 1, np.asarray(1.0)),
     )
@@ -311,6 +312,8 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
         if not np.any(held):
             continue
         for name, width, is_sharded, factor in states:
+            if not width:
+                continue
             on_gpu = 0.0 if recipe.offload_optimizer and name.startswith("optimizer") else 1.0
             shards = np.where(is_sharded, ranks, 1.0)
             lines.append(
@@ -328,19 +331,21 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
 
 def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
     """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient."""
-    recipe = situation.recipe
+    recipe, stages = situation.recipe, situation.stages
+    held = {block.role: block_params(situation, block) for block in blocks if block.role != "layer"}
+    root = (held["embedding"].dense[..., None] * stages.has_embedding + held["head"].dense[..., None] * stages.has_head)
     sizes = [p.dense + p.expert for p in (block_params(situation, b) for b in blocks if b.role == "layer")]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
     gather, grad = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
     layers = 1.0 + recipe.fsdp_prefetch
-    if recipe.fsdp_reshard_after_forward:
-        size = on * largest * (layers * gather + grad)
-        formula = "on * params * (layers * gather_bytes + grad_bytes)"
-    else:
-        largest = params.dense + params.expert
-        size = on * largest * gather
-        formula = "on * params * gather_bytes"
+    if not recipe.fsdp_reshard_after_forward:
+        layers, largest, root = 1.0, params.dense + params.expert, np.asarray(0.0)
+    # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype.
+    grads = np.maximum(largest if recipe.fsdp_reshard_after_forward else 0.0, root)
+    size = on * (gather * (layers * largest + root) + (gather + grad) * grads)
+    formula = "on * (gather_bytes * (layers * params + root_params) + (gather_bytes + grad_bytes) * grad_params)"
     return memory_line("buffer.dp.gathered_layers", axis="dp", toll="state", size_bytes=size, formula=formula,
                        terms={"on": on, "params": largest, "layers": np.asarray(layers),
-                              "gather_bytes": np.asarray(gather), "grad_bytes": np.asarray(grad)},
+                              "gather_bytes": np.asarray(gather), "grad_bytes": np.asarray(grad),
+                              "root_params": root, "grad_params": grads},
                        source="PyTorch FSDP, arXiv:2304.11277, section 3.3")  # fmt: skip

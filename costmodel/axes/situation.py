@@ -27,14 +27,17 @@ NCCL_SOURCE = "Hockney alpha-beta per (algorithm, protocol), minimum over those 
 
 
 class OperatorTime(NamedTuple):
-    """Seconds of one operator on one micro-batch, by pass. `recompute_share` is run again."""
+    """Seconds of one operator on one micro-batch, by pass.
+
+    `recompute_share` of the forward pass is run again; `kept_bytes` of its output stay until then.
+    """
 
     operator: Operator
     forward_s: Array
     backward_input_s: Array
     backward_weight_s: Array
     recompute_share: Array
-    saved_share: Array
+    kept_bytes: Array
 
     @property
     def backward_s(self) -> Array:

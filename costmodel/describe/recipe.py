@@ -23,6 +23,7 @@ TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
 ContextMethod = Literal["ring", "all-gather", "ulysses"]
 Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
+CrossEntropy = Literal["unfused", "fused", "chunked"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 RecomputeModule = Literal[
     "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul"
@@ -50,8 +51,9 @@ class Recipe(BaseModel):
     """Bias and activation (or SwiGLU) in one kernel."""
     fused_dropout_add: bool = True
     """Bias, dropout and residual addition in one kernel."""
-    fused_cross_entropy: bool = False
-    """Loss without fp32 copies of the logits."""
+    cross_entropy: CrossEntropy = "unfused"
+    """Loss through fp32 copies of the logits; in one kernel over them; or chunked with the logits
+    GEMM, so that they never exist whole (Liger)."""
     compiled: bool = False
     """torch.compile fuses every chain of element-wise operators."""
     dropout: bool = False
@@ -65,6 +67,8 @@ class Recipe(BaseModel):
     """Resident gradient buffer."""
     grad_reduce_dtype: Dtype = "fp32"
     """Dtype on the wire of the gradient reduction."""
+    autograd_grad_bytes: float = Field(default=0.0, ge=0, le=4)
+    """Bytes a parameter of autograd's own gradient where it lives on beside the resident buffer."""
     master_weights_bytes: float = Field(default=4.0, ge=0, le=8)
     """Bytes a parameter of main weights in the optimizer (0 where parameters are fp32)."""
     moments_bytes: float = Field(default=8.0, ge=0, le=16)

@@ -193,6 +193,8 @@ def _switches(row: Row) -> dict[str, Any]:
             switches[switch] = row[column] == "true"
     if row.get("grad_dtype"):
         switches["grad_reduce_dtype"] = row["grad_dtype"]
+    if "fp32 gradients (4 B/param, unsharded)" in (row.get("optimizer_bytes_note") or ""):
+        switches |= {"grad_accum_dtype": "fp32", "autograd_grad_bytes": 2.0}
     if row.get("dp_overlap") == "false":
         switches["dp_overlap"] = "none"
     if row.get("tp_overlap") == "true" and row["framework"] in ("nemo", "megatron-bridge", "megatron-lm"):
@@ -208,8 +210,10 @@ def _switches(row: Row) -> dict[str, Any]:
             switches["moe_dispatcher"] = dispatcher
     if "node-limited" in notes:
         switches |= {"moe_dispatcher": "deep-ep", "node_limited_routing": 4}
-    if "cross-entropy not fused" in notes:
-        switches["fused_cross_entropy"] = False
+    if "liger" in notes:
+        switches["cross_entropy"] = "unfused" if "not fused" in notes else "chunked"
+    elif "fused cross-entropy" in notes:
+        switches["cross_entropy"] = "fused"
     modules = _modules((row.get("recompute_detail") or "").lower())
     if modules:
         switches["selective_modules"] = modules

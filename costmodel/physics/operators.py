@@ -415,22 +415,31 @@ def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Oper
                     saved_bytes=saved)]  # fmt: skip
 
 
+# HBM traffic of the loss per logit, and the bytes per logit that are alive at its peak: bf16 logits,
+# their fp32 copy, the exponentials and the gradient; one copy in place; a chunk of 1,024 tokens.
+_LOSS = {
+    "unfused": (_Traffic(34, 10, 10, 4), 14.0),
+    "fused": (_Traffic(6, 4, 3, 1), 4.0),
+    "chunked": (_Traffic(6, 4, 16, 0), 8.0),
+}
+_CHUNK_TOKENS = 1024.0
+
+
 def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
     """Return the final norm, the logits GEMM and the cross-entropy over vocabulary shards.
 
     Unfused cross-entropy goes through an fp32 copy of the logits in several passes (maximum,
-    subtract, exponentiate, sum, gradient); fused reads and writes them once each way.
+    subtract, exponentiate, sum, gradient); fused reads and writes them once each way; chunked
+    does so a thousand tokens at a time and computes the gradient in the forward pass.
     """
     h, t = float(model.hidden_size), shard.tokens
     vocab = model.vocab_size / shard.tp
     logits = t * vocab
     norm = _norm("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm", _BF16 * shard.tokens_sp * h)
-    fused = recipe.fused_cross_entropy or recipe.compiled
-    loss = _Traffic(6, 4, 3, 1) if fused else _Traffic(34, 10, 10, 4)
-    # What is alive at once: bf16 logits, and where unfused their fp32 copy and its gradient.
-    alive = 4.0 if fused else 10.0
+    loss, alive = _LOSS[recipe.cross_entropy]
+    chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
     return [
         norm,
         _matmul("head.logits", (), t, vocab, np.asarray(h), low_precision=False),
-        _elementwise("head.loss", (), np.asarray(logits), loss, alive * logits),
+        _elementwise("head.loss", (), np.asarray(logits), loss, alive * chunk * vocab),
     ]
