@@ -96,7 +96,7 @@ class Estimate:
                 flops = 2.0 * op.m * op.n * op.k * op.groups
                 if op.attention is not None:
                     shape = op.attention
-                    flops = 2.0 * shape.heads * shape.seq_q * shape.seq_k * (shape.qk_head_dim + shape.v_head_dim)
+                    flops = 2.0 * shape.calls * shape.heads * shape.seq_q * shape.seq_k * (shape.qk_head_dim + shape.v_head_dim)
                 again = again + layers * item.recompute_share * flops
         layout = situation.layout
         ranks_per_stage = layout.tp * layout.cp * layout.dp

@@ -68,7 +68,8 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
         peak = accelerator.peak_flops_per_s[dtype]
         constants = kernels.attention[situation.recipe.attention_kernel]
         both = [
-            attention_time_s(
+            shape.calls
+            * attention_time_s(
                 1.0, shape.seq_q, shape.seq_k, shape.heads, kv_heads=shape.kv_heads, qk_head_dim=shape.qk_head_dim,
                 v_head_dim=shape.v_head_dim, causal=True, backward=backward, constants=constants,
                 peak_flops_per_s=peak, memory_bandwidth_bytes_per_s=bandwidth,

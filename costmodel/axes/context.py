@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation, communication_line
-from costmodel.bill import MemoryLine, TimeLine, memory_line
+from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.roofline import memory_time_s
 
 Array = NDArray[np.float64]
 
@@ -60,6 +61,7 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
         line("ring.recompute", "recompute", "send_recv", held, forward_s * hidden, steps * again)
         # K, V and the gradients of both travel together.
         line("ring.backward", "backward", "send_recv", 2.0 * held, backward_s * hidden, steps)
+        lines += _merge_lines(situation, name)
     elif method == "all-gather":
         line("all_gather.forward", "forward", "all_gather", held * cp, none, one)
         line("all_gather.recompute", "recompute", "all_gather", held * cp, none, again)
@@ -73,6 +75,34 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
         for phase, share in (("forward", one), ("recompute", again), ("backward", one)):
             line(f"all_to_all_qkv.{phase}", phase, "all_to_all", into, none, share)
             line(f"all_to_all_out.{phase}", phase, "all_to_all", out, none, share)
+    return lines
+
+
+def _merge_lines(situation: Situation, name: str) -> list[TimeLine]:
+    """Add up what the steps of the ring return: outputs with their softmax sums, and gradients.
+
+    Each step reads its bf16 result and reads and writes an fp32 accumulator.
+    """
+    model, accelerator, cp = situation.model, situation.accelerator, situation.layout.cp
+    heads = model.num_heads / situation.layout.tp
+    tokens = situation.shard.tokens
+    on = np.asarray(cp > 1, dtype=np.float64)
+    outputs = tokens * heads * model.v_head_dim
+    gradients = tokens * heads * model.head_dim + _kv_bytes(situation) / 2.0
+    lines = []
+    passes = [("forward", outputs, on), ("backward", gradients, on)]
+    if np.any(situation.full_recompute):
+        passes.insert(1, ("recompute", outputs, on * situation.full_recompute))
+    for phase, elements, share in passes:
+        moved = share * cp * 10.0 * elements
+        seconds = memory_time_s(moved, constants=accelerator.kernels.memory,
+                                memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+                                kernels=2.0 * share * cp)  # fmt: skip
+        lines.append(
+            time_line(f"{name}.merge.{phase}", axis="cp", toll="hbm", phase=phase, count=1.0, each_s=seconds,
+                      bytes_each=moved, formula="merge_s", terms={"merge_s": seconds, "moved_bytes": moved},
+                      source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step")
+        )  # fmt: skip
     return lines
 
 

@@ -18,7 +18,7 @@ from costmodel.describe.cluster import Cluster
 from costmodel.describe.hardware import load_cluster
 from costmodel.describe.layout import Layout, make_layout, parse_layout, require_possible
 from costmodel.describe.model import Model, load_model
-from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, with_switches
+from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
 from costmodel.errors import CostModelError, LayoutError, choices_hint
 from costmodel.physics.mesh import DEFAULT_ORDER
 from costmodel.physics.schedules import SCHEDULES, valid
@@ -93,7 +93,7 @@ def make_job(
     job = Job(
         model=the_model,
         cluster=the_cluster,
-        recipe=with_switches(the_recipe, dict(switches or {})),
+        recipe=resolved_for(with_switches(the_recipe, dict(switches or {})), the_cluster.accelerator.generation),
         precision=_precision(precision, the_cluster),
         layout=the_layout,
         global_batch=_positive("global_batch", global_batch),

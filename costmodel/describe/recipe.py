@@ -17,7 +17,7 @@ from costmodel.errors import RecipeError, choices_hint
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
+AttentionKernel = Literal["auto", "unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
 Fusion = Literal["none", "megatron", "compiled"]
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
@@ -41,8 +41,8 @@ class Recipe(BaseModel):
     description: str = ""
     source: str = ""
 
-    attention_kernel: AttentionKernel = "flash2"
-    """Kernel of the attention core."""
+    attention_kernel: AttentionKernel = "auto"
+    """Kernel of the attention core; auto is what Transformer Engine picks for the GPU."""
     fused_norm: bool = True
     """One kernel a norm; otherwise a chain of element-wise kernels with fp32 in between."""
     fused_rope: bool = True
@@ -96,8 +96,9 @@ class Recipe(BaseModel):
     """Most nodes that the experts of one token lie on; 0 is no limit."""
     grouped_gemm: bool = True
     """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
-    overlap_contention: float = Field(default=0.0, ge=0, lt=1)
-    """Share of compute speed lost while communication runs beside it."""
+    overlap_contention: float = Field(default=0.15, ge=0, lt=1)
+    """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
+    arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
 
     launch_s: float = Field(default=6e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
@@ -237,6 +238,16 @@ def with_switches(recipe: Recipe, switches: dict[str, Any]) -> Recipe:
         If a switch does not exist or has a value it cannot take.
     """
     return make_recipe({**recipe.model_dump(), **switches}) if switches else recipe
+
+
+_AUTO_KERNEL = {"volta": "fused-softmax", "ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"}
+
+
+def resolved_for(recipe: Recipe, generation: str) -> Recipe:
+    """Return the recipe with the attention kernel of a GPU generation in place of ``auto``."""
+    if recipe.attention_kernel != "auto":
+        return recipe
+    return recipe.model_copy(update={"attention_kernel": _AUTO_KERNEL.get(generation, "flash2")})
 
 
 def switch_choices(name: str) -> tuple[str, ...]:

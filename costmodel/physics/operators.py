@@ -90,7 +90,7 @@ class Operator(NamedTuple):
 
 
 class AttentionShape(NamedTuple):
-    """Shape of fused attention on one rank: `heads` counts batch x heads. [-]"""
+    """Shape of fused attention on one rank: `calls` kernels of `heads` (batch x heads). [-]"""
 
     heads: Array
     seq_q: Array
@@ -99,6 +99,7 @@ class AttentionShape(NamedTuple):
     qk_head_dim: float
     v_head_dim: float
     kv_heads: Array
+    calls: Array
 
 
 def _matmul(name: str, modules: Iterable[str], m: Array, n: Array, k: Array, **more: object) -> Operator:
@@ -240,6 +241,8 @@ def attention_operators(
     )
     ops += _core(model, kind, shard, recipe, heads, kv_heads)
     ops.append(_matmul("attention.out", whole, t, np.asarray(h), heads * d_v))
+    if model.linear_bias:
+        ops += _bias_gradients("attention", whole, t * (q_width + k_width + v_width) + t_sp * h)
     ops.append(_residual("attention.residual", t_sp * h, recipe))
     return ops
 
@@ -292,7 +295,10 @@ def _core(
         # A causal row sees half the keys on average; under a window nearly all of it.
         share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
         lse = 4.0 * shard.tokens * heads
-        shape = AttentionShape(batch_heads, seq_q, seq_k, share, d_qk, d_v, shard.micro_batch * kv_heads)
+        shape = AttentionShape(batch_heads, seq_q, seq_k, share, d_qk, d_v, shard.micro_batch * kv_heads, np.asarray(1.0))
+        if recipe.cp_method == "ring":
+            # One kernel a step of the ring, each over one slice of queries and one of keys.
+            shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
         return [
             Operator("attention.core", "attention", frozenset(modules), saved_bytes=out_saved + lse,
                      kernels_backward=2.0, has_weight=False, attention=shape)  # fmt: skip
@@ -318,8 +324,16 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     rms = model.norm == "rmsnorm"
     ops = [_norm("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * t_sp * h)]
     ops += _two_layers("mlp", ("mlp",), t, h, width, _ONE, model.gated_mlp, recipe, precision, "matmul")
+    if model.linear_bias:
+        ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
     ops.append(_residual("mlp.residual", t_sp * h, recipe))
     return ops
+
+
+def _bias_gradients(prefix: str, modules: Iterable[str], elements: Array) -> list[Operator]:
+    """Sum the output gradients over tokens: one more read of each in the backward pass."""
+    return [_memory(f"{prefix}.bias_gradient", modules, np.asarray(elements), 0.0, _BF16, kernels_forward=0.0,
+                    kernels_backward=2.0)]  # fmt: skip
 
 
 def _two_layers(
