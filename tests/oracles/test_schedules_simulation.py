@@ -1,0 +1,276 @@
+"""Closed forms of pipeline schedules against the step-by-step simulation of real task orders."""
+
+import numpy as np
+import pytest
+
+from costmodel.physics import schedule_messages, schedules
+from costmodel.physics.schedule_engine import Timeline, simulate, task_orders
+
+V_SHAPED = {"zb-v", "dualpipe-v", "v-half", "v-min"}
+GRID = [
+    (2, 4),
+    (2, 9),
+    (3, 6),
+    (3, 11),
+    (4, 8),
+    (4, 16),
+    (5, 15),
+    (6, 12),
+    (7, 21),
+    (8, 32),
+    (12, 24),
+    (16, 32),
+]
+# Times of F, I and W of one micro-batch on one stage: equal; a transformer of the zero-bubble
+# paper's Table 6 (6.2B); a cheap W, as with long sequences.
+TIMES = [(1.0, 1.0, 1.0), (29.718, 29.444, 19.927), (1.0, 1.25, 0.7)]
+
+
+def chunks_of(schedule: str, virtual_stages: int = 3) -> int:
+    return virtual_stages if schedule == "interleaved" else 2 if schedule in V_SHAPED else 1
+
+
+def cases(*names: str) -> list[tuple[str, int, int, int]]:
+    out = []
+    for name in names:
+        for stages, micro_batches in GRID:
+            for v in (2, 4) if name == "interleaved" else (chunks_of(name),):
+                if schedules.valid(schedules.schedule_code(name), stages, micro_batches, v):
+                    out.append((name, stages, micro_batches, v))
+    return out
+
+
+def run(name: str, p: int, m: int, v: int, times: tuple[float, float, float], **how: object) -> Timeline:
+    f, b, w = times
+    return simulate(task_orders(name, p, m, v), forward_s=f, backward_input_s=b, backward_weight_s=w, **how)
+
+
+def closed_bubble(
+    name: str, p: int, m: int, v: int, times: tuple[float, float, float], **more: object
+) -> float:
+    f, b, w = times
+    return float(
+        schedules.bubble_time_s(
+            schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v, forward_s=f,
+            backward_input_s=b, backward_weight_s=w, **more,
+        )
+    )  # fmt: skip
+
+
+# Fewer micro-batches than stages.
+SHORT = [
+    (name, p, m, 1) for name in ("gpipe", "1f1b", "zb-h1", "zb-2p") for p, m in ((8, 1), (8, 3), (16, 9))
+]
+EXACT = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p")
+
+
+@pytest.mark.parametrize(("name", "p", "m", "v"), cases(*EXACT) + SHORT)
+def test_bubble_is_that_of_the_simulation(name, p, m, v):
+    for times in TIMES:
+        simulated = run(name, p, m, v, times).step_s() - m * sum(times)
+
+        assert closed_bubble(name, p, m, v, times) == pytest.approx(simulated, abs=1e-6 * sum(times))
+
+
+# A V-Half or V-Min of two or three ranks is all turn; nobody runs one.
+@pytest.mark.parametrize(
+    ("name", "p", "m", "v"),
+    cases("dualpipe", "dualpipe-v", "zb-v") + [c for c in cases("v-half") if c[1] >= 4],
+)
+def test_fitted_bubble_is_within_a_fortieth_of_the_simulated_step(name, p, m, v):
+    for times in TIMES:
+        step_s = run(name, p, m, v, times).step_s()
+
+        assert m * sum(times) + closed_bubble(name, p, m, v, times) == pytest.approx(step_s, rel=0.025)
+
+
+@pytest.mark.parametrize(("name", "p", "m", "v"), [c for c in cases("v-min") if c[1] >= 4])
+def test_v_min_is_within_ten_per_cent_of_the_simulated_step(name, p, m, v):
+    for times in TIMES:
+        step_s = run(name, p, m, v, times).step_s()
+
+        assert m * sum(times) + closed_bubble(name, p, m, v, times) == pytest.approx(step_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "p", "m", "v"), cases(*schedules.SCHEDULES[1:]))
+def test_in_flight_is_that_of_the_simulation_on_every_rank(name, p, m, v):
+    held = run(name, p, m, v, TIMES[0]).in_flight()
+
+    closed = schedules.in_flight(
+        schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v, stage=np.arange(p)
+    )
+
+    if name in ("v-half", "v-min"):
+        # Ranks differ by one chunk or two; the closed form is what the fullest one holds.
+        assert held.max() == pytest.approx(closed.max())
+        assert (held <= closed + 1e-9).all()
+    else:
+        np.testing.assert_allclose(held, closed)
+
+
+@pytest.mark.parametrize(("name", "p", "m", "v"), cases(*schedules.SCHEDULES[1:]))
+def test_simulated_order_runs_each_task_once_after_its_input(name, p, m, v):
+    message_s = 0.03
+    timeline = run(name, p, m, v, (1.0, 1.3, 0.8), message_s=message_s)
+    ends: dict[tuple[str, int, int, int], float] = {}
+    for task in timeline.tasks:
+        kind = "I" if task.kind == "B" else task.kind
+        assert (kind, task.rank, task.chunk, task.micro_batch) not in ends
+        ends[kind, task.rank, task.chunk, task.micro_batch] = task.end_s
+    for rank in range(p):
+        mine = sorted((t.start_s, t.end_s) for t in timeline.tasks if t.rank == rank)
+        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(mine, mine[1:], strict=False))
+
+    # The ways are written down here again, from the papers' figures, not taken from the engine.
+    down = [(rank, 0) for rank in range(p)]
+    if name in V_SHAPED:
+        paths = [down + [(rank, 1) for rank in reversed(range(p))]]
+    elif name == "dualpipe":
+        paths = [down, [(rank, 1) for rank in reversed(range(p))]]
+    else:
+        paths = [[(rank, chunk) for chunk in range(v) for rank in range(p)]]
+    starts = {
+        ("I" if t.kind == "B" else t.kind, t.rank, t.chunk, t.micro_batch): t.start_s for t in timeline.tasks
+    }
+    for i in range(m):
+        path = paths[i % len(paths)]
+        forward, backward = [("F", *at, i) for at in path], [("I", *at, i) for at in reversed(path)]
+        chain = forward + backward
+        for before, after in zip(chain, chain[1:], strict=False):
+            wait = message_s if before[1] != after[1] else 0.0
+            assert starts[after] >= ends[before] + wait - 1e-9
+    assert sum(key[0] == "F" for key in starts) == m * sum(map(len, paths)) / len(paths)
+    assert sum(key[0] == "I" for key in starts) == m * sum(map(len, paths)) / len(paths)
+
+
+def test_1f1b_order_of_four_stages_is_the_published_one():
+    # Narayanan et al. (SC21), figure 4, second and fourth device.
+    orders = task_orders("1f1b", 4, 8).ranks
+
+    assert "".join(f"{s.kind}{s.micro_batch}" for s in orders[1]) == "F0F1F2B0F3B1F4B2F5B3F6B4F7B5B6B7"
+    assert "".join(f"{s.kind}{s.micro_batch}" for s in orders[3]) == "".join(f"F{i}B{i}" for i in range(8))
+
+
+def test_interleaved_order_loops_through_the_chunks_as_megatron_does():
+    # Narayanan et al. (SC21), figure 4 bottom: device 1 runs micro-batches 1-4 in both chunks first.
+    order = task_orders("interleaved", 4, 8, 2).ranks[0]
+    forwards = [(s.chunk, s.micro_batch) for s in order if s.kind == "F"]
+
+    assert forwards[:8] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
+    assert [s.kind for s in order].index("B") == 11
+    assert next((s.chunk, s.micro_batch) for s in order if s.kind == "B") == (1, 0)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 5), (4, 4), (4, 13), (8, 16), (16, 40)])
+def test_1f1b_over_uneven_stages(p, m):
+    rng = np.random.default_rng(p)
+    for _ in range(5):
+        stage_s = rng.uniform(0.85, 1.15, p)
+        timeline = run("1f1b", p, m, 1, (stage_s, 1.1 * stage_s, 0.9 * stage_s))
+
+        closed = schedules.one_f_one_b_time_s(3.0 * stage_s, m)
+
+        assert float(closed) == pytest.approx(timeline.step_s(), rel=2e-3)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h1", "zb-2p"])
+@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 24)])
+def test_a_slow_last_stage_with_the_head(name, p, m):
+    v = 2 if name == "interleaved" else 1
+    stage_s = np.ones(p)
+    stage_s[0], stage_s[-1] = 1.03, 1.25
+    f, b, w = stage_s, 1.05 * stage_s, 0.85 * stage_s
+    step_s = run(name, p, m, v, (f, b, w)).step_s()
+
+    bubble_s = closed_bubble(
+        name, p, m, v, (f[-1], b[-1], w[-1]), sum_forward_s=f.sum(), sum_backward_s=(b + w).sum()
+    )
+
+    assert m * (f + b + w)[-1] + bubble_s == pytest.approx(step_s, rel=0.015)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe"])
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 16), (8, 32)])
+def test_exposed_messages_with_overlap(name, p, m):
+    v, message_s = chunks_of(name, 2), 0.02
+    extra = run(name, p, m, v, TIMES[0], message_s=message_s).step_s() - run(name, p, m, v, TIMES[0]).step_s()
+
+    count = schedule_messages.exposed_p2p_messages(
+        schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v, overlapped=True
+    )
+
+    assert float(count) == pytest.approx(extra / message_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "zb-v", "dualpipe", "dualpipe-v"])
+def test_exposed_messages_where_ranks_stop_to_send(name):
+    p, m, v, message_s = 8, 32, chunks_of(name), 0.05
+    slow = run(name, p, m, v, TIMES[0], message_s=message_s, blocking=True).step_s()
+
+    count = schedule_messages.exposed_p2p_messages(
+        schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v, overlapped=False
+    )
+
+    extra = slow - run(name, p, m, v, TIMES[0]).step_s()
+    assert float(count) == pytest.approx(extra / message_s, rel=0.1)
+
+
+# Qi et al., "Zero bubble pipeline parallelism," ICLR 2024, arXiv:2401.10241: profiled times in ms
+# (Table 6 of the ICLR version) and bubble rates computed from them (Table 5).
+PROFILED = [
+    # p, m, T_F, T_B, T_W, T_comm, 1F1B, ZB-H1 (= ZB-1p), ZB-H2, ZB-2p
+    (8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083, 0.0433),
+    (8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444, 0.0026),
+    (8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698, 0.0029),
+    (8, 64, 29.935, 29.621, 19.388, 0.535, 0.1091, 0.0554, 0.0294, 0.0010),
+    (16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397, 0.0672, 0.0066),
+]
+
+
+@pytest.mark.parametrize("row", PROFILED)
+def test_simulated_bubble_rates_are_the_published_ones(row):
+    p, m, f, b, w, message_s, *published = row
+    # Their ZB-2p counts what W keeps as about 0.4 of the activations; ZB-H2 as all of them.
+    settings = [("1f1b", 1.0), ("zb-h1", 1.0), ("zb-2p", 1.0), ("zb-2p", 0.4)]
+    for (name, kept), rate in zip(settings, published, strict=True):
+        step_s = run(name, p, m, 1, (f, b, w), message_s=message_s, pending_weight_fraction=kept).step_s()
+
+        assert 1.0 - m * (f + b + w) / step_s == pytest.approx(rate, abs=0.00006)
+
+
+@pytest.mark.parametrize("row", PROFILED)
+def test_closed_bubble_rates_are_the_published_ones(row):
+    p, m, f, b, w, message_s, *published = row
+    settings = [("1f1b", 1.0), ("zb-h1", 1.0), ("zb-2p", 1.0), ("zb-2p", 0.4)]
+    for (name, kept), rate in zip(settings, published, strict=True):
+        messages = schedule_messages.exposed_p2p_messages(
+            schedules.schedule_code(name), stages=p, micro_batches=m, overlapped=True
+        )
+        idle = closed_bubble(name, p, m, 1, (f, b, w), pending_weight_fraction=kept) + messages * message_s
+
+        assert float(idle / (m * (f + b + w) + idle)) == pytest.approx(rate, abs=0.002)
+
+
+def test_published_throughput_ratios_of_schedules():
+    # Same paper, Table 4, measured on A100s: samples per GPU and second of 14.6B and 28.3B,
+    # relative to 1F1B. Rank-to-rank sends of their 1F1B and 1F1B-I are not overlapped.
+    measured = {
+        (16, 48): {"1f1b": 1.40, "interleaved": 1.54, "zb-h1": 1.61, "zb-2p": 1.81},
+        (16, 128): {"1f1b": 1.64, "interleaved": 1.66, "zb-h1": 1.76, "zb-2p": 1.85},
+        (32, 96): {"1f1b": 0.76, "interleaved": 0.82, "zb-h1": 0.87, "zb-2p": 0.99},
+        (32, 256): {"1f1b": 0.88, "interleaved": 0.90, "zb-h1": 0.96, "zb-2p": 1.00},
+    }
+    profiled = {16: (11.347, 11.248, 8.132, 0.377, 3), 32: (10.419, 10.207, 7.715, 0.408, 2)}
+    for (p, m), rates in measured.items():
+        f, b, w, message_s, layers = profiled[p]
+        step_s = {}
+        for name in rates:
+            v = layers if name == "interleaved" else 1
+            messages = schedule_messages.exposed_p2p_messages(
+                schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v,
+                overlapped=name.startswith("zb"),
+            )  # fmt: skip
+            idle = closed_bubble(name, p, m, v, (f, b, w), pending_weight_fraction=0.43)
+            step_s[name] = m * (f + b + w) + idle + float(messages) * message_s
+        for name, rate in rates.items():
+            assert step_s["1f1b"] / step_s[name] == pytest.approx(rate / rates["1f1b"], rel=0.04)

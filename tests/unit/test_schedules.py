@@ -1,0 +1,219 @@
+"""Pipeline schedules: names, limits, arrays, what can run."""
+
+import numpy as np
+import pytest
+
+from costmodel.errors import LayoutError
+from costmodel.physics import schedule_messages, schedules
+from costmodel.physics.schedule_engine import simulate, task_orders
+
+CODES = np.arange(len(schedules.SCHEDULES))
+TIMES = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
+
+
+def code(name: str) -> int:
+    return schedules.schedule_code(name)
+
+
+def test_codes_are_positions_and_names_are_forgiving():
+    assert [code(name) for name in schedules.SCHEDULES] == CODES.tolist()
+    assert code(" ZB_H1 ") == code("zb-h1")
+
+
+def test_wrong_name_gets_the_nearest():
+    with pytest.raises(LayoutError, match=r"'interleave'.*did you mean 'interleaved'"):
+        schedules.schedule_code("interleave")
+    with pytest.raises(LayoutError, match="did you mean '1f1b'"):
+        task_orders("1f1", 4, 8)
+
+
+def test_one_stage_costs_nothing_and_holds_one_micro_batch():
+    layout = {"stages": 1, "micro_batches": 8, "virtual_stages": 1}
+
+    assert (schedules.bubble_time_s(CODES, **layout, **TIMES) == 0.0).all()
+    assert (schedules.in_flight(CODES, **layout) == 1.0).all()
+    assert (schedules.p2p_messages(CODES, stages=1) == 0.0).all()
+    for overlapped in (False, True):
+        assert (schedule_messages.exposed_p2p_messages(CODES, **layout, overlapped=overlapped) == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "fraction"),
+    [
+        # P = M = 4: the seed guide's figures, section 10. GPipe and 1F1B 3/7, interleaved (V = 2) 3/11.
+        ("gpipe", 3 / 7),
+        ("1f1b", 3 / 7),
+        ("interleaved", 3 / 11),
+        # ZB-H1 takes a third of 1F1B's bubble where F, B and W are equal (arXiv:2401.10241).
+        ("zb-h1", 1 / 5),
+    ],
+)
+def test_bubble_fraction_with_four_stages_and_micro_batches(name, fraction):
+    bubble = schedules.bubble_time_s(code(name), stages=4, micro_batches=4, virtual_stages=2, **TIMES)
+
+    assert float(bubble / (4 * 3.0 + bubble)) == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_naive_bubble_is_all_the_other_stages(p):
+    # Seed guide 10.1: (P - 1) / P, whatever the number of micro-batches run one after another.
+    for m in (1, 8):
+        bubble = schedules.bubble_time_s(code("naive"), stages=p, micro_batches=m, **TIMES)
+        assert float(bubble / (m * 3.0 + bubble)) == pytest.approx((p - 1) / p)
+
+
+def test_zero_bubble_schedules_have_none_where_the_parts_are_equal():
+    for name, v in (("zb-2p", 1), ("zb-v", 2)):
+        bubble = schedules.bubble_time_s(code(name), stages=8, micro_batches=32, virtual_stages=v, **TIMES)
+        assert float(bubble) == 0.0
+
+
+def test_a_synchronized_optimizer_takes_the_zero_bubble_away():
+    # arXiv:2401.10241, appendix E: with an all-reduce before the optimizer ZB-2p loses about 8 %.
+    times = {"forward_s": 11.347, "backward_input_s": 11.248, "backward_weight_s": 8.132}
+    free, joint = (
+        48 * 30.727
+        + float(
+            schedules.bubble_time_s(
+                code("zb-2p"),
+                stages=16,
+                micro_batches=48,
+                pending_weight_fraction=0.43,
+                synchronized=wait,
+                **times,
+            )
+        )
+        for wait in (False, True)
+    )
+
+    assert joint / free == pytest.approx(1.81 / 1.68, abs=0.04)
+
+
+def test_dualpipe_is_the_published_form_where_forward_and_backward_are_alike():
+    # DeepSeek-V3, Table 2: (PP/2 - 1)(F&B + B - 3W) with F&B = F + B and the full backward B.
+    bubble = schedules.bubble_time_s(
+        code("dualpipe"),
+        stages=16,
+        micro_batches=64,
+        forward_s=1.0,
+        backward_input_s=1.0,
+        backward_weight_s=0.8,
+    )
+
+    assert float(bubble) == pytest.approx(7 * ((1.0 + 1.8) + 1.8 - 3 * 0.8))
+
+
+def test_published_activation_memory():
+    held = schedules.in_flight(CODES, stages=16, micro_batches=64, virtual_stages=2)
+
+    by_name = dict(zip(schedules.SCHEDULES, held.tolist(), strict=True))
+    assert by_name["gpipe"] == 64
+    assert by_name["1f1b"] == by_name["zb-h1"] == by_name["zb-v"] == 16
+    # Megatron: 1 + (p - 1) / (p v) of 1F1B's (Korthikanti et al., arXiv:2205.05198, section 4.2.3).
+    assert by_name["interleaved"] == pytest.approx(16 * (1 + 15 / 32))
+    assert by_name["zb-2p"] == 31
+    assert by_name["dualpipe"] == 17
+    assert by_name["v-half"] == 9
+    assert by_name["v-min"] == 6
+
+
+def test_never_more_in_flight_than_there_are():
+    held = schedules.in_flight(
+        CODES[:, None], stages=16, micro_batches=np.array([1, 3, 40]), virtual_stages=2
+    )
+
+    assert (held <= np.array([1, 3, 40])).all()
+
+
+def test_arrays_give_what_scalars_give():
+    p, m = np.array([1, 2, 4, 8])[:, None], np.array([8, 16, 64])
+    names = CODES[:, None, None]
+    grid = {
+        "bubble": schedules.bubble_time_s(names, stages=p, micro_batches=m, virtual_stages=2, **TIMES),
+        "held": schedules.in_flight(names, stages=p, micro_batches=m, virtual_stages=2),
+        "messages": schedule_messages.exposed_p2p_messages(
+            names, stages=p, micro_batches=m, virtual_stages=2
+        ),
+        "valid": schedules.valid(names, p, m, 2),
+    }
+    for index in np.ndindex(len(CODES), 4, 3):
+        at = {"stages": int(p[index[1], 0]), "micro_batches": int(m[index[2]]), "virtual_stages": 2}
+        one = {
+            "bubble": schedules.bubble_time_s(index[0], **at, **TIMES),
+            "held": schedules.in_flight(index[0], **at),
+            "messages": schedule_messages.exposed_p2p_messages(index[0], **at),
+            "valid": schedules.valid(index[0], at["stages"], at["micro_batches"], 2),
+        }
+        for key, value in one.items():
+            assert value.ndim == 0
+            assert grid[key][index] == value
+
+
+def test_what_can_run():
+    def ok(name: str, p: int, m: int, v: int) -> bool:
+        return bool(schedules.valid(code(name), p, m, v))
+
+    assert ok("none", 1, 8, 1)
+    assert not ok("none", 2, 8, 1)
+    assert ok("interleaved", 4, 8, 3)
+    assert not ok("interleaved", 4, 10, 3)
+    assert not ok("interleaved", 4, 8, 1)
+    assert not ok("1f1b", 4, 8, 2)
+    assert ok("zb-v", 4, 8, 2)
+    assert not ok("zb-v", 4, 8, 3)
+    assert ok("dualpipe", 4, 8, 1)
+    assert not ok("dualpipe", 3, 8, 1)
+    assert not ok("dualpipe", 4, 6, 1)
+    assert not ok("dualpipe-v", 4, 7, 2)
+
+
+def test_only_dualpipe_holds_two_copies():
+    copies = dict(zip(schedules.SCHEDULES, schedules.weight_copies(CODES).tolist(), strict=True))
+
+    assert copies.pop("dualpipe") == 2
+    assert set(copies.values()) == {1.0}
+
+
+def test_messages_per_micro_batch():
+    sent = schedules.p2p_messages(CODES, stages=4, virtual_stages=3)
+
+    by_name = dict(zip(schedules.SCHEDULES, sent.tolist(), strict=True))
+    assert by_name["1f1b"] == 2
+    assert by_name["interleaved"] == 6
+    assert by_name["zb-v"] == 4
+
+
+def test_a_message_longer_than_a_chunk_is_paid_by_every_chunk():
+    price = {"stages": 4, "micro_batches": 8, "virtual_stages": 4, "forward_s": 4.0, "backward_s": 8.0,
+             "overlapped": True}  # fmt: skip
+    short = schedule_messages.exposed_p2p_time_s(code("interleaved"), message_s=1.0, **price)
+    long = schedule_messages.exposed_p2p_time_s(code("interleaved"), message_s=1.5, **price)
+
+    assert float(short) == 30.0
+    assert float(long) == 30.0 * 1.5 + 32 * 0.5
+
+
+def test_simulation_of_one_micro_batch_on_two_stages_by_hand():
+    timeline = simulate(
+        task_orders("1f1b", 2, 1), forward_s=[1.0, 2.0], backward_input_s=[1.0, 2.0],
+        backward_weight_s=[0.5, 1.0], message_s=0.25,
+    )  # fmt: skip
+
+    assert [(t.rank, t.kind, t.start_s, t.end_s) for t in timeline.tasks] == [
+        (0, "F", 0.0, 1.0),
+        (1, "F", 1.25, 3.25),
+        (1, "B", 3.25, 6.25),
+        (0, "B", 6.5, 8.0),
+    ]
+    assert timeline.makespan_s() == 8.0
+    assert timeline.busy_s().tolist() == [2.5, 5.0]
+    assert timeline.span_s().tolist() == [8.0, 5.0]
+
+
+def test_impossible_orders_say_why():
+    with pytest.raises(LayoutError, match="10 is not a multiple of 4 stages"):
+        task_orders("interleaved", 4, 10, 2)
+    with pytest.raises(LayoutError, match="got 3 stages and 8 micro-batches"):
+        task_orders("dualpipe", 3, 8)
+    with pytest.raises(LayoutError, match="needs at least 8 with 4 stages, got 7"):
+        task_orders("dualpipe-v", 4, 7)
