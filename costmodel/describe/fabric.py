@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from costmodel.physics.nccl import Fabric
+from costmodel.physics.fabric import Fabric
 from costmodel.units import BytesPerSecond, Seconds
 
 Basis = Literal["measured", "similar-link", "estimated"]
@@ -44,12 +44,17 @@ class FabricConstants(BaseModel):
     nvls_latency_s, nvls_pipeline_s, nvls_rate_factor, nvls_min_ranks : float
         In-switch reduction: fixed time, fill time, asymptotic rate over the link's reduction
         bandwidth, and the smallest group that the library uses it for.
+    nvls_tree_rate_factor, nvls_tree_pipeline_s : float
+        In-switch reduction in a tree across nodes: its rate over that in one node [-], and what
+        this link adds to the fill time. [s]
     all_to_all_latency_s, all_to_all_message_s, all_to_all_pipeline_s : float
         Fixed time of an all-to-all, time per peer across this link, fill time. [s]
     send_latency_s, send_pipeline_s : float
         Fixed time and fill time of a single send. [s]
     send_rate_factor : float
         Asymptotic rate of a single send over the link's achieved bandwidth. [-]
+    dispatch_rate_factor : float
+        Rate of token dispatch and combine kernels over the link's achieved bandwidth. [-]
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
@@ -72,12 +77,15 @@ class FabricConstants(BaseModel):
     nvls_pipeline_s: Seconds = Field(default=0.0, alias="nvls_pipeline")
     nvls_rate_factor: Factor = 1.0
     nvls_min_ranks: int = Field(default=5, ge=2)
+    nvls_tree_rate_factor: Factor = 1.0
+    nvls_tree_pipeline_s: Seconds = Field(default=0.0, alias="nvls_tree_pipeline")
     all_to_all_latency_s: Seconds = Field(default=0.0, alias="all_to_all_latency")
     all_to_all_message_s: Seconds = Field(default=0.0, alias="all_to_all_message")
     all_to_all_pipeline_s: Seconds = Field(default=0.0, alias="all_to_all_pipeline")
     send_latency_s: Seconds = Field(default=0.0, alias="send_latency")
     send_pipeline_s: Seconds = Field(default=0.0, alias="send_pipeline")
     send_rate_factor: Factor = 1.0
+    dispatch_rate_factor: Factor = 0.85
 
     @cached_property
     def constants(self) -> Fabric:

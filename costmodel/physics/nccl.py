@@ -24,103 +24,21 @@ References
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.errors import LayoutError, choices_hint
+from costmodel.physics.expert_dispatch import moe_exchange_time
+from costmodel.physics.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike, constants_of
 from costmodel.physics.mesh import Group
+
+__all__ = ["NCCL_ALGORITHMS", "PRIMITIVES", "Fabric", "GroupCost", "collective_time", "moe_exchange_time"]
 
 Array = NDArray[np.float64]
 
-NCCL_ALGORITHMS = ("none", "ll", "ring", "tree", "nvls", "nvls-tree", "direct")
-"""Names of the codes in `GroupCost.algorithm`."""
-
 _NONE, _LL, _RING, _TREE, _NVLS, _NVLS_TREE, _DIRECT = map(float, range(7))
-
-
-class Fabric(NamedTuple):
-    """Constants of the collective library on one link; see `costmodel.describe.fabric`."""
-
-    rate_factor: float = 1.0
-    copy_bandwidth_bytes_per_s: float = 0.0
-    pipeline_s: float = 0.0
-    pipeline_step_s: float = 0.0
-    simple_step_s: float = 0.0
-    ll_bandwidth_bytes_per_s: float = 0.0
-    tree_step_s: float = 0.0
-    tree_pipeline_s: float = 0.0
-    tree_rate_factor: float = 1.0
-    nvls_latency_s: float = 20e-6
-    nvls_pipeline_s: float = 0.0
-    nvls_rate_factor: float = 1.0
-    nvls_min_ranks: float = 5.0
-    all_to_all_latency_s: float = 0.0
-    all_to_all_message_s: float = 0.0
-    all_to_all_pipeline_s: float = 0.0
-    send_latency_s: float = 0.0
-    send_pipeline_s: float = 0.0
-    send_rate_factor: float = 1.0
-
-
-class HasConstants(Protocol):
-    """The fitted block of a link's profile."""
-
-    @property
-    def constants(self) -> Fabric:
-        """The numbers alone."""
-
-
-class TierLike(Protocol):
-    """One level of a cluster, as `costmodel.describe.cluster.Tier` describes it."""
-
-    @property
-    def achieved_bandwidth_bytes_per_s(self) -> float:
-        """What large messages of a GPU get, per direction."""
-
-    @property
-    def latency_s(self) -> float:
-        """Start-up of one ring step."""
-
-    @property
-    def base_latency_s(self) -> float:
-        """Fixed cost of a collective."""
-
-    @property
-    def reduction_bandwidth_bytes_per_s(self) -> float:
-        """What a GPU can send into an in-switch reduction, 0 if there is none."""
-
-    @property
-    def fabric(self) -> HasConstants | None:
-        """Fitted constants, if any."""
-
-
-class GroupCost(NamedTuple):
-    """Time of one collective, and what it sends.
-
-    Attributes
-    ----------
-    latency_s, transfer_s : Array
-        The part that does not depend on the size, and the rest. [s]
-    wire_bytes : Array
-        Bytes that each GPU sends by the ring's count (nccl-tests' bus bandwidth). [B]
-    tier : Array
-        Index of the outermost tier crossed, -1 in a group of one. [-]
-    algorithm : Array
-        Index into `NCCL_ALGORITHMS`. [-]
-    """
-
-    latency_s: Array
-    transfer_s: Array
-    wire_bytes: Array
-    tier: Array
-    algorithm: Array
-
-    @property
-    def time_s(self) -> Array:
-        """Both parts together, in seconds."""
-        return np.asarray(self.latency_s + self.transfer_s)
 
 
 class _Path(NamedTuple):
@@ -141,14 +59,10 @@ class _Path(NamedTuple):
     tree_s: Array  # and the levels outside
     tree_fill_s: Array
     tree_factor: Array
+    nvls_fill_s: Array  # of a tree of in-switch reductions
 
 
-def _constants(tier: TierLike) -> Fabric:
-    """Return the fitted constants of a tier, or those of a link that nobody measured."""
-    return _UNMEASURED if tier.fabric is None else tier.fabric.constants
-
-
-_UNMEASURED = Fabric()
+_NVLS_TREE_STEP_S = 20.9e-6  # NCCL's own constant for a network level of NVLS-tree [2]
 
 
 def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
@@ -159,7 +73,7 @@ def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
     path = _Path(
         ranks=n, inner=inner, tier=zero - 1.0, base_s=zero, hops_s=zero, slow_hops_s=zero, fill_s=zero,
         beta=zero, outer_beta=zero, copy_beta=zero, ll_beta=zero + np.inf, chain_s=zero, tree_s=zero,
-        tree_fill_s=zero, tree_factor=zero + 1.0,
+        tree_fill_s=zero, tree_factor=zero + 1.0, nvls_fill_s=zero,
     )  # fmt: skip
     below = np.ones_like(n)
     for t, (tier, members) in enumerate(zip(tiers, group.members, strict=True)):
@@ -167,7 +81,7 @@ def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
         crossed = inside > below
         if not crossed.any():
             continue
-        fabric = _constants(tier)
+        fabric = constants_of(tier)
         rate = tier.achieved_bandwidth_bytes_per_s * fabric.rate_factor / concurrent
         crossings = n / below - n / inside
         # Where the ring goes on to an outer tier, one subdomain in each domain leaves over that one.
@@ -194,6 +108,7 @@ def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
             tree_s=path.tree_s + tree_step_s * np.log2(inside / below) if t else path.tree_s,
             tree_fill_s=here(fabric.tree_pipeline_s, path.tree_fill_s),
             tree_factor=here(fabric.tree_rate_factor, path.tree_factor),
+            nvls_fill_s=here(fabric.nvls_tree_pipeline_s, path.nvls_fill_s),
         )
         below = inside
     return path
@@ -227,7 +142,7 @@ def _ring(size: Array, wire: Array, own: float, path: _Path, passes: float) -> l
 
 def _tree(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array) -> list[_Candidate]:
     """All-reduce by double tree across nodes, or by the innermost switch (and a tree of those)."""
-    first, fabric = tiers[0], _constants(tiers[0])
+    first, fabric = tiers[0], constants_of(tiers[0])
     outside = path.inner < path.ranks
     nodes = path.ranks / path.inner
     # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
@@ -242,12 +157,17 @@ def _tree(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array
     switch_rate = first.reduction_bandwidth_bytes_per_s * fabric.nvls_rate_factor
     usable = path.inner >= fabric.nvls_min_ranks
     if switch_rate > 0.0 and usable.any():
-        beta = np.maximum(concurrent * (1.0 + 1.0 / path.inner) / switch_rate, nic_beta)
-        latency = fabric.nvls_latency_s + np.where(outside, path.base_s + 2.0 * path.tree_s, 0.0)
+        across = np.where(outside, fabric.nvls_tree_rate_factor, 1.0)
+        beta = np.maximum(concurrent * (1.0 + 1.0 / path.inner) / (switch_rate * across), nic_beta)
+        levels = np.log2(nodes)
+        latency = fabric.nvls_latency_s + np.where(
+            outside, path.base_s + 2.0 * levels * _NVLS_TREE_STEP_S, 0.0
+        )
         latency = np.where(usable, latency, np.inf)
-        fill = np.where(outside, path.tree_fill_s, 0.0) + fabric.nvls_pipeline_s
         code = np.where(outside, _NVLS_TREE, _NVLS)
-        found.append(_Candidate(code, latency, _pipelined(fill, size * beta)))
+        found.append(
+            _Candidate(code, latency, _pipelined(fabric.nvls_pipeline_s + path.nvls_fill_s, size * beta))
+        )
     return found
 
 
@@ -261,7 +181,7 @@ def _all_to_all(
         crossed = np.asarray(members, dtype=np.float64) > below
         if not crossed.any():
             continue
-        fabric = _constants(tier)
+        fabric = constants_of(tier)
         away = (path.ranks - below) / path.ranks
         rate = tier.achieved_bandwidth_bytes_per_s * fabric.rate_factor
         beta = np.where(crossed, np.maximum(beta, away * concurrent / rate), beta)
@@ -281,7 +201,7 @@ def _send(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array
         here = path.tier == t
         if not here.any():
             continue
-        fabric = _constants(tier)
+        fabric = constants_of(tier)
         rate = tier.achieved_bandwidth_bytes_per_s * fabric.send_rate_factor
         latency = np.where(here, fabric.send_latency_s or tier.base_latency_s + tier.latency_s, latency)
         beta = np.where(here, concurrent / rate, beta)
