@@ -1,5 +1,7 @@
 """Closed forms of pipeline schedules against the step-by-step simulation of real task orders."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -119,7 +121,7 @@ def test_simulated_order_runs_each_task_once_after_its_input(name, p, m, v):
         ends[kind, task.rank, task.chunk, task.micro_batch] = task.end_s
     for rank in range(p):
         mine = sorted((t.start_s, t.end_s) for t in timeline.tasks if t.rank == rank)
-        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(mine))
 
     # The ways are written down here again, from the papers' figures, not taken from the engine.
     down = [(rank, 0) for rank in range(p)]
@@ -136,9 +138,10 @@ def test_simulated_order_runs_each_task_once_after_its_input(name, p, m, v):
         path = paths[i % len(paths)]
         forward, backward = [("F", *at, i) for at in path], [("I", *at, i) for at in reversed(path)]
         chain = forward + backward
-        for before, after in zip(chain, chain[1:], strict=False):
+        for before, after in pairwise(chain):
             wait = message_s if before[1] != after[1] else 0.0
             assert starts[after] >= ends[before] + wait - 1e-9
+    assert all(start >= ends["I", *key[1:]] - 1e-9 for key, start in starts.items() if key[0] == "W")
     assert sum(key[0] == "F" for key in starts) == m * sum(map(len, paths)) / len(paths)
     assert sum(key[0] == "I" for key in starts) == m * sum(map(len, paths)) / len(paths)
 
