@@ -1,10 +1,10 @@
 """Fit the kernel constants of every shipped accelerator and write them into its profile.
 
-    python -m costmodel.calibrate_kernels MATMUL.csv ATTENTION.csv [ATTENTION.csv …] [--write]
+    python -m costmodel.calibrate_kernels MATMUL.csv ATTENTION.csv [ATTENTION.csv …] [--write FOLDER]
 
 The tables' columns are those of ``tests/published/matmul_sample.csv`` and
 ``attention_h100_flash3_paper.csv``. Without ``--write`` the report is printed and nothing changes.
-Accelerators without rows of their own take constants from `costmodel.kernel_estimates`.
+Accelerators without rows of their own take constants from `costmodel.calibration.kernel_estimates`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.describe.hardware import list_profiles, load_accelerator
-from costmodel.kernel_blocks import (
+from costmodel.calibration.kernel_blocks import (
     attention_block,
     borrowed_attention,
     borrowed_matmul,
@@ -24,9 +23,9 @@ from costmodel.kernel_blocks import (
     memory_block,
     yaml_lines,
 )
-from costmodel.kernel_estimates import LIKENESS
-from costmodel.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
-from costmodel.kernel_measurements import AttentionRows, MatmulRows, read_attention, read_matmul
+from costmodel.calibration.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
+from costmodel.calibration.kernel_measurements import AttentionRows, MatmulRows, read_attention, read_matmul
+from costmodel.describe.hardware import list_profiles, load_accelerator
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
 MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
@@ -58,7 +57,9 @@ def fit_matmuls(rows: Mapping[tuple[str, str, str], MatmulRows], known_names: se
         known: dict[str, float] = {}
         dense = fits.get((name, "matmul", dtype))
         if op == "grouped_matmul" and dense is not None and dtype == "bf16":
-            free = ("num_sms", "peak_fraction", "memory_fraction", "fixed_per_group_s")
+            free: tuple[str, ...] = ("num_sms", "peak_fraction", "memory_fraction", "fixed_per_group_s")
+            if len(rows[key].m) >= 30:
+                free += ("epilogue_fraction", "ramp_k")
             known = {k: v for k, v in dense.constants._asdict().items() if k not in free}
         elif dtype != "bf16" and (name, "matmul", "bf16") in fits:
             known = {"fixed_s": fits[name, "matmul", "bf16"].constants.fixed_s}
@@ -83,7 +84,7 @@ def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], Mat
         constants = found.constants
         if (name, dtype) not in seen and not (op == "grouped_matmul" and rows[key].sustained.any()):
             generation = device(name).generation
-            siblings = {}
+            siblings: dict[str, list[float]] = {}
             for (other, _), loss in seen.items():
                 if device(other).generation == generation:
                     siblings.setdefault(other, []).append(loss)
@@ -103,7 +104,8 @@ def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: s
     """Fit every attention kernel with enough rows."""
     fits: AttentionFits = {}
     for (name, kernel), part in sorted(rows.items()):
-        if name in known_names and len(part.batch) >= MIN_POINTS:
+        timed = set(part.passes.tolist())
+        if name in known_names and len(part.batch) >= MIN_POINTS and (2.0 in timed or len(timed) > 1):
             both_only = bool((part.passes == 2.0).all())
             fits[name, kernel] = fit_attention(part, device(name), BACKWARD_RATIO if both_only else None)
     return fits
@@ -117,9 +119,9 @@ def kernels_block(name: str, matmuls: MatmulFits, attentions: AttentionFits) -> 
         if owner == name:
             block[op][dtype] = matmul_block(found)
     borrowed_matmul(block, this, matmuls)
-    for (owner, kernel), found in attentions.items():
+    for (owner, kernel), fitted in attentions.items():
         if owner == name:
-            block["attention"][kernel] = attention_block(found, this, attentions)
+            block["attention"][kernel] = attention_block(fitted, this, attentions)
     borrowed_attention(block, this, attentions)
     block["memory"] = memory_block(name)
     return block
@@ -145,16 +147,22 @@ def report(matmuls: MatmulFits, attentions: AttentionFits) -> str:
     for (name, op, dtype), found in matmuls.items():
         lines.append(f"{op:17} {name:18} {dtype:13} {found.points:6d}  {100 * found.held_out_error:5.1f} %")
     for (name, kernel), fitted in attentions.items():
-        lines.append(f"{'attention':17} {name:18} {kernel:13} {fitted.points:6d}  {100 * fitted.held_out_error:5.1f} %")
+        lines.append(
+            f"{'attention':17} {name:18} {kernel:13} {fitted.points:6d}  {100 * fitted.held_out_error:5.1f} %"
+        )
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, report, and with ``--write`` rewrite the profiles."""
-    parser = argparse.ArgumentParser(prog="costmodel.calibrate_kernels", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="costmodel.calibrate_kernels", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("matmul", type=Path, help="table of matrix products")
     parser.add_argument("attention", type=Path, nargs="+", help="tables of attention kernels")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="folder of accelerator profiles to rewrite")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="folder of accelerator profiles to rewrite"
+    )
     options = parser.parse_args(arguments)
     names = set(list_profiles("accelerator"))
     measured = names | {MI210.name}
@@ -162,10 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attentions = fit_attentions(read_attention(options.attention), measured)
     sys.stdout.write(report(matmuls, attentions) + "\n")
     if options.write:
-        for name in sorted(names & {path.stem for path in options.write.glob("*.yaml")} | set(LIKENESS)):
-            path = options.write / f"{name}.yaml"
-            if path.exists():
-                path.write_text(replace_block(path.read_text("utf-8"), kernels_block(name, matmuls, attentions)), "utf-8")
+        for path in sorted(options.write.glob("*.yaml")):
+            block = kernels_block(path.stem, matmuls, attentions)
+            path.write_text(replace_block(path.read_text("utf-8"), block), "utf-8")
     return 0
 
 

@@ -37,7 +37,7 @@ class Likeness(NamedTuple):
 LIKENESS: dict[str, Likeness] = {
     "a100-sxm-40gb": Likeness("a100-sxm-80gb", 1.0, 1.0, "same chip and power limit"),
     "a800-sxm-80gb": Likeness("a100-sxm-80gb", 1.0, 1.0, "same chip and power limit, only NVLink is cut"),
-    "a100-pcie-40gb": Likeness("a100-pcie-80gb", 1.0, (250 / 300) ** POWER_EXPONENT, "same chip, 250 W instead of 300 W"),
+    "a100-pcie-40gb": Likeness("a100-pcie-80gb", 1.0, (250 / 300) ** POWER_EXPONENT, "250 W, not 300 W"),
     "h800-sxm-80gb": Likeness("h100-sxm-80gb", 1.0, 1.0, "same chip and power limit, only NVLink is cut"),
     "h100-hbm2e-96gb-500w": Likeness(
         "h100-sxm-80gb", 1.0, (500 / 700) ** POWER_EXPONENT, "same chip, 500 W instead of 700 W"
@@ -51,9 +51,9 @@ LIKENESS: dict[str, Likeness] = {
         "same SMs at a seventh of the rate: memory and power do not limit (attention reaches 85 % of "
         "the peak, flash-attention issue #1310)",
     ),
-    "v100-sxm2-16gb": Likeness("a100-sxm-80gb", 0.9, 1.0, "no Volta measurements: the older library reaches less"),
-    "v100-sxm2-32gb": Likeness("a100-sxm-80gb", 0.9, 1.0, "no Volta measurements: the older library reaches less"),
-    "v100-sxm3-32gb": Likeness("a100-sxm-80gb", 0.9, 1.0, "no Volta measurements: the older library reaches less"),
+    "v100-sxm2-16gb": Likeness("a100-sxm-80gb", 0.9, 1.0, "no Volta rows: an older library reaches less"),
+    "v100-sxm2-32gb": Likeness("a100-sxm-80gb", 0.9, 1.0, "no Volta rows: an older library reaches less"),
+    "v100-sxm3-32gb": Likeness("a100-sxm-80gb", 0.9, 1.0, "no Volta rows: an older library reaches less"),
     "mi250x": Likeness("mi210", 1.0, 1.0, "one die of it is an MI210 with 110 instead of 104 units"),
     "mi300x": Likeness("mi210", 0.8, 1.0, "one published best shape: 668 of 1,307 TFLOP/s (ml-engineering)"),
 }  # fmt: skip
@@ -78,7 +78,7 @@ MEMORY: dict[str, tuple[float, str, str]] = {
 """Share of the HBM bandwidth by the start of the accelerator's name; the longest start counts."""
 
 MEMORY_FLOOR_S = 2.5e-6
-"""Fixed time of a memory-bound kernel: the floor of measured kernels is 2.1-2.9 us, aiconfigurator adds 3 us."""
+"""Fixed time of a memory-bound kernel: floors of measured products are 2.1-2.9 us, aiconfigurator adds 3."""
 
 FLASH1_RATE = 0.53
 """FlashAttention-1 over FlashAttention-2: 25-40 % of the A100's peak against 50-73 % (arXiv:2307.08691)."""

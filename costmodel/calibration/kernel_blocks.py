@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.kernel_estimates import (
+from costmodel.calibration.kernel_estimates import (
     AMD_ATTENTION,
     FLASH1_CAUSAL,
     FLASH1_RATE,
@@ -15,8 +15,8 @@ from costmodel.kernel_estimates import (
     Likeness,
     memory_share,
 )
-from costmodel.kernel_fits import AttentionFit, Device, MatmulFit
-from costmodel.kernel_measurements import count_sources
+from costmodel.calibration.kernel_fits import AttentionFit, Device, MatmulFit
+from costmodel.calibration.kernel_measurements import count_sources
 from costmodel.physics.roofline import AttentionPassConstants, MatmulConstants
 
 Block = dict[str, Any]
@@ -31,8 +31,8 @@ GROUPED_FIXED_S = 2e-6
 # Which measured accelerator lends dtypes and attention kernels that a relative has no rows of.
 BF16_PEAK = {"h100-sxm-80gb": 989.4e12, "a100-sxm-80gb": 312e12, "b200-sxm-180gb": 2250e12}
 DTYPE_LENDERS = {
-    "hopper": {"fp8": "h100-sxm-80gb", "fp8-block": "h100-sxm-80gb"},
-    "blackwell": {"fp8": "b300", "nvfp4": "b200-sxm-180gb"},
+    "hopper": {"bf16": "h100-sxm-80gb", "fp8": "h100-sxm-80gb", "fp8-block": "h100-sxm-80gb"},
+    "blackwell": {"bf16": "b200-sxm-180gb", "fp8": "b300", "nvfp4": "b200-sxm-180gb"},
 }
 GROUPED_LENDERS = {"ampere": "a100-pcie-80gb", "blackwell": "b200-sxm-180gb"}
 KERNELS = ("flash1", "flash2", "flash3", "cudnn")
@@ -78,7 +78,9 @@ def _constants(c: MatmulConstants, scale: float = 1.0, sustained: float = 1.0) -
 
 def without_host(found: MatmulFit) -> MatmulFit:
     """Replace a fixed time that is a host's launch path, where single calls were timed, by a kernel's."""
-    return found._replace(constants=found.constants._replace(fixed_s=min(found.constants.fixed_s, KERNEL_FLOOR_S)))
+    return found._replace(
+        constants=found.constants._replace(fixed_s=min(found.constants.fixed_s, KERNEL_FLOOR_S))
+    )
 
 
 def matmul_block(found: MatmulFit) -> Block:
@@ -94,7 +96,9 @@ def matmul_block(found: MatmulFit) -> Block:
 
 def _estimated(found: MatmulFit, why: str, basis: str, like: Likeness) -> Block:
     """Write another accelerator's fit, changed as `like` says."""
-    return {"basis": basis, "source": why} | _constants(without_host(found).constants, like.rate, like.sustained)
+    return {"basis": basis, "source": why} | _constants(
+        without_host(found).constants, like.rate, like.sustained
+    )
 
 
 def borrowed_matmul(block: Block, this: Device, fits: MatmulFits) -> None:
@@ -107,11 +111,15 @@ def borrowed_matmul(block: Block, this: Device, fits: MatmulFits) -> None:
     for dtype, lender in DTYPE_LENDERS.get(this.generation, {}).items():
         if dtype not in block["matmul"]:
             why = f"{lender}: the nearest of its generation with measurements"
-            block["matmul"][dtype] = _estimated(fits[lender, "matmul", dtype], why, "generation-average", like)
+            block["matmul"][dtype] = _estimated(
+                fits[lender, "matmul", dtype], why, "generation-average", like
+            )
     for dtype, dense in block["matmul"].items():
         if dtype in block["grouped_matmul"]:
             continue
-        own = next((f for (n, op, t), f in fits.items() if (n, op, t) == (like.base, "grouped_matmul", dtype)), None)
+        own = next(
+            (f for (n, op, t), f in fits.items() if (n, op, t) == (like.base, "grouped_matmul", dtype)), None
+        )
         per_group = GROUPED_FIXED_S
         lender = GROUPED_LENDERS.get(this.generation, "")
         if (lender, "grouped_matmul", "bf16") in fits:
@@ -120,7 +128,9 @@ def borrowed_matmul(block: Block, this: Device, fits: MatmulFits) -> None:
             why = f"{like.base}, fitted ({like.reason})"
             block["grouped_matmul"][dtype] = _estimated(own, why, "estimated", like)
         else:
-            kept = {k: v for k, v in dense.items() if k not in ("points", "held_out_error", "basis", "source")}
+            kept = {
+                k: v for k, v in dense.items() if k not in ("points", "held_out_error", "basis", "source")
+            }
             head = {"basis": "estimated", "source": f"as the {dtype} product, with a fixed time a group"}
             block["grouped_matmul"][dtype] = head | kept | {"fixed_per_group": seconds(per_group)}
 
@@ -152,7 +162,9 @@ def attention_block(found: AttentionFit, this: Device, fits: AttentionFits) -> B
     Where every row was causal, the share without a mask is the fitted one over the causal factor
     of the kernel on its nearest relative, and head dimension 64 follows that relative's ratio.
     """
-    relative = fits.get(("a100-sxm-80gb", "flash2") if this.generation == "ampere" else ("h100-sxm-80gb", "cudnn"))
+    relative = fits.get(
+        ("a100-sxm-80gb", "flash2") if this.generation == "ampere" else ("h100-sxm-80gb", "cudnn")
+    )
     head = {
         "basis": "measured",
         "source": count_sources(found.sources),
@@ -212,7 +224,9 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
         older = Device("h100-sxm-80gb", "hopper", 132.0, {}, 0.0)
         rate = BF16_PEAK["h100-sxm-80gb"] / peak * this.num_sms / older.num_sms
         why = "h100-sxm-80gb: the kernel uses no instruction newer than Ampere's, so its rate goes by SMs"
-        attention["flash2"] = _scaled(attention_block(fits["h100-sxm-80gb", "flash2"], older, fits), rate, why)
+        attention["flash2"] = _scaled(
+            attention_block(fits["h100-sxm-80gb", "flash2"], older, fits), rate, why
+        )
         why = "cudnn of this accelerator: FlashAttention-3 is for Hopper, frameworks run cuDNN here"
         attention["flash3"] = _scaled(attention["cudnn"], 1.0, why)
     elif this.generation in ("ampere", "volta"):
@@ -220,7 +234,9 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
             base = LIKENESS[this.name].base
             attention["flash2"] = _scaled(lend(base, "flash2"), LIKENESS[this.name].rate, f"{base}, fitted")
         for kernel in ("flash3", "cudnn"):
-            attention[kernel] = _scaled(attention["flash2"], 1.0, "flash2: no newer kernel for this generation")
+            attention[kernel] = _scaled(
+                attention["flash2"], 1.0, "flash2: no newer kernel for this generation"
+            )
     else:
         like_a100 = lend("a100-sxm-80gb", "flash2")
         why = "no measured table was found; the shape follows the A100's kernel"
@@ -228,7 +244,7 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
             scale = share / like_a100[name]["peak_fractions"][128]
             like_a100[name] = _scaled({name: like_a100[name]}, scale, why)[name]
         attention |= {kernel: _scaled(like_a100, 1.0, why) for kernel in ("flash2", "flash3", "cudnn")}
-    why = "flash2 of this accelerator times 0.53 (T. Dao, arXiv:2307.08691: 25-40 % of an A100's peak against 50-73 %)"
+    why = "flash2 times 0.53 (T. Dao, arXiv:2307.08691: 25-40 % of an A100's peak against 50-73 %)"
     attention["flash1"] = _scaled(attention["flash2"], FLASH1_RATE, why, FLASH1_CAUSAL)
     block["attention"] = {kernel: attention[kernel] for kernel in KERNELS}
 

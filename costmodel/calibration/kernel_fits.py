@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.calibration.fitting import Bound, Parameters, fit, thirds
+from costmodel.calibration.kernel_measurements import INPUT_BYTES, AttentionRows, MatmulRows
 from costmodel.describe.kernels import PEAK_KEY
-from costmodel.fitting import Bound, Parameters, fit, thirds
-from costmodel.kernel_measurements import INPUT_BYTES, AttentionRows, MatmulRows
 from costmodel.physics.roofline import (
     AttentionConstants,
     AttentionPassConstants,
@@ -84,7 +84,9 @@ def matmul_bounds(rows: MatmulRows, generation: str) -> dict[str, Bound]:
     return bounds
 
 
-def matmul_predictor(rows: MatmulRows, device: Device, dtype: str, known: Parameters) -> Callable[[Parameters], Array]:
+def matmul_predictor(
+    rows: MatmulRows, device: Device, dtype: str, known: Parameters
+) -> Callable[[Parameters], Array]:
     """Return the function of the free constants that prices `rows`; the rest are `known`."""
 
     def predict(parameters: Parameters) -> Array:
@@ -185,7 +187,10 @@ def pass_constants(
 
 
 def predict_attention(
-    rows: AttentionRows, device: Device, constants: AttentionConstants, host_s: tuple[float, float] = (0.0, 0.0)
+    rows: AttentionRows,
+    device: Device,
+    constants: AttentionConstants,
+    host_s: tuple[float, float] = (0.0, 0.0),
 ) -> Array:
     """Price measured attention kernels, with a host cost a pass where the host was timed too."""
     time_s = np.zeros(len(rows.batch))
@@ -221,7 +226,9 @@ def fit_attention(rows: AttentionRows, device: Device, backward_ratio: float | N
         if backward_ratio is None:
             return AttentionConstants(forward, pass_constants(parameters, "backward", device.num_sms, 128.0))
         ratio = backward_ratio
-        return AttentionConstants(forward, pass_constants(parameters, "forward", device.num_sms, 128.0, ratio))
+        return AttentionConstants(
+            forward, pass_constants(parameters, "forward", device.num_sms, 128.0, ratio)
+        )
 
     def price(part: AttentionRows, parameters: Parameters, tile_rows: float) -> Array:
         host_s = (parameters.get("forward.host_s", 0.0), parameters.get("backward.host_s", 0.0))

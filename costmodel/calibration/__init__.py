@@ -1,0 +1,1 @@
+"""Constants from published micro-benchmarks: rows read, fits, and the blocks written to profiles."""

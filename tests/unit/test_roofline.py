@@ -1,0 +1,176 @@
+"""Kernel times: limits, monotone behaviour, and arrays that price as their elements do."""
+
+import numpy as np
+import pytest
+
+from costmodel.physics.roofline import (
+    AttentionConstants,
+    AttentionPassConstants,
+    MatmulConstants,
+    MemoryConstants,
+    attention_time_s,
+    matmul_time_s,
+    memory_time_s,
+)
+from costmodel.physics.score_attention import score_matrix_attention_time_s, score_traffic
+
+PEAK, BANDWIDTH = 1e15, 3e12
+FULL = MatmulConstants(
+    num_sms=132, fixed_s=2e-6, peak_fraction=0.8, memory_fraction=0.9, tile_m=128, tile_n=256,
+    wave_fraction=0.3, split_k=3000, small_tile_fraction=0.7, epilogue_fraction=0.3, ramp_k=100, sustained_loss=0.15,
+    sustained_flops=1e11, cast_bytes_per_element=5, cast_fixed_s=4e-6, fixed_per_group_s=1e-6,
+)  # fmt: skip
+IDEAL = MatmulConstants(num_sms=100, fixed_s=0.0, peak_fraction=1.0, memory_fraction=1.0)
+ONE_PASS = AttentionPassConstants(
+    num_sms=132, fixed_s=3e-6, memory_fraction=0.8, head_dims=(64.0, 128.0), peak_fractions=(0.5, 0.7),
+    causal_fraction=0.9, ramp_seq=100.0, tile_rows=128.0, wave_fraction=0.5, side_bytes_per_element=8.0,
+)  # fmt: skip
+ATTENTION = AttentionConstants(ONE_PASS, ONE_PASS)
+DEVICE = {"peak_flops_per_s": PEAK, "memory_bandwidth_bytes_per_s": BANDWIDTH}
+
+
+def matmul(m, n, k, constants=FULL, **options):
+    return matmul_time_s(m, n, k, constants=constants, **DEVICE, **options)
+
+
+def attention(batch=2, seq=2048, heads=16, *, causal=True, backward=False, constants=ATTENTION, **options):
+    return attention_time_s(
+        batch, seq, seq, heads, kv_heads=heads, qk_head_dim=128, v_head_dim=128, causal=causal,
+        backward=backward, constants=constants, **DEVICE, **options,
+    )  # fmt: skip
+
+
+def test_large_ideal_product_runs_at_the_peak():
+    n = 128 * 1000.0
+    assert matmul(n, n, n, IDEAL) == pytest.approx(2 * n**3 / PEAK, rel=1e-4)
+
+
+def test_thin_ideal_product_runs_at_the_bandwidth():
+    k = n = 65536.0
+    moved = 2 * (k * n + k + n)
+    assert matmul(1, n, k, IDEAL._replace(tile_m=1.0)) == pytest.approx(moved / BANDWIDTH, rel=1e-3)
+
+
+def test_an_empty_kernel_costs_its_fixed_time():
+    assert matmul(0, 0, 1, FULL) == pytest.approx(FULL.fixed_s + FULL.fixed_per_group_s)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_more_work_is_never_faster(axis):
+    sizes = np.arange(64, 8192, 61.0)
+    shape = [1024.0, 2048.0, 4096.0]
+    for fixed in (shape, [128.0, 512.0, 512.0]):
+        dims = [sizes if i == axis else np.asarray(fixed[i]) for i in range(3)]
+        # Splitting the depth may fill the last wave, so the depth is checked without it.
+        constants = FULL._replace(split_k=0.0) if axis == 2 else FULL
+        assert (np.diff(matmul(*dims, constants)) >= -1e-15).all()
+
+
+def test_arrays_price_as_their_elements_do():
+    m, n, groups = np.array([128.0, 1000, 8192])[:, None], np.array([512.0, 4096, 14336]), 3.0
+    grid = matmul(m, n, 2048, groups=groups, accumulate=True, cast=True)
+    alone = [[matmul(a, b, 2048, groups=groups, accumulate=True, cast=True) for b in n] for a in m[:, 0]]
+    np.testing.assert_allclose(grid, alone, rtol=1e-13)
+
+
+def test_options_only_add_time():
+    base = matmul(4096, 4096, 4096)
+    assert matmul(4096, 4096, 4096, accumulate=True, output_bytes=4) > base
+    assert matmul(4096, 4096, 4096, cast=True) == pytest.approx(
+        base + 4e-6 + 5 * 4096**2 / (0.9 * BANDWIDTH), rel=1e-9
+    )
+    assert matmul(4096, 4096, 4096, sustained=False) < base
+    assert matmul(4096, 4096, 4096, FULL._replace(small_tile_fraction=0.0)) >= base
+
+
+def test_sustained_loss_reaches_its_limit_only_in_large_kernels():
+    ratio = matmul(16384, 16384, 16384) / matmul(16384, 16384, 16384, sustained=False)
+    assert ratio == pytest.approx(1 / (1 - 0.15), rel=0.02)
+    small = matmul(512, 512, 512) / matmul(512, 512, 512, sustained=False)
+    assert small < 1.01
+
+
+def test_a_last_wave_costs_what_is_lost_of_it():
+    constants = IDEAL._replace(wave_fraction=1.0, tile_m=128.0, tile_n=128.0)
+    full, one_more = (
+        matmul_time_s(
+            128 * tiles,
+            128,
+            65536,
+            constants=constants,
+            peak_flops_per_s=PEAK,
+            memory_bandwidth_bytes_per_s=1e15,
+        )
+        for tiles in (100, 101)
+    )
+    assert one_more / full == pytest.approx(2.0, rel=0.02)
+
+
+def test_groups_of_nothing_and_of_one():
+    assert matmul(1024, 1024, 1024, groups=1) == matmul(1024, 1024, 1024)
+    assert matmul(1024, 1024, 1024, groups=64) > 32 * matmul(1024, 1024, 1024)
+
+
+def test_attention_scales_with_the_square_of_a_long_sequence():
+    one_pass = ONE_PASS._replace(side_bytes_per_element=0.0, fixed_s=0.0)
+    constants = AttentionConstants(one_pass, one_pass)
+    ratio = attention(seq=65536, constants=constants) / attention(seq=32768, constants=constants)
+    assert ratio == pytest.approx(4.0, rel=0.02)
+
+
+def test_long_causal_attention_takes_half_and_its_penalty():
+    ratio = attention(seq=65536, causal=True) / attention(seq=65536, causal=False)
+    assert ratio == pytest.approx(0.5 / 0.9, rel=0.02)
+
+
+def test_backward_of_equal_constants_does_five_matmuls_for_two():
+    one_pass = ONE_PASS._replace(side_bytes_per_element=0.0, ramp_seq=0.0)
+    constants = AttentionConstants(one_pass, one_pass)
+    ratio = attention(seq=65536, backward=True, constants=constants) / attention(
+        seq=65536, constants=constants
+    )
+    assert ratio == pytest.approx(2.5, rel=0.01)
+
+
+def test_a_window_saves_what_it_leaves_out():
+    full, windowed = attention(seq=32768), attention(seq=32768, keys_per_query=1024.0)
+    assert 0.05 < windowed / full < 0.12
+
+
+def test_few_heads_leave_sms_idle():
+    one, sixteen = attention(batch=1, heads=1), attention(batch=1, heads=16)
+    assert one > sixteen / 16 * 3
+
+
+def test_attention_arrays_price_as_their_elements_do():
+    seqs, heads = np.array([512.0, 4096, 32768])[:, None], np.array([2.0, 8, 64])
+    grid = attention(seq=seqs, heads=heads, backward=True)
+    alone = [[attention(seq=s, heads=h, backward=True) for h in heads] for s in seqs[:, 0]]
+    np.testing.assert_allclose(grid, alone, rtol=1e-13)
+
+
+def test_no_heads_cost_no_more_than_the_fixed_time():
+    assert attention(heads=0.0) == pytest.approx(ONE_PASS.fixed_s)
+
+
+def test_memory_bound_kernels_pay_bytes_and_a_floor_each():
+    constants = MemoryConstants(bandwidth_fraction=0.5, fixed_s=2e-6)
+    time_s = memory_time_s(3e9, constants=constants, memory_bandwidth_bytes_per_s=BANDWIDTH, kernels=3)
+    assert time_s == pytest.approx(3e9 / (0.5 * BANDWIDTH) + 6e-6)
+
+
+def test_score_traffic_counts_every_pass_over_the_scores():
+    plain = score_traffic(fused_softmax=True, masked=True, dropout=False)
+    assert (plain.forward_bytes, plain.backward_bytes) == (4.0, 6.0)
+    chain = score_traffic(fused_softmax=False, masked=True, dropout=True)
+    assert (chain.forward_bytes, chain.backward_bytes, chain.forward_kernels) == (13.0, 15.0, 3.0)
+
+
+def test_score_matrix_attention_is_slower_than_a_fused_kernel():
+    options = {"qk_head_dim": 128, "v_head_dim": 128, "matmul": FULL, "memory": MemoryConstants(0.8, 2e-6)}
+    traffic = score_traffic(fused_softmax=True, masked=True, dropout=True)
+    for backward in (False, True):
+        unfused = score_matrix_attention_time_s(
+            2, 4096, 4096, 16, backward=backward, traffic=traffic, **options, **DEVICE
+        )
+        assert unfused > 2 * attention(seq=4096, backward=backward)
