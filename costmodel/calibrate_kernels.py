@@ -81,7 +81,7 @@ def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], Mat
     shared: MatmulFits = {}
     for key, found in fits.items():
         name, op, dtype = key
-        constants = found.constants
+        constants, told = found.constants, ""
         if (name, dtype) not in seen and not (op == "grouped_matmul" and rows[key].sustained.any()):
             generation = device(name).generation
             siblings: dict[str, list[float]] = {}
@@ -90,13 +90,14 @@ def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], Mat
                     siblings.setdefault(other, []).append(loss)
             own = siblings.get(name)
             if own and generation != "blackwell":
-                loss = sum(own) / len(own)
+                loss, told = sum(own) / len(own), "its other dtypes"
             elif siblings:
                 loss = sum(sum(v) / len(v) for v in siblings.values()) / len(siblings)
+                told = "mean of " + " and ".join(sorted(siblings))
             else:
-                loss = 0.0
+                loss, told = 0.0, "none known"
             constants = constants._replace(sustained_loss=loss)
-        shared[key] = found._replace(constants=constants)
+        shared[key] = found._replace(constants=constants, power_limit=told)
     return shared
 
 

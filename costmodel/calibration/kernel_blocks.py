@@ -85,9 +85,10 @@ def without_host(found: MatmulFit) -> MatmulFit:
 
 def matmul_block(found: MatmulFit) -> Block:
     """Write a fit of this accelerator's own rows."""
+    source = count_sources(found.sources)
     head = {
         "basis": "measured",
-        "source": count_sources(found.sources),
+        "source": f"{source}; power limit: {found.power_limit}" if found.power_limit else source,
         "points": found.points,
         "held_out_error": round(found.held_out_error, 3),
     }

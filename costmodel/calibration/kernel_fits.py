@@ -46,6 +46,8 @@ class MatmulFit(NamedTuple):
     points: int
     held_out_error: float
     sources: tuple[str, ...]
+    power_limit: str = ""
+    """Where `sustained_loss` comes from, if not from these rows."""
 
 
 class AttentionFit(NamedTuple):
