@@ -18,7 +18,8 @@ PEAK, BANDWIDTH = 1e15, 3e12
 FULL = MatmulConstants(
     num_sms=132, fixed_s=2e-6, peak_fraction=0.8, memory_fraction=0.9, tile_m=128, tile_n=256,
     wave_fraction=0.3, split_k=3000, small_tile_fraction=0.7, epilogue_fraction=0.3, ramp_k=100,
-    sustained_loss=0.15, sustained_flops=1e11, cast_bytes_per_element=5, cast_fixed_s=4e-6, fixed_per_group_s=1e-6,
+    sustained_loss=0.15, sustained_flops=1e11, cast_bytes_per_element=5,
+    cast_fixed_s=4e-6, fixed_per_group_s=1e-6,
 )  # fmt: skip
 IDEAL = MatmulConstants(num_sms=100, fixed_s=0.0, peak_fraction=1.0, memory_fraction=1.0)
 ONE_PASS = AttentionPassConstants(
