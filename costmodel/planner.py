@@ -153,7 +153,7 @@ def _block_lines(situation: Situation, block: Block) -> list[TimeLine]:
     ]
     return [
         *compute.time_lines(situation, block),
-        compute.host_line(situation, block, exposed_sum(communication)),
+        *compute.host_lines(situation, block, communication),
         *communication,
     ]
 

@@ -157,27 +157,41 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
     return lines
 
 
-def host_line(situation: Situation, block: Block, communication_s: Array) -> TimeLine:
+# What the host issues besides kernels, in launches: a collective (Python wrapper, stream events,
+# handle), and saving and restoring the random state around a recomputed layer.
+_LAUNCHES_PER_COLLECTIVE = 4.0
+_LAUNCHES_PER_CHECKPOINT = 20.0
+
+
+def host_lines(situation: Situation, block: Block, communication: list[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
 
-    The passes over a block take the longer of GPU time and kernels x launch time; the excess is
-    a line of its own. The backward pass is issued by autograd's C++ engine at half the cost.
-    CUDA graphs take the host out of the way.
+    Each pass over a block takes the longer of GPU time and launches x launch time; the excess is
+    a line of its own. CUDA graphs take the host out of the way.
     """
     recipe, times = situation.recipe, block.times
-    launch = 0.0 if recipe.cuda_graphs else recipe.launch_s
-    operators = [(item.operator, item.recompute_share) for item in times.by_operator.values()]
-    forward_kernels = sum(op.kernels_forward for op, _ in operators)
-    backward_kernels = sum(op.kernels_backward for op, _ in operators)
-    again = np.asarray(sum((op.kernels_forward * share for op, share in operators), start=np.asarray(0.0)))
-    kernels = np.asarray(forward_kernels + again + 0.5 * backward_kernels)
-    gpu = times.forward_s + times.backward_s + times.recompute_s + communication_s
-    return time_line(
-        f"compute.{block.label}{block.role}.host_launch", axis="compute", toll="overhead", phase="backward", count=1.0,
-        each_s=np.maximum(kernels * launch - gpu, 0.0), formula="max(kernels * launch_s - gpu_s, 0)",
-        terms={"kernels": kernels, "launch_s": np.asarray(launch), "gpu_s": gpu},
-        source="host-bound blocks: the GPU waits for the kernels that the framework issues",
-    )  # fmt: skip
+    launch = np.asarray(0.0 if recipe.cuda_graphs else recipe.launch_s)
+    forward = np.asarray(sum(item.operator.kernels_forward for item in times.by_operator.values()))
+    backward: Array = np.asarray(sum(item.operator.kernels_backward for item in times.by_operator.values()))
+    for item in times.by_operator.values():
+        backward = backward + item.operator.kernels_forward * item.recompute_share
+    if block.role == "layer":
+        backward = backward + _LAUNCHES_PER_CHECKPOINT * (situation.layout.recompute > 0)
+    gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
+    for line in communication:
+        issued = _LAUNCHES_PER_COLLECTIVE * (line.each_s > 0)
+        if line.phase == "forward":
+            forward, gpu_forward = forward + issued, gpu_forward + line.exposed_each_s
+        else:
+            backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
+    return [
+        time_line(f"compute.{block.label}{block.role}.host.{phase}", axis="compute", toll="overhead", phase=phase,
+                  count=1.0, each_s=np.maximum(launches * launch - gpu, 0.0),
+                  formula="max(launches * launch_s - gpu_s, 0)",
+                  terms={"launches": launches, "launch_s": launch, "gpu_s": gpu},
+                  source="host-bound blocks: the GPU waits for the kernels that the framework issues")
+        for phase, launches, gpu in (("forward", forward, gpu_forward), ("backward", backward, gpu_backward))
+    ]  # fmt: skip
 
 
 def _kept_by_part(times: LayerTimes) -> dict[str, Array]:

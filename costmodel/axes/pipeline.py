@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from costmodel.axes.situation import Situation, communication_line
 from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.physics import schedules
+from costmodel.physics.nccl import collective_time
+from costmodel.physics.schedule_messages import exposed_p2p_messages
 
 Array = NDArray[np.float64]
 
@@ -58,22 +60,28 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
         layout.schedule, stages=layout.pp, micro_batches=m, virtual_stages=layout.vp, forward_s=stage.forward_s,
         backward_input_s=stage.backward_input_s, backward_weight_s=stage.backward_weight_s,
         sum_forward_s=stage.sum_forward_s, sum_backward_s=stage.sum_backward_s,
+        pending_weight_fraction=pending_weight_fraction(situation),
     )  # fmt: skip
-    messages = schedules.p2p_messages(layout.schedule, stages=layout.pp, virtual_stages=layout.vp)
-    chunks = np.maximum(messages / 2.0, 1.0)
-    # A transfer runs behind the chunk that the rank computes meanwhile.
-    window = np.where(situation.recipe.pp_overlap, stage.forward_s / chunks, 0.0)
+    messages = schedules.p2p_messages(layout.schedule, stages=layout.pp, virtual_stages=layout.vp) * m
+    exposed = exposed_p2p_messages(
+        layout.schedule, stages=layout.pp, micro_batches=m, virtual_stages=layout.vp,
+        overlapped=situation.recipe.pp_overlap,
+    )  # fmt: skip
+    cost = collective_time("send_recv", _message_bytes(situation), situation.mesh.pp, situation.cluster.tiers)
+    message_s = np.asarray(cost.latency_s + cost.transfer_s)
+    # The critical path waits for some messages whole; how many is a property of the schedule.
+    share = exposed / np.maximum(messages, 1.0)
     lines = [
         time_line("pp.bubble", axis="pp", toll="bubble", phase="step", count=1.0, each_s=bubble, formula="bubble_s",
                   terms={"bubble_s": bubble, "stages": layout.pp, "micro_batches": m, "virtual_stages": layout.vp,
                          "forward_s": stage.forward_s, "backward_s": stage.backward_s},
                   source="closed form of the schedule, checked against its simulation: physics/schedules.py"),
-        communication_line(situation, "pp.send_recv", axis="pp", phase="forward", primitive="send_recv",
-                           size_bytes=_message_bytes(situation), group=situation.mesh.pp, window_s=window,
-                           count=messages * m),
-        communication_line(situation, "pp.send_recv.fill", axis="pp", phase="forward", primitive="send_recv",
-                           size_bytes=_message_bytes(situation), group=situation.mesh.pp,
-                           count=2.0 * np.maximum(layout.pp - 1.0, 0.0)),
+        time_line("pp.send_recv", axis="pp", toll="communication", phase="step", count=messages, each_s=message_s,
+                  exposed_each_s=message_s * share, bytes_each=cost.wire_bytes, tier=cost.tier,
+                  formula="(latency_s + transfer_s) * exposed_messages / messages",
+                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s, "exposed_messages": exposed,
+                         "messages": np.maximum(messages, 1.0)},
+                  source="messages on the critical path of the schedule: physics/schedule_messages.py"),
     ]  # fmt: skip
     if situation.model.tied_embeddings:
         model = situation.model
@@ -85,6 +93,19 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
                                primitive="all_reduce", size_bytes=table, group=ends)
         )  # fmt: skip
     return lines
+
+
+def pending_weight_fraction(situation: Situation) -> Array:
+    """Share of a layer's activations that a postponed weight gradient still needs. [-]
+
+    Zero-bubble schedules free the rest (scores and masks of unfused attention) with the input
+    gradient: 32 of 34 + 5 a s / h bytes per token and hidden (Qi et al., arXiv:2401.10241, table 1).
+    """
+    model = situation.model
+    scores = 0.0
+    if situation.recipe.attention_kernel in ("unfused", "fused-softmax"):
+        scores = 5.0 * model.num_heads / model.hidden_size
+    return np.asarray(32.0 / (34.0 + scores * situation.seq_len))
 
 
 def in_flight(situation: Situation) -> Array:

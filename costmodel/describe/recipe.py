@@ -100,7 +100,7 @@ class Recipe(BaseModel):
     """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
 
-    launch_s: float = Field(default=6e-6, ge=0, lt=1e-3)
+    launch_s: float = Field(default=20e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
     cuda_graphs: bool = False
     """Kernels are replayed from a graph: the host is out of the way."""

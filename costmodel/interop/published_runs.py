@@ -197,7 +197,7 @@ def _switches(row: Row) -> dict[str, Any]:
         switches |= {"grad_accum_dtype": "fp32", "autograd_grad_bytes": 2.0}
     if row.get("dp_overlap") == "false":
         switches["dp_overlap"] = "none"
-    if "every overlap" in (row.get("notes") or "").lower():
+    if "all overlap paths off" in (row.get("notes") or "").lower():
         switches["tp_overlap"] = "none"
     if row.get("tp_overlap") == "true" and row["framework"] in ("nemo", "megatron-bridge", "megatron-lm"):
         switches["tp_overlap"] = "pipelined"
