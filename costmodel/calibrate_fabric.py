@@ -54,7 +54,7 @@ LARGE_BYTES = 64e6
 START: Mapping[str, float] = {
     "base_latency_s": 12e-6, "latency_s": 5e-6, "rate_factor": 1.0, "pipeline_s": 3e-6,
     "pipeline_step_s": 0.1e-6, "copy_bandwidth_bytes_per_s": 1000e9, "nvls_latency_s": 18e-6,
-    "nvls_pipeline_s": 5e-6, "nvls_rate_factor": 1.0, "all_to_all_latency_s": 8e-6,
+    "nvls_pipeline_s": 0.7e-6, "nvls_rate_factor": 1.0, "all_to_all_latency_s": 8e-6,
     "all_to_all_pipeline_s": 3e-6, "send_latency_s": 10e-6, "send_pipeline_s": 1e-6,
     "send_rate_factor": 1.0, "simple_step_s": 3.4e-6, "ll_bandwidth_bytes_per_s": 25e9,
     "tree_step_s": 6e-6, "tree_pipeline_s": 40e-6, "tree_rate_factor": 0.97,
@@ -149,15 +149,13 @@ def curve_runs() -> list[Run]:
     """Sample the published curves at a size per factor of four."""
     runs = []
     for name, inner, network, ranks, base_us, root, rate in CURVES:
-        size = 65536.0 * 4.0 ** np.arange(9)
+        size: Array = np.array([65536.0 * 4.0**k for k in range(9)])
         wire = size * 2 * (ranks - 1) / ranks
-        time = base_us * 1e-6 + root * 1e-9 * np.sqrt(wire) + wire / (rate * 1e9)
+        time = (base_us * 1e-6 + root * 1e-9 * np.sqrt(wire) + wire / (rate * 1e9)).astype(np.float64)
         group = Group(np.asarray(ranks), (np.asarray(8.0), np.asarray(ranks)))
         # The library that AWS ships with p6 takes the ring throughout.
         algorithm = "ring" if network == "efa-v3" else "auto"
-        runs.append(
-            Run(name, "all_reduce", group, inner, network, algorithm, size, np.array(time, dtype=np.float64))
-        )
+        runs.append(Run(name, "all_reduce", group, inner, network, algorithm, size, time))
     return runs
 
 

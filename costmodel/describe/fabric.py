@@ -42,7 +42,7 @@ class FabricConstants(BaseModel):
     tree_rate_factor : float
         Asymptotic rate of a tree over that of the ring on this link. [-]
     nvls_latency_s, nvls_pipeline_s, nvls_rate_factor, nvls_min_ranks : float
-        In-switch reduction: fixed time, fill time, asymptotic rate over the link's reduction
+        In-switch reduction: fixed time, fill time per rank, asymptotic rate over the link's reduction
         bandwidth, and the smallest group that the library uses it for.
     nvls_tree_rate_factor, nvls_tree_pipeline_s : float
         In-switch reduction in a tree across nodes: its rate over that in one node [-], and what

@@ -54,7 +54,7 @@ class _Path(NamedTuple):
     beta: Array  # seconds per wire byte of a ring, tightest tier
     outer_beta: Array  # the same of the tiers outside the innermost one
     copy_beta: Array
-    ll_beta: Array  # infinite where no switch of protocol is seen
+    ll_beta: Array  # _NEVER where no switch of protocol is seen
     chain_s: Array  # one way through a tree: the chain in the node
     tree_s: Array  # and the levels outside
     tree_fill_s: Array
@@ -62,6 +62,8 @@ class _Path(NamedTuple):
     nvls_fill_s: Array  # of a tree of in-switch reductions
 
 
+_NEVER = 1e30  # seconds per byte of what is not to be chosen; finite, so that no bytes cost nothing
+_NVLS_MIN_BYTES = 2.0**21  # from there on NCCL takes the switch (H200, B200 sweeps)
 _NVLS_TREE_STEP_S = 20.9e-6  # NCCL's own constant for a network level of NVLS-tree [2]
 
 
@@ -72,7 +74,7 @@ def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
     inner = np.asarray(group.members[0], dtype=np.float64) + zero
     path = _Path(
         ranks=n, inner=inner, tier=zero - 1.0, base_s=zero, hops_s=zero, slow_hops_s=zero, fill_s=zero,
-        beta=zero, outer_beta=zero, copy_beta=zero, ll_beta=zero + np.inf, chain_s=zero, tree_s=zero,
+        beta=zero, outer_beta=zero, copy_beta=zero, ll_beta=zero + _NEVER, chain_s=zero, tree_s=zero,
         tree_fill_s=zero, tree_factor=zero + 1.0, nvls_fill_s=zero,
     )  # fmt: skip
     below = np.ones_like(n)
@@ -103,7 +105,7 @@ def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
             beta=np.maximum(path.beta, beta),
             outer_beta=np.maximum(path.outer_beta, beta) if t else path.outer_beta,
             copy_beta=here(1.0 / copy_rate, path.copy_beta) if copy_rate else path.copy_beta,
-            ll_beta=here(concurrent / ll_rate if ll_rate else np.inf, path.ll_beta),
+            ll_beta=here(concurrent / ll_rate if ll_rate else _NEVER, path.ll_beta),
             chain_s=path.chain_s if t else (inner - 1.0) * tier.latency_s,
             tree_s=path.tree_s + tree_step_s * np.log2(inside / below) if t else path.tree_s,
             tree_fill_s=here(fabric.tree_pipeline_s, path.tree_fill_s),
@@ -151,8 +153,8 @@ def _tree(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array
     if outside.any():
         chain_rate = first.achieved_bandwidth_bytes_per_s * fabric.rate_factor
         chain_beta = np.where(path.inner > 1.0, 2.0 * concurrent / chain_rate, 0.0)
-        beta = np.where(outside, np.maximum(chain_beta, nic_beta), np.inf)
-        latency = path.base_s + 2.0 * (path.chain_s + path.tree_s)
+        beta = np.maximum(chain_beta, nic_beta)
+        latency = np.where(outside, path.base_s + 2.0 * (path.chain_s + path.tree_s), np.inf)
         found.append(_Candidate(_TREE, latency, _pipelined(path.tree_fill_s, size * beta)))
     switch_rate = first.reduction_bandwidth_bytes_per_s * fabric.nvls_rate_factor
     usable = path.inner >= fabric.nvls_min_ranks
@@ -164,10 +166,9 @@ def _tree(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array
             outside, path.base_s + 2.0 * levels * _NVLS_TREE_STEP_S, 0.0
         )
         latency = np.where(usable, latency, np.inf)
+        fill = fabric.nvls_pipeline_s * path.inner + path.nvls_fill_s
         code = np.where(outside, _NVLS_TREE, _NVLS)
-        found.append(
-            _Candidate(code, latency, _pipelined(fabric.nvls_pipeline_s + path.nvls_fill_s, size * beta))
-        )
+        found.append(_Candidate(code, latency, _pipelined(fill, size * beta)))
     return found
 
 
@@ -270,6 +271,8 @@ def collective_time(
             candidates += _tree(size, path, tiers, shared)
     if algorithm != "auto":
         candidates = _only(algorithm, primitive, candidates)
+    elif primitive == "all_reduce":
+        candidates = _without_ring(size, path, tiers[0], candidates)
     best = candidates[0]
     for new in candidates[1:]:
         faster = new.latency_s + new.transfer_s < best.latency_s + best.transfer_s
@@ -282,6 +285,18 @@ def collective_time(
         path.tier,
         np.where(alone, _NONE, best.code),
     )
+
+
+def _without_ring(
+    size: Array, path: _Path, first: TierLike, candidates: list[_Candidate]
+) -> list[_Candidate]:
+    """Keep large all-reduces of a domain whose switch adds off the ring, as NCCL does, faster or not."""
+    switched = path.inner >= constants_of(first).nvls_min_ranks
+    if first.reduction_bandwidth_bytes_per_s <= 0.0 or not switched.any():
+        return candidates
+    banned = (size >= _NVLS_MIN_BYTES) & switched & (path.inner >= path.ranks)
+    ring = candidates[0]
+    return [ring._replace(latency_s=np.where(banned, np.inf, ring.latency_s)), *candidates[1:]]
 
 
 def _only(algorithm: str, primitive: str, candidates: list[_Candidate]) -> list[_Candidate]:

@@ -1,0 +1,105 @@
+"""The textbook formulas: limits, broadcasting, the validity table."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import LayoutError
+from costmodel.physics.collectives import ALGORITHMS, ring_all_reduce, textbook_time
+from costmodel.physics.collectives_hierarchical import (
+    hierarchical_all_gather,
+    hierarchical_all_reduce,
+    two_step_all_to_all,
+)
+
+LINK = {"latency_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
+ROWS = [(primitive, name) for primitive, rows in ALGORITHMS.items() for name in rows]
+
+
+@pytest.mark.parametrize(("primitive", "name"), ROWS)
+def test_a_group_of_one_costs_exactly_nothing(primitive, name):
+    t = ALGORITHMS[primitive][name].time([1.0, 1e9], 1, **LINK, gamma_s_per_byte=1e-12)
+    assert (t.latency_s == 0).all()
+    assert (t.transfer_s == 0).all()
+
+
+@pytest.mark.parametrize(("primitive", "name"), ROWS)
+def test_a_grid_is_priced_as_each_of_its_cells(primitive, name):
+    row = ALGORITHMS[primitive][name]
+    sizes, ranks = np.array([1.0, 1e4, 1e9])[:, None], np.array([1, 2, 8, 64])
+    grid = row.time(sizes, ranks, **LINK)
+    cells = [[row.time(s, n, **LINK).time_s for n in ranks] for s in sizes[:, 0]]
+    np.testing.assert_array_equal(grid.time_s, cells)
+
+
+@pytest.mark.parametrize(("primitive", "name"), ROWS)
+@given(
+    size=st.floats(1, 1e12),
+    ranks=st.sampled_from([2, 4, 8, 64, 1024]),
+    latency=st.floats(0, 1e-3),
+    bandwidth=st.floats(1e6, 1e12),
+    better=st.floats(1, 100),
+)
+def test_a_better_link_is_never_slower(primitive, name, size, ranks, latency, bandwidth, better):
+    row = ALGORITHMS[primitive][name]
+    base = row.time(size, ranks, latency_s=latency, bandwidth_bytes_per_s=bandwidth).time_s
+    faster = row.time(size, ranks, latency_s=latency, bandwidth_bytes_per_s=bandwidth * better).time_s
+    prompter = row.time(size, ranks, latency_s=latency / better, bandwidth_bytes_per_s=bandwidth).time_s
+    assert faster <= base * (1 + 1e-12)
+    assert prompter <= base * (1 + 1e-12)
+
+
+def test_ring_bus_bandwidth_is_link_bandwidth_for_any_group():
+    # nccl-tests doc/PERFORMANCE.md: (S / t) 2 (n - 1) / n is the link's rate without start-ups
+    ranks = np.array([2, 4, 8, 72])
+    t = ring_all_reduce(8e9, ranks, latency_s=0.0, bandwidth_bytes_per_s=450e9).time_s
+    np.testing.assert_allclose(8e9 / t * 2 * (ranks - 1) / ranks, 450e9, rtol=1e-12)
+
+
+def test_auto_is_the_fastest_that_applies_and_needs_nothing_special():
+    ranks, sizes = np.array([2, 6, 8, 64]), np.array([8.0, 1e6, 1e10])[:, None]
+    for primitive, rows in ALGORITHMS.items():
+        auto = textbook_time(primitive, "auto", sizes, ranks, **LINK).time_s
+        open_to_all = [
+            np.where(row.applies(ranks), row.time(sizes, ranks, **LINK).time_s, np.inf)
+            for row in rows.values()
+            if not row.needs
+        ]
+        np.testing.assert_array_equal(auto, np.min(open_to_all, axis=0))
+
+
+def test_what_does_not_exist_or_apply_is_refused():
+    with pytest.raises(LayoutError, match="did you mean 'all_reduce'"):
+        textbook_time("allreduce", "ring", 1.0, 8, **LINK)
+    with pytest.raises(LayoutError, match="did you mean 'ring'"):
+        textbook_time("all_reduce", "rings", 1.0, 8, **LINK)
+    with pytest.raises(LayoutError, match="power of two"):
+        textbook_time("all_gather", "recursive-doubling", 1.0, 6, **LINK)
+
+
+def test_two_levels_of_equal_links_move_a_rings_bytes():
+    levels = {
+        "intra_latency_s": 2e-6,
+        "intra_bandwidth_bytes_per_s": 50e9,
+        "inter_latency_s": 2e-6,
+        "inter_bandwidth_bytes_per_s": 50e9,
+    }
+    for levelled, flat in ((hierarchical_all_reduce, "all_reduce"), (hierarchical_all_gather, "all_gather")):
+        two = levelled(1e9, 8, 4, **levels)
+        one = textbook_time(flat, "ring", 1e9, 32, **LINK)
+        assert float(two.transfer_s) == pytest.approx(float(one.transfer_s), rel=1e-12)
+        assert float(two.latency_s) < float(one.latency_s)
+        assert float(levelled(1e9, 1, 1, **levels).time_s) == 0
+
+
+def test_two_step_all_to_all_sends_fewer_and_larger_messages_over_the_nic():
+    levels = {
+        "intra_latency_s": 1e-6,
+        "intra_bandwidth_bytes_per_s": 450e9,
+        "inter_latency_s": 5e-6,
+        "inter_bandwidth_bytes_per_s": 50e9,
+    }
+    two = two_step_all_to_all(64e6, 8, 8, **levels)
+    assert float(two.latency_s) == pytest.approx(1e-6 + 7 * 5e-6)
+    assert float(two.transfer_s) == pytest.approx(7 / 8 * 64e6 / 450e9 + 7 / 8 * 64e6 / 50e9)

@@ -1,0 +1,218 @@
+"""Collectives over nested tiers: who shares which link, and what never happens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.describe.cluster import Tier
+from costmodel.describe.fabric import FabricConstants
+from costmodel.describe.hardware import load_cluster
+from costmodel.errors import LayoutError
+from costmodel.physics.expert_dispatch import expected_copies
+from costmodel.physics.mesh import Group
+from costmodel.physics.nccl import NCCL_ALGORITHMS, PRIMITIVES, collective_time, moe_exchange_time
+
+CLUSTERS = ("dgx-h100-ndr", "dgx-a100-hdr", "gb200-nvl72-ndr")
+TIERS = {name: load_cluster(name).tiers for name in CLUSTERS}
+# Links without fitted constants: what is left is the physics of shared ports.
+PLAIN = (
+    Tier(name="nvlink", size=8, bandwidth_bytes_per_s=400e9, kind="nvlink"),
+    Tier(name="leaf", size=64, bandwidth_bytes_per_s=50e9, kind="ib"),
+    Tier(name="spine", size=4096, bandwidth_bytes_per_s=50e9, oversubscription=5.0, kind="ib"),
+)
+
+
+def group(ranks, *members):
+    """Build a group; tiers that are not given hold all ranks."""
+    held = [np.asarray(m, dtype=float) for m in members]
+    ranks = np.asarray(ranks, dtype=float)
+    return Group(ranks, (*held, *[ranks] * (3 - len(held))))
+
+
+def on(cluster, ranks, inner):
+    """Build a group with `inner` members in each scale-up domain, all under one leaf."""
+    tiers = TIERS[cluster]
+    ranks = np.asarray(ranks, dtype=float)
+    return Group(ranks, (np.asarray(inner, dtype=float), *[ranks] * (len(tiers) - 1))), tiers
+
+
+def bus_rate(cost):
+    return float(cost.wire_bytes / cost.transfer_s)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+def test_a_group_of_one_costs_exactly_nothing(cluster, primitive):
+    cost = collective_time(primitive, [0.0, 1e3, 1e9], *on(cluster, 1, 1))
+    assert (cost.time_s == 0).all()
+    assert (cost.wire_bytes == 0).all()
+    assert (cost.tier == -1).all()
+    assert (cost.algorithm == NCCL_ALGORITHMS.index("none")).all()
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+def test_arrays_are_priced_as_their_elements(cluster, primitive):
+    ranks = np.array([1.0, 2.0, 8.0, 16.0, 64.0, 64.0])
+    inner = np.array([1.0, 2.0, 8.0, 8.0, 8.0, 1.0])
+    sizes = np.array([8.0, 1e5, 3e6, 1e9])[:, None]
+    grid = collective_time(primitive, sizes, *on(cluster, ranks, inner))
+    for i, size in enumerate(sizes[:, 0]):
+        for j in range(len(ranks)):
+            cell = collective_time(primitive, size, *on(cluster, ranks[j], inner[j]))
+            assert float(cell.latency_s) == np.broadcast_to(grid.latency_s, (4, 6))[i, j]
+            assert float(cell.transfer_s) == np.broadcast_to(grid.transfer_s, (4, 6))[i, j]
+            assert float(cell.algorithm) == np.broadcast_to(grid.algorithm, (4, 6))[i, j]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    cluster=st.sampled_from(CLUSTERS),
+    primitive=st.sampled_from(PRIMITIVES),
+    size=st.floats(1, 1e11),
+    inner=st.sampled_from([1, 2, 4, 8]),
+    nodes=st.sampled_from([1, 2, 3, 4, 64]),
+    level=st.integers(0, 1),
+    better=st.floats(1, 50),
+)
+def test_a_better_link_is_never_slower(cluster, primitive, size, inner, nodes, level, better):
+    members, tiers = on(cluster, inner * nodes, inner)
+    base = float(collective_time(primitive, size, members, tiers).time_s)
+    rate = tiers[level].bandwidth_bytes_per_s
+    changes = (
+        {"bandwidth_bytes_per_s": rate * better},
+        {"latency_s": tiers[level].latency_s / better},
+        {"base_latency_s": tiers[level].base_latency_s / better},
+        {"reduction_bandwidth_bytes_per_s": tiers[level].reduction_bandwidth_bytes_per_s * better},
+    )
+    for change in changes:
+        changed = [replace(t, **change) if i == level else t for i, t in enumerate(tiers)]
+        assert float(collective_time(primitive, size, members, changed).time_s) <= base * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cluster=st.sampled_from(CLUSTERS),
+    primitive=st.sampled_from(PRIMITIVES),
+    size=st.floats(1, 1e11),
+    inner=st.sampled_from([1, 2, 8]),
+    nodes=st.sampled_from([1, 2, 16]),
+    more=st.floats(1, 10),
+)
+def test_more_bytes_or_company_is_never_faster(cluster, primitive, size, inner, nodes, more):
+    members, tiers = on(cluster, inner * nodes, inner)
+    base = float(collective_time(primitive, size, members, tiers).time_s)
+    assert float(collective_time(primitive, size * more, members, tiers).time_s) >= base * (1 - 1e-9)
+    shared = collective_time(primitive, size, members, tiers, concurrent=more)
+    assert float(shared.time_s) >= base * (1 - 1e-9)
+
+
+def test_a_whole_node_has_eight_ports_and_a_strided_group_one():
+    large = 1e12
+    whole = collective_time("all_gather", large, group(32, 8, 32), PLAIN)
+    strided = collective_time("all_gather", large, group(32, 1, 32), PLAIN)
+    assert bus_rate(whole) == pytest.approx(8 * 50e9)
+    assert bus_rate(strided) == pytest.approx(50e9)
+
+
+def test_a_ring_that_leaves_the_node_keeps_one_hop_in_eight_off_nvlink():
+    # 8 ports of 60 GB/s would carry more than NVLink's 400 x 8/7.
+    fast = (PLAIN[0], replace(PLAIN[1], bandwidth_bytes_per_s=60e9), PLAIN[2])
+    assert bus_rate(collective_time("all_gather", 1e12, group(32, 8, 32), fast)) == pytest.approx(
+        400e9 * 8 / 7
+    )
+
+
+def test_oversubscription_slows_only_what_crosses_it():
+    below = collective_time("reduce_scatter", 1e12, group(8, 1, 8), PLAIN)
+    # 64 GPUs a leaf, one member a node: 8 members share a crossing of 8 x 10 GB/s
+    across = collective_time("reduce_scatter", 1e12, group(16, 1, 8), PLAIN)
+    alone = collective_time("reduce_scatter", 1e12, group(16, 1, 1), PLAIN)
+    assert bus_rate(below) == pytest.approx(50e9)
+    assert bus_rate(across) == pytest.approx(50e9 * 8 / 7)  # the leaf's hops, one in eight leaves it
+    assert bus_rate(alone) == pytest.approx(10e9)
+    assert float(across.tier) == 2.0
+
+
+def test_all_to_all_is_bound_by_what_leaves_each_domain():
+    cost = collective_time("all_to_all", 1e12, group(32, 8, 32), PLAIN)
+    assert float(cost.transfer_s) == pytest.approx(24 / 32 * 1e12 / 50e9)
+    inside = collective_time("all_to_all", 1e12, group(8, 8), PLAIN)
+    assert float(inside.transfer_s) == pytest.approx(7 / 8 * 1e12 / 400e9)
+
+
+def test_a_send_uses_one_port_of_the_outermost_tier():
+    assert bus_rate(collective_time("send_recv", 1e12, group(16, 8, 16), PLAIN)) == pytest.approx(50e9)
+    assert bus_rate(collective_time("send_recv", 1e12, group(8, 8), PLAIN)) == pytest.approx(400e9)
+
+
+def test_the_tree_of_two_nodes_moves_half_of_what_more_need():
+    two = collective_time("all_reduce", 1e12, group(2, 1, 2), PLAIN, algorithm="tree")
+    four = collective_time("all_reduce", 1e12, group(4, 1, 4), PLAIN, algorithm="tree")
+    assert float(two.transfer_s) == pytest.approx(1e12 / 50e9)
+    assert float(four.transfer_s) == pytest.approx(2e12 / 50e9)
+
+
+def test_the_choice_changes_with_the_size():
+    sizes = np.array([1e3, 1e10])
+    codes = collective_time("all_reduce", sizes, *on("dgx-h100-ndr", 8, 8)).algorithm
+    assert [NCCL_ALGORITHMS[int(c)] for c in codes] == ["ring", "nvls"]
+    codes = collective_time("all_reduce", sizes, *on("dgx-h100-ndr", 64, 8)).algorithm
+    assert NCCL_ALGORITHMS[int(codes[0])] == "ll"
+    # A100 has no switch that adds
+    assert "nvls" not in [
+        NCCL_ALGORITHMS[int(c)]
+        for c in np.atleast_1d(collective_time("all_reduce", sizes, *on("dgx-a100-hdr", 8, 8)).algorithm)
+    ]
+
+
+def test_auto_is_never_slower_than_what_it_chooses_from():
+    sizes = 10.0 ** np.arange(1, 11)
+    args = on("dgx-h100-ndr", 32, 8)
+    auto = collective_time("all_reduce", sizes, *args).time_s
+    for name in ("ring", "ll", "tree", "nvls-tree"):
+        assert (auto <= collective_time("all_reduce", sizes, *args, algorithm=name).time_s).all()
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(LayoutError, match="did you mean 'all_reduce'"):
+        collective_time("allreduce", 1.0, *on("dgx-h100-ndr", 8, 8))
+    with pytest.raises(LayoutError, match="does not apply here"):
+        collective_time("all_reduce", 1.0, *on("dgx-a100-hdr", 8, 8), algorithm="nvls")
+
+
+def test_constants_are_read_with_units_and_every_name_is_known():
+    block = FabricConstants.model_validate({"pipeline": "2.5 us", "copy_bandwidth": "950 GB/s"})
+    assert block.constants.pipeline_s == pytest.approx(2.5e-6)
+    assert block.constants.copy_bandwidth_bytes_per_s == 950e9
+    with pytest.raises(ValueError, match="pipelines"):
+        FabricConstants.model_validate({"pipelines": "2.5 us"})
+
+
+def test_expected_copies_in_the_limits():
+    assert float(expected_copies(1, 8)) == 0
+    assert float(expected_copies(1e9, 8)) == pytest.approx(8)  # no two experts share a domain
+    assert float(expected_copies(4, 1e6)) == pytest.approx(3)  # every other domain is hit
+    assert (expected_copies(8, 8, domain_limit=4) < expected_copies(8, 8)).all()
+
+
+def test_dispatch_of_one_rank_costs_nothing_and_one_node_never_uses_the_nic():
+    tiers = TIERS["dgx-h100-ndr"]
+    alone = moe_exchange_time(4096, 7168, 8, on("dgx-h100-ndr", 1, 1)[0], tiers)
+    assert float(alone.time_s) == 0
+    inside = moe_exchange_time(4096, 7168, 8, on("dgx-h100-ndr", 8, 8)[0], tiers)
+    assert float(inside.tier) == 0
+    across = moe_exchange_time(4096, 7168, 8, on("dgx-h100-ndr", [8, 64], [8, 8])[0], tiers)
+    assert float(across.time_s[0]) == float(inside.time_s)
+    assert across.time_s[1] > across.time_s[0]
+
+
+def test_deduplication_and_node_limits_save_time():
+    args = (4096, 7168, 8, *on("dgx-h100-ndr", 64, 8))
+    every = float(moe_exchange_time(*args, deduplicate=False).time_s)
+    once = float(moe_exchange_time(*args).time_s)
+    limited = float(moe_exchange_time(*args, node_limit=4).time_s)
+    assert limited < once < every
