@@ -153,12 +153,13 @@ def _groups(situation: Situation, expert: bool) -> tuple[Group, Group]:
 def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -> list[TimeLine]:
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step.
 
-    ZeRO-2 keeps no full gradient, so it reduces after every micro-batch.
+    Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
     """
     recipe, layout = situation.recipe, situation.layout
     sharded = np.asarray((layout.zero_stage >= 1) & (layout.zero_stage < 3), dtype=np.float64)
     plain = np.asarray(layout.zero_stage == 0, dtype=np.float64)
-    repeats = np.where(layout.zero_stage == 2, situation.micro_batches, 1.0)
+    every = (layout.zero_stage == 2) & recipe.reduce_each_micro_batch
+    repeats = np.where(every, situation.micro_batches, 1.0)
     overlaps = recipe.dp_overlap != "none"
     grad_window = stage.backward_s if overlaps else np.asarray(0.0)
     param_window = stage.forward_s if overlaps else np.asarray(0.0)

@@ -80,6 +80,8 @@ class Recipe(BaseModel):
     """none; the backward collective behind the weight-gradient GEMM; or pipelined with each GEMM."""
     dp_overlap: DataOverlap = "last-micro-batch"
     """none; with the last micro-batch's passes (Megatron); or with every layer of every micro-batch (FSDP)."""
+    reduce_each_micro_batch: bool = False
+    """ZeRO-2 reduces gradients after every micro-batch (DeepSpeed) instead of once a step."""
     pp_overlap: bool = False
     """Stage-to-stage transfers run behind compute (interleaved schedules)."""
     cp_method: ContextMethod = "ring"

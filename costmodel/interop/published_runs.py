@@ -52,7 +52,7 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "lit-gpt": ((2019, "torchtitan"),),
     "megatron-llama": ((2019, "megatron-core"),),
     "colossal-ai": ((2019, "deepspeed"),),
-    "meta-internal": ((2019, "megatron-core"),),
+    "meta-internal": ((2019, "llama3"),),
 }
 
 # NICs of the vendor's own machine of that generation, where a run does not state its network.
