@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation, communication_line
 from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.expert_dispatch import moe_exchange_time
 
 Array = NDArray[np.float64]
 
@@ -84,8 +85,6 @@ def _deep_ep_line(
 ) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
     model, recipe = situation.model, situation.recipe
-    from costmodel.physics.nccl import moe_exchange_time
-
     cost = moe_exchange_time(
         situation.shard.tokens_sp, element_bytes * float(model.hidden_size), float(model.top_k),
         situation.mesh.ep, situation.cluster.tiers, node_limit=float(recipe.node_limited_routing),
