@@ -187,3 +187,10 @@ def key_at_a_glance(path: Path, key: str) -> str | None:
     text = path.read_text(encoding="utf-8", errors="replace")
     match = re.search(rf"^{key}: *([\w-]+)", text, re.MULTILINE)
     return match[1] if match else None
+
+
+def title_at_a_glance(path: Path) -> str:
+    """Read a profile's title without parsing the file, for lists of many."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    match = re.search(r"^title: *(['\"]?)(.*?)\1 *$", text, re.MULTILINE)
+    return match[2] if match else ""

@@ -1,0 +1,111 @@
+"""``costmodel hardware``: accelerators, links, clusters and storage."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from costmodel.cli import options as opt
+from costmodel.cli.texts import show_help
+
+app = typer.Typer(rich_markup_mode=None, help="Accelerators, links, clusters and storage: list, show, check.")
+
+KindOption = Annotated[
+    str | None, typer.Option("--kind", "-k", help="accelerator, link, cluster or storage.")
+]
+
+LIST_EPILOG = """\b
+Example:
+  costmodel hardware list --kind cluster
+"""
+SHOW_EPILOG = """\b
+Example:
+  costmodel hardware show dgx-h100-ndr
+"""
+CHECK_EPILOG = """\b
+Example:
+  costmodel hardware check my-cluster.yaml
+"""
+
+
+@app.callback(invoke_without_command=True)
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        show_help(context)
+
+
+@app.command("list", epilog=LIST_EPILOG)
+def list_all(
+    kind: KindOption = None,
+    profiles: opt.ProfilesOption = None,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """List the hardware profiles: shipped ones, and yours."""
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.report.hardware import ProfileEntry, entries_grid, list_entries
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    entries = list_entries(kind, profile_path=profiles)
+    show(
+        Result(
+            grids=lambda: [entries_grid(entries)],
+            record=lambda: {"schema_version": 1, "profiles": [entry._asdict() for entry in entries]},
+            table=lambda: {key: [getattr(entry, key) for entry in entries] for key in ProfileEntry._fields},
+        ),
+        target,
+    )
+
+
+@app.command("show", epilog=SHOW_EPILOG)
+def show_one(
+    name: Annotated[str, typer.Argument(help="Name, alias or file of a profile.")],
+    kind: KindOption = None,
+    profiles: opt.ProfilesOption = None,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Show every number of a profile with its source."""
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.describe.hardware import ProfileNumber
+    from costmodel.report.hardware import page_grids, page_record, profile_page
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    page = profile_page(name, kind, profile_path=profiles)
+    show(
+        Result(
+            grids=lambda: page_grids(page),
+            record=lambda: page_record(page),
+            table=lambda: {
+                key: [getattr(number, key) for number in page.numbers] for key in ProfileNumber._fields
+            },
+        ),
+        target,
+    )
+
+
+@app.command("check", epilog=CHECK_EPILOG)
+def check(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Profiles to check.")],
+    profiles: opt.ProfilesOption = None,
+) -> None:
+    """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
+    from costmodel.describe.hardware import check_file
+
+    wrong = False
+    for file in files:
+        problems = check_file(file, profile_path=profiles)
+        wrong = wrong or bool(problems)
+        for problem in problems:
+            print(f"Error: {problem}", file=sys.stderr)
+        if not problems:
+            typer.echo(f"{file}: nothing wrong")
+    if wrong:
+        raise typer.Exit(2)

@@ -1,0 +1,80 @@
+"""``costmodel model``: presets and their exact sizes."""
+
+from typing import Annotated
+
+import typer
+
+from costmodel.cli import options as opt
+from costmodel.cli.texts import show_help
+
+app = typer.Typer(rich_markup_mode=None, help="Models: list the presets, show parameters and FLOPs of one.")
+
+LIST_EPILOG = """\b
+Example:
+  costmodel model list --format csv
+"""
+SHOW_EPILOG = """\b
+Examples:
+  costmodel model show llama3-405b --seq-len 8192
+  costmodel model show ./config.json
+"""
+
+
+@app.callback(invoke_without_command=True)
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        show_help(context)
+
+
+@app.command("list", epilog=LIST_EPILOG)
+def list_all(
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """List the shipped models with their exact parameter counts."""
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.report.models import list_columns, list_grid
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    table = list_columns()
+    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    show(
+        Result(
+            grids=lambda: [list_grid(table)],
+            record=lambda: {"schema_version": 1, "models": rows},
+            table=lambda: table,
+        ),
+        target,
+    )
+
+
+@app.command("show", epilog=SHOW_EPILOG)
+def show_one(
+    name: Annotated[str, typer.Argument(help="Preset, dense-<N>b, model file or HuggingFace config.json.")],
+    seq_len: Annotated[
+        int, typer.Option("--seq-len", min=1, help="Tokens of a sequence, for the FLOPs of attention.")
+    ] = 4096,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Show a model's parameters by component, its FLOPs per token and its dimensions."""
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.describe.model import load_model
+    from costmodel.report.models import component_columns, model_grids, model_record
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    record = model_record(load_model(name), seq_len)
+    show(
+        Result(
+            grids=lambda: model_grids(record),
+            record=lambda: record,
+            table=lambda: component_columns(record),
+        ),
+        target,
+    )

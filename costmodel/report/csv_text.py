@@ -1,0 +1,30 @@
+"""CSV as the command line writes it: full precision, ``true`` and ``false``, empty for absent numbers."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def to_csv(table: Mapping[str, Sequence[Any]]) -> str:
+    """Return columns of equal length as CSV with one header row.
+
+    >>> print(to_csv({"name": ["a"], "step_time_s": [0.1], "fits": [True], "days": [float("nan")]}), end="")
+    name,step_time_s,fits,days
+    a,0.1,true,
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows([_cell(value) for value in row] for row in zip(*table.values(), strict=True))
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """Return one value; `repr` of a float is its shortest text that reads back equal."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
