@@ -25,11 +25,15 @@ ESTIMATE = [
     "--model=llama3-405b",
     "--cluster=llama3-roce",
     "--gpus=16384",
-    "--layout=tp8 cp1 pp16 vp8",
+    "--layout=tp8 cp1 pp16 vp4",
+    "--zero=2",
+    "--axis-order=tp cp pp dp",
     "--schedule=interleaved",
     "--seq-len=8192",
     "--global-batch=2048",
     "--micro-batch=1",
+    "--recipe=llama3",
+    "--tokens=15.6e12",
 ]
 
 

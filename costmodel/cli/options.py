@@ -40,7 +40,7 @@ ProfilesOption = Annotated[
 ]
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="[JOB.yaml]", help="Job file; flags go on top of it.", show_default=False)
+    str, typer.Argument(metavar="JOB.yaml", help="Job file; flags go on top of it.", show_default=False)
 ]
 ModelOption = Annotated[
     str | None,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CP_COMM = {"ring": "send/recv of keys and values", "all-gather": "all-gather of keys and values",
             "ulysses": "all-to-all of heads and sequence"}  # fmt: skip
+_EP_COMM = {"all-to-all": "all-to-all of tokens", "all-gather": "all-gather + reduce-scatter of tokens",
+            "deep-ep": "all-to-all of tokens (DeepEP)"}  # fmt: skip
 
 
 class MeshRow(NamedTuple):
@@ -78,7 +80,7 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
             held += _data_axes(layout, mesh.dp, mesh.grad)
     if float(layout.ep * layout.etp) > 1:
         held += [
-            ("ep", mesh.ep, f"{recipe.moe_dispatcher} of tokens"),
+            ("ep", mesh.ep, _EP_COMM[recipe.moe_dispatcher]),
             ("etp", mesh.etp, "all-gather + reduce-scatter of tokens"),
             ("edp", mesh.edp, _gradient_comm(layout) + " (experts)"),
         ]

@@ -1,0 +1,462 @@
+"""The command line: exit codes, what goes where, files, wrong input, help and start-up."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import costmodel as cm
+from costmodel.cli import main
+from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--model", "llama3-8b", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192", "--tp", "2"]
+HUGE = ["--model", "llama3-405b", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192"]
+COMMANDS = ["estimate", "mesh", "hardware list", "hardware show", "hardware check", "model list", "model show",
+            "recipe list", "recipe show"]  # fmt: skip
+
+JOB = """\
+model: llama3-8b
+cluster: dgx-h100-ndr
+gpus: 16
+layout: tp2 pp2
+global_batch: 64
+seq_len: 8192
+recompute: selective
+switches: {dp_overlap: none}
+"""
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return path
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def test_table_shows_headline_bills_mesh_and_convention(run):
+    code, out, err = run("estimate", *SMALL, "--tokens", "1e12")
+    assert (code, err) == (0, "")
+    for text in ("llama3-8b on 8 GPUs", "step time", "full attention matrix", "HFU", "tokens/s/GPU", "GPU-hours",
+                 "Time bill", "Memory bill", "Mesh", "h100-sxm-80gb offers", "nvlink"):  # fmt: skip
+        assert text in out
+
+
+def test_json_is_the_record_of_the_python_call(run):
+    code, out, err = run("estimate", *SMALL, "--format", "json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    est = cm.estimate(model="llama3-8b", gpus=8, tp=2, global_batch=64, seq_len=8192)
+    assert record == json.loads(json.dumps(est.to_dict()))
+    assert sum(line["exposed_seconds"] for line in record["lines"]) == pytest.approx(record["step_time_s"])
+
+
+def test_csv_has_the_documented_columns_in_order(run):
+    for form, documented in (("long", LONG_COLUMNS), ("wide", WIDE_COLUMNS)):
+        code, out, _ = run("estimate", *SMALL, "--format", "csv", "--form", form)
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert code == 0
+        assert list(rows[0]) == [column.name for column in documented]
+    assert rows[0]["fits"] in ("true", "false")
+
+
+def test_a_job_that_does_not_fit_is_answered(run):
+    code, out, _ = run("estimate", *HUGE)
+    assert code == 0
+    assert "Warning: does not fit" in out
+
+
+def test_check_exits_with_3_only_if_it_does_not_fit(run):
+    assert run("estimate", *HUGE, "--check")[0] == 3
+    fits = run("estimate", *SMALL, "--tp", "8", "--recompute", "full", "--check", "--format", "json")
+    assert json.loads(fits[1])["fits"]
+    assert fits[0] == 0
+
+
+def test_warnings_go_to_stderr_beside_csv(run):
+    _, out, err = run("estimate", *HUGE, "--format", "csv")
+    assert "Warning: does not fit" in err
+    assert "Warning" not in out
+    assert run("estimate", *HUGE, "--format", "csv", "--quiet")[2] == ""
+
+
+def test_tables_are_not_cut_in_a_pipe(run):
+    _, out, _ = run("estimate", *HUGE, "--all-lines")
+    assert "…" not in out.replace("0 …", "")
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+# --- a job file, flags, both -----------------------------------------------------------------
+
+
+def test_job_file_is_the_same_as_flags(run, job_file):
+    from_file = json.loads(run("estimate", job_file, "--format", "json")[1])
+    from_flags = json.loads(
+        run("estimate", "--model", "llama3-8b", "--cluster", "dgx-h100-ndr", "--gpus", "16", "--layout", "tp2 pp2",
+            "--global-batch", "64", "--seq-len", "8192", "--recompute", "selective", "--set", "dp_overlap=none",
+            "--format", "json")[1]
+    )  # fmt: skip
+    assert from_file == from_flags
+
+
+def test_flags_win_over_the_file_one_by_one(run, job_file):
+    _, out, _ = run("estimate", job_file, "--tp", "4", "--recompute", "full", "--set", "fused_norm=false",
+                    "--format", "json")  # fmt: skip
+    inputs = json.loads(out)["inputs"]
+    assert (inputs["tp"], inputs["pp"], inputs["dp"], inputs["recompute"]) == (4, 2, 2, "full")
+    assert inputs["switches"]["dp_overlap"] == "none"
+    assert inputs["switches"]["fused_norm"] is False
+
+
+def test_inputs_of_a_record_are_a_job_file(run, job_file, tmp_path):
+    record = json.loads(run("estimate", job_file, "--format", "json")[1])
+    again = tmp_path / "again.yaml"
+    again.write_text(json.dumps({key: value for key, value in record["inputs"].items() if value is not None}))
+    assert json.loads(run("estimate", again, "--format", "json")[1]) == record
+
+
+def test_every_switch_of_a_recipe_can_be_set(run):
+    _, out, _ = run("recipe", "show", "megatron-core", "--format", "csv")
+    pairs = [f"--set={row['switch']}={row['value']}" for row in csv.DictReader(io.StringIO(out))]
+    assert len(pairs) > 30
+    code, given, err = run("estimate", *SMALL, *pairs, "--format", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(given) == json.loads(run("estimate", *SMALL, "--format", "json")[1])
+
+
+def test_model_beside_the_job_file_is_found(run, tmp_path, monkeypatch):
+    (tmp_path / "tiny.yaml").write_text(
+        "num_layers: 4\nhidden_size: 256\nvocab_size: 1000\nnum_heads: 4\nffn_size: 1024\ngated_mlp: false\n"
+    )
+    (tmp_path / "job.yaml").write_text("model: tiny.yaml\ngpus: 1\nglobal_batch: 8\nseq_len: 128\n")
+    monkeypatch.chdir("/")
+    assert run("estimate", tmp_path / "job.yaml")[0] == 0
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_out_takes_the_format_from_its_ending(run, tmp_path):
+    for ending, first in ((".csv", "layout,bill"), (".json", "{"), (".txt", "llama3-8b on")):
+        path = tmp_path / f"result{ending}"
+        code, out, err = run("estimate", *SMALL, "--out", path)
+        assert (code, out, err) == (0, "", f"wrote {path}\n")
+        assert path.read_text().startswith(first)
+
+
+def test_csv_is_written_beside_the_table(run, tmp_path):
+    path = tmp_path / "lines.csv"
+    code, out, err = run("estimate", *SMALL, "--csv", path)
+    assert (code, err) == (0, f"wrote {path}\n")
+    assert "Time bill" in out
+    assert path.read_text() == run("estimate", *SMALL, "--format", "csv")[1]
+
+
+@pytest.mark.parametrize("option", ["--out", "--csv"])
+def test_files_are_replaced_only_by_force(run, tmp_path, option):
+    path = tmp_path / "result.csv"
+    path.write_text("mine")
+    code, out, err = run("estimate", *SMALL, option, path)
+    assert (code, out) == (2, "")
+    assert err == f"Error: {path}: exists; --force replaces it\n"
+    assert path.read_text() == "mine"
+    assert run("estimate", *SMALL, option, path, "--force")[0] == 0
+    assert path.read_text().startswith("layout,bill")
+
+
+def test_nothing_is_left_behind_if_writing_fails(run, tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    path.write_text("mine")
+
+    def full_disk(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full_disk)
+    code, _, err = run("estimate", *SMALL, "--out", path, "--force")
+    assert code == 2
+    assert "No space left on device" in err
+    assert path.read_text() == "mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_written_file_is_as_public_as_others(run, tmp_path):
+    other = tmp_path / "other"
+    other.write_text("")
+    run("estimate", *SMALL, "--out", tmp_path / "result.json")
+    assert (tmp_path / "result.json").stat().st_mode == other.stat().st_mode
+
+
+# --- the other commands ----------------------------------------------------------------------
+
+
+def test_mesh_of_eight_gpus_with_hybrid_sharding(run):
+    code, out, _ = run(
+        "mesh", "--gpus", "16", "--tp", "2", "--zero", "3", "--shard-group", "4", "--format", "json"
+    )
+    rows = {row["dim"]: row for row in json.loads(out)["mesh"]}
+    assert code == 0
+    assert {dim: (row["factor"], row["groups"], row["link"]) for dim, row in rows.items()} == {
+        "tp": (2, 8, "nvlink"), "cp": (1, 16, None), "shard": (4, 4, "nvlink"), "replica": (2, 8, "leaf"),
+        "pp": (1, 16, None),
+    }  # fmt: skip
+
+
+def test_mesh_follows_the_axis_order(run):
+    def links(order):
+        _, out, _ = run("mesh", "-n", "64", "-l", "tp2 pp4", "--axis-order", order, "--format", "json")
+        return {row["dim"]: row["link"] for row in json.loads(out)["mesh"]}
+
+    assert links("tp cp dp pp") == {"tp": "nvlink", "cp": None, "dp": "leaf", "pp": "leaf"}
+    assert links("tp cp pp dp") == {"tp": "nvlink", "cp": None, "pp": "nvlink", "dp": "leaf"}
+    assert links("dp cp pp tp")["tp"] == "leaf"
+
+
+def test_mesh_reads_a_job_file(run, job_file):
+    assert "nvlink" in run("mesh", job_file)[1]
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "link", "cluster", "storage"])
+def test_every_profile_listed_can_be_shown(run, kind):
+    _, out, _ = run("hardware", "list", "--kind", kind, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["name"] for row in rows] == cm.list_profiles(kind)
+    assert all(row["title"] for row in rows)
+    code, shown, _ = run("hardware", "show", rows[0]["name"], "--format", "json")
+    assert code == 0
+    assert all(number["source"] for number in json.loads(shown)["numbers"])
+
+
+def test_check_of_a_good_and_a_bad_profile(run, tmp_path):
+    source = ROOT / "hardware_profiles" / "links" / "nvlink4.yaml"
+    good, bad = tmp_path / "nvlink4.yaml", tmp_path / "bad" / "nvlink4.yaml"
+    good.write_text(source.read_text())
+    bad.parent.mkdir()
+    bad.write_text(source.read_text().replace("450 GB/s", "450 GBps"))
+    assert run("hardware", "check", good) == (0, f"{good}: nothing wrong\n", "")
+    code, out, err = run("hardware", "check", bad)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    for part in ("nvlink4.yaml", "bandwidth", "TB/s", "450 GBps"):
+        assert part in err
+
+
+def test_own_profiles_are_used(run, tmp_path):
+    shipped = (ROOT / "hardware_profiles" / "clusters" / "dgx-h100-ndr.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(
+        shipped.replace("name: dgx-h100-ndr", "name: mine").replace("aliases", "#")
+    )
+    assert run("estimate", *SMALL, "--cluster", "mine")[0] == 2
+    code, out, _ = run("estimate", *SMALL, "--cluster", "mine", "--profiles", tmp_path)
+    assert code == 0
+    assert "GPUs of mine" in out
+
+
+def test_model_list_and_show(run):
+    _, out, _ = run("model", "list", "--format", "csv")
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert tuple(rows) == cm.list_models()
+    record = json.loads(run("model", "show", "Llama-3.1-405B", "--seq-len", "8192", "--format", "json")[1])
+    assert f"{record['num_params']:.1f}" == rows["llama3-405b"]["num_params"] == "405853388800.0"
+    parts = json.loads(run("model", "show", "llama3-8b", "--format", "json")[1])["params_by_component"]
+    assert sum(parts.values()) == 8_030_261_248
+    assert "Parameters by component" in run("model", "show", "deepseek-v3-671b")[1]
+
+
+def test_recipe_switches_have_meanings_and_choices(run):
+    _, out, _ = run("recipe", "show", "torchtitan", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert all(row["meaning"] and row["choices"] for row in rows)
+    assert "megatron-core" in run("recipe", "list")[1]
+
+
+# --- wrong input -----------------------------------------------------------------------------
+
+WRONG = {
+    "no command": (["nonsense"], "No such command 'nonsense'"),
+    "near command": (["estimat"], "estimate"),
+    "unknown option": (["estimate", "--modle", "llama3-8b"], "--model"),
+    "option without value": (["estimate", "--model"], "--model"),
+    "not a number": (["estimate", *SMALL, "--gpus", "many"], "--gpus"),
+    "not a format": (["estimate", *SMALL, "--format", "tabel"], "tabel"),
+    "nothing given": (["estimate"], "model, gpus, global_batch, seq_len missing"),
+    "one thing missing": (["estimate", *SMALL[:-4], "--tp", "2"], "seq_len missing"),
+    "model": (["estimate", *SMALL, "--model", "lama3-8b"], "llama3-8b"),
+    "model file": (["estimate", *SMALL, "--model", "nowhere.json"], "nowhere.json"),
+    "cluster": (["estimate", *SMALL, "--cluster", "dgx-h10-ndr"], "dgx-h100-ndr"),
+    "recipe": (["estimate", *SMALL, "--recipe", "megatron-cor"], "megatron-core"),
+    "switch": (["estimate", *SMALL, "--set", "dp_overlaps=none"], "dp_overlap"),
+    "switch value": (["estimate", *SMALL, "--set", "dp_overlap=sometimes"], "every-layer"),
+    "switch without value": (["estimate", *SMALL, "--set", "dp_overlap"], "switch=value"),
+    "precision": (["estimate", *SMALL, "--precision", "fp8"], "fp8-delayed"),
+    "precision of the GPU": (["estimate", *SMALL, "--precision", "mxfp8", "--cluster", "dgx-a100-hdr"], "a100"),
+    "schedule": (["estimate", *SMALL, "--schedule", "1f1bb"], "1f1b"),
+    "recompute": (["estimate", *SMALL, "--recompute", "ful"], "full"),
+    "zero": (["estimate", *SMALL, "--zero", "4"], "from 0 to 3, got 4"),
+    "tp is zero": (["estimate", *SMALL, "--tp", "0"], "tp: expected a whole number >= 1, got 0"),
+    "layout text": (["estimate", *SMALL, "--layout", "tp2 zz4"], "zz"),
+    "layout twice": (["estimate", *SMALL, "--layout", "tp4"], "tp: given as 2"),
+    "gpus do not divide": (["estimate", *SMALL, "--tp", "3"], "3·1·1 = 3 does not divide gpus = 8"),
+    "heads do not divide": (["estimate", *SMALL, "--gpus", "64", "--tp", "64"], "32 attention heads"),
+    "batch does not divide": (["estimate", *SMALL, "--global-batch", "63"], "does not divide global_batch = 63"),
+    "dp contradicts": (["estimate", *SMALL, "--dp", "8"], "gpus = 8"),
+    "experts": (["estimate", *SMALL, "--ep", "2"], "no experts"),
+    "schedule needs": (["estimate", *SMALL, "--schedule", "interleaved"], "interleaved"),
+    "too many GPUs": (["estimate", *SMALL, "--gpus", "9999999", "--global-batch", "9999999"], "dgx-h100-ndr"),
+    "axis order": (["estimate", *SMALL, "--axis-order", "tp pp"], "each of tp, cp, dp, pp once"),
+    "tokens": (["estimate", *SMALL, "--tokens", "-5"], "tokens"),
+    "batch is not positive": (["estimate", *SMALL, "--global-batch", "-64"], "global_batch"),
+    "job file": (["estimate", "nowhere.yaml"], "nowhere.yaml: cannot read"),
+    "folder of the output": (["estimate", *SMALL, "--out", "nowhere/x.json"], "no folder"),
+    "output is a folder": (["estimate", *SMALL, "--out", "."], "folder"),
+    "profile folder": (["estimate", *SMALL, "--profiles", "nowhere"], "nowhere"),
+    "mesh without GPUs": (["mesh", "--tp", "8"], "gpus missing"),
+    "mesh does not divide": (["mesh", "--gpus", "8", "--tp", "3"], "does not divide gpus = 8"),
+    "mesh of experts": (["mesh", "--gpus", "8", "--ep", "3"], "does not divide tp·cp·dp = 8"),
+    "profile": (["hardware", "show", "h100-sxm-80g"], "h100-sxm-80gb"),
+    "kind": (["hardware", "list", "--kind", "gpu"], "accelerator"),
+    "checked file": (["hardware", "check", "nowhere.yaml"], "nowhere.yaml"),
+    "shown model": (["model", "show", "lama"], "llama"),
+    "sequence length": (["model", "show", "llama3-8b", "--seq-len", "0"], "--seq-len"),
+    "shown recipe": (["recipe", "show", "nemoo"], "nemo"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments, expected", WRONG.values(), ids=WRONG)
+def test_wrong_input_gets_one_line_and_exit_code_2(run, tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("Error: ")
+    assert expected in err
+    assert list(tmp_path.iterdir()) == []
+
+
+WRONG_JOBS = {
+    "not YAML": ("model: [", "not valid YAML"),
+    "not a mapping": ("- model", "expected a mapping"),
+    "unknown key": ("modell: llama3-8b", "model"),
+    "key twice": ("gpus: 8\ngpus: 16", "not valid YAML"),
+    "text for a number": ("gpus: eight", "gpus: expected one number"),
+    "number for a text": ("model: 8", "model: expected a text"),
+    "list of degrees": ("tp: [1, 2]", "lists are for the Python API"),
+    "truth for a number": ("tp: true", "tp: expected one number"),
+    "text for truth": ("sequence_parallel: maybe", "true or false"),
+    "switches are not a mapping": ("switches: dp_overlap", "a mapping of switches"),
+    "switch does not exist": ("switches: {dp_overlaps: none}", "dp_overlap"),
+    "axis order": ("axis_order: 4", "innermost first"),
+    "layout contradicts": ("layout: tp4\ntp: 8", "tp: given as 8"),
+    "half a GPU": ("gpus: 8.5", "8.5"),
+}
+
+
+@pytest.mark.parametrize("text, expected", WRONG_JOBS.values(), ids=WRONG_JOBS)
+def test_wrong_job_file_gets_one_line_and_exit_code_2(run, tmp_path, text, expected):
+    path = tmp_path / "job.yaml"
+    known = {"model": "llama3-8b", "gpus": "8", "global_batch": "64", "seq_len": "8192"}
+    rest = "\n".join(f"{key}: {value}" for key, value in known.items() if f"{key}:" not in text)
+    path.write_text(text if text[0] == "-" else f"{text}\n{rest}\n")
+    code, out, err = run("estimate", path)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert expected in err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(**_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("costmodel.estimates.estimate", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["estimate", *SMALL])
+
+
+# --- help, version, start-up -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_has_an_example_and_the_readme_its_line(run, command):
+    code, out, err = run(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert f"costmodel {command}" in out.split("Example")[-1]
+    assert f"costmodel {command}" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("group", [[], ["hardware"], ["model"], ["recipe"]])
+def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
+    code, out, err = run(*group)
+    assert (code, err) == (2, "")
+    assert "Commands:" in out
+
+
+def test_version(run):
+    assert run("--version") == (0, f"costmodel {cm.__version__}\n", "")
+
+
+# The surface that scripts rely on: an option that disappears breaks them, one that comes is meant.
+ESTIMATE_OPTIONS = """
+    --model --cluster --gpus --layout --tp --cp --pp --dp --vp --ep --etp --micro-batch --global-batch --seq-len
+    --precision --recompute --zero --shard-group --schedule --sequence-parallel --no-sequence-parallel --recipe
+    --set --axis-order --tokens --profiles --all-lines --check --form --format --out --csv --force --quiet --help
+""".split()
+
+
+def test_options_of_estimate_are_stable(run):
+    _, out, _ = run("estimate", "--help")
+    listed = [line.split("  ")[1] for line in out.splitlines() if line.startswith("  -")]
+    names = {
+        word.strip(",") for line in listed for word in line.replace("/", " ").split() if word.startswith("--")
+    }
+    assert names == set(ESTIMATE_OPTIONS)
+
+
+def python(*arguments, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def test_the_command_line_starts_without_numpy_pandas_or_pydantic(tmp_path):
+    heavy = "numpy pandas pydantic rich ruamel".split()
+    code = f"import sys, costmodel.cli; print([m for m in {heavy} if m in sys.modules])"
+    assert python("-c", code, cwd=tmp_path).stdout == "[]\n"
+
+
+def test_estimate_as_a_process_loads_no_pandas(tmp_path):
+    code = f"""
+import sys
+from costmodel.cli import main
+code = main(["estimate", *{SMALL!r}, "--format", "csv"])
+print(code, [m for m in ("pandas", "matplotlib", "scipy") if m in sys.modules], file=sys.stderr)
+"""
+    assert python("-c", code, cwd=tmp_path).stderr.splitlines()[-1] == "0 []"
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    piped = f"{sys.executable} -m costmodel hardware list --format json | head -1"
+    done = subprocess.run(
+        ["bash", "-c", piped], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("{\n", "")

@@ -1,0 +1,68 @@
+"""The README does what it says: its code runs, its commands answer, its tables are the program's."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.cli import main
+from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_python_example_runs():
+    (code,) = blocks("python")
+    names = {}
+    exec(code, names)
+    assert float(names["est"].step_time_s) > 0
+    assert np.shape(names["many"].step_time_s) == (4,)
+
+
+def test_job_file_and_its_command_run(tmp_path, monkeypatch, capsys):
+    (job,) = blocks("yaml")
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(job)
+    (command,) = blocks("sh")
+    assert main(shlex.split(command)[1:]) == 0
+    assert '"switches"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [LONG_COLUMNS, WIDE_COLUMNS], ids=["long", "wide"])
+def test_column_tables_are_those_of_the_program(columns):
+    table = "\n".join(f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in columns)
+    assert table in README
+
+
+def test_shown_output_has_the_lines_the_program_prints(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    import dev
+
+    assert main(dev.ESTIMATE) == 0
+    printed = capsys.readouterr().out
+    shown = re.search(r"output:begin head -10 -->\n```\n(.*?)```", README, flags=re.DOTALL)[1]
+
+    def labels(text):
+        return [line[:18].strip() for line in text.splitlines() if re.match(r"\S.{17,18}  ?\S", line)]
+
+    head = [line for line in shown.splitlines() if not line.startswith(("$", "   "))]
+    assert len(head) == 10
+    assert labels("\n".join(head[1:])) == labels("\n".join(printed.splitlines()[1:10]))
+
+
+def test_markers_of_generated_tables_are_there_once():
+    for marker in ("runs", "validation", "long", "wide"):
+        for side in ("begin", "end"):
+            assert README.count(f"<!-- {marker}:{side} -->") == 1
+
+
+def test_linked_files_exist():
+    for target in re.findall(r"\]\(([\w./-]+)\)", README):
+        assert (ROOT / target).exists(), target

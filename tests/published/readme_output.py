@@ -1,0 +1,87 @@
+"""Write what the README shows of the program: the output of its first command, and the CSV columns.
+
+python tests/published/readme_output.py            # rewrite README.md
+python tests/published/readme_output.py --check    # exit 1 if it is out of date
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from costmodel.cli import main as costmodel
+from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+sys.path.insert(0, str(ROOT))
+
+
+def first_command() -> list[str]:
+    """Return the arguments of ``dev.py estimate``, which the README shows."""
+    import dev
+
+    return list(dev.ESTIMATE)
+
+
+def shell_text(arguments: Iterable[str]) -> str:
+    """Write a command as a person types it, in lines that fit a page."""
+    words = [re.sub(r"^(--[\w-]+)=(.* .*)$", r'\1="\2"', word) for word in arguments]
+    lines = ["costmodel"]
+    for word in words:
+        if len(lines[-1]) + len(word) > 100:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+def output_block(num_lines: int | None) -> str:
+    """Return the first command and its real output, cut to `num_lines` as ``head`` would."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        costmodel(first_command())
+    lines = printed.getvalue().splitlines()
+    pipe = f" | head -{num_lines}" if num_lines else ""
+    return "\n".join(["```", f"$ {shell_text(first_command())}{pipe}", *lines[:num_lines], "```"])
+
+
+def column_block(columns: Iterable[ColumnDoc]) -> str:
+    """Return documented columns as a Markdown table."""
+    rows = [f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in columns]
+    return "\n".join(["| Column | Unit | Meaning |", "|---|---|---|", *rows])
+
+
+def filled(text: str) -> str:
+    """Return the README with all blocks written anew."""
+
+    def output(match: re.Match[str]) -> str:
+        cut = re.search(r"head -(\d+)", match[1])
+        return f"{match[1]}\n{output_block(int(cut[1]) if cut else None)}\n{match[2]}"
+
+    text = re.sub(r"(<!-- output:begin.*?-->).*?(<!-- output:end -->)", output, text, flags=re.DOTALL)
+    for marker, columns in (("long", LONG_COLUMNS), ("wide", WIDE_COLUMNS)):
+        begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
+        head, _, rest = text.partition(begin)
+        text = f"{head}{begin}\n{column_block(columns)}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def main() -> int:
+    """Rewrite or check the README."""
+    before = README.read_text(encoding="utf-8")
+    after = filled(before)
+    if "--check" in sys.argv[1:]:
+        if before != after:
+            print("README.md is out of date; run tests/published/readme_output.py", file=sys.stderr)
+        return int(before != after)
+    README.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

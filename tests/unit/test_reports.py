@@ -1,0 +1,366 @@
+"""Reports read a bill and add nothing: sums, round trips, array = single, warnings that are true."""
+
+import io
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import costmodel as cm
+from costmodel.describe.recipe import Recipe
+from costmodel.levers import _SWITCHES, memory_levers
+from costmodel.report.csv_text import to_csv
+from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS, long_columns, long_frame, wide_frame
+from costmodel.report.grid import Grid, columns, html_table, rich_table
+from costmodel.report.mesh import mesh_rows
+from costmodel.report.records import estimate_record, to_json
+from costmodel.report.recipes import recipe_record, switch_meanings
+from costmodel.report.tables import estimate_grids, estimate_html, memory_grid, time_grid
+
+DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}
+EXPERTS = {"model": "qwen3-30b-a3b", "gpus": 64, "layout": "pp2 ep8", "global_batch": 256, "seq_len": 4096}
+HUGE = {"model": "llama3-405b", "gpus": 512, "layout": "tp8 pp8", "global_batch": 256, "seq_len": 8192}
+
+
+@pytest.fixture(scope="module", params=[DENSE, EXPERTS, HUGE], ids=["dense", "experts", "huge"])
+def est(request):
+    return cm.estimate(**request.param)
+
+
+@pytest.fixture(scope="module")
+def many():
+    grid = {"tp": np.array([1, 2, 4])[:, None], "recompute": np.array(["none", "full"])}
+    return cm.estimate(model="llama3-8b", gpus=64, global_batch=128, seq_len=8192, tokens=1e12, **grid)
+
+
+# --- records ---------------------------------------------------------------------------------
+
+RECORD_KEYS = [
+    "schema_version", "version", "inputs", "step_time_s", "mfu", "mfu_causal", "hfu", "mfu_convention",
+    "peak_flops_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "days", "gpu_hours", "memory_bytes_per_gpu",
+    "memory_capacity_bytes", "fits", "worst_stage", "lines", "memory_lines", "mesh", "warnings", "sources",
+]  # fmt: skip
+LINE_KEYS = ["name", "axis", "toll", "phase", "count", "bytes", "seconds", "exposed_seconds", "tier", "formula",
+             "terms", "source"]  # fmt: skip
+
+
+def test_record_has_the_promised_keys_and_is_strict_json(est):
+    record = estimate_record(est)
+    assert list(record) == RECORD_KEYS
+    assert all(list(line) == LINE_KEYS for line in record["lines"])
+    assert json.loads(to_json(record)) == json.loads(json.dumps(record))
+
+
+def test_json_refuses_what_json_does_not_have():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        to_json({"mfu": float("nan")})
+
+
+def test_record_sums_are_the_totals(est):
+    record = estimate_record(est)
+    assert sum(line["exposed_seconds"] for line in record["lines"]) == pytest.approx(
+        record["step_time_s"], rel=1e-12
+    )
+    held = sum(line["bytes"] for line in record["memory_lines"])
+    assert held == pytest.approx(record["memory_bytes_per_gpu"], rel=1e-12)
+
+
+def test_names_of_lines_are_unique_and_sourced(est):
+    record = estimate_record(est)
+    for lines in (record["lines"], record["memory_lines"]):
+        names = [line["name"] for line in lines]
+        assert len(set(names)) == len(names)
+        assert all(line["source"] and line["formula"] for line in lines)
+
+
+def test_inputs_given_back_give_the_same_bill(est):
+    record = estimate_record(est)
+    again = estimate_record(cm.estimate(**record["inputs"]))
+    assert again == record
+
+
+def test_sources_name_every_number_of_the_hardware(est):
+    sources = estimate_record(est)["sources"]
+    assert {
+        "cluster dgx-h100-ndr",
+        "accelerator h100-sxm-80gb",
+        "link nvlink4",
+        "model",
+        "recipe",
+    } <= sources.keys()
+    assert "memory_bandwidth" in sources["accelerator h100-sxm-80gb"]
+
+
+def test_sources_of_a_changed_cluster_are_not_claimed():
+    cluster = cm.load_cluster("dgx-h100-ndr")
+    slow = replace(cluster, tiers=(replace(cluster.tiers[0], bandwidth_bytes_per_s=1e9), *cluster.tiers[1:]))
+    sources = estimate_record(cm.estimate(**DENSE, cluster=slow))["sources"]
+    assert "cluster dgx-h100-ndr" not in sources
+    assert "accelerator h100-sxm-80gb" in sources
+
+
+def test_record_of_many_layouts_has_a_row_a_layout(many):
+    record = estimate_record(many)
+    assert [row["tp"] for row in record["layouts"]] == [1, 1, 2, 2, 4, 4]
+    json.loads(to_json(record))
+
+
+# --- frames ----------------------------------------------------------------------------------
+
+
+def test_columns_are_the_documented_ones_in_order(est, many):
+    for one in (est, many):
+        assert list(long_frame(one)) == [column.name for column in LONG_COLUMNS]
+        assert list(wide_frame(one)) == [column.name for column in WIDE_COLUMNS]
+    documented = LONG_COLUMNS + WIDE_COLUMNS
+    assert all(column.unit and column.meaning for column in documented)
+
+
+# A golden list: scripts read these names. New columns come last.
+GOLDEN_LONG = (
+    "layout bill name axis toll phase count bytes seconds exposed_seconds tier formula source"
+).split()
+GOLDEN_WIDE = """
+    layout model cluster accelerator recipe precision gpus tp cp pp dp vp ep etp micro_batch micro_batches zero_stage
+    shard_group recompute schedule sequence_parallel global_batch seq_len step_time_s mfu mfu_causal hfu
+    tokens_per_s_per_gpu model_tflops_per_gpu memory_bytes_per_gpu memory_capacity_bytes fits days gpu_hours
+    compute_exposed_s tp_exposed_s cp_exposed_s ep_exposed_s pp_exposed_s dp_exposed_s optimizer_exposed_s
+    resilience_exposed_s toll_math_s toll_hbm_s toll_communication_s toll_bubble_s toll_state_s toll_activation_s
+    toll_overhead_s memory_parameters_bytes memory_gradients_bytes memory_optimizer_bytes memory_activation_bytes
+    memory_buffer_bytes memory_reserve_bytes
+""".split()
+
+
+def test_column_names_are_stable():
+    assert [column.name for column in LONG_COLUMNS][: len(GOLDEN_LONG)] == GOLDEN_LONG
+    assert [column.name for column in WIDE_COLUMNS][: len(GOLDEN_WIDE)] == GOLDEN_WIDE
+
+
+def test_sums_of_the_wide_form_are_its_totals(est, many):
+    for frame in (wide_frame(est), wide_frame(many)):
+        by_axis = frame[[name for name in frame if name.endswith("_exposed_s")]].sum(axis=1)
+        by_toll = frame[[name for name in frame if name.startswith("toll_")]].sum(axis=1)
+        parts = [
+            name for name in frame if re.fullmatch(r"memory_[a-z]+_bytes", name) and "capacity" not in name
+        ]
+        assert len(parts) == 6
+        np.testing.assert_allclose(by_axis, frame.step_time_s, rtol=1e-12)
+        np.testing.assert_allclose(by_toll, frame.step_time_s, rtol=1e-12)
+        np.testing.assert_allclose(frame[parts].sum(axis=1), frame.memory_bytes_per_gpu, rtol=1e-12)
+
+
+def test_sums_of_the_long_form_are_the_totals_of_the_wide_form(many):
+    long, wide = long_frame(many), wide_frame(many)
+    sums = long.groupby(["layout", "bill"])[["exposed_seconds", "bytes"]].sum()
+    np.testing.assert_allclose(sums.exposed_seconds.xs("time", level="bill"), wide.step_time_s, rtol=1e-12)
+    np.testing.assert_allclose(sums.bytes.xs("memory", level="bill"), wide.memory_bytes_per_gpu, rtol=1e-12)
+
+
+def test_a_row_of_many_layouts_is_the_single_layout(many):
+    rows = wide_frame(many)
+    for index, (tp, recompute) in enumerate((tp, r) for tp in (1, 2, 4) for r in ("none", "full")):
+        one = cm.estimate(model="llama3-8b", gpus=64, tp=tp, recompute=recompute, global_batch=128, seq_len=8192,
+                          tokens=1e12)  # fmt: skip
+        single = wide_frame(one).iloc[0].drop("layout")
+        for name, value in rows.iloc[index].drop("layout").items():
+            expected = single[name]
+            assert value == (
+                pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected
+            ), name
+
+
+def test_a_knob_that_changes_no_figure_still_has_a_row_each():
+    est = cm.estimate(model="llama3-8b", gpus=8, global_batch=64, seq_len=8192, shard_group=np.array([0, 8]))
+    assert list(wide_frame(est).shard_group) == [0, 8]
+    assert long_frame(est).layout.max() == 1
+
+
+@pytest.mark.parametrize("form", [long_frame, wide_frame])
+def test_frames_survive_a_csv(est, many, form):
+    for one in (est, many):
+        frame = form(one)
+        pd.testing.assert_frame_equal(
+            pd.read_csv(io.StringIO(frame.to_csv(index=False))), frame, check_exact=True
+        )
+
+
+def test_the_command_line_writes_the_same_csv_as_the_frame_reads(est):
+    read = pd.read_csv(io.StringIO(to_csv(long_columns(est))))
+    pd.testing.assert_frame_equal(read, long_frame(est), check_exact=True)
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def test_shares_of_the_time_bill_add_up(est):
+    grid = time_grid(est, every_line=True)
+    axes = [row for index, row in enumerate(grid.rows) if index in grid.strong]
+    shares = [float(row[5].rstrip("%")) for row in axes]
+    assert shares[-1] == 100.0
+    assert sum(shares[:-1]) == pytest.approx(100.0, abs=0.05 * len(shares))
+    shown = {row[0].strip() for row in grid.rows}
+    named = {
+        line.name.removeprefix(f"{line.axis}.") for line in est.bill.time_lines if line.exposed_seconds > 0
+    }
+    assert named <= shown
+
+
+def test_small_lines_are_summed_not_dropped(est):
+    short, full = time_grid(est), time_grid(est, every_line=True)
+    assert len(short.rows) < len(full.rows)
+    count = sum(int(m[1]) for row in short.rows if (m := re.match(r"  (\d+) smaller lines", row[0])))
+    assert len(full.rows) - len(short.rows) == count - sum("smaller lines" in row[0] for row in short.rows)
+
+
+def test_memory_bill_names_worst_stage_and_the_device(est):
+    grid = memory_grid(est)
+    assert est.job.cluster.accelerator.name in " ".join(row[0] for row in grid.rows)
+    assert re.match(r"Memory bill of stage \d+", grid.title)
+    assert grid.rows[-1][0] == ("left" if est.fits else "too much")
+
+
+def test_html_is_escaped_and_complete(est):
+    page = estimate_html(est)
+    for grid in estimate_grids(est):
+        for row in grid.rows:
+            assert row[0].replace("&", "&amp;").replace("<", "&lt;") in page
+    assert page.count("<table") == page.count("</table>") == 4
+    assert "<script>" not in html_table(Grid("<script>", columns("<script>"), [["<script>"]]))
+
+
+def test_many_layouts_show_what_differs(many):
+    page = many._repr_html_()
+    assert "6 layouts of llama3-8b" in page
+    assert page.count("<tr>") == 7
+    assert "recompute" in page
+    assert "micro_batches" in page
+    assert ">gpus<" not in page
+
+
+def test_grids_are_drawn_whole_by_rich(est):
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(file=text, width=1000).print(*(rich_table(grid) for grid in estimate_grids(est, every_line=True)))
+    for grid in estimate_grids(est, every_line=True):
+        assert all(cell in text.getvalue() for row in grid.rows for cell in row)
+
+
+# --- mesh ------------------------------------------------------------------------------------
+
+
+def test_factors_times_groups_are_the_gpus(est):
+    job = est.job
+    rows = mesh_rows(job.layout, job.cluster, job.axis_order, job.recipe)
+    assert all(row.factor * row.groups == int(job.layout.gpus) for row in rows)
+    dense = [row.factor for row in rows if row.dim in ("tp", "cp", "dp", "pp")]
+    assert np.prod(dense) == int(job.layout.gpus)
+
+
+def test_oversubscription_is_in_the_link_rate():
+    est = cm.estimate(model="llama3-405b", cluster="llama3-roce", gpus=16384, layout="tp8 pp16", global_batch=2048,
+                      seq_len=8192)  # fmt: skip
+    job = est.job
+    link = {row.dim: row for row in mesh_rows(job.layout, job.cluster, ("tp", "cp", "pp", "dp"), job.recipe)}
+    assert link["dp"].bandwidth_bytes_per_s == pytest.approx(50e9 / 7)
+    assert link["pp"].bandwidth_bytes_per_s == 50e9
+
+
+# --- warnings and levers ---------------------------------------------------------------------
+
+
+def warned(text, **job):
+    return [warning for warning in cm.estimate(**{**DENSE, **job}).warnings if text in warning]
+
+
+def test_tp_that_leaves_the_nvlink_domain_is_named():
+    assert warned("TP leaves the nvlink domain", layout="tp16") == warned("TP leaves", layout="tp16") != []
+    assert warned("TP leaves", layout="tp8") == []
+    assert warned("TP leaves", layout="tp16", cluster="gb200-nvl72-ndr") == []
+
+
+def test_bubble_over_a_tenth_is_named():
+    few, plenty = {"layout": "tp2 pp8", "global_batch": 32}, {"layout": "tp2 pp8", "global_batch": 2048}
+    assert "pp 8" in warned("pipeline bubble", **few)[0]
+    assert warned("pipeline bubble", **plenty) == []
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_frees_most():
+    est = cm.estimate(**HUGE)
+    assert not est.fits
+    (said,) = [warning for warning in est.warnings if warning.startswith("does not fit")]
+    levers = memory_levers(est.job)
+    over = (float(est.memory_bytes_per_gpu) - est.memory_capacity_bytes) / 2**30
+    assert f"{levers[0].change} frees most" in said
+    assert abs(float(re.search(r"([\d.]+) GiB too much", said)[1]) - over) < 0.01 * over
+    assert levers[0].freed_bytes == max(lever.freed_bytes for lever in levers)
+
+
+def test_what_fits_says_nothing_of_memory():
+    est = cm.estimate(**{**DENSE, "recompute": "full"})
+    assert est.fits
+    assert not any("fit" in warning for warning in est.warnings)
+
+
+LEVER_KEYWORDS = {"recompute": "recompute", "zero": "zero_stage", "micro-batch": "micro_batch",
+                  "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep"}  # fmt: skip
+
+
+def test_levers_are_what_an_estimate_of_the_change_says():
+    job = {**DENSE, "layout": None, "tp": 2, "pp": 4, "micro_batch": 4}
+    before = cm.estimate(**job)
+    checked = set()
+    for lever in memory_levers(before.job):
+        if "=" in lever.change:
+            switch, value = lever.change.split("=")
+            after = cm.estimate(**job, switches={switch: value})
+        else:
+            word, value = lever.change.split(" ")[:2]
+            if word not in LEVER_KEYWORDS:
+                continue
+            value = int(value) if value.isdigit() else value
+            after = cm.estimate(**{**job, LEVER_KEYWORDS[word]: value})
+        checked.add(lever.change)
+        assert lever.memory_bytes == pytest.approx(float(after.memory_bytes_per_gpu), rel=0.02), lever
+        assert lever.step_time_s == pytest.approx(float(after.step_time_s), rel=0.02), lever
+    assert {"recompute full", "zero 3", "micro-batch 2", "offload_optimizer=true"} <= checked
+
+
+def test_levers_that_cannot_run_are_left_out():
+    est = cm.estimate(**{**DENSE, "layout": "tp32"})
+    assert not any(lever.change == "tp 64" for lever in memory_levers(est.job))
+
+
+def test_switches_of_levers_exist():
+    for switch, wasteful, value in _SWITCHES:
+        for each in (*wasteful, value):
+            Recipe(name="test", **{switch: each})
+
+
+def test_ignored_inputs_are_named():
+    assert warned("shard_group 4 is ignored", shard_group=4, zero_stage=0)
+    assert not warned("shard_group", shard_group=4, zero_stage=3)
+    assert warned("sequence_parallel is ignored", layout="tp1 pp4", sequence_parallel=True)
+    assert warned("learned positions", model="gpt2-xl", layout="tp1", seq_len=4096)
+
+
+def test_constants_that_are_not_measured_are_named():
+    assert warned("kernels", cluster="mi300x-roce400")
+    assert not warned("kernels")
+
+
+def test_many_layouts_have_no_warnings(many):
+    assert many.warnings == []
+
+
+# --- recipes ---------------------------------------------------------------------------------
+
+
+def test_every_switch_has_a_meaning():
+    assert switch_meanings().keys() >= Recipe.model_fields.keys() - {"name", "description", "source"}
+    record = recipe_record(Recipe(name="test"))
+    assert all(row["meaning"] and row["choices"] for row in record["switches"])
+    assert {row["switch"]: row["choices"] for row in record["switches"]}["cuda_graphs"] == "true or false"
