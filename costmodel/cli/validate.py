@@ -1,0 +1,49 @@
+"""``costmodel validate``: published runs against the model."""
+
+from typing import Annotated
+
+import typer
+
+from costmodel.cli import options as opt
+
+EPILOG = """\b
+Examples:
+  costmodel validate tests/published/runs.csv
+  costmodel validate runs.csv --csv predicted.csv --worst 10
+  costmodel validate runs.csv --format json
+"""
+
+
+def validate(
+    file: Annotated[str, typer.Argument(help="Table of runs (CSV); its columns are those of tests/published/runs.csv.")],
+    worst: Annotated[int, typer.Option("--worst", min=0, help="Also list the runs furthest off.")] = 0,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Price every run of a table and compare with what was measured.
+
+    Errors are relative to the measurement, over rows of quality A and B. A row that cannot be
+    priced is counted with its reason. --csv writes a row per run.
+    """
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.progress import progress
+    from costmodel.interop.published_runs import read_rows
+    from costmodel.report.validation import skipped_remarks, validation_grids, validation_record
+    from costmodel.validate import validate as compare
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    rows = read_rows(file)
+    with progress("pricing runs", len(rows), quiet=quiet) as tick:
+        checked = compare(rows, tick=tick)
+    show(
+        Result(
+            grids=lambda: validation_grids(checked, worst=worst),
+            record=lambda: validation_record(checked),
+            table=lambda: {str(name): column.tolist() for name, column in checked.results().items()},
+            remarks=skipped_remarks(checked),
+        ),
+        target,
+    )
