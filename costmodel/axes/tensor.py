@@ -94,7 +94,8 @@ def _pair_lines(situation: Situation, block: Block, prefix: str, column: str, ro
         *line("reduce_scatter.recompute", "recompute", "reduce_scatter", full, forward_out, sp * again),
         *line("all_reduce.recompute", "recompute", "all_reduce", full, none, (1.0 - sp) * again),
         *line("all_gather.backward", "backward", "all_gather", gather_size, backward_out, sp),
-        *line("all_gather_input.backward", "backward", "all_gather", gather_size, behind_dgrad, sp),
+        *line("all_gather_input.backward", "backward", "all_gather", gather_size, behind_dgrad,
+              sp * recipe.sp_regathers),
         *line("reduce_scatter.backward", "backward", "reduce_scatter", full, behind_wgrad, sp),
         *line("all_reduce.backward", "backward", "all_reduce", full, behind_wgrad, 1.0 - sp),
     ]
@@ -115,19 +116,23 @@ def _embedding_lines(situation: Situation) -> list[TimeLine]:
 
 
 def _head_lines(situation: Situation) -> list[TimeLine]:
-    """Vocabulary-parallel logits: gather the hidden states, then three small sums for the loss."""
+    """Vocabulary-parallel logits: gather the hidden states, then three small sums for the loss, or the logits."""
     tokens = situation.shard.tokens
     full = 2.0 * tokens * float(situation.model.hidden_size)
     sp, group = situation.layout.sequence_parallel, situation.mesh.tp
+    split = float(situation.recipe.vocab_parallel_loss)
+    logits = 2.0 * tokens * float(situation.model.vocab_size)
     return [
+        communication_line(situation, "tp.head.logits.all_gather.forward", axis="tp", phase="forward",
+                           primitive="all_gather", size_bytes=logits, group=group, share=1.0 - split),
         communication_line(situation, "tp.head.all_gather.forward", axis="tp", phase="forward",
                            primitive="all_gather", size_bytes=full, group=group, share=sp),
         communication_line(situation, "tp.head.loss.all_reduce.forward", axis="tp", phase="forward",
-                           primitive="all_reduce", size_bytes=4.0 * tokens, group=group, share=3.0),
+                           primitive="all_reduce", size_bytes=4.0 * tokens, group=group, share=3.0 * split),
         communication_line(situation, "tp.head.reduce_scatter.backward", axis="tp", phase="backward",
                            primitive="reduce_scatter", size_bytes=full, group=group, share=sp),
         communication_line(situation, "tp.head.all_gather_input.backward", axis="tp", phase="backward",
-                           primitive="all_gather", size_bytes=full, group=group, share=sp),
+                           primitive="all_gather", size_bytes=full, group=group, share=sp * situation.recipe.sp_regathers),
         communication_line(situation, "tp.head.all_reduce.backward", axis="tp", phase="backward",
                            primitive="all_reduce", size_bytes=full, group=group, share=1.0 - sp),
     ]  # fmt: skip

@@ -54,6 +54,8 @@ class Recipe(BaseModel):
     cross_entropy: CrossEntropy = "unfused"
     """Loss through fp32 copies of the logits; in one kernel over them; or chunked with the logits
     GEMM, so that they never exist whole (Liger)."""
+    vocab_parallel_loss: bool = True
+    """Logits stay split over TP through the loss; otherwise every rank gathers them whole."""
     compiled: bool = False
     """torch.compile fuses every chain of element-wise operators."""
     dropout: bool = False
@@ -76,6 +78,9 @@ class Recipe(BaseModel):
     offload_optimizer: bool = False
     """Optimizer states live and step on the CPU."""
 
+    sp_regathers: bool = True
+    """Under sequence parallelism the backward pass gathers a layer's input again (Megatron);
+    otherwise autograd keeps it gathered."""
     tp_overlap: TensorOverlap = "weight-grad"
     """none; the backward collective behind the weight-gradient GEMM; or pipelined with each GEMM."""
     dp_overlap: DataOverlap = "last-micro-batch"
@@ -113,8 +118,8 @@ class Recipe(BaseModel):
 
     embedding_as_layer: bool = False
     """The embedding takes the place of a layer on the first pipeline stage."""
-    head_as_layer: bool = False
-    """The head takes the place of a layer on the last pipeline stage."""
+    head_as_layer: int = Field(default=0, ge=0, le=2)
+    """Layers whose place the head takes on the last pipeline stage (2: its norm counts on its own)."""
     selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """What `recompute: selective` recomputes."""
     fsdp_reshard_after_forward: bool = True

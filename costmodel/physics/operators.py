@@ -151,6 +151,11 @@ _SOFTMAX_CHAIN = _Traffic(18, 10, 4, 3)
 _SOFTMAX_DROPOUT = _Traffic(5, 5, 1, 1)
 
 
+def _input_tokens(shard: Shard, recipe: Recipe) -> Array:
+    """Tokens of a TP-split layer's input as autograd keeps it: a slice, or gathered. [-]"""
+    return shard.tokens_sp if recipe.sp_regathers else shard.tokens
+
+
 def _norm(name: str, elements: Array, recipe: Recipe, rms: bool, saved: Array) -> Operator:
     """Make a norm; saves its output, which is the next GEMM's input."""
     traffic = _NORM_FUSED if recipe.fused_norm or recipe.compiled or not rms else _NORM_CHAIN
@@ -218,7 +223,8 @@ def attention_operators(
     q_width, k_width, v_width = heads * d_qk, kv_heads * d_qk, kv_heads * d_v
     rms = model.norm == "rmsnorm"
     whole = ("attention",)
-    ops = [_norm("attention.norm", t_sp * h, recipe, rms, saved_in * t_sp * h)]
+    kept = _input_tokens(shard, recipe)
+    ops = [_norm("attention.norm", t_sp * h, recipe, rms, saved_in * kept * h)]
     if model.attention == "mla":
         ops += _latent_projections(model, shard, recipe, precision)
         k_width, v_width = heads * d_qk, heads * d_v
@@ -322,7 +328,8 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     h, t, t_sp = float(model.hidden_size), shard.tokens, shard.tokens_sp
     width = float(model.ffn_size) / shard.tp
     rms = model.norm == "rmsnorm"
-    ops = [_norm("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * t_sp * h)]
+    kept = _input_tokens(shard, recipe)
+    ops = [_norm("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
     ops += _two_layers("mlp", ("mlp",), t, h, width, _ONE, model.gated_mlp, recipe, precision, "matmul")
     if model.linear_bias:
         ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
@@ -448,12 +455,14 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     """
     h, t = float(model.hidden_size), shard.tokens
     vocab = model.vocab_size / shard.tp
-    logits = t * vocab
-    norm = _norm("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm", _BF16 * shard.tokens_sp * h)
+    seen = vocab if recipe.vocab_parallel_loss else np.asarray(float(model.vocab_size))
+    logits = t * seen
+    norm = _norm("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm",
+                 _BF16 * _input_tokens(shard, recipe) * h)  # fmt: skip
     loss, alive = _LOSS[recipe.cross_entropy]
     chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
     return [
         norm,
         _matmul("head.logits", (), t, vocab, np.asarray(h), low_precision=False),
-        _elementwise("head.loss", (), np.asarray(logits), loss, alive * chunk * vocab),
+        _elementwise("head.loss", (), np.asarray(logits), loss, alive * chunk * seen),
     ]

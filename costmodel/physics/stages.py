@@ -34,7 +34,7 @@ def plan_stages(
     pp: ArrayLike,
     *,
     embedding_as_layer: bool = False,
-    head_as_layer: bool = False,
+    head_as_layer: int = 0,
     every_stage: bool = False,
 ) -> StagePlan:
     """Divide the layers over `pp` stages, in order, as evenly as whole layers allow.
@@ -51,8 +51,10 @@ def plan_stages(
         Number of kinds. [-]
     pp : array_like
         Pipeline stages. [-]
-    embedding_as_layer, head_as_layer : bool
-        Whether they take the place of a layer.
+    embedding_as_layer : bool
+        Whether it takes the place of a layer.
+    head_as_layer : int
+        Layers whose place the head takes. [-]
     every_stage : bool
         All stages of a single layout one by one, instead of the first, a middle and the last
         one of every layout.
