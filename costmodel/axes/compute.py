@@ -28,6 +28,8 @@ ATTENTION_SOURCE = "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; 
 MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
 ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
 _EVERY_SECOND = "every_second_matmul"
+# Nothing that a layer's backward pass needs is made by these: their inputs are what it saved.
+_LAST_OPERATORS = ("mlp.fc2", "mlp.residual")
 
 
 def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Array]:
@@ -46,7 +48,10 @@ def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Arr
     elif _EVERY_SECOND in modules and operator.kind == "memory":
         again, kept = 1.0, np.asarray(0.0)
     policy = situation.layout.recompute
-    share = np.asarray([0.0, again, 1.0])[policy.astype(np.int64)]
+    whole = 1.0
+    if situation.recipe.recompute_early_stop and operator.name in _LAST_OPERATORS:
+        again, whole = 0.0, 0.0
+    share = np.asarray([0.0, again, whole])[policy.astype(np.int64)]
     return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
 
 

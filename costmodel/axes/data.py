@@ -33,8 +33,9 @@ Array = NDArray[np.float64]
 
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6
-# What a CPU socket pair gives each of its GPUs for an Adam step in host memory (assumed).
-_HOST_ADAM_BYTES_PER_S = 40e9
+# Parameters that the vectorised Adam of a two-socket host steps: 10 billion in 2.57 s
+# (Ren et al., "ZeRO-Offload," arXiv:2101.06840, table 4). The GPUs of the host share it.
+_HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
 
 
 class Params(NamedTuple):
@@ -220,11 +221,12 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
                                       count=times)  # fmt: skip
 
         ahead = line("param_all_gather.forward", "param_sync", "all_gather", shard, gathered, forward_s, on, count)
-        again = line("param_all_gather.backward", "param_sync", "all_gather", shard, gathered, backward_s, regather, count)
+        behind = backward_s if recipe.fsdp_backward_prefetch else zero
+        again = line("param_all_gather.backward", "param_sync", "all_gather", shard, gathered, behind, regather, count)
         # Both collectives of the backward pass share the links, so the second has what the first leaves.
-        left = np.maximum(backward_s - again.each_s, 0.0)
+        left = np.maximum(backward_s - again.each_s, 0.0) if recipe.fsdp_backward_prefetch else backward_s
         back = line("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, reduced, left, on, count)
-        lines += [ahead, again, back]
+        lines += [ahead, again, back, *_buffer_lines(situation, name, size, on, regather, count)]
         if np.any(replica.ranks > 1):
             once = np.asarray(count / np.maximum(situation.micro_batches, 1.0))
             lines.append(line("grad_replica_all_reduce", "grad_sync", "all_reduce", replica,
@@ -238,6 +240,49 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
                           each_s=hidden, formula="hidden_s", terms={"hidden_s": hidden},
                           source="FSDP has no compute to hide the first gather and the last reduction behind")
             )  # fmt: skip
+    return lines
+
+
+def _buffer_lines(
+    situation: Situation, name: str, params: Array, on: Array, regather: Array, count: Array
+) -> list[TimeLine]:
+    """Return the copies that a framework makes around the collectives of sharded parameters.
+
+    Both run on the stream of the layers. FSDP2 copies the gathered buffer into every parameter,
+    and every gradient into the buffer to be reduced. FSDP1 gathers into one flat parameter, but
+    concatenates the gradients of its pieces, casts them and scales them before the reduction.
+
+    References
+    ----------
+    .. [1] pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
+       (foreach_all_gather_copy_out, foreach_reduce).
+    .. [2] pytorch/pytorch, torch/distributed/fsdp/_runtime_utils.py (_post_backward_hook).
+    """
+    recipe, accelerator = situation.recipe, situation.accelerator
+    kind = recipe.fsdp_buffers
+    if kind == "none":
+        return []
+    gathered, reduced = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
+    cast = 0.0 if reduced == gathered else gathered + reduced
+    copied = {"flat": (0.0, 2.0 * gathered + cast + 2.0 * reduced), "per-parameter": (2.0 * gathered, gathered + reduced)}
+    after_gather, before_reduce = copied[kind]
+    lines = []
+    for label, phase, width, times in (
+        ("gather_copy", "param_sync", after_gather, on + regather),
+        ("reduce_copy", "grad_sync", before_reduce, on),
+    ):
+        if not width:
+            continue
+        moved = times * width * params
+        seconds = memory_time_s(moved, constants=accelerator.kernels.memory,
+                                memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+                                kernels=times)  # fmt: skip
+        lines.append(
+            time_line(f"{name}.{label}", axis="dp", toll="hbm", phase=phase, count=count, each_s=seconds,
+                      bytes_each=moved, formula="copy_s",
+                      terms={"copy_s": seconds, "params": params, "bytes_per_param": np.asarray(width)},
+                      source="PyTorch FSDP: copies between parameters and communication buffers")
+        )  # fmt: skip
     return lines
 
 
@@ -260,12 +305,14 @@ def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
     constants = accelerator.kernels.memory
     if recipe.offload_optimizer:
+        # Gradients travel behind the backward pass; the new parameters come back after the step.
         link = accelerator.host_link_bytes_per_s
-        seconds = local * (moved / _HOST_ADAM_BYTES_PER_S + (recipe.grad_bytes() + recipe.param_bytes()) / link)
-        formula = "params * (bytes_per_param / host_bytes_per_s + link_bytes_per_param / link_bytes_per_s)"
-        terms = {"params": local, "bytes_per_param": np.asarray(moved),
-                 "host_bytes_per_s": np.asarray(_HOST_ADAM_BYTES_PER_S), "link_bytes_per_s": np.asarray(link),
-                 "link_bytes_per_param": np.asarray(recipe.grad_bytes() + recipe.param_bytes())}  # fmt: skip
+        sharing = np.minimum(situation.layout.gpus, float(situation.cluster.gpus_per_node))
+        seconds = local * (sharing / _HOST_ADAM_PARAMS_PER_S + recipe.param_bytes() / link)
+        formula = "params * (gpus_per_host / host_params_per_s + link_bytes_per_param / link_bytes_per_s)"
+        terms = {"params": local, "gpus_per_host": sharing,
+                 "host_params_per_s": np.asarray(_HOST_ADAM_PARAMS_PER_S), "link_bytes_per_s": np.asarray(link),
+                 "link_bytes_per_param": np.asarray(recipe.param_bytes())}  # fmt: skip
     else:
         seconds = memory_time_s(local * moved, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
         formula = "fixed_s + params * bytes_per_param / bytes_per_s"

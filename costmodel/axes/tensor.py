@@ -86,13 +86,15 @@ def _pair_lines(situation: Situation, block: Block, prefix: str, column: str, ro
         ]  # fmt: skip
 
     none = np.asarray(0.0)
+    # A recomputation that stops early never gets to the output of the MLP.
+    summed_again = again * (0.0 if recipe.recompute_early_stop and prefix == "mlp" else 1.0)
     return [
         *line("all_gather.forward", "forward", "all_gather", gather_size, forward_in, sp),
         *line("reduce_scatter.forward", "forward", "reduce_scatter", full, forward_out, sp),
         *line("all_reduce.forward", "forward", "all_reduce", full, none, 1.0 - sp),
         *line("all_gather.recompute", "recompute", "all_gather", gather_size, forward_in, sp * again),
-        *line("reduce_scatter.recompute", "recompute", "reduce_scatter", full, forward_out, sp * again),
-        *line("all_reduce.recompute", "recompute", "all_reduce", full, none, (1.0 - sp) * again),
+        *line("reduce_scatter.recompute", "recompute", "reduce_scatter", full, forward_out, sp * summed_again),
+        *line("all_reduce.recompute", "recompute", "all_reduce", full, none, (1.0 - sp) * summed_again),
         *line("all_gather.backward", "backward", "all_gather", gather_size, backward_out, sp),
         *line("all_gather_input.backward", "backward", "all_gather", gather_size, behind_dgrad,
               sp * recipe.sp_regathers),

@@ -17,13 +17,14 @@ from costmodel.errors import RecipeError, choices_hint
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AttentionKernel = Literal["auto", "unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
+AttentionKernel = Literal["auto", "torch", "unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
 Fusion = Literal["none", "megatron", "compiled"]
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
 ContextMethod = Literal["ring", "all-gather", "ulysses"]
 Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
+ShardBuffers = Literal["none", "flat", "per-parameter"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 RecomputeModule = Literal[
     "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul"
@@ -42,7 +43,8 @@ class Recipe(BaseModel):
     source: str = ""
 
     attention_kernel: AttentionKernel = "auto"
-    """Kernel of the attention core; auto is what Transformer Engine picks for the GPU."""
+    """Kernel of the attention core; auto is what Transformer Engine picks for the GPU, torch what
+    PyTorch's scaled_dot_product_attention does."""
     fused_norm: bool = True
     """One kernel a norm; otherwise a chain of element-wise kernels with fp32 in between."""
     fused_rope: bool = True
@@ -126,6 +128,16 @@ class Recipe(BaseModel):
     """ZeRO-3 drops gathered parameters after the forward pass and gathers them again."""
     fsdp_prefetch: int = Field(default=1, ge=0)
     """Layers gathered ahead."""
+    fsdp_backward_prefetch: bool = True
+    """The next layer is gathered behind the backward pass of this one; otherwise after it (FSDP1's
+    BACKWARD_POST), where nothing hides it."""
+    fsdp_buffers: ShardBuffers = "none"
+    """Copies around the collectives of sharded parameters: none; one flat parameter a layer, whose
+    gradients are concatenated, cast and scaled (FSDP1); or copies between the communication buffer
+    and every parameter (FSDP2)."""
+    recompute_early_stop: bool = False
+    """Recomputation of a layer ends with the last tensor that its backward pass needs, so that the
+    output projection of the MLP never runs again (PyTorch's non-reentrant checkpoint from 2.1)."""
     gradient_compression: Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"] = "none"
     """Compression of the data-parallel gradient."""
 
@@ -247,14 +259,19 @@ def with_switches(recipe: Recipe, switches: dict[str, Any]) -> Recipe:
     return make_recipe({**recipe.model_dump(), **switches}) if switches else recipe
 
 
-_AUTO_KERNEL = {"volta": "fused-softmax", "ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"}
+_KERNEL_CHOICE = {
+    "auto": {"volta": "fused-softmax", "ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"},
+    # torchtitan models/attention.py: flash first, cuDNN before it from compute capability 10 on.
+    "torch": {"volta": "unfused", "ampere": "flash2", "hopper": "flash2", "blackwell": "cudnn"},
+}
 
 
 def resolved_for(recipe: Recipe, generation: str) -> Recipe:
-    """Return the recipe with the attention kernel of a GPU generation in place of ``auto``."""
-    if recipe.attention_kernel != "auto":
+    """Return the recipe with the attention kernel of a GPU generation in place of ``auto`` or ``torch``."""
+    choice = _KERNEL_CHOICE.get(recipe.attention_kernel)
+    if choice is None:
         return recipe
-    return recipe.model_copy(update={"attention_kernel": _AUTO_KERNEL.get(generation, "flash2")})
+    return recipe.model_copy(update={"attention_kernel": choice.get(generation, "flash2")})
 
 
 def switch_choices(name: str) -> tuple[str, ...]:

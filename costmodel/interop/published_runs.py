@@ -55,6 +55,15 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "meta-internal": ((2019, "llama3"),),
 }
 
+# Words of a row's notes that tell an older or newer version of the framework -> recipe.
+_ERAS: dict[str, tuple[tuple[str, str], ...]] = {
+    # LLM Foundry's tables of PyTorch 1.13 ran in PURE mixed precision, those of 2.x in DEFAULT.
+    "llm-foundry": (("mp mode pure", "composer-fsdp-torch1"),),
+}
+
+# Frameworks whose tables do not print the attention kernel: what the recipe says holds.
+_KERNEL_NOT_PRINTED = ("llm-foundry",)
+
 # NICs of the vendor's own machine of that generation, where a run does not state its network.
 _USUAL_NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200, "h100": 400, "h200": 400, "h800": 400, "b200": 400,
                    "gb200": 400, "b300": 800}  # fmt: skip
@@ -119,6 +128,9 @@ def job_of_row(row: Row) -> Job:
     if framework not in _RECIPES:
         raise CostModelError(f"framework {framework!r} has no recipe")
     name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
+    for word, era in _ERAS.get(framework, ()):
+        if word in (row.get("notes") or "").lower():
+            name = era
     gpus = _integer(row, "gpus")
     tp = _integer(row, "tp")
     sp = row.get("sp", "")
@@ -186,7 +198,7 @@ def _switches(row: Row) -> dict[str, Any]:
     switches: dict[str, Any] = {}
     notes = (row.get("fused_kernels_note") or "").lower()
     kernel = row.get("attention_kernel") or ""
-    if kernel and kernel != "flash":
+    if kernel and kernel != "flash" and row["framework"] not in _KERNEL_NOT_PRINTED:
         switches["attention_kernel"] = kernel
     for column, switch in (("cuda_graphs", "cuda_graphs"), ("ep_overlap", "ep_overlap"), ("dropout", "dropout")):
         if row.get(column):
@@ -203,6 +215,8 @@ def _switches(row: Row) -> dict[str, Any]:
         switches["tp_overlap"] = "pipelined"
     if (row.get("offload") or "").startswith("optimizer"):
         switches["offload_optimizer"] = True
+    if notes == "eager":
+        switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
     if "unfused rmsnorm" in notes:
         switches |= {"fused_norm": False, "fused_rope": False, "fused_activation": False}
     elif "fused rmsnorm" in notes:
