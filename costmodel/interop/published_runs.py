@@ -144,7 +144,7 @@ def job_of_row(row: Row) -> Job:
         cp=_integer(row, "cp", 1),
         vp=_integer(row, "vp", 1),
         ep=_integer(row, "ep", 1),
-        etp=_integer(row, "etp", tp if row.get("framework") == "megatron-deepspeed" else 1),
+        etp=_integer(row, "etp", tp),
         micro_batch=_integer(row, "mbs"),
         global_batch=_integer(row, "gbs"),
         seq_len=_integer(row, "seq_len"),
