@@ -55,15 +55,24 @@ def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Arr
     return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
 
 
+def _cast_slowdown(situation: Situation) -> float:
+    """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
+    precision, kernels = situation.precision, situation.accelerator.kernels
+    constants = kernels.matmul[precision.matmul_dtype]
+    worth = constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
+    return max(worth / (2.0 + precision.input_bytes), 1.0)
+
+
 def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Array]:
     """Return forward, input-gradient and weight-gradient seconds of one operator."""
     accelerator, precision = situation.accelerator, situation.precision
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
     kernels = accelerator.kernels
     if operator.kind == "memory":
-        forward = memory_time_s(operator.forward_bytes, constants=kernels.memory, memory_bandwidth_bytes_per_s=bandwidth,
+        slower = _cast_slowdown(situation) if operator.casts else 1.0
+        forward = memory_time_s(slower * operator.forward_bytes, constants=kernels.memory, memory_bandwidth_bytes_per_s=bandwidth,
                                 kernels=operator.kernels_forward)  # fmt: skip
-        backward = memory_time_s(operator.backward_bytes, constants=kernels.memory,
+        backward = memory_time_s(slower * operator.backward_bytes, constants=kernels.memory,
                                  memory_bandwidth_bytes_per_s=bandwidth, kernels=operator.kernels_backward)  # fmt: skip
         return forward, backward, np.asarray(0.0)
     if operator.kind == "attention":

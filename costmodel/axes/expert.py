@@ -46,7 +46,7 @@ def _dispatch_lines(situation: Situation, block: Block) -> list[TimeLine]:
     # Half of the other micro-batch's pass runs beside each of the two exchanges.
     forward_window = 0.5 * times.forward_s if recipe.ep_overlap else np.asarray(0.0)
     backward_window = 0.5 * (times.backward_s + times.recompute_s) if recipe.ep_overlap else np.asarray(0.0)
-    dispatch_bytes = 1.03 if recipe.moe_dispatcher == "deep-ep" and situation.precision.cast_passes else 2.0
+    dispatch_bytes = 1.03 if recipe.moe_dispatcher == "deep-ep" and situation.precision.cast_bytes else 2.0
     name = f"ep.{block.label}moe"
     imbalance = recipe.moe_imbalance if recipe.moe_capacity_factor == 0 else recipe.moe_capacity_factor
     lines: list[TimeLine] = []

@@ -145,7 +145,7 @@ def _precision(name: str, cluster: Cluster) -> Precision:
     """Return the precision if the cluster's accelerator has it."""
     from costmodel.describe.kernels import PEAK_KEY
 
-    found = precision(name)
+    found = precision(name, cluster.accelerator.generation)
     peaks = cluster.accelerator.peak_flops_per_s
     if PEAK_KEY[found.matmul_dtype] not in peaks:
         raise CostModelError(

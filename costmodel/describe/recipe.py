@@ -167,30 +167,38 @@ class Precision(BaseModel):
     """Key of the accelerator's peaks and matmul constants."""
     input_bytes: float
     """Bytes an element of a GEMM input, scales included."""
-    cast_passes: float
-    """Bytes of HBM traffic an element for quantising a GEMM input, beyond the GEMM's own reads."""
+    cast_bytes: float
+    """Bytes of HBM traffic an element for quantising a GEMM input, in both orientations where both are kept."""
+    transpose_bytes: float = 0.0
+    """Bytes an element for transposing what was quantised before it was gathered, or by a norm."""
+    norm_casts: bool = False
+    """The norm before a linear layer writes its output already quantised."""
 
 
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
-        Precision(name="fp32", matmul_dtype="tf32", input_bytes=4, cast_passes=0),
-        Precision(name="fp16", matmul_dtype="fp16", input_bytes=2, cast_passes=0),
-        Precision(name="bf16", matmul_dtype="bf16", input_bytes=2, cast_passes=0),
-        # Read bf16, write fp8 and its transpose; the norm writes part of it already quantised.
-        Precision(name="fp8-delayed", matmul_dtype="fp8", input_bytes=1, cast_passes=4),
+        Precision(name="fp32", matmul_dtype="tf32", input_bytes=4, cast_bytes=0),
+        Precision(name="fp16", matmul_dtype="fp16", input_bytes=2, cast_bytes=0),
+        Precision(name="bf16", matmul_dtype="bf16", input_bytes=2, cast_bytes=0),
+        # Read bf16, write fp8 and its transpose.
+        Precision(name="fp8-delayed", matmul_dtype="fp8", input_bytes=1, cast_bytes=4, transpose_bytes=2,
+                  norm_casts=True),
         # One pass more: the scale is the maximum of this very tensor.
-        Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_passes=6),
-        Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_passes=4),
-        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_passes=4),
+        Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_bytes=6, transpose_bytes=2),
+        Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_bytes=4.06),
+        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_bytes=4.06),
         # Hadamard transform and stochastic rounding read and write once more.
-        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_passes=6),
+        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_bytes=6),
     )
 }
 
 
-def precision(name: str) -> Precision:
-    """Return the named precision.
+def precision(name: str, generation: str = "hopper") -> Precision:
+    """Return the named precision as the kernels of a GPU generation run it.
+
+    Blackwell's 8-bit matrix units take either layout, so that nothing scaled by tensor is
+    transposed there (Transformer Engine, `is_non_tn_fp8_gemm_supported`).
 
     Raises
     ------
@@ -199,7 +207,10 @@ def precision(name: str) -> Precision:
     """
     if name not in PRECISIONS:
         raise RecipeError(f"precision: {name!r} is unknown; {choices_hint(name, PRECISIONS)}")
-    return PRECISIONS[name]
+    found = PRECISIONS[name]
+    if generation == "blackwell" and found.transpose_bytes:
+        return found.model_copy(update={"cast_bytes": found.cast_bytes - 1.0, "transpose_bytes": 0.0})
+    return found
 
 
 def _folder() -> Traversable:

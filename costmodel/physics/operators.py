@@ -68,6 +68,8 @@ class Operator(NamedTuple):
         What autograd keeps of its output. [B]
     has_weight : bool
         Whether the backward pass has a weight gradient besides the input gradient.
+    casts : bool
+        Whether its kernels quantise, which reach less of the bandwidth than others.
     attention : AttentionShape or None
         Shape of a fused attention kernel.
     """
@@ -86,6 +88,7 @@ class Operator(NamedTuple):
     kernels_backward: float = 1.0
     saved_bytes: Array = _ZERO
     has_weight: bool = True
+    casts: bool = False
     attention: AttentionShape | None = None
 
 
@@ -188,27 +191,58 @@ def _residual(name: str, elements: Array, recipe: Recipe) -> Operator:
     return _elementwise(name, (), elements, traffic, elements * (_BF16 + mask))
 
 
-def _quantise(name: str, modules: Iterable[str], forward: Array, backward: Array, precision: Precision) -> list[Operator]:
-    """Cast GEMM inputs (forward) and output gradients (backward) to the low precision."""
-    if precision.cast_passes == 0:
+class _Cast(NamedTuple):
+    """Elements that a pair of linear layers quantises: what enters its first and its second, and their gradients.
+
+    The input of the first and the gradient of the second are sharded by sequence parallelism;
+    `gathered` is what tensor parallelism makes of each.
+    """
+
+    column_input: Array
+    row_input: Array
+    column_grad: Array
+    row_grad: Array
+    gathered: Array
+
+
+def _quantise(
+    name: str, modules: Iterable[str], cast: _Cast, precision: Precision, after_norm: bool = True
+) -> list[Operator]:
+    """Cast GEMM inputs (forward) and output gradients (backward) to the low precision.
+
+    Transformer Engine casts and transposes in one kernel; the norm writes its output already cast
+    under delayed scaling. What sequence parallelism gathers after the cast has to be transposed
+    on its own, as has the norm's output, where the matrix units only take one layout (Hopper).
+
+    References
+    ----------
+    .. [1] NVIDIA/TransformerEngine, pytorch/module/layernorm_linear.py and base.py
+       (`grad_output_preprocess`), release 1.7.
+    """
+    if precision.cast_bytes == 0:
         return []
+    each, transpose = precision.cast_bytes, precision.transpose_bytes
+    first = 0.0 if after_norm and precision.norm_casts else each
+    alone = transpose * cast.gathered if first == 0.0 else transpose * (cast.gathered - cast.column_input)
+    alone = alone + transpose * (cast.gathered - cast.row_grad)
     return [
         Operator(
             name,
             "memory",
             frozenset(modules),
-            forward_bytes=np.asarray(forward * precision.cast_passes),
-            backward_bytes=np.asarray(backward * precision.cast_passes),
+            forward_bytes=np.asarray(first * cast.column_input + each * cast.row_input),
+            backward_bytes=np.asarray(each * (cast.column_grad + cast.row_grad) + alone),
             kernels_forward=2.0,
-            kernels_backward=2.0,
+            kernels_backward=2.0 if transpose == 0.0 else 4.0,
             has_weight=False,
+            casts=True,
         )
     ]
 
 
 def saved_input_bytes(precision: Precision) -> float:
     """Bytes an element that a linear layer keeps of its input: the quantised copy where there is one."""
-    return precision.input_bytes if precision.cast_passes else _BF16
+    return precision.input_bytes if precision.cast_bytes else _BF16
 
 
 def attention_operators(
@@ -242,8 +276,9 @@ def attention_operators(
             rotated = t * model.qk_rope_head_dim * (heads + 1.0)
         traffic = _ROPE_FUSED if recipe.fused_rope or recipe.compiled else _ROPE_CHAIN
         ops.append(_elementwise("attention.rope", whole, np.asarray(rotated), traffic))
+    width = t * (q_width + k_width + v_width)
     ops += _quantise(
-        "attention.quantise", whole, t_sp * h + t * heads * d_v, t * (q_width + k_width + v_width) + t_sp * h, precision
+        "attention.quantise", whole, _Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision
     )
     ops += _core(model, kind, shard, recipe, heads, kv_heads)
     ops.append(_matmul("attention.out", whole, t, np.asarray(h), heads * d_v))
@@ -330,7 +365,7 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     rms = model.norm == "rmsnorm"
     kept = _input_tokens(shard, recipe)
     ops = [_norm("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
-    ops += _two_layers("mlp", ("mlp",), t, h, width, _ONE, model.gated_mlp, recipe, precision, "matmul")
+    ops += _two_layers("mlp", ("mlp",), t, h, width, _ONE, model.gated_mlp, recipe, precision, "matmul", t_sp)
     if model.linear_bias:
         ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
     ops.append(_residual("mlp.residual", t_sp * h, recipe))
@@ -354,10 +389,13 @@ def _two_layers(
     recipe: Recipe,
     precision: Precision,
     kind: OperatorKind,
+    tokens_sp: Array | None = None,
 ) -> list[Operator]:
     """Return fc1, activation, fc2 on `tokens` rows in each of `groups` experts."""
     up = 2.0 * width if gated else width
     rows = tokens * groups
+    # Experts get their tokens by exchange, not by gathering a sequence shard.
+    sharded = (tokens if tokens_sp is None else tokens_sp) * groups * h
     fused = recipe.fused_activation or recipe.compiled
     gelu, swiglu = (_GELU_FUSED, _SWIGLU_FUSED) if fused else (_GELU_CHAIN, _SWIGLU_CHAIN)
     kernels = np.where(recipe.grouped_gemm or kind == "matmul", 1.0, groups)
@@ -366,7 +404,8 @@ def _two_layers(
     h_array = np.asarray(h)
     extra = 0.0 if fused else (_BF16 if gated else _BF16)  # the unfused chain keeps one intermediate more
     return [
-        *_quantise(f"{prefix}.quantise", modules, rows * (h + width), rows * (up + h), precision),
+        *_quantise(f"{prefix}.quantise", modules, _Cast(sharded, rows * width, rows * up, sharded, rows * h), precision,
+                   after_norm=kind == "matmul"),
         Operator(f"{prefix}.fc1", kind, frozenset(modules), m=tokens, n=np.asarray(up), k=h_array, groups=groups,
                  kernels_forward=launches, kernels_backward=2.0 * launches, saved_bytes=_BF16 * rows * up),
         _elementwise(f"{prefix}.activation", (*modules, act_module), np.asarray(rows * width),
@@ -404,7 +443,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     if model.shared_expert_ffn_size:
         shared = np.asarray(model.shared_expert_ffn_size / shard.tp)
         ops += _two_layers("moe.shared", modules, shard.tokens, h, shared, _ONE, model.gated_mlp, recipe, precision,
-                           "matmul")  # fmt: skip
+                           "matmul", t_sp)  # fmt: skip
     ops.append(_residual("mlp.residual", t_sp * h, recipe))
     return ops
 
