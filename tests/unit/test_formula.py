@@ -1,0 +1,75 @@
+"""The reader of line formulas: right values, and nothing but arithmetic let through."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import CostModelError
+from costmodel.report.formula import evaluate, evaluate_steps
+
+POSITIVE = st.floats(1e-6, 1e6)
+
+
+@given(POSITIVE, POSITIVE, st.floats(0, 1))
+def test_steps_and_precedence(busy, window, contention):
+    formula = "exposed = max(busy - window, 0); exposed + contention * (busy - exposed)"
+    exposed = max(busy - window, 0)
+    expected = exposed + contention * (busy - exposed)
+    got = evaluate(formula, {"busy": busy, "window": window, "contention": contention})
+    assert float(got) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("2 + 3 * 4 ** 2", 50),
+        ("-2 ** 2", -4),
+        ("(1 + 2) / 4", 0.75),
+        ("where(3 >= 2, 1, 0)", 1),
+        ("ceil(2.1) + floor(2.9)", 5),
+        ("cbrt(27) + sqrt(16) + log2(8)", 10),
+        ("min(1e-3, 5, 2)", 1e-3),
+    ],
+)
+def test_values(formula, value):
+    assert float(evaluate(formula, {})) == pytest.approx(value)
+
+
+def test_arrays_broadcast():
+    got = evaluate("a * b", {"a": np.ones((3, 1)), "b": np.arange(4.0)})
+    assert got.shape == (3, 4)
+
+
+def test_steps_have_names_and_values():
+    steps = evaluate_steps("a = 2 * x; b = a + 1; a * b", {"x": 3})
+    assert [(step.name, float(step.value)) for step in steps] == [("a", 6), ("b", 7), ("", 42)]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "",
+        "a = 1",
+        "1; 2",
+        "1 +",
+        "__import__('os')",
+        "x.real",
+        "[1, 2]",
+        "'text'",
+        "max(1, 2, key=3)",
+        "lambda: 1",
+        "1 < 2 < 3",
+        "import os",
+        "a[0]",
+        "eval(1)",
+    ],
+)
+def test_anything_else_is_refused(formula):
+    with pytest.raises(CostModelError, match="formula"):
+        evaluate(formula, {"x": 1.0})
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(CostModelError, match=r"'widnow_s'.*'window_s'"):
+        evaluate("widnow_s * 2", {"window_s": 1.0})
