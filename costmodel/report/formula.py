@@ -110,6 +110,8 @@ def _value(node: ast.expr, known: Mapping[str, ArrayLike], formula: str) -> Arra
             hint = choices_hint(node.id, known)
             raise CostModelError(f"formula: {node.id!r} in {formula!r} has no number; {hint}")
         return known[node.id]
+    operands: list[ast.expr]
+    operator: type[ast.AST]
     if isinstance(node, ast.BinOp):
         operands, operator = [node.left, node.right], type(node.op)
     elif isinstance(node, ast.UnaryOp):
