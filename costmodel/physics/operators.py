@@ -62,7 +62,7 @@ class Operator(NamedTuple):
         Whether it follows the job's GEMM precision (else bf16).
     forward_bytes, backward_bytes : Array
         HBM traffic of an element-wise operator. [B]
-    kernels_forward, kernels_backward : float
+    kernels_forward, kernels_backward : float or Array
         Kernels that the host launches. [-]
     saved_bytes : Array
         What autograd keeps of its output. [B]
@@ -84,8 +84,8 @@ class Operator(NamedTuple):
     low_precision: bool = True
     forward_bytes: Array = _ZERO
     backward_bytes: Array = _ZERO
-    kernels_forward: float = 1.0
-    kernels_backward: float = 1.0
+    kernels_forward: float | Array = 1.0
+    kernels_backward: float | Array = 1.0
     saved_bytes: Array = _ZERO
     has_weight: bool = True
     casts: bool = False
@@ -398,8 +398,7 @@ def _two_layers(
     sharded = (tokens if tokens_sp is None else tokens_sp) * groups * h
     fused = recipe.fused_activation or recipe.compiled
     gelu, swiglu = (_GELU_FUSED, _SWIGLU_FUSED) if fused else (_GELU_CHAIN, _SWIGLU_CHAIN)
-    kernels = np.where(recipe.grouped_gemm or kind == "matmul", 1.0, groups)
-    launches = float(kernels.max())
+    launches = _ONE if recipe.grouped_gemm or kind == "matmul" else groups
     act_module = "moe_act" if kind == "grouped_matmul" else "mlp_act"
     h_array = np.asarray(h)
     extra = 0.0 if fused else (_BF16 if gated else _BF16)  # the unfused chain keeps one intermediate more
