@@ -175,6 +175,7 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
         bucket = _BUCKET_ELEMENTS / np.maximum(held, _BUCKET_ELEMENTS)
         least = np.asarray(bucket if overlaps else 0.0)
         several = np.asarray(replica.ranks > 1, dtype=np.float64)
+        made: list[TimeLine] = []
         rows: list[tuple[str, str, str, Group, Array, Array, Array, Array]] = [
             ("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, plain, np.asarray(1.0)),
             ("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, grad, grad_window, sharded, repeats),
@@ -185,12 +186,21 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
         ]  # fmt: skip
         for label, phase, primitive, group, size, window, share, count in rows:
             if np.any(share):
-                lines.append(
+                made.append(
                     communication_line(situation, f"dp.{part}.{label}", axis="dp", phase=phase, primitive=primitive,
                                        size_bytes=size, group=group, window_s=window, least_share=least, share=share,
                                        count=count)
                 )  # fmt: skip
+        # Experts use the same links after the dense parameters, and hide in what those leave.
+        grad_window = np.maximum(grad_window - _busy(made, "grad_sync"), 0.0)
+        param_window = np.maximum(param_window - _busy(made, "param_sync"), 0.0)
+        lines += made
     return lines
+
+
+def _busy(lines: list[TimeLine], phase: str) -> Array:
+    """Add up the time that the lines of a phase keep the links busy. [s]"""
+    return np.asarray(sum((line.each_s for line in lines if line.phase == phase), start=np.asarray(0.0)))
 
 
 def _sharded_lines(situation: Situation, block: Block, count: Array, others: list[TimeLine]) -> list[TimeLine]:
@@ -220,12 +230,14 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
                                       size_bytes=size, group=group, window_s=window, share=share,
                                       count=times)  # fmt: skip
 
+        # All collectives of a pass share the links, so each hides in what those before it leave.
         ahead = line("param_all_gather.forward", "param_sync", "all_gather", shard, gathered, forward_s, on, count)
         behind = backward_s if recipe.fsdp_backward_prefetch else zero
         again = line("param_all_gather.backward", "param_sync", "all_gather", shard, gathered, behind, regather, count)
-        # Both collectives of the backward pass share the links, so the second has what the first leaves.
-        left = np.maximum(backward_s - again.each_s, 0.0) if recipe.fsdp_backward_prefetch else backward_s
-        back = line("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, reduced, left, on, count)
+        if recipe.fsdp_backward_prefetch:
+            backward_s = np.maximum(backward_s - again.each_s, 0.0)
+        back = line("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, reduced, backward_s, on, count)
+        forward_s, backward_s = np.maximum(forward_s - ahead.each_s, 0.0), np.maximum(backward_s - back.each_s, 0.0)
         lines += [ahead, again, back, *_buffer_lines(situation, name, size, on, regather, count)]
         if np.any(replica.ranks > 1):
             once = np.asarray(count / np.maximum(situation.micro_batches, 1.0))
