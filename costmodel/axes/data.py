@@ -390,16 +390,22 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
 
 
 def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
-    """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient."""
+    """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
+
+    A group of one has nothing to gather.
+    """
     recipe, stages = situation.recipe, situation.stages
-    held = {block.role: block_params(situation, block) for block in blocks if block.role != "layer"}
-    root = (held["embedding"].dense[..., None] * stages.has_embedding + held["head"].dense[..., None] * stages.has_head)
-    sizes = [p.dense + p.expert for p in (block_params(situation, b) for b in blocks if b.role == "layer")]
+    dense, expert = (ranks > 1 for ranks in _shard_ranks(situation))
+    held = {b.role: (block_params(situation, b).dense * dense)[..., None] for b in blocks if b.role != "layer"}
+    root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
+    layer_params = [block_params(situation, block) for block in blocks if block.role == "layer"]
+    sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
     gather, grad = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
     layers = 1.0 + recipe.fsdp_prefetch
     if not recipe.fsdp_reshard_after_forward:
-        layers, largest, root = 1.0, params.dense + params.expert, np.asarray(0.0)
+        layers, root = 1.0, np.asarray(0.0)
+        largest = params.dense * dense[..., None] + params.expert * expert[..., None]
     # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype.
     grads = np.maximum(largest if recipe.fsdp_reshard_after_forward else 0.0, root)
     size = on * (gather * (layers * largest + root) + (gather + grad) * grads)
