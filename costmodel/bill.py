@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -147,19 +150,33 @@ def memory_line(
 
 
 def broadcast_sum(values: Iterable[Array]) -> Array:
-    """Sum arrays of different broadcastable shapes, small shapes first.
+    """Sum arrays of different broadcastable shapes, those with the smallest common shape first.
 
     Lines that depend on few knobs are added up on their own small grid before they meet the
-    large one, so that a search pays for the large grid once per shape and not once per line.
+    large one, so that a search pays for the large grid once per sum and not once per line.
     """
     by_shape: dict[tuple[int, ...], Array] = {}
     for value in values:
         held = by_shape.get(value.shape)
         by_shape[value.shape] = value if held is None else held + value
-    total: Array = np.asarray(0.0)
-    for shape in sorted(by_shape, key=lambda s: int(np.prod(s))):
-        total = np.asarray(total + by_shape[shape])
-    return total
+    parts = list(by_shape.values())
+    for left, right in _merge_order(tuple(by_shape)):
+        parts.append(np.asarray(parts[left] + parts[right]))
+    return np.asarray(parts[-1] if parts else 0.0)
+
+
+@lru_cache(maxsize=256)
+def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
+    """Return which two parts to add next; each sum is appended as a new part."""
+    alive = dict(enumerate(shapes))
+    order = []
+    for new in range(len(shapes), 2 * len(shapes) - 1):
+        unions = {pair: np.broadcast_shapes(alive[pair[0]], alive[pair[1]]) for pair in combinations(alive, 2)}
+        best = min(unions, key=lambda pair: prod(unions[pair]))
+        alive = {part: shape for part, shape in alive.items() if part not in best}
+        alive[new] = unions[best]
+        order.append(best)
+    return tuple(order)
 
 
 def sum_exposed(lines: Sequence[TimeLine]) -> Array:
@@ -188,4 +205,20 @@ class Bill:
 
     def memory_bytes(self) -> Array:
         """Memory per GPU of the worst pipeline stage. [B]"""
-        return np.asarray(self.memory_per_stage_bytes().max(axis=-1))
+        lines = [line.bytes for line in self.memory_lines]
+        stages = max(line.shape[-1] if line.ndim else 1 for line in lines)
+        if all(line.ndim <= 1 for line in lines):
+            return np.asarray(broadcast_sum(lines).max(axis=-1))
+        # Stage by stage, so that a search never holds all stages of the large grid at once.
+        worst: Array | None = None
+        for stage in range(stages):
+            held = broadcast_sum([_at_stage(line, stage) for line in lines])
+            worst = held if worst is None else np.maximum(worst, held)
+        return np.asarray(worst)
+
+
+def _at_stage(line_bytes: Array, stage: int) -> Array:
+    """Take one stage of a memory line (a line without that dimension is the same on all)."""
+    if line_bytes.ndim == 0:
+        return line_bytes
+    return np.asarray(line_bytes[..., stage if line_bytes.shape[-1] > 1 else 0])

@@ -219,13 +219,19 @@ def _overhead_lines(recipe: Recipe, lines: list[TimeLine]) -> list[TimeLine]:
 def _reserve_lines(situation: Situation, lines: list[MemoryLine]) -> list[MemoryLine]:
     """Return what the tensors do not show: allocator slack, CUDA context, communicators."""
     recipe = situation.recipe
-    allocated = broadcast_sum([line.bytes for line in lines])
     communicates = np.asarray(situation.layout.gpus > 1, dtype=np.float64)[..., None]
+    slack = []
+    # States and activations depend on different knobs: one line each keeps a search on small grids.
+    for toll in ("state", "activation"):
+        allocated = broadcast_sum([line.bytes for line in lines if line.toll == toll])
+        slack.append(
+            memory_line(f"reserve.allocator_slack.{toll}", axis="compute", toll="state",
+                        size_bytes=recipe.allocator_slack * allocated, formula="slack * allocated_bytes",
+                        terms={"slack": np.asarray(recipe.allocator_slack), "allocated_bytes": allocated},
+                        source=f"recipe {recipe.name}: fragmentation of the caching allocator")
+        )  # fmt: skip
     return [
-        memory_line("reserve.allocator_slack", axis="compute", toll="state",
-                    size_bytes=recipe.allocator_slack * allocated, formula="slack * allocated_bytes",
-                    terms={"slack": np.asarray(recipe.allocator_slack), "allocated_bytes": allocated},
-                    source=f"recipe {recipe.name}: fragmentation of the caching allocator"),
+        *slack,
         memory_line("reserve.cuda_context", axis="compute", toll="state", size_bytes=np.asarray(recipe.context_bytes),
                     formula="context_bytes", terms={"context_bytes": np.asarray(recipe.context_bytes)},
                     source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi"),

@@ -56,8 +56,7 @@ def plan_stages(
     head_as_layer : int
         Layers whose place the head takes. [-]
     every_stage : bool
-        All stages of a single layout one by one, instead of the first, a middle and the last
-        one of every layout.
+        All stages of a single layout one by one, instead of one of each make-up.
 
     Notes
     -----
@@ -65,23 +64,50 @@ def plan_stages(
     the counts are those of one contiguous run, exact when kinds alternate or only lead.
     """
     stages = np.asarray(pp, dtype=np.float64)[..., None]
-    if every_stage:
-        index = np.arange(float(stages.max()))
-    else:
-        # The middle sits early so that a remainder falls on it as on most stages.
-        index = np.concatenate([np.zeros_like(stages), np.minimum(1.0, stages - 1.0), stages - 1.0], axis=-1)
-    num_layers = len(kind_of_layer)
-    places = num_layers + int(embedding_as_layer) + int(head_as_layer)
-    begin = np.clip(np.ceil(index * places / stages) - int(embedding_as_layer), 0, num_layers)
-    end = np.clip(np.ceil((index + 1) * places / stages) - int(embedding_as_layer), 0, num_layers)
     kinds = np.asarray(kind_of_layer, dtype=np.int64)
-    layers = []
-    for kind in range(num_kinds):
-        before = np.concatenate([[0.0], np.cumsum(kinds == kind)])
-        layers.append(before[end.astype(np.int64)] - before[begin.astype(np.int64)])
+    before = [np.concatenate([[0.0], np.cumsum(kinds == kind)]) for kind in range(num_kinds)]
+    split = _Split(len(kind_of_layer), int(embedding_as_layer), int(head_as_layer), before)
+    index = np.arange(float(stages.max())) if every_stage else _representatives(stages, split)
     return StagePlan(
         index=np.asarray(index),
-        layers=tuple(layers),
+        layers=split.held(index, stages),
         has_embedding=np.asarray(index == 0, dtype=np.float64),
         has_head=np.asarray(index == stages - 1, dtype=np.float64),
     )
+
+
+class _Split(NamedTuple):
+    """How a stack of layers is cut: layers, places that embedding and head take, layers of each kind before."""
+
+    num_layers: int
+    embedding: int
+    head: int
+    before: list[Array]
+
+    def held(self, index: Array, stages: Array) -> tuple[Array, ...]:
+        """Layers of each kind on stage `index` of `stages`. [-]"""
+        places = self.num_layers + self.embedding + self.head
+        begin = np.clip(np.ceil(index * places / stages) - self.embedding, 0, self.num_layers).astype(np.int64)
+        end = np.clip(np.ceil((index + 1) * places / stages) - self.embedding, 0, self.num_layers).astype(np.int64)
+        return tuple(np.asarray(before[end] - before[begin]) for before in self.before)
+
+
+def _representatives(stages: Array, split: _Split) -> Array:
+    """Return the first stage of each make-up, the last stage at the end, repeated where others have more.
+
+    Stages that hold the same are equally fast, and the first of them keeps most micro-batches in
+    flight: no other stage can be the slowest or the fullest.
+    """
+    chosen: dict[float, list[float]] = {}
+    for count in np.unique(stages):
+        index = np.arange(count)
+        ends = (index == 0, index == count - 1)
+        rows = np.stack([*split.held(index, np.asarray(count)), *ends], axis=-1)
+        _, first = np.unique(rows, axis=0, return_index=True)
+        chosen[float(count)] = sorted(float(i) for i in first)
+    width = max(len(found) for found in chosen.values())
+    table = {count: found + [found[-1]] * (width - len(found)) for count, found in chosen.items()}
+    index = np.empty((*stages.shape[:-1], width))
+    for count, found in table.items():
+        index[stages[..., 0] == count] = found
+    return index
