@@ -61,7 +61,7 @@ class Run:
 def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
     """Return the peak memory that `memory_kind` would show for a bill, worst stage. [B]"""
     unseen = _UNSEEN.get(memory_kind, _UNSEEN[""])
-    lines = [line.bytes for line in bill.memory_lines if line.name not in unseen]
+    lines = [line.bytes for line in bill.memory_lines if not line.name.startswith(unseen)]
     return float(broadcast_sum(lines).max(axis=-1))
 
 
