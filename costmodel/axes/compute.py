@@ -105,8 +105,15 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
             accumulate=accumulate,
         )  # fmt: skip
 
-    wide = situation.recipe.grad_bytes() if operator.kind != "matmul" or operator.has_weight else 2.0
-    return product(m, n, k, 2.0, False), product(m, k, n, 2.0, False), product(k, n, m, wide, True)
+    recipe = situation.recipe
+    if recipe.fused_grad_accumulation or not operator.has_parameters:
+        wide = recipe.grad_bytes() if operator.has_parameters else 2.0
+        return product(m, n, k, 2.0, False), product(m, k, n, 2.0, False), product(k, n, m, wide, operator.has_parameters)
+    # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
+    added = memory_time_s(groups * k * n * (2.0 + 2.0 * recipe.grad_bytes()), constants=kernels.memory,
+                          memory_bandwidth_bytes_per_s=bandwidth)  # fmt: skip
+    weight = product(k, n, m, 2.0, False) + added
+    return product(m, n, k, 2.0, False), product(m, k, n, 2.0, False), weight
 
 
 def operator_times(operators: list[Operator], situation: Situation) -> LayerTimes:
@@ -181,7 +188,8 @@ def host_lines(situation: Situation, block: Block, communication: list[TimeLine]
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
 
     Each pass over a block takes the longer of GPU time and launches x launch time; the excess is
-    a line of its own. CUDA graphs take the host out of the way.
+    a line of its own. CUDA graphs take the host out of the way; with blocking launches host and GPU
+    take turns.
     """
     recipe, times = situation.recipe, block.times
     launch = np.asarray(0.0 if recipe.cuda_graphs else recipe.launch_s)
@@ -198,11 +206,12 @@ def host_lines(situation: Situation, block: Block, communication: list[TimeLine]
             forward, gpu_forward = forward + issued, gpu_forward + line.exposed_each_s
         else:
             backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
+    hidden = np.asarray(0.0 if recipe.launch_blocking else 1.0)
     return [
         time_line(f"compute.{block.label}{block.role}.host.{phase}", axis="compute", toll="overhead", phase=phase,
-                  count=1.0, each_s=np.maximum(launches * launch - gpu, 0.0),
-                  formula="max(launches * launch_s - gpu_s, 0)",
-                  terms={"launches": launches, "launch_s": launch, "gpu_s": gpu},
+                  count=1.0, each_s=np.maximum(launches * launch - hidden * gpu, 0.0),
+                  formula="max(launches * launch_s - hidden * gpu_s, 0)",
+                  terms={"launches": launches, "launch_s": launch, "gpu_s": gpu, "hidden": hidden},
                   source="host-bound blocks: the GPU waits for the kernels that the framework issues")
         for phase, launches, gpu in (("forward", forward, gpu_forward), ("backward", backward, gpu_backward))
     ]  # fmt: skip

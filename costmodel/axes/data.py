@@ -161,6 +161,8 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
     plain = np.asarray(layout.zero_stage == 0, dtype=np.float64)
     every = (layout.zero_stage == 2) & recipe.reduce_each_micro_batch
     repeats = np.where(every, situation.micro_batches, 1.0)
+    whole_sum = plain + sharded * recipe.zero_all_reduce
+    scattered = sharded * (not recipe.zero_all_reduce)
     overlaps = recipe.dp_overlap != "none"
     grad_window = stage.backward_s if overlaps else np.asarray(0.0)
     param_window = stage.forward_s if overlaps else np.asarray(0.0)
@@ -177,10 +179,10 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
         several = np.asarray(replica.ranks > 1, dtype=np.float64)
         made: list[TimeLine] = []
         rows: list[tuple[str, str, str, Group, Array, Array, Array, Array]] = [
-            ("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, plain, np.asarray(1.0)),
-            ("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, grad, grad_window, sharded, repeats),
+            ("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, whole_sum, np.asarray(1.0)),
+            ("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, grad, grad_window, scattered, repeats),
             ("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks, np.asarray(0.0),
-             sharded * several, np.asarray(1.0)),
+             scattered * several, np.asarray(1.0)),
             ("param_all_gather", "param_sync", "all_gather", shard, held * DTYPE_BYTES[recipe.gather_dtype],
              param_window, sharded, np.asarray(1.0)),
         ]  # fmt: skip

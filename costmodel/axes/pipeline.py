@@ -41,7 +41,9 @@ class StageTimes:
 
 def _message_bytes(situation: Situation) -> Array:
     """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
-    return np.asarray(2.0 * situation.shard.tokens * float(situation.model.hidden_size) / situation.layout.tp)
+    shard = situation.shard
+    sent = shard.tokens / shard.tp if situation.recipe.pp_scatter_gather else shard.tokens_sp
+    return np.asarray(2.0 * sent * float(situation.model.hidden_size))
 
 
 def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:

@@ -74,6 +74,8 @@ def _pair_lines(situation: Situation, block: Block, prefix: str, column: str, ro
         backward_out = times.by_operator[row].backward_input_s
         # The exchange is cut into tp pieces; the first has nothing to hide behind.
         least = 1.0 / situation.layout.tp
+    # Every column-parallel layer sums its own input gradient.
+    inputs = 2.0 if recipe.separate_gate and model.gated_mlp and prefix != "attention" else 1.0
     name = f"tp.{block.label}{prefix}"
     group = situation.mesh.tp
 
@@ -99,7 +101,7 @@ def _pair_lines(situation: Situation, block: Block, prefix: str, column: str, ro
         *line("all_gather_input.backward", "backward", "all_gather", gather_size, behind_dgrad,
               sp * recipe.sp_regathers),
         *line("reduce_scatter.backward", "backward", "reduce_scatter", full, behind_wgrad, sp),
-        *line("all_reduce.backward", "backward", "all_reduce", full, behind_wgrad, 1.0 - sp),
+        *line("all_reduce.backward", "backward", "all_reduce", full, behind_wgrad, (1.0 - sp) * inputs),
     ]
 
 
@@ -122,15 +124,17 @@ def _head_lines(situation: Situation) -> list[TimeLine]:
     tokens = situation.shard.tokens
     full = 2.0 * tokens * float(situation.model.hidden_size)
     sp, group = situation.layout.sequence_parallel, situation.mesh.tp
-    split = float(situation.recipe.vocab_parallel_loss)
-    logits = 2.0 * tokens * float(situation.model.vocab_size)
+    if situation.recipe.vocab_parallel_loss:
+        loss = communication_line(situation, "tp.head.loss.all_reduce.forward", axis="tp", phase="forward",
+                                  primitive="all_reduce", size_bytes=4.0 * tokens, group=group, share=3.0)  # fmt: skip
+    else:
+        logits = 2.0 * tokens * float(situation.model.vocab_size)
+        loss = communication_line(situation, "tp.head.logits.all_gather.forward", axis="tp", phase="forward",
+                                  primitive="all_gather", size_bytes=logits, group=group)  # fmt: skip
     return [
-        communication_line(situation, "tp.head.logits.all_gather.forward", axis="tp", phase="forward",
-                           primitive="all_gather", size_bytes=logits, group=group, share=1.0 - split),
+        loss,
         communication_line(situation, "tp.head.all_gather.forward", axis="tp", phase="forward",
                            primitive="all_gather", size_bytes=full, group=group, share=sp),
-        communication_line(situation, "tp.head.loss.all_reduce.forward", axis="tp", phase="forward",
-                           primitive="all_reduce", size_bytes=4.0 * tokens, group=group, share=3.0 * split),
         communication_line(situation, "tp.head.reduce_scatter.backward", axis="tp", phase="backward",
                            primitive="reduce_scatter", size_bytes=full, group=group, share=sp),
         communication_line(situation, "tp.head.all_gather_input.backward", axis="tp", phase="backward",

@@ -57,7 +57,14 @@ class Recipe(BaseModel):
     """Loss through fp32 copies of the logits; in one kernel over them; or chunked with the logits
     GEMM, so that they never exist whole (Liger)."""
     vocab_parallel_loss: bool = True
-    """Logits stay split over TP through the loss; otherwise every rank gathers them whole."""
+    """Each TP rank takes the loss over its share of the vocabulary; otherwise the logits are gathered
+    and every rank works on all of them."""
+    separate_gate: bool = False
+    """Gate and up projection of a gated MLP are layers of their own: two GEMMs, and without sequence
+    parallelism two all-reduces of the input's gradient."""
+    fused_grad_accumulation: bool = True
+    """The weight-gradient GEMM adds into the gradient buffer; otherwise a kernel of its own does, after
+    every GEMM."""
     compiled: bool = False
     """torch.compile fuses every chain of element-wise operators."""
     dropout: bool = False
@@ -89,8 +96,13 @@ class Recipe(BaseModel):
     """none; with the last micro-batch's passes (Megatron); or with every layer of every micro-batch (FSDP)."""
     reduce_each_micro_batch: bool = False
     """ZeRO-2 reduces gradients after every micro-batch (DeepSpeed) instead of once a step."""
+    zero_all_reduce: bool = False
+    """ZeRO-1 sums whole gradients on every rank (all-reduce) before each steps its part."""
     pp_overlap: bool = False
     """Stage-to-stage transfers run behind compute (interleaved schedules)."""
+    pp_scatter_gather: bool = True
+    """TP ranks share a stage-to-stage message (SC21, arXiv:2104.04473, section 4.1); otherwise each sends
+    the whole activation."""
     cp_method: ContextMethod = "ring"
     """How context parallelism brings K and V together."""
     ep_overlap: bool = False
@@ -111,6 +123,8 @@ class Recipe(BaseModel):
 
     launch_s: float = Field(default=20e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
+    launch_blocking: bool = False
+    """CUDA_LAUNCH_BLOCKING: the host waits for each kernel, so that its time adds to the GPU's."""
     cuda_graphs: bool = False
     """Kernels are replayed from a graph: the host is out of the way."""
     step_overhead_s: float = Field(default=0.0, ge=0)

@@ -67,7 +67,9 @@ class Operator(NamedTuple):
     saved_bytes : Array
         What autograd keeps of its output. [B]
     has_weight : bool
-        Whether the backward pass has a weight gradient besides the input gradient.
+        Whether the backward pass has a second product besides the input gradient.
+    has_parameters : bool
+        Whether that product is a weight gradient, which is accumulated.
     casts : bool
         Whether its kernels quantise, which reach less of the bandwidth than others.
     attention : AttentionShape or None
@@ -89,6 +91,7 @@ class Operator(NamedTuple):
     saved_bytes: Array = _ZERO
     has_weight: bool = True
     casts: bool = False
+    has_parameters: bool = True
     attention: AttentionShape | None = None
 
 
@@ -139,7 +142,7 @@ class _Traffic(NamedTuple):
 # Reads and writes of each kernel in bf16 (2 B), counted kernel by kernel; the unfused chains are
 # those of eager PyTorch with fp32 intermediates where the reference code upcasts.
 _NORM_FUSED = _Traffic(4, 12, 1, 2)
-_NORM_CHAIN = _Traffic(36, 60, 6, 12)
+_NORM_CHAIN = _Traffic(36, 92, 7, 16)
 _ROPE_FUSED = _Traffic(4, 4, 1, 1)
 _ROPE_CHAIN = _Traffic(22, 22, 8, 8)
 _GELU_FUSED = _Traffic(4, 6, 1, 1)
@@ -150,7 +153,7 @@ _ADD_FUSED = _Traffic(6, 0, 1, 0)
 _ADD_DROPOUT_FUSED = _Traffic(7, 5, 1, 1)
 _ADD_DROPOUT_CHAIN = _Traffic(15, 9, 3, 2)
 _SOFTMAX_FUSED = _Traffic(4, 6, 1, 1)
-_SOFTMAX_CHAIN = _Traffic(18, 10, 4, 3)
+_SOFTMAX_CHAIN = _Traffic(29, 33, 5, 5)
 _SOFTMAX_DROPOUT = _Traffic(5, 5, 1, 1)
 
 
@@ -348,13 +351,13 @@ def _core(
     softmax = _SOFTMAX_FUSED if recipe.attention_kernel == "fused-softmax" else _SOFTMAX_CHAIN
     ops = [
         _matmul("attention.scores", modules, seq_q, seq_k, np.asarray(d_qk), groups=batch_heads, low_precision=False,
-                has_weight=True),
+                has_parameters=False),
         _elementwise("attention.softmax", modules, np.asarray(scores), softmax, _BF16 * scores),
     ]  # fmt: skip
     if recipe.dropout:
         ops.append(_elementwise("attention.dropout", modules, np.asarray(scores), _SOFTMAX_DROPOUT, 3.0 * scores))
     ops.append(_matmul("attention.context", modules, seq_q, np.asarray(d_v), seq_k, groups=batch_heads,
-                       low_precision=False, saved_bytes=out_saved))  # fmt: skip
+                       low_precision=False, has_parameters=False, saved_bytes=out_saved))  # fmt: skip
     return ops
 
 
@@ -366,6 +369,9 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     kept = _input_tokens(shard, recipe)
     ops = [_norm("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
     ops += _two_layers("mlp", ("mlp",), t, h, width, _ONE, model.gated_mlp, recipe, precision, "matmul", t_sp)
+    if model.gated_mlp and recipe.separate_gate:
+        # Autograd adds the input gradients of gate and up projection.
+        ops.append(_memory("mlp.input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
     if model.linear_bias:
         ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
     ops.append(_residual("mlp.residual", t_sp * h, recipe))
@@ -493,8 +499,9 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     """
     h, t = float(model.hidden_size), shard.tokens
     vocab = model.vocab_size / shard.tp
+    # Without a parallel loss the logits are gathered and copied into one tensor, and cut up on the way back.
     seen = vocab if recipe.vocab_parallel_loss else np.asarray(float(model.vocab_size))
-    logits = t * seen
+    gathered = t * (seen - vocab)
     norm = _norm("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm",
                  _BF16 * _input_tokens(shard, recipe) * h)  # fmt: skip
     loss, alive = _LOSS[recipe.cross_entropy]
@@ -502,5 +509,6 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     return [
         norm,
         _matmul("head.logits", (), t, vocab, np.asarray(h), low_precision=False),
-        _elementwise("head.loss", (), np.asarray(logits), loss, alive * chunk * seen),
+        _elementwise("head.loss", (), np.asarray(t * seen), loss, alive * chunk * seen),
+        _memory("head.gathered_logits", (), np.asarray(gathered), 4.0, 0.0, kernels_backward=0.0),
     ]
