@@ -71,8 +71,10 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
     )  # fmt: skip
     cost = collective_time("send_recv", _message_bytes(situation), situation.mesh.pp, situation.cluster.tiers)
     message_s = np.asarray(cost.latency_s + cost.transfer_s)
-    # The critical path waits for some messages whole; how many is a property of the schedule.
-    share = exposed / np.maximum(messages, 1.0)
+    # The critical path waits for some messages whole; how many is a property of the schedule, and
+    # while the pipeline fills and drains they are those of other stages.
+    share = np.minimum(exposed / np.maximum(messages, 1.0), 1.0)
+    others = np.maximum(exposed - messages, 0.0)
     lines = [
         time_line("pp.bubble", axis="pp", toll="bubble", phase="step", count=1.0, each_s=bubble, formula="bubble_s",
                   terms={"bubble_s": bubble, "stages": layout.pp, "micro_batches": m, "virtual_stages": layout.vp,
@@ -80,10 +82,14 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
                   source="closed form of the schedule, checked against its simulation: physics/schedules.py"),
         time_line("pp.send_recv", axis="pp", toll="communication", phase="step", count=messages, each_s=message_s,
                   exposed_each_s=message_s * share, bytes_each=cost.wire_bytes, tier=cost.tier,
-                  formula="(latency_s + transfer_s) * exposed_messages / messages",
+                  formula="(latency_s + transfer_s) * min(exposed_messages / messages, 1)",
                   terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s, "exposed_messages": exposed,
                          "messages": np.maximum(messages, 1.0)},
                   source="messages on the critical path of the schedule: physics/schedule_messages.py"),
+        time_line("pp.send_recv_of_others", axis="pp", toll="communication", phase="step", count=others,
+                  each_s=message_s, tier=cost.tier, formula="latency_s + transfer_s",
+                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s},
+                  source="messages between other stages that this one waits for: physics/schedule_messages.py"),
     ]  # fmt: skip
     if situation.model.tied_embeddings:
         model = situation.model
