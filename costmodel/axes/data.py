@@ -177,24 +177,34 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
         bucket = _BUCKET_ELEMENTS / np.maximum(held, _BUCKET_ELEMENTS)
         least = np.asarray(bucket if overlaps else 0.0)
         several = np.asarray(replica.ranks > 1, dtype=np.float64)
+        one = np.asarray(1.0)
+        owners, reduce, gather = one, "reduce_scatter", "all_gather"
+        if recipe.zero_by_tensor:
+            owners, reduce, gather = np.minimum(shard.ranks, _tensors(situation)), "reduce", "broadcast"
         made: list[TimeLine] = []
-        rows: list[tuple[str, str, str, Group, Array, Array, Array, Array]] = [
-            ("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, whole_sum, np.asarray(1.0)),
-            ("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, grad, grad_window, scattered, repeats),
-            ("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks, np.asarray(0.0),
-             scattered * several, np.asarray(1.0)),
-            ("param_all_gather", "param_sync", "all_gather", shard, held * DTYPE_BYTES[recipe.gather_dtype],
-             param_window, sharded, np.asarray(1.0)),
-        ]  # fmt: skip
-        for label, phase, primitive, group, size, window, share, count in rows:
+
+        def add(
+            label: str, phase: str, primitive: str, group: Group, size: Array, window: Array, share: Array, count: Array,
+            part: str = part, least: Array = least, made: list[TimeLine] = made,
+        ) -> None:  # fmt: skip
             if np.any(share):
                 made.append(
                     communication_line(situation, f"dp.{part}.{label}", axis="dp", phase=phase, primitive=primitive,
-                                       size_bytes=size, group=group, window_s=window, least_share=least, share=share,
-                                       count=count)
+                                       size_bytes=size / count, group=group, window_s=window / count,
+                                       least_share=least, share=share, count=count)
                 )  # fmt: skip
-        # Experts use the same links after the dense parameters, and hide in what those leave.
-        grad_window = np.maximum(grad_window - _busy(made, "grad_sync"), 0.0)
+
+        add("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, whole_sum, one)
+        add(f"grad_{reduce}", "grad_sync", reduce, shard, grad * repeats, grad_window * repeats, scattered,
+            repeats * owners)  # fmt: skip
+        # Replicas, and then experts, use the same links behind the same pass: they have what is left of it.
+        grad_window = np.maximum(grad_window - _busy(made, "grad_sync") / repeats, 0.0)
+        add("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks, grad_window,
+            scattered * several, one)  # fmt: skip
+        replicas = [line for line in made if line.name.endswith("grad_replica_all_reduce")]
+        grad_window = np.maximum(grad_window - _busy(replicas, "grad_sync"), 0.0)
+        add(f"param_{gather}", "param_sync", gather, shard, held * DTYPE_BYTES[recipe.gather_dtype], param_window,
+            sharded, owners)  # fmt: skip
         param_window = np.maximum(param_window - _busy(made, "param_sync"), 0.0)
         lines += made
     return lines
@@ -202,7 +212,15 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
 
 def _busy(lines: list[TimeLine], phase: str) -> Array:
     """Add up the time that the lines of a phase keep the links busy. [s]"""
-    return np.asarray(sum((line.each_s for line in lines if line.phase == phase), start=np.asarray(0.0)))
+    return np.asarray(sum((line.seconds for line in lines if line.phase == phase), start=np.asarray(0.0)))
+
+
+def _tensors(situation: Situation) -> Array:
+    """Weights of the layers that a stage holds, counted as tensors. [-]"""
+    model = situation.model
+    kinds = situation.kinds
+    held = [len(layer_param_blocks(model, kinds[kind])) for kind in model.kind_of_layer]
+    return np.asarray(float(sum(held)) / situation.layout.pp)
 
 
 def _sharded_lines(situation: Situation, block: Block, count: Array, others: list[TimeLine]) -> list[TimeLine]:

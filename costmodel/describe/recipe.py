@@ -138,6 +138,9 @@ class Recipe(BaseModel):
     """Layers whose place the head takes on the last pipeline stage (2: its norm counts on its own)."""
     selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """What `recompute: selective` recomputes."""
+    zero_by_tensor: bool = False
+    """ZeRO-1 deals out whole tensors: each owner receives its gradients by a reduction of their own
+    and broadcasts its parameters; otherwise one reduce-scatter and one all-gather."""
     fsdp_reshard_after_forward: bool = True
     """ZeRO-3 drops gathered parameters after the forward pass and gathers them again."""
     fsdp_prefetch: int = Field(default=1, ge=0)
