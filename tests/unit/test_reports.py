@@ -16,8 +16,8 @@ from costmodel.report.csv_text import to_csv
 from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS, long_columns, long_frame, wide_frame
 from costmodel.report.grid import Grid, columns, html_table, rich_table
 from costmodel.report.mesh import mesh_rows
-from costmodel.report.records import estimate_record, to_json
 from costmodel.report.recipes import recipe_record, switch_meanings
+from costmodel.report.records import estimate_record, to_json
 from costmodel.report.tables import estimate_grids, estimate_html, memory_grid, time_grid
 
 DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}
@@ -39,12 +39,43 @@ def many():
 # --- records ---------------------------------------------------------------------------------
 
 RECORD_KEYS = [
-    "schema_version", "version", "inputs", "step_time_s", "mfu", "mfu_causal", "hfu", "mfu_convention",
-    "peak_flops_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "days", "gpu_hours", "memory_bytes_per_gpu",
-    "memory_capacity_bytes", "fits", "worst_stage", "lines", "memory_lines", "mesh", "warnings", "sources",
-]  # fmt: skip
-LINE_KEYS = ["name", "axis", "toll", "phase", "count", "bytes", "seconds", "exposed_seconds", "tier", "formula",
-             "terms", "source"]  # fmt: skip
+    "schema_version",
+    "version",
+    "inputs",
+    "step_time_s",
+    "mfu",
+    "mfu_causal",
+    "hfu",
+    "mfu_convention",
+    "peak_flops_per_s",
+    "tokens_per_s_per_gpu",
+    "model_tflops_per_gpu",
+    "days",
+    "gpu_hours",
+    "memory_bytes_per_gpu",
+    "memory_capacity_bytes",
+    "fits",
+    "worst_stage",
+    "lines",
+    "memory_lines",
+    "mesh",
+    "warnings",
+    "sources",
+]
+LINE_KEYS = [
+    "name",
+    "axis",
+    "toll",
+    "phase",
+    "count",
+    "bytes",
+    "seconds",
+    "exposed_seconds",
+    "tier",
+    "formula",
+    "terms",
+    "source",
+]
 
 
 def test_record_has_the_promised_keys_and_is_strict_json(est):
@@ -120,18 +151,78 @@ def test_columns_are_the_documented_ones_in_order(est, many):
 
 
 # A golden list: scripts read these names. New columns come last.
-GOLDEN_LONG = (
-    "layout bill name axis toll phase count bytes seconds exposed_seconds tier formula source"
-).split()
-GOLDEN_WIDE = """
-    layout model cluster accelerator recipe precision gpus tp cp pp dp vp ep etp micro_batch micro_batches zero_stage
-    shard_group recompute schedule sequence_parallel global_batch seq_len step_time_s mfu mfu_causal hfu
-    tokens_per_s_per_gpu model_tflops_per_gpu memory_bytes_per_gpu memory_capacity_bytes fits days gpu_hours
-    compute_exposed_s tp_exposed_s cp_exposed_s ep_exposed_s pp_exposed_s dp_exposed_s optimizer_exposed_s
-    resilience_exposed_s toll_math_s toll_hbm_s toll_communication_s toll_bubble_s toll_state_s toll_activation_s
-    toll_overhead_s memory_parameters_bytes memory_gradients_bytes memory_optimizer_bytes memory_activation_bytes
-    memory_buffer_bytes memory_reserve_bytes
-""".split()
+GOLDEN_LONG = [
+    "layout",
+    "bill",
+    "name",
+    "axis",
+    "toll",
+    "phase",
+    "count",
+    "bytes",
+    "seconds",
+    "exposed_seconds",
+    "tier",
+    "formula",
+    "source",
+]
+GOLDEN_WIDE = [
+    "layout",
+    "model",
+    "cluster",
+    "accelerator",
+    "recipe",
+    "precision",
+    "gpus",
+    "tp",
+    "cp",
+    "pp",
+    "dp",
+    "vp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "micro_batches",
+    "zero_stage",
+    "shard_group",
+    "recompute",
+    "schedule",
+    "sequence_parallel",
+    "global_batch",
+    "seq_len",
+    "step_time_s",
+    "mfu",
+    "mfu_causal",
+    "hfu",
+    "tokens_per_s_per_gpu",
+    "model_tflops_per_gpu",
+    "memory_bytes_per_gpu",
+    "memory_capacity_bytes",
+    "fits",
+    "days",
+    "gpu_hours",
+    "compute_exposed_s",
+    "tp_exposed_s",
+    "cp_exposed_s",
+    "ep_exposed_s",
+    "pp_exposed_s",
+    "dp_exposed_s",
+    "optimizer_exposed_s",
+    "resilience_exposed_s",
+    "toll_math_s",
+    "toll_hbm_s",
+    "toll_communication_s",
+    "toll_bubble_s",
+    "toll_state_s",
+    "toll_activation_s",
+    "toll_overhead_s",
+    "memory_parameters_bytes",
+    "memory_gradients_bytes",
+    "memory_optimizer_bytes",
+    "memory_activation_bytes",
+    "memory_buffer_bytes",
+    "memory_reserve_bytes",
+]
 
 
 def test_column_names_are_stable():
@@ -162,8 +253,15 @@ def test_sums_of_the_long_form_are_the_totals_of_the_wide_form(many):
 def test_a_row_of_many_layouts_is_the_single_layout(many):
     rows = wide_frame(many)
     for index, (tp, recompute) in enumerate((tp, r) for tp in (1, 2, 4) for r in ("none", "full")):
-        one = cm.estimate(model="llama3-8b", gpus=64, tp=tp, recompute=recompute, global_batch=128, seq_len=8192,
-                          tokens=1e12)  # fmt: skip
+        one = cm.estimate(
+            model="llama3-8b",
+            gpus=64,
+            tp=tp,
+            recompute=recompute,
+            global_batch=128,
+            seq_len=8192,
+            tokens=1e12,
+        )
         single = wide_frame(one).iloc[0].drop("layout")
         for name, value in rows.iloc[index].drop("layout").items():
             expected = single[name]
@@ -261,8 +359,14 @@ def test_factors_times_groups_are_the_gpus(est):
 
 
 def test_oversubscription_is_in_the_link_rate():
-    est = cm.estimate(model="llama3-405b", cluster="llama3-roce", gpus=16384, layout="tp8 pp16", global_batch=2048,
-                      seq_len=8192)  # fmt: skip
+    est = cm.estimate(
+        model="llama3-405b",
+        cluster="llama3-roce",
+        gpus=16384,
+        layout="tp8 pp16",
+        global_batch=2048,
+        seq_len=8192,
+    )
     job = est.job
     link = {row.dim: row for row in mesh_rows(job.layout, job.cluster, ("tp", "cp", "pp", "dp"), job.recipe)}
     assert link["dp"].bandwidth_bytes_per_s == pytest.approx(50e9 / 7)
@@ -305,8 +409,15 @@ def test_what_fits_says_nothing_of_memory():
     assert not any("fit" in warning for warning in est.warnings)
 
 
-LEVER_KEYWORDS = {"recompute": "recompute", "zero": "zero_stage", "micro-batch": "micro_batch",
-                  "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep"}  # fmt: skip
+LEVER_KEYWORDS = {
+    "recompute": "recompute",
+    "zero": "zero_stage",
+    "micro-batch": "micro_batch",
+    "tp": "tp",
+    "pp": "pp",
+    "cp": "cp",
+    "ep": "ep",
+}
 
 
 def test_levers_are_what_an_estimate_of_the_change_says():
