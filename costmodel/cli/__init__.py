@@ -18,6 +18,8 @@ from costmodel.cli.estimate import estimate
 from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.texts import EXAMPLES, show_help
+from costmodel.cli.validate import EPILOG as VALIDATE_EPILOG
+from costmodel.cli.validate import validate
 
 __all__ = ["app", "main"]
 
@@ -27,6 +29,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
+app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(model.app, name="model")
 app.add_typer(recipe.app, name="recipe")
@@ -69,6 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (head, less) has gone: nobody is left to tell. Keep the interpreter's last flush quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except UnicodeDecodeError as error:
+        return _refuse(f"a file that was given is not text in UTF-8 ({error.reason} at byte {error.start})")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refuse(f"{error.filename}: {error.strerror}")
     except Exception as error:
         # Usage errors are classes of the parser that typer carries inside; they know their own message.
         message = getattr(error, "format_message", None)

@@ -36,7 +36,10 @@ def read_job(path: str | Path) -> dict[str, Any]:
     CostModelError
         If the file cannot be read, or a value is not of the kind that its key takes.
     """
-    values = {key: value for key, value in load_job_file(path).items() if value is not None}
+    try:
+        values = {key: value for key, value in load_job_file(path).items() if value is not None}
+    except UnicodeDecodeError:
+        raise CostModelError(f"{path}: the job file is not text in UTF-8") from None
     folder = Path(path).parent
     for key, value in values.items():
         expected = _kind_problem(key, value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodel.bill import broadcast_sum
+from costmodel.describe.kernels import FALLBACK_DTYPES
 from costmodel.physics.mesh import slowest_tier
 from costmodel.physics.schedules import SCHEDULES
 from costmodel.units import format_bytes, format_seconds, format_si
@@ -155,14 +156,17 @@ def _ignored(est: Estimate) -> Iterator[str]:
 
 def _evidence(est: Estimate) -> Iterator[str]:
     """Say where the matrix-kernel constants of this accelerator are not measured on it."""
-    accelerator = est.job.cluster.accelerator
+    accelerator, dtype = est.job.cluster.accelerator, est.job.precision.matmul_dtype
     if accelerator.kernels is None:
         return
-    blocks, dtype = accelerator.kernels.blocks.matmul, est.job.precision.matmul_dtype
-    if dtype not in blocks:
-        yield f"{accelerator.name} has no {dtype} matrix kernels of its own: those of another dtype stand in"
-    elif blocks[dtype].basis != "measured":
-        yield f"{accelerator.name}: {dtype} matrix kernels are not measured on it ({blocks[dtype].basis})"
+    blocks = accelerator.kernels.blocks.matmul
+    used = next((each for each in (dtype, *FALLBACK_DTYPES.get(dtype, ())) if each in blocks), None)
+    if used is None:
+        return
+    if used != dtype and {used, dtype} != {"bf16", "fp16"}:
+        yield f"{accelerator.name}: constants of {used} matrix kernels stand in for those of {dtype}"
+    if blocks[used].basis != "measured":
+        yield f"{accelerator.name}: {used} matrix kernels are not measured on it ({blocks[used].basis})"
 
 
 def _share(est: Estimate, attribute: str, value: str) -> float:

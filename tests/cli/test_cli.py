@@ -20,6 +20,7 @@ HUGE = ["--model", "llama3-405b", "--gpus", "8", "--global-batch", "64", "--seq-
 COMMANDS = [
     "estimate",
     "mesh",
+    "validate",
     "hardware list",
     "hardware show",
     "hardware check",
@@ -437,6 +438,17 @@ def test_wrong_job_file_gets_one_line_and_exit_code_2(run, tmp_path, text, expec
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert expected in err
+
+
+@pytest.mark.parametrize(
+    "command", [["estimate"], ["model", "show"], ["hardware", "show"], ["hardware", "check"]]
+)
+def test_a_file_that_is_not_text_gets_one_line(run, tmp_path, command):
+    path = tmp_path / "binary.yaml"
+    path.write_bytes(bytes(range(256)))
+    code, out, err = run(*command, path)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):

@@ -459,7 +459,8 @@ def test_ignored_inputs_are_named():
 
 
 def test_constants_that_are_not_measured_are_named():
-    assert warned("kernels", cluster="mi300x-roce400")
+    assert warned("bf16 matrix kernels are not measured", cluster="mi300x-roce400")
+    assert warned("not measured", cluster="dgx-v100-edr", precision="fp16")
     assert not warned("kernels")
 
 
