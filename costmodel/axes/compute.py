@@ -245,6 +245,31 @@ def _working_set(times: LayerTimes) -> Array:
     return np.asarray(widest)
 
 
+def _weight_stubs(situation: Situation, blocks: list[Block]) -> tuple[Array, Array]:
+    """Bytes of the stubs that autograd gets where gradients are added in place: of the layers, of the head. [B]
+
+    The stub of the logits matrix is made while the logits are alive. The layers' are cached by
+    shape (Transformer Engine, module/base.py, get_dummy_wgrad), so one layer's are there for good
+    and experts share theirs.
+    """
+    shapes: dict[str, Array] = {}
+    head: Array = np.asarray(0.0)
+    kinds = iter(situation.stages.layers)
+    for block in blocks:
+        held = next(kinds) if block.role == "layer" else situation.stages.has_head
+        for name, item in block.times.by_operator.items():
+            op = item.operator
+            if op.kind not in ("matmul", "grouped_matmul") or not op.has_weight:
+                continue
+            size = (held > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
+            if block.role == "head":
+                head = head + size
+            elif op.low_precision:
+                shapes[name] = np.maximum(shapes.get(name, np.asarray(0.0)), size)
+    on = float(situation.recipe.fused_wgrad)
+    return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
+
+
 def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) -> list[MemoryLine]:
     """Return the activation lines, per pipeline stage (last dimension).
 
@@ -260,7 +285,8 @@ def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) ->
     checkpoint = (holds_input * 2.0 * shard.tokens_sp * float(situation.model.hidden_size))[..., None]
     again: Array = np.asarray(0.0)
     working: Array = np.asarray(0.0)
-    head_alive: Array = np.asarray(0.0)
+    layer_stubs, head_stub = _weight_stubs(situation, blocks)
+    head_alive: Array = head_stub
 
     def activation(name: str, where: Array, saved: Array, held: Array) -> MemoryLine:
         return memory_line(f"activation.{name}", axis="compute", toll="activation", size_bytes=where * saved * held,
@@ -272,7 +298,7 @@ def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) ->
     for block in blocks:
         saved, kept = _total(block.times)
         if block.role == "head":
-            head_alive = stages.has_head * saved[..., None]
+            head_alive = head_alive + stages.has_head * saved[..., None]
             # The last stage works on the logits of one micro-batch at a time.
             lines.append(activation("head", stages.has_head, saved[..., None], np.asarray(1.0)))
             continue
@@ -286,6 +312,13 @@ def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) ->
         lines.append(activation(f"{block.label}checkpoint", count, checkpoint, in_flight))
         again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * (count > 0))
         working = np.maximum(working, _working_set(block.times)[..., None] * (count > 0))
+    for name, stub in (("layers", layer_stubs), ("head", head_stub)):
+        if np.any(stub):
+            lines.append(
+                memory_line(f"buffer.weight_gradient_stub.{name}", axis="compute", toll="activation", size_bytes=stub,
+                            formula="stub_bytes", terms={"stub_bytes": stub},
+                            source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py")
+            )  # fmt: skip
     beyond_head = np.maximum(again + working - head_alive, 0.0)
     lines.append(
         memory_line("activation.backward_pass", axis="compute", toll="activation", size_bytes=beyond_head,

@@ -56,6 +56,9 @@ class Recipe(BaseModel):
     cross_entropy: CrossEntropy = "unfused"
     """Loss through fp32 copies of the logits; in one kernel over them; or chunked with the logits
     GEMM, so that they never exist whole (Liger)."""
+    loss_bytes_per_logit: float = Field(default=10.0, gt=0, le=32)
+    """Bytes a logit alive at the peak of an unfused loss. Megatron's works in place: half-precision
+    logits, their fp32 copy, the exponentials (core/tensor_parallel/cross_entropy.py)."""
     vocab_parallel_loss: bool = True
     """Each TP rank takes the loss over its share of the vocabulary; otherwise the logits are gathered
     and every rank works on all of them."""
@@ -84,6 +87,9 @@ class Recipe(BaseModel):
     """Bytes a parameter of main weights in the optimizer (0 where parameters are fp32)."""
     moments_bytes: float = Field(default=8.0, ge=0, le=16)
     """Bytes a parameter of Adam's two moments."""
+    fused_wgrad: bool = False
+    """Weight-gradient GEMMs add into the resident buffer (Megatron's gradient accumulation fusion);
+    autograd gets an empty stub of the weight's shape, and Transformer Engine keeps one per shape."""
     offload_optimizer: bool = False
     """Optimizer states live and step on the CPU."""
 

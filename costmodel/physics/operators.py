@@ -480,10 +480,10 @@ def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Oper
                     saved_bytes=saved)]  # fmt: skip
 
 
-# HBM traffic of the loss per logit, and the bytes per logit that are alive at its peak: bf16 logits,
-# their fp32 copy, the exponentials and the gradient; one copy in place; a chunk of 1,024 tokens.
+# HBM traffic of the loss per logit, and the bytes per logit that are alive at its peak: those of the
+# recipe; logits and gradient in half precision; a chunk of 1,024 tokens.
 _LOSS = {
-    "unfused": (_Traffic(34, 10, 10, 4), 14.0),
+    "unfused": (_Traffic(34, 10, 10, 4), None),
     "fused": (_Traffic(6, 4, 3, 1), 4.0),
     "chunked": (_Traffic(6, 4, 16, 0), 8.0),
 }
@@ -505,6 +505,7 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     norm = _norm("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm",
                  _BF16 * _input_tokens(shard, recipe) * h)  # fmt: skip
     loss, alive = _LOSS[recipe.cross_entropy]
+    alive = alive or recipe.loss_bytes_per_logit
     chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
     return [
         norm,
