@@ -27,7 +27,8 @@ CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 RecomputeModule = Literal[
-    "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul"
+    "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul",
+    "every_second_layer"
 ]  # fmt: skip
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}

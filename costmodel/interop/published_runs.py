@@ -64,6 +64,9 @@ _ERAS: dict[str, tuple[tuple[str, str], ...]] = {
 # Frameworks whose tables do not print the attention kernel: what the recipe says holds.
 _KERNEL_NOT_PRINTED = ("llm-foundry",)
 
+# Frameworks whose tensor-parallel overlap cuts each exchange into pieces: user buffers, async TP.
+_PIPELINED_TP = ("nemo", "megatron-bridge", "megatron-lm", "torchtitan")
+
 # NICs of the vendor's own machine of that generation, where a run does not state its network.
 _USUAL_NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200, "h100": 400, "h200": 400, "h800": 400, "b200": 400,
                    "gb200": 400, "b300": 800}  # fmt: skip
@@ -71,7 +74,7 @@ _USUAL_NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200, "h100": 400, "h200": 4
 # What tables say of recomputation -> modules of `Recipe.selective_modules`.
 _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
-    ("every 2nd layer", ("attention", "mlp")),
+    ("every 2nd layer", ("every_second_layer",)),
     ("core_attn", ("core_attn",)),
     ("attention core", ("core_attn",)),
     ("core attention", ("core_attn",)),
@@ -211,7 +214,7 @@ def _switches(row: Row) -> dict[str, Any]:
         switches["dp_overlap"] = "none"
     if "all overlap paths off" in (row.get("notes") or "").lower():
         switches["tp_overlap"] = "none"
-    if row.get("tp_overlap") == "true" and row["framework"] in ("nemo", "megatron-bridge", "megatron-lm"):
+    if row.get("tp_overlap") == "true" and row["framework"] in _PIPELINED_TP:
         switches["tp_overlap"] = "pipelined"
     if (row.get("offload") or "").startswith("optimizer"):
         switches["offload_optimizer"] = True
