@@ -47,6 +47,8 @@ def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Arr
         again, kept = 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
     elif _EVERY_SECOND in modules and operator.kind == "memory":
         again, kept = 1.0, np.asarray(0.0)
+    elif "all_but_qkv" in modules and "qkv" not in operator.modules:
+        again, kept = 1.0, np.asarray(0.0)
     elif "every_second_layer" in modules:
         again, kept = 0.5, np.asarray(0.5 * saved)
     policy = situation.layout.recompute

@@ -28,7 +28,7 @@ ShardBuffers = Literal["none", "flat", "per-parameter"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 RecomputeModule = Literal[
     "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul",
-    "every_second_layer"
+    "every_second_layer", "all_but_qkv"
 ]  # fmt: skip
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
@@ -161,7 +161,8 @@ class Recipe(BaseModel):
     and every parameter (FSDP2)."""
     recompute_early_stop: bool = False
     """Recomputation of a layer ends with the last tensor that its backward pass needs, so that the
-    output projection of the MLP never runs again (PyTorch's non-reentrant checkpoint from 2.1)."""
+    output projection of the MLP never runs again (PyTorch's non-reentrant checkpoint from 2.1; XLA
+    removes it as dead code)."""
     gradient_compression: Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"] = "none"
     """Compression of the data-parallel gradient."""
 

@@ -75,6 +75,7 @@ _USUAL_NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200, "h100": 400, "h200": 4
 _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
     ("every 2nd layer", ("every_second_layer",)),
+    ("save_qkv_proj", ("all_but_qkv",)),
     ("core_attn", ("core_attn",)),
     ("attention core", ("core_attn",)),
     ("core attention", ("core_attn",)),
