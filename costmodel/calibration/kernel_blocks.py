@@ -12,6 +12,7 @@ from costmodel.calibration.kernel_estimates import (
     H20_ATTENTION,
     LIKENESS,
     MEMORY_FLOOR_S,
+    TRITON_RATE,
     Likeness,
     memory_share,
 )
@@ -35,7 +36,7 @@ DTYPE_LENDERS = {
     "blackwell": {"bf16": "b200-sxm-180gb", "fp8": "b300", "nvfp4": "b200-sxm-180gb"},
 }
 GROUPED_LENDERS = {"ampere": "a100-pcie-80gb", "blackwell": "b200-sxm-180gb"}
-KERNELS = ("flash1", "flash2", "flash3", "cudnn")
+KERNELS = ("triton", "flash1", "flash2", "flash3", "cudnn")
 
 
 def seconds(value: float) -> str:
@@ -247,6 +248,8 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
         attention |= {kernel: _scaled(like_a100, 1.0, why) for kernel in ("flash2", "flash3", "cudnn")}
     why = "flash2 times 0.53 (T. Dao, arXiv:2307.08691: 25-40 % of an A100's peak against 50-73 %)"
     attention["flash1"] = _scaled(attention["flash2"], FLASH1_RATE, why, FLASH1_CAUSAL)
+    why = "flash2 times 0.55 (T. Dao, arXiv:2307.08691: FlashAttention-2 is 1.3-2.5 times faster than in Triton)"
+    attention["triton"] = _scaled(attention["flash2"], TRITON_RATE, why)
     block["attention"] = {kernel: attention[kernel] for kernel in KERNELS}
 
 

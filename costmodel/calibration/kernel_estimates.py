@@ -80,6 +80,8 @@ MEMORY: dict[str, tuple[float, str, str]] = {
 MEMORY_FLOOR_S = 2.5e-6
 """Fixed time of a memory-bound kernel: floors of measured products are 2.1-2.9 us, aiconfigurator adds 3."""
 
+TRITON_RATE = 1.0 / (1.3 * 2.5) ** 0.5
+"""FlashAttention of 2022 in Triton over FlashAttention-2: 1.3 to 2.5 times slower (arXiv:2307.08691, section 4.1)."""
 FLASH1_RATE = 0.53
 """FlashAttention-1 over FlashAttention-2: 25-40 % of the A100's peak against 50-73 % (arXiv:2307.08691)."""
 FLASH1_CAUSAL = 0.85

@@ -165,7 +165,7 @@ class KernelConstants(BaseModel):
     matmul, grouped_matmul : dict of MatmulConstants
         By dtype: every key of `PEAK_KEY`, filled through `FALLBACK_DTYPES`.
     attention : dict of AttentionConstants
-        By fused kernel: flash1, flash2, flash3, cudnn.
+        By fused kernel: triton, flash1, flash2, flash3, cudnn.
     memory : MemoryConstants
         Of memory-bound kernels.
     blocks : KernelBlocks

@@ -17,7 +17,7 @@ from costmodel.errors import RecipeError, choices_hint
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AttentionKernel = Literal["auto", "torch", "unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
+AttentionKernel = Literal["auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"]
 Fusion = Literal["none", "megatron", "compiled"]
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]

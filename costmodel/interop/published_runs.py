@@ -61,6 +61,10 @@ _ERAS: dict[str, tuple[tuple[str, str], ...]] = {
     "llm-foundry": (("mp mode pure", "composer-fsdp-torch1"),),
 }
 
+# What a framework does where a table leaves recomputation open: Pax's base configurations save
+# nothing (google/paxml tasks/lm/params/lm_cloud.py).
+_USUAL_RECOMPUTE = {"paxml": "full"}
+
 # Frameworks whose tables do not print the attention kernel: what the recipe says holds.
 _KERNEL_NOT_PRINTED = ("llm-foundry",)
 
@@ -76,6 +80,10 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
     ("every 2nd layer", ("every_second_layer",)),
     ("save_qkv_proj", ("all_but_qkv",)),
+    # MaxText's policies that keep every product, or every product outside the MLP.
+    ("minimal_flash", ("layernorm", "mlp_act")),
+    ("minimal_with_context", ("layernorm", "mlp_act")),
+    ("except_mlp", ("layernorm", "mlp")),
     ("core_attn", ("core_attn",)),
     ("attention core", ("core_attn",)),
     ("core attention", ("core_attn",)),
@@ -193,8 +201,7 @@ def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, networ
 
 def _recompute(row: Row) -> str:
     """Return the recompute policy; selective recomputation of whole modules is full."""
-    policy = row.get("recompute") or "none"
-    return policy
+    return row.get("recompute") or _USUAL_RECOMPUTE.get(row["framework"], "none")
 
 
 def _switches(row: Row) -> dict[str, Any]:
