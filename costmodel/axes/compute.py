@@ -7,6 +7,8 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,9 @@ from costmodel.physics.operators import (
     layer_operators,
 )
 from costmodel.physics.roofline import attention_time_s, matmul_time_s, memory_time_s
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware import Accelerator
 
 Array = NDArray[np.float64]
 
@@ -67,6 +72,11 @@ def _cast_slowdown(situation: Situation) -> float:
     return max(worth / (2.0 + precision.input_bytes), 1.0)
 
 
+def _plain_peak(accelerator: Accelerator, peak: Array) -> Array:
+    """Peak of the CUDA cores in fp32, where the profile states it. [FLOP/s]"""
+    return np.minimum(peak, accelerator.peak_flops_per_s.get("fp32", np.inf))
+
+
 def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Array]:
     """Return forward, input-gradient and weight-gradient seconds of one operator."""
     accelerator, precision = situation.accelerator, situation.precision
@@ -102,9 +112,13 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
 
+    peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]])
+    # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores.
+    peak = np.where(operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0)), peak, _plain_peak(accelerator, peak))
+
     def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> Array:
         return matmul_time_s(
-            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY[dtype]],
+            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=peak,
             memory_bandwidth_bytes_per_s=bandwidth, input_bytes=input_bytes, output_bytes=output_bytes,
             accumulate=accumulate,
         )  # fmt: skip
@@ -182,9 +196,8 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
     return lines
 
 
-# What the host issues besides kernels, in launches: a collective (Python wrapper, stream events,
-# handle), and saving and restoring the random state around a recomputed layer.
-_LAUNCHES_PER_COLLECTIVE = 4.0
+# What the host issues besides kernels, in launches: a collective, and saving and restoring the random state around a recomputed layer.
+_LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 
 

@@ -26,7 +26,7 @@ REQUIRED_COLUMNS = ("id", "source", "framework", "layers", "hidden", "heads", "v
 
 # Framework as the table names it -> recipe, by the first year it holds from.
 _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
-    "megatron-lm": ((2019, "megatron-2021"), (2023, "megatron-core")),
+    "megatron-lm": ((2019, "megatron-2021"), (2022, "megatron-2022"), (2023, "megatron-core")),
     "megatron-deepspeed": ((2019, "megatron-deepspeed"),),
     "aleph-scaling": ((2019, "aleph-scaling"),),
     "nemo": ((2019, "nemo"),),
@@ -55,10 +55,12 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "meta-internal": ((2019, "llama3"),),
 }
 
-# Words of a row's notes that tell an older or newer version of the framework -> recipe.
-_ERAS: dict[str, tuple[tuple[str, str], ...]] = {
+# Words of a row's reference or notes that tell a version of the framework, from a year on -> recipe.
+_ERAS: dict[str, tuple[tuple[int, str, str], ...]] = {
     # LLM Foundry's tables of PyTorch 1.13 ran in PURE mixed precision, those of 2.x in DEFAULT.
-    "llm-foundry": (("mp mode pure", "composer-fsdp-torch1"),),
+    "llm-foundry": ((2019, "mp mode pure", "composer-fsdp-torch1"),),
+    # The Slurm scripts of BLOOM set CUDA_LAUNCH_BLOCKING=1.
+    "megatron-deepspeed": ((2022, "bigscience", "megatron-deepspeed-blocking"),),
 }
 
 # What a framework does where a table leaves recomputation open: Pax's base configurations save
@@ -140,8 +142,9 @@ def job_of_row(row: Row) -> Job:
     if framework not in _RECIPES:
         raise CostModelError(f"framework {framework!r} has no recipe")
     name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
-    for word, era in _ERAS.get(framework, ()):
-        if word in (row.get("notes") or "").lower():
+    said = f"{row.get('reference') or ''} {row.get('notes') or ''}".lower()
+    for first, word, era in _ERAS.get(framework, ()):
+        if word in said and year >= first:
             name = era
     gpus = _integer(row, "gpus")
     tp = _integer(row, "tp")
@@ -217,7 +220,9 @@ def _switches(row: Row) -> dict[str, Any]:
     if row.get("grad_dtype"):
         switches["grad_reduce_dtype"] = row["grad_dtype"]
     if "fp32 gradients (4 B/param, unsharded)" in (row.get("optimizer_bytes_note") or ""):
-        switches |= {"grad_accum_dtype": "fp32", "autograd_grad_bytes": 2.0}
+        # DeepSpeed's BF16_Optimizer, which sums its fp32 gradients by all-reduce (runtime/pipe/engine.py).
+        switches |= {"grad_accum_dtype": "fp32", "autograd_grad_bytes": 2.0, "grad_reduce_dtype": "fp32",
+                     "zero_all_reduce": True}  # fmt: skip
     if row.get("dp_overlap") == "false":
         switches["dp_overlap"] = "none"
     if "all overlap paths off" in (row.get("notes") or "").lower():
