@@ -95,6 +95,7 @@ def price(
         *expert.memory_lines(situation),
         *pipeline.memory_lines(situation),
     ]
+    memory_lines += data.step_memory_lines(situation, blocks, memory_lines)
     memory_lines += _reserve_lines(situation, memory_lines)
     names = tuple(tier.name for tier in cluster.tiers)
     return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), situation, tuple(blocks), stage)
@@ -219,7 +220,9 @@ def _overhead_lines(recipe: Recipe, lines: list[TimeLine]) -> list[TimeLine]:
 def _reserve_lines(situation: Situation, lines: list[MemoryLine]) -> list[MemoryLine]:
     """Return what the tensors do not show: allocator slack, CUDA context, communicators."""
     recipe = situation.recipe
-    communicates = np.asarray(situation.layout.gpus > 1, dtype=np.float64)[..., None]
+    layout, mesh = situation.layout, situation.mesh
+    axes = (layout.tp, layout.cp, layout.pp, mesh.grad.ranks, layout.ep)
+    groups = broadcast_sum([np.asarray(ranks > 1, dtype=np.float64) for ranks in axes])[..., None]
     slack = []
     # States and activations depend on different knobs: one line each keeps a search on small grids.
     for toll in ("state", "activation"):
@@ -236,7 +239,7 @@ def _reserve_lines(situation: Situation, lines: list[MemoryLine]) -> list[Memory
                     formula="context_bytes", terms={"context_bytes": np.asarray(recipe.context_bytes)},
                     source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi"),
         memory_line("reserve.communicators", axis="dp", toll="state",
-                    size_bytes=recipe.communicator_bytes * communicates, formula="communicator_bytes * communicates",
-                    terms={"communicator_bytes": np.asarray(recipe.communicator_bytes), "communicates": communicates},
-                    source="NCCL buffers, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)"),
+                    size_bytes=recipe.communicator_bytes * groups, formula="communicator_bytes * groups",
+                    terms={"communicator_bytes": np.asarray(recipe.communicator_bytes), "groups": groups},
+                    source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)"),
     ]  # fmt: skip

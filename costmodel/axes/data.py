@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, communication_line, exposed_sum
-from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill import MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics import schedules
 from costmodel.physics.mesh import Group, split_group
@@ -232,7 +232,10 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
     forward_s = exposed_sum(line for line in others if line.phase == "forward") if overlaps else zero
     backward_s = exposed_sum(line for line in others if line.phase != "forward") if overlaps else zero
     held = block_params(situation, block)
-    regather = on if recipe.fsdp_reshard_after_forward else zero
+    stays = _stays_gathered(situation)
+    steps = np.where(stays, 1.0, np.maximum(situation.micro_batches, 1.0))
+    count = np.asarray(count * steps / np.maximum(situation.micro_batches, 1.0))
+    regather = np.where(stays, 0.0, on) if recipe.fsdp_reshard_after_forward else zero
     lines: list[TimeLine] = []
     for part, expert in (("dense", False), ("expert", True)):
         size = held.expert if expert else held.dense
@@ -260,13 +263,13 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
         forward_s, backward_s = np.maximum(forward_s - ahead.each_s, 0.0), np.maximum(backward_s - back.each_s, 0.0)
         lines += [ahead, again, back, *_buffer_lines(situation, name, size, on, regather, count)]
         if np.any(replica.ranks > 1):
-            once = np.asarray(count / np.maximum(situation.micro_batches, 1.0))
+            once = np.asarray(count / steps)
             lines.append(line("grad_replica_all_reduce", "grad_sync", "all_reduce", replica,
                               np.asarray(reduced / shard.ranks), zero, on * (replica.ranks > 1), once))  # fmt: skip
         if overlaps and block.role == "layer":
             # Nothing runs yet before the first gather, and nothing is left after the last reduction.
             hidden = ahead.each_s - ahead.exposed_each_s + back.each_s - back.exposed_each_s
-            present = np.asarray(np.minimum(count, situation.micro_batches))
+            present = np.asarray(np.minimum(count, steps))
             lines.append(
                 time_line(f"{name}.first_and_last", axis="dp", toll="communication", phase="param_sync", count=present,
                           each_s=hidden, formula="hidden_s", terms={"hidden_s": hidden},
@@ -316,6 +319,11 @@ def _buffer_lines(
                       source="PyTorch FSDP: copies between parameters and communication buffers")
         )  # fmt: skip
     return lines
+
+
+def _stays_gathered(situation: Situation) -> NDArray[np.bool_]:
+    """Whether ZeRO-3 gathers parameters once a step and keeps them for all micro-batches."""
+    return np.asarray(situation.recipe.fsdp_pp_keeps_gathered & (situation.layout.pp > 1))
 
 
 def _local_params(situation: Situation, params: Params) -> Array:
@@ -409,6 +417,44 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
     return lines
 
 
+def step_memory_lines(situation: Situation, blocks: list[Block], others: list[MemoryLine]) -> list[MemoryLine]:
+    """Return what the end of a step needs: the flat bucket being reduced, and temporaries of Adam.
+
+    Activations are gone by then, so Adam's temporaries only count for what they exceed them by. A
+    bucket is one large block, for which the caching allocator has no free one: it adds to what is
+    reserved, not to the peak of what is allocated.
+    """
+    recipe = situation.recipe
+    params = stage_params(situation, blocks)
+    lines = []
+    if recipe.reduce_bucket_elements:
+        several = (situation.mesh.grad.ranks > 1)[..., None] * 1.0
+        elements = np.minimum(params.dense + params.expert, recipe.reduce_bucket_elements)
+        # The flat copy, and its conversion where the reduction has another dtype.
+        cast = DTYPE_BYTES[recipe.grad_reduce_dtype] if recipe.grad_reduce_dtype != recipe.grad_accum_dtype else 0.0
+        width = np.asarray(recipe.grad_bytes() + cast)
+        lines.append(
+            memory_line("reserve.reduce_bucket", axis="dp", toll="state", size_bytes=several * elements * width,
+                        formula="several * elements * bytes_per_element",
+                        terms={"several": several, "elements": elements, "bytes_per_element": width},
+                        source=f"recipe {recipe.name}: reduce_bucket_elements")
+        )  # fmt: skip
+    if recipe.adam_temporary_bytes:
+        dense_ranks, expert_ranks = (ranks[..., None] for ranks in _shard_ranks(situation))
+        sharded = situation.layout.zero_stage[..., None] >= 1
+        local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(sharded, expert_ranks, 1.0)
+        activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
+        size = np.maximum(recipe.adam_temporary_bytes * local - activations, 0.0)
+        lines.append(
+            memory_line("state.optimizer.temporaries", axis="dp", toll="state", size_bytes=size,
+                        formula="max(bytes_per_param * params - activation_bytes, 0)",
+                        terms={"bytes_per_param": np.asarray(recipe.adam_temporary_bytes), "params": local,
+                               "activation_bytes": activations},
+                        source=f"recipe {recipe.name}: adam_temporary_bytes; activations are gone in the step")
+        )  # fmt: skip
+    return lines
+
+
 def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
     """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
 
@@ -422,16 +468,21 @@ def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on
     sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
     gather, grad = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
-    layers = 1.0 + recipe.fsdp_prefetch
-    if not recipe.fsdp_reshard_after_forward:
-        layers, root = 1.0, np.asarray(0.0)
-        largest = params.dense * dense[..., None] + params.expert * expert[..., None]
-    # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype.
-    grads = np.maximum(largest if recipe.fsdp_reshard_after_forward else 0.0, root)
-    size = on * (gather * (layers * largest + root) + (gather + grad) * grads)
-    formula = "on * (gather_bytes * (layers * params + root_params) + (gather_bytes + grad_bytes) * grad_params)"
+    stays = _stays_gathered(situation)[..., None]
+    whole = stays | (not recipe.fsdp_reshard_after_forward)
+    gathered = params.dense * dense[..., None] + params.expert * expert[..., None]
+    layers = np.where(whole, 1.0, 1.0 + recipe.fsdp_prefetch)
+    unit = largest
+    largest = np.where(whole, gathered, largest)
+    root = np.where(whole, 0.0, root)
+    # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype. Over
+    # several micro-batches of a pipeline, all of them add up in the latter.
+    grads = np.where(whole, unit, np.maximum(unit, root))
+    summed = np.where(stays, gathered, grads)
+    size = on * (gather * (layers * largest + root) + gather * grads + grad * summed)
+    formula = "on * (gather_bytes * (layers * params + root_params + grad_params) + grad_bytes * summed_params)"
     return memory_line("buffer.dp.gathered_layers", axis="dp", toll="state", size_bytes=size, formula=formula,
                        terms={"on": on, "params": largest, "layers": np.asarray(layers),
                               "gather_bytes": np.asarray(gather), "grad_bytes": np.asarray(grad),
-                              "root_params": root, "grad_params": grads},
+                              "root_params": root, "grad_params": grads, "summed_params": summed},
                        source="PyTorch FSDP, arXiv:2304.11277, section 3.3")  # fmt: skip

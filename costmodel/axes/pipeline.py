@@ -126,10 +126,17 @@ def in_flight(situation: Situation) -> Array:
 
 
 def memory_lines(situation: Situation) -> list[MemoryLine]:
-    """Return the send and receive buffers of a stage."""
+    """Return the send and receive buffers of a stage, and outputs that its engine keeps."""
     on = (situation.layout.pp > 1)[..., None]
     size = _message_bytes(situation)[..., None]
+    # Without recomputation the output of the last layer is saved anyway.
+    kept = on * (situation.layout.recompute > 1)[..., None] * float(situation.recipe.pp_keeps_outputs)
+    output = 2.0 * (situation.shard.tokens_sp * float(situation.model.hidden_size))[..., None]
+    held = kept * in_flight(situation)
     return [
+        memory_line("buffer.pp.outputs", axis="pp", toll="activation", size_bytes=held * output,
+                    formula="micro_batches * size_bytes", terms={"micro_batches": held, "size_bytes": output},
+                    source=f"recipe {situation.recipe.name}: pp_keeps_outputs"),
         memory_line("buffer.pp.send_recv", axis="pp", toll="activation", size_bytes=4.0 * on * size,
                     formula="4 * on * size_bytes", terms={"on": on, "size_bytes": size},
                     source="activation and gradient, sent and received")

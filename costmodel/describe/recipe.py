@@ -150,6 +150,9 @@ class Recipe(BaseModel):
     and broadcasts its parameters; otherwise one reduce-scatter and one all-gather."""
     fsdp_reshard_after_forward: bool = True
     """ZeRO-3 drops gathered parameters after the forward pass and gathers them again."""
+    fsdp_pp_keeps_gathered: bool = False
+    """With several pipeline stages ZeRO-3 gathers once a step, keeps the parameters, and adds up
+    whole gradients in the reduction's dtype (torchtitan's default)."""
     fsdp_prefetch: int = Field(default=1, ge=0)
     """Layers gathered ahead."""
     fsdp_backward_prefetch: bool = True
@@ -171,7 +174,13 @@ class Recipe(BaseModel):
     context_bytes: float = Field(default=1.0e9, ge=0)
     """CUDA context and libraries."""
     communicator_bytes: float = Field(default=4.0e8, ge=0)
-    """NCCL buffers of a process that communicates (342-392 MiB measured for 2-8 ranks)."""
+    """NCCL buffers of one communicator (342-392 MiB measured for 2-8 ranks)."""
+    reduce_bucket_elements: float = Field(default=0.0, ge=0)
+    """Gradients that are copied into one flat bucket before they are reduced (0: reduced in place)."""
+    pp_keeps_outputs: bool = False
+    """The pipeline engine holds the output of every micro-batch in flight (DeepSpeed's pipe buffers)."""
+    adam_temporary_bytes: float = Field(default=0.0, ge=0, le=16)
+    """Bytes a parameter that an optimizer step of unfused kernels makes for a moment."""
 
     def grad_bytes(self) -> float:
         """Bytes a parameter of the resident gradient."""

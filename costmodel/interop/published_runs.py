@@ -7,6 +7,7 @@ Everything that a row does not say comes from the recipe of its framework and ye
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +34,7 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "megatron-bridge": ((2019, "megatron-bridge"),),
     "nemo-automodel": ((2019, "nemo-automodel"),),
     "llm-foundry": ((2019, "composer-fsdp"),),
-    "torchtitan": ((2019, "torchtitan"),),
+    "torchtitan": ((2019, "torchtitan-2024"), (2025, "torchtitan")),
     "nanotron": ((2019, "nanotron"),),
     "internevo": ((2019, "internevo"),),
     "zero-bubble": ((2019, "zero-bubble"),),
@@ -96,6 +97,9 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("norm, act", ("moe_act",)),
 )
 
+# What a framework does unless told otherwise (torchtitan: per-operator selective checkpointing).
+_USUAL_RECOMPUTE = {"torchtitan": "selective"}
+
 _DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
 
 
@@ -138,7 +142,7 @@ def job_of_row(row: Row) -> Job:
     CostModelError
         With the reason why the row cannot be priced.
     """
-    framework, year = row["framework"], int(row.get("year") or 2023)
+    framework, year = row["framework"], _year(row)
     if framework not in _RECIPES:
         raise CostModelError(f"framework {framework!r} has no recipe")
     name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
@@ -173,6 +177,13 @@ def job_of_row(row: Row) -> Job:
         switches=_switches(row),
         check=False,
     )  # fmt: skip
+
+
+def _year(row: Row) -> int:
+    """Return the year of a run: a month in its reference (`_202412_`) says it best, and Blackwell dates from 2025."""
+    dated = re.search(r"_(20\d\d)(?:0[1-9]|1[0-2])_", row.get("reference") or "")
+    year = int(dated.group(1)) if dated else int(row.get("year") or 2023)
+    return max(year, 2025) if row["accelerator"].startswith(("b200", "gb200", "b300")) else year
 
 
 def _integer(row: Row, column: str, default: int | None = None) -> int:
@@ -237,6 +248,8 @@ def _switches(row: Row) -> dict[str, Any]:
         switches |= {"fused_norm": False, "fused_rope": False, "fused_activation": False}
     elif "fused rmsnorm" in notes:
         switches |= {"fused_norm": True, "fused_rope": False, "fused_activation": False}
+    if "eager" in notes:
+        switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
     for word, dispatcher in _DISPATCHERS.items():
         if word in notes:
             switches["moe_dispatcher"] = dispatcher
