@@ -200,6 +200,9 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
 _LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 
+# Operators whose shapes depend on the routing, which a graph of static shapes leaves out.
+_DYNAMIC = ("moe.experts", "moe.permute", "moe.unpermute")
+
 
 def host_lines(situation: Situation, block: Block, communication: list[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
@@ -209,16 +212,22 @@ def host_lines(situation: Situation, block: Block, communication: list[TimeLine]
     take turns.
     """
     recipe, times = situation.recipe, block.times
-    launch = np.asarray(0.0 if recipe.cuda_graphs else recipe.launch_s)
-    forward = np.asarray(sum(item.operator.kernels_forward for item in times.by_operator.values()))
-    backward: Array = np.asarray(sum(item.operator.kernels_backward for item in times.by_operator.values()))
-    for item in times.by_operator.values():
-        backward = backward + item.operator.kernels_forward * item.recompute_share
-    if block.role == "layer":
+    launch = np.asarray(recipe.launch_s * situation.accelerator.host_slowdown)
+    graphed = recipe.cuda_graphs
+    static_only = recipe.cuda_graph_scope == "static"
+    forward: Array = np.asarray(0.0)
+    backward: Array = np.asarray(0.0)
+    for name, item in times.by_operator.items():
+        if graphed and not (static_only and name.startswith(_DYNAMIC)):
+            continue
+        forward = forward + item.operator.kernels_forward
+        backward = backward + item.operator.kernels_backward + item.operator.kernels_forward * item.recompute_share
+    if block.role == "layer" and not graphed:
         backward = backward + _LAUNCHES_PER_CHECKPOINT * (situation.layout.recompute > 0)
     gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
     for line in communication:
-        issued = _LAUNCHES_PER_COLLECTIVE * (line.each_s > 0)
+        by_host = not graphed or (static_only and line.axis == "ep")
+        issued = _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
         if line.phase == "forward":
             forward, gpu_forward = forward + issued, gpu_forward + line.exposed_each_s
         else:

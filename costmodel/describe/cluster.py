@@ -36,6 +36,8 @@ class Accelerator:
         Board power limit. [W]
     host_link_bytes_per_s : float
         To the host's memory, one direction: PCIe or C2C. [B/s]
+    host_slowdown : float
+        Time the host takes to issue a kernel over that of an x86 server. [-]
     scale_up_link, pcie_link : str
         Link profiles that join GPUs of a node with and without a switch fabric; empty if none.
     kernels : KernelConstants, optional
@@ -54,6 +56,7 @@ class Accelerator:
     host_link_bytes_per_s: float
     scale_up_link: str = ""
     pcie_link: str = ""
+    host_slowdown: float = 1.0
     kernels: "KernelConstants | None" = None
 
 

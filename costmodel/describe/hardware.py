@@ -322,6 +322,7 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
         memory_vendor_bytes=file.memory_vendor.value,
         memory_bandwidth_bytes_per_s=file.memory_bandwidth.value,
         num_sms=file.num_sms.value,
+        host_slowdown=file.host_slowdown.value if file.host_slowdown else 1.0,
         tdp_w=file.tdp.value,
         host_link_bytes_per_s=file.host_link.value,
         scale_up_link=file.scale_up_link or "",

@@ -124,6 +124,10 @@ class Recipe(BaseModel):
     """Most nodes that the experts of one token lie on; 0 is no limit."""
     grouped_gemm: bool = True
     """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
+    grouped_launch_share: float = Field(default=0.0, ge=0, le=1)
+    """Host cost of each product of a grouped GEMM in launches; 0 where one kernel computes them all."""
+    router_fusion: bool = False
+    """Router scores, top-k and auxiliary loss in fused kernels."""
     overlap_contention: float = Field(default=0.15, ge=0, lt=1)
     """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
@@ -134,6 +138,8 @@ class Recipe(BaseModel):
     """CUDA_LAUNCH_BLOCKING: the host waits for each kernel, so that its time adds to the GPU's."""
     cuda_graphs: bool = False
     """Kernels are replayed from a graph: the host is out of the way."""
+    cuda_graph_scope: Literal["all", "static"] = "all"
+    """What the graphs hold: everything, or what has static shapes (not dispatch and routed experts)."""
     step_overhead_s: float = Field(default=0.0, ge=0)
     """Host time a step outside the passes (data loading, logging, optimizer start)."""
     overhead_fraction: float = Field(default=0.0, ge=-0.5, le=1)
@@ -205,6 +211,8 @@ class Precision(BaseModel):
     """Bytes of HBM traffic an element for quantising a GEMM input, in both orientations where both are kept."""
     transpose_bytes: float = 0.0
     """Bytes an element for transposing what was quantised before it was gathered, or by a norm."""
+    scale_kernels: float = 0.0
+    """Kernels a GEMM that bring its block scales into the layout of the matrix units."""
     norm_casts: bool = False
     """The norm before a linear layer writes its output already quantised."""
 
@@ -221,9 +229,9 @@ PRECISIONS: dict[str, Precision] = {
         # One pass more: the scale is the maximum of this very tensor.
         Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_bytes=6, transpose_bytes=2),
         Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_bytes=4.06),
-        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_bytes=4.06),
+        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_bytes=4.06, scale_kernels=2),
         # Hadamard transform and stochastic rounding read and write once more.
-        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_bytes=6),
+        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_bytes=6, scale_kernels=2),
     )
 }
 

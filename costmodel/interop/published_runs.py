@@ -228,6 +228,8 @@ def _switches(row: Row) -> dict[str, Any]:
     for column, switch in (("cuda_graphs", "cuda_graphs"), ("ep_overlap", "ep_overlap"), ("dropout", "dropout")):
         if row.get(column):
             switches[switch] = row[column] == "true"
+    if switches.get("cuda_graphs") and row.get("num_experts") and "full_iteration" not in notes:
+        switches["cuda_graph_scope"] = "static"
     if row.get("grad_dtype"):
         switches["grad_reduce_dtype"] = row["grad_dtype"]
     if "fp32 gradients (4 B/param, unsharded)" in (row.get("optimizer_bytes_note") or ""):
@@ -253,6 +255,8 @@ def _switches(row: Row) -> dict[str, Any]:
     for word, dispatcher in _DISPATCHERS.items():
         if word in notes:
             switches["moe_dispatcher"] = dispatcher
+    if "fused grouped mlp" in notes:
+        switches["grouped_launch_share"] = 0.0
     if "node-limited" in notes:
         switches |= {"moe_dispatcher": "deep-ep", "node_limited_routing": 4}
     if "liger" in notes:

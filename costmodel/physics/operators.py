@@ -209,7 +209,12 @@ class _Cast(NamedTuple):
 
 
 def _quantise(
-    name: str, modules: Iterable[str], cast: _Cast, precision: Precision, after_norm: bool = True
+    name: str,
+    modules: Iterable[str],
+    cast: _Cast,
+    precision: Precision,
+    after_norm: bool = True,
+    tensors: Array = _ONE,
 ) -> list[Operator]:
     """Cast GEMM inputs (forward) and output gradients (backward) to the low precision.
 
@@ -235,8 +240,8 @@ def _quantise(
             frozenset(modules),
             forward_bytes=np.asarray(first * cast.column_input + each * cast.row_input),
             backward_bytes=np.asarray(each * (cast.column_grad + cast.row_grad) + alone),
-            kernels_forward=2.0,
-            kernels_backward=2.0 if transpose == 0.0 else 4.0,
+            kernels_forward=2.0 * tensors,
+            kernels_backward=(2.0 if transpose == 0.0 else 4.0) * tensors,
             has_weight=False,
             casts=True,
         )
@@ -404,13 +409,16 @@ def _two_layers(
     sharded = (tokens if tokens_sp is None else tokens_sp) * groups * h
     fused = recipe.fused_activation or recipe.compiled
     gelu, swiglu = (_GELU_FUSED, _SWIGLU_FUSED) if fused else (_GELU_CHAIN, _SWIGLU_CHAIN)
-    launches = _ONE if recipe.grouped_gemm or kind == "matmul" else groups
+    # What the host issues for all experts: one kernel, or one each from a loop in C++ or in Python.
+    share = recipe.grouped_launch_share if recipe.grouped_gemm else 1.0
+    loop = np.maximum(1.0, share * groups) if kind == "grouped_matmul" else _ONE
+    launches = np.asarray(loop * (1.0 + precision.scale_kernels))
     act_module = "moe_act" if kind == "grouped_matmul" else "mlp_act"
     h_array = np.asarray(h)
     extra = 0.0 if fused else (_BF16 if gated else _BF16)  # the unfused chain keeps one intermediate more
     return [
         *_quantise(f"{prefix}.quantise", modules, _Cast(sharded, rows * width, rows * up, sharded, rows * h), precision,
-                   after_norm=kind == "matmul"),
+                   after_norm=kind == "matmul", tensors=loop),
         Operator(f"{prefix}.fc1", kind, frozenset(modules), m=tokens, n=np.asarray(up), k=h_array, groups=groups,
                  kernels_forward=launches, kernels_backward=2.0 * launches, saved_bytes=_BF16 * rows * up),
         _elementwise(f"{prefix}.activation", (*modules, act_module), np.asarray(rows * width),
@@ -418,6 +426,11 @@ def _two_layers(
         Operator(f"{prefix}.fc2", kind, frozenset(modules), m=tokens, n=h_array, k=np.asarray(width), groups=groups,
                  kernels_forward=launches, kernels_backward=2.0 * launches),
     ]  # fmt: skip
+
+
+# Kernels of router and preprocessing, forward: as PyTorch operators, fused, and with the dispatcher's
+# own preprocessing (NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1).
+_ROUTER_KERNELS: dict[str | bool, float] = {False: 72.0, True: 31.0, "deep-ep": 17.0}
 
 
 def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
@@ -431,10 +444,12 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
         _matmul("moe.router", modules, t_sp, np.asarray(float(model.num_experts)), np.asarray(h), low_precision=False,
                 saved_bytes=4.0 * t_sp * model.num_experts)
     )  # fmt: skip
-    # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps.
+    # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps. Their
+    # backward pass is taken to launch half as many kernels.
+    kernels = _ROUTER_KERNELS["deep-ep" if recipe.moe_dispatcher == "deep-ep" else recipe.router_fusion]
     ops.append(
-        _memory("moe.routing", modules, np.asarray(t_sp * model.num_experts), 24.0, 24.0, kernels_forward=12.0,
-                kernels_backward=8.0)
+        _memory("moe.routing", modules, np.asarray(t_sp * model.num_experts), 24.0, 24.0, kernels_forward=kernels,
+                kernels_backward=0.5 * kernels)
     )  # fmt: skip
     # Gather into expert order before sending and again after receiving; the way back likewise.
     ops.append(_memory("moe.permute", modules, copies * h, 8.0, 8.0, kernels_forward=2.0, kernels_backward=2.0,
