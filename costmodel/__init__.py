@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from costmodel.describe.model import list_models, load_model
     from costmodel.errors import CostModelError
     from costmodel.estimates import Estimate, estimate
+    from costmodel.search import Plan, plan
 
 __version__ = "0.1.0"
 
@@ -27,11 +28,13 @@ _HOME = {
     "list_profiles": "costmodel.describe.hardware",
     "load_model": "costmodel.describe.model",
     "list_models": "costmodel.describe.model",
+    "plan": "costmodel.search",
+    "Plan": "costmodel.search",
     "CostModelError": "costmodel.errors",
 }
 
-__all__ = ["CostModelError", "Estimate", "__version__", "estimate", "list_models", "list_profiles",
-           "load_accelerator", "load_cluster", "load_model"]  # fmt: skip
+__all__ = ["CostModelError", "Estimate", "Plan", "__version__", "estimate", "list_models", "list_profiles",
+           "load_accelerator", "load_cluster", "load_model", "plan"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

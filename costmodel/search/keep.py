@@ -1,0 +1,100 @@
+"""What a search keeps of a million priced layouts: the best few, and the front of score against memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Columns = dict[str, Array]
+
+# Anchors that thin a chunk before it is sorted: most layouts are worse than one of a few.
+_ANCHORS = 8
+
+
+def pareto_indices(score: Array, size: Array) -> NDArray[np.int64]:
+    """Return the points that no other beats in one of the two without losing in the other.
+
+    Parameters
+    ----------
+    score, size : Array
+        Two costs of each point, less is better.
+
+    Returns
+    -------
+    indices : ndarray
+        By rising score. Of points equal in both the first stays.
+
+    Examples
+    --------
+    >>> pareto_indices(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1.0, 3.0, 2.0, 4.0])).tolist()
+    [1, 2, 0]
+    """
+    alive = np.arange(score.size)
+    s, m = score, size
+    for _ in range(_ANCHORS):
+        if alive.size < 2048:
+            break
+        # The fastest of what is left is on the front; nothing left that needs as much memory is.
+        anchor = np.lexsort((m, s))[0] if alive.size < 4096 else _fastest(s, m)
+        keep = m < m[anchor]
+        keep[anchor] = True
+        # A second anchor in the middle of the memory range thins what the first leaves.
+        middle = np.flatnonzero(m <= 0.5 * (m.min() + m[anchor]))
+        second = middle[_fastest(s[middle], m[middle])]
+        keep &= (s < s[second]) | (m < m[second])
+        keep[second] = True
+        keep[anchor] = True
+        alive, s, m = alive[keep], s[keep], m[keep]
+    order = np.lexsort((alive, m, s))
+    sizes = m[order]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(sizes)[:-1]])
+    return np.asarray(alive[order[sizes < before]], dtype=np.int64)
+
+
+def _fastest(score: Array, size: Array) -> int:
+    """Return the point of least score, of several the smallest and first."""
+    tied = np.flatnonzero(score == score.min())
+    return int(tied[np.argmin(size[tied])])
+
+
+def smallest_indices(score: Array, count: int) -> NDArray[np.int64]:
+    """Return the indices of the `count` smallest scores, unordered."""
+    if score.size <= count:
+        return np.arange(score.size)
+    return np.asarray(np.argpartition(score, count - 1)[:count], dtype=np.int64)
+
+
+class Kept(NamedTuple):
+    """Columns of the best layouts, and of the front; `score` and `memory_bytes` are among them."""
+
+    top: Columns
+    front: Columns
+
+    def merged(self, other: Kept, count: int) -> Kept:
+        """Join the results of two parts of a search."""
+        top, front = _joined([self.top, other.top]), _joined([self.front, other.front])
+        return Kept(best_rows(top, count), taken(front, pareto_indices(front["score"], front["memory_bytes"])))
+
+
+def best_rows(columns: Columns, count: int) -> Columns:
+    """Return the best `count` rows in order: by score, then memory, then every other column."""
+    if columns["score"].size > 4 * count:
+        limit = np.partition(columns["score"], count - 1)[count - 1]
+        columns = taken(columns, np.flatnonzero(columns["score"] <= limit))
+    others = [values for name, values in columns.items() if name not in ("score", "memory_bytes")]
+    order = np.lexsort((*reversed(others), columns["memory_bytes"], columns["score"]))
+    return taken(columns, order[:count])
+
+
+def taken(columns: Mapping[str, Array], rows: NDArray[np.int64]) -> Columns:
+    """Return some rows of every column."""
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """Put columns below each other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
