@@ -171,7 +171,7 @@ def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], 
     alive = dict(enumerate(shapes))
     order = []
     for new in range(len(shapes), 2 * len(shapes) - 1):
-        unions = {pair: np.broadcast_shapes(alive[pair[0]], alive[pair[1]]) for pair in combinations(alive, 2)}
+        unions = {(a, b): np.broadcast_shapes(alive[a], alive[b]) for a, b in combinations(alive, 2)}
         best = min(unions, key=lambda pair: prod(unions[pair]))
         alive = {part: shape for part, shape in alive.items() if part not in best}
         alive[new] = unions[best]

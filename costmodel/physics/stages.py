@@ -77,7 +77,7 @@ def plan_stages(
 
 
 class _Split(NamedTuple):
-    """How a stack of layers is cut: layers, places that embedding and head take, layers of each kind before."""
+    """How a stack of layers is cut: its layers, the places of embedding and head, layers of each kind before."""
 
     num_layers: int
     embedding: int
@@ -85,10 +85,10 @@ class _Split(NamedTuple):
     before: list[Array]
 
     def held(self, index: Array, stages: Array) -> tuple[Array, ...]:
-        """Layers of each kind on stage `index` of `stages`. [-]"""
+        """Layers of each kind on stage `index` of `stages`."""
         places = self.num_layers + self.embedding + self.head
-        begin = np.clip(np.ceil(index * places / stages) - self.embedding, 0, self.num_layers).astype(np.int64)
-        end = np.clip(np.ceil((index + 1) * places / stages) - self.embedding, 0, self.num_layers).astype(np.int64)
+        cuts = (np.ceil((index + after) * places / stages) - self.embedding for after in (0.0, 1.0))
+        begin, end = (np.clip(cut, 0, self.num_layers).astype(np.int64) for cut in cuts)
         return tuple(np.asarray(before[end] - before[begin]) for before in self.before)
 
 

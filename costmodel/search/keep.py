@@ -77,7 +77,9 @@ class Kept(NamedTuple):
     def merged(self, other: Kept, count: int) -> Kept:
         """Join the results of two parts of a search."""
         top, front = _joined([self.top, other.top]), _joined([self.front, other.front])
-        return Kept(best_rows(top, count), taken(front, pareto_indices(front["score"], front["memory_bytes"])))
+        return Kept(
+            best_rows(top, count), taken(front, pareto_indices(front["score"], front["memory_bytes"]))
+        )
 
 
 def best_rows(columns: Columns, count: int) -> Columns:

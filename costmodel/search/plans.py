@@ -43,15 +43,24 @@ class Plan:
     """The answer of a search: the best layouts, the front, and why the others are out."""
 
     def __init__(
-        self, question: Question, kept: Kept, *, num_considered: int, num_priced: int, num_fit: int,
-        rejected: Counter[str], fastest_s: Mapping[int, float],
-    ) -> None:  # fmt: skip
+        self,
+        question: Question,
+        kept: Kept,
+        *,
+        num_considered: int,
+        num_priced: int,
+        num_fit: int,
+        rejected: Counter[str],
+        fastest_s: Mapping[int, float],
+        by_value: Mapping[str, Mapping[float, float]],
+    ) -> None:
         self.question = question
         self.kept = kept
         self.num_considered = num_considered
         self.num_priced = num_priced
         self.num_fit = num_fit
         self.rejected = rejected
+        self.by_value = by_value
         self._fastest_s = fastest_s
 
     def __len__(self) -> int:
@@ -77,7 +86,7 @@ class Plan:
 
     @property
     def fastest_without_memory_limit_s(self) -> float:
-        """Step time of the fastest layout whether it fits or not, for the best one's job. [s]"""
+        """Step time of the fastest layout whether it fits or not, for the best one's job. [s]."""
         return float(self._fastest_s[int(self.kept.top["job"][0])])
 
     def better_than(self, score: float) -> int:
@@ -86,7 +95,9 @@ class Plan:
         for part in priced_parts(self.question, build_spaces(self.question)):
             job = self.question.jobs[part.job]
             better = part.step_time_s * self.question.weight(job) < score * (1.0 - 1e-12)
-            count += int(np.sum(part.possible & better & (part.memory_bytes <= self.question.limit_bytes(job))))
+            count += int(
+                np.sum(part.possible & better & (part.memory_bytes <= self.question.limit_bytes(job)))
+            )
         return count
 
     def why_not(self, layout: str | Mapping[str, Any], job: int = 0) -> str:
@@ -104,7 +115,9 @@ class Plan:
     def columns(self, count: int | None = None) -> dict[str, list[Any]]:
         """Return the kept layouts as columns: rank, figures, knobs by name, and whether on the front."""
         rows = len(self) if count is None else min(count, len(self))
-        return plan_columns(self.question, self.kept, {name: values[:rows] for name, values in self.kept.top.items()})
+        return plan_columns(
+            self.question, self.kept, {name: values[:rows] for name, values in self.kept.top.items()}
+        )
 
     def pareto_columns(self) -> dict[str, list[Any]]:
         """Return the front as columns."""
@@ -150,9 +163,15 @@ def search(question: Question, *, keep: int = _KEPT, progress: Progress | None =
         raise NoLayoutError(explain_empty(question, rejected, tally.leanest))
     rejected["does_not_fit"] = tally.num_priced - tally.num_fit
     return Plan(
-        question, tally.kept, num_considered=considered, num_priced=tally.num_priced, num_fit=tally.num_fit,
-        rejected=+rejected, fastest_s=tally.fastest_s,
-    )  # fmt: skip
+        question,
+        tally.kept,
+        num_considered=considered,
+        num_priced=tally.num_priced,
+        num_fit=tally.num_fit,
+        rejected=+rejected,
+        fastest_s=tally.fastest_s,
+        by_value=tally.by_value,
+    )
 
 
 def make_question(
@@ -192,20 +211,34 @@ def make_question(
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = with_switches(base, dict(switches or {}))
     offloads = [None] if offload_optimizer is None else np.atleast_1d(np.asarray(offload_optimizer)).tolist()
-    orders = [axis_order] if isinstance(axis_order, str) or axis_order[0] in DEFAULT_ORDER else list(axis_order)
+    orders = (
+        [axis_order] if isinstance(axis_order, str) or axis_order[0] in DEFAULT_ORDER else list(axis_order)
+    )
     clusters = list(cluster) if isinstance(cluster, (list, tuple)) else [cluster]
     precisions = [precision] if isinstance(precision, str) else list(precision)
     jobs: list[Job] = []
     combinations = product(
-        clusters, precisions, offloads, orders, np.atleast_1d(np.asarray(gpus)).tolist(),
+        clusters,
+        precisions,
+        offloads,
+        orders,
+        np.atleast_1d(np.asarray(gpus)).tolist(),
         np.atleast_1d(np.asarray(global_batch)).tolist(),
-    )  # fmt: skip
+    )
     for one_cluster, one_precision, offload, order, count, batch in combinations:
         one_recipe = base if offload is None else with_switches(base, {"offload_optimizer": bool(offload)})
         job = make_job(
-            model=model if not jobs else jobs[0].model, cluster=one_cluster, gpus=count, global_batch=batch,
-            seq_len=seq_len, precision=one_precision, recipe=one_recipe, axis_order=order, tokens=tokens, check=False,
-        )  # fmt: skip
+            model=model if not jobs else jobs[0].model,
+            cluster=one_cluster,
+            gpus=count,
+            global_batch=batch,
+            seq_len=seq_len,
+            precision=one_precision,
+            recipe=one_recipe,
+            axis_order=order,
+            tokens=tokens,
+            check=False,
+        )
         largest = job.cluster.tiers[-1].size
         if count > largest:
             raise LayoutError(f"gpus: {count} is more than cluster {job.cluster.name} can hold ({largest})")
@@ -213,9 +246,13 @@ def make_question(
     # Naming the values of tp is asking for them, beyond the domain or not.
     inside = "tp" not in given if tp_in_domain is None else tp_in_domain
     question = Question(
-        jobs=tuple(jobs), given=given, max_memory_bytes=max_memory_bytes, headroom=headroom, objective=objective,
+        jobs=tuple(jobs),
+        given=given,
+        max_memory_bytes=max_memory_bytes,
+        headroom=headroom,
+        objective=objective,
         tp_in_domain=inside,
-    )  # fmt: skip
+    )
     for job in jobs:
         question.weight(job)
     return question

@@ -58,5 +58,5 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
 
 
 def _model_flops(job: Job) -> float:
-    """Model FLOPs of a step, full attention. [FLOP]"""
+    """Model FLOPs of a step, full attention. [FLOP]."""
     return float(model_flops_per_token(job.model, job.seq_len, False) * job.global_batch * job.seq_len)

@@ -8,7 +8,7 @@ memory are as large as the slab.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +62,13 @@ class Question:
         """Return the values of every knob for one of the jobs."""
         return {**default_values(job, float(job.layout.gpus)), **self.given}
 
+    def without(self, knob: str) -> Question:
+        """Return the question with one knob left to the search."""
+        others = {name: values for name, values in self.given.items() if name != knob}
+        return replace(self, given=others, tp_in_domain=self.tp_in_domain or knob == "tp")
+
     def limit_bytes(self, job: Job) -> float:
-        """Return the memory that a layout may take. [B]"""
+        """Return the memory that a layout may take. [B]."""
         return min(self.max_memory_bytes, job.cluster.accelerator.memory_bytes * (1.0 - self.headroom))
 
     def weight(self, job: Job) -> float:
@@ -78,7 +83,9 @@ class Question:
             return gpu_seconds / 3600.0
         usd = job.cluster.price_usd_per_gpu_hour
         if usd is None:
-            raise CostModelError(f"objective: cluster {job.cluster.name} has no price_usd_per_gpu_hour; use gpu-hours")
+            raise CostModelError(
+                f"objective: cluster {job.cluster.name} has no price_usd_per_gpu_hour; use gpu-hours"
+            )
         return gpu_seconds / 3600.0 * usd
 
 
@@ -104,11 +111,17 @@ def priced_parts(
 
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
-    """Return step time and memory of every layout of a slab. [s, B]"""
+    """Return step time and memory of every layout of a slab. [s, B]."""
     bill = price(
-        model=job.model, cluster=job.cluster, recipe=job.recipe, precision=job.precision, layout=slab.layout(),
-        global_batch=job.global_batch, seq_len=job.seq_len, order=job.axis_order,
-    ).bill  # fmt: skip
+        model=job.model,
+        cluster=job.cluster,
+        recipe=job.recipe,
+        precision=job.precision,
+        layout=slab.layout(),
+        global_batch=job.global_batch,
+        seq_len=job.seq_len,
+        order=job.axis_order,
+    ).bill
     return np.broadcast_to(bill.step_time_s(), slab.shape), np.broadcast_to(bill.memory_bytes(), slab.shape)
 
 
@@ -121,6 +134,7 @@ class Tally:
     num_fit: int = 0
     fastest_s: dict[int, float] = field(default_factory=dict)
     leanest: tuple[float, Columns] | None = None
+    by_value: dict[str, dict[float, float]] = field(default_factory=dict)
 
     def add(self, question: Question, part: Part, count: int) -> None:
         """Keep the best and the front of one more part."""
@@ -135,6 +149,7 @@ class Tally:
             self._note_leanest(part, possible)
             return
         self.num_fit += fit.size
+        self._note_values(part, possible, question.limit_bytes(job), weight)
         step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
         score = step_s * weight
         top = smallest_indices(score, count)
@@ -144,6 +159,30 @@ class Tally:
             rows_of(part, fit[front], score[front]),
         )
         self.kept = new if self.kept is None else self.kept.merged(new, count)
+
+    def _note_values(self, part: Part, possible: NDArray[np.bool_], limit: float, weight: float) -> None:
+        """Note the best score of every value of every knob."""
+        slab = part.slab
+        fits = possible & (part.memory_bytes <= limit)
+        cost = np.where(fits, part.step_time_s, np.inf)
+        over_sharding = cost.min(axis=0)
+        by_placement = over_sharding.min(axis=(0, 1))
+        by_schedule, by_sharding = over_sharding.min(axis=(0, 2)), cost.min(axis=(1, 2, 3))
+        best: list[tuple[str, Array, Array]] = [
+            ("pp", np.asarray([slab.pp]), np.asarray([by_placement.min()])),
+            ("gpus", np.asarray([slab.gpus]), np.asarray([by_placement.min()])),
+            ("recompute", slab.recompute, over_sharding.min(axis=(1, 2))),
+            ("schedule", slab.schedule, by_schedule),
+            ("vp", slab.vp, by_schedule),
+            ("zero_stage", slab.zero_stage, by_sharding),
+            ("shard_group", slab.shard_group, by_sharding),
+            *((knob, slab.placements[knob], by_placement) for knob in PLACEMENT_KNOBS),
+        ]
+        for knob, values, costs in best:
+            table = self.by_value.setdefault(knob, {})
+            for value in np.unique(values):
+                least = weight * float(costs[values == value].min())
+                table[float(value)] = min(table.get(float(value), np.inf), least)
 
     def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
         """Remember the layout of least memory, for the message when none fits."""
@@ -176,11 +215,13 @@ def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:
 
 def layout_of(columns: Mapping[str, Array], row: int | slice = slice(None)) -> Layout:
     """Return the layout (or layouts) of rows that a search kept."""
-    return Layout(gpus=np.asarray(columns["gpus"][row]), **{knob: np.asarray(columns[knob][row]) for knob in KNOBS})
+    return Layout(
+        gpus=np.asarray(columns["gpus"][row]), **{knob: np.asarray(columns[knob][row]) for knob in KNOBS}
+    )
 
 
 def peak_flops_per_s(job: Job) -> float:
-    """Dense peak of a job's accelerator at the precision of its GEMMs. [FLOP/s]"""
+    """Dense peak of a job's accelerator at the precision of its GEMMs. [FLOP/s]."""
     return job.cluster.accelerator.peak_flops_per_s[PEAK_KEY[job.precision.matmul_dtype]]
 
 

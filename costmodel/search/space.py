@@ -99,7 +99,11 @@ def read_values(knob: str, given: Any) -> tuple[float, ...]:
     """
     if knob not in KNOBS:
         raise LayoutError(f"plan: {knob!r} is not a knob; {choices_hint(knob, KNOBS)}")
-    parts = given.replace(",", " ").split() if isinstance(given, str) else np.atleast_1d(np.asarray(given)).tolist()
+    parts = (
+        given.replace(",", " ").split()
+        if isinstance(given, str)
+        else np.atleast_1d(np.asarray(given)).tolist()
+    )
     names = _NAMES.get(knob)
     values = set()
     for part in parts:
@@ -116,8 +120,14 @@ def read_values(knob: str, given: Any) -> tuple[float, ...]:
             number = float(text)
         except ValueError:
             raise LayoutError(f"{knob}: expected a whole number, got {part!r}") from None
-        least = 0.0 if knob in ("sequence_parallel", "recompute", "schedule", "zero_stage", "shard_group") else 1.0
-        most = {"sequence_parallel": 1.0, "zero_stage": 3.0}.get(knob, np.inf if names is None else len(names) - 1.0)
+        least = (
+            0.0
+            if knob in ("sequence_parallel", "recompute", "schedule", "zero_stage", "shard_group")
+            else 1.0
+        )
+        most = {"sequence_parallel": 1.0, "zero_stage": 3.0}.get(
+            knob, np.inf if names is None else len(names) - 1.0
+        )
         if number != int(number) or not least <= number <= most:
             limit = f"from {least:.0f} to {most:.0f}" if most < np.inf else f">= {least:.0f}"
             raise LayoutError(f"{knob}: expected a whole number {limit}, got {part!r}")
@@ -158,10 +168,15 @@ class Slab:
     def layout(self) -> Layout:
         """Return the slab as an open mesh."""
         return Layout(
-            gpus=np.asarray(self.gpus), pp=np.asarray(self.pp), **self.placements,
-            vp=self.vp[:, None], schedule=self.schedule[:, None], recompute=self.recompute[:, None, None],
-            zero_stage=self.zero_stage[:, None, None, None], shard_group=self.shard_group[:, None, None, None],
-        )  # fmt: skip
+            gpus=np.asarray(self.gpus),
+            pp=np.asarray(self.pp),
+            **self.placements,
+            vp=self.vp[:, None],
+            schedule=self.schedule[:, None],
+            recompute=self.recompute[:, None, None],
+            zero_stage=self.zero_stage[:, None, None, None],
+            shard_group=self.shard_group[:, None, None, None],
+        )
 
     def possible(self) -> Mask:
         """Return the mask of layouts that can run (recompute policies all alike)."""
@@ -176,18 +191,25 @@ class Slab:
         for start in range(0, total, step):
             cut = slice(start, start + step)
             part = replace(
-                self, placements={knob: values[cut] for knob, values in self.placements.items()},
-                runs=self.runs[:, cut], shards=self.shards[:, cut],
-            )  # fmt: skip
+                self,
+                placements={knob: values[cut] for knob, values in self.placements.items()},
+                runs=self.runs[:, cut],
+                shards=self.shards[:, cut],
+            )
             yield part.trimmed()
 
     def trimmed(self) -> Slab:
         """Drop schedules and shardings that none of the placements can use."""
         run, shard = self.runs.any(axis=1), self.shards.any(axis=1)
         return replace(
-            self, schedule=self.schedule[run], vp=self.vp[run], runs=self.runs[run],
-            zero_stage=self.zero_stage[shard], shard_group=self.shard_group[shard], shards=self.shards[shard],
-        )  # fmt: skip
+            self,
+            schedule=self.schedule[run],
+            vp=self.vp[run],
+            runs=self.runs[run],
+            zero_stage=self.zero_stage[shard],
+            shard_group=self.shard_group[shard],
+            shards=self.shards[shard],
+        )
 
 
 class Space(NamedTuple):
@@ -245,9 +267,15 @@ def _placement_rules(
     """Return the rules of a placement with the mask of those that break them."""
     zero, one = np.asarray(0.0), np.asarray(1.0)
     layout = Layout(
-        gpus=np.asarray(gpus), pp=np.asarray(pp), vp=one, **mesh, zero_stage=zero, shard_group=zero, recompute=zero,
+        gpus=np.asarray(gpus),
+        pp=np.asarray(pp),
+        vp=one,
+        **mesh,
+        zero_stage=zero,
+        shard_group=zero,
+        recompute=zero,
         schedule=zero,
-    )  # fmt: skip
+    )
     rules = [(p.code, p.bad) for p in layout_problems(layout, job.model, job.global_batch, job.seq_len)]
     rules.append(("sequence_parallel_without_tp", (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)))
     if tp_in_domain:
@@ -256,12 +284,18 @@ def _placement_rules(
 
 
 def _slab(
-    job: Job, gpus: float, pp: float, placements: Mapping[str, Array], values: Mapping[str, Sequence[float]],
+    job: Job,
+    gpus: float,
+    pp: float,
+    placements: Mapping[str, Array],
+    values: Mapping[str, Sequence[float]],
     rejected: Counter[str],
-) -> Slab | None:  # fmt: skip
+) -> Slab | None:
     """Add the policies to the placements of one number of stages; count those that cannot run."""
     schedule, vp = (grid.ravel() for grid in np.meshgrid(values["schedule"], values["vp"], indexing="ij"))
-    zero, group = (grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij"))
+    zero, group = (
+        grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij")
+    )
     recompute = np.asarray(values["recompute"], dtype=np.float64)
     ranks = gpus / (placements["tp"] * pp)  # dp x cp
     micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
@@ -271,7 +305,9 @@ def _slab(
     # One stage runs no schedule, several run one.
     runs &= (schedule[:, None] == SCHEDULES.index("none")) == (pp == 1)
     runs &= ~(too_deep | without)[:, None]
-    divides = (group[:, None] == 0) | ((ranks % np.maximum(group[:, None], 1.0) == 0) & (group[:, None] < ranks))
+    divides = (group[:, None] == 0) | (
+        (ranks % np.maximum(group[:, None], 1.0) == 0) & (group[:, None] < ranks)
+    )
     shards = divides & ((group == 0) | (zero > 0))[:, None]
     for code, bad in (("vp_without_pp", without), ("too_many_stages", too_deep & ~without)):
         rejected[code] += int(bad.sum()) * len(ranks) * len(zero) * len(recompute)
@@ -280,9 +316,17 @@ def _slab(
     unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
     rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)
     slab = Slab(
-        gpus=gpus, pp=pp, placements=placements, schedule=schedule, vp=vp, recompute=recompute, zero_stage=zero,
-        shard_group=group, runs=runs, shards=shards,
-    )  # fmt: skip
+        gpus=gpus,
+        pp=pp,
+        placements=placements,
+        schedule=schedule,
+        vp=vp,
+        recompute=recompute,
+        zero_stage=zero,
+        shard_group=group,
+        runs=runs,
+        shards=shards,
+    )
     if slab.num_possible == 0:
         return None
     keep = runs.any(axis=0) & shards.any(axis=0)

@@ -1,0 +1,277 @@
+"""The search prices what `estimate` prices, misses nothing, and says why the rest is out."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.describe.job import make_job
+from costmodel.describe.layout import layout_problems, make_layout
+from costmodel.errors import CostModelError
+from costmodel.physics.schedules import SCHEDULES, valid
+from costmodel.physics.stages import plan_stages
+from costmodel.search import NoLayoutError, make_question
+from costmodel.search.keep import pareto_indices, smallest_indices
+from costmodel.search.run import build_spaces, price_slab, priced_parts, rows_of
+from costmodel.search.space import KNOBS, build_space, divisors, read_values
+
+GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
+SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 64, "seq_len": 8192}
+
+
+def scalar(job, row):
+    """Price one row by the public call."""
+    return cm.estimate(
+        model=job.model,
+        cluster=job.cluster,
+        gpus=row["gpus"],
+        global_batch=job.global_batch,
+        seq_len=job.seq_len,
+        precision=job.precision.name,
+        recipe=job.recipe,
+        axis_order=job.axis_order,
+        **{knob: row[knob] for knob in KNOBS},
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        GPT3,
+        {
+            "model": "deepseek-v3-671b",
+            "cluster": "h800-cx7",
+            "gpus": 256,
+            "global_batch": 1024,
+            "seq_len": 4096,
+            "recipe": "hai-llm",
+            "precision": "fp8-block",
+            "cp": "1,2",
+            "micro_batch": "1,2",
+            "etp": "1,2",
+        },
+        {
+            "model": "gpt-oss-120b",
+            "cluster": "gb200-nvl72-ndr",
+            "gpus": 72,
+            "global_batch": 144,
+            "seq_len": 8192,
+        },
+        {
+            "model": "llama3-70b",
+            "cluster": "dgx-h100-ndr",
+            "gpus": 64,
+            "global_batch": 128,
+            "seq_len": 8192,
+            "recipe": "torchtitan",
+            "axis_order": "tp cp pp dp",
+        },
+    ],
+    ids=["gpt3", "deepseek-v3", "gpt-oss", "llama3-70b"],
+)
+def test_search_equals_the_scalar_estimate(asked):
+    question = make_question(**asked)
+    rng = np.random.default_rng(1)
+    parts = list(itertools.islice(priced_parts(question, build_spaces(question), chunk=2**16), 40))
+    for index in rng.choice(len(parts), 10):
+        part = parts[index]
+        flat = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+        chosen = rng.choice(flat, 3)
+        rows = rows_of(part, chosen, np.zeros(3))
+        for at in range(3):
+            est = scalar(question.jobs[0], {name: values[at] for name, values in rows.items()})
+            assert float(est.step_time_s) == pytest.approx(rows["step_time_s"][at], rel=1e-9)
+            assert float(est.memory_bytes_per_gpu) == pytest.approx(rows["memory_bytes"][at], rel=1e-9)
+
+
+def test_every_layout_is_priced_or_counted_under_a_reason():
+    found = cm.plan(**SMALL)
+    out = sum(count for reason, count in found.rejected.items() if reason != "does_not_fit")
+    assert found.num_considered == found.num_priced + out
+    assert found.num_priced == found.num_fit + found.rejected["does_not_fit"]
+
+
+def test_the_space_is_the_brute_force_one():
+    job = make_job(**SMALL, check=False)
+    values = {
+        "tp": (1, 2, 3, 4),
+        "sequence_parallel": (0, 1),
+        "cp": (1, 2),
+        "ep": (1,),
+        "etp": (1,),
+        "micro_batch": (1, 2, 5),
+        "pp": (1, 2, 4),
+        "vp": (1, 2),
+        "schedule": tuple(range(len(SCHEDULES))),
+        "recompute": (0, 2),
+        "zero_stage": (0, 3),
+        "shard_group": (0, 2),
+    }
+    count = 0
+    for point in itertools.product(*values.values()):
+        knobs = dict(zip(values, map(float, point), strict=True))
+        layout = make_layout(gpus=16, **knobs)
+        if any(problem.bad.any() for problem in layout_problems(layout, job.model, 64, 8192)):
+            continue
+        single = knobs["pp"] == 1
+        if (SCHEDULES[int(knobs["schedule"])] == "none") != single or (
+            knobs["tp"] == 1 and knobs["sequence_parallel"]
+        ):
+            continue
+        if not valid(knobs["schedule"], knobs["pp"], 64 / (layout.dp * knobs["micro_batch"]), knobs["vp"]):
+            continue
+        ranks, group = float(layout.dp * layout.cp), knobs["shard_group"]
+        if group and (knobs["zero_stage"] == 0 or ranks % group or group >= ranks):
+            continue
+        count += 1
+    space = build_space(job, 16.0, {knob: tuple(map(float, v)) for knob, v in values.items()})
+    assert sum(slab.num_possible for slab in space.slabs) == count > 0
+
+
+def test_best_top_and_front_are_those_of_all_layouts():
+    question = make_question(**SMALL, schedule="none,1f1b", micro_batch="1,2")
+    found = cm.plan(**SMALL, schedule="none,1f1b", micro_batch="1,2", keep=50)
+    step, memory = [], []
+    for space in build_spaces(question):
+        for slab in space.slabs:
+            s, m = price_slab(question.jobs[0], slab)
+            ok = np.broadcast_to(slab.possible(), slab.shape) & (m <= question.limit_bytes(question.jobs[0]))
+            step.append(s[ok])
+            memory.append(m[ok])
+    step, memory = np.concatenate(step), np.concatenate(memory)
+    assert found.num_fit == step.size
+    np.testing.assert_array_equal(found.kept.top["step_time_s"], np.sort(step)[:50])
+    order = np.lexsort((memory, step))
+    front, least = [], np.inf
+    for at in order:
+        if memory[at] < least:
+            front.append((step[at], memory[at]))
+            least = memory[at]
+    assert list(zip(found.kept.front["step_time_s"], found.kept.front["memory_bytes"], strict=True)) == front
+
+
+def test_chunks_do_not_change_the_answer():
+    question = make_question(**SMALL)
+    from costmodel.search.run import Tally
+
+    kept = []
+    for chunk in (500, 2**20):
+        tally = Tally()
+        for part in priced_parts(question, build_spaces(question), chunk=chunk):
+            assert np.prod(part.slab.shape) <= max(chunk, np.prod(part.slab.shape[:3]))
+            tally.add(question, part, 30)
+        kept.append(tally.kept)
+    for name in kept[0].top:
+        np.testing.assert_allclose(kept[0].top[name], kept[1].top[name], rtol=1e-12)
+    np.testing.assert_allclose(kept[0].front["memory_bytes"], kept[1].front["memory_bytes"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [0, 1, 50, 5000, 20000])
+def test_front_against_brute_force(size):
+    rng = np.random.default_rng(size)
+    score, memory = rng.integers(1, 200, size).astype(float), rng.integers(1, 200, size).astype(float)
+    found = pareto_indices(score, memory)
+    points = set(zip(score.tolist(), memory.tolist(), strict=True))
+    front = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)}
+    assert len(found) == len(front)
+    assert set(zip(score[found].tolist(), memory[found].tolist(), strict=True)) == front
+    assert np.all(np.diff(score[found]) > 0)
+
+
+def test_smallest_indices():
+    assert sorted(smallest_indices(np.array([3.0, 1.0, 2.0]), 2).tolist()) == [1, 2]
+
+
+def test_constraints_hold():
+    found = cm.plan(**SMALL, fix={"pp": 2, "schedule": "1f1b"}, tp=[2, 4], max_memory_bytes=60e9)
+    frame = found.to_frame()
+    assert set(frame.pp) == {2}
+    assert set(frame.schedule) == {"1f1b"}
+    assert set(frame.tp) <= {2, 4}
+    assert frame.memory_bytes_per_gpu.max() <= 60e9
+    assert frame.step_time_s.is_monotonic_increasing
+    assert found.best.step_time_s == pytest.approx(frame.step_time_s[0], rel=1e-9)
+    assert len(found.top(3)) == 3
+    with pytest.raises(NoLayoutError):
+        cm.plan(**SMALL, fix={"pp": 2}, headroom=0.999)
+
+
+def test_tp_stays_in_the_domain_unless_asked():
+    asked = {**SMALL, "gpus": 64}
+    assert cm.plan(**asked).to_frame().tp.max() <= 8
+    assert set(cm.plan(**asked, tp=16).to_frame().tp) == {16}
+
+
+def test_objectives_and_several_gpu_counts():
+    asked = {**SMALL, "gpus": [8, 16, 32], "pp": "1", "schedule": "none"}
+    quick = cm.plan(**asked)
+    thrifty = cm.plan(**asked, objective="gpu-hours")
+    assert float(quick.best.job.layout.gpus) == 32
+    assert float(thrifty.best.step_time_s * thrifty.best.job.layout.gpus) <= float(
+        quick.best.step_time_s * quick.best.job.layout.gpus
+    )
+    by_mfu = cm.plan(**asked, objective="mfu")
+    assert float(by_mfu.best.mfu) == pytest.approx(by_mfu.to_frame().mfu.max())
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"objective": "speed"}, "objective: 'speed' is unknown"),
+        ({"tpp": 2}, "did you mean"),
+        ({"tp": "1,2", "fix": {"tp": 8}}, "tp: fixed to 8, but only 1, 2"),
+        ({"fix": {"tp": 3}}, "with the other constraints 1, 2, 4, 8 would do"),
+        ({"max_memory_bytes": 3e9}, "which max_memory allows; max_memory ="),
+        ({"schedule": "zbh1"}, "did you mean 'zb-h1'"),
+        ({"zero_stage": 4}, "from 0 to 3"),
+        ({"headroom": 1.5}, "headroom: expected a share"),
+        ({"gpus": 10**7}, "more than cluster"),
+        ({"model": "megatron-1t", "gpus": 8}, "GPUs would do"),
+        ({"global_batch": 7, "gpus": 12, "pp": 1, "cp": 1, "tp": 2}, "would do"),
+    ],
+)
+def test_wrong_input_says_what_would_do(changed, words):
+    with pytest.raises(CostModelError) as caught:
+        cm.plan(**{**SMALL, **changed})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_why_not_and_advice():
+    found = cm.plan(**SMALL)
+    assert "does not divide" in found.why_not("tp3")
+    assert "slower, rank" in found.why_not({"tp": 8, "pp": 2, "recompute": "full"})
+    best = found.best.job.layout
+    own = {knob: float(getattr(best, knob)) for knob in KNOBS}
+    assert found.why_not(own).startswith("it is the plan")
+    assert "does not fit" in found.why_not(
+        {"tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 4, "recompute": "none"}
+    )
+    said = found.advice()
+    assert 3 <= len(said) <= 8
+    assert all(sentence.endswith(".") for sentence in said)
+
+
+def test_read_values_and_divisors():
+    assert read_values("schedule", "1f1b, gpipe") == (2.0, 3.0)
+    assert read_values("sequence_parallel", "true") == (1.0,)
+    assert read_values("tp", [4, 2]) == (2.0, 4.0)
+    assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+
+
+def test_stage_make_ups_cover_every_stage():
+    kinds = [0] * 3 + [1] * 58
+    for pp in (1, 2, 16, 30, 61):
+        every = plan_stages(kinds, 2, pp, every_stage=True)
+        few = plan_stages(kinds, 2, pp)
+
+        def rows(plan):
+            return {
+                tuple(r)
+                for r in np.stack([*plan.layers, plan.has_embedding, plan.has_head], axis=-1).tolist()
+            }
+
+        assert rows(every) == rows(few)
+        assert few.index[0] == 0
+        assert few.index[-1] == pp - 1
