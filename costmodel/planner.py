@@ -22,6 +22,7 @@ from costmodel.describe.cluster import Cluster
 from costmodel.describe.layout import Layout
 from costmodel.describe.model import Model
 from costmodel.describe.recipe import Precision, Recipe
+from costmodel.physics import schedules
 from costmodel.physics.mesh import DEFAULT_ORDER, build_mesh
 from costmodel.physics.operators import Shard
 from costmodel.physics.stages import plan_stages
@@ -118,7 +119,7 @@ def describe_situation(
     kinds = tuple(model.layer_kinds())
     stages = plan_stages(
         model.kind_of_layer, len(kinds), layout.pp, embedding_as_layer=recipe.embedding_as_layer,
-        head_as_layer=recipe.head_as_layer, every_stage=every_stage,
+        head_as_layer=recipe.head_as_layer, fold=schedules.fold(layout.schedule), every_stage=every_stage,
     )  # fmt: skip
     if model.mtp_layers:
         # A multi-token-prediction layer is one more layer of the last kind, on the last stage.

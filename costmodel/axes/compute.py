@@ -93,7 +93,7 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
         shape = operator.attention
         assert shape is not None
         dtype = "fp16" if precision.name == "fp16" else "bf16"
-        peak = accelerator.peak_flops_per_s[dtype]
+        peak = accelerator.peak_flops_per_s[dtype] * (1.0 - situation.recipe.reserved_sm_share)
         constants = kernels.attention[situation.recipe.attention_kernel]
         both = [
             shape.calls
@@ -112,7 +112,7 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
 
-    peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]])
+    peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - situation.recipe.reserved_sm_share))
     # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores.
     peak = np.where(operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0)), peak, _plain_peak(accelerator, peak))
 
@@ -324,9 +324,10 @@ def memory_lines(situation: Situation, blocks: list[Block], in_flight: Array) ->
     for block in blocks:
         saved, kept = _total(block.times)
         if block.role == "head":
-            head_alive = head_alive + stages.has_head * saved[..., None]
-            # The last stage works on the logits of one micro-batch at a time.
-            lines.append(activation("head", stages.has_head, saved[..., None], np.asarray(1.0)))
+            # A rank with the head works on the logits of one micro-batch at a time.
+            here = np.ceil(stages.has_head)
+            head_alive = head_alive + here * saved[..., None]
+            lines.append(activation("head", here, saved[..., None], np.asarray(1.0)))
             continue
         if block.role == "embedding":
             lines.append(activation("embedding", stages.has_embedding, saved[..., None], in_flight))

@@ -132,6 +132,9 @@ class Recipe(BaseModel):
     """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
 
+    reserved_sm_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the SMs that communication kernels hold all the time."""
+
     launch_s: float = Field(default=20e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
     launch_blocking: bool = False
@@ -147,8 +150,8 @@ class Recipe(BaseModel):
 
     embedding_as_layer: bool = False
     """The embedding takes the place of a layer on the first pipeline stage."""
-    head_as_layer: int = Field(default=0, ge=0, le=2)
-    """Layers whose place the head takes on the last pipeline stage (2: its norm counts on its own)."""
+    head_as_layer: int = Field(default=0, ge=0, le=8)
+    """Layers whose place the head takes on the last pipeline stage."""
     selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """What `recompute: selective` recomputes."""
     zero_by_tensor: bool = False

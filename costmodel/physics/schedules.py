@@ -330,6 +330,11 @@ def weight_copies(schedule: ArrayLike) -> Array:
     return np.where(is_schedule(schedule, "dualpipe"), 2.0, 1.0)
 
 
+def fold(schedule: ArrayLike) -> Array:
+    """Return which stages share a rank, as `physics.stages.plan_stages` counts them: 1 DualPipe, 2 a V [-]."""
+    return np.where(is_schedule(schedule, "dualpipe"), 1.0, np.where(is_schedule(schedule, *_V_SHAPED), 2.0, 0.0))
+
+
 def chunks_passed(schedule: ArrayLike, virtual_stages: Array) -> Array:
     """Return how many chunks of a rank a micro-batch passes [-]."""
     looped = np.where(is_schedule(schedule, "interleaved"), virtual_stages, 1.0)
