@@ -180,6 +180,8 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
         one = np.asarray(1.0)
         owners, reduce, gather = one, "reduce_scatter", "all_gather"
         if recipe.zero_by_tensor:
+            # Owners hand out their parameters after the step, not behind the next forward pass.
+            param_window = np.asarray(0.0)
             owners, reduce, gather = np.minimum(shard.ranks, _tensors(situation)), "reduce", "broadcast"
         made: list[TimeLine] = []
 
