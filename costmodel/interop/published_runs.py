@@ -257,10 +257,16 @@ def _switches(row: Row) -> dict[str, Any]:
             switches["moe_dispatcher"] = dispatcher
     if "fused grouped mlp" in notes:
         switches["grouped_launch_share"] = 0.0
+    if "balanced fake gate" in (row.get("notes") or "").lower():
+        # NeMo AutoModel's gate deals consecutive experts to a token: they lie on one node.
+        switches["node_limited_routing"] = 1
     if "node-limited" in notes:
         switches |= {"moe_dispatcher": "deep-ep", "node_limited_routing": 4}
-    if "liger" in notes:
-        switches["cross_entropy"] = "unfused" if "not fused" in notes else "chunked"
+    if "not fused" in notes and "liger" in notes:
+        # Without Liger's kernels the layers are those of Hugging Face's eager code.
+        switches |= {"cross_entropy": "unfused", "fused_norm": False, "fused_rope": False, "fused_activation": False}
+    elif "liger" in notes:
+        switches["cross_entropy"] = "chunked"
     elif "fused cross-entropy" in notes:
         switches["cross_entropy"] = "fused"
     modules = _modules((row.get("recompute_detail") or "").lower())
