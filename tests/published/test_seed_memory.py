@@ -1,0 +1,200 @@
+"""Memory examples of the seeds: model state, ZeRO stages, activations, what fits where.
+
+`002` is the long guide, `000` the two blog posts, `004` the transcript. Where the seed is wrong
+(ERRATA.md) the printed value stands beside the right one.
+"""
+
+import numpy as np
+import pytest
+
+from costmodel.describe.hardware import load_accelerator
+from costmodel.describe.model import load_model
+from costmodel.estimates import Estimate, estimate
+from costmodel.physics.params import num_params
+
+BF16_GRADIENTS = {"grad_accum_dtype": "bf16"}
+LLAMA_7B = num_params(load_model("llama-7b"))
+FULL_FP32 = {"param_dtype": "fp32", "grad_accum_dtype": "fp32", "master_weights_bytes": 0}
+
+
+def price(model: str, gpus: int = 1, **job: object) -> Estimate:
+    """Price one sequence of 2,048 tokens a data-parallel rank."""
+    asked = {"cluster": "dgx-a100-hdr", "global_batch": gpus, "seq_len": 2048, "zero_stage": 0}
+    return estimate(model=model, gpus=gpus, **{**asked, **job})
+
+
+def state(est: Estimate) -> dict[str, float]:
+    """Bytes of parameters, gradients, main weights and moments on the worst stage."""
+    held: dict[str, float] = {}
+    for line in est.bill.memory_lines:
+        if line.name.startswith("state."):
+            name = line.name.split(".")[-1]
+            held[name] = held.get(name, 0.0) + float(np.max(line.bytes))
+    return held
+
+
+def activations(est: Estimate) -> float:
+    """Bytes that the layers keep for one micro-batch."""
+    names = ("activation.attention", "activation.mlp")
+    return float(sum(line.bytes.max() for line in est.bill.memory_lines if line.name in names))
+
+
+# 002 §7.4, §8.2 print 16, "18-20" and "4N + 2N + 12N = 18N"; 000 "2-4" for the gradient: it depends.
+BYTES_PER_PARAM = [(BF16_GRADIENTS, 16), ({}, 18), (FULL_FP32, 16), ({"moments_bytes": 4}, 14)]
+
+
+@pytest.mark.parametrize(("switches", "bytes_per_param"), BYTES_PER_PARAM)
+def test_bytes_per_parameter_follow_from_the_recipe(switches, bytes_per_param):
+    held = sum(state(price("llama-7b", switches=switches)).values())
+    assert held == pytest.approx(bytes_per_param * LLAMA_7B, rel=1e-12)
+
+
+# 002 §1.2: model, nominal parameters, printed state, printed GPUs of 80 GB
+STATES = [
+    ("llama-7b", 7e9, 112e9, 2),
+    ("llama-13b", 13e9, 208e9, 3),
+    ("llama-65b", 65e9, 1.04e12, 13),
+    ("gpt3-175b", 175e9, 2.8e12, 35),
+    ("dense-540b", 540e9, 8.6e12, 108),
+]
+
+
+@pytest.mark.parametrize(("model", "nominal", "printed_bytes", "printed_gpus"), STATES)
+def test_sixteen_bytes_per_parameter_table(model, nominal, printed_bytes, printed_gpus):
+    held = sum(state(price(model, switches=BF16_GRADIENTS)).values())
+    per_param = held / num_params(load_model(model))
+    assert per_param * nominal == pytest.approx(printed_bytes, rel=0.005)
+    assert np.ceil(per_param * nominal / 80e9) == printed_gpus
+    # The exact count is a few percent off the round one, and so may the number of GPUs be.
+    assert held == pytest.approx(printed_bytes, rel=0.05)
+    a100 = load_accelerator("a100-sxm-80gb").memory_bytes
+    assert printed_gpus - 8 <= np.ceil(held / a100) <= printed_gpus
+
+
+def test_breakdown_of_seven_billion():
+    """002 §1.2, figure: 14 + 14 + 28 + 28 + 28 = 112 GB; the optimizer alone exceeds 80 GB.
+
+    It would just fit into what an "80 GB" A100 really offers, with nothing beside it.
+    """
+    parts = state(price("llama-7b", switches=BF16_GRADIENTS))
+    scale = 7e9 / LLAMA_7B
+    printed = {"parameters": 14e9, "gradients": 14e9, "main_weights": 28e9, "moments": 56e9}
+    assert {name: scale * held for name, held in parts.items()} == pytest.approx(printed, rel=1e-12)
+    optimizer = parts["main_weights"] + parts["moments"]
+    assert scale * optimizer == pytest.approx(84e9)
+    assert 80e9 < scale * optimizer < load_accelerator("a100-sxm-80gb").memory_bytes
+    assert not price("llama-7b", switches=BF16_GRADIENTS).fits
+
+
+def test_seventy_billion_exceed_a_node():
+    """000: 70B with Adam is about 1.1 TB, more than eight H100 together."""
+    held = sum(state(price("llama2-70b", switches=BF16_GRADIENTS)).values())
+    assert held == pytest.approx(1.1e12, rel=0.02)
+    assert held > 8 * load_accelerator("h100-sxm-80gb").memory_bytes
+    assert sum(state(price("llama2-70b")).values()) == pytest.approx(1.24e12, rel=0.01)  # fp32 gradients
+
+
+def test_ddp_limits():
+    """002 §7.7, figure: prints ~5B in 40 GB and ~10B in 80 GB under "16N bytes"; 16N gives half."""
+    per_param = sum(state(price("llama-7b", switches=BF16_GRADIENTS)).values()) / LLAMA_7B
+    assert 40e9 / per_param == pytest.approx(2.5e9)  # printed 5e9
+    assert 80e9 / per_param == pytest.approx(5e9)  # printed 10e9
+    assert not price("dense-5b", switches=BF16_GRADIENTS).fits  # nothing is left for activations
+    # "A 7B model needs ~140 GB": 112 with bf16, 126 with fp32 gradients.
+    for switches, gigabytes in ((BF16_GRADIENTS, 112), ({}, 126)):
+        parts = state(price("llama-7b", switches=switches))
+        assert 7e9 / LLAMA_7B * sum(parts.values()) == pytest.approx(gigabytes * 1e9)
+
+
+# 002 §8.2, 7B on 8 GPUs: stage, printed GB (params, gradients, optimizer), right ones
+ZERO_STAGES = [
+    (0, (14, 14, 112), (14, 14, 84)),
+    (1, (14, 14, 14), (14, 14, 10.5)),
+    (2, (14, 1.75, 14), (14, 1.75, 10.5)),
+    (3, (1.75, 1.75, 14), (1.75, 1.75, 10.5)),
+]
+
+
+@pytest.mark.parametrize(("stage", "printed", "right"), ZERO_STAGES)
+def test_zero_memory_table(stage, printed, right):
+    parts = state(price("llama-7b", 8, zero_stage=stage, switches=BF16_GRADIENTS))
+    optimizer = parts["main_weights"] + parts["moments"]
+    scale = 7 / LLAMA_7B
+    got = [scale * held for held in (parts["parameters"], parts["gradients"], optimizer)]
+    assert got == pytest.approx(right, rel=1e-12)
+    assert sum(got) < sum(printed)  # the printed optimizer has 16 bytes a parameter, not 12
+
+
+@pytest.mark.parametrize(("stage", "total"), [(0, 112), (1, 38.5), (2, 26.25), (3, 14)])
+def test_zero_totals(stage, total):
+    """002 §8.2 prints 140, 42, 30 and 18 GB; §8.4 "18N/P" for ZeRO-3, which is 16N/P."""
+    held = sum(state(price("llama-7b", 8, zero_stage=stage, switches=BF16_GRADIENTS)).values())
+    assert 7 / LLAMA_7B * held == pytest.approx(total, rel=1e-12)
+
+
+def test_gpt3_activations_of_one_sample():
+    """002 §1.2: s b h (34 + 5 a s / h) L = 275 GB, with dropout and the score matrix kept."""
+    est = price("gpt3-175b", recipe="megatron-2021", precision="fp16")
+    formula = 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288) * 96
+    assert formula == pytest.approx(275e9, rel=0.002)
+    assert activations(est) == pytest.approx(formula, rel=1e-12)
+
+
+def test_sequence_parallelism_shards_what_is_between():
+    """002 §9.6: B S H a GPU without, B S H / TP with it (Korthikanti et al., eqs. 2 and 4)."""
+    asked = {"recipe": "megatron-2021", "precision": "fp16", "layout": "tp8"}
+    sbh, scores = 2048 * 12288 * 96, 5 * 96 * 2048 / 12288
+    without = activations(price("gpt3-175b", 8, global_batch=1, sequence_parallel=0, **asked))
+    with_sp = activations(price("gpt3-175b", 8, global_batch=1, sequence_parallel=1, **asked))
+    assert without == pytest.approx(sbh * (10 + 24 / 8 + scores / 8), rel=1e-12)
+    assert with_sp == pytest.approx(sbh * (34 + scores) / 8, rel=1e-12)
+
+
+def test_activations_are_quadratic_only_without_flash_attention():
+    """000 and 001 call them quadratic in the sequence."""
+    growth = {}
+    for kernel in ("fused-softmax", "flash2"):
+        switches = {"attention_kernel": kernel}
+        short, long = (activations(price("llama-7b", seq_len=s, switches=switches)) for s in (8192, 16384))
+        growth[kernel] = long / short
+    assert growth["flash2"] == pytest.approx(2.0, rel=1e-9)
+    assert growth["fused-softmax"] > 3.2
+
+
+def test_context_parallelism_divides_activations():
+    """001: what CP is bought for."""
+    whole = activations(price("llama3-8b", 8, global_batch=1, seq_len=131072, layout="tp4 cp1 pp2"))
+    parts = activations(price("llama3-8b", 8, global_batch=1, seq_len=131072, layout="tp4 cp2 pp1"))
+    assert parts == pytest.approx(whole, rel=1e-9)  # half the tokens of twice the layers
+
+
+def test_a_hundred_billion_on_sixty_four_gpus():
+    """004: no device holds it; sixty-four identical backpacks, or one shared between them."""
+    copied = price("dense-100b", 64, switches=BF16_GRADIENTS)
+    params = num_params(load_model("dense-100b"))
+    assert params == pytest.approx(100e9, rel=0.02)
+    weights = state(copied)["parameters"]
+    assert weights > load_accelerator("h100-sxm-80gb").memory_bytes  # "not the weights, not …"
+    assert sum(state(copied).values()) == pytest.approx(1.6e12, rel=0.02)
+    assert not copied.fits
+
+    shared = {"cluster": "dgx-h100-ndr", "switches": BF16_GRADIENTS, "recompute": "full", "global_batch": 64}
+    sharded = price("dense-100b", 64, zero_stage=3, **shared)
+    assert sum(state(sharded).values()) == pytest.approx(25e9, rel=0.02)
+    assert sharded.fits
+    # Slice and split: the same state, divided by stages and within layers; the ends hold the table.
+    sliced = price("dense-100b", 64, layout="pp8", **shared)
+    split = price("dense-100b", 64, layout="tp8", **shared)
+    assert 200e9 <= sum(state(sliced).values()) <= 1.15 * 200e9
+    assert sum(state(split).values()) == pytest.approx(200e9, rel=0.02)
+
+
+def test_five_tolls():
+    """004: state shelf, scratchpad, cable, bubble and last inch are what a bill is sorted by."""
+    est = price("dense-100b", 64, cluster="dgx-h100-ndr", layout="tp8 pp4", global_batch=128, zero_stage=1)
+    paid = {toll: float(seconds) for toll, seconds in est.exposed_by("toll").items()}
+    assert sum(paid.values()) == pytest.approx(float(est.step_time_s), rel=1e-12)
+    for toll in ("communication", "bubble", "hbm", "math"):
+        assert paid[toll] > 0
+    held = {line.toll for line in est.bill.memory_lines}
+    assert held == {"state", "activation"}

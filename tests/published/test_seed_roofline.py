@@ -1,0 +1,158 @@
+"""Hardware figures, compute-to-communication ratios and ridge points of the seeds.
+
+`002` is the long guide, `000` the two blog posts. Where the seed is wrong (ERRATA.md) the printed value
+stands beside the right one.
+"""
+
+import numpy as np
+import pytest
+
+from costmodel.describe.hardware import load_accelerator, load_cluster
+from costmodel.describe.model import load_model
+from costmodel.physics.comm_roofline import (
+    REGIMES,
+    batch_for_efficiency,
+    data_parallel_intensity,
+    efficiency,
+    regime,
+    ridge_point,
+    ridge_points,
+)
+from costmodel.physics.params import model_flops_per_token, num_params
+
+# 002 §1.5: accelerator, dtype, printed TFLOP/s (2:4 sparsity), dense TFLOP/s
+PEAKS = [
+    ("h100-sxm-80gb", "bf16", 1979, 989.4),
+    ("h100-sxm-80gb", "tf32", 989, 494.7),
+    ("a100-sxm-80gb", "bf16", 624, 312),
+    ("a100-sxm-80gb", "tf32", 312, 156),
+]
+
+
+@pytest.mark.parametrize(("accelerator", "dtype", "printed", "dense"), PEAKS)
+def test_printed_peaks_are_with_sparsity(accelerator, dtype, printed, dense):
+    peak = load_accelerator(accelerator).peak_flops_per_s[dtype]
+    assert peak == pytest.approx(dense * 1e12, rel=1e-3)
+    assert printed * 1e12 == pytest.approx(2 * peak, rel=1e-3)
+
+
+# 002 §1.3/§1.5, 000: cluster, printed GB/s of NVLink (both directions), of one NIC
+LINKS = [("dgx-h100-ndr", 900, 50), ("dgx-a100-hdr", 600, 25), ("hgx-b200-ndr", 1800, 50)]
+
+
+@pytest.mark.parametrize(("cluster", "printed_nvlink", "nic"), LINKS)
+def test_printed_nvlink_is_both_directions(cluster, printed_nvlink, nic):
+    tiers = load_cluster(cluster).tiers
+    assert tiers[0].bandwidth_bytes_per_s == printed_nvlink / 2 * 1e9
+    assert tiers[1].bandwidth_bytes_per_s == nic * 1e9  # per port, and each GPU has one
+
+
+def test_gap_between_tiers():
+    """002 §1.3 prints 2-18x between 900 GB/s and 400 … 50 GB/s; per GPU and direction it is 9x."""
+    nvlink, leaf, _ = (tier.bandwidth_bytes_per_s for tier in load_cluster("dgx-h100-ndr").tiers)
+    assert nvlink / leaf == pytest.approx(9)
+    # 000: each tier about ten times slower than the one above
+    hbm = load_accelerator("h100-sxm-80gb").memory_bandwidth_bytes_per_s
+    assert hbm == pytest.approx(3.35e12, rel=0.01)
+    assert hbm / nvlink == pytest.approx(7.4, rel=0.01)
+    assert load_accelerator("b200-sxm-180gb").memory_bandwidth_bytes_per_s == pytest.approx(8e12, rel=0.05)
+
+
+def test_memory_sizes_and_processors():
+    """002 §1.5 and 003: 80 GB (79.2 GiB to a program), 108 SMs of an A100."""
+    h100 = load_accelerator("h100-sxm-80gb")
+    assert h100.memory_vendor_bytes == 80 * 2**30
+    assert 79e9 < h100.memory_bytes < h100.memory_vendor_bytes
+    assert load_accelerator("a100-sxm-80gb").num_sms == 108
+
+
+@pytest.mark.parametrize(
+    ("batch", "printed"), [(1, 3072.0), (4, 12288.0), (16, 49152.0), (64, 196608.0), (256, 786432.0)]
+)
+def test_ccr_table_of_gpt3(batch, printed):
+    """002 §6.2: six FLOPs a parameter and token over two passes of fp16 gradients."""
+    n, tokens = 175e9, batch * 2048
+    assert float(data_parallel_intensity(6 * n, tokens, n)) == pytest.approx(printed, rel=1e-12)
+    # With the real model: attention and the head are in, (P - 1)/P of the ring is sent.
+    model = load_model("gpt3-175b")
+    per_token = model_flops_per_token(model, 2048)
+    exact = data_parallel_intensity(per_token, tokens, num_params(model), num_ranks=64)
+    assert float(exact) == pytest.approx(printed * 64 / 63 * 1.026, rel=2e-3)
+
+
+# 002 §6.3 and §6.7: GPUs' accelerator, printed TFLOP/s and GB/s per GPU, printed ridge, tier, right ridge
+RIDGES = [
+    ("dgx-h100-ndr", 1979, 900, 2200, 0, 2199),  # two factors of two that cancel
+    ("dgx-h100-ndr", 1979, 50, 40_000, 1, 19_788),
+    ("dgx-a100-hdr", 312, 600, 520, 0, 1040),  # dense, but both directions
+    ("cloud-h100-100gbe", 1979, 12.5 / 8, 200_000, 1, 633_216),  # one 100 Gbit/s port for eight GPUs
+]
+
+
+@pytest.mark.parametrize(("cluster", "tflops", "gbps", "printed", "tier", "right"), RIDGES)
+def test_ridge_points(cluster, tflops, gbps, printed, tier, right):
+    from_printed = float(ridge_point(tflops * 1e12, gbps * 1e9))
+    if printed != 200_000:  # "~200,000+" stands for 25-100 Gbit/s of a node
+        assert from_printed == pytest.approx(printed, rel=0.02)
+    machine = load_cluster(cluster)
+    peak = machine.accelerator.peak_flops_per_s["bf16"]
+    exact = float(ridge_point(peak, machine.tiers[tier].bandwidth_bytes_per_s))
+    assert exact == pytest.approx(right, rel=1e-3)
+
+
+def test_ridge_of_the_figure_mixes_two_generations():
+    """002 §6.3, figure: 312 TFLOP/s over 900 GB/s ≈ 350; an A100 has 300 GB/s a direction."""
+    assert float(ridge_point(312e12, 900e9)) == pytest.approx(350, rel=0.02)
+    assert float(ridge_point(312e12, 300e9)) == 1040
+
+
+def test_staircase_of_tiers():
+    """002 §6.4: each level has its own ridge, and what large messages achieve moves them up."""
+    machine = load_cluster("dgx-h100-ndr")
+    peak = machine.accelerator.peak_flops_per_s["bf16"]
+    line_rate = ridge_point(peak, [tier.bandwidth_bytes_per_s for tier in machine.tiers])
+    achieved = ridge_points(peak, machine.tiers)
+    assert achieved[0] < achieved[1] <= achieved[2]
+    assert np.all(achieved > line_rate)
+
+
+def test_example_of_section_6_6():
+    """GPT-3, 32 sequences of 2,048 on NVLink: far above the ridge."""
+    n, batch = 175e9, 32
+    intensity = data_parallel_intensity(6 * n, batch * 2048, n)
+    assert float(intensity) == 98_304
+    for ridge in (ridge_point(1979e12, 900e9), ridge_point(989.4e12, 450e9)):  # printed, right
+        assert float(ridge) == pytest.approx(2199, rel=1e-3)
+        assert REGIMES[int(regime(intensity, ridge))] == "compute-bound"
+        assert float(efficiency(intensity, ridge)) == 1.0
+        assert float(batch_for_efficiency(batch, intensity, ridge)) == pytest.approx(0.716, rel=1e-3)
+
+
+def test_efficiency_is_linear_in_the_batch_below_the_ridge():
+    """002 §6.5: its formula divides by FLOPs per sample once too often; I·B over the peak is meant."""
+    ridge = ridge_point(989.4e12, 50e9)
+    batch = np.asarray([1.0, 2.0, 4.0, 8.0])
+    intensity = data_parallel_intensity(6e9, batch * 2048, 1e9)
+    share = efficiency(intensity, ridge)
+    np.testing.assert_allclose(share[:3] / share[0], [1, 2, 4])
+    np.testing.assert_allclose(share[:3], intensity[:3] * 50e9 / 989.4e12)
+    assert share[-1] == 1.0
+    assert [REGIMES[i] for i in regime(intensity, ridge)] == [
+        "severely communication-bound", "communication-bound", "communication-bound", "compute-bound",
+    ]  # fmt: skip
+
+
+# 002 §6.7, "Min Batch for 90 % Eff": printed sequences; tokens per GPU that the bound really asks for
+BATCHES = [("dgx-h100-ndr", 0, "16-32", 1_319), ("dgx-h100-ndr", 1, "2,000+", 11_873)]
+
+
+@pytest.mark.parametrize(("cluster", "tier", "printed", "tokens"), BATCHES)
+def test_batch_for_ninety_percent(cluster, tier, printed, tokens):
+    """The size of the model cancels: less than one sequence of 2,048 on NVLink, six on InfiniBand."""
+    machine = load_cluster(cluster)
+    peak = machine.accelerator.peak_flops_per_s["bf16"]
+    ridge = ridge_point(peak, machine.tiers[tier].bandwidth_bytes_per_s)
+    for n in (1e9, 175e9):
+        one = data_parallel_intensity(6 * n, 1.0, n)
+        assert float(batch_for_efficiency(1.0, one, ridge, 0.9)) == pytest.approx(tokens, rel=1e-3)
+    assert tokens / 2048 < float(printed.split("-")[0].rstrip("+").replace(",", ""))
