@@ -156,17 +156,15 @@ def test_a_group_of_one_costs_nothing(drawn, axis):
 def assert_costs_nothing(est, axis, index):
     """No time, no bytes on the wire and no buffers for one of the priced layouts."""
     shape = est.step_time_s.shape
-
-    def of(value, extra=()):
-        return np.broadcast_to(value, (*shape, *extra))[index] if shape else value
-
+    stages = est.bill.memory_per_stage_bytes().shape[-1:]
+    place = (index,) * len(shape)
     for line in est.bill.time_lines:
         if line.axis == axis:
             for value in (line.seconds, line.exposed_seconds, line.bytes):
-                assert of(value) == 0, line.name
+                assert np.broadcast_to(value, shape)[place] == 0, line.name
     for line in est.bill.memory_lines:
         if line.axis == axis and line.name.startswith(("buffer.", "reserve.")):
-            assert np.all(of(line.bytes, (3,)) == 0), line.name
+            assert np.all(np.broadcast_to(line.bytes, shape + stages)[place] == 0), line.name
 
 
 @FEW
