@@ -67,6 +67,8 @@ def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Arr
 def _cast_slowdown(situation: Situation) -> float:
     """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
     precision, kernels = situation.precision, situation.accelerator.kernels
+    if not precision.cast_as_measured:
+        return 1.0
     constants = kernels.matmul[precision.matmul_dtype]
     worth = constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
     return max(worth / (2.0 + precision.input_bytes), 1.0)

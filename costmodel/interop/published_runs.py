@@ -260,6 +260,8 @@ def _switches(row: Row) -> dict[str, Any]:
     if "balanced fake gate" in (row.get("notes") or "").lower():
         # NeMo AutoModel's gate deals consecutive experts to a token: they lie on one node.
         switches["node_limited_routing"] = 1
+    if "cp by all-to-all" in (row.get("notes") or "").lower():
+        switches["cp_method"] = "ulysses"
     if "node-limited" in notes:
         switches |= {"moe_dispatcher": "deep-ep", "node_limited_routing": 4}
     if "not fused" in notes and "liger" in notes:
