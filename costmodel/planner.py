@@ -223,7 +223,9 @@ def _reserve_lines(situation: Situation, lines: list[MemoryLine]) -> list[Memory
     recipe = situation.recipe
     layout, mesh = situation.layout, situation.mesh
     axes = (layout.tp, layout.cp, layout.pp, mesh.grad.ranks, layout.ep)
-    groups = broadcast_sum([np.asarray(ranks > 1, dtype=np.float64) for ranks in axes])[..., None]
+    # One more for the norm over all that hold a part of the model.
+    used = [*(np.asarray(ranks > 1, dtype=np.float64) for ranks in axes), (layout.tp > 1) * (layout.pp > 1) * 1.0]
+    groups = broadcast_sum(used)[..., None]
     slack = []
     # States and activations depend on different knobs: one line each keeps a search on small grids.
     for toll in ("state", "activation"):

@@ -26,7 +26,7 @@ RESULT_COLUMNS = ("id", "measured_step_time_s", "predicted_step_time_s", "measur
 _UNSEEN = {
     "max_allocated": (
         "reserve.allocator_slack.state", "reserve.allocator_slack.activation", "reserve.cuda_context",
-        "reserve.communicators", "reserve.reduce_bucket",
+        "reserve.communicators", "reserve.reduce_bucket", "reserve.gradient_norm",
     ),  # fmt: skip
     "max_reserved": ("reserve.cuda_context", "reserve.communicators"),
     "nvidia-smi": (),

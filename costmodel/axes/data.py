@@ -419,12 +419,24 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
     return lines
 
 
-def step_memory_lines(situation: Situation, blocks: list[Block], others: list[MemoryLine]) -> list[MemoryLine]:
-    """Return what the end of a step needs: the flat bucket being reduced, and temporaries of Adam.
+def _largest_tensor(situation: Situation) -> Array:
+    """Elements of the largest parameter on each stage: a matrix of a layer, or the token table. [-]"""
+    model, stages, tp = situation.model, situation.stages, situation.layout.tp[..., None]
+    table = float(model.vocab_size * model.hidden_size) / tp * np.maximum(stages.has_embedding, stages.has_head)
+    layer = max(
+        block.count / (max(model.num_experts, 1) if block.sharding == "expert" else 1.0)
+        for kind in situation.kinds
+        for block in layer_param_blocks(model, kind)
+    )
+    return np.asarray(np.maximum(table, layer / tp))
 
-    Activations are gone by then, so Adam's temporaries only count for what they exceed them by. A
-    bucket is one large block, for which the caching allocator has no free one: it adds to what is
-    reserved, not to the peak of what is allocated.
+
+def step_memory_lines(situation: Situation, blocks: list[Block], others: list[MemoryLine]) -> list[MemoryLine]:
+    """Return what the end of a step needs: bucket and norm of gradients, and temporaries of Adam.
+
+    Activations are gone by then, so Adam's temporaries only count for what they exceed them by.
+    Bucket and norm each take one large block, for which the caching allocator has no free one: they
+    add to what is reserved, not to the peak of what is allocated.
     """
     recipe = situation.recipe
     params = stage_params(situation, blocks)
@@ -441,10 +453,18 @@ def step_memory_lines(situation: Situation, blocks: list[Block], others: list[Me
                         terms={"several": several, "elements": elements, "bytes_per_element": width},
                         source=f"recipe {recipe.name}: reduce_bucket_elements")
         )  # fmt: skip
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in _shard_ranks(situation))
+    sharded = situation.layout.zero_stage[..., None] >= 1
+    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(sharded, expert_ranks, 1.0)
+    if recipe.norm_copy_bytes:
+        largest = np.minimum(_largest_tensor(situation), local)
+        lines.append(
+            memory_line("reserve.gradient_norm", axis="dp", toll="state", size_bytes=recipe.norm_copy_bytes * largest,
+                        formula="bytes_per_element * largest",
+                        terms={"bytes_per_element": np.asarray(recipe.norm_copy_bytes), "largest": largest},
+                        source=f"recipe {recipe.name}: norm_copy_bytes")
+        )  # fmt: skip
     if recipe.adam_temporary_bytes:
-        dense_ranks, expert_ranks = (ranks[..., None] for ranks in _shard_ranks(situation))
-        sharded = situation.layout.zero_stage[..., None] >= 1
-        local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(sharded, expert_ranks, 1.0)
         activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
         size = np.maximum(recipe.adam_temporary_bytes * local - activations, 0.0)
         lines.append(

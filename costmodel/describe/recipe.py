@@ -60,6 +60,8 @@ class Recipe(BaseModel):
     loss_bytes_per_logit: float = Field(default=10.0, gt=0, le=32)
     """Bytes a logit alive at the peak of an unfused loss. Megatron's works in place: half-precision
     logits, their fp32 copy, the exponentials (core/tensor_parallel/cross_entropy.py)."""
+    split_loss_bytes_per_logit: float = Field(default=0.0, ge=0, le=16)
+    """More of them where the vocabulary is split (DTensor's loss parallel adds an exponential of its own)."""
     vocab_parallel_loss: bool = True
     """Each TP rank takes the loss over its share of the vocabulary; otherwise the logits are gathered
     and every rank works on all of them."""
@@ -186,6 +188,8 @@ class Recipe(BaseModel):
     """NCCL buffers of one communicator (342-392 MiB measured for 2-8 ranks)."""
     reduce_bucket_elements: float = Field(default=0.0, ge=0)
     """Gradients that are copied into one flat bucket before they are reduced (0: reduced in place)."""
+    norm_copy_bytes: float = Field(default=0.0, ge=0, le=8)
+    """Bytes an element of the copy that the gradient norm makes of one gradient at a time."""
     pp_keeps_outputs: bool = False
     """The pipeline engine holds the output of every micro-batch in flight (DeepSpeed's pipe buffers)."""
     adam_temporary_bytes: float = Field(default=0.0, ge=0, le=16)

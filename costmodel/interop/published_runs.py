@@ -233,9 +233,10 @@ def _switches(row: Row) -> dict[str, Any]:
     if row.get("grad_dtype"):
         switches["grad_reduce_dtype"] = row["grad_dtype"]
     if "fp32 gradients (4 B/param, unsharded)" in (row.get("optimizer_bytes_note") or ""):
-        # DeepSpeed's BF16_Optimizer, which sums its fp32 gradients by all-reduce (runtime/pipe/engine.py).
+        # DeepSpeed's BF16_Optimizer sums its fp32 gradients by all-reduce (runtime/pipe/engine.py), steps
+        # on them in place, and takes their norm without a copy.
         switches |= {"grad_accum_dtype": "fp32", "autograd_grad_bytes": 2.0, "grad_reduce_dtype": "fp32",
-                     "zero_all_reduce": True}  # fmt: skip
+                     "zero_all_reduce": True, "master_weights_bytes": 4.0, "norm_copy_bytes": 0.0}  # fmt: skip
     if row.get("dp_overlap") == "false":
         switches["dp_overlap"] = "none"
     if "all overlap paths off" in (row.get("notes") or "").lower():
@@ -268,7 +269,8 @@ def _switches(row: Row) -> dict[str, Any]:
         # Without Liger's kernels the layers are those of Hugging Face's eager code.
         switches |= {"cross_entropy": "unfused", "fused_norm": False, "fused_rope": False, "fused_activation": False}
     elif "liger" in notes:
-        switches["cross_entropy"] = "chunked"
+        # Its patch of a model replaces norm, rotary and activation along with the loss.
+        switches |= {"cross_entropy": "chunked", "fused_norm": True, "fused_rope": True, "fused_activation": True}
     elif "fused cross-entropy" in notes:
         switches["cross_entropy"] = "fused"
     modules = _modules((row.get("recompute_detail") or "").lower())

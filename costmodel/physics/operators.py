@@ -520,7 +520,7 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     norm = _norm("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm",
                  _BF16 * _input_tokens(shard, recipe) * h)  # fmt: skip
     loss, alive = _LOSS[recipe.cross_entropy]
-    alive = alive or recipe.loss_bytes_per_logit
+    alive = alive or recipe.loss_bytes_per_logit + recipe.split_loss_bytes_per_logit * (shard.tp > 1)
     chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
     return [
         norm,
