@@ -13,6 +13,8 @@ import typer
 
 from costmodel import __version__
 from costmodel.cli import hardware, model, recipe
+from costmodel.cli.collective import EPILOG as COLLECTIVE_EPILOG
+from costmodel.cli.collective import collective
 from costmodel.cli.estimate import EPILOG as ESTIMATE_EPILOG
 from costmodel.cli.estimate import estimate
 from costmodel.cli.mesh import EPILOG as MESH_EPILOG
@@ -30,6 +32,7 @@ app = typer.Typer(
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
+app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(model.app, name="model")
 app.add_typer(recipe.app, name="recipe")

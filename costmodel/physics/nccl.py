@@ -34,7 +34,15 @@ from costmodel.physics.expert_dispatch import moe_exchange_time
 from costmodel.physics.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike, constants_of
 from costmodel.physics.mesh import Group
 
-__all__ = ["NCCL_ALGORITHMS", "PRIMITIVES", "Fabric", "GroupCost", "collective_time", "moe_exchange_time"]
+__all__ = [
+    "NCCL_ALGORITHMS",
+    "PRIMITIVES",
+    "Fabric",
+    "GroupCost",
+    "collective_candidates",
+    "collective_time",
+    "moe_exchange_time",
+]
 
 Array = NDArray[np.float64]
 
@@ -253,6 +261,40 @@ def collective_time(
     A send is priced across the outermost tier that the group spans. Sizes below a few bytes, chunk
     alignment and the settings of a user (NCCL_ALGO, channels, SHARP) are not seen.
     """
+    candidates, path, wire = _candidates(primitive, size_bytes, group, tiers, concurrent)
+    if algorithm != "auto":
+        candidates = _only(algorithm, primitive, candidates)
+    elif primitive == "all_reduce":
+        candidates = _without_ring(np.asarray(size_bytes, dtype=np.float64), path, tiers[0], candidates)
+    best = candidates[0]
+    for new in candidates[1:]:
+        faster = new.latency_s + new.transfer_s < best.latency_s + best.transfer_s
+        best = _Candidate(*(np.where(faster, a, b) for a, b in zip(new, best, strict=True)))
+    return _cost(best, path, wire)
+
+
+def collective_candidates(
+    primitive: str,
+    size_bytes: ArrayLike,
+    group: Group,
+    tiers: Sequence[TierLike],
+    *,
+    concurrent: ArrayLike = 1.0,
+) -> dict[str, GroupCost]:
+    """Every way in which `collective_time` could do a collective of one group, by name.
+
+    Takes what `collective_time` takes; `size_bytes` may be an array, the group is one. Ways that
+    such a group does not have are left out.
+    """
+    candidates, path, wire = _candidates(primitive, size_bytes, group, tiers, concurrent)
+    costs = {NCCL_ALGORITHMS[int(np.min(one.code))]: _cost(one, path, wire) for one in candidates}
+    return {name: cost for name, cost in costs.items() if np.isfinite(cost.latency_s).all()}
+
+
+def _candidates(
+    primitive: str, size_bytes: ArrayLike, group: Group, tiers: Sequence[TierLike], concurrent: ArrayLike
+) -> tuple[list[_Candidate], _Path, Array]:
+    """List the ways to do a collective, the path of its ring, and the bytes that a GPU sends."""
     if primitive not in PRIMITIVES:
         raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, PRIMITIVES)}")
     size = np.asarray(size_bytes, dtype=np.float64)
@@ -269,21 +311,18 @@ def collective_time(
         candidates = _ring(size, wire, 1.0 if primitive in _SHARED else 0.0, path, passes)
         if primitive == "all_reduce":
             candidates += _tree(size, path, tiers, shared)
-    if algorithm != "auto":
-        candidates = _only(algorithm, primitive, candidates)
-    elif primitive == "all_reduce":
-        candidates = _without_ring(size, path, tiers[0], candidates)
-    best = candidates[0]
-    for new in candidates[1:]:
-        faster = new.latency_s + new.transfer_s < best.latency_s + best.transfer_s
-        best = _Candidate(*(np.where(faster, a, b) for a, b in zip(new, best, strict=True)))
-    alone = n <= 1.0
+    return candidates, path, wire
+
+
+def _cost(one: _Candidate, path: _Path, wire: Array) -> GroupCost:
+    """Return a candidate as the cost of the group, nothing for a group of one."""
+    alone = path.ranks <= 1.0
     return GroupCost(
-        np.where(alone, 0.0, best.latency_s),
-        np.where(alone, 0.0, best.transfer_s),
+        np.where(alone, 0.0, one.latency_s),
+        np.where(alone, 0.0, one.transfer_s),
         np.asarray(wire),
         path.tier,
-        np.where(alone, _NONE, best.code),
+        np.where(alone, _NONE, one.code),
     )
 
 

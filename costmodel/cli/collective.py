@@ -1,0 +1,125 @@
+"""``costmodel collective``: what one collective costs on a fabric, by every algorithm."""
+
+from typing import Annotated
+
+import typer
+
+from costmodel.cli import options as opt
+
+EPILOG = """\b
+Examples:
+  costmodel collective all-reduce --size 1GB --ranks 64 --cluster h100-ndr
+  costmodel collective all-gather --sizes 8B:16GiB --ranks 16 --members-per-node 1 --out sweep.csv
+  costmodel collective all-reduce --size 1MB --ranks 8 --alpha 1us --bandwidth 450GB/s
+  costmodel collective moe-dispatch --size 28MiB --ranks 32 --top-k 8 --node-limit 4 -c h800-cx7
+"""
+
+
+def collective(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTIVE",
+            help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, scatter, gather, "
+            "send-recv, moe-dispatch or moe-combine.",
+            show_default=False,
+        ),
+    ],
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs of the group.")],
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size", help="Bytes of the full tensor, such as 1GB or 64MiB; of all tokens of a rank for moe-*."
+        ),
+    ] = "",
+    sizes: Annotated[
+        str,
+        typer.Option("--sizes", metavar="FROM:TO[:FACTOR]", help="A range of sizes instead, such as 8B:16GB."),
+    ] = "",
+    cluster: opt.ClusterOption = None,
+    members: Annotated[
+        int | None,
+        typer.Option(
+            "--members-per-node",
+            help="Members inside one innermost domain; 1 for a data-parallel group of full TP nodes.  "
+            "[default: as many as fit]",
+        ),
+    ] = None,
+    concurrent: Annotated[
+        float, typer.Option("--concurrent", help="Groups at a time that share each port and link.")
+    ] = 1.0,
+    tier: Annotated[
+        str | None,
+        typer.Option("--tier", help="Tier of the textbook formulas.  [default: the outermost one crossed]"),
+    ] = None,
+    alpha: Annotated[
+        str, typer.Option("--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …")
+    ] = "",
+    bandwidth: Annotated[str, typer.Option("--bandwidth", help="… and this rate per GPU (450GB/s).")] = "",
+    top_k: Annotated[int, typer.Option("--top-k", min=1, help="Experts of a token, for moe-*.")] = 8,
+    node_limit: Annotated[
+        int, typer.Option("--node-limit", min=0, help="Nodes that a token may go to, 0 for all, for moe-*.")
+    ] = 0,
+    imbalance: Annotated[
+        float, typer.Option("--imbalance", min=1.0, help="Tokens of the busiest rank over the mean, for moe-*.")
+    ] = 1.0,
+    profiles: opt.ProfilesOption = None,
+    plot: Annotated[
+        str, typer.Option("--plot", metavar="FILE", help="Draw bus bandwidth over size into this picture.")
+    ] = "",
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
+    from costmodel import collective_prices as prices
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.pictures import plan_picture, tell
+    from costmodel.cli.sizes import parse_size, parse_sizes, quantity
+    from costmodel.describe.hardware import load_cluster
+    from costmodel.describe.job import DEFAULT_CLUSTER
+    from costmodel.errors import LayoutError
+    from costmodel.report import collective as report
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    picture = plan_picture(plot, force=force)
+    kind = prices.canonical(name)
+    if bool(size) == bool(sizes):
+        raise LayoutError("size: expected either --size, such as 1GB, or --sizes, such as 8B:16GB")
+    if bool(alpha) != bool(bandwidth):
+        raise LayoutError("alpha: expected --alpha and --bandwidth together, or --cluster")
+    if alpha:
+        if cluster is not None or tier is not None or members is not None:
+            raise LayoutError("alpha: a flat fabric by --alpha and --bandwidth takes no cluster, tier or members")
+        placed = prices.flat_fabric(
+            quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks
+        )._replace(concurrent=concurrent)
+        where = f"{alpha} and {bandwidth}"
+    else:
+        machine = load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles)
+        placed = prices.place(machine, ranks, members_per_node=members, tier=tier, concurrent=concurrent)
+        where = f"{machine.name} ({machine.accelerator.name})"
+    wanted = [parse_size(size)] if size else parse_sizes(sizes)
+    routing = prices.Routing(top_k, node_limit, imbalance)
+    rows = prices.price_collective(kind, wanted, placed, routing)
+    picks = prices.choices(kind, placed)
+    shown = kind.replace("_", "-")
+    title = f"{shown}{' of ' + report.size_text(wanted[0]) if size else ''} over {ranks:,} GPUs of {where}"
+    one = bool(size)
+    show(
+        Result(
+            grids=lambda: report.one_size_grids(title, rows, picks, placed)
+            if one
+            else [report.range_grid(title, rows, placed)],
+            record=lambda: report.price_record(kind, rows, picks, placed),
+            table=lambda: report.price_columns(kind, rows, placed),
+            remarks=[report.headline(title, rows)] if one else [],
+        ),
+        target,
+    )
+    if picture is not None:
+        swept = rows if sizes else prices.price_collective(kind, prices.SEARCHED_SIZES[24::4], placed, routing)
+        report.draw(picture, title, swept)
+        tell(picture, target)
