@@ -4,7 +4,8 @@
 would do and by the textbook, `choices` says from which size on the library does what.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from costmodel.describe.cluster import Cluster, Tier
 from costmodel.errors import LayoutError, choices_hint
-from costmodel.physics.collectives import ALGORITHMS
+from costmodel.physics import collectives_hierarchical as hierarchical
+from costmodel.physics.collectives import ALGORITHMS, CollectiveTime
 from costmodel.physics.fabric import NCCL_ALGORITHMS
 from costmodel.physics.mesh import Group, slowest_tier, usable_domain_size
 from costmodel.physics.nccl import (
@@ -164,7 +166,9 @@ def place(
     domain = tiers[0].size
     inside = int(usable_domain_size(ranks, domain)) if members_per_node is None else members_per_node
     if not 1 <= inside <= domain:
-        raise LayoutError(f"members-per-node: expected 1 to {domain}, the {tiers[0].name} domain; got {inside}")
+        raise LayoutError(
+            f"members-per-node: expected 1 to {domain}, the {tiers[0].name} domain; got {inside}"
+        )
     inside = min(inside, ranks)
     if ranks % inside:
         raise LayoutError(f"members-per-node: {inside} does not divide {ranks} ranks")
@@ -258,24 +262,49 @@ def _chosen(name: str, size: Array, placed: Placed) -> Array:
 
 
 def _price_textbook(name: str, size: Array, placed: Placed) -> list[Price]:
-    """Price the algorithms of the literature on one flat tier."""
-    tier, prices = placed.tiers[placed.flat_tier], []
+    """Price the algorithms of the literature on one flat tier, and on two levels where there are two."""
+    tier = placed.tiers[placed.flat_tier]
     ranks = np.asarray(float(placed.ranks))
     rate = tier.achieved_bandwidth_bytes_per_s / placed.concurrent
-    for algorithm, row in ALGORITHMS[name].items():
-        if not row.applies(ranks).all():
-            continue
-        time = row.time(size, ranks, latency_s=tier.latency_s, bandwidth_bytes_per_s=rate)
-        searched = row.time(SEARCHED_SIZES, ranks, latency_s=tier.latency_s, bandwidth_bytes_per_s=rate)
-        zero = np.zeros_like(size)
-        prices.append(
-            Price(
-                "textbook", algorithm, size, time.latency_s + zero, time.transfer_s + zero,
-                bus_bytes(name, size, float(ranks)), zero > 0,
-                _crossover(searched.latency_s, searched.transfer_s), row.needs,
-            )  # fmt: skip
-        )
-    return prices
+    zero = np.zeros_like(size)
+
+    def row(algorithm: str, at: Callable[[Array], CollectiveTime], needs: str = "") -> Price:
+        time, searched = at(size), at(SEARCHED_SIZES)
+        crossover = _crossover(searched.latency_s, searched.transfer_s)
+        bus = bus_bytes(name, size, float(ranks))
+        latency, transfer = time.latency_s + zero, time.transfer_s + zero
+        return Price("textbook", algorithm, size, latency, transfer, bus, zero > 0, crossover, needs)
+
+    link = {"latency_s": tier.latency_s, "bandwidth_bytes_per_s": rate}
+    flat = [
+        row(algorithm, partial(one.time, num_ranks=ranks, **link), one.needs)
+        for algorithm, one in ALGORITHMS[name].items()
+        if one.applies(ranks).all()
+    ]
+    inside = float(placed.group.members[0])
+    if not 1.0 < inside < placed.ranks:
+        return flat
+    inner, outer = placed.tiers[0], placed.tiers[max(int(slowest_tier(placed.group)), placed.flat_tier)]
+    levels = {
+        "ranks_per_node": inside,
+        "num_nodes": placed.ranks / inside,
+        "intra_latency_s": inner.latency_s,
+        "intra_bandwidth_bytes_per_s": inner.achieved_bandwidth_bytes_per_s / placed.concurrent,
+        "inter_latency_s": outer.latency_s,
+        "inter_bandwidth_bytes_per_s": outer.achieved_bandwidth_bytes_per_s / placed.concurrent,
+    }
+    return flat + [row(algorithm, partial(time, **levels)) for algorithm, time in _TWO_LEVEL.get(name, ())]
+
+
+_TWO_LEVEL: Mapping[str, Sequence[tuple[str, Callable[..., CollectiveTime]]]] = {
+    "all_reduce": (
+        ("two-level", hierarchical.hierarchical_all_reduce),
+        ("node-leaders", hierarchical.leader_all_reduce),
+    ),
+    "all_gather": (("two-level", hierarchical.hierarchical_all_gather),),
+    "reduce_scatter": (("two-level", hierarchical.hierarchical_all_gather),),
+    "all_to_all": (("two-step", hierarchical.two_step_all_to_all),),
+}
 
 
 def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price]:
@@ -289,12 +318,14 @@ def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price
         )  # fmt: skip
 
     copies = routing.top_k * routing.imbalance
-    ways = {
-        ("kernel", "once-per-node"): lambda payload: kernels(payload, True),
-        ("kernel", "once-per-expert"): lambda payload: kernels(payload, False),
-        ("nccl", "all-to-all"): lambda payload: collective_time(
-            "all_to_all", payload * copies, group, tiers, concurrent=shared
-        ),
+
+    def all_to_all(payload: Array) -> GroupCost:
+        return collective_time("all_to_all", payload * copies, group, tiers, concurrent=shared)
+
+    ways: dict[tuple[str, str], Callable[[Array], GroupCost]] = {
+        ("kernel", "once-per-node"): partial(kernels, deduplicate=True),
+        ("kernel", "once-per-expert"): partial(kernels, deduplicate=False),
+        ("nccl", "all-to-all"): all_to_all,
     }
     return [
         _from_cost(family, way, size, price(size), np.full(size.shape, way == "once-per-node"),

@@ -29,12 +29,12 @@ def collective(
     size: Annotated[
         str,
         typer.Option(
-            "--size", help="Bytes of the full tensor, such as 1GB or 64MiB; of all tokens of a rank for moe-*."
+            "--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."
         ),
     ] = "",
     sizes: Annotated[
         str,
-        typer.Option("--sizes", metavar="FROM:TO[:FACTOR]", help="A range of sizes instead, such as 8B:16GB."),
+        typer.Option("--sizes", metavar="FROM:TO[:FACTOR]", help="A range of sizes, such as 8B:16GB."),
     ] = "",
     cluster: opt.ClusterOption = None,
     members: Annotated[
@@ -61,7 +61,7 @@ def collective(
         int, typer.Option("--node-limit", min=0, help="Nodes that a token may go to, 0 for all, for moe-*.")
     ] = 0,
     imbalance: Annotated[
-        float, typer.Option("--imbalance", min=1.0, help="Tokens of the busiest rank over the mean, for moe-*.")
+        float, typer.Option("--imbalance", min=1.0, help="Busiest rank's tokens over the mean, for moe-*.")
     ] = 1.0,
     profiles: opt.ProfilesOption = None,
     plot: Annotated[
@@ -92,7 +92,7 @@ def collective(
         raise LayoutError("alpha: expected --alpha and --bandwidth together, or --cluster")
     if alpha:
         if cluster is not None or tier is not None or members is not None:
-            raise LayoutError("alpha: a flat fabric by --alpha and --bandwidth takes no cluster, tier or members")
+            raise LayoutError("alpha: a flat fabric takes no --cluster, --tier or --members-per-node")
         placed = prices.flat_fabric(
             quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks
         )._replace(concurrent=concurrent)
@@ -110,9 +110,11 @@ def collective(
     one = bool(size)
     show(
         Result(
-            grids=lambda: report.one_size_grids(title, rows, picks, placed)
-            if one
-            else [report.range_grid(title, rows, placed)],
+            grids=lambda: (
+                report.one_size_grids(title, rows, picks, placed)
+                if one
+                else [report.range_grid(title, rows, placed)]
+            ),
             record=lambda: report.price_record(kind, rows, picks, placed),
             table=lambda: report.price_columns(kind, rows, placed),
             remarks=[report.headline(title, rows)] if one else [],
@@ -120,6 +122,7 @@ def collective(
         target,
     )
     if picture is not None:
-        swept = rows if sizes else prices.price_collective(kind, prices.SEARCHED_SIZES[24::4], placed, routing)
+        searched = prices.SEARCHED_SIZES[24::4]
+        swept = rows if sizes else prices.price_collective(kind, searched, placed, routing)
         report.draw(picture, title, swept)
         tell(picture, target)

@@ -46,31 +46,41 @@ def fabric_grid(placed: Placed) -> Grid:
     return Grid("Fabric", columns("Tier", "Link", "alpha >", "B >", "n* >", "Used by"), rows, note=note)
 
 
-def one_size_grids(title: str, prices: Sequence[Price], picks: Sequence[Choice], placed: Placed) -> list[Grid]:
+def one_size_grids(
+    title: str, prices: Sequence[Price], picks: Sequence[Choice], placed: Placed
+) -> list[Grid]:
     """Return the tables of one size: every algorithm, what the library takes when, the fabric."""
     rows = []
     strong = frozenset(i for i, price in enumerate(prices) if price.chosen[0])
     for price in prices:
         mark = "taken" if price.chosen[0] else f"needs {price.needs}" if price.needs else ""
-        rows.append([
-            label(price), format_seconds(float(price.latency_s[0])), format_seconds(float(price.transfer_s[0])),
-            format_seconds(float(price.time_s[0]), 4), format_si(float(price.algbw_bytes_per_s[0]), "B/s"),
-            format_si(float(price.busbw_bytes_per_s[0]), "B/s"), crossover_text(price.crossover_bytes), mark,
-        ])  # fmt: skip
+        rows.append([label(price), *_figures(price, 0), crossover_text(price.crossover_bytes), mark])
     titles = columns("Algorithm", "Latency >", "Transfer >", "Time >", "algbw >", "busbw >", "n* >", "")
     note = f"{place_text(placed)}. n*: size from which an algorithm's transfer takes longer than its latency."
     grids = [Grid(title, titles, rows, strong, note)]
-    if picks:
+    if len(picks) > 1:
         spans = [[one.algorithm, crossover_text(one.from_bytes) if one.from_bytes else "0 B",
                   crossover_text(one.to_bytes)] for one in picks]  # fmt: skip
         grids.append(Grid("What the library takes", columns("Algorithm", "From >", "To >"), spans))
     return [*grids, fabric_grid(placed)]
 
 
+def _figures(price: Price, index: int) -> list[str]:
+    """Write latency, transfer, time and the two bandwidths of one size."""
+    return [
+        format_seconds(float(price.latency_s[index])),
+        format_seconds(float(price.transfer_s[index])),
+        format_seconds(float(price.time_s[index]), 4),
+        format_si(float(price.algbw_bytes_per_s[index]), "B/s"),
+        format_si(float(price.busbw_bytes_per_s[index]), "B/s"),
+    ]
+
+
 def headline(title: str, prices: Sequence[Price]) -> str:
     """Answer in a sentence: the time, by what, and what dominates."""
     best = best_of(prices, 0)
-    return f"{title}: {format_seconds(float(best.time_s[0]), 4)} by {label(best)}; {dominant(best)} dominates."
+    time = format_seconds(float(best.time_s[0]), 4)
+    return f"{title}: {time} by {label(best)}; {dominant(best)} dominates."
 
 
 def best_of(prices: Sequence[Price], index: int) -> Price:
@@ -90,10 +100,8 @@ def range_grid(title: str, prices: Sequence[Price], placed: Placed) -> Grid:
         best = best_of(prices, i)
         other = min(textbook, key=lambda price: float(price.time_s[i])) if textbook else best
         rows.append([
-            size_text(size), best.algorithm, format_seconds(float(best.latency_s[i])),
-            format_seconds(float(best.transfer_s[i])), format_seconds(float(best.time_s[i]), 4),
-            format_si(float(best.algbw_bytes_per_s[i]), "B/s"), format_si(float(best.busbw_bytes_per_s[i]), "B/s"),
-            other.algorithm, format_seconds(float(other.time_s[i])),
+            size_text(size), best.algorithm, *_figures(best, i), other.algorithm,
+            format_seconds(float(other.time_s[i])),
         ])  # fmt: skip
     titles = columns("Size >", "Taken", "Latency >", "Transfer >", "Time >", "algbw >", "busbw >",
                      "Best textbook", "Its time >")  # fmt: skip
