@@ -5,27 +5,37 @@ relative error of each run, by size decade, beside a plain ring alpha-beta fitte
 with ``--write`` it puts the constants into the ``fabric:`` block of the link profiles.
 
 The inner link of a node is fitted first, to one-node runs; a network is fitted with it held fixed.
-The fit is least squares on the logarithm of time, damped for outliers, with a weak pull towards the
-starting values, so that a constant that no run can tell stays where it was.
 """
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from costmodel.calibration.fabric_fit import (
+    BASE_FIELDS,
+    LARGE_BYTES,
+    NVLS,
+    Fitted,
+    Run,
+    block_text,
+    fit_constants,
+    free_names,
+    predict,
+    predict_inner,
+    quantity_text,
+    score,
+)
 from costmodel.describe.cluster import Tier
 from costmodel.describe.hardware import load_link
 from costmodel.errors import DataError
 from costmodel.physics.fabric import Fabric
 from costmodel.physics.mesh import Group
-from costmodel.physics.nccl import collective_time
 
 Array = NDArray[np.float64]
 
@@ -49,7 +59,6 @@ NETWORK = (
 # Launched from one process or from Python: tens of microseconds of host time in every call, which a
 # training step does not wait for. Only their large messages are used, and scored, as is.
 HOST_BOUND = r"^(sb-a100|mle-|azure-h200|vidur-h100_dgx-[48])"
-LARGE_BYTES = 64e6
 
 START: Mapping[str, float] = {
     "base_latency_s": 12e-6, "latency_s": 5e-6, "rate_factor": 1.0, "pipeline_s": 3e-6,
@@ -60,13 +69,6 @@ START: Mapping[str, float] = {
     "tree_step_s": 6e-6, "tree_pipeline_s": 40e-6, "tree_rate_factor": 0.97,
     "nvls_tree_pipeline_s": 5e-6,
 }  # fmt: skip
-BASE_FIELDS = ("base_latency_s", "latency_s")
-RING = ("base_latency_s", "latency_s", "rate_factor", "pipeline_s")
-SHAPES = ("simple_step_s", "ll_bandwidth_bytes_per_s")
-SEND = ("send_latency_s", "send_pipeline_s", "send_rate_factor")
-TREE = ("tree_step_s", "tree_pipeline_s", "tree_rate_factor", "nvls_tree_pipeline_s")
-NVLS = ("nvls_latency_s", "nvls_pipeline_s", "nvls_rate_factor")
-A2A = ("all_to_all_latency_s", "all_to_all_pipeline_s")
 NVLS_MIN_RANKS = {"nvlink4": 5.0, "nvlink4-h800": 5.0, "nvlink5": 6.0, "nvlink5-nvl72": 6.0}
 # H100, two nodes: 469 GB/s of bus bandwidth is 250 GB/s of vector where one node does 276.
 NVLS_TREE = 0.9
@@ -85,31 +87,6 @@ CURVES = (
     ("p5-2n-ar-curve", "nvlink4", "efa-v2", 16.0, 78.9, 29.8, 584.0),
     ("p6-b200-4n-ar-curve", "nvlink5", "efa-v3", 32.0, 389.0, 12.6, 402.0),
 )
-
-
-class Run(NamedTuple):
-    """One sweep: what was run where, and the times."""
-
-    name: str
-    primitive: str
-    group: Group
-    inner: str
-    network: str | None
-    algorithm: str
-    size_bytes: Array
-    time_s: Array
-
-    @property
-    def nodes(self) -> float:
-        """Nodes of the run."""
-        return float(self.group.ranks / self.group.members[0])
-
-
-@dataclass(frozen=True)
-class Constants:
-    """Constants that a tier carries, as a profile's block would."""
-
-    constants: Fabric
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -164,85 +141,6 @@ def _network(interconnect: str) -> str | None:
     return next((link for pattern, link in NETWORK if re.search(pattern, interconnect)), None)
 
 
-class Fitted(NamedTuple):
-    """A link, with its constants on the tier too."""
-
-    tier: Tier
-    fabric: Fabric
-    points: int
-    residual: float
-
-
-def predict(run: Run, inner: Tier, network: Tier) -> Array:
-    """Price a run's sizes."""
-    cost = collective_time(
-        run.primitive, run.size_bytes, run.group, (inner, network), algorithm=run.algorithm
-    )
-    return np.asarray(cost.time_s)
-
-
-def with_constants(tier: Tier, values: Mapping[str, float], known: Fabric) -> Tier:
-    """Put fitted values on a tier: its two base latencies and the constants of the library."""
-    base = {key: values[key] for key in BASE_FIELDS if key in values}
-    fabric = known._replace(**{key: value for key, value in values.items() if key not in BASE_FIELDS})
-    # No ring is faster than the wire.
-    fabric = fabric._replace(rate_factor=min(fabric.rate_factor, 1.0 / tier.efficiency))
-    return replace(tier, **base, fabric=Constants(fabric))  # type: ignore[arg-type]
-
-
-def fit_log(
-    model: Callable[[Array], Array],
-    start: Array,
-    measured: Array,
-    *,
-    pull: ArrayLike = 0.3,
-    weight: ArrayLike = 1.0,
-) -> Array:
-    """Fit positive constants to positive times: damped Gauss-Newton on logarithms, soft on outliers."""
-    x0 = np.log(start)
-    pulls = np.broadcast_to(np.asarray(pull, dtype=np.float64), x0.shape)
-
-    def residuals(x: Array) -> Array:
-        return np.concatenate([weight * np.log(model(np.exp(x)) / measured), pulls * (x - x0)])
-
-    def loss(r: Array) -> float:
-        return float(np.sum(np.sqrt(0.01 + r * r)))
-
-    x, damping = x0.copy(), 1e-2
-    now = residuals(x)
-    for _ in range(200):
-        jacobian = np.column_stack([(residuals(x + 1e-4 * e) - now) / 1e-4 for e in np.eye(len(x))])
-        softened = 1.0 / np.sqrt(0.01 + now * now)
-        normal = jacobian.T @ (jacobian * softened[:, None])
-        step = np.linalg.solve(
-            normal + damping * np.diag(np.diag(normal) + 1e-9), -jacobian.T @ (softened * now)
-        )
-        new = residuals(x + np.clip(step, -1.0, 1.0))
-        gain = loss(now) - loss(new)
-        if gain > 0:
-            x, now, damping = x + np.clip(step, -1.0, 1.0), new, damping / 3
-        else:
-            damping *= 4
-        if 0 <= gain < 1e-7 or damping > 1e8:
-            break
-    return np.asarray(np.exp(x))
-
-
-def free_names(runs: Iterable[Run], *, network: bool) -> list[str]:
-    """List the constants that these runs can tell."""
-    kinds = {run.primitive for run in runs}
-    names = [*RING, *(SHAPES if network else ("pipeline_step_s",))]
-    if not network and kinds & {"all_gather", "reduce_scatter"}:
-        names.append("copy_bandwidth_bytes_per_s")
-    if "all_reduce" in kinds and network:
-        names += TREE
-    if "all_to_all" in kinds:
-        names += A2A
-    if "send_recv" in kinds:
-        names += SEND
-    return names
-
-
 def fit_link(link: str, runs: list[Run], inner: Mapping[str, Fitted], like: Fitted | None = None) -> Fitted:
     """Fit one link to its runs: an inner one by one-node runs, a network with the inner one fixed.
 
@@ -268,23 +166,13 @@ def fit_link(link: str, runs: list[Run], inner: Mapping[str, Fitted], like: Fitt
         if tier.reduction_bandwidth_bytes_per_s:
             names += NVLS
 
-    def model(x: Array) -> Array:
-        fitted = with_constants(tier, dict(zip(names, x, strict=True)), known)
-        return np.concatenate(
-            [predict(run, inner[run.inner].tier, fitted) if network else predict(run, fitted, fitted)
-             for run in runs]
-        )  # fmt: skip
+    price = partial(_price_network, inner=inner) if network else predict_inner
+    return fit_constants(runs, price, tier, names, start, known, network=network)
 
-    measured = np.concatenate([run.time_s for run in runs])
-    # Gradients and gathered weights are large, and plateaus are few: they count three times.
-    weight = np.where(np.concatenate([run.size_bytes for run in runs]) >= LARGE_BYTES, 3.0, 1.0)
-    firm = {"latency_s": 1.0, "rate_factor": 2.0, "tree_rate_factor": 1.0} if network else {}
-    pull = [firm.get(name, 0.3) for name in names]
-    x = fit_log(model, np.array([start[name] for name in names]), measured, pull=pull, weight=weight)
-    best = with_constants(tier, dict(zip(names, x, strict=True)), known)
-    residual = float(np.mean(np.abs(model(x) / measured - 1.0)))
-    assert best.fabric is not None
-    return Fitted(best, best.fabric.constants, len(measured), residual)
+
+def _price_network(run: Run, network: Tier, inner: Mapping[str, Fitted]) -> Array:
+    """Price a run over a network whose nodes are joined by a fitted link."""
+    return predict(run, inner[run.inner].tier, network)
 
 
 def fit_all(runs: list[Run]) -> dict[str, Fitted]:
@@ -300,31 +188,6 @@ def fit_all(runs: list[Run]) -> dict[str, Fitted]:
     return fitted
 
 
-def plain_ring(run: Run) -> Array:
-    """Best alpha-beta of this very run, T0 + wire bytes / B: the yardstick."""
-    passes = 2.0 if run.primitive == "all_reduce" else 1.0
-    ranks = float(run.group.ranks)
-    wire = run.size_bytes * (
-        passes * (ranks - 1) / ranks if run.primitive not in ("send_recv", "reduce") else 1
-    )
-    start = np.array([run.time_s.min(), float(np.max(wire / run.time_s))])
-    x = fit_log(lambda p: p[0] + wire / p[1], start, run.time_s, pull=0.0)
-    return np.asarray(x[0] + wire / x[1])
-
-
-def score(runs: list[Run], price: Callable[[Run], Array]) -> pd.DataFrame:
-    """Relative errors point by point: of our model, and of the plain ring."""
-    frames = []
-    for run in runs:
-        frames.append(pd.DataFrame({
-            "run": run.name, "nodes": run.nodes, "network": run.network or run.inner, "size": run.size_bytes,
-            "error": np.abs(price(run) / run.time_s - 1.0),
-            "signed": price(run) / run.time_s - 1.0,
-            "plain": np.abs(plain_ring(run) / run.time_s - 1.0) if len(run.time_s) > 2 else np.nan,
-        }))  # fmt: skip
-    return pd.concat(frames, ignore_index=True)
-
-
 def report(points: pd.DataFrame) -> str:
     """Lay out the errors by run and by size decade, in percent."""
     points = points.assign(decade=10.0 ** np.floor(np.log10(points["size"])), several=points["nodes"] > 1)
@@ -335,33 +198,12 @@ def report(points: pd.DataFrame) -> str:
     return f"{by_run.to_string()}\n\n{by_decade.to_string()}"
 
 
-def _quantity(name: str, value: float) -> str:
-    """Write a constant as the profiles do, with its unit."""
-    if name.endswith("bytes_per_s"):
-        return f"{value / 1e9:.4g} GB/s"
-    if name.endswith("_s"):
-        return f"{value * 1e6:.4g} us"
-    return f"{value:.4g}"
-
-
-def block_text(fabric: Fabric, *, basis: str, source: str, points: int, residual: float | None) -> str:
-    """Return the ``fabric:`` block of a link file; constants at their default are left out."""
-    lines = ["fabric:  # written by costmodel.calibrate_fabric", f"  basis: {basis}", f"  source: {source}"]
-    if residual is not None:
-        lines += [f"  points: {points}", f"  residual: {residual:.3f}"]
-    for name, value in fabric._asdict().items():
-        if value != Fabric._field_defaults[name]:
-            key = name.removesuffix("_bytes_per_s").removesuffix("_s")
-            lines.append(f"  {key}: {_quantity(name, value)}")
-    return "\n".join(lines) + "\n"
-
-
 def write_block(path: Path, tier: Tier, block: str) -> None:
     """Replace the block and the two base latencies of a link file; the rest stays as it is."""
     text = re.sub(r"^fabric:.*\n(?: .*\n)*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     for key, value in (("latency", tier.latency_s), ("base_latency", tier.base_latency_s)):
         text = re.sub(
-            rf"^{key}: {{value: [^,]+,", f"{key}: {{value: {_quantity('_s', value)},", text, flags=re.M
+            rf"^{key}: {{value: [^,]+,", f"{key}: {{value: {quantity_text('_s', value)},", text, flags=re.M
         )
     head, mark, tail = text.partition("sources:\n")
     path.write_text(head + block + mark + tail, encoding="utf-8")

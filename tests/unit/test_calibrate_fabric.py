@@ -7,7 +7,8 @@ from shutil import copy
 import numpy as np
 import pytest
 
-from costmodel import calibrate_fabric as fabric_fit
+from costmodel import calibrate_fabric
+from costmodel.calibration import fabric_fit
 from costmodel.describe.hardware import load_link
 from costmodel.errors import DataError
 from costmodel.physics.fabric import Fabric
@@ -37,7 +38,7 @@ def synthetic_runs():
 
 
 def test_known_constants_are_found_again():
-    fitted = fabric_fit.fit_all(synthetic_runs())["nvlink3"]
+    fitted = calibrate_fabric.fit_all(synthetic_runs())["nvlink3"]
     assert fitted.tier.base_latency_s == pytest.approx(9e-6, rel=0.05)
     assert fitted.tier.latency_s == pytest.approx(1.1e-6, rel=0.05)
     assert fitted.fabric.rate_factor == pytest.approx(TRUE.rate_factor, rel=0.03)
@@ -52,7 +53,7 @@ def test_a_written_block_is_what_the_loader_reads(tmp_path):
     tier = replace(load_link("nvlink3", size=8), base_latency_s=9.5e-6, latency_s=1.25e-6)
     for _ in range(2):  # writing again replaces
         block = fabric_fit.block_text(TRUE, basis="measured", source="a test", points=99, residual=0.02)
-        fabric_fit.write_block(path, tier, block)
+        calibrate_fabric.write_block(path, tier, block)
 
     read = load_link(path, size=8)
 
@@ -73,4 +74,4 @@ def test_a_table_without_times_is_refused(tmp_path):
     path = tmp_path / "sweeps.csv"
     path.write_text("id,gpu\na,b\n")
     with pytest.raises(DataError, match=r"sweeps\.csv: columns .*time_us"):
-        fabric_fit.read_runs(path)
+        calibrate_fabric.read_runs(path)
