@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 
 from costmodel.calibration.fabric_fit import (
     BASE_FIELDS,
+    INNER_START,
     LARGE_BYTES,
     NVLS,
+    RATES,
+    START,
     Fitted,
     Run,
     block_text,
@@ -60,21 +63,11 @@ NETWORK = (
 # training step does not wait for. Only their large messages are used, and scored, as is.
 HOST_BOUND = r"^(sb-a100|mle-|azure-h200|vidur-h100_dgx-[48])"
 
-START: Mapping[str, float] = {
-    "base_latency_s": 12e-6, "latency_s": 5e-6, "rate_factor": 1.0, "pipeline_s": 3e-6,
-    "pipeline_step_s": 0.1e-6, "copy_bandwidth_bytes_per_s": 1000e9, "nvls_latency_s": 18e-6,
-    "nvls_pipeline_s": 0.7e-6, "nvls_rate_factor": 1.0, "all_to_all_latency_s": 8e-6,
-    "all_to_all_pipeline_s": 3e-6, "send_latency_s": 10e-6, "send_pipeline_s": 1e-6,
-    "send_rate_factor": 1.0, "simple_step_s": 3.4e-6, "ll_bandwidth_bytes_per_s": 25e9,
-    "tree_step_s": 6e-6, "tree_pipeline_s": 40e-6, "tree_rate_factor": 0.97,
-    "nvls_tree_pipeline_s": 5e-6,
-}  # fmt: skip
 NVLS_MIN_RANKS = {"nvlink4": 5.0, "nvlink4-h800": 5.0, "nvlink5": 6.0, "nvlink5-nvl72": 6.0}
 # H100, two nodes: 469 GB/s of bus bandwidth is 250 GB/s of vector where one node does 276.
 NVLS_TREE = 0.9
 # Links with large messages or one sweep only: the rest as on a link of the same family.
 FEW_RUNS = {"roce-200": "roce-400", "gpudirect-tcpx": "gpudirect-tcpxo", "ib-hdr": "ib-ndr"}
-RATES = ("rate_factor", "ll_bandwidth_bytes_per_s", "tree_rate_factor", "send_rate_factor")
 # Constants of a link that nobody measured, taken from the one most like it.
 SIMILAR = {
     "nvlink2": "nvlink3", "nvlink3-a800": "nvlink3", "nvlink4-h800": "nvlink4", "ib-edr": "ib-hdr",
@@ -162,7 +155,7 @@ def fit_link(link: str, runs: list[Run], inner: Mapping[str, Fitted], like: Fitt
         nvls_tree_rate_factor=NVLS_TREE,
     )
     if not network:
-        start |= {"base_latency_s": 6e-6, "latency_s": 1e-6}
+        start |= INNER_START
         if tier.reduction_bandwidth_bytes_per_s:
             names += NVLS
 

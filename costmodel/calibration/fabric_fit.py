@@ -22,6 +22,20 @@ from costmodel.physics.nccl import collective_time
 Array = NDArray[np.float64]
 
 LARGE_BYTES = 64e6
+LARGE_WEIGHT = 3.0
+"""Gradients and gathered weights are large, and plateaus are few: what they count for. [B], [-]"""
+START: Mapping[str, float] = {
+    "base_latency_s": 12e-6, "latency_s": 5e-6, "rate_factor": 1.0, "pipeline_s": 3e-6,
+    "pipeline_step_s": 0.1e-6, "copy_bandwidth_bytes_per_s": 1000e9, "nvls_latency_s": 18e-6,
+    "nvls_pipeline_s": 0.7e-6, "nvls_rate_factor": 1.0, "all_to_all_latency_s": 8e-6,
+    "all_to_all_pipeline_s": 3e-6, "send_latency_s": 10e-6, "send_pipeline_s": 1e-6,
+    "send_rate_factor": 1.0, "simple_step_s": 3.4e-6, "ll_bandwidth_bytes_per_s": 25e9,
+    "tree_step_s": 6e-6, "tree_pipeline_s": 40e-6, "tree_rate_factor": 0.97,
+    "nvls_tree_pipeline_s": 5e-6,
+}  # fmt: skip
+"""Where a fit starts without a profile, for a network; and for the link inside a node:"""
+INNER_START: Mapping[str, float] = {"base_latency_s": 6e-6, "latency_s": 1e-6}
+RATES = ("rate_factor", "ll_bandwidth_bytes_per_s", "tree_rate_factor", "send_rate_factor")
 BASE_FIELDS = ("base_latency_s", "latency_s")
 RING = ("base_latency_s", "latency_s", "rate_factor", "pipeline_s")
 SHAPES = ("simple_step_s", "ll_bandwidth_bytes_per_s")
@@ -120,10 +134,12 @@ def fit_constants(
     known: Fabric,
     *,
     network: bool,
+    trust: float = 1.0,
 ) -> Fitted:
     """Fit the constants `names` of a tier so that `price` gives the times of `runs`.
 
-    The others stay as `known`; a constant that no run can tell stays at its `start`.
+    The others stay as `known`; a constant that no run can tell stays at its `start`, which is
+    trusted more or less.
     """
 
     def with_values(x: Array) -> Tier:
@@ -134,10 +150,9 @@ def fit_constants(
         return np.concatenate([price(run, fitted) for run in runs])
 
     measured = np.concatenate([run.time_s for run in runs])
-    # Gradients and gathered weights are large, and plateaus are few: they count three times.
-    weight = np.where(np.concatenate([run.size_bytes for run in runs]) >= LARGE_BYTES, 3.0, 1.0)
+    weight = np.where(np.concatenate([run.size_bytes for run in runs]) >= LARGE_BYTES, LARGE_WEIGHT, 1.0)
     firm = {"latency_s": 1.0, "rate_factor": 2.0, "tree_rate_factor": 1.0} if network else {}
-    pull = [firm.get(name, 0.3) for name in names]
+    pull = [trust * firm.get(name, 0.3) for name in names]
     found = fit_pulled(model, np.array([start[name] for name in names]), measured, pull=pull, weight=weight)
     best = with_values(found.values)
     assert best.fabric is not None
