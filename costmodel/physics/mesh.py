@@ -65,10 +65,11 @@ def usable_domain_size(num_gpus: ArrayLike, tier_size: float) -> Array:
     gpus = np.asarray(num_gpus, dtype=np.float64)
     used = np.empty_like(gpus)
     for count in np.unique(gpus):
-        divisor = int(np.ceil(count / min(tier_size, count)))
-        while count % divisor:
-            divisor += 1
-        used[gpus == count] = count / divisor
+        # Downwards from the domain: no more tries than it has GPUs, however many the job has.
+        size = int(min(tier_size, count))
+        while count % size:
+            size -= 1
+        used[gpus == count] = size
     return used
 
 
