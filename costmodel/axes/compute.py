@@ -115,7 +115,8 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
 
     peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - situation.recipe.reserved_sm_share))
-    # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores.
+    # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
+    # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
     peak = np.where(operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0)), peak, _plain_peak(accelerator, peak))
 
     def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> Array:
@@ -198,7 +199,8 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
     return lines
 
 
-# What the host issues besides kernels, in launches: a collective, and saving and restoring the random state around a recomputed layer.
+# What the host issues besides kernels, in launches: a collective (read off launch-bound single-node runs, vTrain,
+# where TP of 2 adds less than a launch for each of six), and saving and restoring the random state around a recomputed layer.
 _LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 

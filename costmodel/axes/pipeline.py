@@ -22,6 +22,11 @@ from costmodel.physics.schedule_messages import exposed_p2p_messages
 
 Array = NDArray[np.float64]
 
+# Launches around a message, counted in DeepSpeed's runtime/pipe/engine.py: a micro-batch sends twice, receives
+# twice and copies once, five for the two messages that the critical path waits for. Megatron, which
+# synchronises the device after each exchange, is taken as the same.
+_LAUNCHES_PER_MESSAGE = 3.0
+
 
 @dataclass(frozen=True)
 class StageTimes:
@@ -70,7 +75,8 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
         overlapped=situation.recipe.pp_overlap,
     )  # fmt: skip
     cost = collective_time("send_recv", _message_bytes(situation), situation.mesh.pp, situation.cluster.tiers)
-    message_s = np.asarray(cost.latency_s + cost.transfer_s)
+    host_s = 0.0 if situation.recipe.cuda_graphs else _LAUNCHES_PER_MESSAGE * situation.recipe.launch_s
+    message_s = np.asarray(cost.latency_s + cost.transfer_s + host_s)
     # The critical path waits for some messages whole; how many is a property of the schedule, and
     # while the pipeline fills and drains they are those of other stages.
     share = np.minimum(exposed / np.maximum(messages, 1.0), 1.0)
@@ -82,13 +88,15 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
                   source="closed form of the schedule, checked against its simulation: physics/schedules.py"),
         time_line("pp.send_recv", axis="pp", toll="communication", phase="step", count=messages, each_s=message_s,
                   exposed_each_s=message_s * share, bytes_each=cost.wire_bytes, tier=cost.tier,
-                  formula="(latency_s + transfer_s) * min(exposed_messages / messages, 1)",
-                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s, "exposed_messages": exposed,
+                  formula="(latency_s + transfer_s + host_s) * min(exposed_messages / messages, 1)",
+                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s,
+                         "host_s": np.asarray(host_s), "exposed_messages": exposed,
                          "messages": np.maximum(messages, 1.0)},
                   source="messages on the critical path of the schedule: physics/schedule_messages.py"),
         time_line("pp.send_recv_of_others", axis="pp", toll="communication", phase="step", count=others,
-                  each_s=message_s, tier=cost.tier, formula="latency_s + transfer_s",
-                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s},
+                  each_s=message_s, tier=cost.tier, formula="latency_s + transfer_s + host_s",
+                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s,
+                         "host_s": np.asarray(host_s)},
                   source="messages between other stages that this one waits for: physics/schedule_messages.py"),
     ]  # fmt: skip
     if situation.model.tied_embeddings:

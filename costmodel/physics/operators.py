@@ -140,7 +140,8 @@ class _Traffic(NamedTuple):
 
 
 # Reads and writes of each kernel in bf16 (2 B), counted kernel by kernel; the unfused chains are
-# those of eager PyTorch with fp32 intermediates where the reference code upcasts.
+# those of eager PyTorch with fp32 intermediates where the reference code upcasts. The norm is LLaMA's, in fp32;
+# Aleph-Alpha/scaling as released later computes it in bf16 (26 and 60 bytes).
 _NORM_FUSED = _Traffic(4, 12, 1, 2)
 _NORM_CHAIN = _Traffic(36, 92, 7, 16)
 _ROPE_FUSED = _Traffic(4, 4, 1, 1)
