@@ -114,14 +114,15 @@ def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Arra
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
 
-    peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - situation.recipe.reserved_sm_share))
+    tensor_peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - situation.recipe.reserved_sm_share))
     # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
     # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
-    peak = np.where(operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0)), peak, _plain_peak(accelerator, peak))
+    aligned = operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0))
+    product_peak = np.where(aligned, tensor_peak, _plain_peak(accelerator, tensor_peak))
 
     def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> Array:
         return matmul_time_s(
-            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=peak,
+            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=product_peak,
             memory_bandwidth_bytes_per_s=bandwidth, input_bytes=input_bytes, output_bytes=output_bytes,
             accumulate=accumulate,
         )  # fmt: skip

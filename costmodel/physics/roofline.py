@@ -144,7 +144,7 @@ def matmul_time_s(
     *,
     groups: ArrayLike = 1.0,
     constants: MatmulConstants,
-    peak_flops_per_s: float,
+    peak_flops_per_s: float | Array,
     memory_bandwidth_bytes_per_s: float,
     input_bytes: ArrayLike = 2.0,
     output_bytes: ArrayLike = 2.0,
