@@ -128,6 +128,8 @@ class Recipe(BaseModel):
     """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
     grouped_launch_share: float = Field(default=0.0, ge=0, le=1)
     """Host cost of each product of a grouped GEMM in launches; 0 where one kernel computes them all."""
+    expert_bias_chain: bool = False
+    """The output bias of experts is added in PyTorch operators, expert by expert, in fp32."""
     router_fusion: bool = False
     """Router scores, top-k and auxiliary loss in fused kernels."""
     overlap_contention: float = Field(default=0.15, ge=0, lt=1)

@@ -257,7 +257,7 @@ def _switches(row: Row) -> dict[str, Any]:
         if word in notes:
             switches["moe_dispatcher"] = dispatcher
     if "fused grouped mlp" in notes:
-        switches["grouped_launch_share"] = 0.0
+        switches |= {"grouped_launch_share": 0.0, "expert_bias_chain": False}
     if "balanced fake gate" in (row.get("notes") or "").lower():
         # NeMo AutoModel's gate deals consecutive experts to a token: they lie on one node.
         switches["node_limited_routing"] = 1

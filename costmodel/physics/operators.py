@@ -434,6 +434,12 @@ def _two_layers(
 _ROUTER_KERNELS: dict[str | bool, float] = {False: 72.0, True: 31.0, "deep-ep": 17.0}
 
 
+# Bias of the experts' second layer, times the router's fp32 probability: product (4 B), sum (6 in,
+# 4 out), concatenation (8) and cast (6); backward the casts, two products and two reductions in fp32.
+# NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias.
+_EXPERT_BIAS = _Traffic(28, 36, 5, 8)
+
+
 def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
     """Return the operators of an MoE block: norm, router, permutation, experts, shared expert."""
     h, t_sp = float(model.hidden_size), shard.tokens_sp
@@ -459,6 +465,8 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     width = np.asarray(model.expert_ffn_size / shard.etp)
     ops += _two_layers("moe.experts", modules, per_expert, h, width, shard.local_experts, model.gated_mlp, recipe,
                        precision, "grouped_matmul")  # fmt: skip
+    if model.linear_bias and recipe.expert_bias_chain:
+        ops.append(_elementwise("moe.experts.bias", modules, copies * h, _EXPERT_BIAS))
     ops.append(_memory("moe.unpermute", modules, copies * h, 8.0, 8.0, kernels_forward=2.0, kernels_backward=2.0,
                        saved_bytes=np.asarray(_ZERO)))  # fmt: skip
     if model.shared_expert_ffn_size:
