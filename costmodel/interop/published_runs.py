@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -73,6 +74,11 @@ _KERNEL_NOT_PRINTED = ("llm-foundry",)
 
 # Frameworks whose tensor-parallel overlap cuts each exchange into pieces: user buffers, async TP.
 _PIPELINED_TP = ("nemo", "megatron-bridge", "megatron-lm", "torchtitan")
+
+# Container of a source that names it (year and month), and the one from which Megatron-Bridge's MoE
+# recipes replay whole iterations from CUDA graphs.
+_RELEASE = re.compile(r"\b\d\d\.\d\d\b")
+_BRIDGE_FULL_GRAPHS = "26.06"
 
 # NICs of the vendor's own machine of that generation, where a run does not state its network.
 _USUAL_NIC_GBIT = {"v100": 100, "a100": 200, "a800": 200, "h100": 400, "h200": 400, "h800": 400, "b200": 400,
@@ -146,6 +152,9 @@ def job_of_row(row: Row) -> Job:
     if framework not in _RECIPES:
         raise CostModelError(f"framework {framework!r} has no recipe")
     name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
+    found = _RELEASE.search(row["source"])
+    if found and found.group() >= _BRIDGE_FULL_GRAPHS and framework == "megatron-bridge":
+        name = "megatron-bridge-2606"
     said = f"{row.get('reference') or ''} {row.get('notes') or ''}".lower()
     for first, word, era in _ERAS.get(framework, ()):
         if word in said and year >= first:
