@@ -65,10 +65,6 @@ _ERAS: dict[str, tuple[tuple[int, str, str], ...]] = {
     "megatron-deepspeed": ((2022, "bigscience", "megatron-deepspeed-blocking"),),
 }
 
-# What a framework does where a table leaves recomputation open: Pax's base configurations save
-# nothing (google/paxml tasks/lm/params/lm_cloud.py).
-_USUAL_RECOMPUTE = {"paxml": "full"}
-
 # Frameworks whose tables do not print the attention kernel: what the recipe says holds.
 _KERNEL_NOT_PRINTED = ("llm-foundry",)
 
@@ -103,8 +99,9 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("norm, act", ("moe_act",)),
 )
 
-# What a framework does unless told otherwise (torchtitan: per-operator selective checkpointing).
-_USUAL_RECOMPUTE = {"torchtitan": "selective"}
+# What a framework does unless told otherwise: torchtitan checkpoints by operator, and Pax's base
+# configurations save nothing (google/paxml tasks/lm/params/lm_cloud.py).
+_USUAL_RECOMPUTE = {"torchtitan": "selective", "paxml": "full"}
 
 _DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
 
