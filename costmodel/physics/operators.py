@@ -354,7 +354,8 @@ def _core(
                      kernels_backward=2.0, has_weight=False, attention=shape)  # fmt: skip
         ]
     scores = batch_heads * seq_q * seq_k
-    softmax = _SOFTMAX_FUSED if recipe.attention_kernel == "fused-softmax" else _SOFTMAX_CHAIN
+    fused = recipe.attention_kernel == "fused-softmax" or recipe.compiled
+    softmax = _SOFTMAX_FUSED if fused else _SOFTMAX_CHAIN
     ops = [
         _matmul("attention.scores", modules, seq_q, seq_k, np.asarray(d_qk), groups=batch_heads, low_precision=False,
                 has_parameters=False),
