@@ -263,7 +263,9 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
             backward_s = np.maximum(backward_s - again.each_s, 0.0)
         back = line("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, reduced, backward_s, on, count)
         forward_s, backward_s = np.maximum(forward_s - ahead.each_s, 0.0), np.maximum(backward_s - back.each_s, 0.0)
-        lines += [ahead, again, back, *_buffer_lines(situation, name, size, on * (shard.ranks > 1), regather * (shard.ranks > 1), count)]
+        several = shard.ranks > 1
+        lines += [ahead, again, back]
+        lines += _buffer_lines(situation, name, size, on * several, regather * several, count)
         if np.any(replica.ranks > 1):
             once = np.asarray(count / steps)
             lines.append(line("grad_replica_all_reduce", "grad_sync", "all_reduce", replica,
