@@ -119,7 +119,7 @@ def describe_situation(
     kinds = tuple(model.layer_kinds())
     stages = plan_stages(
         model.kind_of_layer, len(kinds), layout.pp, embedding_as_layer=recipe.embedding_as_layer,
-        head_as_layer=recipe.head_as_layer, fold=schedules.fold(layout.schedule), every_stage=every_stage,
+        head_as_layer=_head_places(model, recipe), fold=schedules.fold(layout.schedule), every_stage=every_stage,
     )  # fmt: skip
     if model.mtp_layers:
         # A multi-token-prediction layer is one more layer of the last kind, on the last stage.
@@ -144,6 +144,15 @@ def describe_situation(
         shard=shard, kinds=kinds, global_batch=batch, seq_len=seq,
         micro_batches=np.asarray(batch / (layout.dp * layout.micro_batch)),
     )  # fmt: skip
+
+
+def _head_places(model: Model, recipe: Recipe) -> float:
+    """Layers whose place the head takes when layers are dealt to stages. [-]"""
+    if not recipe.head_by_work:
+        return float(recipe.head_as_layer)
+    # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
+    layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
+    return float(model.vocab_size / layer)
 
 
 def _block_lines(situation: Situation, block: Block) -> list[TimeLine]:

@@ -156,6 +156,8 @@ class Recipe(BaseModel):
     """The embedding takes the place of a layer on the first pipeline stage."""
     head_as_layer: int = Field(default=0, ge=0, le=8)
     """Layers whose place the head takes on the last pipeline stage."""
+    head_by_work: bool = False
+    """The head counts as many layers as it does multiply-adds of one (nanotron's block costs)."""
     selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """What `recompute: selective` recomputes."""
     zero_by_tensor: bool = False

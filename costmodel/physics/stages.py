@@ -34,7 +34,7 @@ def plan_stages(
     pp: ArrayLike,
     *,
     embedding_as_layer: bool = False,
-    head_as_layer: int = 0,
+    head_as_layer: float = 0.0,
     fold: ArrayLike = 0,
     every_stage: bool = False,
 ) -> StagePlan:
@@ -54,8 +54,8 @@ def plan_stages(
         Pipeline stages. [-]
     embedding_as_layer : bool
         Whether it takes the place of a layer.
-    head_as_layer : int
-        Layers whose place the head takes. [-]
+    head_as_layer : float
+        Layers whose place the head takes, or whose work it does. [-]
     fold : array_like
         What one rank holds: 0 its stage; 1 stage i and stage p-1-i, each for half of the
         micro-batches, so that the counts are their mean (DualPipe); 2 the i-th chunk from either
@@ -72,7 +72,7 @@ def plan_stages(
     stages, folds = stages[..., None], folds[..., None]
     kinds = np.asarray(kind_of_layer, dtype=np.int64)
     before = [np.concatenate([[0.0], np.cumsum(kinds == kind)]) for kind in range(num_kinds)]
-    split = _Split(len(kind_of_layer), int(embedding_as_layer), int(head_as_layer), before)
+    split = _Split(len(kind_of_layer), int(embedding_as_layer), float(head_as_layer), before)
     index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, split)
     *layers, embedding, head = split.on_rank(index, stages, folds)
     return StagePlan(index=np.asarray(index), layers=tuple(layers), has_embedding=embedding, has_head=head)
@@ -83,7 +83,7 @@ class _Split(NamedTuple):
 
     num_layers: int
     embedding: int
-    head: int
+    head: float
     before: list[Array]
 
     def held(self, index: Array, stages: Array) -> tuple[Array, ...]:
