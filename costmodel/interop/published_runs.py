@@ -103,6 +103,9 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 # configurations save nothing (google/paxml tasks/lm/params/lm_cloud.py).
 _USUAL_RECOMPUTE = {"torchtitan": "selective", "paxml": "full"}
 
+# Megatron-Core keeps gradients in one buffer, in the dtype in which it reduces them.
+_ONE_GRAD_DTYPE = ("nemo", "megatron-bridge")
+
 _DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
 
 
@@ -238,6 +241,8 @@ def _switches(row: Row) -> dict[str, Any]:
         switches["cuda_graph_scope"] = "static"
     if row.get("grad_dtype"):
         switches["grad_reduce_dtype"] = row["grad_dtype"]
+        if row["framework"] in _ONE_GRAD_DTYPE:
+            switches["grad_accum_dtype"] = row["grad_dtype"]
     if "fp32 gradients (4 B/param, unsharded)" in (row.get("optimizer_bytes_note") or ""):
         # DeepSpeed's BF16_Optimizer sums its fp32 gradients by all-reduce (runtime/pipe/engine.py), steps
         # on them in place, and takes their norm without a copy.
