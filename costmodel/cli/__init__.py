@@ -19,6 +19,8 @@ from costmodel.cli.estimate import EPILOG as ESTIMATE_EPILOG
 from costmodel.cli.estimate import estimate
 from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
+from costmodel.cli.plan import EPILOG as PLAN_EPILOG
+from costmodel.cli.plan import plan
 from costmodel.cli.texts import EXAMPLES, show_help
 from costmodel.cli.validate import EPILOG as VALIDATE_EPILOG
 from costmodel.cli.validate import validate
@@ -33,6 +35,7 @@ app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
+app.command("plan", epilog=PLAN_EPILOG)(plan)
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(model.app, name="model")
 app.add_typer(recipe.app, name="recipe")
