@@ -1,0 +1,97 @@
+"""What the importers and exporters of framework configurations share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from costmodel.describe.model import Model
+from costmodel.errors import CostModelError
+
+if TYPE_CHECKING:
+    from costmodel.describe.job import Job
+
+
+class FrameworkConfigError(CostModelError):
+    """A framework's configuration that cannot be read, or a job that it cannot express."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A framework's configuration as keywords of `costmodel.estimate`.
+
+    Attributes
+    ----------
+    job : mapping
+        What the configuration says; ``model`` is a `Model` where it describes one.
+    missing : tuple of str
+        Keywords that the file cannot say and the caller has to add (cluster, gpus, model …).
+    ignored : tuple of str
+        Keys that were not read.
+    """
+
+    job: Mapping[str, Any]
+    missing: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def estimate_keywords(self, **more: Any) -> dict[str, Any]:
+        """Return keywords for `costmodel.estimate`, with what the caller adds on top.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If something is still missing.
+        """
+        keywords = {**self.job, **{key: value for key, value in more.items() if value is not None}}
+        lacking = [key for key in ("model", "gpus", "global_batch", "seq_len") if keywords.get(key) is None]
+        if lacking:
+            raise FrameworkConfigError(
+                f"job: the configuration does not say {', '.join(lacking)}; give it beside the file"
+            )
+        return keywords
+
+
+_LABELS = ("name", "description", "source")
+
+
+def unsaid_switches(job: Job, imported: Imported) -> list[str]:
+    """Return the recipe's switches that come back different from a configuration, as ``name = value``."""
+    from costmodel.describe.recipe import load_recipe, resolved_for, with_switches
+
+    back = with_switches(load_recipe(imported.job["recipe"]), dict(imported.job.get("switches") or {}))
+    back = resolved_for(back, job.cluster.accelerator.generation)
+    ours, theirs = job.recipe.model_dump(exclude=set(_LABELS)), back.model_dump(exclude=set(_LABELS))
+    return [f"{name} = {value}" for name, value in ours.items() if theirs[name] != value]
+
+
+_COUNTS = ("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group")
+
+
+def counts_of(job: Job) -> dict[str, int]:
+    """Return the whole numbers of a job of one layout, with gpus, dp, batch and sequence."""
+    layout = job.layout
+    found = {name: round(float(getattr(layout, name))) for name in _COUNTS}
+    found |= {"gpus": round(float(layout.gpus)), "dp": round(float(layout.dp))}
+    found |= {"global_batch": round(float(job.global_batch)), "seq_len": round(float(job.seq_len))}
+    return found
+
+
+def require_same_model(job: Job, model: Model, framework: str) -> None:
+    """Refuse a model whose shape the framework's keys do not carry.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming the first field that would come back different.
+    """
+    ours, theirs = (
+        job.model.model_dump(exclude={"name", "source"}),
+        model.model_dump(exclude={"name", "source"}),
+    )
+    for name, value in ours.items():
+        if theirs[name] != value:
+            raise FrameworkConfigError(
+                f"emit: {framework} has no setting for {name} = {value} of {job.model.name}"
+            )

@@ -1,0 +1,88 @@
+"""NeMo / Megatron-Bridge overrides for a job: ``key=value`` lines for a recipe's command line.
+
+Keys of ``ConfigContainer`` in NVIDIA-NeMo/Megatron-Bridge; there is no importer, because recipes
+are Python functions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from costmodel.describe.layout import RECOMPUTE_POLICIES
+from costmodel.interop.framework import FrameworkConfigError, counts_of
+from costmodel.interop.megatron import VALUES_THAT_RUN
+from costmodel.physics.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.describe.job import Job
+
+__all__ = ["VALUES_THAT_RUN", "emit_nemo"]
+
+_SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+_PRECISIONS = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8-delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp8-current": "bf16_with_fp8_current_scaling_mixed",
+    "fp8-block": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+
+
+def emit_nemo(job: Job) -> str:
+    """Return the overrides of one layout, a line each.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If Megatron-Bridge cannot run the schedule or the precision.
+    """
+    counts, recipe = counts_of(job), job.recipe
+    schedule = SCHEDULES[int(job.layout.schedule)]
+    if schedule not in ("none", "1f1b", "interleaved"):
+        raise FrameworkConfigError(
+            f"emit: Megatron-Bridge has no schedule {schedule}; plan with schedule = 1f1b, interleaved"
+        )
+    if job.precision.name not in _PRECISIONS:
+        raise FrameworkConfigError(f"emit: Megatron-Bridge has no precision {job.precision.name}")
+    policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
+    values: dict[str, object] = {
+        "model.tensor_model_parallel_size": counts["tp"],
+        "model.pipeline_model_parallel_size": counts["pp"],
+        "model.virtual_pipeline_model_parallel_size": counts["vp"] if counts["vp"] > 1 else None,
+        "model.context_parallel_size": counts["cp"],
+        "model.sequence_parallel": bool(job.layout.sequence_parallel) and counts["tp"] > 1,
+        "model.seq_length": counts["seq_len"],
+        "dataset.seq_length": counts["seq_len"],
+        "train.micro_batch_size": counts["micro_batch"],
+        "train.global_batch_size": counts["global_batch"],
+        "mixed_precision": _PRECISIONS[job.precision.name],
+        "ddp.use_distributed_optimizer": counts["zero_stage"] >= 1,
+        "ddp.data_parallel_sharding_strategy": _SHARDING[counts["zero_stage"]],
+        "ddp.overlap_grad_reduce": recipe.dp_overlap != "none",
+        "ddp.overlap_param_gather": recipe.dp_overlap != "none" and counts["zero_stage"] >= 1,
+        "comm_overlap.tp_comm_overlap": recipe.tp_overlap == "pipelined",
+        "comm_overlap.overlap_p2p_comm": recipe.pp_overlap and counts["vp"] > 1,
+    }
+    if job.model.num_experts:
+        values["model.expert_model_parallel_size"] = counts["ep"]
+        values["model.expert_tensor_parallel_size"] = counts["etp"]
+    if counts["zero_stage"] >= 2:
+        values["ddp.use_megatron_fsdp"] = True
+    if policy != "none":
+        values["model.recompute_granularity"] = policy
+    if policy == "full":
+        values["model.recompute_method"], values["model.recompute_num_layers"] = "uniform", 1
+    elif policy == "selective":
+        values["model.recompute_modules"] = "[" + ",".join(recipe.selective_modules) + "]"
+    head = f"# Megatron-Bridge overrides: {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}"
+    lines = [f"{key}={_plain(value)}" for key, value in values.items()]
+    return "\n".join([head, *lines]) + "\n"
+
+
+def _plain(value: object) -> str:
+    """Return a value as Hydra reads it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,358 @@
+"""A layout written for a framework and read back gives the same bill; wrong files are refused in one line."""
+
+import json
+import tomllib
+
+import pytest
+
+import costmodel as cm
+from costmodel.interop.deepspeed import import_deepspeed
+from costmodel.interop.emit import FRAMEWORKS, emit, values_that_run
+from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.megatron import import_megatron
+from costmodel.interop.megatron_text import layer_pattern
+from costmodel.interop.torchtitan import import_torchtitan
+
+MEGATRON_JOBS = {
+    "gpt3": {
+        "model": "gpt3-175b",
+        "cluster": "dgx-a100-hdr",
+        "gpus": 1024,
+        "layout": "tp8 pp8 vp3",
+        "global_batch": 1536,
+        "seq_len": 2048,
+        "recompute": "selective",
+        "recipe": "megatron-core",
+    },
+    "llama3": {
+        "model": "llama3-405b",
+        "cluster": "llama3-roce",
+        "gpus": 16384,
+        "layout": "tp8 pp16 vp8 cp1",
+        "global_batch": 2048,
+        "seq_len": 8192,
+        "axis_order": "tp cp pp dp",
+        "switches": {"embedding_as_layer": True, "head_as_layer": True, "tp_overlap": "pipelined"},
+    },
+    "deepseek": {
+        "model": "deepseek-v3-671b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 1024,
+        "layout": "tp1 pp16 ep64",
+        "global_batch": 4096,
+        "seq_len": 4096,
+        "precision": "fp8-block",
+        "recompute": "full",
+        "switches": {"moe_dispatcher": "deep-ep", "ep_overlap": True, "grad_reduce_dtype": "bf16"},
+    },
+    "gpt-oss": {
+        "model": "gpt-oss-120b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "layout": "tp2 pp2 ep16 etp1",
+        "global_batch": 256,
+        "seq_len": 4096,
+    },
+    "hsdp": {
+        "model": "llama3-8b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "layout": "tp2 cp2",
+        "global_batch": 256,
+        "seq_len": 8192,
+        "zero_stage": 3,
+        "shard_group": 8,
+        "switches": {"cp_method": "all-gather"},
+    },
+    "no-sp": {
+        "model": "mixtral-8x7b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "layout": "tp4 pp2 ep8 etp2",
+        "global_batch": 256,
+        "seq_len": 4096,
+        "zero_stage": 0,
+        "sequence_parallel": False,
+        "micro_batch": 2,
+    },
+}
+TITAN_JOBS = {
+    "fsdp": {
+        "model": "llama3-8b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "global_batch": 128,
+        "seq_len": 8192,
+        "tp": 1,
+        "recipe": "torchtitan",
+        "zero_stage": 3,
+        "recompute": "selective",
+    },
+    "hsdp-tp-pp": {
+        "model": "llama3-405b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 512,
+        "layout": "tp8 pp4 vp2",
+        "global_batch": 64,
+        "seq_len": 8192,
+        "recipe": "torchtitan",
+        "zero_stage": 3,
+        "shard_group": 8,
+        "recompute": "full",
+        "schedule": "interleaved",
+    },
+    "cp": {
+        "model": "llama3-70b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 128,
+        "layout": "tp8 cp2",
+        "global_batch": 32,
+        "seq_len": 32768,
+        "recipe": "torchtitan",
+        "zero_stage": 3,
+        "precision": "fp8-current",
+        "switches": {"tp_overlap": "pipelined", "grad_reduce_dtype": "bf16"},
+    },
+    "ddp": {
+        "model": "llama3-8b",
+        "cluster": "dgx-h200-ndr",
+        "gpus": 16,
+        "layout": "tp2",
+        "global_batch": 64,
+        "seq_len": 8192,
+        "recipe": "torchtitan",
+        "zero_stage": 0,
+        "recompute": "none",
+    },
+}
+DEEPSPEED_JOBS = {
+    "zero3": {
+        "model": "llama2-7b",
+        "cluster": "dgx-a100-hdr",
+        "gpus": 64,
+        "global_batch": 512,
+        "seq_len": 4096,
+        "recipe": "deepspeed",
+        "zero_stage": 3,
+        "recompute": "full",
+        "layout": "tp1",
+    },
+    "zero2-offload": {
+        "model": "llama2-13b",
+        "cluster": "dgx-a100-hdr",
+        "gpus": 16,
+        "global_batch": 64,
+        "seq_len": 4096,
+        "recipe": "deepspeed",
+        "zero_stage": 2,
+        "layout": "tp1",
+        "micro_batch": 2,
+        "switches": {"offload_optimizer": True, "dp_overlap": "none"},
+    },
+    "pipeline": {
+        "model": "gpt3-175b",
+        "cluster": "dgx-a100-hdr",
+        "gpus": 384,
+        "layout": "tp4 pp12",
+        "global_batch": 768,
+        "seq_len": 2048,
+        "recipe": "deepspeed",
+        "zero_stage": 1,
+        "precision": "fp16",
+        "sequence_parallel": False,
+    },
+    "mics": {
+        "model": "llama2-7b",
+        "cluster": "dgx-a100-hdr",
+        "gpus": 64,
+        "global_batch": 512,
+        "seq_len": 4096,
+        "recipe": "deepspeed",
+        "zero_stage": 3,
+        "shard_group": 8,
+        "layout": "tp1",
+    },
+}
+
+
+def assert_same_bill(ours, theirs):
+    a = {line.name: (float(line.seconds), float(line.exposed_seconds)) for line in ours.bill.time_lines}
+    b = {line.name: (float(line.seconds), float(line.exposed_seconds)) for line in theirs.bill.time_lines}
+    assert a == b
+    assert float(ours.memory_bytes_per_gpu) == float(theirs.memory_bytes_per_gpu)
+    assert float(ours.step_time_s) == float(theirs.step_time_s)
+
+
+@pytest.mark.parametrize("name", MEGATRON_JOBS)
+def test_megatron_round_trip(name):
+    asked = MEGATRON_JOBS[name]
+    ours = cm.estimate(**asked)
+    text = emit(ours, "megatron")
+    assert "no flag for" not in text
+    back = import_megatron(text, recipe=asked.get("recipe", "megatron-core"))
+    assert back.ignored == ()
+    assert_same_bill(ours, cm.estimate(**back.estimate_keywords(cluster=asked["cluster"])))
+
+
+@pytest.mark.parametrize("name", TITAN_JOBS)
+def test_torchtitan_round_trip(name):
+    asked = TITAN_JOBS[name]
+    ours = cm.estimate(**asked)
+    text = emit(ours, "torchtitan")
+    assert "no key for" not in text
+    tomllib.loads(text)
+    back = import_torchtitan(text)
+    assert back.ignored == ()
+    assert_same_bill(ours, cm.estimate(**back.estimate_keywords(cluster=asked["cluster"])))
+
+
+@pytest.mark.parametrize("name", DEEPSPEED_JOBS)
+def test_deepspeed_round_trip(name):
+    asked = DEEPSPEED_JOBS[name]
+    ours = cm.estimate(**asked)
+    text = emit(ours, "deepspeed")
+    assert "without a key" not in text
+    back = import_deepspeed(text)
+    assert_same_bill(ours, cm.estimate(**back.estimate_keywords(cluster=asked["cluster"])))
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+def test_plan_emits_what_comes_back_the_same(framework):
+    recipe = {"megatron": "megatron-core"}.get(framework, framework)
+    found = cm.plan(
+        model="llama3-8b",
+        cluster="dgx-h100-ndr",
+        gpus=16,
+        global_batch=64,
+        seq_len=8192,
+        recipe=recipe,
+        **values_that_run(framework),
+    )
+    text = emit(found.best, framework)
+    reader = {"megatron": import_megatron, "torchtitan": import_torchtitan, "deepspeed": import_deepspeed}[
+        framework
+    ]
+    assert_same_bill(found.best, cm.estimate(**reader(text).estimate_keywords(cluster="dgx-h100-ndr")))
+
+
+def test_nemo_overrides():
+    text = emit(cm.estimate(**MEGATRON_JOBS["gpt3"]), "nemo")
+    values = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values["model.tensor_model_parallel_size"] == "8"
+    assert values["model.virtual_pipeline_model_parallel_size"] == "3"
+    assert values["mixed_precision"] == "bf16_mixed"
+    assert values["model.recompute_modules"] == "[core_attn]"
+
+
+def test_megatron_script_with_comments_and_defaults():
+    text = """
+    # a comment
+    torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \\
+        --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
+        --micro-batch-size 4 --global-batch-size 512 --vocab-size 50257 --tensor-model-parallel-size 2 --sequence-parallel \\
+        --bf16 --max-position-embeddings 2048 --lr 1e-4 --num-experts=8 --moe-layer-freq "([0]*3+[1]*21)" \\
+        --some-new-flag 3
+    """
+    back = import_megatron(text)
+    model = back.job["model"]
+    assert back.ignored == ("--some-new-flag",)
+    assert back.job["gpus"] == 32
+    assert (model.ffn_size, model.tied_embeddings, model.linear_bias, model.norm) == (
+        8192,
+        True,
+        True,
+        "layernorm",
+    )
+    assert model.vocab_size == 50432  # next multiple of 128 x 2
+    assert (model.num_experts, model.first_dense_layers, model.top_k) == (8, 3, 2)
+    assert back.job["zero_stage"] == 0
+    assert back.job["etp"] == 2  # Megatron's default is tp
+    assert back.job["switches"]["dropout"] is True
+
+
+def test_grouped_query_attention_needs_both_flags():
+    base = "--num-layers 2 --hidden-size 256 --num-attention-heads 8 --vocab-size 1024 --max-position-embeddings 9 "
+    assert import_megatron(base + "--num-query-groups 2").job["model"].num_kv_heads == 8
+    assert import_megatron(base + "--group-query-attention").job["model"].num_kv_heads == 1
+
+
+def test_layer_pattern():
+    assert layer_pattern("[0,1]*2", 4) == [0, 1, 0, 1]
+    with pytest.raises(FrameworkConfigError, match="has 3 layers"):
+        layer_pattern("[1]*3", 4)
+    with pytest.raises(FrameworkConfigError, match="expected a number or a list"):
+        layer_pattern("__import__('os')", 4)
+
+
+def test_torchtitan_new_json_and_the_rest_degree():
+    saved = {
+        "training": {
+            "num_tokens_per_microbatch_per_dp_rank": 16384,
+            "num_tokens_per_train_step": 1048576,
+            "max_context_length": 8192,
+        },
+        "parallelism": {"data_parallel_shard_degree": -1, "tensor_parallel_degree": 2},
+    }
+    with pytest.raises(FrameworkConfigError, match="give gpus"):
+        import_torchtitan(json.dumps(saved))
+    back = import_torchtitan(json.dumps(saved), gpus=64)
+    assert (back.job["micro_batch"], back.job["global_batch"], back.job["seq_len"]) == (2, 128, 8192)
+    assert back.job["zero_stage"] == 3
+    assert "model" in back.missing
+
+
+def test_deepspeed_batch_any_two():
+    base = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "zero_optimization": True,
+        "bf16": {"enabled": True},
+    }
+    back = import_deepspeed(json.dumps(base), gpus=16)
+    assert back.job["global_batch"] == 128
+    assert back.job["zero_stage"] == 1
+    assert import_deepspeed(json.dumps({**base, "train_batch_size": 64})).job["gpus"] == 8
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "words"),
+    [
+        (import_megatron, "", "no arguments found"),
+        (import_megatron, "--num-layers two", "--num-layers: expected a whole number, got 'two'"),
+        (import_megatron, "--num-layers 2", "--hidden-size is missing"),
+        (import_megatron, "--num-layers '2", "cannot read the arguments"),
+        (import_torchtitan, "= nothing", "neither TOML nor JSON"),
+        (import_torchtitan, "a = 1", "neither [parallelism] nor [training]"),
+        (import_torchtitan, "[parallelism]\ntensor_parallel_degree = 'x'", "expected int"),
+        (
+            import_torchtitan,
+            "[parallelism]\ndata_parallel_shard_degree=1\npipeline_parallel_degree=2\n"
+            "pipeline_parallel_schedule='2F2B'",
+            "expected one of GPipe",
+        ),
+        (import_deepspeed, "{", "not JSON"),
+        (import_deepspeed, '{"train_batch_size": "auto"}', "filled in by HuggingFace"),
+        (import_deepspeed, '{"zero_optimization": {"stage": true}}', "expected a whole number"),
+    ],
+)
+def test_unreadable_configurations(reader, text, words):
+    with pytest.raises(FrameworkConfigError) as caught:
+        reader(text)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_framework_cannot_run_is_refused():
+    zero_bubble = cm.estimate(
+        model="llama3-8b", gpus=16, layout="tp2 pp4", global_batch=64, seq_len=8192, schedule="zb-h1"
+    )
+    for framework in FRAMEWORKS:
+        with pytest.raises(FrameworkConfigError, match=r"zb-h1|ZeRO-1"):
+            emit(zero_bubble, framework)
+    bloom = cm.estimate(
+        model="bloom-176b", cluster="dgx-a100-hdr", gpus=64, layout="tp4 pp8", global_batch=512, seq_len=2048
+    )
+    with pytest.raises(FrameworkConfigError, match="alibi"):
+        emit(bloom, "megatron")
+    with pytest.raises(FrameworkConfigError, match="did you mean 'megatron'"):
+        emit(bloom, "megatrom")
