@@ -116,7 +116,7 @@ def emit_deepspeed(job: Job) -> str:
     back = import_deepspeed(json.dumps(values), recipe=base, gpus=counts["gpus"], pp=counts["pp"])
     unsaid = unsaid_switches(job, back)
     if unsaid:
-        outside["switches without a key"] = unsaid  # type: ignore[assignment]
+        outside["switches without a key"] = unsaid
     return json.dumps({"comment": outside, **values}, indent=2) + "\n"
 
 
@@ -145,7 +145,8 @@ def import_deepspeed(
         raise FrameworkConfigError(f"deepspeed: not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise FrameworkConfigError("deepspeed: expected a JSON object")
-    comment = raw.get("comment") if isinstance(raw.get("comment"), dict) else {}
+    given = raw.get("comment")
+    comment: dict[str, Any] = given if isinstance(given, dict) else {}
     stages = pp or int(comment.get("pp", 1))
     tensor = raw.get("tensor_parallel") or {}
     tp = _whole(

@@ -50,7 +50,7 @@ _FP8_RECIPES = {
 }
 _CP_TYPES = {"ring": "p2p", "all-gather": "allgather", "ulysses": "a2a"}
 _SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-_ORDERS = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
+_ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
 # What `--recompute-modules` takes, of the modules that a recipe can name.
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 _DEFAULT_DROPOUT = 0.1

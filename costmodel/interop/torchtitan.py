@@ -272,7 +272,7 @@ def _read(text: str) -> Mapping[str, Any]:
         ) from None
     if "parallelism" not in raw and "training" not in raw:
         raise FrameworkConfigError("torchtitan: neither [parallelism] nor [training] in the file")
-    return raw  # type: ignore[no-any-return]
+    return dict(raw)
 
 
 def _batch_of(training: _Table, parallel: _Table, pp: int, dp: int) -> dict[str, Any]:

@@ -249,7 +249,8 @@ def test_megatron_script_with_comments_and_defaults():
     # a comment
     torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \\
         --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
-        --micro-batch-size 4 --global-batch-size 512 --vocab-size 50257 --tensor-model-parallel-size 2 --sequence-parallel \\
+        --micro-batch-size 4 --global-batch-size 512 --vocab-size 50257 \\
+        --tensor-model-parallel-size 2 --sequence-parallel \\
         --bf16 --max-position-embeddings 2048 --lr 1e-4 --num-experts=8 --moe-layer-freq "([0]*3+[1]*21)" \\
         --some-new-flag 3
     """
@@ -271,7 +272,8 @@ def test_megatron_script_with_comments_and_defaults():
 
 
 def test_grouped_query_attention_needs_both_flags():
-    base = "--num-layers 2 --hidden-size 256 --num-attention-heads 8 --vocab-size 1024 --max-position-embeddings 9 "
+    base = "--num-layers 2 --hidden-size 256 --num-attention-heads 8 --vocab-size 1024 "
+    base += "--max-position-embeddings 9 "
     assert import_megatron(base + "--num-query-groups 2").job["model"].num_kv_heads == 8
     assert import_megatron(base + "--group-query-attention").job["model"].num_kv_heads == 1
 
