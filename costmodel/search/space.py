@@ -45,6 +45,7 @@ REASONS = {
     "experts_not_divisible": "ep does not divide the experts",
     "expert_ranks_not_divisible": "ep·etp does not divide tp·cp·dp",
     "vp_without_pp": "virtual stages without a pipeline",
+    "vp_not_divisible": "vp does not divide the layers of a stage",
     "sequence_parallel_without_tp": "sequence parallelism without tp",
     "tp_beyond_domain": "tp leaves the scale-up domain",
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
@@ -301,17 +302,23 @@ def _slab(
     micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
     too_deep = (pp * vp > job.model.num_layers) & (vp > 1)
     without = (vp > 1) & (pp == 1)
+    places = job.model.num_layers + int(job.recipe.embedding_as_layer) + int(job.recipe.head_as_layer)
+    uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without)
     runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
     # One stage runs no schedule, several run one.
     runs &= (schedule[:, None] == SCHEDULES.index("none")) == (pp == 1)
-    runs &= ~(too_deep | without)[:, None]
+    runs &= ~(too_deep | without | uneven)[:, None]
     divides = (group[:, None] == 0) | (
         (ranks % np.maximum(group[:, None], 1.0) == 0) & (group[:, None] < ranks)
     )
     shards = divides & ((group == 0) | (zero > 0))[:, None]
-    for code, bad in (("vp_without_pp", without), ("too_many_stages", too_deep & ~without)):
+    for code, bad in (
+        ("vp_without_pp", without),
+        ("too_many_stages", too_deep & ~without),
+        ("vp_not_divisible", uneven),
+    ):
         rejected[code] += int(bad.sum()) * len(ranks) * len(zero) * len(recompute)
-    stopped = (~runs & ~(too_deep | without)[:, None]).sum()
+    stopped = (~runs & ~(too_deep | without | uneven)[:, None]).sum()
     rejected["schedule_cannot_run"] += int(stopped) * len(zero) * len(recompute)
     unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
     rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)

@@ -102,7 +102,7 @@ def test_the_space_is_the_brute_force_one():
         "etp": (1,),
         "micro_batch": (1, 2, 5),
         "pp": (1, 2, 4),
-        "vp": (1, 2),
+        "vp": (1, 2, 3),
         "schedule": tuple(range(len(SCHEDULES))),
         "recompute": (0, 2),
         "zero_stage": (0, 3),
@@ -118,6 +118,8 @@ def test_the_space_is_the_brute_force_one():
         if (SCHEDULES[int(knobs["schedule"])] == "none") != single or (
             knobs["tp"] == 1 and knobs["sequence_parallel"]
         ):
+            continue
+        if (32 / knobs["pp"]) % knobs["vp"]:
             continue
         if not valid(knobs["schedule"], knobs["pp"], 64 / (layout.dp * knobs["micro_batch"]), knobs["vp"]):
             continue
