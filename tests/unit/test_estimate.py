@@ -34,8 +34,8 @@ def work_of(gpus, **job):
         sys.settrace(before)
     held = 0
     for line in (*est.bill.time_lines, *est.bill.memory_lines):
-        values = [getattr(line, name) for name in line.__slots__]
-        held += sum(np.size(value) for value in (*values, *line.terms.values()) if isinstance(value, np.ndarray))
+        values = [*(getattr(line, name) for name in line.__slots__), *line.terms.values()]
+        held += sum(value.size for value in values if isinstance(value, np.ndarray))
     return run, held
 
 
@@ -58,7 +58,7 @@ def test_nor_is_a_number_of_gpus_without_divisors():
 
 @pytest.mark.parametrize(
     ("gpus", "tier", "used"),
-    [(256, 72, 64), (8, 8, 8), (4, 8, 4), (72, 72, 72), (144, 72, 72), (999_983, 8, 1), (12, 8, 6), (7, 99, 7)],
+    [(256, 72, 64), (8, 8, 8), (4, 8, 4), (72, 72, 72), (144, 72, 72), (999_983, 8, 1), (12, 8, 6)],
 )
 def test_part_of_a_domain_that_a_job_uses(gpus, tier, used):
     assert float(usable_domain_size(gpus, tier)) == used
