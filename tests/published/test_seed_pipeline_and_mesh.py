@@ -1,0 +1,210 @@
+"""Pipeline and mesh examples of the seeds: bubbles, what is held, where the groups lie.
+
+`002` is the long guide, `000` the blog posts, `003` the page on parallelism. Where the seed is wrong
+(ERRATA.md) the printed value stands beside the right one.
+"""
+
+import numpy as np
+import pytest
+
+from costmodel.describe.hardware import compose_cluster, load_cluster
+from costmodel.describe.layout import make_layout
+from costmodel.describe.model import load_model, make_model
+from costmodel.describe.recipe import load_recipe
+from costmodel.estimates import estimate
+from costmodel.physics.params import num_active_params, num_params
+from costmodel.physics.schedule_engine import simulate, task_orders
+from costmodel.physics.schedules import bubble_time_s, in_flight, schedule_code
+from costmodel.report.mesh import mesh_rows
+
+# 002 §10.1-§10.6 and 000: schedule, stages, micro-batches, virtual stages, printed bubble fraction
+BUBBLES = [
+    ("naive", 4, 1, 1, 0.75),  # (P - 1)/P, for any number of micro-batches
+    ("naive", 4, 8, 1, 0.75),
+    ("gpipe", 4, 1, 1, 0.75),
+    ("gpipe", 4, 4, 1, 0.43),
+    ("1f1b", 4, 4, 1, 0.43),
+    ("1f1b", 4, 8, 1, 3 / 11),
+    ("1f1b", 8, 32, 1, 7 / 39),
+    ("interleaved", 4, 8, 2, 3 / (8 * 2 + 3)),
+]
+
+
+@pytest.mark.parametrize(("schedule", "p", "m", "v", "printed"), BUBBLES)
+def test_bubble_fractions(schedule, p, m, v, printed):
+    f, b, w = 1.0, 1.0, 1.0
+    idle = float(
+        bubble_time_s(
+            schedule_code(schedule), stages=p, micro_batches=m, virtual_stages=v,
+            forward_s=f, backward_input_s=b, backward_weight_s=w,
+        )
+    )  # fmt: skip
+    assert idle / (idle + m * (f + b + w)) == pytest.approx(printed, abs=0.002)
+
+
+def test_efficiency_of_eight_stages():
+    """002 §10.6: ~82 % with 32 micro-batches; M >= 4 P keeps the bubble below a fifth."""
+    idle = float(
+        bubble_time_s(schedule_code("1f1b"), stages=8, micro_batches=32, forward_s=1.0, backward_input_s=1.0,
+                      backward_weight_s=1.0)
+    )  # fmt: skip
+    assert 96 / (96 + idle) == pytest.approx(0.82, abs=0.001)
+
+
+def test_bubble_of_a_bill():
+    """The same fraction where stages are equal: 32 layers on 8 stages, head and embedding apart."""
+    est = estimate(
+        model="gpt3-175b", cluster="dgx-h100-ndr", gpus=64, layout="tp8 pp8", global_batch=32, seq_len=2048
+    )
+    bubble = next(line for line in est.bill.time_lines if line.name == "pp.bubble")
+    assert float(bubble.seconds / est.step_time_s) == pytest.approx(7 / 39, rel=0.06)
+
+
+def test_activations_in_flight():
+    """002 §10.2, §10.3: GPipe holds M micro-batches, 1F1B at most P."""
+    stage = np.arange(4.0)
+    for m in (4, 8, 32):
+        codes = (schedule_code("gpipe"), schedule_code("1f1b"))
+        gpipe, one_f_one_b = (in_flight(code, stages=4, micro_batches=m, stage=stage) for code in codes)
+        np.testing.assert_array_equal(gpipe, m)
+        np.testing.assert_array_equal(one_f_one_b, 4 - stage)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks"), [("interleaved", [0, 1, 2, 3, 0, 1, 2, 3]), ("zb-v", [0, 1, 2, 3, 3, 2, 1, 0])]
+)
+def test_interleaving_loops_and_does_not_turn(schedule, ranks):
+    """002 §10.4, figure: prints 0 1 2 3 3 2 1 0 for interleaving, which is the V of ZB-V."""
+    orders = task_orders(schedule, 4, 4, 2)
+    timeline = simulate(orders, forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    first = [task for task in timeline.tasks if task.kind == "F" and task.micro_batch == 0]
+    assert [task.rank for task in sorted(first, key=lambda task: task.start_s)] == ranks
+
+
+def rows_of(layout, cluster, order="tp cp dp pp"):
+    """Return the mesh table as dim: (factor, groups, link)."""
+    rows = mesh_rows(layout, cluster, order.split(), load_recipe("torchtitan"))
+    return {row.dim: (row.factor, row.groups, row.link) for row in rows}
+
+
+def test_mesh_of_eight_gpus():
+    """003: TP 2, FSDP 2, DP 2 on two nodes of four: TP and FSDP inside a node, replicas across."""
+    two_nodes = compose_cluster("h100-sxm-80gb", 4, 4, 50e9, "ib", 8)
+    layout = make_layout(gpus=8, tp=2, zero_stage=3, shard_group=2, sequence_parallel=False)
+    rows = mesh_rows(layout, two_nodes, ["tp", "cp", "dp", "pp"], load_recipe("torchtitan"))
+    inside, between = (tier.name for tier in two_nodes.tiers)
+    table = {row.dim: (row.factor, row.groups, row.link) for row in rows}
+    assert table == {
+        "tp": (2, 4, inside),
+        "cp": (1, 8, ""),
+        "shard": (2, 4, inside),
+        "replica": (2, 4, between),
+        "pp": (1, 8, ""),
+    }
+    said = {row.dim: row.comm for row in rows if row.comm}
+    assert said["tp"].startswith("all-reduce")
+    assert said["shard"].startswith("all-gather + reduce-scatter")
+    assert said["replica"].startswith("all-reduce of gradients")
+
+
+def test_pure_fsdp_is_one_group():
+    """003: HSDP with one replica is FSDP, and then the heavy traffic leaves the node."""
+    two_nodes = compose_cluster("h100-sxm-80gb", 4, 4, 50e9, "ib", 8)
+    table = rows_of(make_layout(gpus=8, tp=2, zero_stage=3), two_nodes)
+    assert table["dp"] == (4, 2, two_nodes.tiers[1].name)
+
+
+def test_three_dimensional_mesh():
+    """002 §11.1: TP 8 x PP 4 x DP 4 = 128; §11.2 counts ranks in the order tp, pp, dp."""
+    cluster = load_cluster("dgx-h100-ndr")
+    layout = make_layout(gpus=128, tp=8, pp=4)
+    assert float(layout.dp) == 4
+    table = rows_of(layout, cluster, "tp cp pp dp")
+    assert table["tp"] == (8, 16, "nvlink")
+    assert table["pp"] == (4, 32, "leaf")
+    assert table["dp"] == (4, 32, "leaf")
+    # §11.2, comment: TP = PP = DP = 2 on nodes of two.
+    small = compose_cluster("h100-sxm-80gb", 2, 2, 50e9, "ib", 8)
+    table = rows_of(make_layout(gpus=8, tp=2, pp=2), small, "tp cp pp dp")
+    assert table["tp"] == (2, 4, small.tiers[0].name)
+    assert table["pp"] == table["dp"] == (2, 4, small.tiers[1].name)
+
+
+def test_llama3_never_leaves_the_node_with_tensor_parallelism():
+    """003: TP, CP, PP, DP from the inside out, TP at 8."""
+    cluster = load_cluster("llama3-roce")
+    table = rows_of(make_layout(gpus=16384, tp=8, pp=16), cluster, "tp cp pp dp")
+    assert table["tp"] == (8, 2048, cluster.tiers[0].name)
+    assert table["pp"][2] == cluster.tiers[1].name
+    assert table["dp"] == (128, 128, cluster.tiers[-1].name)
+
+
+def trillion():
+    """About 1.2T parameters: 64 experts in each of 64 layers, two a token."""
+    return make_model(
+        {
+            "name": "moe-1t", "source": "an example", "num_layers": 64, "hidden_size": 8192, "num_heads": 64,
+            "num_kv_heads": 8, "gated_mlp": True, "vocab_size": 128000, "num_experts": 64, "top_k": 2,
+            "expert_ffn_size": 12288,
+        }
+    )  # fmt: skip
+
+
+def test_a_trillion_parameters_on_4096_gpus():
+    """002 §11.8: DP 8 x PP 8 x TP 8 x EP 8 = 4,096.
+
+    EP is no factor of its own: the experts' axes are laid over the same ranks, so that experts
+    have the 8 replicas that the guide counts, and everything else has 64.
+    """
+    model = trillion()
+    assert num_params(model) > 1e12
+    est = estimate(
+        model=model, cluster="dgx-h100-ndr", gpus=4096, layout="tp8 pp8 ep8 etp8", recompute="full",
+        global_batch=2048, seq_len=4096,
+    )  # fmt: skip
+    layout = est.job.layout
+    assert float(layout.expert_dp) == 8
+    assert float(layout.dp) == 64
+    assert float(layout.expert_dp * layout.pp * layout.ep * layout.etp) == 4096
+    assert float(layout.dp * layout.pp * layout.tp) == 4096
+    assert est.fits
+    experts = {line.name: line for line in est.bill.memory_lines if line.name.startswith("state.expert.")}
+    held = float(np.max(experts["state.expert.parameters"].terms["params"]))
+    assert held == pytest.approx(64 * 64 / 512 * 3 * 8192 * 12288, rel=1e-12)
+    table = rows_of(layout, est.job.cluster)
+    assert table["ep"][:2] == (8, 512)
+    assert table["edp"][:2] == (8, 512)
+    assert table["tp"] == (8, 512, "nvlink")
+    # Experts whole on each rank would be 19 billion parameters a GPU, and would not fit.
+    assert not estimate(
+        model=model, cluster="dgx-h100-ndr", gpus=4096, layout="tp8 pp8 ep8 etp1", recompute="full",
+        global_batch=2048, seq_len=4096,
+    ).fits  # fmt: skip
+
+
+def test_experts_add_parameters_and_not_compute():
+    """002 §11.8: eight experts, two a token: 8x the parameters of the MLP for 2x its compute."""
+    model = load_model("mixtral-8x7b")
+    one_expert = 32 * 3 * model.hidden_size * model.expert_ffn_size
+    rest = num_params(model) - 8 * one_expert
+    assert num_active_params(model) == pytest.approx(rest + 2 * one_expert, rel=1e-12)
+    assert 8 * one_expert > 0.9 * num_params(model)
+
+
+@pytest.mark.parametrize(("cluster", "at_most"), [("dgx-h100-ndr", 0.85), ("cloud-h100-100gbe", 0.35)])
+def test_tensor_parallelism_across_nodes(cluster, at_most):
+    """000: utilisation collapses; how much depends on the link."""
+    job = {"model": "llama3-70b", "cluster": cluster, "gpus": 64, "global_batch": 64, "seq_len": 8192}
+    inside, outside = (estimate(layout=text, **job) for text in ("tp8 pp2", "tp16 pp1"))
+    assert float(outside.mfu / inside.mfu) < at_most
+    for est, tier in ((inside, 0), (outside, 1)):
+        assert {float(line.tier) for line in est.bill.time_lines if line.axis == "tp"} == {float(tier)}
+
+
+def test_seventy_two_gpus_share_a_fast_domain():
+    """000: 8 GPUs on H100, 72 on GB200 NVL72; tensor parallelism of 16 stays inside."""
+    est = estimate(
+        model="llama3-70b", cluster="gb200-nvl72-ndr", gpus=64, layout="tp16", global_batch=64, seq_len=8192
+    )
+    assert load_cluster("gb200-nvl72-ndr").tiers[0].size == 72
+    assert {float(line.tier) for line in est.bill.time_lines if line.axis == "tp"} == {0.0}
