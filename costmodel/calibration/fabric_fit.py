@@ -198,9 +198,17 @@ def quantity_text(name: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def block_text(fabric: Fabric, *, basis: str, source: str, points: int, residual: float | None) -> str:
+def block_text(
+    fabric: Fabric,
+    *,
+    basis: str,
+    source: str,
+    points: int,
+    residual: float | None,
+    writer: str = "costmodel.calibrate_fabric",
+) -> str:
     """Return the ``fabric:`` block of a link file; constants at their default are left out."""
-    lines = ["fabric:  # written by costmodel.calibrate_fabric", f"  basis: {basis}", f"  source: {source}"]
+    lines = [f"fabric:  # written by {writer}", f"  basis: {basis}", f"  source: {source}"]
     if residual is not None:
         lines += [f"  points: {points}", f"  residual: {residual:.3f}"]
     for name, value in fabric._asdict().items():

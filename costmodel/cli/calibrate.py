@@ -1,0 +1,138 @@
+"""``costmodel calibrate``: profiles from your own measurements."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from costmodel.cli import options as opt
+from costmodel.cli.texts import show_help
+
+app = typer.Typer(
+    rich_markup_mode=None, help="Profiles from your own measurements: collectives, kernels, training steps."
+)
+
+FABRIC_EPILOG = """\b
+Examples:
+  costmodel calibrate fabric all_reduce.log all_gather.log --cluster h100-ndr --write my-cluster.yaml
+  costmodel calibrate fabric logs/*.log --cluster my-cluster.yaml --plot fit.png
+  costmodel estimate -m llama3-8b -c my-cluster.yaml -n 64 -l "tp2" --global-batch 512 --seq-len 8192
+
+"""
+
+
+@app.callback(invoke_without_command=True)
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        show_help(context)
+
+
+def refuse(problems: Iterable[object], quiet_end: str = "") -> None:
+    """Print what is wrong, a line each, and exit with code 2 if anything is."""
+    wrong = False
+    for problem in problems:
+        print(f"Error: {problem}", file=sys.stderr)
+        wrong = True
+    if wrong:
+        if quiet_end:
+            print(quiet_end, file=sys.stderr)
+        raise typer.Exit(2)
+
+
+@app.command("fabric", epilog=FABRIC_EPILOG)
+def fabric(
+    logs: Annotated[
+        list[Path], typer.Argument(metavar="LOG…", help="What nccl-tests or rccl-tests printed.")
+    ],
+    cluster: opt.ClusterOption = None,
+    write: Annotated[
+        str,
+        typer.Option(
+            "--write", "-w", metavar="FILE.yaml", help="Write the new cluster here, its links beside it."
+        ),
+    ] = "",
+    collective: Annotated[
+        str, typer.Option("--collective", help="What was run, where neither log nor file name says.")
+    ] = "",
+    ranks: Annotated[
+        int, typer.Option("--ranks", help="GPUs of each run, where the log does not list them.")
+    ] = 0,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of each run, where the log does not say.")] = 0,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Fit the in-place times instead.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad-lines", help="Report lines that are wrong, and fit without them.")
+    ] = False,
+    max_error: Annotated[
+        float, typer.Option("--max-error", help="Mean relative error above which nothing is written.")
+    ] = 0.2,
+    plot: Annotated[str, typer.Option("--plot", metavar="FILE", help="Draw measured against fitted.")] = "",
+    profiles: opt.ProfilesOption = None,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Fit a cluster's fabric to nccl-tests logs; write it as a profile that inherits from a shipped one."""
+    from costmodel.calibration.cluster_fit import fit_cluster, sweep_run
+    from costmodel.cli.output import Result, plan_output, show, write_whole
+    from costmodel.cli.pictures import plan_picture, tell
+    from costmodel.collective_prices import canonical
+    from costmodel.describe.hardware import load_cluster
+    from costmodel.describe.job import DEFAULT_CLUSTER
+    from costmodel.interop.nccl_tests import read_logs
+    from costmodel.report import calibration as report
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    picture = plan_picture(plot, force=force)
+    base = cluster or DEFAULT_CLUSTER
+    machine = load_cluster(base, profile_path=profiles)
+    path = _profile_file(write, force) if write else None
+    log = read_logs(logs, collective=canonical(collective) if collective else "", ranks=ranks, nodes=nodes)
+    if not quiet:
+        for note in log.notes:
+            print(f"Note: {note}", file=sys.stderr)
+    if skip_bad:
+        for problem in log.problems:
+            print(f"Warning: {problem}", file=sys.stderr)
+    else:
+        refuse(log.problems)
+    runs = [sweep_run(sweep, machine, in_place=in_place) for sweep in log.sweeps]
+    fit = fit_cluster(runs, machine, max_error=max_error)
+    show(
+        Result(
+            grids=lambda: report.fit_grids(fit, machine),
+            record=lambda: report.fit_record(fit, machine),
+            table=lambda: report.point_columns(fit, machine),
+        ),
+        target,
+    )
+    if picture is not None:
+        report.draw(picture, fit, machine)
+        tell(picture, target)
+    refuse(fit.problems, "Nothing was written." if path else "")
+    if path is not None:
+        from costmodel.calibration.cluster_profile import profile_texts
+
+        names: dict[int, list[str]] = {}
+        for sweep, run in zip(log.sweeps, runs, strict=True):
+            names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
+        texts = profile_texts(path, base, machine, fit.tiers, names, profile_path=profiles)
+        for file in texts:
+            _profile_file(str(file), force)
+        for file, text in texts.items():
+            write_whole(file, text, target)
+
+
+def _profile_file(name: str, force: bool) -> Path:
+    """Check a profile's file as `plan_output` checks results."""
+    from costmodel.cli.output import plan_output
+    from costmodel.errors import CostModelError
+
+    if not name.endswith(".yaml"):
+        raise CostModelError(f"{name}: expected a file that ends in .yaml")
+    path = plan_output(None, name, force=force).out
+    assert path is not None
+    return path
