@@ -56,7 +56,7 @@ def profile_texts(
     for index, entry in enumerate(entries):
         entry["link"] = new_links.get(cluster.tiers[index].link, entry["link"])
     inherit = base if not base.endswith((".yaml", ".yml")) else str(Path(base).resolve())
-    head = _head("cluster", path.stem, cluster.title, inherit) + ["tiers:  # innermost first"]
+    head = [*_head("cluster", path.stem, cluster.title, inherit), "tiers:  # innermost first"]
     for entry in entries:
         lines = [f"{key}: {_inline(value)}" for key, value in entry.items()]
         head += [f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]
