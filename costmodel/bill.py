@@ -8,7 +8,7 @@ line's `terms`, so that anybody can put the numbers in and get the line's value 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -22,6 +22,33 @@ Array = NDArray[np.float64]
 AXES = ("compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience")
 TOLLS = ("math", "hbm", "communication", "bubble", "state", "activation", "overhead")
 PHASES = ("forward", "backward", "recompute", "grad_sync", "param_sync", "optimizer", "step")
+
+
+class LazyTerms(Mapping[str, Array]):
+    """Numbers of a formula that are gathered when somebody reads them, so that a search need not."""
+
+    __slots__ = ("_make", "_numbers")
+
+    def __init__(self, make: Callable[[], Mapping[str, ArrayLike]]) -> None:
+        self._make = make
+        self._numbers: dict[str, Array] | None = None
+
+    def _held(self) -> dict[str, Array]:
+        if self._numbers is None:
+            self._numbers = {key: np.asarray(value, dtype=np.float64) for key, value in self._make().items()}
+        return self._numbers
+
+    def __getitem__(self, key: str) -> Array:
+        """Return one number."""
+        return self._held()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names in the order of the formula's author."""
+        return iter(self._held())
+
+    def __len__(self) -> int:
+        """Count the names."""
+        return len(self._held())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +149,16 @@ def time_line(
         bytes_each=np.asarray(bytes_each, dtype=np.float64),
         tier=np.asarray(tier, dtype=np.float64),
         formula=formula,
-        terms={key: np.asarray(value, dtype=np.float64) for key, value in terms.items()},
+        terms=_numbers(terms),
         source=source,
     )
+
+
+def _numbers(terms: Mapping[str, ArrayLike]) -> Mapping[str, Array]:
+    """Return the numbers of a formula as arrays; lazy ones stay lazy."""
+    if isinstance(terms, LazyTerms):
+        return terms
+    return {key: np.asarray(value, dtype=np.float64) for key, value in terms.items()}
 
 
 def memory_line(
@@ -144,7 +178,7 @@ def memory_line(
         toll=toll,
         bytes=np.asarray(size_bytes, dtype=np.float64),
         formula=formula,
-        terms={key: np.asarray(value, dtype=np.float64) for key, value in terms.items()},
+        terms=_numbers(terms),
         source=source,
     )
 

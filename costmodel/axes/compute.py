@@ -7,14 +7,15 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, LayerTimes, OperatorTime, Situation
-from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
 from costmodel.describe.kernels import PEAK_KEY
+from costmodel.physics.kernel_formulas import KernelFormula, attention_formula, matmul_formula, memory_formula
 from costmodel.physics.operators import (
     Operator,
     embedding_operators,
@@ -79,63 +80,98 @@ def _plain_peak(accelerator: Accelerator, peak: Array) -> Array:
     return np.minimum(peak, accelerator.peak_flops_per_s.get("fp32", np.inf))
 
 
-def _price(operator: Operator, situation: Situation) -> tuple[Array, Array, Array]:
-    """Return forward, input-gradient and weight-gradient seconds of one operator."""
-    accelerator, precision = situation.accelerator, situation.precision
-    bandwidth = accelerator.memory_bandwidth_bytes_per_s
-    kernels = accelerator.kernels
+class _Kernel(NamedTuple):
+    """Seconds of a pass, and the formula that gives them."""
+
+    seconds: Array
+    formula: KernelFormula
+
+
+def _price(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
+    """Price forward, input-gradient and weight-gradient pass of one operator; the last only where there is one."""
     if operator.kind == "memory":
-        slower = _cast_slowdown(situation) if operator.casts else 1.0
-        forward = memory_time_s(slower * operator.forward_bytes, constants=kernels.memory, memory_bandwidth_bytes_per_s=bandwidth,
-                                kernels=operator.kernels_forward)  # fmt: skip
-        backward = memory_time_s(slower * operator.backward_bytes, constants=kernels.memory,
-                                 memory_bandwidth_bytes_per_s=bandwidth, kernels=operator.kernels_backward)  # fmt: skip
-        return forward, backward, np.asarray(0.0)
+        return _memory_kernels(operator, situation)
     if operator.kind == "attention":
-        shape = operator.attention
-        assert shape is not None
-        dtype = "fp16" if precision.name == "fp16" else "bf16"
-        peak = accelerator.peak_flops_per_s[dtype] * (1.0 - situation.recipe.reserved_sm_share)
-        constants = kernels.attention[situation.recipe.attention_kernel]
-        both = [
-            shape.calls
-            * attention_time_s(
-                1.0, shape.seq_q, shape.seq_k, shape.heads, kv_heads=shape.kv_heads, qk_head_dim=shape.qk_head_dim,
-                v_head_dim=shape.v_head_dim, causal=True, backward=backward, constants=constants,
-                peak_flops_per_s=peak, memory_bandwidth_bytes_per_s=bandwidth,
-                keys_per_query=shape.seq_k * shape.causal_share,
-            )
-            for backward in (False, True)
-        ]  # fmt: skip
-        return both[0], both[1], np.asarray(0.0)
+        return _attention_kernels(operator, situation)
+    return _matmul_kernels(operator, situation)
+
+
+def _memory_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
+    """Price element-wise kernels by the bytes that they move."""
+    accelerator = situation.accelerator
+    constants = accelerator.kernels.memory
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s
+    slower = _cast_slowdown(situation) if operator.casts else 1.0
+
+    def moved(size_bytes: Array, kernels: float | Array) -> _Kernel:
+        seconds = memory_time_s(slower * size_bytes, constants=constants, memory_bandwidth_bytes_per_s=bandwidth,
+                                kernels=kernels)  # fmt: skip
+        formula = memory_formula(size_bytes, constants=constants, memory_bandwidth_bytes_per_s=bandwidth,
+                                 kernels=kernels, cast_slowdown=slower)  # fmt: skip
+        return _Kernel(seconds, formula)
+
+    return (
+        moved(operator.forward_bytes, operator.kernels_forward),
+        moved(operator.backward_bytes, operator.kernels_backward),
+    )
+
+
+def _attention_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
+    """Price fused attention, forward and backward."""
+    accelerator, shape = situation.accelerator, operator.attention
+    assert shape is not None
+    dtype = "fp16" if situation.precision.name == "fp16" else "bf16"
+    passes = []
+    for backward in (False, True):
+        sizes = (1.0, shape.seq_q, shape.seq_k, shape.heads)
+        about: dict[str, Any] = {
+            "kv_heads": shape.kv_heads, "qk_head_dim": shape.qk_head_dim, "v_head_dim": shape.v_head_dim, "causal": True,
+            "backward": backward, "constants": accelerator.kernels.attention[situation.recipe.attention_kernel],
+            "peak_flops_per_s": accelerator.peak_flops_per_s[dtype] * (1.0 - situation.recipe.reserved_sm_share),
+            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+            "keys_per_query": shape.seq_k * shape.causal_share,
+        }  # fmt: skip
+        formula = attention_formula(*sizes, **about).then("kernel_s", "calls * kernel_s", {"calls": shape.calls})
+        passes.append(_Kernel(np.asarray(shape.calls * attention_time_s(*sizes, **about)), formula))
+    return tuple(passes)
+
+
+def _matmul_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
+    """Price a matrix product and the two of its backward pass."""
+    accelerator, precision, recipe = situation.accelerator, situation.precision, situation.recipe
+    kernels, bandwidth = accelerator.kernels, accelerator.memory_bandwidth_bytes_per_s
     low = operator.low_precision
     dtype = precision.matmul_dtype if low else ("fp16" if precision.name == "fp16" else "bf16")
-    input_bytes = precision.input_bytes if low else 2.0
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
-
-    tensor_peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - situation.recipe.reserved_sm_share))
+    tensor_peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - recipe.reserved_sm_share))
     # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
     # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
     aligned = operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0))
-    product_peak = np.where(aligned, tensor_peak, _plain_peak(accelerator, tensor_peak))
+    common: dict[str, Any] = {
+        "groups": groups, "constants": table[dtype],
+        "peak_flops_per_s": np.where(aligned, tensor_peak, _plain_peak(accelerator, tensor_peak)),
+        "memory_bandwidth_bytes_per_s": bandwidth, "input_bytes": precision.input_bytes if low else 2.0,
+    }  # fmt: skip
 
-    def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> Array:
-        return matmul_time_s(
-            rows, cols, depth, groups=groups, constants=table[dtype], peak_flops_per_s=product_peak,
-            memory_bandwidth_bytes_per_s=bandwidth, input_bytes=input_bytes, output_bytes=output_bytes,
-            accumulate=accumulate,
-        )  # fmt: skip
+    def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> _Kernel:
+        about = {**common, "output_bytes": output_bytes, "accumulate": accumulate}
+        return _Kernel(matmul_time_s(rows, cols, depth, **about), matmul_formula(rows, cols, depth, **about))
 
-    recipe = situation.recipe
+    forward, backward = product(m, n, k, 2.0, False), product(m, k, n, 2.0, False)
     if recipe.fused_grad_accumulation or not operator.has_parameters:
         wide = recipe.grad_bytes() if operator.has_parameters else 2.0
-        return product(m, n, k, 2.0, False), product(m, k, n, 2.0, False), product(k, n, m, wide, operator.has_parameters)
+        return forward, backward, product(k, n, m, wide, operator.has_parameters)
     # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
-    added = memory_time_s(groups * k * n * (2.0 + 2.0 * recipe.grad_bytes()), constants=kernels.memory,
-                          memory_bandwidth_bytes_per_s=bandwidth)  # fmt: skip
-    weight = product(k, n, m, 2.0, False) + added
-    return product(m, n, k, 2.0, False), product(m, k, n, 2.0, False), weight
+    weight = product(k, n, m, 2.0, False)
+    width = 2.0 + 2.0 * recipe.grad_bytes()
+    constants = kernels.memory
+    added = memory_time_s(groups * k * n * width, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
+    formula = weight.formula.then(
+        "product_s", "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
+        {"add_fixed_s": constants.fixed_s, "add_bytes": width, "add_memory_fraction": constants.bandwidth_fraction},
+    )  # fmt: skip
+    return forward, backward, _Kernel(np.asarray(weight.seconds + added), formula)
 
 
 def operator_times(operators: list[Operator], situation: Situation) -> LayerTimes:
@@ -145,7 +181,10 @@ def operator_times(operators: list[Operator], situation: Situation) -> LayerTime
     backward: Array = np.asarray(0.0)
     recompute: Array = np.asarray(0.0)
     for operator in operators:
-        times = OperatorTime(operator, *_price(operator, situation), *_recomputation(operator, situation))
+        passes = _price(operator, situation)
+        seconds = [kernel.seconds for kernel in passes] + [np.asarray(0.0)] * (3 - len(passes))
+        formulas = tuple(kernel.formula for kernel in passes)
+        times = OperatorTime(operator, *seconds, *_recomputation(operator, situation), formulas)
         priced[operator.name] = times
         forward = forward + times.forward_s
         backward = backward + times.backward_input_s + times.backward_weight_s
@@ -175,26 +214,24 @@ def time_lines(situation: Situation, block: Block) -> list[TimeLine]:
         kind = operator.kind
         toll = "hbm" if kind == "memory" else "math"
         source = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE}.get(kind, MATMUL_SOURCE)
-        shape = {"m": operator.m, "n": operator.n, "k": operator.k, "groups": operator.groups}
-        passes: list[tuple[str, str, Array, Array]] = [("forward", "forward", item.forward_s, operator.forward_bytes)]
+        of_forward, *of_backward = item.formulas
+        passes: list[tuple[str, str, Array, Array, KernelFormula]] = [
+            ("forward", "forward", item.forward_s, operator.forward_bytes, of_forward)
+        ]
         if operator.has_weight:
-            passes.append(("backward_input", "backward", item.backward_input_s, operator.backward_bytes))
-            passes.append(("backward_weight", "backward", item.backward_weight_s, operator.backward_bytes))
+            seconds = (item.backward_input_s, item.backward_weight_s)
+            for label, each, formula in zip(("backward_input", "backward_weight"), seconds, of_backward, strict=True):
+                passes.append((label, "backward", each, operator.backward_bytes, formula))
         else:
-            passes.append(("backward", "backward", item.backward_s, operator.backward_bytes))
-        for label, phase, seconds, size in passes:
+            passes.append(("backward", "backward", item.backward_s, operator.backward_bytes, of_backward[0]))
+        if block.role == "layer" and np.any(item.recompute_share > 0):
+            share = item.recompute_share
+            again = of_forward.then("pass_s", "recompute_share * pass_s", {"recompute_share": share})
+            passes.append(("recompute", "recompute", share * item.forward_s, share * operator.forward_bytes, again))
+        for label, phase, each, size, formula in passes:
             lines.append(
                 time_line(f"compute.{block.label}{name}.{label}", axis="compute", toll=toll, phase=phase, count=1.0,
-                          each_s=seconds, bytes_each=size, formula="kernel_s",
-                          terms={"kernel_s": seconds, **shape}, source=source)
-            )  # fmt: skip
-        if block.role == "layer" and np.any(item.recompute_share > 0):
-            lines.append(
-                time_line(f"compute.{block.label}{name}.recompute", axis="compute", toll=toll, phase="recompute",
-                          count=1.0, each_s=item.recompute_share * item.forward_s,
-                          bytes_each=item.recompute_share * operator.forward_bytes,
-                          formula="recompute_share * kernel_s",
-                          terms={"kernel_s": item.forward_s, "recompute_share": item.recompute_share, **shape},
+                          each_s=each, bytes_each=size, formula=formula.text, terms=LazyTerms(formula.terms),
                           source=source)
             )  # fmt: skip
     return lines

@@ -9,11 +9,14 @@ dealt in zig-zag, so that a causal mask leaves every rank the same work.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation, communication_line
-from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.kernel_formulas import memory_formula
 from costmodel.physics.roofline import memory_time_s
 
 Array = NDArray[np.float64]
@@ -95,12 +98,13 @@ def _merge_lines(situation: Situation, name: str) -> list[TimeLine]:
         passes.insert(1, ("recompute", outputs, on * situation.full_recompute))
     for phase, elements, share in passes:
         moved = share * cp * 10.0 * elements
-        seconds = memory_time_s(moved, constants=accelerator.kernels.memory,
-                                memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-                                kernels=2.0 * share * cp)  # fmt: skip
+        about: dict[str, Any] = {"constants": accelerator.kernels.memory, "kernels": 2.0 * share * cp,
+                 "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s}  # fmt: skip
+        formula = memory_formula(moved, **about)
         lines.append(
-            time_line(f"{name}.merge.{phase}", axis="cp", toll="hbm", phase=phase, count=1.0, each_s=seconds,
-                      bytes_each=moved, formula="merge_s", terms={"merge_s": seconds, "moved_bytes": moved},
+            time_line(f"{name}.merge.{phase}", axis="cp", toll="hbm", phase=phase, count=1.0,
+                      each_s=memory_time_s(moved, **about), bytes_each=moved, formula=formula.text,
+                      terms=LazyTerms(formula.terms),
                       source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step")
         )  # fmt: skip
     return lines

@@ -9,16 +9,17 @@ Stores: parameters, gradients and optimizer states, each at its own dtype and sh
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, communication_line, exposed_sum
-from costmodel.bill import MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
+from costmodel.bill import LazyTerms, MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics import schedules
+from costmodel.physics.kernel_formulas import memory_formula
 from costmodel.physics.mesh import Group, split_group
 from costmodel.physics.params import (
     ParamBlock,
@@ -276,7 +277,9 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
             present = np.asarray(np.minimum(count, steps))
             lines.append(
                 time_line(f"{name}.first_and_last", axis="dp", toll="communication", phase="param_sync", count=present,
-                          each_s=hidden, formula="hidden_s", terms={"hidden_s": hidden},
+                          each_s=hidden, formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
+                          terms={"gather_s": ahead.each_s, "gather_exposed_s": ahead.exposed_each_s,
+                                 "reduce_s": back.each_s, "reduce_exposed_s": back.exposed_each_s},
                           source="FSDP has no compute to hide the first gather and the last reduction behind")
             )  # fmt: skip
     return lines
@@ -313,13 +316,15 @@ def _buffer_lines(
         if not width:
             continue
         moved = times * width * params
-        seconds = memory_time_s(moved, constants=accelerator.kernels.memory,
-                                memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-                                kernels=times)  # fmt: skip
+        about: dict[str, Any] = {
+            "constants": accelerator.kernels.memory, "kernels": times,
+            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+        }  # fmt: skip
+        formula = memory_formula(moved, **about)
         lines.append(
-            time_line(f"{name}.{label}", axis="dp", toll="hbm", phase=phase, count=count, each_s=seconds,
-                      bytes_each=moved, formula="copy_s",
-                      terms={"copy_s": seconds, "params": params, "bytes_per_param": np.asarray(width)},
+            time_line(f"{name}.{label}", axis="dp", toll="hbm", phase=phase, count=count,
+                      each_s=memory_time_s(moved, **about), bytes_each=moved, formula=formula.text,
+                      terms=LazyTerms(formula.terms),
                       source="PyTorch FSDP: copies between parameters and communication buffers")
         )  # fmt: skip
     return lines

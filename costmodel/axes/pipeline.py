@@ -18,6 +18,7 @@ from costmodel.axes.situation import Situation, communication_line
 from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.physics import schedules
 from costmodel.physics.nccl import collective_time
+from costmodel.physics.schedule_formulas import BUBBLE_FORMULAS
 from costmodel.physics.schedule_messages import exposed_p2p_messages
 
 Array = NDArray[np.float64]
@@ -82,9 +83,13 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
     share = np.minimum(exposed / np.maximum(messages, 1.0), 1.0)
     others = np.maximum(exposed - messages, 0.0)
     lines = [
-        time_line("pp.bubble", axis="pp", toll="bubble", phase="step", count=1.0, each_s=bubble, formula="bubble_s",
+        time_line("pp.bubble", axis="pp", toll="bubble", phase="step", count=1.0, each_s=bubble,
+                  formula=_bubble_formula(situation),
                   terms={"bubble_s": bubble, "stages": layout.pp, "micro_batches": m, "virtual_stages": layout.vp,
-                         "forward_s": stage.forward_s, "backward_s": stage.backward_s},
+                         "forward_s": stage.forward_s, "backward_input_s": stage.backward_input_s,
+                         "backward_weight_s": stage.backward_weight_s, "sum_forward_s": stage.sum_forward_s,
+                         "sum_backward_s": stage.sum_backward_s,
+                         "pending_weight_fraction": pending_weight_fraction(situation)},
                   source="closed form of the schedule, checked against its simulation: physics/schedules.py"),
         time_line("pp.send_recv", axis="pp", toll="communication", phase="step", count=messages, each_s=message_s,
                   exposed_each_s=message_s * share, bytes_each=cost.wire_bytes, tier=cost.tier,
@@ -109,6 +114,16 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
                                primitive="all_reduce", size_bytes=table, group=ends)
         )  # fmt: skip
     return lines
+
+
+def _bubble_formula(situation: Situation) -> str:
+    """Return the closed form of the schedule; many schedules at once have no single one."""
+    layout = situation.layout
+    if layout.schedule.size > 1:
+        return "bubble_s"
+    formula = BUBBLE_FORMULAS.get(schedules.SCHEDULES[int(layout.schedule.item())], "0")
+    steps = formula.split("; ")
+    return formula if layout.pp.size == 1 else "; ".join([*steps[:-1], f"where(stages > 1, {steps[-1]}, 0)"])
 
 
 def pending_weight_fraction(situation: Situation) -> Array:

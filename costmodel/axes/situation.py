@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.bill import TimeLine, time_line
 from costmodel.describe.layout import Layout
 from costmodel.describe.recipe import Precision, Recipe
+from costmodel.physics.kernel_formulas import KernelFormula
 from costmodel.physics.mesh import Group, Mesh
 from costmodel.physics.nccl import collective_time
 from costmodel.physics.operators import Operator, Shard
@@ -38,6 +39,8 @@ class OperatorTime(NamedTuple):
     backward_weight_s: Array
     recompute_share: Array
     kept_bytes: Array
+    formulas: tuple[KernelFormula, ...] = ()
+    """Of forward, input-gradient and weight-gradient pass; of forward and backward where these are one."""
 
     @property
     def backward_s(self) -> Array:
