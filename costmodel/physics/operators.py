@@ -414,7 +414,8 @@ def _two_layers(
     # What the host issues for all experts: one kernel, or one each from a loop in C++ or in Python.
     share = recipe.grouped_launch_share if recipe.grouped_gemm else 1.0
     loop = np.maximum(1.0, share * groups) if kind == "grouped_matmul" else _ONE
-    launches = np.asarray(loop * (1.0 + precision.scale_kernels))
+    # The block scales of all experts are rearranged in one kernel an operand.
+    launches = np.asarray(loop + precision.scale_kernels)
     act_module = "moe_act" if kind == "grouped_matmul" else "mlp_act"
     h_array = np.asarray(h)
     extra = 0.0 if fused else (_BF16 if gated else _BF16)  # the unfused chain keeps one intermediate more
