@@ -17,7 +17,7 @@ import pandas as pd
 from costmodel.bill import Bill, broadcast_sum
 from costmodel.errors import CostModelError
 from costmodel.estimates import Estimate, estimate_job
-from costmodel.interop.published_runs import Row, job_of_row, read_rows
+from costmodel.interop.published_runs import Row, job_of_row, read_rows, recipe_of_row
 
 RESULT_COLUMNS = ("id", "measured_step_time_s", "predicted_step_time_s", "measured_peak_memory_gib",
                   "predicted_peak_memory_gib", "oom", "predicted_fits", "skipped_reason")  # fmt: skip
@@ -43,6 +43,7 @@ class Run:
     source: str
     accelerator: str
     framework: str
+    recipe: str
     model: str
     gpus: int
     global_batch: int
@@ -68,8 +69,9 @@ def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
 def price_row(row: Row) -> Run:
     """Price one published run; a row that cannot be priced carries the reason."""
     estimate: Estimate | None = None
-    reason = ""
+    reason = recipe = ""
     try:
+        recipe = recipe_of_row(row)
         estimate = estimate_job(job_of_row(row))
         predicted = float(estimate.step_time_s)
         if not np.isfinite(predicted) or predicted <= 0:
@@ -83,6 +85,7 @@ def price_row(row: Row) -> Run:
         source=row["source"],
         accelerator=row["accelerator"],
         framework=row["framework"],
+        recipe=recipe,
         model=row.get("model", ""),
         gpus=int(float(row["gpus"] or 0)),
         global_batch=int(float(row["gbs"] or 0)),

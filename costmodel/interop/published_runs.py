@@ -140,13 +140,13 @@ def _rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
         yield row
 
 
-def job_of_row(row: Row) -> Job:
-    """Return the job that a published run describes.
+def recipe_of_row(row: Row) -> str:
+    """Return the name of the recipe for the framework and era of a published run.
 
     Raises
     ------
     CostModelError
-        With the reason why the row cannot be priced.
+        If no recipe stands for the framework.
     """
     framework, year = row["framework"], _year(row)
     if framework not in _RECIPES:
@@ -159,6 +159,18 @@ def job_of_row(row: Row) -> Job:
     for first, word, era in _ERAS.get(framework, ()):
         if word in said and year >= first:
             name = era
+    return name
+
+
+def job_of_row(row: Row) -> Job:
+    """Return the job that a published run describes.
+
+    Raises
+    ------
+    CostModelError
+        With the reason why the row cannot be priced.
+    """
+    name = recipe_of_row(row)
     gpus = _integer(row, "gpus")
     tp = _integer(row, "tp")
     sp = row.get("sp", "")
