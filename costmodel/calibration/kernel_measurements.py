@@ -52,7 +52,7 @@ class MatmulRows(NamedTuple):
     def take(self, rows: NDArray[np.bool_]) -> MatmulRows:
         """Return the selected rows."""
         kept = tuple(source for source, keep in zip(self.sources, rows, strict=True) if keep)
-        return _matmul_rows(np.stack(self[:-1])[:, rows], kept)
+        return matmul_rows(np.stack(self[:-1])[:, rows], kept)
 
 
 class AttentionRows(NamedTuple):
@@ -74,16 +74,16 @@ class AttentionRows(NamedTuple):
     def take(self, rows: NDArray[np.bool_]) -> AttentionRows:
         """Return the selected rows."""
         kept = tuple(source for source, keep in zip(self.sources, rows, strict=True) if keep)
-        return _attention_rows(np.stack(self[:-1])[:, rows], kept)
+        return attention_rows(np.stack(self[:-1])[:, rows], kept)
 
 
-def _matmul_rows(columns: Array, sources: tuple[str, ...]) -> MatmulRows:
+def matmul_rows(columns: Array, sources: tuple[str, ...]) -> MatmulRows:
     """Name the columns of a table of numbers."""
     m, n, k, groups, output_bytes, accumulate, sustained, cast, time_s = columns
     return MatmulRows(m, n, k, groups, output_bytes, accumulate, sustained, cast, time_s, sources)
 
 
-def _attention_rows(columns: Array, sources: tuple[str, ...]) -> AttentionRows:
+def attention_rows(columns: Array, sources: tuple[str, ...]) -> AttentionRows:
     """Name the columns of a table of numbers."""
     batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, time_s = columns
     return AttentionRows(batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, time_s, sources)
@@ -144,7 +144,7 @@ def read_matmul(path: Path) -> dict[tuple[str, str, str], MatmulRows]:
         values.append(record)
         sources.append(short_source(row["source"]))
     return {
-        key: _matmul_rows(np.array(values, dtype=np.float64).T, tuple(sources))
+        key: matmul_rows(np.array(values, dtype=np.float64).T, tuple(sources))
         for key, (values, sources) in grouped.items()
     }
 
@@ -180,7 +180,7 @@ def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], AttentionRows
             values.append([batch, seq, heads, kv_heads, d_qk, d_v, causal, which, host, time_s])
             sources.append(short_source(row.get("source") or "FlashAttention-3 paper, figures 5-6"))
     return {
-        key: _attention_rows(np.array(values, dtype=np.float64).T, tuple(sources))
+        key: attention_rows(np.array(values, dtype=np.float64).T, tuple(sources))
         for key, (values, sources) in grouped.items()
     }
 

@@ -136,3 +136,128 @@ def _profile_file(name: str, force: bool) -> Path:
     path = plan_output(None, name, force=force).out
     assert path is not None
     return path
+
+
+KERNELS_EPILOG = """\b
+Examples:
+  costmodel calibrate kernels matmul.csv attention.csv memory.csv --accelerator h200 --write my-h200.yaml
+  costmodel measure matmul --out matmul.csv
+"""
+
+
+@app.command("kernels", epilog=KERNELS_EPILOG)
+def kernels(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CSV…",
+            help="Timings: m,n,k,dtype or batch,seq_len,heads,head_dim,op or bytes; and time_us or tflops.",
+        ),
+    ],
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", "-a", help="Accelerator that was measured: profile or file.")
+    ],
+    write: Annotated[
+        str, typer.Option("--write", "-w", metavar="FILE.yaml", help="Write the new accelerator here.")
+    ] = "",
+    max_error: Annotated[
+        float, typer.Option("--max-error", help="Held-out mean error above which nothing is written.")
+    ] = 0.15,
+    profiles: opt.ProfilesOption = None,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Fit an accelerator's kernels to timings; write it as a profile that inherits from a shipped one."""
+    from costmodel.calibration.kernel_csv import read_timings
+    from costmodel.calibration.kernel_profile import accelerator_text, fit_kernels
+    from costmodel.cli.output import Result, plan_output, show, write_whole
+    from costmodel.describe.hardware import load_accelerator
+    from costmodel.report import steps as report
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    device = load_accelerator(accelerator, profile_path=profiles)
+    path = _profile_file(write, force) if write else None
+    timings = read_timings(tables, device.peak_flops_per_s)
+    refuse(timings.problems)
+    source = ", ".join(file.name for file in tables)
+    results, problems = fit_kernels(timings, device, source, max_error=max_error)
+    if results:
+        show(
+            Result(
+                grids=lambda: [report.kernel_grid(results, device.name)],
+                record=lambda: report.kernel_record(results),
+                table=lambda: report.kernel_columns(results),
+            ),
+            target,
+        )
+    refuse(problems, "Nothing was written." if path else "")
+    if path is not None:
+        text = accelerator_text(path, accelerator, device, results, source, profile_path=profiles)
+        write_whole(path, text, target)
+
+
+STEPS_EPILOG = """\b
+Examples:
+  costmodel calibrate steps job.yaml=5.21s
+  costmodel calibrate steps a.yaml=5.21s,61GiB b.yaml=3.4s --overhead
+"""
+
+
+@app.command("steps", epilog=STEPS_EPILOG)
+def steps(
+    measured: Annotated[
+        list[str], typer.Argument(metavar="JOB.yaml=TIME[,MEMORY]…", help="Job files with what a step took.")
+    ],
+    overhead: Annotated[
+        bool,
+        typer.Option("--overhead", help="Also print the constant that fits best, to add to your estimates."),
+    ] = False,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Compare measured training steps with the model, and say which part could explain the difference."""
+    from costmodel.calibration.step_residuals import MeasuredStep, constant_s, explain, split_spec
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.sizes import quantity
+    from costmodel.describe.job_merge import merge_jobs, read_job, require_complete
+    from costmodel.errors import DataError
+    from costmodel.estimates import estimate
+    from costmodel.report import steps as report
+    from costmodel.units import format_seconds
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    found = []
+    for text in measured:
+        path, time, memory = split_spec(text)
+        if not time or not path.name:
+            raise DataError(f"{text}: expected a job and its step time, such as job.yaml=5.21s")
+        time_s = quantity("step time", time, "s")
+        if time_s <= 0:
+            raise DataError(f"{text}: step time: expected more than 0 s")
+        job = merge_jobs(read_job(path), {})
+        require_complete(job)
+        memory_bytes = quantity("memory", memory, "B") if memory else float("nan")
+        found.append(MeasuredStep(path.stem, estimate(**job), time_s, memory_bytes))
+    parts = [one for one in explain(found) if overhead or one.part != "constant"]
+    remarks = []
+    if overhead:
+        seconds = constant_s(found)
+        sign = "add" if seconds >= 0 else "take off"
+        remarks.append(
+            f"Overhead: {sign} {format_seconds(abs(seconds))} a step; no profile or recipe is changed."
+        )
+    show(
+        Result(
+            grids=lambda: report.step_grids(found, parts),
+            record=lambda: report.step_record(found, parts),
+            table=lambda: report.step_columns(found),
+            remarks=remarks,
+        ),
+        target,
+    )

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (rows of logs are long)
 """Logs of nccl-tests: what is read, and that each kind of broken log gets its own clear message."""
 
 import numpy as np
