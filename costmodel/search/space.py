@@ -30,7 +30,7 @@ KNOBS = (*PLACEMENT_KNOBS, "pp", "vp", "schedule", "recompute", "zero_stage", "s
 """Every knob of a layout that a search may turn."""
 
 _NAMES = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
-_MAX_MICRO_BATCH = 32
+_MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 128
@@ -83,7 +83,7 @@ def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
         "micro_batch": divisors(batch, _MAX_MICRO_BATCH),
         "pp": divisors(gpus, model.num_layers),
         "vp": tuple(float(v) for v in range(1, min(places // 2, _MAX_VIRTUAL_STAGES) + 1)),
-        "schedule": tuple(float(SCHEDULES.index(name)) for name in SCHEDULES if name != "naive"),
+        "schedule": tuple(float(code) for code in range(len(SCHEDULES))),
         "recompute": tuple(float(code) for code in range(len(RECOMPUTE_POLICIES))),
         "zero_stage": (0.0, 1.0, 2.0, 3.0),
         "shard_group": (0.0, *groups),
