@@ -418,7 +418,8 @@ def _two_layers(
     launches = np.asarray(loop + precision.scale_kernels)
     act_module = "moe_act" if kind == "grouped_matmul" else "mlp_act"
     h_array = np.asarray(h)
-    extra = 0.0 if fused else (_BF16 if gated else _BF16)  # the unfused chain keeps one intermediate more
+    # Unfused SwiGLU keeps the activated gate besides; GELU is one kernel, which needs its input only.
+    extra = _BF16 if gated and not fused else 0.0
     return [
         *_quantise(f"{prefix}.quantise", modules, _Cast(sharded, rows * width, rows * up, sharded, rows * h), precision,
                    after_norm=kind == "matmul", tensors=loop),
