@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.axes import compute, context, data, expert, pipeline, tensor
+from costmodel.axes import compute, context, data, expert, pipeline, states, tensor
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, exposed_sum
 from costmodel.bill import Bill, MemoryLine, TimeLine, broadcast_sum, memory_line, sum_exposed, time_line
@@ -24,7 +24,7 @@ from costmodel.describe.model import Model
 from costmodel.describe.recipe import Precision, Recipe
 from costmodel.physics import schedules
 from costmodel.physics.mesh import DEFAULT_ORDER, build_mesh
-from costmodel.physics.operators import Shard
+from costmodel.physics.operator_parts import Shard
 from costmodel.physics.stages import plan_stages
 
 Array = NDArray[np.float64]
@@ -89,14 +89,14 @@ def price(
     time_lines += data.time_lines(situation, blocks, step_counts, block_lines, stage)
     time_lines += _overhead_lines(recipe, time_lines)
     memory_lines = [
-        *data.memory_lines(situation, blocks),
+        *states.memory_lines(situation, blocks),
         *compute.memory_lines(situation, blocks, pipeline.in_flight(situation)),
         *tensor.memory_lines(situation),
         *context.memory_lines(situation),
         *expert.memory_lines(situation),
         *pipeline.memory_lines(situation),
     ]
-    memory_lines += data.step_memory_lines(situation, blocks, memory_lines)
+    memory_lines += states.step_memory_lines(situation, blocks, memory_lines)
     memory_lines += _reserve_lines(situation, memory_lines)
     names = tuple(tier.name for tier in cluster.tiers)
     return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), situation, tuple(blocks), stage)

@@ -16,8 +16,8 @@ from costmodel.axes.situation import Block, LayerTimes, OperatorTime, Situation
 from costmodel.bill import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
 from costmodel.describe.kernels import PEAK_KEY
 from costmodel.physics.kernel_formulas import KernelFormula, attention_formula, matmul_formula, memory_formula
+from costmodel.physics.operator_parts import Operator
 from costmodel.physics.operators import (
-    Operator,
     embedding_operators,
     head_operators,
     layer_operators,

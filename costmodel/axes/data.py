@@ -4,30 +4,24 @@ Sends: an all-reduce of gradients (DDP), or reduce-scatter and all-gather (ZeRO-
 or, with parameters sharded too (ZeRO-3, FSDP), a gather of every layer in each pass of each
 micro-batch and a reduce-scatter of its gradient. Dense parameters reduce over dp x cp, experts
 over their own group. Hides: behind the last micro-batch (Megatron) or behind every layer (FSDP).
-Stores: parameters, gradients and optimizer states, each at its own dtype and sharding.
+Stores: parameters, gradients and optimizer states, in `axes.states`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, communication_line, exposed_sum
-from costmodel.bill import LazyTerms, MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
+from costmodel.axes.states import Params, block_params, local_params, shard_ranks, stage_params, stays_gathered
+from costmodel.bill import LazyTerms, TimeLine, time_line
 from costmodel.describe.recipe import DTYPE_BYTES
-from costmodel.physics import schedules
 from costmodel.physics.kernel_formulas import memory_formula
 from costmodel.physics.mesh import Group, split_group
-from costmodel.physics.params import (
-    ParamBlock,
-    embedding_param_blocks,
-    head_param_blocks,
-    layer_param_blocks,
-    mtp_param_blocks,
-)
+from costmodel.physics.params import layer_param_blocks
 from costmodel.physics.roofline import memory_time_s
 
 Array = NDArray[np.float64]
@@ -37,86 +31,6 @@ _BUCKET_ELEMENTS = 40e6
 # Parameters that the vectorised Adam of a two-socket host steps: 10 billion in 2.57 s
 # (Ren et al., "ZeRO-Offload," arXiv:2101.06840, table 4). The GPUs of the host share it.
 _HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
-
-
-class Params(NamedTuple):
-    """Parameters that one rank holds before data parallelism shards them: dense and expert. [-]"""
-
-    dense: Array
-    expert: Array
-
-    def __add__(self, other: object) -> Params:
-        """Add two sets block by block."""
-        assert isinstance(other, Params)
-        return Params(np.asarray(self.dense + other.dense), np.asarray(self.expert + other.expert))
-
-    def scaled(self, factor: Array) -> Params:
-        """Return `factor` such sets."""
-        return Params(np.asarray(self.dense * factor), np.asarray(self.expert * factor))
-
-    def for_stages(self) -> Params:
-        """Return the same with a trailing dimension for pipeline stages."""
-        return Params(self.dense[..., None], self.expert[..., None])
-
-
-def _held(blocks: tuple[ParamBlock, ...], situation: Situation) -> Params:
-    """Divide parameter blocks by the axes that split them."""
-    layout = situation.layout
-    dense: Array = np.zeros_like(layout.tp)
-    expert: Array = np.zeros_like(layout.ep * layout.etp)
-    for block in blocks:
-        if block.sharding == "expert":
-            expert = expert + block.count / (layout.ep * layout.etp)
-        else:
-            dense = dense + block.count / (layout.tp if block.sharding == "tp" else 1.0)
-    return Params(np.asarray(dense), np.asarray(expert))
-
-
-def block_params(situation: Situation, block: Block) -> Params:
-    """Return what one rank holds of a layer, the embedding or the head."""
-    model = situation.model
-    if block.role == "embedding":
-        return _held(tuple(embedding_param_blocks(model)), situation)
-    if block.role == "head":
-        return _held(tuple(head_param_blocks(model)), situation)
-    assert block.kind is not None
-    return _held(tuple(layer_param_blocks(model, block.kind)), situation)
-
-
-def stage_params(situation: Situation, blocks: list[Block]) -> Params:
-    """Return the parameters on each looked-at stage (last dimension)."""
-    stages, model = situation.stages, situation.model
-    zero = np.zeros_like(stages.has_head)
-    total = Params(zero, zero)
-    layer_index = 0
-    for block in blocks:
-        if block.role == "layer":
-            where = stages.layers[layer_index]
-            layer_index += 1
-        else:
-            where = stages.has_head if block.role == "head" else stages.has_embedding
-        total = total + block_params(situation, block).for_stages().scaled(where)
-    if model.tied_embeddings:
-        # With several stages the last one needs its own copy of the table for the logits.
-        table = np.asarray(float(model.vocab_size * model.hidden_size) / situation.layout.tp)[..., None]
-        copies = stages.has_head * (1.0 - stages.has_embedding)
-        total = total + Params(table * copies, np.zeros_like(copies))
-    if model.mtp_layers:
-        # The planner already counts the layers; what is left are their projection and norms.
-        extra = _held(tuple(b for b in mtp_param_blocks(model) if b.name in ("mtp.projection", "mtp.norm")), situation)
-        total = total + extra.for_stages().scaled(stages.has_head)
-    return total
-
-
-def _shard_ranks(situation: Situation) -> tuple[Array, Array]:
-    """Ranks that shard dense and expert states between them. [-]"""
-    group = situation.layout.shard_group
-    dense, expert = situation.mesh.grad.ranks, situation.mesh.edp.ranks
-    whole = group == 0
-    return (
-        np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
-        np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
-    )
 
 
 def time_lines(
@@ -148,7 +62,7 @@ def time_lines(
 def _groups(situation: Situation, expert: bool) -> tuple[Group, Group]:
     """Shard group and replica group of dense or expert parameters."""
     whole = situation.mesh.edp if expert else situation.mesh.grad
-    ranks = _shard_ranks(situation)[1 if expert else 0]
+    ranks = shard_ranks(situation)[1 if expert else 0]
     return split_group(whole, ranks)
 
 
@@ -235,7 +149,7 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
     forward_s = exposed_sum(line for line in others if line.phase == "forward") if overlaps else zero
     backward_s = exposed_sum(line for line in others if line.phase != "forward") if overlaps else zero
     held = block_params(situation, block)
-    stays = _stays_gathered(situation)
+    stays = stays_gathered(situation)
     steps = np.where(stays, 1.0, np.maximum(situation.micro_batches, 1.0))
     count = np.asarray(count * steps / np.maximum(situation.micro_batches, 1.0))
     regather = np.where(stays, 0.0, on) if recipe.fsdp_reshard_after_forward else zero
@@ -330,24 +244,10 @@ def _buffer_lines(
     return lines
 
 
-def _stays_gathered(situation: Situation) -> NDArray[np.bool_]:
-    """Whether ZeRO-3 gathers parameters once a step and keeps them for all micro-batches."""
-    return np.asarray(situation.recipe.fsdp_pp_keeps_gathered & (situation.layout.pp > 1))
-
-
-def _local_params(situation: Situation, params: Params) -> Array:
-    """Parameters that a rank's optimizer steps, worst stage. [-]"""
-    dense_ranks, expert_ranks = _shard_ranks(situation)
-    sharded = situation.layout.zero_stage >= 1
-    dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
-    expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
-    return np.asarray(dense + expert)
-
-
 def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
     """Return Adam, priced by the bytes it reads and writes, and the gradient norm before it."""
     recipe, accelerator = situation.recipe, situation.accelerator
-    local = _local_params(situation, params)
+    local = local_params(situation, params)
     states = recipe.master_weights_bytes + recipe.moments_bytes
     # Read gradient and states, write states and the parameter.
     moved = recipe.grad_bytes() + 2.0 * states + recipe.param_bytes()
@@ -382,136 +282,3 @@ def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
                          "bytes_per_s": np.asarray(constants.bandwidth_fraction * bandwidth)},
                   source="gradient norm, clipping and zeroing"),
     ]  # fmt: skip
-
-
-def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
-    """Return parameters, gradients, optimizer states and gathered layers per stage (last dimension).
-
-    References
-    ----------
-    .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 3.1 and figure 1.
-    """
-    recipe = situation.recipe
-    params = stage_params(situation, blocks)
-    zero = situation.layout.zero_stage[..., None]
-    copies = schedules.weight_copies(situation.layout.schedule)[..., None]
-    dense_ranks, expert_ranks = (ranks[..., None] for ranks in _shard_ranks(situation))
-    lines = []
-    # What autograd keeps in the resident gradient is sharded from ZeRO-2 on, the weights from ZeRO-3 on.
-    states = (
-        ("parameters", recipe.param_bytes(), zero >= 3, copies),
-        ("gradients", recipe.grad_bytes(), zero >= 2, copies),
-        ("gradients.autograd", recipe.autograd_grad_bytes, np.asarray(False), copies),
-        ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
-        ("optimizer.moments", recipe.moments_bytes, zero >= 1, np.asarray(1.0)),
-    )
-    for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
-        if not np.any(held):
-            continue
-        for name, width, is_sharded, factor in states:
-            if not width:
-                continue
-            on_gpu = 0.0 if recipe.offload_optimizer and name.startswith("optimizer") else 1.0
-            shards = np.where(is_sharded, ranks, 1.0)
-            lines.append(
-                memory_line(f"state.{part}.{name}", axis="dp", toll="state",
-                            size_bytes=on_gpu * factor * width * held / shards,
-                            formula="on_gpu * copies * bytes_per_param * params / shards",
-                            terms={"on_gpu": np.asarray(on_gpu), "copies": factor, "bytes_per_param": np.asarray(width),
-                                   "params": held, "shards": shards},
-                            source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes")
-            )  # fmt: skip
-    if np.any(zero >= 3):
-        lines.append(_gathered_line(situation, blocks, params, np.asarray(zero >= 3, dtype=np.float64)))
-    return lines
-
-
-def _largest_tensor(situation: Situation) -> Array:
-    """Elements of the largest parameter on each stage: a matrix of a layer, or the token table. [-]"""
-    model, stages, tp = situation.model, situation.stages, situation.layout.tp[..., None]
-    table = float(model.vocab_size * model.hidden_size) / tp * np.maximum(stages.has_embedding, stages.has_head)
-    layer = max(
-        block.count / (max(model.num_experts, 1) if block.sharding == "expert" else 1.0)
-        for kind in situation.kinds
-        for block in layer_param_blocks(model, kind)
-    )
-    return np.asarray(np.maximum(table, layer / tp))
-
-
-def step_memory_lines(situation: Situation, blocks: list[Block], others: list[MemoryLine]) -> list[MemoryLine]:
-    """Return what the end of a step needs: bucket and norm of gradients, and temporaries of Adam.
-
-    Activations are gone by then, so Adam's temporaries only count for what they exceed them by.
-    Bucket and norm each take one large block, for which the caching allocator has no free one: they
-    add to what is reserved, not to the peak of what is allocated.
-    """
-    recipe = situation.recipe
-    params = stage_params(situation, blocks)
-    lines = []
-    if recipe.reduce_bucket_elements:
-        several = (situation.mesh.grad.ranks > 1)[..., None] * 1.0
-        elements = np.minimum(params.dense + params.expert, recipe.reduce_bucket_elements)
-        # The flat copy, and its conversion where the reduction has another dtype.
-        cast = DTYPE_BYTES[recipe.grad_reduce_dtype] if recipe.grad_reduce_dtype != recipe.grad_accum_dtype else 0.0
-        width = np.asarray(recipe.grad_bytes() + cast)
-        lines.append(
-            memory_line("reserve.reduce_bucket", axis="dp", toll="state", size_bytes=several * elements * width,
-                        formula="several * elements * bytes_per_element",
-                        terms={"several": several, "elements": elements, "bytes_per_element": width},
-                        source=f"recipe {recipe.name}: reduce_bucket_elements")
-        )  # fmt: skip
-    dense_ranks, expert_ranks = (ranks[..., None] for ranks in _shard_ranks(situation))
-    sharded = situation.layout.zero_stage[..., None] >= 1
-    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(sharded, expert_ranks, 1.0)
-    if recipe.norm_copy_bytes:
-        largest = np.minimum(_largest_tensor(situation), local)
-        lines.append(
-            memory_line("reserve.gradient_norm", axis="dp", toll="state", size_bytes=recipe.norm_copy_bytes * largest,
-                        formula="bytes_per_element * largest",
-                        terms={"bytes_per_element": np.asarray(recipe.norm_copy_bytes), "largest": largest},
-                        source=f"recipe {recipe.name}: norm_copy_bytes")
-        )  # fmt: skip
-    if recipe.adam_temporary_bytes:
-        activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
-        size = np.maximum(recipe.adam_temporary_bytes * local - activations, 0.0)
-        lines.append(
-            memory_line("state.optimizer.temporaries", axis="dp", toll="state", size_bytes=size,
-                        formula="max(bytes_per_param * params - activation_bytes, 0)",
-                        terms={"bytes_per_param": np.asarray(recipe.adam_temporary_bytes), "params": local,
-                               "activation_bytes": activations},
-                        source=f"recipe {recipe.name}: adam_temporary_bytes; activations are gone in the step")
-        )  # fmt: skip
-    return lines
-
-
-def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
-    """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
-
-    A group of one has nothing to gather.
-    """
-    recipe, stages = situation.recipe, situation.stages
-    dense, expert = (ranks > 1 for ranks in _shard_ranks(situation))
-    held = {b.role: (block_params(situation, b).dense * dense)[..., None] for b in blocks if b.role != "layer"}
-    root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
-    layer_params = [block_params(situation, block) for block in blocks if block.role == "layer"]
-    sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
-    largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
-    gather, grad = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
-    stays = _stays_gathered(situation)[..., None]
-    whole = stays | (not recipe.fsdp_reshard_after_forward)
-    gathered = params.dense * dense[..., None] + params.expert * expert[..., None]
-    layers = np.where(whole, 1.0, 1.0 + recipe.fsdp_prefetch)
-    unit = largest
-    largest = np.where(whole, gathered, largest)
-    root = np.where(whole, 0.0, root)
-    # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype. Over
-    # several micro-batches of a pipeline, all of them add up in the latter.
-    grads = np.where(whole, unit, np.maximum(unit, root))
-    summed = np.where(stays, gathered, grads)
-    size = on * (gather * (layers * largest + root) + gather * grads + grad * summed)
-    formula = "on * (gather_bytes * (layers * params + root_params + grad_params) + grad_bytes * summed_params)"
-    return memory_line("buffer.dp.gathered_layers", axis="dp", toll="state", size_bytes=size, formula=formula,
-                       terms={"on": on, "params": largest, "layers": np.asarray(layers),
-                              "gather_bytes": np.asarray(gather), "grad_bytes": np.asarray(grad),
-                              "root_params": root, "grad_params": grads, "summed_params": summed},
-                       source="PyTorch FSDP, arXiv:2304.11277, section 3.3")  # fmt: skip

@@ -15,7 +15,7 @@ from costmodel.describe.recipe import Precision, Recipe
 from costmodel.physics.kernel_formulas import KernelFormula
 from costmodel.physics.mesh import Group, Mesh
 from costmodel.physics.nccl import collective_time
-from costmodel.physics.operators import Operator, Shard
+from costmodel.physics.operator_parts import Operator, Shard
 from costmodel.physics.stages import StagePlan
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation, communication_line
 from costmodel.bill import MemoryLine, TimeLine, memory_line
-from costmodel.physics.operators import saved_input_bytes
+from costmodel.physics.operator_parts import saved_input_bytes
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
