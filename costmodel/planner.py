@@ -233,7 +233,8 @@ def _reserve_lines(situation: Situation, lines: list[MemoryLine]) -> list[Memory
     layout, mesh = situation.layout, situation.mesh
     axes = (layout.tp, layout.cp, layout.pp, mesh.grad.ranks, layout.ep)
     # One more for the norm over all that hold a part of the model.
-    used = [*(np.asarray(ranks > 1, dtype=np.float64) for ranks in axes), (layout.tp > 1) * (layout.pp > 1) * 1.0]
+    several = (*(ranks > 1 for ranks in axes), (layout.tp > 1) & (layout.pp > 1))
+    used = [np.asarray(some, dtype=np.float64) for some in several]
     groups = broadcast_sum(used)[..., None]
     slack = []
     # States and activations depend on different knobs: one line each keeps a search on small grids.

@@ -24,10 +24,7 @@ RESULT_COLUMNS = ("id", "measured_step_time_s", "predicted_step_time_s", "measur
 
 # Lines that a way of measuring memory does not see.
 _UNSEEN = {
-    "max_allocated": (
-        "reserve.allocator_slack.state", "reserve.allocator_slack.activation", "reserve.cuda_context",
-        "reserve.communicators", "reserve.reduce_bucket", "reserve.gradient_norm",
-    ),  # fmt: skip
+    "max_allocated": ("reserve.",),
     "max_reserved": ("reserve.cuda_context", "reserve.communicators"),
     "nvidia-smi": (),
     "stated": ("reserve.cuda_context", "reserve.communicators"),
@@ -61,7 +58,7 @@ class Run:
 
 def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
     """Return the peak memory that `memory_kind` would show for a bill, worst stage. [B]"""
-    unseen = _UNSEEN.get(memory_kind, _UNSEEN[""])
+    unseen: tuple[str, ...] = _UNSEEN.get(memory_kind, _UNSEEN[""])
     lines = [line.bytes for line in bill.memory_lines if not line.name.startswith(unseen)]
     return float(broadcast_sum(lines).max(axis=-1))
 
@@ -198,7 +195,7 @@ class Validation:
             if len(group) < least:
                 continue
             measured, predicted = group.measured_step_time_s, group.predicted_step_time_s
-            chosen = float(measured.loc[predicted.idxmin()])
+            chosen = float(measured.iloc[int(predicted.argmin())])
             found.append(
                 {
                     **dict(zip(("source", "model", "gpus", "global_batch"), key, strict=True)),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MATMUL_SOURCE = "roofline with tile and wave quantisation, fitted to published matmuls: physics/roofline.py, kernels block of the accelerator"
+MATMUL_SOURCE = "roofline with tiles and waves, fitted to published matmuls: physics/roofline.py, the accelerator's kernels block"
 ATTENTION_SOURCE = "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator"
 MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
 ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
@@ -51,9 +51,7 @@ def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Arr
         again, kept = 1.0, np.asarray(0.0)
     elif _EVERY_SECOND in modules and operator.kind in ("matmul", "grouped_matmul"):
         again, kept = 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
-    elif _EVERY_SECOND in modules and operator.kind == "memory":
-        again, kept = 1.0, np.asarray(0.0)
-    elif "all_but_qkv" in modules and "qkv" not in operator.modules:
+    elif (_EVERY_SECOND in modules and operator.kind == "memory") or ("all_but_qkv" in modules and "qkv" not in operator.modules):
         again, kept = 1.0, np.asarray(0.0)
     elif "every_second_layer" in modules:
         again, kept = 0.5, np.asarray(0.5 * saved)
@@ -67,7 +65,7 @@ def _recomputation(operator: Operator, situation: Situation) -> tuple[Array, Arr
 
 def _cast_slowdown(situation: Situation) -> float:
     """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
-    precision, kernels = situation.precision, situation.accelerator.kernels
+    precision, kernels = situation.precision, situation.kernels
     if not precision.cast_as_measured:
         return 1.0
     constants = kernels.matmul[precision.matmul_dtype]
@@ -99,7 +97,7 @@ def _price(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
 def _memory_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
     """Price element-wise kernels by the bytes that they move."""
     accelerator = situation.accelerator
-    constants = accelerator.kernels.memory
+    constants = situation.kernels.memory
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
     slower = _cast_slowdown(situation) if operator.casts else 1.0
 
@@ -126,7 +124,7 @@ def _attention_kernels(operator: Operator, situation: Situation) -> tuple[_Kerne
         sizes = (1.0, shape.seq_q, shape.seq_k, shape.heads)
         about: dict[str, Any] = {
             "kv_heads": shape.kv_heads, "qk_head_dim": shape.qk_head_dim, "v_head_dim": shape.v_head_dim, "causal": True,
-            "backward": backward, "constants": accelerator.kernels.attention[situation.recipe.attention_kernel],
+            "backward": backward, "constants": situation.kernels.attention[situation.recipe.attention_kernel],
             "peak_flops_per_s": accelerator.peak_flops_per_s[dtype] * (1.0 - situation.recipe.reserved_sm_share),
             "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
             "keys_per_query": shape.seq_k * shape.causal_share,
@@ -139,7 +137,7 @@ def _attention_kernels(operator: Operator, situation: Situation) -> tuple[_Kerne
 def _matmul_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
     """Price a matrix product and the two of its backward pass."""
     accelerator, precision, recipe = situation.accelerator, situation.precision, situation.recipe
-    kernels, bandwidth = accelerator.kernels, accelerator.memory_bandwidth_bytes_per_s
+    kernels, bandwidth = situation.kernels, accelerator.memory_bandwidth_bytes_per_s
     low = operator.low_precision
     dtype = precision.matmul_dtype if low else ("fp16" if precision.name == "fp16" else "bf16")
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
@@ -182,9 +180,10 @@ def operator_times(operators: list[Operator], situation: Situation) -> LayerTime
     recompute: Array = np.asarray(0.0)
     for operator in operators:
         passes = _price(operator, situation)
-        seconds = [kernel.seconds for kernel in passes] + [np.asarray(0.0)] * (3 - len(passes))
+        forward_s, input_s, weight_s = [*(kernel.seconds for kernel in passes), np.asarray(0.0)][:3]
+        again, kept = _recomputation(operator, situation)
         formulas = tuple(kernel.formula for kernel in passes)
-        times = OperatorTime(operator, *seconds, *_recomputation(operator, situation), formulas)
+        times = OperatorTime(operator, forward_s, input_s, weight_s, again, kept, formulas)
         priced[operator.name] = times
         forward = forward + times.forward_s
         backward = backward + times.backward_input_s + times.backward_weight_s

@@ -98,7 +98,7 @@ def _merge_lines(situation: Situation, name: str) -> list[TimeLine]:
         passes.insert(1, ("recompute", outputs, on * situation.full_recompute))
     for phase, elements, share in passes:
         moved = share * cp * 10.0 * elements
-        about: dict[str, Any] = {"constants": accelerator.kernels.memory, "kernels": 2.0 * share * cp,
+        about: dict[str, Any] = {"constants": situation.kernels.memory, "kernels": 2.0 * share * cp,
                  "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s}  # fmt: skip
         formula = memory_formula(moved, **about)
         lines.append(

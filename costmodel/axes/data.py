@@ -231,7 +231,7 @@ def _buffer_lines(
             continue
         moved = times * width * params
         about: dict[str, Any] = {
-            "constants": accelerator.kernels.memory, "kernels": times,
+            "constants": situation.kernels.memory, "kernels": times,
             "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
         }  # fmt: skip
         formula = memory_formula(moved, **about)
@@ -252,7 +252,7 @@ def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
     # Read gradient and states, write states and the parameter.
     moved = recipe.grad_bytes() + 2.0 * states + recipe.param_bytes()
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
-    constants = accelerator.kernels.memory
+    constants = situation.kernels.memory
     if recipe.offload_optimizer:
         # Gradients travel behind the backward pass; the new parameters come back after the step.
         link = accelerator.host_link_bytes_per_s

@@ -20,11 +20,12 @@ from costmodel.physics.stages import StagePlan
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware import Accelerator, Cluster
+    from costmodel.describe.kernels import KernelConstants
     from costmodel.describe.model import LayerKind, Model
 
 Array = NDArray[np.float64]
 
-NCCL_SOURCE = "Hockney alpha-beta per (algorithm, protocol), minimum over those that apply; NVIDIA/nccl src/graph/tuning.cc"
+NCCL_SOURCE = "Hockney alpha-beta, least over NCCL's (algorithm, protocol); NVIDIA/nccl src/graph/tuning.cc"
 
 
 class OperatorTime(NamedTuple):
@@ -112,13 +113,20 @@ class Situation:
         return self.cluster.accelerator
 
     @property
+    def kernels(self) -> KernelConstants:
+        """Constants of its kernels; `make_job` refuses an accelerator without."""
+        constants = self.cluster.accelerator.kernels
+        assert constants is not None
+        return constants
+
+    @property
     def full_recompute(self) -> Array:
         """1 where whole layers are recomputed, else 0. [-]"""
         return np.asarray(self.layout.recompute == 2.0, dtype=np.float64)
 
 
 def hidden_communication(busy_s: Array, window_s: ArrayLike, contention: float, least_share: ArrayLike = 0.0) -> Array:
-    """What the critical path pays for communication beside a window of compute.
+    """Return what the critical path pays for communication beside a window of compute.
 
     The part beyond the window is exposed, at least `least_share` of it (the first and last piece
     of a pipelined exchange cannot hide); the hidden part slows the compute that it runs beside
@@ -149,7 +157,8 @@ def communication_line(
     costs nothing.
     """
     cost = collective_time(primitive, size_bytes, group, situation.cluster.tiers)
-    busy = (cost.latency_s + cost.transfer_s) * share
+    part = np.asarray(share, dtype=np.float64)
+    busy = np.asarray((cost.latency_s + cost.transfer_s) * part)
     contention = situation.recipe.overlap_contention
     window = np.asarray(window_s, dtype=np.float64)
     return time_line(
@@ -160,7 +169,7 @@ def communication_line(
         count=count,
         each_s=busy,
         exposed_each_s=hidden_communication(busy, window, contention, least_share),
-        bytes_each=cost.wire_bytes * share,
+        bytes_each=cost.wire_bytes * part,
         tier=cost.tier,
         formula="busy = share * (latency_s + transfer_s); exposed = max(busy - window_s, least_share * busy); "
         "exposed + contention * (busy - exposed)",
@@ -168,7 +177,7 @@ def communication_line(
             "latency_s": cost.latency_s,
             "transfer_s": cost.transfer_s,
             "window_s": window,
-            "share": np.asarray(share, dtype=np.float64),
+            "share": part,
             "least_share": np.asarray(least_share, dtype=np.float64),
             "contention": np.asarray(contention),
             "size_bytes": np.asarray(size_bytes, dtype=np.float64),

@@ -107,10 +107,9 @@ def sweep_run(sweep: Sweep, cluster: Cluster, *, in_place: bool = False) -> Run:
         raise DataError(
             f"{sweep.file}:{sweep.line}: {sweep.ranks} ranks on {nodes} nodes: expected as many on each"
         )
-    if domain > cluster.gpus_per_node:  # trays of a rack-scale domain are nodes by name only
-        inside = int(usable_domain_size(sweep.ranks, domain))
-    else:
-        inside = sweep.ranks // nodes
+    # Trays of a rack-scale domain are nodes by name only.
+    rack_scale = domain > cluster.gpus_per_node
+    inside = int(usable_domain_size(sweep.ranks, domain)) if rack_scale else sweep.ranks // nodes
     if inside > domain:
         raise DataError(
             f"{sweep.file}:{sweep.line}: {inside} ranks a node, but {cluster.name} joins {domain} GPUs by "

@@ -19,7 +19,7 @@ from costmodel.describe.hardware import load_cluster
 from costmodel.describe.layout import Layout, make_layout, parse_layout, require_possible
 from costmodel.describe.model import Model, load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
-from costmodel.errors import CostModelError, LayoutError, choices_hint
+from costmodel.errors import CostModelError, LayoutError, ProfileError, choices_hint
 from costmodel.physics.mesh import DEFAULT_ORDER
 from costmodel.physics.schedules import SCHEDULES, valid
 
@@ -30,7 +30,7 @@ DEFAULT_CLUSTER = "dgx-h100-ndr"
 _LAYOUT_KEYS = ("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group", "recompute",
                 "schedule", "sequence_parallel")  # fmt: skip
 JOB_KEYS = ("model", "cluster", "gpus", "layout", "dp", *_LAYOUT_KEYS, "global_batch", "seq_len", "precision",
-            "recipe", "switches", "axis_order", "tokens", "num_layers")  # fmt: skip
+            "recipe", "switches", "axis_order", "tokens")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def make_job(
     layout: str | None = None,
     global_batch: ArrayLike,
     seq_len: ArrayLike,
-    precision: str = "bf16",  # noqa: A002 - the user's word for it
+    precision: str = "bf16",
     recipe: str | Recipe = DEFAULT_RECIPE,
     switches: Mapping[str, Any] | None = None,
     axis_order: str | Sequence[str] = DEFAULT_ORDER,
@@ -88,6 +88,8 @@ def make_job(
                 given[axis] = degree
     the_model = load_model(model) if isinstance(model, str) else model
     the_cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    if the_cluster.accelerator.kernels is None:
+        raise ProfileError(f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one")
     the_recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     the_layout = make_layout(gpus=gpus, **given)
     job = Job(

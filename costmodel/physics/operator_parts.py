@@ -169,6 +169,7 @@ def norm_operator(name: str, elements: Array, recipe: Recipe, rms: bool, saved: 
 def elementwise(
     name: str, modules: Iterable[str], elements: Array, traffic: Traffic, saved: Array = ZERO
 ) -> Operator:
+    """Make an element-wise operator of the given traffic."""
     return memory_bound(
         name,
         modules,

@@ -144,8 +144,8 @@ def _core(
             shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
         return [
             Operator("attention.core", "attention", frozenset(modules), saved_bytes=out_saved + lse,
-                     kernels_backward=2.0, has_weight=False, attention=shape)  # fmt: skip
-        ]
+                     kernels_backward=2.0, has_weight=False, attention=shape)
+        ]  # fmt: skip
     scores = batch_heads * seq_q * seq_k
     fused = recipe.attention_kernel == "fused-softmax" or recipe.compiled
     softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN
@@ -323,13 +323,16 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     seen = vocab if recipe.vocab_parallel_loss else np.asarray(float(model.vocab_size))
     gathered = t * (seen - vocab)
     norm = norm_operator("head.norm", shard.tokens_sp * h, recipe, model.norm == "rmsnorm",
-                 BF16 * input_tokens(shard, recipe) * h)  # fmt: skip
+                         BF16 * input_tokens(shard, recipe) * h)  # fmt: skip
     loss, alive = _LOSS[recipe.cross_entropy]
-    alive = alive or recipe.loss_bytes_per_logit + recipe.split_loss_bytes_per_logit * (shard.tp > 1)
+    if alive is None:
+        held = recipe.loss_bytes_per_logit + recipe.split_loss_bytes_per_logit * (shard.tp > 1)
+    else:
+        held = np.asarray(alive)
     chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
     return [
         norm,
         linear("head.logits", (), t, vocab, np.asarray(h), low_precision=False),
-        elementwise("head.loss", (), np.asarray(t * seen), loss, alive * chunk * seen),
+        elementwise("head.loss", (), np.asarray(t * seen), loss, held * chunk * seen),
         memory_bound("head.gathered_logits", (), np.asarray(gathered), 4.0, 0.0, kernels_backward=0.0),
     ]

@@ -14,7 +14,7 @@ class StagePlan(NamedTuple):
 
     Attributes
     ----------
-    index : Array
+    stage : Array
         Number of the stage, 0 … pp-1. [-]
     layers : tuple of Array
         Layers on the stage, one array a layer kind. [-]
@@ -22,7 +22,7 @@ class StagePlan(NamedTuple):
         1 on the first and on the last stage. [-]
     """
 
-    index: Array
+    stage: Array
     layers: tuple[Array, ...]
     has_embedding: Array
     has_head: Array
@@ -75,7 +75,7 @@ def plan_stages(
     split = _Split(len(kind_of_layer), int(embedding_as_layer), float(head_as_layer), before)
     index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, split)
     *layers, embedding, head = split.on_rank(index, stages, folds)
-    return StagePlan(index=np.asarray(index), layers=tuple(layers), has_embedding=embedding, has_head=head)
+    return StagePlan(stage=np.asarray(index), layers=tuple(layers), has_embedding=embedding, has_head=head)
 
 
 class _Split(NamedTuple):

@@ -18,7 +18,7 @@ def _grid() -> tuple[Array, Array]:
     """Return standard deviations and the logarithm of the normal distribution function there."""
     x = _STEP * np.arange(-_STEPS, _STEPS + 1)
     tail = np.asarray([0.5 * math.erfc(abs(value) / math.sqrt(2.0)) for value in x])
-    return x, np.where(x < 0, np.log(tail), np.log1p(-tail))
+    return np.asarray(x, dtype=np.float64), np.where(x < 0, np.log(tail), np.log1p(-tail))
 
 
 def expected_maximum_normal(num_ranks: ArrayLike) -> Array:

@@ -231,7 +231,8 @@ def why_not(plan: Plan, layout: str | Mapping[str, Any], job_index: int = 0) -> 
         from costmodel.search.empty import leanest_of
 
         least = leanest_of(asked)
-        return f"does not fit: its leanest form ({layout_text(layout_of(least, 0))}) needs {format_bytes(float(least['memory_bytes'][0]))} of {format_bytes(limit)}"
+        need = format_bytes(float(least["memory_bytes"][0]))
+        return f"does not fit: its leanest form ({layout_text(layout_of(least, 0))}) needs {need} of {format_bytes(limit)}"
     est = estimate_job(replace(job, layout=layout_of(found.kept.top, 0)))
     return _slower(plan, est, float(found.kept.top["score"][0]), question)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from costmodel.estimates import Estimate, estimate_job
 from costmodel.describe.job import make_job
+from costmodel.estimates import Estimate, estimate_job
 
 HERE = Path(__file__).parent
 README = HERE.parent.parent / "README.md"
