@@ -3,8 +3,8 @@
 >>> import costmodel as cm
 >>> est = cm.estimate(model="llama3-8b", cluster="dgx-h100-ndr", gpus=8, layout="tp1 pp1",
 ...                   global_batch=128, seq_len=8192)
->>> bool(est.fits), est.step_time_s > 0
-(True, np.True_)
+>>> bool(est.fits), bool(est.step_time_s > 0)
+(True, True)
 """
 
 from importlib import import_module

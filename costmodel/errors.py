@@ -48,7 +48,7 @@ def choices_hint(given: str, allowed: Iterable[str]) -> str:
     """Return the end of a message: the nearest right names first, then where it helps, all.
 
     >>> choices_hint("h10", ["h100", "a100", "v100"])
-    "did you mean 'h100'? (known: a100, h100, v100)"
+    "did you mean 'h100' or 'v100' or 'a100'? (known: a100, h100, v100)"
     """
     known = sorted(allowed)
     near = get_close_matches(given, known, n=3, cutoff=0.5)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
     from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
+
+
+class ErrorBand(NamedTuple):
+    """Measured over predicted step time: the middle 80 % of `runs` published runs, each source held out of the fit."""
+
+    low: float
+    high: float
+    runs: int
+
+
+@cache
+def error_bands() -> dict[str, ErrorBand]:
+    """Return the shipped bands by accelerator generation and kind of model."""
+    from ruamel.yaml import YAML
+
+    text = (files("costmodel") / "presets" / "error_bands.yaml").read_text()
+    return {key: ErrorBand(**band) for key, band in YAML(typ="safe", pure=True).load(text).items()}
 
 
 class Estimate:
@@ -131,6 +149,12 @@ class Estimate:
         for line in self.bill.time_lines:
             groups.setdefault(getattr(line, attribute), []).append(line.exposed_seconds)
         return {name: broadcast_sum(parts) for name, parts in groups.items()}
+
+    @property
+    def error_band(self) -> ErrorBand | None:
+        """Where 80 % of comparable published runs lie around such a prediction; None where there are too few."""
+        kind = "moe" if self.job.model.num_experts else "dense"
+        return error_bands().get(f"{self.job.cluster.accelerator.generation}-{kind}")
 
     @cached_property
     def warnings(self) -> list[str]:

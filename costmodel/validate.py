@@ -42,6 +42,7 @@ class Run:
     framework: str
     recipe: str
     model: str
+    num_experts: int
     gpus: int
     global_batch: int
     parallelism: str
@@ -84,6 +85,7 @@ def price_row(row: Row) -> Run:
         framework=row["framework"],
         recipe=recipe,
         model=row.get("model", ""),
+        num_experts=int(float(row.get("num_experts") or 0)),
         gpus=int(float(row["gpus"] or 0)),
         global_batch=int(float(row["gbs"] or 0)),
         parallelism=_axes(row),

@@ -203,7 +203,7 @@ def step_memory_lines(situation: Situation, blocks: list[Block], others: list[Me
     if recipe.norm_copy_bytes:
         largest = np.minimum(_largest_tensor(situation), local)
         lines.append(
-            memory_line("reserve.gradient_norm", axis="dp", toll="state", size_bytes=recipe.norm_copy_bytes * largest,
+            memory_line("reserve.gradient_norm", axis="optimizer", toll="state", size_bytes=recipe.norm_copy_bytes * largest,
                         formula="bytes_per_element * largest",
                         terms={"bytes_per_element": np.asarray(recipe.norm_copy_bytes), "largest": largest},
                         source=f"recipe {recipe.name}: norm_copy_bytes")
@@ -212,7 +212,7 @@ def step_memory_lines(situation: Situation, blocks: list[Block], others: list[Me
         activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
         size = np.maximum(recipe.adam_temporary_bytes * local - activations, 0.0)
         lines.append(
-            memory_line("state.optimizer.temporaries", axis="dp", toll="state", size_bytes=size,
+            memory_line("state.optimizer.temporaries", axis="optimizer", toll="state", size_bytes=size,
                         formula="max(bytes_per_param * params - activation_bytes, 0)",
                         terms={"bytes_per_param": np.asarray(recipe.adam_temporary_bytes), "params": local,
                                "activation_bytes": activations},

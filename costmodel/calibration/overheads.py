@@ -1,7 +1,7 @@
 """The one constant of each recipe that may be fitted to whole runs: the share of a step nothing explains.
 
     python -m costmodel.calibration.overheads RUNS.csv            # report
-    python -m costmodel.calibration.overheads RUNS.csv --write    # and write it into presets/recipes
+    python -m costmodel.calibration.overheads RUNS.csv --write    # and write presets/recipes, presets/error_bands.yaml
 
 Kernels and collectives are priced from micro-benchmarks. What real steps take beyond that (gaps
 between kernels, jitter between ranks, clocks under a mixed load) is nearly the same share in all
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from costmodel.describe.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes, load_recipe
 from costmodel.validate import Validation, validate
 
@@ -88,6 +89,32 @@ def write_constants(constants: Mapping[str, float], runs: pd.DataFrame, folder: 
         path.write_text(text + line)
 
 
+def error_bands(held_out: pd.DataFrame, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return where 80 % of measured over predicted lie, by accelerator generation and dense or MoE.
+
+    The errors are those of `held_out_errors`: of sources that the constants had not seen.
+    """
+    errors = pd.concat(list(held_out.errors))
+    generation = runs.accelerator.map(lambda name: load_accelerator(name).generation)
+    kind = runs.num_experts.map(lambda experts: "moe" if experts else "dense")
+    bands = {}
+    for key, group in errors.groupby([generation.loc[errors.index], kind.loc[errors.index]]):
+        ratio = 1.0 / (1.0 + group)
+        if len(group) >= LEAST_RUNS:
+            bands["-".join(str(part) for part in key)] = {
+                "low": round(float(ratio.quantile(0.1)), 3), "high": round(float(ratio.quantile(0.9)), 3), "runs": len(group),
+            }  # fmt: skip
+    return bands
+
+
+def write_bands(bands: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Write the bands as YAML."""
+    lines = ["# Measured over predicted step time: the middle 80 % of published runs, each source held out.",
+             "# Written by costmodel.calibration.overheads.",
+             *(f"{key}: {{low: {band['low']}, high: {band['high']}, runs: {band['runs']}}}" for key, band in bands.items())]  # fmt: skip
+    path.write_text("\n".join(lines) + "\n")
+
+
 def main(arguments: list[str]) -> int:
     """Fit, report, and write where asked to."""
     runs = scored_runs(validate(arguments[0]))
@@ -102,7 +129,9 @@ def main(arguments: list[str]) -> int:
     out(f"leaving each source out: median {errors.abs().median():.1%}, mean {errors.abs().mean():.1%}, "
         f"p90 {errors.abs().quantile(0.9):.1%}, bias {errors.mean():+.1%}\n")  # fmt: skip
     if "--write" in arguments:
-        write_constants(constants, runs, Path(__file__).parents[1] / "presets" / "recipes")
+        presets = Path(__file__).parents[1] / "presets"
+        write_constants(constants, runs, presets / "recipes")
+        write_bands(error_bands(held_out, runs), presets / "error_bands.yaml")
     return 0
 
 

@@ -8,14 +8,14 @@ from costmodel.cli import options as opt
 
 EPILOG = """\b
 Examples:
-  costmodel validate tests/published/runs.csv
+  costmodel validate
   costmodel validate runs.csv --csv predicted.csv --worst 10
   costmodel validate runs.csv --format json
 """
 
 
 def validate(
-    file: Annotated[str, typer.Argument(help="Table of runs (CSV); its columns are those of tests/published/runs.csv.")],
+    file: Annotated[str, typer.Argument(help="Table of runs (CSV); without one, the published runs that are shipped.")] = "",
     worst: Annotated[int, typer.Option("--worst", min=0, help="Also list the runs furthest off.")] = 0,
     format: opt.FormatOption = None,
     out: opt.OutOption = "",
@@ -25,17 +25,17 @@ def validate(
 ) -> None:
     """Price every run of a table and compare with what was measured.
 
-    Errors are relative to the measurement, over rows of quality A and B. A row that cannot be
+    The columns are those of tests/published/runs.csv, which is shipped. Errors are relative to the measurement, over rows of quality A and B. A row that cannot be
     priced is counted with its reason. --csv writes a row per run.
     """
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.progress import progress
-    from costmodel.interop.published_runs import read_rows
+    from costmodel.interop.published_runs import read_rows, shipped_runs
     from costmodel.report.validation import skipped_remarks, validation_grids, validation_record
     from costmodel.validate import validate as compare
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
-    rows = read_rows(file)
+    rows = read_rows(file or shipped_runs())
     with progress("pricing runs", len(rows), quiet=quiet) as tick:
         checked = compare(rows, tick=tick)
     show(

@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,12 @@ _USUAL_RECOMPUTE = {"torchtitan": "selective", "paxml": "full"}
 _ONE_GRAD_DTYPE = ("nemo", "megatron-bridge")
 
 _DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
+
+
+def shipped_runs() -> Path:
+    """Return the table of published runs that comes with the package, or lies in the checkout."""
+    packaged = Path(str(files("costmodel") / "published_runs.csv"))
+    return packaged if packaged.is_file() else Path(__file__).parents[2] / "tests" / "published" / "runs.csv"
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:

@@ -39,6 +39,16 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
     ]
 
 
+def band_text(est: Estimate) -> str:
+    """Say how far off the prediction may be, and from what that is known."""
+    band = est.error_band
+    generation = est.job.cluster.accelerator.generation
+    if band is None:
+        return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
+    low, high = (format_seconds(float(est.step_time_s) * share, 3) for share in (band.low, band.high))
+    return f"{low} to {high}: where 80 % of {band.runs} published {generation} runs lie around their prediction"
+
+
 def headline_grid(est: Estimate) -> Grid:
     """Return what people ask first; the convention of each utilisation stands beside it."""
     job, layout = est.job, est.job.layout
@@ -50,6 +60,7 @@ def headline_grid(est: Estimate) -> Grid:
     rows = [
         ("layout", layout_text(est)),
         ("step time", format_seconds(float(est.step_time_s), 4)),
+        ("error band", band_text(est)),
         ("MFU", f"{float(est.mfu):.1%} of {peak} dense {job.precision.name}, full attention matrix "
                 f"(causal half: {float(est.mfu_causal):.1%})"),
         ("HFU", f"{float(est.hfu):.1%}, recomputation counted too"),

@@ -118,7 +118,8 @@ def _communication(est: Estimate) -> Iterator[str]:
 
 def _host(est: Estimate) -> Iterator[str]:
     """Say that kernels are too small for the host."""
-    share = _share(est, "toll", "overhead")
+    hosts = [line.exposed_seconds for line in est.bill.time_lines if ".host." in line.name]
+    share = float(broadcast_sum(hosts) / est.step_time_s)
     if share > HOST_SHARE:
         yield (
             f"host overhead is {share:.0%} of the step: kernels are so short that the GPU waits for their "
