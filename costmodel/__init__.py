@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from costmodel.errors import CostModelError
     from costmodel.estimates import Estimate, estimate
     from costmodel.search import Plan, plan
+    from costmodel.sweeps import Sweep, sweep
 
 __version__ = "0.1.0"
 
@@ -30,11 +31,26 @@ _HOME = {
     "list_models": "costmodel.describe.model",
     "plan": "costmodel.search",
     "Plan": "costmodel.search",
+    "sweep": "costmodel.sweeps",
+    "Sweep": "costmodel.sweeps",
     "CostModelError": "costmodel.errors",
 }
 
-__all__ = ["CostModelError", "Estimate", "Plan", "__version__", "estimate", "list_models", "list_profiles",
-           "load_accelerator", "load_cluster", "load_model", "plan"]  # fmt: skip
+__all__ = [
+    "CostModelError",
+    "Estimate",
+    "Plan",
+    "Sweep",
+    "__version__",
+    "estimate",
+    "list_models",
+    "list_profiles",
+    "load_accelerator",
+    "load_cluster",
+    "load_model",
+    "plan",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,8 @@ from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
 from costmodel.cli.plan import plan
+from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
+from costmodel.cli.sweep import sweep
 from costmodel.cli.texts import EXAMPLES, show_help
 from costmodel.cli.validate import EPILOG as VALIDATE_EPILOG
 from costmodel.cli.validate import validate
@@ -38,6 +40,7 @@ app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
 app.command("plan", epilog=PLAN_EPILOG)(plan)
 app.add_typer(calibrate.app, name="calibrate")
 app.command("plan", epilog=PLAN_EPILOG)(plan)
+app.command("sweep", epilog=SWEEP_EPILOG)(sweep)
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(model.app, name="model")
 app.add_typer(recipe.app, name="recipe")

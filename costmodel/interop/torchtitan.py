@@ -28,7 +28,11 @@ _SCHEDULES = {
     "dualpipe-v": "DualPipeV",
 }
 _SCHEDULE_OF = {name.lower(): ours for ours, name in _SCHEDULES.items()}
-VALUES_THAT_RUN = {"schedule": ",".join(["none", *_SCHEDULES]), "zero_stage": "3"}
+VALUES_THAT_RUN = {
+    "schedule": ",".join(["none", *_SCHEDULES]),
+    "zero_stage": "3",
+    "sequence_parallel": "true",
+}
 """What a search must keep to for torchtitan to run the result: FSDP2 shards parameters."""
 
 _FLAVORS = {

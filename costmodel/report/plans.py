@@ -12,6 +12,7 @@ from costmodel.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from costmodel.search.plans import Plan
+    from costmodel.sweeps import Sweep
 
 SCHEMA_VERSION = 1
 _FRONT_ROWS = 12
@@ -162,3 +163,46 @@ def plan_record(
 def _records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Turn columns into a record a row."""
     return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def sweep_grid(done: Sweep) -> Grid:
+    """Return the rows of a sweep."""
+    rows = []
+    for row in done.rows:
+        inputs = [str(row[name]) for name in ("model", "cluster", "gpus", "global_batch", "bandwidth_scale")]
+        if row["step_time_s"] is None:
+            rows.append([*inputs, row["status"], row["problem"], "", "", ""])
+            continue
+        degrees = " ".join(
+            f"{axis}{row[axis]}" for axis in _DEGREES if axis in ("tp", "pp", "dp") or row[axis] > 1
+        )
+        figures = [
+            format_seconds(row["step_time_s"], 4),
+            f"{row['mfu']:.1%}",
+            format_bytes(row["memory_bytes_per_gpu"]),
+        ]
+        rows.append([*inputs, row["status"], f"{degrees} {row['schedule']}", *figures])
+    titles = (
+        "Model",
+        "Cluster",
+        "GPUs >",
+        "Batch >",
+        "Links x >",
+        "Status",
+        "Best layout",
+        "Step >",
+        "MFU >",
+        "Memory >",
+    )
+    return Grid(f"{len(done)} points", columns(*titles), rows)
+
+
+def sweep_record(done: Sweep) -> dict[str, Any]:
+    """Return a sweep as numbers and texts."""
+    from costmodel import __version__
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "points": [dict(row) for row in done.rows],
+    }

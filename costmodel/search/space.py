@@ -278,7 +278,10 @@ def _placement_rules(
         schedule=zero,
     )
     rules = [(p.code, p.bad) for p in layout_problems(layout, job.model, job.global_batch, job.seq_len)]
-    rules.append(("sequence_parallel_without_tp", (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)))
+    if np.any(mesh["sequence_parallel"] == 0):
+        # With one rank it changes nothing, so that one of the two values is enough.
+        alone = (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)
+        rules.append(("sequence_parallel_without_tp", alone))
     if tp_in_domain:
         rules.append(("tp_beyond_domain", mesh["tp"] > float(job.cluster.tiers[0].size)))
     return rules

@@ -1,0 +1,64 @@
+"""``costmodel sweep``: a plan for every point of a grid."""
+
+from typing import Annotated
+
+import typer
+
+from costmodel.cli import options as opt
+
+EPILOG = """\b
+Examples:
+  costmodel sweep grid.yaml --workers 2 --resume done.jsonl --csv points.csv
+  where grid.yaml holds, for instance:
+    model: [llama3-8b, llama3-70b]
+    cluster: dgx-h100-ndr
+    gpus: [64, 128, 256]
+    bandwidth_scale: [1, 2]
+    global_batch: 512
+    seq_len: 8192
+"""
+
+
+def sweep(
+    file: Annotated[str, typer.Argument(metavar="GRID.yaml", help="Keywords of plan; lists are the axes.")],
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    resume: Annotated[
+        str, typer.Option("--resume", metavar="FILE", help="Keep finished points here, and go on from them.")
+    ] = "",
+    retries: Annotated[int, typer.Option("--retries", min=0, help="New attempts when a worker dies.")] = 2,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Plan every point of a grid of models, clusters, scales, batches and link speeds.
+
+    A point without a feasible layout is a row that says why. The rows are the same whatever the
+    number of workers, and whether the sweep was interrupted or not.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from functools import partial
+
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.plan_input import waiting
+    from costmodel.report.plans import sweep_grid, sweep_record
+    from costmodel.sweeps import grid, read_grid
+    from costmodel.sweeps import sweep as run
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    points = grid(**read_grid(file))
+    executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
+    with waiting("planning points", quiet=quiet) as progress:
+        done = run(points, executor=executor, resume=resume or None, retries=retries, progress=progress)
+    show(
+        Result(
+            grids=lambda: [sweep_grid(done)],
+            record=lambda: sweep_record(done),
+            table=done.columns,
+            remarks=[f"Warning: {len(done.failed)} points failed; run again with --resume"]
+            if done.failed
+            else [],
+        ),
+        target,
+    )

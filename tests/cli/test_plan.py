@@ -1,0 +1,111 @@
+"""``costmodel plan`` and ``costmodel sweep``: what is printed where, exit codes, wrong input."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from costmodel.cli import main
+from costmodel.cli.plan_input import memory_bytes, share
+
+SMALL = ["plan", "-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-len", "4096", "--cp", "1"]
+
+
+def test_table_has_best_front_and_reasons(capsys):
+    assert main([*SMALL, "--top", "3", "--why-not", "tp3"]) == 0
+    out, err = capsys.readouterr()
+    for words in (
+        "Best by step-time",
+        "Front of step-time against memory",
+        "Why out",
+        "does not fit the memory",
+        "Why not tp3",
+    ):
+        assert words in out
+    assert err == ""
+
+
+def test_json_has_the_fields_of_the_issue(capsys):
+    assert main([*SMALL, "--format", "json", "--top", "2", "--fix", "pp=1"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["num_layouts_considered"] > record["num_layouts_priced"] > record["num_layouts_fit"] > 0
+    assert len(record["top"]) == 2
+    assert {row["pp"] for row in record["top"]} == {1}
+    assert record["top"][0]["step_time_s"] == record["pareto"][0]["step_time_s"]
+    sizes = [row["memory_bytes_per_gpu"] for row in record["pareto"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "does_not_fit" in record["rejected"]
+    assert "pp = 1" in record["relaxed_gain_by_constraint"]
+
+
+def test_csv(capsys, tmp_path):
+    file = tmp_path / "plans.csv"
+    assert main([*SMALL, "--csv", str(file), "--quiet"]) == 0
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert float(rows[0]["step_time_s"]) <= float(rows[-1]["step_time_s"])
+    assert rows[0]["rank"] == "1"
+    assert rows[0]["on_pareto_front"] == "true"
+
+
+def test_job_file_and_several_gpu_counts(capsys, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama3-8b\ngpus: 8\nlayout: tp2 pp1\nglobal_batch: 32\nseq_len: 4096\n")
+    assert main(["plan", str(job), "--gpus", "8,16", "--objective", "gpu-hours", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert {row["tp"] for row in record["top"]} == {2}
+    assert {row["gpus"] for row in record["top"]} <= {8, 16}
+
+
+@pytest.mark.parametrize("framework", ["megatron", "deepspeed", "torchtitan", "nemo"])
+def test_emit_prints_only_the_configuration(capsys, framework):
+    assert main([*SMALL, "--emit", framework]) == 0
+    out, err = capsys.readouterr()
+    assert "MFU" not in out
+    assert "MFU" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--objective", "speed"], "objective: 'speed' is unknown"),
+        (["--fix", "tp"], "--fix: expected knob=value"),
+        (["--fix", "tpp=1"], "did you mean 'tp'"),
+        (["--max-memory", "72"], "expected a quantity"),
+        (["--headroom", "lots"], "expected a share"),
+        (["--max-memory", "1GiB"], "would do"),
+        (["--emit", "megatrom"], "did you mean 'megatron'"),
+        (["--gpus", "eight"], "gpus: expected whole numbers"),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_2(capsys, flags, words):
+    assert main([*SMALL, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_check_exits_with_3_when_nothing_fits(capsys):
+    assert main([*SMALL, "--max-memory", "1GiB", "--check"]) == 3
+    assert "would do" in capsys.readouterr().err
+
+
+def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
+    file, kept = tmp_path / "grid.yaml", tmp_path / "kept.jsonl"
+    file.write_text(
+        "model: llama3-8b\ngpus: [8, 16]\nglobal_batch: 32\nseq_len: 4096\ncp: 1\nmicro_batch: 1\n"
+    )
+    assert main(["sweep", str(file), "--format", "csv"]) == 0
+    alone = capsys.readouterr().out
+    assert main(["sweep", str(file), "--format", "csv", "--workers", "2", "--resume", str(kept)]) == 0
+    assert capsys.readouterr().out == alone
+    assert main(["sweep", str(file), "--format", "csv", "--resume", str(kept)]) == 0
+    assert capsys.readouterr().out == alone
+    assert main(["sweep", str(tmp_path / "none.yaml")]) == 2
+    assert "cannot read the grid" in capsys.readouterr().err
+
+
+def test_quantities():
+    assert memory_bytes("72 GiB") == memory_bytes("72GiB") == 72 * 2**30
+    assert share("10%") == share("0.1") == pytest.approx(0.1)

@@ -1,0 +1,162 @@
+"""Sweeps: the same rows on any executor, nothing lost to a dead worker or a killed run."""
+
+import json
+import os
+import signal
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+
+import pytest
+
+import costmodel as cm
+from costmodel import sweeps
+from costmodel.errors import CostModelError
+from costmodel.sweeps import COLUMNS, SweepError, grid, scaled_cluster, sweep
+
+ASKED = {
+    "model": "llama3-8b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": [8, 16, 24],
+    "global_batch": 48,
+    "seq_len": 4096,
+    "bandwidth_scale": [1.0, 0.25],
+    "fix": {"cp": 1, "recompute": "none", "shard_group": 0},
+    "schedule": "none,1f1b",
+}
+
+
+@pytest.fixture(scope="module")
+def serial():
+    return sweep(**ASKED)
+
+
+def test_rows_are_those_of_plan(serial):
+    assert [row["gpus"] for row in serial.rows] == [8, 8, 16, 16, 24, 24]
+    found = cm.plan(**{**{k: v for k, v in ASKED.items() if k != "bandwidth_scale"}, "gpus": 16})
+    assert serial.rows[2]["step_time_s"] == found.to_frame().step_time_s[0]
+    assert serial.rows[3]["step_time_s"] > serial.rows[2]["step_time_s"]
+    assert all(set(row) == set(COLUMNS) for row in serial.rows)
+    assert list(serial.to_frame().columns) == list(COLUMNS)
+
+
+def test_process_pool_and_threads_give_identical_rows(serial):
+    with ProcessPoolExecutor(2) as pool:
+        assert sweep(**ASKED, executor=pool, chunk=2).rows == serial.rows
+    assert sweep(**ASKED, executor=partial(ThreadPoolExecutor, 2)).rows == serial.rows
+
+
+def test_a_local_dask_cluster_gives_identical_rows(serial):
+    distributed = pytest.importorskip("distributed")
+    local = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with local as cluster, distributed.Client(cluster) as client:
+        assert sweep(**ASKED, executor=client.get_executor()).rows == serial.rows
+
+
+def die_once(marker, pid, real, point):
+    """Kill the worker the first time that a certain point comes by."""
+    if point["gpus"] == 16 and os.getpid() != pid and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(point)
+
+
+@pytest.mark.parametrize("make", [partial(ProcessPoolExecutor, 2), None], ids=["factory", "instance"])
+def test_a_killed_worker_loses_nothing(serial, tmp_path, monkeypatch, make):
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    marker = tmp_path / "died"
+    monkeypatch.setattr(sweeps, "price_point", partial(die_once, marker, os.getpid(), sweeps.price_point))
+    executor = (
+        partial(ProcessPoolExecutor, 2, mp_context=fork) if make else ProcessPoolExecutor(2, mp_context=fork)
+    )
+    kept = tmp_path / "kept.jsonl"
+    assert sweep(**ASKED, executor=executor, resume=kept).rows == serial.rows
+    assert marker.exists()
+
+
+def always_fails(real, point):
+    if point["gpus"] == 16:
+        raise MemoryError("no room")
+    return real(point)
+
+
+def test_a_chunk_that_always_fails_is_reported_with_its_inputs(serial, tmp_path, monkeypatch):
+    real = sweeps.price_point
+    monkeypatch.setattr(sweeps, "price_point", partial(always_fails, real))
+    kept = tmp_path / "kept.jsonl"
+    found = sweep(**ASKED, executor=partial(ThreadPoolExecutor, 2), retries=1, resume=kept)
+    assert [row["gpus"] for row in found.failed] == [16, 16]
+    assert "worker failed 2 times: MemoryError: no room" in found.failed[0]["problem"]
+    assert found.rows[0] == serial.rows[0]
+    monkeypatch.setattr(sweeps, "price_point", real)
+    assert sweep(**ASKED, resume=kept).rows == serial.rows
+
+
+def test_a_killed_sweep_resumes(serial, tmp_path, monkeypatch):
+    kept = tmp_path / "kept.jsonl"
+
+    def stop(done, total):
+        assert total == 6
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(**ASKED, resume=kept, progress=stop)
+    with kept.open("a") as file:
+        file.write('{"chunk": 3, "rows": [{"mod')  # killed while writing
+    calls, real = [], sweeps.price_point
+    monkeypatch.setattr(sweeps, "price_point", lambda point: calls.append(point) or real(point))
+    assert sweep(**ASKED, resume=kept).rows == serial.rows
+    assert len(calls) == 3
+    assert sweep(**ASKED, resume=kept).rows == serial.rows
+    assert len(calls) == 3
+    assert all(json.loads(line) for line in kept.read_text().splitlines())
+
+
+def test_a_file_of_another_sweep_is_refused(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    points = grid(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2")
+    sweep(points, resume=kept)
+    with pytest.raises(SweepError, match="belongs to another sweep"):
+        sweep([{**points[0], "gpus": 16}], resume=kept)
+    kept.write_text("hello")
+    with pytest.raises(SweepError, match="is not the file of a sweep"):
+        sweep(points, resume=kept)
+
+
+class Gone(Executor):
+    """An executor whose workers are all lost."""
+
+    def submit(self, *args, **more):
+        future = Future()
+        future.set_exception(BrokenProcessPool("all workers died"))
+        return future
+
+
+def test_an_executor_that_is_gone(tmp_path):
+    with pytest.raises(SweepError, match="pass a function that makes an executor"):
+        sweep(**{**ASKED, "gpus": [8]}, executor=Gone())
+
+
+def test_problems_are_rows():
+    rows = sweep(
+        [
+            {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 1024, "layout": "tp3"},
+            {"model": "megatron-1t", "gpus": 8, "global_batch": 8, "seq_len": 2048},
+            {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 1024, "layout": "tp8"},
+        ]
+    ).rows
+    assert [row["status"] for row in rows] == ["wrong input", "no layout", "ok"]
+    assert "tp" in rows[0]["problem"]
+    assert rows[2]["tp"] == 8
+
+
+def test_wrong_input():
+    with pytest.raises(CostModelError, match="gpus has no value"):
+        grid(gpus=[])
+    with pytest.raises(CostModelError, match="points or a grid"):
+        sweep([{}], gpus=8)
+    with pytest.raises(CostModelError, match="bandwidth_scale: expected a number above 0"):
+        scaled_cluster("dgx-h100-ndr", -1.0)
