@@ -287,8 +287,8 @@ class _Runner:
             self.mine = True
         else:
             raise SweepError(
-                f"sweep: the executor is gone ({type(error).__name__}: {error}); pass a function that makes an "
-                "executor; finished chunks are in the resume file"
+                f"sweep: the executor is gone ({type(error).__name__}: {error}); pass a function that makes "
+                "one; finished chunks are in the resume file"
             ) from error
 
 

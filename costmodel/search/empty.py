@@ -85,7 +85,10 @@ def _nothing_divides(question: Question, rejected: Counter[str]) -> str:
             asked = ", ".join(value_text(knob, value) for value in question.given[knob])
             would = ", ".join(value_text(knob, value) for value in allowed[:12])
             why = _first_reason(question, rejected)
-            return f"plan: no layout with {knob} = {asked} is possible ({why}); with the other constraints {would} would do"
+            return (
+                f"plan: no layout with {knob} = {asked} is possible ({why}); with the other constraints "
+                f"{would} would do"
+            )
     job = question.jobs[0]
     for name, nearest in (
         ("global_batch", _near(float(job.global_batch))),

@@ -1,8 +1,7 @@
 """The space of layouts: values of each knob, what divides, and why the rest is out.
 
-Placements (tp, sequence parallelism, cp, ep, etp, micro-batch, for one number of stages) are
-masked on an open mesh of their own, so that nothing is priced for a combination that does not
-divide. What is left is one array dimension; schedule with virtual stages, recompute policy, and
+Placements (pp, tp, sequence parallelism, cp, ep, etp, micro-batch) are masked on an open mesh of
+their own, so that nothing is priced for a combination that does not divide. What is left is one array dimension; schedule with virtual stages, recompute policy, and
 sharding are three more. Each rejected layout is counted under the first rule that it breaks.
 """
 
@@ -25,8 +24,8 @@ from costmodel.physics.schedules import SCHEDULES, valid
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-PLACEMENT_KNOBS = ("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch")
-KNOBS = (*PLACEMENT_KNOBS, "pp", "vp", "schedule", "recompute", "zero_stage", "shard_group")
+PLACEMENT_KNOBS = ("pp", "tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch")
+KNOBS = (*PLACEMENT_KNOBS, "vp", "schedule", "recompute", "zero_stage", "shard_group")
 """Every knob of a layout that a search may turn."""
 
 _NAMES = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
@@ -140,13 +139,12 @@ def read_values(knob: str, given: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Slab:
-    """All layouts of one number of GPUs and stages that divide.
+    """Layouts of one number of GPUs that divide, with schedules that fold the pipeline alike.
 
     The dimensions are sharding, recompute, schedule and placement, the last one the longest.
     """
 
     gpus: float
-    pp: float
     placements: Mapping[str, Array]
     schedule: Array
     vp: Array
@@ -170,7 +168,6 @@ class Slab:
         """Return the slab as an open mesh."""
         return Layout(
             gpus=np.asarray(self.gpus),
-            pp=np.asarray(self.pp),
             **self.placements,
             vp=self.vp[:, None],
             schedule=self.schedule[:, None],

@@ -136,7 +136,7 @@ class Gone(Executor):
 
 
 def test_an_executor_that_is_gone(tmp_path):
-    with pytest.raises(SweepError, match="pass a function that makes an executor"):
+    with pytest.raises(SweepError, match="pass a function that makes one"):
         sweep(**{**ASKED, "gpus": [8]}, executor=Gone())
 
 
