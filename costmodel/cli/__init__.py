@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from costmodel import __version__
-from costmodel.cli import calibrate, hardware, model, recipe
+from costmodel.cli import calibrate, hardware, measure, model, recipe
 from costmodel.cli.collective import EPILOG as COLLECTIVE_EPILOG
 from costmodel.cli.collective import collective
 from costmodel.cli.estimate import EPILOG as ESTIMATE_EPILOG
@@ -40,6 +40,7 @@ app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
 app.add_typer(calibrate.app, name="calibrate")
 app.command("plan", epilog=PLAN_EPILOG)(plan)
 app.command("sweep", epilog=SWEEP_EPILOG)(sweep)
+app.add_typer(measure.app, name="measure")
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(model.app, name="model")
 app.add_typer(recipe.app, name="recipe")

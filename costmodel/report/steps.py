@@ -32,11 +32,12 @@ def step_grids(steps: Sequence[MeasuredStep], explanations: Sequence[Explanation
             ]
         rows.append(row + [""] * (7 - len(row)))
     titles = columns("Job", "Measured >", "Model >", "Off >", "Memory >", "Model >", "Off >")
-    parts = [
-        [one.part, f"{one.share:.1%}" if np.isfinite(one.share) else "", _change(one), f"{one.error_left:.1%}",
-         "yes" if one.plausible else "no"]
-        for one in explanations
-    ]  # fmt: skip
+    parts = []
+    for one in explanations:
+        share = f"{one.share:.1%}" if np.isfinite(one.share) else ""
+        parts.append(
+            [one.part, share, _change(one), f"{one.error_left:.1%}", "yes" if one.plausible else "no"]
+        )
     one_only = "One step: every part can explain it; measure another layout to tell them apart."
     note = (
         one_only if len(steps) == 1 else "Error left with that part alone changed; the lowest explains most."
