@@ -2,7 +2,9 @@
 
 ``python -m costmodel.calibrate_fabric collectives.csv [--write LINKS_FOLDER]`` prints the mean
 relative error of each run, by size decade, beside a plain ring alpha-beta fitted to that very run;
-with ``--write`` it puts the constants into the ``fabric:`` block of the link profiles.
+with ``--write`` it puts the constants into the ``fabric:`` block of the link profiles. With
+``--held-out`` it prints what `costmodel calibrate fabric` would make of each run alone: fitted to every
+other of its sizes, from constants that were fitted to nothing, scored on the sizes between.
 
 The inner link of a node is fitted first, to one-node runs; a network is fitted with it held fixed.
 """
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from costmodel.calibration.cluster_fit import score_held_out
 from costmodel.calibration.fabric_fit import (
     BASE_FIELDS,
     INNER_START,
@@ -66,6 +69,7 @@ HOST_BOUND = r"^(sb-a100|mle-|azure-h200|vidur-h100_dgx-[48])"
 NVLS_MIN_RANKS = {"nvlink4": 5.0, "nvlink4-h800": 5.0, "nvlink5": 6.0, "nvlink5-nvl72": 6.0}
 # H100, two nodes: 469 GB/s of bus bandwidth is 250 GB/s of vector where one node does 276.
 NVLS_TREE = 0.9
+HALF_POINTS = 4
 # Links with large messages or one sweep only: the rest as on a link of the same family.
 FEW_RUNS = {"roce-200": "roce-400", "gpudirect-tcpx": "gpudirect-tcpxo", "ib-hdr": "ib-ndr"}
 # Constants of a link that nobody measured, taken from the one most like it.
@@ -206,9 +210,13 @@ def main() -> None:
     """Fit, print the errors and, if asked, write the blocks."""
     parser = argparse.ArgumentParser(description="Fit link constants to published nccl-tests sweeps.")
     parser.add_argument("csv", type=Path, help="sweeps, one row a point")
+    parser.add_argument("--held-out", action="store_true", help="fit each run alone, score sizes left out")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="folder of the link profiles to update")
     options = parser.parse_args()
     runs = read_runs(options.csv) + curve_runs()
+    if options.held_out:
+        print(report(held_out_alone(read_runs(options.csv))))
+        return
     fitted = fit_all(runs)
     print(report(score(runs, lambda run: _price(run, fitted))))
     if not options.write:
@@ -223,6 +231,19 @@ def main() -> None:
         fabric = fitted[other].fabric._replace(nvls_min_ranks=NVLS_MIN_RANKS.get(link, 5.0))
         block = block_text(fabric, basis="similar-link", source=f"as {other}", points=0, residual=None)
         write_block(options.write / f"{link}.yaml", fitted[other].tier, block)
+
+
+def held_out_alone(runs: list[Run]) -> pd.DataFrame:
+    """Score each run of eight sizes or more, fitted alone to every other of them."""
+    frames = []
+    for run in runs:
+        if len(run.size_bytes) < 2 * HALF_POINTS:
+            continue
+        links = [run.inner, *([run.network] if run.network else [])]
+        tiers = [load_link(link, size=1024) for link in links]
+        points = score_held_out([run], tiers, blank=True)
+        frames.append(points)
+    return pd.concat(frames, ignore_index=True)
 
 
 def _price(run: Run, fitted: Mapping[str, Fitted]) -> Array:

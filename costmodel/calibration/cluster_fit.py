@@ -161,44 +161,44 @@ def fit_cluster(runs: Sequence[Run], cluster: Cluster, *, max_error: float = MAX
     """
     if not runs:
         raise DataError("calibrate: no sweeps to fit")
-    tiers = _fit_tiers(runs, cluster)
-    points = score(list(runs), partial(price_run, cluster=cluster, tiers=tiers))
-    held_out = _held_out(runs, cluster)
+    tiers = _fit_tiers(runs, cluster.tiers)
+    points = score(list(runs), partial(price_run, base=cluster.tiers, tiers=tiers))
+    held_out = score_held_out(runs, cluster.tiers)
     problems = [*_too_little(runs, cluster), *_too_far(points, max_error), *_too_fast(runs, cluster, tiers)]
     return ClusterFit(
         tuple(runs), tiers, points, held_out, tuple(straight_line(run) for run in runs), tuple(problems)
     )
 
 
-def price_run(run: Run, cluster: Cluster, tiers: Mapping[int, Fitted]) -> Array:
-    """Price a run on fitted tiers, and on the profile's own where none was fitted."""
-    inner = tiers[0].tier if 0 in tiers else cluster.tiers[0]
+def price_run(run: Run, base: Sequence[Tier], tiers: Mapping[int, Fitted]) -> Array:
+    """Price a run on fitted tiers, and on those of the profile where none was fitted."""
+    inner = tiers[0].tier if 0 in tiers else base[0]
     if run.network is None:
         return predict_inner(run, inner)
-    return predict(run, inner, tiers[1].tier if 1 in tiers else cluster.tiers[1])
+    return predict(run, inner, tiers[1].tier if 1 in tiers else base[1])
 
 
-def _fit_tiers(runs: Sequence[Run], cluster: Cluster) -> dict[int, Fitted]:
+def _fit_tiers(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False) -> dict[int, Fitted]:
     """Fit the innermost tier, then the network with it held fixed."""
     fitted: dict[int, Fitted] = {}
     inside = [run for run in runs if run.network is None]
     if inside:
-        fitted[0] = _fit_tier(cluster.tiers[0], inside, predict_inner, network=False)
+        fitted[0] = _fit_tier(base[0], inside, predict_inner, network=False, blank=blank)
     across = [run for run in runs if run.network is not None]
     if across:
-        inner = fitted[0].tier if fitted else cluster.tiers[0]
+        inner = fitted[0].tier if fitted else base[0]
 
         def price(run: Run, tier: Tier) -> Array:
             return predict(run, inner, tier)
 
-        fitted[1] = _fit_tier(cluster.tiers[1], across, price, network=True)
+        fitted[1] = _fit_tier(base[1], across, price, network=True, blank=blank)
     return fitted
 
 
 def _fit_tier(
-    tier: Tier, runs: Sequence[Run], price: Callable[[Run, Tier], Array], *, network: bool
+    tier: Tier, runs: Sequence[Run], price: Callable[[Run, Tier], Array], *, network: bool, blank: bool
 ) -> Fitted:
-    """Fit one tier, from the profile's constants, scaled where the times are far from them."""
+    """Fit one tier, from the profile's constants (or `blank`), scaled where the times are far from them."""
     known = constants_of(tier)
     if tier.fabric is None:
         tier = replace(tier, fabric=Constants(known))  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def _fit_tier(
         names += NVLS
     told = known._asdict() | {key: getattr(tier, key) for key in BASE_FIELDS}
     assumed = {**START} if network else {**START, **INNER_START}
-    start = {name: told[name] if told[name] > 0 else assumed[name] for name in names}
+    start = {name: told[name] if told[name] > 0 and not blank else assumed[name] for name in names}
     measured = np.concatenate([run.time_s for run in runs])
     size = np.concatenate([run.size_bytes for run in runs])
     ratio = measured / np.concatenate([price(run, tier) for run in runs])
@@ -233,16 +233,20 @@ def _scale(name: str, slow: float, thin: float) -> float:
     return 1.0 if 1 / FAR < slow < FAR else slow
 
 
-def _held_out(runs: Sequence[Run], cluster: Cluster) -> pd.DataFrame:
-    """Score fits to every other size on the sizes between, both ways."""
+def score_held_out(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False) -> pd.DataFrame:
+    """Score fits to every other size on the sizes between, both ways.
+
+    With `blank` the fits start from constants that no sweep was fitted to, since those of a shipped
+    profile may have seen the very sizes that are held out.
+    """
     frames = []
     for first in (0, 1):
         parts = [(_every_other(run, first), _every_other(run, 1 - first)) for run in runs]
         parts = [(train, test) for train, test in parts if len(train.size_bytes) and len(test.size_bytes)]
         if not parts:
             continue
-        tiers = _fit_tiers([train for train, _ in parts], cluster)
-        frames.append(score([test for _, test in parts], partial(price_run, cluster=cluster, tiers=tiers)))
+        tiers = _fit_tiers([train for train, _ in parts], base, blank=blank)
+        frames.append(score([test for _, test in parts], partial(price_run, base=base, tiers=tiers)))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -111,7 +111,7 @@ def point_columns(fit: ClusterFit, cluster: Cluster) -> dict[str, list[Any]]:
     """Return a row a point: measured and fitted times."""
     table: dict[str, list[Any]] = {}
     for run in fit.runs:
-        ours = price_run(run, cluster, fit.tiers)
+        ours = price_run(run, cluster.tiers, fit.tiers)
         for size, measured, fitted in zip(run.size_bytes, run.time_s, ours, strict=True):
             row = {
                 "run": run.name, "collective": run.primitive, "ranks": int(run.group.ranks),
@@ -155,7 +155,7 @@ def draw(path: Path, fit: ClusterFit, cluster: Cluster) -> None:
     figure, axes = new_figure(f"Measured (dots) and fitted (lines), from {cluster.name}")
     for run in fit.runs:
         bus = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks)) / 1e9
-        ours = price_run(run, cluster, fit.tiers)
+        ours = price_run(run, cluster.tiers, fit.tiers)
         (dots,) = axes.plot(run.size_bytes, bus / run.time_s, ".", markersize=5)
         axes.plot(run.size_bytes, bus / ours, color=dots.get_color(), linewidth=1, label=run.name)
     axes.set(xscale="log", yscale="log", xlabel="size [B]", ylabel="bus bandwidth [GB/s]")

@@ -1,0 +1,118 @@
+"""`costmodel calibrate fabric` on five logs assembled from published tables, and its profile in use."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodel.calibration.cluster_fit import fit_cluster, score_held_out, sweep_run
+from costmodel.cli import main
+from costmodel.describe.hardware import check_file, load_cluster
+from costmodel.interop.nccl_tests import read_logs
+
+LOGS = sorted((Path(__file__).parents[1] / "data" / "nccl_logs").glob("*.log"))
+BASE = load_cluster("h100-ndr")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    log = read_logs(LOGS)
+    assert not log.problems
+    return [sweep_run(sweep, BASE) for sweep in log.sweeps]
+
+
+def test_five_logs_make_a_profile_that_an_estimate_takes(tmp_path, capsys):
+    assert len(LOGS) == 5
+    profile = tmp_path / "ours.yaml"
+    command = ["calibrate", "fabric", *map(str, LOGS), "--cluster", "h100-ndr", "--write", str(profile)]
+
+    assert main([*command, "--format", "json"]) == 0
+
+    record = json.loads(capsys.readouterr().out)
+    assert record["sound"]
+    assert {tier["tier"]: tier["points"] for tier in record["tiers"]} == {"nvlink": 42, "leaf": 71}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ours-leaf.yaml",
+        "ours-nvlink.yaml",
+        "ours.yaml",
+    ]
+    for path in tmp_path.iterdir():
+        assert check_file(path) == []
+    job = ["-m", "llama3-8b", "-n", "64", "-l", "tp2", "--global-batch", "512", "--seq-len", "8192"]
+    assert main(["estimate", *job, "-c", str(profile), "--format", "json"]) == 0
+    ours = json.loads(capsys.readouterr().out)
+    assert main(["estimate", *job, "-c", "h100-ndr", "--format", "json"]) == 0
+    shipped = json.loads(capsys.readouterr().out)
+    # the shipped profile was fitted to more sweeps of the same machines
+    assert ours["step_time_s"] == pytest.approx(shipped["step_time_s"], rel=0.02)
+    assert ours["step_time_s"] != shipped["step_time_s"]
+
+
+def test_nothing_is_overwritten_without_force(tmp_path, capsys):
+    profile, link = tmp_path / "ours.yaml", tmp_path / "ours-nvlink.yaml"
+    command = ["calibrate", "fabric", str(LOGS[1]), "--ranks", "8", "--write", str(profile)]
+    link.write_text("mine")
+    assert main(command) == 2
+    assert "ours-nvlink.yaml: exists; --force replaces it" in capsys.readouterr().err
+    assert (link.read_text(), profile.exists()) == ("mine", False)
+    assert main([*command, "--force"]) == 0
+    assert main(command) == 2
+    assert load_cluster(profile).tiers[0].link == "ours-nvlink"
+
+
+def test_fit_and_sizes_left_out(runs):
+    fit = fit_cluster(runs, BASE)
+    assert fit.problems == ()
+    by_nodes = fit.points.groupby(fit.points["nodes"] > 1)["error"].mean()
+    left_out = fit.held_out.groupby(fit.held_out["nodes"] > 1)["error"].mean()
+    assert by_nodes[False] < 0.06
+    assert left_out[False] < 0.06
+    assert by_nodes[True] < 0.12
+    assert left_out[True] < 0.12
+    # every sweep is told better than by a straight line through that sweep alone
+    errors = fit.points.groupby("run")[["error", "plain"]].mean()
+    assert (errors["error"] < 0.6 * errors["plain"]).all()
+
+
+def test_sizes_left_out_where_the_fit_starts_from_constants_fitted_to_nothing(runs):
+    one_node = [run for run in runs if run.network is None]
+    two_nodes = [run for run in runs if run.nodes == 2]
+    assert score_held_out(one_node, BASE.tiers, blank=True)["error"].mean() < 0.06
+    assert score_held_out(two_nodes, BASE.tiers, blank=True)["error"].mean() < 0.12
+
+
+def test_a_wrong_network_is_refused(tmp_path, capsys):
+    # 400 Gbit/s of ring all-gather cannot come over 100 Gbit/s adapters
+    rows = []
+    for power in range(10, 31, 2):
+        size, time_us = 2**power, 60 + 2**power / 330e3
+        rows.append(f"{size} {size // 4} float none -1 {time_us:.2f} {size / time_us / 1e3:.2f} "
+                    f"{size / time_us / 1e3 * 15 / 16:.2f} 0\n")  # fmt: skip
+    path = tmp_path / "all_gather.log"
+    path.write_text("".join(rows))
+    command = ["calibrate", "fabric", str(path), "--ranks", "16", "--nodes", "2"]
+    assert main([*command, "-c", "cloud-h100-100gbe", "--write", str(tmp_path / "x.yaml")]) == 2
+    assert "start from a cluster with the right network" in capsys.readouterr().err
+    assert not (tmp_path / "x.yaml").exists()
+    assert main([*command, "-c", "h100-ndr"]) == 0
+
+
+def test_the_line_of_the_guide_comes_with_every_sweep(runs):
+    # guide 5.6: T = alpha + n beta by np.polyfit; alpha is tens of microseconds, NVLink's rate shows
+    lines = {line.run: line for line in fit_cluster(runs, BASE).lines}
+    gather = lines["h100_all_gather all_gather 8"]
+    assert 5e-6 < gather.alpha_s < 40e-6
+    assert gather.bandwidth_bytes_per_s * 7 / 8 == pytest.approx(336e9, rel=0.03)
+    assert gather.crossover_bytes == pytest.approx(gather.alpha_s * gather.bandwidth_bytes_per_s)
+
+
+def test_a_figure_of_measured_and_fitted(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "fit.png"
+    assert (
+        main(
+            ["calibrate", "fabric", str(LOGS[0]), "--plot", str(picture), "-q", "--out", str(tmp_path / "t")]
+        )
+        == 0
+    )
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,195 @@
+"""`costmodel collective`: every algorithm, sizes, groups that share ports, and the guide's crossovers."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from costmodel.cli import main
+from costmodel.cli.sizes import parse_size, parse_sizes
+from costmodel.collective_prices import choices, place, price_collective
+from costmodel.describe.hardware import load_cluster
+from costmodel.errors import CostModelError, LayoutError
+
+CLUSTER = load_cluster("h100-ndr")
+COLUMNS = ["collective", "ranks", "size_bytes", "family", "algorithm", "chosen", "needs", "latency_s",
+           "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s", "crossover_bytes"]  # fmt: skip
+
+
+def run(capsys, *arguments):
+    code = main(["collective", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_table_has_every_algorithm_and_one_is_taken(capsys):
+    code, out, _ = run(capsys, "all-reduce", "--size", "1GB", "--ranks", "64", "--cluster", "h100-ndr")
+    assert code == 0
+    for name in ("nccl ring", "nccl tree", "nccl nvls-tree", "nccl ll", "textbook halving-doubling",
+                 "textbook double-tree", "textbook two-level"):  # fmt: skip
+        assert name in out
+    assert out.count("   taken") == 1
+    assert "8 in a nvlink of 8, 64 in a leaf of 256" in out
+    assert "bandwidth (" in out
+
+
+def test_rows_hold_together_and_the_choice_is_the_fastest_of_the_library():
+    prices = price_collective("all_reduce", 2.0 ** np.arange(3, 35), place(CLUSTER, 64))
+    library = [price for price in prices if price.family == "nccl"]
+    assert np.all(sum(price.chosen.astype(int) for price in library) == 1)
+    best = np.min([price.time_s for price in library], axis=0)
+    taken = sum(np.where(price.chosen, price.time_s, 0.0) for price in library)
+    np.testing.assert_allclose(taken, best, rtol=1e-12)
+    for price in prices:
+        np.testing.assert_allclose(price.algbw_bytes_per_s * price.time_s, price.size_bytes)
+        np.testing.assert_allclose(price.busbw_bytes_per_s / price.algbw_bytes_per_s, 2 * 63 / 64)
+
+
+def test_crossovers_are_where_both_parts_are_equal():
+    placed = place(CLUSTER, 64)
+    for price in price_collective("all_reduce", [1.0], placed):
+        at = price_collective("all_reduce", [price.crossover_bytes], placed)
+        (same,) = [one for one in at if (one.family, one.algorithm) == (price.family, price.algorithm)]
+        assert float(same.latency_s[0]) == pytest.approx(float(same.transfer_s[0]), rel=0.02)
+
+
+def test_choices_cover_all_sizes_in_turn():
+    picks = choices("all-reduce", place(CLUSTER, 64))
+    assert picks[0].from_bytes == 0.0
+    assert picks[-1].to_bytes == np.inf
+    assert [a.to_bytes for a in picks[:-1]] == [b.from_bytes for b in picks[1:]]
+    assert picks[0].algorithm == "ll"
+    assert picks[-1].algorithm == "ring"
+
+
+def busbw(capsys, *arguments):
+    code, out, err = run(capsys, *arguments, "--format", "json")
+    assert code == 0, err
+    record = json.loads(out)
+    (taken,) = [row for row in record["prices"] if row["chosen"]]
+    return taken["busbw_bytes_per_s"]
+
+
+def test_members_of_a_node_bring_their_ports_and_groups_share_them(capsys):
+    base = ["all-gather", "--size", "16GiB", "--ranks", "64", "-c", "h100-ndr"]
+    whole = busbw(capsys, *base)
+    alone = busbw(capsys, *base, "--members-per-node", "1")
+    shared = busbw(capsys, *base, "--members-per-node", "1", "--concurrent", "4")
+    assert whole > 6 * alone
+    assert alone == pytest.approx(50e9, rel=0.05)  # one 400 Gbit/s port
+    assert shared == pytest.approx(alone / 4, rel=0.02)
+
+
+def test_a_strided_group_reaches_outer_tiers_sooner():
+    group = place(CLUSTER, 64, members_per_node=1).group
+    assert [float(m) for m in group.members] == [1, 32, 64]  # a leaf of 256 GPUs holds 32 of stride 8
+
+
+def test_a_range_as_csv_has_stable_columns(capsys):
+    code, out, _ = run(capsys, "all-reduce", "--sizes", "8B:16GB", "--ranks", "16", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert list(rows[0]) == COLUMNS
+    sizes = sorted({float(row["size_bytes"]) for row in rows})
+    assert (sizes[0], sizes[-1]) == (8.0, 16e9)
+    assert len(rows) % len(sizes) == 0
+
+
+def test_a_range_as_a_table_and_a_figure(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "sweep.png"
+    code, out, _ = run(capsys, "reduce-scatter", "--sizes", "1KiB:1GiB:4", "-n", "8", "--plot", str(picture))
+    assert code == 0
+    assert out.count("\n") > 10
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+# Guide 5.3, calculate_crossover.py: alpha, bandwidth and the n* that it prints.
+@pytest.mark.parametrize(
+    ("alpha", "bandwidth", "crossover"),
+    [
+        ("1us", "450GB/s", 450e3),
+        ("1.5us", "200GB/s", 300e3),
+        ("5us", "12.5GB/s", 62.5e3),
+        ("50us", "12.5GB/s", 625e3),
+    ],
+)
+def test_crossovers_of_the_guide_by_command(capsys, alpha, bandwidth, crossover):
+    arguments = ["send-recv", "--size", "1MB", "--ranks", "2", "--alpha", alpha, "--bandwidth", bandwidth]
+    code, out, _ = run(capsys, *arguments, "--format", "json")
+    assert code == 0
+    (price,) = json.loads(out)["prices"]
+    assert price["crossover_bytes"] == pytest.approx(crossover, rel=1e-9)
+
+
+def test_token_exchanges_send_a_token_once_a_node(capsys):
+    arguments = [
+        "moe-dispatch",
+        "--size",
+        "28MiB",
+        "--ranks",
+        "32",
+        "--top-k",
+        "8",
+        "-c",
+        "h800-cx7",
+        "--format",
+        "json",
+    ]
+    code, out, _ = run(capsys, *arguments)
+    times = {row["algorithm"]: row["time_s"] for row in json.loads(out)["prices"]}
+    assert code == 0
+    assert times["once-per-node"] < 0.6 * times["once-per-expert"]
+
+
+def test_one_rank_costs_nothing(capsys):
+    code, out, _ = run(capsys, "all-reduce", "--size", "1GB", "--ranks", "1")
+    assert code == 0
+    assert "nothing to do" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["all-reduc", "--size", "1GB", "-n", "8"], "did you mean 'all-reduce'"),
+        (["all-reduce", "-n", "8"], "expected either --size"),
+        (["all-reduce", "--size", "1G", "-n", "8"], "has two readings; write 1GB or 1GiB"),
+        (["all-reduce", "--size", "0B", "-n", "8"], "expected more than 0 bytes"),
+        (["all-reduce", "--sizes", "1GB", "-n", "8"], "expected FROM:TO"),
+        (["all-reduce", "--sizes", "1GB:1MB", "-n", "8"], "a range that goes up"),
+        (["all-reduce", "--size", "1GB", "-n", "0"], "expected at least 1; got 0"),
+        (["all-reduce", "--size", "1GB", "-n", "12", "--members-per-node", "5"], "5 does not divide 12"),
+        (["all-reduce", "--size", "1GB", "-n", "8", "--members-per-node", "9"], "expected 1 to 8"),
+        (["all-reduce", "--size", "1GB", "-n", "8", "--tier", "leef"], "did you mean 'leaf'"),
+        (["all-reduce", "--size", "1GB", "-n", "8", "--alpha", "1us"], "--alpha and --bandwidth together"),
+        (["all-reduce", "--size", "1GB", "-n", "999999999"], "do not fit"),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_two(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_sizes_as_people_type_them():
+    assert [parse_size(text) for text in ("1GB", "64 MiB", "512kB", "512KB", "8")] == [
+        1e9,
+        2**26,
+        512e3,
+        512e3,
+        8.0,
+    ]
+    assert parse_sizes("8B:64B") == [8.0, 16.0, 32.0, 64.0]
+    with pytest.raises(CostModelError, match="factor above 1"):
+        parse_sizes("8B:64B:1")
+
+
+def test_a_rack_scale_domain_holds_what_divides():
+    rack = load_cluster("gb200-nvl72-ndr")
+    assert float(place(rack, 256).group.members[0]) == 64
+    with pytest.raises(LayoutError, match="concurrent"):
+        place(rack, 8, concurrent=0.5)
