@@ -39,7 +39,7 @@ def profile_texts(
     Raises
     ------
     ProfileError
-        If the name cannot be one of a profile.
+        If the name cannot be one of a profile, or the base's own links would not be found.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise ProfileError(f"{path}: expected a file that ends in .yaml")
@@ -55,7 +55,13 @@ def profile_texts(
         texts[path.with_name(f"{name}.yaml")] = _link_text(name, fitted, ", ".join(sources[index]), today)
     for index, entry in enumerate(entries):
         entry["link"] = new_links.get(cluster.tiers[index].link, entry["link"])
-    inherit = base if not base.endswith((".yaml", ".yml")) else str(Path(base).resolve())
+    inherit = base
+    if base.endswith((".yaml", ".yml")):
+        if Path(base).resolve().parent != path.resolve().parent:
+            raise ProfileError(f"{path}: expected a file beside {base}, whose links it needs")
+        inherit = Path(base).stem
+    if inherit == path.stem:
+        raise ProfileError(f"{path}: expected another name than the cluster's it inherits from")
     head = [*_head("cluster", path.stem, cluster.title, inherit), "tiers:  # innermost first"]
     for entry in entries:
         lines = [f"{key}: {_inline(value)}" for key, value in entry.items()]

@@ -60,6 +60,24 @@ def test_nothing_is_overwritten_without_force(tmp_path, capsys):
     assert load_cluster(profile).tiers[0].link == "ours-nvlink"
 
 
+def test_a_calibrated_cluster_can_be_calibrated_again_beside_itself(tmp_path, capsys):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    assert main(["calibrate", "fabric", str(LOGS[0]), "--write", str(first)]) == 0
+    again = ["calibrate", "fabric", str(LOGS[3]), "--cluster", str(first), "--write"]
+    assert main([*again, str(second)]) == 0
+    assert [tier.link for tier in load_cluster(second).tiers] == [
+        "first-nvlink",
+        "second-leaf",
+        "second-leaf",
+    ]
+    (tmp_path / "elsewhere").mkdir()
+    assert main([*again, str(tmp_path / "elsewhere" / "third.yaml")]) == 2
+    assert main([*again, str(first), "--force"]) == 2
+    error = capsys.readouterr().err
+    assert "whose links it needs" in error
+    assert "another name" in error
+
+
 def test_fit_and_sizes_left_out(runs):
     fit = fit_cluster(runs, BASE)
     assert fit.problems == ()

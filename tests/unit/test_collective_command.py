@@ -15,7 +15,8 @@ from costmodel.errors import CostModelError, LayoutError
 
 CLUSTER = load_cluster("h100-ndr")
 COLUMNS = ["collective", "ranks", "size_bytes", "family", "algorithm", "chosen", "needs", "latency_s",
-           "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s", "crossover_bytes"]  # fmt: skip
+           "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s",
+           "crossover_bytes"]  # fmt: skip
 
 
 def run(capsys, *arguments):

@@ -211,3 +211,13 @@ def test_a_log_that_cannot_say_what_it_is(tmp_path):
     read = read_log(write(tmp_path, log(rows), "run7.log"))
     assert "which collective this is cannot be told" in str(read.problems[0])
     assert not read_log(write(tmp_path, log(rows), "run7.log"), collective="all_gather").problems
+
+
+def test_a_log_cut_off_anywhere_is_read_or_refused_but_never_a_crash(tmp_path):
+    text = log()
+    refused = 0
+    for end in range(0, len(text), 41):
+        read = read_log(write(tmp_path, text[:end]))
+        assert read.problems or read.sweeps
+        refused += bool(read.problems)
+    assert refused > 20

@@ -1,0 +1,180 @@
+"""`costmodel calibrate kernels` and `steps`: constants found again, bad rows named, nothing half done."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from costmodel.calibration.kernel_csv import read_timings
+from costmodel.calibration.step_residuals import MeasuredStep, constant_s, explain
+from costmodel.cli import main
+from costmodel.describe.hardware import check_file, load_accelerator
+from costmodel.estimates import estimate
+from costmodel.physics.roofline import attention_time_s, matmul_time_s
+
+H200 = load_accelerator("h200")
+MEMORY = H200.memory_bandwidth_bytes_per_s
+PEAK = H200.peak_flops_per_s["bf16"]
+
+
+def matmul_csv(slower=1.0):
+    """Products as if this H200 were slower than the profile's by a factor, with 2 % of noise."""
+    rng = np.random.default_rng(3)
+    lines = ["# torch 2.13, H200", "m,n,k,dtype,time_us"]
+    for m in (512, 2048, 8192, 16384):
+        for n, k in ((1024, 4096), (4096, 4096), (8192, 2048), (14336, 4096), (8192, 8192)):
+            one = matmul_time_s(
+                m, n, k, constants=H200.kernels.matmul["bf16"], peak_flops_per_s=PEAK,
+                memory_bandwidth_bytes_per_s=MEMORY, sustained=False,
+            )  # fmt: skip
+            lines.append(
+                f"{m},{n},{k},bf16,{float(one) * 1e6 * slower * np.exp(0.02 * rng.standard_normal()):.3f}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def attention_csv():
+    lines = ["op,kernel,batch,seq_len,heads,head_dim,causal,time_us"]
+    for seq in (512, 1024, 4096, 8192, 16384):
+        for dim, causal, backward in (
+            (64, True, False),
+            (128, True, True),
+            (128, False, False),
+            (64, False, True),
+        ):
+            time_s = attention_time_s(
+                16384 // seq, seq, seq, 2048 // dim, kv_heads=2048 // dim, qk_head_dim=dim, v_head_dim=dim,
+                causal=causal, backward=backward, constants=H200.kernels.attention["flash3"],
+                peak_flops_per_s=PEAK, memory_bandwidth_bytes_per_s=MEMORY,
+            )  # fmt: skip
+            op = "attention_bwd" if backward else "attention_fwd"
+            lines.append(
+                f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{float(time_s) * 1e6:.3f}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def memory_csv():
+    rows = [f"{size:.0f},{(3e-6 + size / (0.9 * MEMORY)) * 1e6:.4f}" for size in 2.0 ** np.arange(14, 32)]
+    return "bytes,time_us\n" + "\n".join(rows) + "\n"
+
+
+def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
+    tables = {"mm.csv": matmul_csv(1.25), "attention.csv": attention_csv(), "memory.csv": memory_csv()}
+    for name, text in tables.items():
+        (tmp_path / name).write_text(text)
+    profile = tmp_path / "ours.yaml"
+    paths = [str(tmp_path / name) for name in tables]
+
+    code = main(["calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile), "--format", "json"])
+
+    record = json.loads(capsys.readouterr().out)
+    fits = {(row["section"], row["name"]): row for row in record["kernels"]}
+    assert code == 0
+    assert fits["matmul", "bf16"]["error_before"] == pytest.approx(0.2, abs=0.02)
+    assert fits["matmul", "bf16"]["held_out_error"] < 0.05
+    assert fits["attention", "flash3"]["held_out_error"] < 0.08
+    assert fits["memory", ""]["constants"]["bandwidth_fraction"] == pytest.approx(0.9, abs=0.005)
+    assert fits["memory", ""]["constants"]["fixed"] == "3 us"
+    assert check_file(profile) == []
+    ours = load_accelerator(profile)
+    price = partial(
+        matmul_time_s, 8192, 8192, 8192, peak_flops_per_s=PEAK, memory_bandwidth_bytes_per_s=MEMORY
+    )
+    ratio = price(constants=ours.kernels.matmul["bf16"]) / price(constants=H200.kernels.matmul["bf16"])
+    assert float(ratio) == pytest.approx(1.25, rel=0.03)
+    # what was not measured, and the power limit that bursts do not show, stay as they were
+    assert ours.kernels.matmul["fp8"] == H200.kernels.matmul["fp8"]
+    assert ours.kernels.matmul["bf16"].sustained_loss == H200.kernels.matmul["bf16"].sustained_loss
+    assert main(["calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile)]) == 2
+    assert "--force replaces it" in capsys.readouterr().err
+
+
+HEAD = "m,n,k,dtype,time_us\n"
+BAD_ROWS = {
+    "zero": (HEAD + "1024,1024,1024,bf16,0\n", "t.csv:2: time_us: expected a number above 0; got 0"),
+    "negative": (HEAD + "-4,1024,1024,bf16,9\n", "t.csv:2: m: expected a number above 0; got -4"),
+    "nan": (HEAD + "1024,1024,1024,bf16,nan\n", "t.csv:2: time_us: expected a number above 0; got nan"),
+    "text": (HEAD + "1024,1024,1024,bf16,9us\n", "t.csv:2: time_us: expected a number; got '9us'"),
+    "above the peak": (HEAD + "8192,8192,8192,bf16,9\n", "above the peak of 989.4: mixed units?"),
+    "dtype": (HEAD + "1024,1024,1024,bf17,9\n", "t.csv:2: dtype: expected one of"),
+    "short row": (HEAD + "1024,1024,1024\n", "t.csv:2: has 3 cells; expected 5"),
+    "no time": ("m,n,k,dtype\n1,1,1,bf16\n", "t.csv:1: expected a column time_us"),
+    "other columns": ("a,b\n1,2\n", "t.csv:1: expected the columns m, n, k, dtype or"),
+    "empty": ("", "t.csv: is empty"),
+    "header only": (HEAD, "t.csv: no rows"),
+    "too few": (HEAD + "1024,1024,1024,bf16,9\n", "matmul bf16: 1 rows; expected at least 9"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ROWS)
+def test_bad_timings_are_named_by_file_and_line_and_nothing_is_written(kind, tmp_path, capsys):
+    text, message = BAD_ROWS[kind]
+    (tmp_path / "t.csv").write_text(text)
+    profile = tmp_path / "ours.yaml"
+    code = main(["calibrate", "kernels", str(tmp_path / "t.csv"), "-a", "h200", "--write", str(profile)])
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not profile.exists()
+
+
+def test_rates_do_as_well_as_times(tmp_path):
+    (tmp_path / "a.csv").write_text("m,n,k,dtype,tflops\n1000,1000,1000,fp16,200\n")
+    (tmp_path / "b.csv").write_text("m,n,k,dtype,time_ms\n1000,1000,1000,bf16,0.01\n")
+    read = read_timings([tmp_path / "a.csv", tmp_path / "b.csv"], H200.peak_flops_per_s)
+    np.testing.assert_allclose(read.matmul["matmul", "bf16"].time_s, [1e-5, 1e-5])
+
+
+JOB = {"model": "llama3-8b", "gpus": 64, "layout": "tp4 pp2", "global_batch": 512, "seq_len": 8192}
+OTHER = {"model": "llama3-70b", "gpus": 64, "layout": "tp8", "global_batch": 64, "seq_len": 8192,
+         "zero_stage": 3, "recompute": "full"}  # fmt: skip
+
+
+def test_what_was_changed_is_named_first():
+    jobs = [estimate(**JOB), estimate(**OTHER)]
+
+    def measured(toll, factor):
+        return [
+            MeasuredStep("job", one, float(one.step_time_s + (factor - 1) * one.exposed_by("toll")[toll]))
+            for one in jobs
+        ]
+
+    for toll, factor in (("math", 1.15), ("communication", 1.4)):
+        best = explain(measured(toll, factor))[0]
+        assert best.part == toll
+        assert best.factor == pytest.approx(factor, rel=1e-6)
+        assert best.error_left < 1e-9
+
+
+def test_a_constant_is_found():
+    jobs = [estimate(**JOB), estimate(**OTHER)]
+    steps = [MeasuredStep("job", one, float(one.step_time_s) + 0.25) for one in jobs]
+    assert constant_s(steps) == pytest.approx(0.25)
+
+
+def test_steps_by_command(tmp_path, capsys):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama3-8b\ngpus: 64\nlayout: tp2\nglobal_batch: 512\nseq_len: 8192\n")
+    assert main(["calibrate", "steps", f"{job}=7s,60GiB"]) == 0
+    out = capsys.readouterr().out
+    assert "math" in out
+    assert "60.0 GiB" in out
+    assert "constant" not in out
+    assert main(["calibrate", "steps", f"{job}=7s", "--overhead", "--format", "json"]) == 0
+    assert "constant" in {row["part"] for row in json.loads(capsys.readouterr().out)["explanations"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("job.yaml", "expected a job and its step time"), ("none.yaml=3s", "none.yaml"),
+     ("{job}=0s", "more than 0 s"), ("{job}=3", "step time: expected a quantity such as"),
+     ("{job}=3s,60", "memory: expected a quantity")],
+)  # fmt: skip
+def test_wrong_steps_are_one_line(text, message, tmp_path, capsys):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama3-8b\ngpus: 64\nglobal_batch: 512\nseq_len: 8192\n")
+    assert main(["calibrate", "steps", text.format(job=job)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
