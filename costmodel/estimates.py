@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from costmodel.describe.cluster import Cluster
     from costmodel.describe.model import Model
     from costmodel.describe.recipe import Recipe
+    from costmodel.report.explain import Explanation
 
 Array = NDArray[np.float64]
 
@@ -162,6 +163,28 @@ class Estimate:
         from costmodel.report.warnings import warnings_of
 
         return warnings_of(self)
+
+    def explain(self, name: str = "") -> Explanation:
+        """Open up lines of the bill: formula, numbers with units, steps, tier and source (one layout only).
+
+        Parameters
+        ----------
+        name : str
+            Name of a line, or the beginning of several (``"tp."``); all lines without.
+
+        Returns
+        -------
+        explanation : Explanation
+            Prints as text, and shows as tables in a notebook.
+
+        Raises
+        ------
+        CostModelError
+            If no line is called so.
+        """
+        from costmodel.report.explain import explain
+
+        return explain(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts, as `--format json` prints it."""

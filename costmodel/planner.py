@@ -38,6 +38,8 @@ class Priced:
     situation: Situation
     blocks: tuple[Block, ...]
     stage: StageTimes
+    block_lines: tuple[tuple[TimeLine, ...], ...] = ()
+    """Of each block: its lines for one micro-batch through one such block, count 1."""
 
 
 def price(
@@ -99,7 +101,8 @@ def price(
     memory_lines += states.step_memory_lines(situation, blocks, memory_lines)
     memory_lines += _reserve_lines(situation, memory_lines)
     names = tuple(tier.name for tier in cluster.tiers)
-    return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), situation, tuple(blocks), stage)
+    made = tuple(tuple(lines) for lines in block_lines)
+    return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), situation, tuple(blocks), stage, made)
 
 
 def describe_situation(

@@ -17,6 +17,8 @@ from costmodel.cli.collective import EPILOG as COLLECTIVE_EPILOG
 from costmodel.cli.collective import collective
 from costmodel.cli.estimate import EPILOG as ESTIMATE_EPILOG
 from costmodel.cli.estimate import estimate
+from costmodel.cli.explain import EPILOG as EXPLAIN_EPILOG
+from costmodel.cli.explain import explain
 from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
@@ -34,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
+app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)

@@ -28,7 +28,9 @@ class KernelFormula(NamedTuple):
 
     def then(self, name: str, expression: str, more: Terms) -> KernelFormula:
         """Call the result `name` and go on with `expression`, which may use it and the names of `more`."""
-        return KernelFormula(f"{named_result(self.text, name)}; {expression}", lambda: {**self.terms(), **more})
+        return KernelFormula(
+            f"{named_result(self.text, name)}; {expression}", lambda: {**self.terms(), **more}
+        )
 
 
 def named_result(text: str, name: str) -> str:
@@ -89,7 +91,10 @@ def _matmul_text(c: MatmulConstants, accumulate: bool) -> str:
     area = "waves * num_sms * tile_m * tile_n"
     if c.small_tile_fraction:
         side = f"{SMALL_TILE:.0f}"
-        steps += [f"small_tiles = ceil(m / {side}) * ceil(n / {side}) * groups", f"small_waves = {waves('small_')}"]
+        steps += [
+            f"small_tiles = ceil(m / {side}) * ceil(n / {side}) * groups",
+            f"small_waves = {waves('small_')}",
+        ]
         area = f"min({area}, small_waves * num_sms * {side} * {side} / small_tile_fraction)"
     steps += [f"padded_area = {area}", "flops = 2 * m * n * k * groups"]
     rate = "peak_fraction * peak_flops_per_s"
@@ -167,7 +172,8 @@ def _attention_text(backward: bool, causal: bool, with_waves: bool, with_side: b
         "per_sm = max(tiles / num_sms, 1e-9)",
         f"busiest_sm = max({waves}, min(seq_kv / keys, 2))",
         f"math_s = flops / ({rate} * peak_flops_per_s) * (1 + ramp_seq / keys) * busiest_sm / per_sm",
-        f"moved_bytes = {moves}element_bytes * (qk_head_dim + v_head_dim) * batch * (seq_q * heads + seq_kv * kv_heads)",
+        f"moved_bytes = {moves}element_bytes * (qk_head_dim + v_head_dim) * batch"
+        " * (seq_q * heads + seq_kv * kv_heads)",
         "memory_s = moved_bytes / (memory_fraction * hbm_bytes_per_s)",
     ]
     total = "fixed_s + cbrt(math_s ** 3 + memory_s ** 3)"
@@ -185,7 +191,7 @@ def memory_formula(
     kernels: ArrayLike = 1.0,
     cast_slowdown: float = 1.0,
 ) -> KernelFormula:
-    """Return the formula of `roofline.memory_time_s`; quantising kernels move bytes `cast_slowdown` times slower."""
+    """Return the formula of `roofline.memory_time_s`; quantising kernels move bytes slower."""
 
     def terms() -> Terms:
         numbers: dict[str, ArrayLike] = {
@@ -195,4 +201,6 @@ def memory_formula(
         return numbers if cast_slowdown == 1.0 else {**numbers, "cast_slowdown": cast_slowdown}
 
     factor = "" if cast_slowdown == 1.0 else "cast_slowdown * "
-    return KernelFormula(f"kernels * fixed_s + {factor}moved_bytes / (memory_fraction * hbm_bytes_per_s)", terms)
+    return KernelFormula(
+        f"kernels * fixed_s + {factor}moved_bytes / (memory_fraction * hbm_bytes_per_s)", terms
+    )

@@ -6,7 +6,9 @@ Tests hold every text to the function; `costmodel.report.formula` evaluates them
 _OTHERS = "others_s = sum_forward_s + sum_backward_s - forward_s - backward_input_s - backward_weight_s"
 _HOPS = "hops = stages - 1"
 _FORWARD_AND_INPUT = f"{_HOPS}; {_OTHERS}; others_fb_s = others_s - hops * backward_weight_s"
-_UNEVEN = f"{_HOPS}; {_OTHERS}; uneven_s = others_s - hops * (forward_s + backward_input_s + backward_weight_s)"
+_UNEVEN = (
+    f"{_HOPS}; {_OTHERS}; uneven_s = others_s - hops * (forward_s + backward_input_s + backward_weight_s)"
+)
 _HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
 
 
@@ -31,8 +33,8 @@ BUBBLE_FORMULAS = {
     "max(hops * max(high_s - backward_weight_s, 0.5 * (backward_weight_s - low_s)), 0)",
     "dualpipe": _dual("0.5 * stages - 1", ""),
     "dualpipe-v": _dual("hops", "0.5 * "),
-    "v-half": f"{_UNEVEN}; max(0.5 * hops * (forward_s + 3 * backward_input_s - backward_weight_s) - 0.5 * forward_s "
-    "+ micro_batches * max(forward_s - backward_input_s, 0) + uneven_s, 0)",
+    "v-half": f"{_UNEVEN}; max(0.5 * hops * (forward_s + 3 * backward_input_s - backward_weight_s) "
+    "- 0.5 * forward_s + micro_batches * max(forward_s - backward_input_s, 0) + uneven_s, 0)",
     "v-min": f"{_UNEVEN}; {_HIGH_LOW}; max(hops * (forward_s + backward_input_s) - 0.5 * forward_s "
     "+ micro_batches * max(2 * high_s - low_s - backward_weight_s, 0) + uneven_s, 0)",
 }

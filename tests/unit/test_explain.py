@@ -1,0 +1,186 @@
+"""Explanations: what is printed, recomputed with nothing of this package, gives every line of the bill."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from famous_jobs import JOBS, famous
+from random_jobs import price_of
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.physics.schedule_formulas import BUBBLE_FORMULAS
+from costmodel.physics.schedules import SCHEDULES, bubble_time_s, schedule_code
+from costmodel.report.explain import explain_grids, unit_of
+from costmodel.report.formula import evaluate
+from costmodel.report.tree import step_tree
+
+# What a reader with a calculator has: no evaluator of ours.
+CALCULATOR = {
+    "__builtins__": {},
+    "max": max,
+    "min": min,
+    "ceil": math.ceil,
+    "sqrt": math.sqrt,
+    "cbrt": np.cbrt,
+    "floor": math.floor,
+    "log2": math.log2,
+    "where": lambda test, a, b: a if test else b,
+}
+
+
+def by_hand(text):
+    """Evaluate a printed expression."""
+    return float(eval(text, dict(CALCULATOR)))
+
+
+def largest_number(text):
+    """Return the largest number in a printed sum: what its rounding is relative to."""
+    return max((abs(float(number)) for number in re.findall(r"\d+\.?\d*(?:e[+-]?\d+)?", text)), default=0.0)
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_every_printed_formula_recomputed_by_hand_gives_its_line(name):
+    est = famous(name)
+    lines = est.explain()
+    assert len(lines) == len(est.bill.time_lines) + len(est.bill.memory_lines)
+    for line in lines:
+        (grid,) = explain_grids(type(lines)([line]))
+        for (label, _, printed, shown), step in zip(grid.rows, line.steps, strict=True):
+            value = float(shown.split()[0])
+            # A difference of rounded numbers is as exact as these are.
+            slack = 1e-6 * largest_number(printed) if "-" in printed.replace("e-", "") else 0.0
+            assert by_hand(printed) == pytest.approx(value, rel=2e-6, abs=slack), (line.name, label)
+            assert value == pytest.approx(step.value, rel=1e-6, abs=0.0), (line.name, label)
+        assert value == pytest.approx(line.each, rel=1e-6, abs=0.0), line.name
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_explained_lines_add_up_to_the_bill(name):
+    est = famous(name)
+    lines = est.explain()
+    step = sum(line.total for line in lines if line.bill == "time")
+    assert step == pytest.approx(float(est.step_time_s), rel=1e-12)
+    held = sum(line.total for line in lines if line.bill == "memory")
+    assert held == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_compute_lines_start_from_shapes_and_hardware_not_from_seconds(name):
+    """No line of operators takes a time for given; what it starts from is on a data sheet or in the job."""
+    fitted = {"fixed_s", "add_fixed_s", "fixed_per_group_s"}
+    for line in famous(name).explain("compute."):
+        if ".host." in line.name:
+            continue
+        given = {term.name for term in line.terms if term.unit == "s"}
+        assert given <= fitted, line.name
+        assert {"m", "moved_bytes", "heads"} & {term.name for term in line.terms}, line.name
+
+
+def test_tiles_waves_and_the_power_limit_of_one_product():
+    """Llama 3 405B's first MLP product, by its paper: 8,192 tokens, 2 x 53,248 / 8 columns."""
+    (line,) = famous("llama3-405b").explain("compute.mlp.fc1.forward")
+    steps = {step.name: step.value for step in line.steps}
+    assert steps["flops"] == 2 * 8192 * 16384 * (2 * 53248 / 8)
+    assert steps["tiles"] == 64 * 104
+    assert steps["moved_bytes"] == 2 * (8192 * 16384 + 16384 * 13312 + 8192 * 13312)
+    assert steps["math_s"] > steps["flops"] / 989.4e12
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name != "none"])
+@pytest.mark.parametrize(("f", "b", "w"), [(1.0, 1.0, 1.0), (1.0, 1.4, 0.7), (1.3, 1.0, 0.4)])
+def test_the_text_of_a_bubble_is_its_function(schedule, f, b, w):
+    numbers = {
+        "stages": 8.0,
+        "micro_batches": 24.0,
+        "virtual_stages": 2.0,
+        "forward_s": f,
+        "backward_input_s": b,
+        "backward_weight_s": w,
+        "sum_forward_s": 8.3 * f,
+        "sum_backward_s": 8.2 * (b + w),
+        "pending_weight_fraction": 32 / 34,
+    }
+    expected = bubble_time_s(schedule_code(schedule), **numbers)
+    assert float(evaluate(BUBBLE_FORMULAS[schedule], numbers)) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_units_follow_the_names():
+    given = {
+        "hbm_bytes_per_s": "B/s",
+        "peak_flops_per_s": "FLOP/s",
+        "window_s": "s",
+        "flops": "FLOP",
+        "num_sms": "",
+        "size_bytes": "B",
+        "bytes_per_param": "B",
+        "host_params_per_s": "1/s",
+        "contention": "",
+    }
+    assert {name: unit_of(name) for name in given} == given
+
+
+def test_one_line_several_lines_or_none():
+    est = famous("llama3-405b")
+    assert [line.name for line in est.explain("pp.send_recv")] == ["pp.send_recv"]
+    several = est.explain("tp.")
+    assert len(several) > 3
+    assert {line.axis for line in several} == {"tp"}
+    assert {line.tier for line in several if line.each} == {"nvlink"}
+    with pytest.raises(CostModelError, match=r"fc3\.forward' is not on this bill.*fc1\.forward"):
+        est.explain("compute.mlp.fc3.forward")
+
+
+def test_text_and_html():
+    (line,) = lines = famous("llama3-405b").explain("pp.bubble")
+    text = repr(lines)
+    assert line.source in text
+    assert "sum_forward_s" in text
+    assert "<table>" in lines._repr_html_()
+
+
+def test_many_layouts_cannot_be_explained_as_one():
+    est = cm.estimate(model="llama3-8b", gpus=64, tp=[1, 2], global_batch=64, seq_len=8192)
+    with pytest.raises(CostModelError, match="2"):
+        est.explain()
+
+
+def test_numbers_are_gathered_only_when_read():
+    """A search hands formulas on by reference: making lines evaluates no term of a kernel."""
+    question, layout = (
+        {"model": "llama3-8b", "recipe": "megatron-core"},
+        {"tp": 2, "global_batch": 512, "seq_len": 4096},
+    )
+    lines = price_of(question, layout).bill.time_lines
+    line = next(line for line in lines if line.name == "compute.mlp.fc1.forward")
+    assert line.terms._numbers is None
+    assert float(line.terms["k"]) == 4096
+    assert line.terms._numbers is not None
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_the_tree_adds_up_to_the_step_at_every_node(name):
+    est = famous(name)
+
+    def check(node):
+        if node.children:
+            assert sum(child.seconds for child in node.children) == pytest.approx(node.each_s, rel=1e-9)
+        for child in node.children:
+            check(child)
+
+    root = step_tree(est)
+    check(root)
+    assert root.seconds == pytest.approx(float(est.step_time_s), rel=1e-9)
+
+
+def test_the_tree_names_step_stage_micro_batch_layer_and_operator():
+    est = famous("llama3-405b")
+    stage = step_tree(est).children[0]
+    assert "of 16" in stage.name
+    (batches,) = stage.children
+    assert (batches.name, batches.times) == ("micro-batch", 16)
+    layer = next(node for node in batches.children if node.name == "layer")
+    assert layer.times == 8
+    fc1 = next(node for node in layer.children if node.name == "mlp.fc1")
+    assert {node.name for node in fc1.children} == {"forward", "backward_input", "backward_weight"}
