@@ -15,6 +15,8 @@ from costmodel import __version__
 from costmodel.cli import calibrate, hardware, measure, model, recipe
 from costmodel.cli.collective import EPILOG as COLLECTIVE_EPILOG
 from costmodel.cli.collective import collective
+from costmodel.cli.compare import EPILOG as COMPARE_EPILOG
+from costmodel.cli.compare import compare
 from costmodel.cli.estimate import EPILOG as ESTIMATE_EPILOG
 from costmodel.cli.estimate import estimate
 from costmodel.cli.explain import EPILOG as EXPLAIN_EPILOG
@@ -37,6 +39,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
+app.command("compare", epilog=COMPARE_EPILOG)(compare)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)

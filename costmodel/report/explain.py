@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.bill import MemoryLine, TimeLine
 from costmodel.errors import CostModelError, choices_hint
-from costmodel.report.formula import FUNCTIONS, evaluate_steps
+from costmodel.report.formula import evaluate_steps, names_of
 from costmodel.report.grid import Grid, columns, html_table
 from costmodel.report.records import require_single
 from costmodel.units import format_bytes, format_seconds
@@ -187,16 +187,9 @@ def _memory(line: MemoryLine, shape: tuple[int, ...], worst: int, most_bytes: fl
     )
 
 
-def _names(text: str) -> list[str]:
-    """Return the names that a formula uses, in order, functions left out."""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
-    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-    return list(dict.fromkeys(node.id for node in nodes if node.id not in FUNCTIONS))
-
-
 def _shown_terms(formula: str, terms: Mapping[str, float]) -> tuple[ShownTerm, ...]:
     """Return the numbers that a formula uses, in the order in which it does."""
-    return tuple(ShownTerm(name, terms[name], unit_of(name)) for name in _names(formula) if name in terms)
+    return tuple(ShownTerm(name, terms[name], unit_of(name)) for name in names_of(formula) if name in terms)
 
 
 def _shown_steps(formula: str, terms: Mapping[str, float], unit: str) -> tuple[ShownStep, ...]:

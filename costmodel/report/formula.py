@@ -80,6 +80,17 @@ def evaluate(formula: str, terms: Mapping[str, ArrayLike]) -> Array:
     return evaluate_steps(formula, terms)[-1].value
 
 
+def names_of(formula: str) -> list[str]:
+    """Return the names that a formula uses, in order, functions left out.
+
+    >>> names_of("busy = share * wire_s; max(busy - window_s, 0)")
+    ['busy', 'share', 'wire_s', 'window_s']
+    """
+    nodes = [node for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Name)]
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    return list(dict.fromkeys(node.id for node in nodes if node.id not in FUNCTIONS))
+
+
 @lru_cache(maxsize=256)
 def _parse(formula: str) -> tuple[tuple[str, ast.expr], ...]:
     """Split a formula into named expressions, the last one without a name."""

@@ -1,0 +1,75 @@
+"""``costmodel compare``: bills side by side."""
+
+from typing import Annotated, Any
+
+import typer
+
+from costmodel.cli.job_options import merged_job, takes_job
+
+EPILOG = """\b
+Examples:
+  costmodel compare before.yaml after.yaml
+  costmodel compare job.yaml --vary tp=4,8
+  costmodel compare job.yaml --vary recompute=none,full --vary dp_overlap=none,last-micro-batch
+"""
+
+
+@takes_job()
+def compare(
+    given: dict[str, Any],
+    output: dict[str, Any],
+    job: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="A.yaml B.yaml …", help="Job files, flags on top of each.", show_default=False
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="NAME=A,B",
+            help="Values of a field of the job or a switch of its recipe; several flags give all combinations.",
+        ),
+    ] = None,
+    every_line: Annotated[
+        bool, typer.Option("--all-lines", help="Also list what moves less than 0.5 %.")
+    ] = False,
+) -> None:
+    """Lay bills side by side: the difference line by line, what moved and why.
+
+    Every job is compared with the first; with one value to vary, the job as given is the first.
+    Differences of lines add up to the difference of step times (and of memory).
+    """
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.vary import varied_jobs
+    from costmodel.estimates import estimate
+    from costmodel.report import compare as report
+
+    target = plan_output(**output)
+    files = job or [""]
+    labels, jobs = [], []
+    for name, file in zip(_short_names(files), files, strict=True):
+        for label, asked in varied_jobs(merged_job(given, file), vary or []):
+            labels.append(
+                " ".join(part for part in (name if len(files) > 1 else "", label) if part) or "as given"
+            )
+            jobs.append(asked)
+    comparison = report.compare(*(estimate(**asked) for asked in jobs), labels=labels)
+    show(
+        Result(
+            grids=lambda: report.compare_grids(comparison, every_line=every_line),
+            record=lambda: report.compare_record(comparison),
+            table=lambda: report.compare_columns(comparison),
+            remarks=report.compare_remarks(comparison),
+        ),
+        target,
+    )
+
+
+def _short_names(files: list[str]) -> list[str]:
+    """Return the names of files without folder and ending where that tells them apart."""
+    from pathlib import Path
+
+    stems = [Path(file).stem for file in files]
+    return stems if len(set(stems)) == len(stems) else files

@@ -1,0 +1,90 @@
+"""``--vary name=a,b``: a job several times with other values of a field or a switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from costmodel.errors import CostModelError, choices_hint
+
+
+def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return labels and keywords of the job with every combination of the values to vary.
+
+    A single combination is preceded by the job as given. The data-parallel degree follows from what
+    varies.
+
+    Raises
+    ------
+    CostModelError
+        If a text is not ``name=values``, or there is no such field or switch.
+
+    Examples
+    --------
+    >>> [label for label, _ in varied_jobs({"tp": 2}, ["tp=4,8", "dp_overlap=none"])]
+    ['tp=4 dp_overlap=none', 'tp=8 dp_overlap=none']
+    """
+    from costmodel.describe.job_merge import merge_jobs
+
+    choices = [_read(text) for text in vary]
+    changes = [dict(values) for values in product(*choices)] if choices else []
+    found = [("", dict(job))] if len(changes) < 2 else []
+    for change in changes:
+        fields: dict[str, Any] = {"dp": None}
+        switches = {}
+        for (name, is_switch), value in change.items():
+            if is_switch:
+                switches[name] = value
+            else:
+                fields[name] = value
+        label = " ".join(f"{name}={_label(value)}" for (name, _), value in change.items())
+        below = {key: value for key, value in job.items() if key != "dp" or len(switches) == len(change)}
+        found.append((label, merge_jobs(below, {**fields, "switches": switches or None})))
+    return found
+
+
+def _label(value: Any) -> str:
+    return (
+        "+".join(value)
+        if isinstance(value, list)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
+
+
+def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
+    """Read one ``name=a,b`` as pairs of (name, whether it is a switch) and value."""
+    from costmodel.describe.job import JOB_KEYS
+    from costmodel.describe.recipe import Recipe
+
+    name, equals, values = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or not values:
+        raise CostModelError(f"--vary: expected name=values, such as tp=4,8; got {text!r}")
+    fields = {key for key in JOB_KEYS if key not in ("switches", "dp")} | {"zero"}
+    switches = Recipe.model_fields.keys() - {"name", "description", "source"}
+    if name not in fields | switches:
+        raise CostModelError(
+            f"--vary: {name!r} is no field or switch; {choices_hint(name, sorted(fields | switches))}"
+        )
+    key = "zero_stage" if name == "zero" else name
+    parts = [part.strip() for part in values.split(",") if part.strip()]
+    if name in switches:
+        several = isinstance(Recipe.model_fields[name].default, tuple)
+        return [((key, True), part.split("+") if several else part) for part in parts]
+    return [((key, False), _value(part)) for part in parts]
+
+
+def _value(text: str) -> int | float | bool | str:
+    """Read a value as a number or a truth value where it is one."""
+    truths = {"true": True, "false": False}
+    if text.lower() in truths:
+        return truths[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,115 @@
+"""Comparisons: differences of lines add up to those of totals, and the reasons given are the real ones."""
+
+import pytest
+from famous_jobs import LLAMA3_405B, famous
+
+import costmodel as cm
+from costmodel.cli.vary import varied_jobs
+from costmodel.errors import CostModelError
+from costmodel.report.compare import compare, compare_grids, compare_record, compare_remarks
+
+SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
+
+
+def small(**changes):
+    return cm.estimate(**{**SMALL, "tp": 2, **changes})
+
+
+PAIRS = {
+    "degree": lambda: (small(), small(tp=4)),
+    "pipeline and dense against experts": lambda: (famous("llama3-405b"), famous("deepseek-v3")),
+    "three jobs": lambda: (small(), small(zero_stage=3, recipe="torchtitan"), small(pp=4, recompute="full")),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_differences_of_lines_add_up_to_those_of_totals(pair):
+    ests = PAIRS[pair]()
+    comparison = compare(*ests)
+    for job, est in enumerate(ests):
+        for bill, total in (("time", "step_time_s"), ("memory", "memory_bytes_per_gpu")):
+            moved = sum(line.difference(job) for line in comparison.lines if line.bill == bill)
+            expected = float(getattr(est, total)) - float(getattr(ests[0], total))
+            assert moved == pytest.approx(expected, rel=1e-9, abs=1e-9 * float(getattr(est, total)))
+
+
+def why(comparison, name):
+    return next(line.why[1] for line in comparison.lines if line.name == name)
+
+
+def test_reasons_are_what_was_changed():
+    by_degree = compare(small(), small(tp=4))
+    assert "n 14336 → 7168".replace("14336", "14,336").replace("7168", "7,168") in why(
+        by_degree, "compute.mlp.fc1.forward"
+    )
+    assert "runs 2 times" not in why(by_degree, "compute.mlp.fc1.forward")
+    batches = compare(small(), small(global_batch=512))
+    assert "runs 512 times instead of 256" in why(batches, "compute.mlp.fc1.forward")
+    new = compare(small(), small(pp=4))
+    assert why(new, "pp.send_recv") == "not there before"
+    back = compare(small(pp=4), small())
+    assert why(back, "pp.send_recv") == "gone"
+    hidden = compare(small(gpus=256, switches={"dp_overlap": "none"}), small(gpus=256))
+    assert "hidden instead of 0%" in why(hidden, "dp.dense.grad_reduce_scatter")
+
+
+def test_a_wider_group_moves_to_another_link():
+    change = why(
+        compare(small(tp=8), small(tp=16, cluster="gb200-nvl72-ndr")), "tp.attention.all_gather.forward"
+    )
+    assert "ranks 8 → 16" not in change  # the formula uses latency and transfer; ranks are not in it
+    slower = compare(small(tp=8, model="llama3-70b", gpus=64), small(tp=16, model="llama3-70b", gpus=64))
+    assert any("instead of nvlink" in line.why[1] for line in slower.lines)
+
+
+def test_an_equal_job_has_no_differences():
+    comparison = compare(small(), small())
+    assert not comparison.largest("time", 1)
+    assert len(compare_grids(comparison)) == 1
+    assert compare_remarks(comparison) == ["B takes as long as A."]
+
+
+def test_tables_and_records_say_the_same():
+    comparison = compare(small(), small(tp=4), labels=["narrow", "wide"])
+    jobs, time, memory = compare_grids(comparison)
+    assert [column.title for column in jobs.columns] == ["", "narrow", "wide"]
+    assert time.rows[-1][0] == "step time"
+    record = compare_record(comparison)
+    moved = sum(line["differences"][1] for line in record["lines"] if line["bill"] == "memory")
+    assert moved == pytest.approx(
+        record["jobs"][1]["memory_bytes_per_gpu"] - record["jobs"][0]["memory_bytes_per_gpu"]
+    )
+    assert memory.rows[-1][3].startswith(("+", "−"))
+    (remark,) = compare_remarks(comparison)
+    assert remark.startswith("wide is ")
+
+
+def test_one_job_or_many_layouts_are_refused():
+    with pytest.raises(CostModelError, match="one job given"):
+        compare(small())
+    with pytest.raises(CostModelError, match="layouts"):
+        compare(small(), cm.estimate(**SMALL, tp=[1, 2]))
+
+
+def test_what_varies_replaces_field_or_switch_and_frees_dp():
+    job = {**LLAMA3_405B, "dp": 128}
+    (first, tp4), (second, tp8) = varied_jobs(job, ["tp=4,8"])
+    assert (first, second) == ("tp=4", "tp=8")
+    assert (tp4["tp"], tp8["tp"], tp4["pp"]) == (4, 8, 16)
+    assert "dp" not in tp4
+    both = varied_jobs(job, ["recompute=none,full", "sequence-parallel=true,false"])
+    assert [label for label, _ in both][1:3] == [
+        "recompute=none sequence_parallel=false",
+        "recompute=full sequence_parallel=true",
+    ]
+    (given, same), (changed, other) = varied_jobs(job, ["dp_overlap=none"])
+    assert (given, changed) == ("", "dp_overlap=none")
+    assert same == job
+    assert other["switches"] == {"dp_overlap": "none"}
+    assert other["dp"] == 128
+
+
+@pytest.mark.parametrize("text", ["tp", "tp=", "tpp=4", "name=x"])
+def test_what_cannot_vary_is_refused_in_one_line(text):
+    with pytest.raises(CostModelError, match=r"^--vary: .*$"):
+        varied_jobs(LLAMA3_405B, [text])
