@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.axes import compute, context, data, expert, pipeline, states, tensor
+from costmodel.axes import compute, context, data, expert, pipeline, resilience, states, tensor
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, exposed_sum
 from costmodel.bill import Bill, MemoryLine, TimeLine, broadcast_sum, memory_line, sum_exposed, time_line
@@ -90,6 +90,7 @@ def price(
     time_lines += pipeline.time_lines(situation, stage)
     time_lines += data.time_lines(situation, blocks, step_counts, block_lines, stage)
     time_lines += _overhead_lines(recipe, time_lines)
+    time_lines += resilience.time_lines(situation, time_lines)
     memory_lines = [
         *states.memory_lines(situation, blocks),
         *compute.memory_lines(situation, blocks, pipeline.in_flight(situation)),

@@ -41,6 +41,7 @@ def estimate(
     switches: opt.SetOption = None,
     axis_order: opt.OrderOption = None,
     tokens: opt.TokensOption = None,
+    stragglers: opt.StragglersOption = None,
     profiles: opt.ProfilesOption = None,
     every_line: Annotated[bool, typer.Option("--all-lines", help="Also list the lines below 0.5 %.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if the job does not fit.")] = False,
@@ -60,13 +61,13 @@ def estimate(
     given: dict[str, Any] = dict(locals())
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.describe.job import DEFAULT_CLUSTER, JOB_KEYS
-    from costmodel.describe.job_merge import merge_jobs, parse_switches, read_job, require_complete
+    from costmodel.describe.job_merge import merge_jobs, read_job, read_switches, require_complete
     from costmodel.estimates import estimate as price_job
     from costmodel.report import frames, records, tables
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     flags = {key: given[key] for key in JOB_KEYS if key in given}
-    merged = merge_jobs(read_job(job) if job else {}, {**flags, "switches": parse_switches(switches) or None})
+    merged = merge_jobs(read_job(job) if job else {}, {**flags, "switches": read_switches(switches, stragglers)})
     require_complete(merged)
     if profiles:
         from costmodel.describe.hardware import load_cluster

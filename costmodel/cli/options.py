@@ -120,3 +120,10 @@ OrderOption = Annotated[
 TokensOption = Annotated[
     float | None, typer.Option("--tokens", help="Tokens of the whole run, for days and GPU-hours.")
 ]
+StragglersOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--stragglers/--no-stragglers",
+        help="Let every step wait for its slowest rank (see the straggler_* switches).  [default: the recipe's]",
+    ),
+]

@@ -140,6 +140,16 @@ def parse_switches(pairs: list[str] | None) -> dict[str, Any]:
     return found
 
 
+def read_switches(pairs: list[str] | None, stragglers: bool | None = None) -> dict[str, Any] | None:
+    """Read the switches that flags change; the flag for stragglers gives way to ``stragglers=...``.
+
+    >>> read_switches(["straggler_variation=0.02"], True)
+    {'stragglers': 'normal', 'straggler_variation': '0.02'}
+    """
+    flag = {} if stragglers is None else {"stragglers": "normal" if stragglers else "none"}
+    return {**flag, **parse_switches(pairs)} or None
+
+
 def place_job(
     job: Mapping[str, Any], *, profile_path: ProfilePath = None
 ) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:

@@ -25,6 +25,7 @@ ContextMethod = Literal["ring", "all-gather", "ulysses"]
 Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
+Stragglers = Literal["none", "normal", "lognormal"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 RecomputeModule = Literal[
     "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul",
@@ -151,6 +152,20 @@ class Recipe(BaseModel):
     """Host time a step outside the passes (data loading, logging, optimizer start)."""
     overhead_fraction: float = Field(default=0.0, ge=-0.5, le=1)
     """The one constant that may be fitted to whole runs: share of step time nothing else explains."""
+
+    stragglers: Stragglers = "none"
+    """Whether steps wait for the slowest rank, and how step times of ranks are distributed."""
+    straggler_variation: float = Field(default=0.015, ge=0, le=1)
+    """Coefficient of variation between ranks. 8 % between GPUs of one type, averaged over five machines
+    (Sinha et al., "Not All GPUs Are Created Equal," SC22, arXiv:2208.11035), read as the span of the
+    central 99 %, 5.4 standard deviations."""
+    straggler_slow_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a rank is a slow one; MegaScale (arXiv:2402.15627, section 6.3) found 0.5 % of its
+    machines about 10 % slow, and took them out."""
+    straggler_slowdown: float = Field(default=0.1, ge=0, le=10)
+    """How much longer a slow rank takes."""
+    straggler_jitter: float = Field(default=0.0, ge=0, le=1)
+    """Coefficient of variation of one rank's step around its own mean, made of independent pieces."""
 
     embedding_as_layer: bool = False
     """The embedding takes the place of a layer on the first pipeline stage."""

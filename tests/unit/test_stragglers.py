@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from costmodel.physics.stragglers import expected_maximum_normal, slowest_rank_excess
+from costmodel.estimates import estimate
+from costmodel.physics.stragglers import (
+    RankTimes,
+    expected_maximum_normal,
+    jitter_excess,
+    lasting_excess,
+    maximum_moments,
+    slowest_rank_excess,
+)
+
+S = np.sqrt(np.log1p(0.25))  # of a lognormal with a coefficient of variation of one half
 
 # Closed forms for 2 and 3; order-statistics tables (Harter 1961) beyond.
 KNOWN = [(1, 0.0), (2, np.pi**-0.5), (3, 1.5 * np.pi**-0.5), (10, 1.53875), (100, 2.50759), (1000, 3.24144)]
@@ -31,3 +41,81 @@ def test_it_grows_with_ranks_and_spread_and_broadcasts():
     assert late.shape == (4, 2)
     assert np.all(np.diff(late, axis=0) > 0)
     assert late[0, 0] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("times", "draw"),
+    [
+        (RankTimes(0.05), lambda g, n: 1 + 0.05 * g.standard_normal(n)),
+        (RankTimes(0.5, heavy_tail=True), lambda g, n: np.exp(S * g.standard_normal(n) - S**2 / 2)),
+        (
+            RankTimes(0.02, slow_fraction=0.005, slowdown=0.1),
+            lambda g, n: (1 + 0.02 * g.standard_normal(n)) * np.where(g.random(n) < 0.005, 1.1, 1.0),
+        ),
+        (RankTimes(0.0, slow_fraction=0.01, slowdown=0.3), lambda g, n: np.where(g.random(n) < 0.01, 1.3, 1.0)),
+    ],
+    ids=["normal", "lognormal", "some slow", "only slow"],
+)
+def test_moments_against_a_simulation(times, draw):
+    drawn = draw(np.random.default_rng(2), (20_000, 64)).max(axis=1)
+    mean, deviation = maximum_moments(64, times)
+    assert float(mean) == pytest.approx(drawn.mean(), abs=4 * drawn.std() / np.sqrt(drawn.size))
+    assert float(deviation) == pytest.approx(drawn.std(), rel=0.05)
+
+
+def test_moments_agree_with_the_integral_for_normals():
+    ranks = np.asarray([[1.0, 2.0, 8.0], [64.0, 16_000.0, 1e6]])
+    mean, deviation = maximum_moments(ranks, RankTimes(0.05))
+    assert mean == pytest.approx(1 + slowest_rank_excess(ranks, 0.05), abs=1e-6)
+    assert float(deviation[0, 0]) == pytest.approx(0.05, rel=1e-4)
+    # Var[max of 2] = 1 - 1/pi
+    assert float(deviation[0, 1]) == pytest.approx(0.05 * np.sqrt(1 - 1 / np.pi), rel=1e-4)
+
+
+def test_lasting_differences_are_paid_once_and_jitter_at_every_level():
+    levels = [np.asarray(n) for n in (8.0, 8.0, 8.0, 128.0, 16384.0)]
+    lasting = lasting_excess(levels, RankTimes(0.05))
+    assert sum(lasting) == pytest.approx(slowest_rank_excess(16384, 0.05), abs=1e-6)
+    assert lasting[1] == lasting[2] == 0
+    once = [np.asarray(1.0)] * 5
+    together = jitter_excess([np.asarray(1.0)] * 4 + [np.asarray(512.0)], once, 0.05)
+    assert sum(together) == pytest.approx(slowest_rank_excess(512, 0.05), abs=1e-6)
+    often = jitter_excess(levels, [np.asarray(320.0)] * 3 + [np.asarray(16.0), np.asarray(1.0)], 0.01)
+    assert often[0] == pytest.approx(np.sqrt(320) * float(expected_maximum_normal(8)) * 0.01, rel=1e-4)
+    assert sum(often) > sum(lasting_excess(levels, RankTimes(0.01)))
+
+
+def test_jitter_of_two_levels_against_a_simulation():
+    generator = np.random.default_rng(3)
+    pieces = 1 / 16 + 0.01 / 4 * generator.standard_normal((4000, 8, 4, 16))  # steps, groups, ranks, pieces
+    drawn = pieces.max(axis=2).sum(axis=-1).max(axis=1)
+    added = jitter_excess([np.asarray(4.0), np.asarray(32.0)], [np.asarray(16.0), np.asarray(1.0)], 0.01)
+    assert 1 + float(sum(added)) == pytest.approx(drawn.mean(), abs=5e-4)
+
+
+def job(**switches):
+    return estimate(model="llama3-8b", gpus=64, layout="tp2 pp2", global_batch=128, seq_len=4096, switches=switches)
+
+
+def test_lines_of_an_estimate():
+    off, on = job(), job(stragglers="normal", straggler_variation=0.05)
+    added = [line for line in on.bill.time_lines if line.axis == "resilience"]
+    assert not [line for line in off.bill.time_lines if line.axis == "resilience"]
+    work = sum(float(line.exposed_seconds) for line in off.bill.time_lines if line.toll != "communication")
+    waited = sum(float(line.exposed_seconds) for line in added)
+    assert waited == pytest.approx(float(slowest_rank_excess(64, 0.05)) * work, rel=1e-5)
+    assert float(on.step_time_s) == pytest.approx(float(off.step_time_s) + waited, rel=1e-12)
+    assert {line.name.rpartition(".")[2] for line in added} == {"tensor", "pipeline", "job"}
+    heavy = job(stragglers="lognormal", straggler_variation=0.05)
+    slow = job(stragglers="normal", straggler_variation=0.05, straggler_slow_fraction=0.005)
+    assert min(float(heavy.step_time_s), float(slow.step_time_s)) > float(on.step_time_s)
+    jitter = job(stragglers="normal", straggler_variation=0.05, straggler_jitter=0.01)
+    assert float(jitter.step_time_s) > float(on.step_time_s)
+
+
+def test_many_layouts_wait_as_each_alone():
+    on = {"stragglers": "normal"}
+    job = {"model": "llama3-8b", "gpus": 64, "pp": 2, "global_batch": 128, "seq_len": 4096, "switches": on}
+    many = estimate(tp=np.asarray([1, 2, 4]), **job)
+    one = estimate(tp=4, **job)
+    assert float(many.step_time_s[2]) == pytest.approx(float(one.step_time_s), rel=1e-9)
