@@ -25,8 +25,9 @@ def validate(
 ) -> None:
     """Price every run of a table and compare with what was measured.
 
-    The columns are those of tests/published/runs.csv, which is shipped. Errors are relative to the measurement, over rows of quality A and B. A row that cannot be
-    priced is counted with its reason. --csv writes a row per run.
+    The columns are those of tests/published/runs.csv, which is shipped. Errors are relative to the
+    measurement, over rows of quality A and B. A row that cannot be priced is counted with its
+    reason. --csv writes a row per run.
     """
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.progress import progress
