@@ -104,9 +104,7 @@ def sweep_run(sweep: Sweep, cluster: Cluster, *, in_place: bool = False) -> Run:
     domain = cluster.tiers[0].size
     nodes = sweep.nodes or -(-sweep.ranks // cluster.gpus_per_node)
     if sweep.ranks % nodes:
-        raise DataError(
-            f"{sweep.file}:{sweep.line}: {sweep.ranks} ranks on {nodes} nodes: expected as many on each"
-        )
+        raise DataError(f"{sweep.file}:{sweep.line}: {sweep.ranks} ranks on {nodes} nodes: expected as many on each")
     # Trays of a rack-scale domain are nodes by name only.
     rack_scale = domain > cluster.gpus_per_node
     inside = int(usable_domain_size(sweep.ranks, domain)) if rack_scale else sweep.ranks // nodes
@@ -124,22 +122,29 @@ def sweep_run(sweep: Sweep, cluster: Cluster, *, in_place: bool = False) -> Run:
     if not told.any():
         raise DataError(f"{sweep.file}:{sweep.line}: no in-place times; leave out --in-place")
     name = f"{sweep.name}{' in-place' if in_place else ''}"
+    algorithm = _forced(sweep, cluster.tiers[0], inside, several=network is not None)
     return Run(
-        name, sweep.primitive, group, cluster.tiers[0].link, network, sweep.algorithm, sweep.size_bytes[told],
+        name, sweep.primitive, group, cluster.tiers[0].link, network, algorithm, sweep.size_bytes[told],
         times[told],
     )  # fmt: skip
+
+
+def _forced(sweep: Sweep, inner: Tier, inside: int, *, several: bool) -> str:
+    """Return the algorithm that NCCL_ALGO forces; where it does not apply, NCCL chooses after all."""
+    if sweep.primitive != "all_reduce":
+        return "auto"
+    if sweep.algorithm.startswith("nvls"):
+        usable = inner.reduction_bandwidth_bytes_per_s > 0 and inside >= constants_of(inner).nvls_min_ranks
+        return ("nvls-tree" if several else "nvls") if usable else "auto"
+    return "auto" if sweep.algorithm == "tree" and not several else sweep.algorithm
 
 
 def _check_gpu(sweep: Sweep, cluster: Cluster) -> None:
     """Refuse a log of another GPU than the profile's."""
     known = ("V100", "A100", "A800", "H100", "H200", "H800", "H20", "B200", "B300", "MI250", "MI300")
     words = sweep.gpu.upper().replace("-", " ").replace("_", " ").split()
-    given = next(
-        (name for name in known if any(word.removeprefix("G").startswith(name) for word in words)), ""
-    )
+    given = next((name for name in known if any(word.removeprefix("G").startswith(name) for word in words)), "")
     ours = cluster.accelerator.name.upper()
-    if given == "H20" and any("H200" in word for word in words):
-        given = "H200"
     if given and given not in ours:
         raise DataError(
             f"{sweep.file}:{sweep.line}: the log is of {sweep.gpu!r}, {cluster.name} has "
@@ -165,9 +170,7 @@ def fit_cluster(runs: Sequence[Run], cluster: Cluster, *, max_error: float = MAX
     points = score(list(runs), partial(price_run, base=cluster.tiers, tiers=tiers))
     held_out = score_held_out(runs, cluster.tiers)
     problems = [*_too_little(runs, cluster), *_too_far(points, max_error), *_too_fast(runs, cluster, tiers)]
-    return ClusterFit(
-        tuple(runs), tiers, points, held_out, tuple(straight_line(run) for run in runs), tuple(problems)
-    )
+    return ClusterFit(tuple(runs), tiers, points, held_out, tuple(straight_line(run) for run in runs), tuple(problems))
 
 
 def price_run(run: Run, base: Sequence[Tier], tiers: Mapping[int, Fitted]) -> Array:
@@ -195,9 +198,7 @@ def _fit_tiers(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False
     return fitted
 
 
-def _fit_tier(
-    tier: Tier, runs: Sequence[Run], price: Callable[[Run, Tier], Array], *, network: bool, blank: bool
-) -> Fitted:
+def _fit_tier(tier: Tier, runs: Sequence[Run], price: Callable[[Run, Tier], Array], *, network: bool, blank: bool) -> Fitted:
     """Fit one tier, from the profile's constants (or `blank`), scaled where the times are far from them."""
     known = constants_of(tier)
     if tier.fabric is None:
@@ -303,15 +304,11 @@ def _too_fast(runs: Sequence[Run], cluster: Cluster, tiers: Mapping[int, Fitted]
     found = []
     for run in runs:
         index = 0 if run.network is None else 1
-        if (
-            run.primitive == "all_reduce" or index not in tiers
-        ):  # the switch may add, two nodes may take a tree
+        if run.primitive == "all_reduce" or index not in tiers:  # the switch may add, two nodes may take a tree
             continue
         tier = cluster.tiers[index]
         bus = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks))
-        share = (
-            1.0 if run.primitive in ("send_recv", "all_to_all") or index == 0 else float(run.group.members[0])
-        )
+        share = 1.0 if run.primitive in ("send_recv", "all_to_all") or index == 0 else float(run.group.members[0])
         rate = float(np.max(bus / run.time_s))
         line = tier.bandwidth_bytes_per_s * share
         if rate > 1.1 * line:

@@ -4,9 +4,12 @@
 import numpy as np
 import pytest
 
+from costmodel.calibration.cluster_fit import fit_cluster, sweep_run
 from costmodel.cli import main
+from costmodel.describe.hardware import load_cluster
 from costmodel.interop.nccl_tests import read_log
 
+CLUSTER = load_cluster("h100-ndr")
 HEAD = """\
 # nThread 1 nGpus 1 minBytes 1048576 maxBytes 268435456 step: 4(factor) warmup iters: 5 iters: 20
 #
@@ -91,9 +94,7 @@ def test_rows_alone_tell_the_number_of_ranks(tmp_path):
 
 
 def test_rccl_devices_and_unchecked_results(tmp_path):
-    rccl = HEAD + devices(8, gpu="AMD Instinct MI300X").replace("[0x1a]", "[0000:0c:00.0]").replace(
-        " Group  0", ""
-    )
+    rccl = HEAD + devices(8, gpu="AMD Instinct MI300X").replace("[0x1a]", "[0000:0c:00.0]").replace(" Group  0", "")
     read = read_log(write(tmp_path, log(head=rccl, rows=good_rows(wrong="N/A"))))
     assert not read.problems
     assert read.sweeps[0].gpu == "AMD Instinct MI300X"
@@ -105,17 +106,13 @@ def test_rccl_devices_and_unchecked_results(tmp_path):
      ("alltoall", "all_to_all", 7 / 8), ("broadcast", "broadcast", 1), ("reduce", "reduce", 1),
      ("sendrecv", "send_recv", 1), ("all_reduce", "all_reduce", 14 / 8)],
 )  # fmt: skip
-def test_each_program_is_known_by_its_start_line_and_by_the_name_of_its_log(
-    tmp_path, program, primitive, factor
-):
+def test_each_program_is_known_by_its_start_line_and_by_the_name_of_its_log(tmp_path, program, primitive, factor):
     rows = []
     for size in SIZES:
         rate = size / times(size) / 1e3
         rows.append(f"{size} {size // 4} float none -1 {times(size):.2f} {rate:.2f} {rate * factor:.2f} 0\n")
     started = f"# Collective test starting: {program}_perf\n" + HEAD + devices(8)
-    by_line = read_log(
-        write(tmp_path, log(rows, head=started, columns=COLUMNS.split("#wrong")[0] + "#wrong\n"), "run.log")
-    )
+    by_line = read_log(write(tmp_path, log(rows, head=started, columns=COLUMNS.split("#wrong")[0] + "#wrong\n"), "run.log"))
     by_name = read_log(write(tmp_path, log(rows, columns=""), f"h100-{program}_perf.8.log"))
     for read in (by_line, by_name):
         assert not read.problems
@@ -221,3 +218,16 @@ def test_a_log_cut_off_anywhere_is_read_or_refused_but_never_a_crash(tmp_path):
         assert read.problems or read.sweeps
         refused += bool(read.problems)
     assert refused > 20
+
+
+@pytest.mark.parametrize(
+    ("setting", "ranks", "algorithm"),
+    [("Ring", 16, "ring"), ("Tree", 16, "tree"), ("NVLSTree", 16, "nvls-tree"), ("Tree", 8, "auto"),
+     ("NVLS", 8, "nvls"), ("NVLS", 4, "auto"), ("LL", 16, "auto")],
+)  # fmt: skip
+def test_an_algorithm_that_the_log_forces_is_priced_where_it_applies(tmp_path, setting, ranks, algorithm):
+    head = f"+ mpirun -x NCCL_ALGO={setting} ./all_reduce_perf\n" + HEAD + devices(ranks)
+    (sweep,) = read_log(write(tmp_path, log(good_rows(ranks=ranks), head=head))).sweeps
+    run = sweep_run(sweep, CLUSTER)
+    assert run.algorithm == algorithm
+    assert fit_cluster([run], CLUSTER, max_error=9).points["error"].notna().all()
