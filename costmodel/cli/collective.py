@@ -28,9 +28,7 @@ def collective(
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs of the group.")],
     size: Annotated[
         str,
-        typer.Option(
-            "--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."
-        ),
+        typer.Option("--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."),
     ] = "",
     sizes: Annotated[
         str,
@@ -41,20 +39,17 @@ def collective(
         int | None,
         typer.Option(
             "--members-per-node",
-            help="Members inside one innermost domain; 1 for a data-parallel group of full TP nodes.  "
-            "[default: as many as fit]",
+            help="Members inside one innermost domain; 1 for a data-parallel group of full TP nodes.  [default: as many as fit]",
         ),
     ] = None,
     concurrent: Annotated[
-        float, typer.Option("--concurrent", help="Groups at a time that share each port and link.")
+        float, typer.Option("--concurrent", min=1.0, help="Groups at a time that share each port and link.")
     ] = 1.0,
     tier: Annotated[
         str | None,
         typer.Option("--tier", help="Tier of the textbook formulas.  [default: the outermost one crossed]"),
     ] = None,
-    alpha: Annotated[
-        str, typer.Option("--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …")
-    ] = "",
+    alpha: Annotated[str, typer.Option("--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …")] = "",
     bandwidth: Annotated[str, typer.Option("--bandwidth", help="… and this rate per GPU (450GB/s).")] = "",
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="Experts of a token, for moe-*.")] = 8,
     node_limit: Annotated[
@@ -64,9 +59,7 @@ def collective(
         float, typer.Option("--imbalance", min=1.0, help="Busiest rank's tokens over the mean, for moe-*.")
     ] = 1.0,
     profiles: opt.ProfilesOption = None,
-    plot: Annotated[
-        str, typer.Option("--plot", metavar="FILE", help="Draw bus bandwidth over size into this picture.")
-    ] = "",
+    plot: Annotated[str, typer.Option("--plot", metavar="FILE", help="Draw bus bandwidth over size into this picture.")] = "",
     format: opt.FormatOption = None,
     out: opt.OutOption = "",
     csv: opt.CsvOption = "",
@@ -93,9 +86,9 @@ def collective(
     if alpha:
         if cluster is not None or tier is not None or members is not None:
             raise LayoutError("alpha: a flat fabric takes no --cluster, --tier or --members-per-node")
-        placed = prices.flat_fabric(
-            quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks
-        )._replace(concurrent=concurrent)
+        placed = prices.flat_fabric(quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks)._replace(
+            concurrent=concurrent
+        )
         where = f"{alpha} and {bandwidth}"
     else:
         machine = load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles)
@@ -110,11 +103,7 @@ def collective(
     one = bool(size)
     show(
         Result(
-            grids=lambda: (
-                report.one_size_grids(title, rows, picks, placed)
-                if one
-                else [report.range_grid(title, rows, placed)]
-            ),
+            grids=lambda: report.one_size_grids(title, rows, picks, placed) if one else [report.range_grid(title, rows, placed)],
             record=lambda: report.price_record(kind, rows, picks, placed),
             table=lambda: report.price_columns(kind, rows, placed),
             remarks=[report.headline(title, rows)] if one else [],
