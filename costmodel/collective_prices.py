@@ -378,5 +378,5 @@ def dominant(price: Price) -> str:
         return "nothing to do"
     share = latency / time
     if 0.4 <= share <= 0.6:
-        return f"latency and bandwidth about equally ({share:.0%} latency)"
+        return f"neither latency ({share:.0%}) nor bandwidth"
     return f"latency ({share:.0%})" if share > 0.5 else f"bandwidth ({1 - share:.0%})"
