@@ -183,6 +183,15 @@ def memory_line(
     )
 
 
+def settled(values: ArrayLike) -> Array:
+    """Return one number for an array that is the same everywhere.
+
+    What a search holds fixed in all its layouts then spreads no line over their dimension.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    return np.asarray(array.flat[0]) if array.size and np.all(array == array.flat[0]) else array
+
+
 def broadcast_sum(values: Iterable[Array]) -> Array:
     """Sum arrays of different broadcastable shapes, those with the smallest common shape first.
 

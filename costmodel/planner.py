@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.axes import compute, context, data, expert, pipeline, resilience, states, tensor
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, exposed_sum
-from costmodel.bill import Bill, MemoryLine, TimeLine, broadcast_sum, memory_line, sum_exposed, time_line
+from costmodel.bill import Bill, MemoryLine, TimeLine, broadcast_sum, memory_line, settled, sum_exposed, time_line
 from costmodel.describe.cluster import Cluster
 from costmodel.describe.layout import Layout
 from costmodel.describe.model import Model
@@ -123,7 +123,7 @@ def describe_situation(
     kinds = tuple(model.layer_kinds())
     stages = plan_stages(
         model.kind_of_layer, len(kinds), layout.pp, embedding_as_layer=recipe.embedding_as_layer,
-        head_as_layer=_head_places(model, recipe), fold=schedules.fold(layout.schedule), every_stage=every_stage,
+        head_as_layer=_head_places(model, recipe), fold=settled(schedules.fold(layout.schedule)), every_stage=every_stage,
     )  # fmt: skip
     if model.mtp_layers:
         # A multi-token-prediction layer is one more layer of the last kind, on the last stage.

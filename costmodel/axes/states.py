@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation
-from costmodel.bill import MemoryLine, broadcast_sum, memory_line
+from costmodel.bill import MemoryLine, broadcast_sum, memory_line, settled
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics import schedules
 from costmodel.physics.params import (
@@ -131,7 +131,7 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
     recipe = situation.recipe
     params = stage_params(situation, blocks)
     zero = situation.layout.zero_stage[..., None]
-    copies = schedules.weight_copies(situation.layout.schedule)[..., None]
+    copies = settled(schedules.weight_copies(situation.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(situation))
     lines = []
     # What autograd keeps in the resident gradient is sharded from ZeRO-2 on, the weights from ZeRO-3 on.

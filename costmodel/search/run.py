@@ -169,7 +169,6 @@ class Tally:
         by_placement = over_sharding.min(axis=(0, 1))
         by_schedule, by_sharding = over_sharding.min(axis=(0, 2)), cost.min(axis=(1, 2, 3))
         best: list[tuple[str, Array, Array]] = [
-            ("pp", np.asarray([slab.pp]), np.asarray([by_placement.min()])),
             ("gpus", np.asarray([slab.gpus]), np.asarray([by_placement.min()])),
             ("recompute", slab.recompute, over_sharding.min(axis=(1, 2))),
             ("schedule", slab.schedule, by_schedule),
@@ -204,7 +203,6 @@ def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:
         "step_time_s": part.step_time_s.reshape(-1)[flat],
         "job": np.full(flat.size, float(part.job)),
         "gpus": np.full(flat.size, slab.gpus),
-        "pp": np.full(flat.size, slab.pp),
     }
     columns |= {knob: slab.placements[knob][placement] for knob in PLACEMENT_KNOBS}
     columns["vp"], columns["schedule"] = slab.vp[schedule], slab.schedule[schedule]

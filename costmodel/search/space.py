@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from costmodel.describe.job import Job
 from costmodel.describe.layout import RECOMPUTE_POLICIES, Layout, layout_problems
 from costmodel.errors import LayoutError, choices_hint
-from costmodel.physics.schedules import SCHEDULES, valid
+from costmodel.physics.schedules import SCHEDULES, fold, valid
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -197,16 +197,19 @@ class Slab:
             yield part.trimmed()
 
     def trimmed(self) -> Slab:
-        """Drop schedules and shardings that none of the placements can use."""
-        run, shard = self.runs.any(axis=1), self.shards.any(axis=1)
+        """Drop placements that cannot run at all, and policies that none of the others can use."""
+        keep = self.runs.any(axis=0) & self.shards.any(axis=0)
+        runs, shards = self.runs[:, keep], self.shards[:, keep]
+        run, shard = runs.any(axis=1), shards.any(axis=1)
         return replace(
             self,
+            placements={knob: values[keep] for knob, values in self.placements.items()},
             schedule=self.schedule[run],
             vp=self.vp[run],
-            runs=self.runs[run],
+            runs=runs[run],
             zero_stage=self.zero_stage[shard],
             shard_group=self.shard_group[shard],
-            shards=self.shards[shard],
+            shards=shards[shard],
         )
 
 
@@ -234,39 +237,63 @@ def build_space(
     tp_in_domain : bool
         Whether tensor parallelism must stay in the innermost domain.
     """
-    slabs: list[Slab] = []
     rejected: Counter[str] = Counter()
-    considered = 0
     policies = [len(values[knob]) for knob in ("vp", "schedule", "recompute", "zero_stage", "shard_group")]
     per_placement = prod(policies)
     axes = [np.asarray(values[knob], dtype=np.float64) for knob in PLACEMENT_KNOBS]
     mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*axes), strict=True))
     shape = tuple(len(axis) for axis in axes)
-    for pp in values["pp"]:
-        considered += prod(shape) * per_placement
-        alive = np.ones(shape, dtype=bool)
-        for code, bad in _placement_rules(job, gpus, pp, mesh, tp_in_domain):
-            out = alive & bad
-            rejected[code] += int(out.sum()) * per_placement
-            alive &= ~out
-        if not alive.any():
-            continue
-        where = np.nonzero(alive)
+    alive = np.ones(shape, dtype=bool)
+    for code, bad in _placement_rules(job, gpus, mesh, tp_in_domain):
+        out = alive & bad
+        rejected[code] += int(out.sum()) * per_placement
+        alive &= ~out
+    by_stages = []
+    # Stages come first among the knobs, so that placements of one number of them lie together.
+    for index in range(len(axes[0])):
+        where = (np.full(int(alive[index].sum()), index), *np.nonzero(alive[index]))
         placements = {knob: axis[w] for knob, axis, w in zip(PLACEMENT_KNOBS, axes, where, strict=True)}
-        slab = _slab(job, gpus, pp, placements, values, rejected)
-        if slab is not None:
+        if where[0].size:
+            by_stages.append(_with_policies(job, gpus, placements, values, rejected))
+    return Space(_by_fold(by_stages), prod(shape) * per_placement, +rejected)
+
+
+def _by_fold(by_stages: list[Slab]) -> list[Slab]:
+    """Join the slabs of all numbers of stages, and part them by how schedules fold the pipeline.
+
+    How stages share ranks decides what each holds; alike within a slab, it does not spread the
+    lines of parameters and gradients over the dimension of schedules.
+    """
+    if not by_stages:
+        return []
+    first = by_stages[0]
+    whole = replace(
+        first,
+        placements={
+            knob: np.concatenate([slab.placements[knob] for slab in by_stages]) for knob in PLACEMENT_KNOBS
+        },
+        runs=np.concatenate([slab.runs for slab in by_stages], axis=1),
+        shards=np.concatenate([slab.shards for slab in by_stages], axis=1),
+    )
+    folds = fold(whole.schedule)
+    slabs = []
+    for kind in np.unique(folds):
+        of_kind = folds == kind
+        slab = replace(
+            whole, schedule=whole.schedule[of_kind], vp=whole.vp[of_kind], runs=whole.runs[of_kind]
+        ).trimmed()
+        if slab.num_possible:
             slabs.append(slab)
-    return Space(slabs, considered, +rejected)
+    return slabs
 
 
 def _placement_rules(
-    job: Job, gpus: float, pp: float, mesh: Mapping[str, Array], tp_in_domain: bool
+    job: Job, gpus: float, mesh: Mapping[str, Array], tp_in_domain: bool
 ) -> list[tuple[str, Mask]]:
     """Return the rules of a placement with the mask of those that break them."""
     zero, one = np.asarray(0.0), np.asarray(1.0)
     layout = Layout(
         gpus=np.asarray(gpus),
-        pp=np.asarray(pp),
         vp=one,
         **mesh,
         zero_stage=zero,
@@ -284,15 +311,15 @@ def _placement_rules(
     return rules
 
 
-def _slab(
+def _with_policies(
     job: Job,
     gpus: float,
-    pp: float,
     placements: Mapping[str, Array],
     values: Mapping[str, Sequence[float]],
     rejected: Counter[str],
-) -> Slab | None:
+) -> Slab:
     """Add the policies to the placements of one number of stages; count those that cannot run."""
+    pp = float(placements["pp"][0])
     schedule, vp = (grid.ravel() for grid in np.meshgrid(values["schedule"], values["vp"], indexing="ij"))
     zero, group = (
         grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij")
@@ -322,9 +349,8 @@ def _slab(
     rejected["schedule_cannot_run"] += int(stopped) * len(zero) * len(recompute)
     unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
     rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)
-    slab = Slab(
+    return Slab(
         gpus=gpus,
-        pp=pp,
         placements=placements,
         schedule=schedule,
         vp=vp,
@@ -334,8 +360,3 @@ def _slab(
         runs=runs,
         shards=shards,
     )
-    if slab.num_possible == 0:
-        return None
-    keep = runs.any(axis=0) & shards.any(axis=0)
-    kept = {knob: array[keep] for knob, array in placements.items()}
-    return replace(slab, placements=kept, runs=runs[:, keep], shards=shards[:, keep]).trimmed()

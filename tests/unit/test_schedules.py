@@ -184,14 +184,8 @@ def test_messages_per_micro_batch():
 
 
 def test_a_message_longer_than_a_chunk_is_paid_by_every_chunk():
-    price = {
-        "stages": 4,
-        "micro_batches": 8,
-        "virtual_stages": 4,
-        "forward_s": 4.0,
-        "backward_s": 8.0,
-        "overlapped": True,
-    }
+    price = {"stages": 4, "micro_batches": 8, "virtual_stages": 4, "forward_s": 4.0, "backward_s": 8.0,
+             "overlapped": True}  # fmt: skip
     short = schedule_messages.exposed_p2p_time_s(code("interleaved"), message_s=1.0, **price)
     long = schedule_messages.exposed_p2p_time_s(code("interleaved"), message_s=1.5, **price)
 
@@ -201,12 +195,9 @@ def test_a_message_longer_than_a_chunk_is_paid_by_every_chunk():
 
 def test_simulation_of_one_micro_batch_on_two_stages_by_hand():
     timeline = simulate(
-        task_orders("1f1b", 2, 1),
-        forward_s=[1.0, 2.0],
-        backward_input_s=[1.0, 2.0],
-        backward_weight_s=[0.5, 1.0],
-        message_s=0.25,
-    )
+        task_orders("1f1b", 2, 1), forward_s=[1.0, 2.0], backward_input_s=[1.0, 2.0],
+        backward_weight_s=[0.5, 1.0], message_s=0.25,
+    )  # fmt: skip
 
     assert [(t.rank, t.kind, t.start_s, t.end_s) for t in timeline.tasks] == [
         (0, "F", 0.0, 1.0),
