@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from costmodel.describe.model import list_models, load_model
     from costmodel.errors import CostModelError
     from costmodel.estimates import Estimate, estimate
+    from costmodel.report.compare import compare
     from costmodel.search import Plan, plan
+    from costmodel.sensitivities import sensitivity
     from costmodel.sweeps import Sweep, sweep
 
 __version__ = "0.1.0"
@@ -34,6 +36,8 @@ _HOME = {
     "sweep": "costmodel.sweeps",
     "Sweep": "costmodel.sweeps",
     "CostModelError": "costmodel.errors",
+    "compare": "costmodel.report.compare",
+    "sensitivity": "costmodel.sensitivities",
 }
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "Plan",
     "Sweep",
     "__version__",
+    "compare",
     "estimate",
     "list_models",
     "list_profiles",
@@ -49,6 +54,7 @@ __all__ = [
     "load_cluster",
     "load_model",
     "plan",
+    "sensitivity",
     "sweep",
 ]
 

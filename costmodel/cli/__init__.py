@@ -25,6 +25,8 @@ from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
 from costmodel.cli.plan import plan
+from costmodel.cli.sensitivity import EPILOG as SENSITIVITY_EPILOG
+from costmodel.cli.sensitivity import sensitivity
 from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
 from costmodel.cli.sweep import sweep
 from costmodel.cli.texts import EXAMPLES, show_help
@@ -40,6 +42,7 @@ app = typer.Typer(
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
 app.command("compare", epilog=COMPARE_EPILOG)(compare)
+app.command("sensitivity", epilog=SENSITIVITY_EPILOG)(sensitivity)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)

@@ -29,7 +29,7 @@ def compare(
         typer.Option(
             "--vary",
             metavar="NAME=A,B",
-            help="Values of a field of the job or a switch of its recipe; several flags give all combinations.",
+            help="Values of a field or a recipe switch; several flags give all combinations.",
         ),
     ] = None,
     every_line: Annotated[

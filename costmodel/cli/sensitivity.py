@@ -1,0 +1,48 @@
+"""``costmodel sensitivity``: what each number and each switch is worth."""
+
+from typing import Annotated, Any
+
+import typer
+
+from costmodel.cli.job_options import merged_job, takes_job
+
+EPILOG = """\b
+Examples:
+  costmodel sensitivity job.yaml
+  costmodel sensitivity job.yaml --by 0.5 --format csv
+"""
+
+
+@takes_job()
+def sensitivity(
+    given: dict[str, Any],
+    output: dict[str, Any],
+    by: Annotated[float, typer.Option("--by", help="How much less and more of each number.")] = 0.1,
+    every_one: Annotated[bool, typer.Option("--all", help="Also list what moves nothing.")] = False,
+) -> None:
+    """Show what each number of the hardware and each switch of the recipe is worth.
+
+    Elasticity is the change of step time in percent per percent of the number, from 10 % less and 10 %
+    more. Beside it stand the lines that shrink and grow most: the bottleneck that goes, and the one
+    that comes.
+    """
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.progress import progress
+    from costmodel.estimates import estimate
+    from costmodel.report import sensitivity as report
+    from costmodel.sensitivities import count_knobs
+    from costmodel.sensitivities import sensitivity as find
+
+    target = plan_output(**output)
+    est = estimate(**merged_job(given))
+    with progress("pricing variants", count_knobs(est), quiet=target.quiet) as tick:
+        found = find(est, change=by, tick=tick)
+    show(
+        Result(
+            grids=lambda: report.sensitivity_grids(found, every_one=every_one),
+            record=lambda: report.sensitivity_record(found),
+            table=lambda: report.sensitivity_columns(found),
+            remarks=report.sensitivity_remarks(found),
+        ),
+        target,
+    )

@@ -1,0 +1,184 @@
+"""Sensitivity: elasticities obey Euler's theorem, and every effect is a difference of two estimates."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from famous_jobs import DEEPSEEK_V3, FSDP_8B, LLAMA3_405B
+
+import costmodel as cm
+from costmodel.describe.job import make_job
+from costmodel.errors import CostModelError
+from costmodel.estimates import estimate_job
+from costmodel.knobs import hardware_knobs, recipe_knobs, switches
+from costmodel.report.compare import compare
+from costmodel.report.sensitivity import (
+    sensitivity_columns,
+    sensitivity_grids,
+    sensitivity_record,
+    sensitivity_remarks,
+)
+
+PLAIN = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
+SMALL = {
+    **PLAIN,
+    "model": "llama3-8b",
+    "gpus": 16,
+    "tp": 8,
+    "micro_batch": 1,
+    "global_batch": 2,
+    "seq_len": 128,
+    "switches": {"cuda_graphs": True},
+}
+JOBS = {
+    "405b": LLAMA3_405B,
+    "deepseek": DEEPSEEK_V3,
+    "fsdp": FSDP_8B,
+    "tensor and pipeline": {**PLAIN, "tp": 4, "pp": 4, "recompute": "full"},
+    "latencies": SMALL,
+    "host-bound": {**SMALL, "switches": {}},
+    "context": {**PLAIN, "tp": 2, "cp": 4, "global_batch": 32, "switches": {"cp_method": "all-gather"}},
+}
+
+
+def scaled(job, kind, factor):
+    """Scale every knob of a kind, one on top of the other."""
+    for index, knob in enumerate(hardware_knobs(job)):
+        if knob.kind == kind:
+            job = hardware_knobs(job)[index].scaled(factor)
+    return job
+
+
+def numbers_only(job, change=0.01):
+    """Return the sums of elasticities by kind, of a small change that crosses no switch of algorithm."""
+    span = math.log((1 + change) / (1 - change))
+    sums = {"rate": 0.0, "latency": 0.0}
+    for knob in hardware_knobs(job):
+        less, more = (
+            float(estimate_job(knob.scaled(factor)).step_time_s) for factor in (1 - change, 1 + change)
+        )
+        sums[knob.kind] += math.log(more / less) / span
+    return sums
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_twice_the_rates_and_half_the_latencies_take_half_the_time(name):
+    """All knobs together are complete: nothing but two unprofiled constants is left out."""
+    job = make_job(**JOBS[name])
+    before = float(estimate_job(job).step_time_s)
+    after = float(estimate_job(scaled(scaled(job, "rate", 2.0), "latency", 0.5)).step_time_s)
+    assert after == pytest.approx(before / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_elasticities_of_rates_less_those_of_latencies_are_minus_one(name):
+    sums = numbers_only(make_job(**JOBS[name]))
+    assert sums["rate"] - sums["latency"] == pytest.approx(-1.0, abs=0.02)
+    assert sums["rate"] <= 1e-9
+    assert sums["latency"] >= -1e-9
+
+
+def test_without_latencies_the_rates_are_minus_one():
+    sums = numbers_only(scaled(make_job(**JOBS["405b"]), "latency", 1e-9))
+    assert sums["rate"] == pytest.approx(-1.0, abs=0.02)
+    assert sums["latency"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_with_infinite_rates_the_latencies_are_plus_one():
+    sums = numbers_only(scaled(make_job(**JOBS["latencies"]), "rate", 1e9))
+    assert sums["latency"] == pytest.approx(1.0, abs=0.02)
+    assert sums["rate"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_what_is_slow_is_what_matters():
+    """A job on slow Ethernet waits for it; the same on one node does not."""
+    slow = {
+        **PLAIN,
+        "cluster": "cloud-h100-100gbe",
+        "gpus": 128,
+        "global_batch": 128,
+        "zero_stage": 3,
+        "recipe": "torchtitan",
+    }
+    rates = [effect for effect in cm.sensitivity(cm.estimate(**slow)).effects if effect.kind == "rate"]
+    network = rates[0]
+    assert network.elasticity < -0.5
+    assert network.name.endswith("bandwidth")
+    inside = {
+        effect.name: effect for effect in cm.sensitivity(cm.estimate(**{**PLAIN, "gpus": 8, "tp": 2})).effects
+    }
+    assert inside["bf16 peak"].elasticity < -0.6
+    assert inside["fp8 peak"].elasticity == 0.0
+
+
+def test_a_knob_changes_its_own_number_and_no_other():
+    job = make_job(**PLAIN)
+    for knob in hardware_knobs(job):
+        changed = knob.scaled(3.0)
+        values = {other.name: other.value for other in hardware_knobs(changed)}
+        before = {other.name: other.value for other in hardware_knobs(job)}
+        moved = {name for name in before if not np.isclose(values[name], before[name], rtol=1e-12)}
+        assert moved == {knob.name}
+        assert values[knob.name] == pytest.approx(3.0 * knob.value)
+
+
+def test_every_switch_and_number_of_the_recipe_is_tried():
+    est = cm.estimate(**PLAIN, tp=2)
+    found = cm.sensitivity(est)
+    tried = {effect.name for effect in found.effects} | {name.partition("=")[0] for name, _ in found.refused}
+    fields = {
+        name for name in type(est.job.recipe).model_fields if name not in ("name", "description", "source")
+    }
+    untouched = {name for name in fields - tried if name not in ("launch_s", "step_overhead_s")}
+    assert all(getattr(est.job.recipe, name) == 0 for name in untouched), untouched
+    assert {"recompute", "zero", "kernel launch"} <= tried
+
+
+def test_effects_are_differences_of_estimates():
+    est = cm.estimate(**PLAIN, tp=2)
+    found = cm.sensitivity(est)
+    unfused = next(e for e in found.effects if (e.name, e.after) == ("fused_norm", "off"))
+    other = cm.estimate(**PLAIN, tp=2, switches={"fused_norm": False})
+    assert unfused.more == pytest.approx(float(other.step_time_s / est.step_time_s) - 1, rel=1e-9)
+    largest = compare(est, other).largest("time", 1)[0]
+    assert unfused.created == largest.name
+    full = next(e for e in found.effects if (e.name, e.after) == ("recompute", "full"))
+    assert full.memory_more < -0.01
+    peak = next(e for e in found.effects if e.name == "bf16 peak")
+    cluster = est.job.cluster
+    faster = replace(
+        cluster.accelerator,
+        peak_flops_per_s={k: 1.1 * v for k, v in cluster.accelerator.peak_flops_per_s.items()},
+    )
+    again = cm.estimate(**{**PLAIN, "cluster": replace(cluster, accelerator=faster)}, tp=2)
+    assert peak.more == pytest.approx(float(again.step_time_s / est.step_time_s) - 1, rel=1e-9)
+
+
+def test_tables_and_records():
+    found = cm.sensitivity(cm.estimate(**JOBS["tensor and pipeline"]))
+    numbers, turned = sensitivity_grids(found)
+    assert "rates less latencies -1.0" in numbers.note
+    changes = [float(row[3].rstrip("%")) for row in turned.rows]
+    assert changes == sorted(changes)
+    record = sensitivity_record(found)
+    assert record["sum_of_rates"] == pytest.approx(found.total("rate"))
+    assert all(effect["elasticity"] is None for effect in record["effects"] if effect["kind"] == "switch")
+    assert len(sensitivity_columns(found)["name"]) == len(found.effects) == len(found.to_frame())
+    assert "bf16 peak" in sensitivity_remarks(found)[0]
+    reach = [effect.reach for effect in found.effects]
+    assert reach == sorted(reach, reverse=True)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(CostModelError, match="layouts"):
+        cm.sensitivity(cm.estimate(**PLAIN, tp=[1, 2]))
+    with pytest.raises(CostModelError, match="change"):
+        cm.sensitivity(cm.estimate(**PLAIN, tp=2), change=1.0)
+
+
+def test_counts_are_what_is_priced():
+    est = cm.estimate(**PLAIN, tp=2)
+    ticks = []
+    cm.sensitivity(est, tick=lambda: ticks.append(1))
+    assert len(ticks) == len(hardware_knobs(est.job)) + len(recipe_knobs(est.job)) + len(switches(est.job))
