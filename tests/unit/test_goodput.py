@@ -1,0 +1,133 @@
+"""Checkpoints and failures: the exact interval, the renewal formula, and a simulation second by second."""
+
+import time
+
+import numpy as np
+import pytest
+
+from costmodel.physics.goodput import (
+    best_interval_s,
+    checkpoint_write_s,
+    daly_interval_s,
+    losses,
+    shortage_fraction,
+    spares_needed,
+    young_interval_s,
+)
+from costmodel.physics.run_sampling import sample_runs
+
+CASES = [(1e-4, 600.0, 20.0, 0.0, 300.0), (1e-4, 600.0, 20.0, 200.0, 300.0), (5e-4, 400.0, 60.0, 100.0, 900.0),
+         (1e-5, 3600.0, 5.0, 60.0, 600.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("ratio", [1e-6, 1e-3, 0.05, 0.5, 2.0, 5.0])
+def test_best_interval_is_where_losses_are_least(ratio):
+    mean, pause = 10_000.0, 10_000.0 * ratio
+    best = float(best_interval_s(pause, mean))
+    assert 0 < best < mean
+    u = best / mean
+    assert np.log1p(-u) + u == pytest.approx(-ratio, rel=1e-9)
+    near = losses(1 / mean, interval_s=best * np.asarray([0.99, 1.0, 1.01]), pause_s=pause, downtime_s=100.0)
+    assert near.total[1] < min(near.total[0], near.total[2])
+
+
+def test_young_and_daly_approach_it():
+    mean = 10_000.0
+    for pause, tolerance in ((1.0, 1e-6), (100.0, 1e-4), (1000.0, 3e-3)):
+        assert float(daly_interval_s(pause, mean)) == pytest.approx(float(best_interval_s(pause, mean)), rel=tolerance)
+    assert float(young_interval_s(1.0, mean)) == pytest.approx(float(best_interval_s(1.0, mean)), rel=0.01)
+    assert float(young_interval_s(1000.0, mean)) > 1.15 * float(best_interval_s(1000.0, mean))
+    assert float(best_interval_s(1.0, mean, persist_s=500.0)) == 499.0
+
+
+def simulate(rate, tau, pause, persist, down, work, generator):
+    """Follow one run from event to event: independent of the formulas and of the sampler."""
+    now = done = 0.0
+    safe = 0.0
+    pending = []  # (time at which it is safe, work it holds)
+    next_failure = generator.exponential(1 / rate)
+    phase_end, phase = tau, "work"
+    while True:
+        event = min(next_failure, phase_end, pending[0][0] if pending else np.inf)
+        now = event
+        if pending and event == pending[0][0]:
+            safe = pending.pop(0)[1]
+            if safe >= work - 1e-6:
+                return now - persist
+        elif event == next_failure:
+            pending.clear()
+            done = safe
+            while True:  # a restart that fails starts again
+                next_failure = now + generator.exponential(1 / rate)
+                if next_failure >= now + down:
+                    now += down
+                    break
+                now = next_failure
+            phase, phase_end = "work", now + tau
+        elif phase == "work":
+            done += tau
+            phase, phase_end = "pause", now + pause
+        else:
+            pending.append((now + persist, done))
+            phase, phase_end = "work", now + tau
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_formula_and_samples_against_a_simulation(case):
+    rate, tau, pause, persist, down = case
+    generator = np.random.default_rng(5)
+    work = 60 * tau
+    followed = np.asarray([simulate(*case, work, generator) for _ in range(400)])
+    exact = float(losses(rate, interval_s=tau, pause_s=pause, downtime_s=down, persist_s=persist).total) * work
+    error = followed.std() / np.sqrt(followed.size)
+    # The end of a run differs from its middle by at most the last snapshot.
+    assert exact == pytest.approx(followed.mean(), abs=4 * error + persist)
+    names = ("failures_per_s", "interval_s", "pause_s", "persist_s", "downtime_s")
+    drawn = sample_runs(np.random.default_rng(6), work_s=np.full(20_000, work),
+                        **dict(zip(names, (np.asarray(v) for v in case), strict=True))).calendar_s  # fmt: skip
+    assert drawn.mean() == pytest.approx(exact, abs=4 * drawn.std() / np.sqrt(drawn.size))
+    assert drawn.std() == pytest.approx(followed.std(), rel=0.15)
+
+
+def test_parts_add_up_and_a_job_that_never_fails_pays_its_pauses():
+    found = losses(np.asarray([0.0, 1e-5, 1e-3]), interval_s=1000.0, pause_s=10.0, downtime_s=600.0, persist_s=30.0)
+    assert 1 + found.pause + found.rework + found.downtime == pytest.approx(found.total)
+    assert found.total[0] == 1.01
+    assert np.all(np.diff(found.total) > 0)
+    assert found.failures_per_s[0] == 0
+
+
+def test_large_sums_have_the_moments_of_the_exact_ones():
+    job = {"failures_per_s": np.asarray(1e-3), "interval_s": np.asarray(500.0), "pause_s": np.asarray(20.0),
+           "persist_s": np.asarray(50.0), "downtime_s": np.asarray(300.0)}  # fmt: skip
+    many = sample_runs(np.random.default_rng(1), work_s=np.full(4000, 3e6), **job).calendar_s
+    exact = float(losses(**job).total) * 3e6
+    assert many.mean() == pytest.approx(exact, abs=4 * many.std() / np.sqrt(4000))
+    few = sample_runs(np.random.default_rng(2), work_s=np.full(500, 3e6), **job).calendar_s
+    assert many.std() == pytest.approx(few.std(), rel=0.15)
+
+
+def test_ten_thousand_samples_of_llama_3_take_less_than_a_second():
+    job = {"failures_per_s": np.asarray(419 / (54 * 86400)), "interval_s": np.asarray(300.0),
+           "pause_s": np.asarray(4.0), "persist_s": np.asarray(10.0), "downtime_s": np.asarray(900.0)}  # fmt: skip
+    started = time.process_time()
+    drawn = sample_runs(np.random.default_rng(1), work_s=np.full(10_000, 49 * 86400.0), **job)
+    assert time.process_time() - started < 1.0
+    assert drawn.calendar_s.shape == (10_000,)
+    again = sample_runs(np.random.default_rng(1), work_s=np.full(10_000, 49 * 86400.0), **job)
+    assert np.array_equal(drawn.calendar_s, again.calendar_s)
+
+
+def test_spares():
+    drawn = np.random.default_rng(0).poisson(5.0, 100_000)
+    assert float(shortage_fraction(5.0, 7)) == pytest.approx(np.mean(drawn > 7), abs=0.005)
+    assert shortage_fraction(np.asarray([0.0, 5.0]), np.asarray([0, 100])) == pytest.approx([0.0, 0.0], abs=1e-12)
+    for mean in (0.3, 5.0, 80.0):
+        spares = spares_needed(mean)
+        assert float(shortage_fraction(mean, spares)) <= 0.01
+        assert spares == 0 or float(shortage_fraction(mean, spares - 1)) > 0.01
+
+
+def test_writing_is_bound_by_links_or_by_the_store():
+    times = checkpoint_write_s(1e12, np.asarray([1.0, 10.0, 1000.0]), node_bytes_per_s=10e9, shared_bytes_per_s=200e9)
+    assert times == pytest.approx([100.0, 10.0, 5.0])
