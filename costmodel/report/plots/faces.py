@@ -1,0 +1,108 @@
+"""`est.plot`, `plan.plot` and `validation.plot`: the figures of a result by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import CostModelError, choices_hint
+
+if TYPE_CHECKING:
+    from costmodel.estimates import Estimate
+    from costmodel.search.plans import Plan
+    from costmodel.validate import Validation
+
+
+class Plots:
+    """The figures that a result has; each method returns a matplotlib figure."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of the figures."""
+        return tuple(name for name in vars(cls) if not name.startswith("_"))
+
+    def named(self, name: str) -> Any:
+        """Draw the figure of that name.
+
+        Raises
+        ------
+        CostModelError
+            If there is none.
+        """
+        if name not in self.names():
+            raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, self.names())}")
+        return getattr(self, name)()
+
+
+class EstimatePlots(Plots):
+    """Figures of one estimate."""
+
+    def __init__(self, est: Estimate) -> None:
+        self._est = est
+
+    def time(self) -> Any:
+        """Draw the step as a waterfall of what it waits for."""
+        from costmodel.report.plots.bill import draw_time
+
+        return draw_time(self._est)
+
+    def memory(self) -> Any:
+        """Draw the memory of every pipeline stage against the capacity."""
+        from costmodel.report.plots.bill import draw_memory
+
+        return draw_memory(self._est)
+
+    def pipeline(self) -> Any:
+        """Draw the schedule task by task, the bubble in white."""
+        from costmodel.report.plots.pipeline import draw_pipeline
+
+        return draw_pipeline(self._est)
+
+    def compute_roofline(self) -> Any:
+        """Draw operators under the roofs of the GPU."""
+        from costmodel.report.plots.rooflines import draw_compute_roofline
+
+        return draw_compute_roofline(self._est)
+
+    def communication_roofline(self) -> Any:
+        """Draw axes against the ridge points of the fabric."""
+        from costmodel.report.plots.rooflines import draw_communication_roofline
+
+        return draw_communication_roofline(self._est)
+
+    def mesh(self) -> Any:
+        """Draw which GPUs form a group of each axis."""
+        from costmodel.report.plots.mesh_map import draw_mesh
+
+        return draw_mesh(self._est)
+
+
+class PlanPlots(Plots):
+    """Figures of a search."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def pareto(self) -> Any:
+        """Draw step time against memory, with the front."""
+        from costmodel.report.plots.plans import draw_pareto
+
+        return draw_pareto(self._plan)
+
+    def scaling(self) -> Any:
+        """Draw throughput over the number of GPUs."""
+        from costmodel.report.plots.plans import draw_scaling
+
+        return draw_scaling(self._plan)
+
+
+class ValidationPlots(Plots):
+    """Figures of a validation."""
+
+    def __init__(self, checked: Validation) -> None:
+        self._checked = checked
+
+    def predicted(self) -> Any:
+        """Draw predicted over measured step time."""
+        from costmodel.report.plots.validation import draw_predicted
+
+        return draw_predicted(self._checked)

@@ -1,0 +1,154 @@
+"""What figures show, as numbers: the bill by parts that fit a picture.
+
+Both kinds of figure, matplotlib's and plotly's, draw these; nothing is added up anywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill import TimeLine
+from costmodel.physics.operator_work import forward_work
+from costmodel.report.frames import memory_part
+from costmodel.report.records import require_single
+
+if TYPE_CHECKING:
+    from costmodel.estimates import Estimate
+
+Array = NDArray[np.float64]
+
+
+class Part(NamedTuple):
+    """A part of the step: `fill` names its style in `figures.FILLS`."""
+
+    label: str
+    fill: str
+    exposed_s: float
+    busy_s: float
+
+
+_PARTS = (
+    ("matrix products and attention", "math"),
+    ("memory-bound kernels", "hbm"),
+    ("host and overhead", "overhead"),
+    ("tensor parallel", "tp"),
+    ("context parallel", "cp"),
+    ("expert parallel", "ep"),
+    ("pipeline messages", "pp"),
+    ("data parallel", "dp"),
+    ("optimizer", "optimizer"),
+    ("failures and checkpoints", "resilience"),
+    ("pipeline bubble", "bubble"),
+)
+
+
+def _fill_of(line: TimeLine) -> str:
+    """Return which part of the picture a line belongs to."""
+    if line.axis == "compute":
+        return line.toll if line.toll in ("math", "hbm") else "overhead"
+    return "bubble" if line.toll == "bubble" else line.axis
+
+
+def time_parts(est: Estimate) -> list[Part]:
+    """Return the step by parts, in the order they are drawn; exposed seconds sum to the step time."""
+    require_single(est, "time_parts")
+    exposed: dict[str, float] = {}
+    busy: dict[str, float] = {}
+    for line in est.bill.time_lines:
+        part = _fill_of(line)
+        exposed[part] = exposed.get(part, 0.0) + float(line.exposed_seconds)
+        busy[part] = busy.get(part, 0.0) + float(line.seconds)
+    return [
+        Part(label, name, exposed[name], busy[name])
+        for label, name in _PARTS
+        if busy.get(name, 0.0) > 0 or exposed.get(name, 0.0) != 0
+    ]
+
+
+MEMORY_PARTS = (
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer states", "optimizer"),
+    ("activations", "activation"),
+    ("buffers", "buffer"),
+    ("reserve (allocator, context, NCCL)", "reserve"),
+)
+"""Labels and styles of the memory figure, from the bottom up."""
+
+
+def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
+    """Return the stage numbers, and the bytes of each part on every stage; parts sum to the memory."""
+    require_single(est, "memory_stacks")
+    held = est.bill.memory_per_stage_bytes()
+    stages = np.broadcast_to(est.priced.situation.stages.index, held.shape)
+    parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
+    for line in est.bill.memory_lines:
+        parts[memory_part(line.name)] += np.broadcast_to(line.bytes, held.shape)
+    return np.asarray(stages), parts
+
+
+class Sent(NamedTuple):
+    """What an axis sends, against what a GPU computes meanwhile."""
+
+    axis: str
+    tier: str
+    bytes_per_gpu: float
+    flops_per_byte: float
+
+
+def communication_points(est: Estimate) -> list[Sent]:
+    """Return each axis' FLOPs per byte sent, on the slowest tier that it uses. [FLOP/B]"""
+    require_single(est, "communication_points")
+    flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
+    sent: dict[str, tuple[float, int]] = {}
+    for line in est.bill.time_lines:
+        if line.toll == "communication" and float(line.bytes) > 0:
+            held, tier = sent.get(line.axis, (0.0, -1))
+            sent[line.axis] = (held + float(line.bytes), max(tier, int(line.tier)))
+    names = est.bill.tier_names
+    return [
+        Sent(axis, names[tier], size, flops_per_gpu / size) for axis, (size, tier) in sent.items() if tier >= 0
+    ]
+
+
+def job_title(est: Estimate) -> str:
+    """Return the job in a line, for the title of a figure."""
+    job = est.job
+    return f"{job.model.name} on {float(job.layout.gpus):,.0f} {job.cluster.accelerator.name} ({job.cluster.name})"
+
+
+class OperatorPoint(NamedTuple):
+    """An operator's forward pass on the roofline; `share` of the step by all its passes."""
+
+    name: str
+    flops_per_byte: float
+    flops_per_s: float
+    seconds: float
+    share: float
+
+
+def operator_points(est: Estimate) -> list[OperatorPoint]:
+    """Return the matrix products and attention of every layer kind on the roofline of a GPU.
+
+    Bytes are those of operands and result, each moved once.
+    """
+    require_single(est, "operator_points")
+    step = float(est.step_time_s)
+    spent: dict[str, float] = {}
+    for line in est.bill.time_lines:
+        if line.axis == "compute":
+            name = line.name.removeprefix("compute.").rsplit(".", 1)[0]
+            spent[name] = spent.get(name, 0.0) + float(line.exposed_seconds)
+    found = []
+    for block in est.priced.blocks:
+        for name, item in block.times.by_operator.items():
+            work = forward_work(item.operator, est.job.precision.input_bytes if item.operator.low_precision else 2.0)
+            label, seconds = f"{block.label}{name}", float(item.forward_s)
+            total = spent.get(label, 0.0)
+            if work.flops > 0 and seconds > 0 and total > 0:
+                intensity = float(work.flops / work.moved_bytes)
+                found.append(OperatorPoint(label, intensity, float(work.flops) / seconds, total, total / step))
+    return found
