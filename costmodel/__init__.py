@@ -1,7 +1,7 @@
 """costmodel: what a step of distributed LLM training takes, second by second and byte by byte.
 
 >>> import costmodel as cm
->>> est = cm.estimate(model="llama3-8b", cluster="dgx-h100-ndr", gpus=8, layout="tp1 pp1",
+>>> est = cm.estimate(model="llama3-8b", cluster="dgx-h100-ndr", gpus=8, layout="tp2 pp1",
 ...                   global_batch=128, seq_len=8192)
 >>> bool(est.fits), bool(est.step_time_s > 0)
 (True, True)

@@ -129,7 +129,7 @@ def describe_situation(
         # A multi-token-prediction layer is one more layer of the last kind, on the last stage.
         last = model.kind_of_layer[-1]
         extra = [stages.has_head * (model.mtp_layers if kind == last else 0) for kind in range(len(kinds))]
-        stages = stages._replace(layers=tuple(a + b for a, b in zip(stages.layers, extra, strict=True)))
+        stages = replace(stages, layers=tuple(a + b for a, b in zip(stages.layers, extra, strict=True)))
     tokens = layout.micro_batch * seq / layout.cp
     tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
     load = recipe.moe_capacity_factor if recipe.moe_capacity_factor > 0 else recipe.moe_imbalance

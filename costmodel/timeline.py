@@ -7,7 +7,7 @@ outside the pipeline (gradients, optimizer, overhead) follows the last task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -130,9 +130,7 @@ def _cut(priced: Priced, count: float) -> StagePlan:
         head_as_layer=float(recipe.head_as_layer), every_stage=True,
     )  # fmt: skip
     extra = [model.mtp_layers * (kind == model.kind_of_layer[-1]) for kind in range(len(situation.kinds))]
-    return plan._replace(
-        layers=tuple(held + more * plan.has_head for held, more in zip(plan.layers, extra, strict=True))
-    )
+    return replace(plan, layers=tuple(held + more * plan.has_head for held, more in zip(plan.layers, extra, strict=True)))
 
 
 def _on_stages(priced: Priced, stages: StagePlan) -> Durations:

@@ -144,7 +144,7 @@ def in_flight(situation: Situation) -> Array:
     layout = situation.layout
     return schedules.in_flight(
         layout.schedule[..., None], stages=layout.pp[..., None], micro_batches=situation.micro_batches[..., None],
-        virtual_stages=layout.vp[..., None], stage=situation.stages.stage,
+        virtual_stages=layout.vp[..., None], stage=situation.stages.index,
     )  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def losses(
     downtime_s: ArrayLike,
     persist_s: ArrayLike = 0.0,
 ) -> Losses:
-    r"""Expected calendar time for a second of work, and where the rest of it goes.
+    r"""Return the expected calendar time for a second of work, and where the rest of it goes.
 
     .. math:: \frac{\text{calendar}}{\text{useful}} =
               \frac{e^{\lambda (L + R)} \left(e^{\lambda (\tau + C)} - 1\right)}{\lambda \tau}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.operators import Operator
+from costmodel.physics.operator_parts import Operator
 
 Array = NDArray[np.float64]
 

@@ -1,6 +1,7 @@
 """How the layers of a model fall on pipeline stages, counted by kind without a loop over stages."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 
-class StagePlan(NamedTuple):
+@dataclass(frozen=True)
+class StagePlan:
     """What each looked-at stage holds; the last dimension runs over stages.
 
     Attributes
     ----------
-    stage : Array
+    index : Array
         Number of the stage, 0 … pp-1. [-]
     layers : tuple of Array
         Layers on the stage, one array a layer kind. [-]
@@ -22,7 +24,7 @@ class StagePlan(NamedTuple):
         1 on the first and on the last stage. [-]
     """
 
-    stage: Array
+    index: Array
     layers: tuple[Array, ...]
     has_embedding: Array
     has_head: Array
@@ -75,7 +77,7 @@ def plan_stages(
     split = _Split(len(kind_of_layer), int(embedding_as_layer), float(head_as_layer), before)
     index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, split)
     *layers, embedding, head = split.on_rank(index, stages, folds)
-    return StagePlan(stage=np.asarray(index), layers=tuple(layers), has_embedding=embedding, has_head=head)
+    return StagePlan(index=np.asarray(index), layers=tuple(layers), has_embedding=embedding, has_head=head)
 
 
 class _Split(NamedTuple):

@@ -108,7 +108,7 @@ def require_single(est: Estimate, what: str) -> None:
 def worst_stage(est: Estimate) -> int:
     """Return the number of the pipeline stage that needs most memory, from 0."""
     held = est.bill.memory_per_stage_bytes()
-    index = np.broadcast_to(est.priced.situation.stages.stage, held.shape)
+    index = np.broadcast_to(est.priced.situation.stages.index, held.shape)
     return int(index[int(np.argmax(held))])
 
 

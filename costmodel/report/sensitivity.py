@@ -45,7 +45,8 @@ def _numbers_grid(found: Sensitivity, effects: list[Effect]) -> Grid:
     rates, latencies = found.total("rate"), found.total("latency")
     note = (
         f"Elasticity: percent of step time per percent of the number. "
-        f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} (-1 where no algorithm switches)."
+        f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} "
+        "(-1 where no algorithm switches)."
     )
     by = f"{found.change:.0%}"
     titles = columns(

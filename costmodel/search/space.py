@@ -1,8 +1,9 @@
 """The space of layouts: values of each knob, what divides, and why the rest is out.
 
 Placements (pp, tp, sequence parallelism, cp, ep, etp, micro-batch) are masked on an open mesh of
-their own, so that nothing is priced for a combination that does not divide. What is left is one array dimension; schedule with virtual stages, recompute policy, and
-sharding are three more. Each rejected layout is counted under the first rule that it breaks.
+their own, so that nothing is priced for a combination that does not divide. What is left is one
+array dimension; schedule with virtual stages, recompute policy, and sharding are three more. Each
+rejected layout is counted under the first rule that it breaks.
 """
 
 from __future__ import annotations

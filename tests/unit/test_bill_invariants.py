@@ -39,7 +39,8 @@ def assert_lines_are_sound(est):
             assert value >= 0, line.name
         assert line.exposed_each_s <= line.each_s * (1 + EXACT), line.name
         got = evaluate(line.formula, line.terms)
-        np.testing.assert_allclose(got, line.exposed_each_s, rtol=1e-9, err_msg=line.name)
+        # A bubble is a difference of nearly equal times: only its part of the step can be compared.
+        np.testing.assert_allclose(got, line.exposed_each_s, rtol=1e-9, atol=EXACT * total, err_msg=line.name)
     for line in bill.memory_lines:
         assert line.axis in AXES
         assert line.toll in TOLLS

@@ -192,7 +192,6 @@ GOLDEN_WIDE = [
     "global_batch",
     "seq_len",
     "step_time_s",
-    "error_band",
     "mfu",
     "mfu_causal",
     "hfu",

@@ -275,5 +275,5 @@ def test_stage_make_ups_cover_every_stage():
             }
 
         assert rows(every) == rows(few)
-        assert few.stage[0] == 0
-        assert few.stage[-1] == pp - 1
+        assert few.index[0] == 0
+        assert few.index[-1] == pp - 1

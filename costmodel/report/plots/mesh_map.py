@@ -48,7 +48,7 @@ def group_numbers(est: Estimate, gpus: NDArray[np.int64]) -> dict[str, NDArray[n
 
 
 def _number(shape: tuple[int, ...], digits: list[tuple[NDArray[np.int64], int]]) -> NDArray[np.int64]:
-    """Number the combinations of some places, the first digit fastest."""
+    """Count the combinations of some places, the first digit fastest."""
     number, weight = np.zeros(shape, dtype=np.int64), 1
     for digit, base in digits:
         number = number + digit * weight

@@ -41,8 +41,9 @@ def draw_compute_roofline(est: Estimate) -> Any:
         ridge = peak / memory
         axes.plot([ridge, ridge], [_low(points), peak / 1e12], color="grey", linestyle=":", linewidth=0.8)
         axes.text(ridge, _low(points) * 1.05, f" ridge {ridge:.0f}", fontsize="x-small", rotation=90, va="bottom")
-    axes.text(left * 1.15, left * 1.15 * memory / 1e12, f"HBM: {format_si(memory, 'B/s')}", 
-              rotation=np.degrees(np.arctan(memory / 1e12)), rotation_mode="anchor", transform_rotates_text=True, fontsize="small", va="bottom")  # fmt: skip
+    axes.text(left * 1.15, left * 1.15 * memory / 1e12, f"HBM: {format_si(memory, 'B/s')}",
+              rotation=np.degrees(np.arctan(memory / 1e12)), rotation_mode="anchor", transform_rotates_text=True,
+              fontsize="small", va="bottom")  # fmt: skip
     for index, point in enumerate(sorted(points, key=lambda point: -point.seconds)):
         marker = _MARKERS[index % len(_MARKERS)]
         axes.plot(point.flops_per_byte, point.flops_per_s / 1e12, marker, markersize=8, markeredgecolor="black",
@@ -59,7 +60,7 @@ _COLOURS = [FILLS[name][0] for name in ("math", "tp", "cp", "ep", "hbm", "pp", "
 
 def _low(points: Any) -> float:
     """Return where the axis of rates begins. [TFLOP/s]"""
-    return min([50.0, *(0.4 * point.flops_per_s / 1e12 for point in points)])
+    return float(min([50.0, *(0.4 * point.flops_per_s / 1e12 for point in points)]))
 
 
 def draw_communication_roofline(est: Estimate) -> Any:
@@ -98,4 +99,4 @@ def draw_communication_roofline(est: Estimate) -> Any:
 def _lowest(points: Any, ridges: Any, names: list[str]) -> float:
     """Return where the axis of shares begins. [-]"""
     shares = [point.flops_per_byte / float(ridges[names.index(point.tier)]) for point in points]
-    return min([0.05, *(0.5 * share for share in shares)])
+    return float(min([0.05, *(0.5 * share for share in shares)]))
