@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,19 +19,18 @@ from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-sys.path.insert(0, str(ROOT))
 
 
 def first_command() -> list[str]:
-    """Return the arguments of ``dev.py estimate``, which the README shows."""
-    import dev
-
-    return list(dev.ESTIMATE)
+    """Return the arguments of the estimate in the README's first command."""
+    setup = README.read_text().partition("<!-- setup:begin -->")[2].partition("<!-- setup:end -->")[0]
+    command = setup.partition("bin/costmodel ")[2].partition("\n\n")[0]
+    return shlex.split(command.replace("\\\n", " "))
 
 
 def shell_text(arguments: Iterable[str]) -> str:
     """Write a command as a person types it, in lines that fit a page."""
-    words = [re.sub(r"^(--[\w-]+)=(.* .*)$", r'\1="\2"', word) for word in arguments]
+    words = [f'"{word}"' if " " in word else word for word in arguments]
     lines = ["costmodel"]
     for word in words:
         if len(lines[-1]) + len(word) > 100:
