@@ -82,10 +82,10 @@ def _slowest_stage(est: Estimate) -> str:
     counts = {line.name: float(line.count) / m for line in est.bill.time_lines}
     passes = [1.0] * len(stages.layers) + [1.0, 1.0 + situation.model.mtp_layers]
     held = zip([*stages.layers, stages.has_embedding, stages.has_head], passes, strict=True)
-    same = np.ones(stages.index.shape, dtype=np.bool_)
+    same = np.ones(stages.stage.shape, dtype=np.bool_)
     for (where, times), lines in zip(held, est.priced.block_lines, strict=True):
         same = same & np.isclose(where * times, counts[lines[0].name])
-    return f"stage {int(stages.index[int(np.argmax(same))])} of {pp:.0f}, the slowest"
+    return f"stage {int(stages.stage[int(np.argmax(same))])} of {pp:.0f}, the slowest"
 
 
 def tree_rows(node: Node, *, least_share: float = 0.0) -> list[tuple[int, Node, float, float]]:
