@@ -173,13 +173,19 @@ def _block_lines(situation: Situation, block: Block) -> list[TimeLine]:
     ]
 
 
+def blocks_on_stages(situation: Situation) -> list[Array]:
+    """Count the passes through each block that a micro-batch makes on every stage: layers, embedding, head. [-]"""
+    stages = situation.stages
+    return [*stages.layers, stages.has_embedding, stages.has_head * (1.0 + situation.model.mtp_layers)]
+
+
 def _critical_stage(
     situation: Situation, blocks: list[Block], block_lines: list[list[TimeLine]]
 ) -> tuple[list[Array], StageTimes]:
     """Find the slowest stage: how many blocks of each sort it holds, and its times."""
-    stages, model = situation.stages, situation.model
+    model = situation.model
+    held = blocks_on_stages(situation)
     head_passes = 1.0 + model.mtp_layers
-    held = [*stages.layers, stages.has_embedding, stages.has_head * head_passes]
     forward, weight, rest = [], [], []
     for lines in block_lines:
         forward.append(exposed_sum(line for line in lines if line.phase == "forward"))

@@ -30,6 +30,8 @@ from costmodel.cli.sensitivity import sensitivity
 from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
 from costmodel.cli.sweep import sweep
 from costmodel.cli.texts import EXAMPLES, show_help
+from costmodel.cli.trace import EPILOG as TRACE_EPILOG
+from costmodel.cli.trace import trace
 from costmodel.cli.validate import EPILOG as VALIDATE_EPILOG
 from costmodel.cli.validate import validate
 
@@ -43,6 +45,7 @@ app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
 app.command("compare", epilog=COMPARE_EPILOG)(compare)
 app.command("sensitivity", epilog=SENSITIVITY_EPILOG)(sensitivity)
+app.command("trace", epilog=TRACE_EPILOG)(trace)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)

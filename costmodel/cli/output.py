@@ -24,6 +24,8 @@ class Result(NamedTuple):
     table: Callable[[], Mapping[str, Sequence[Any]]]
     remarks: Sequence[str] = ()
     """Sentences below the tables; with CSV they go to stderr."""
+    json_text: Callable[[], str] | None = None
+    """JSON in a form of its own instead of `record`, for files that other programs read."""
 
 
 class Target(NamedTuple):
@@ -92,6 +94,8 @@ def show(result: Result, target: Target) -> None:
 
 def _text(result: Result, format: Format, *, to_terminal: bool = False) -> str:
     """Return a result as text."""
+    if format is Format.json and result.json_text is not None:
+        return result.json_text() + "\n"
     if format is Format.json:
         from costmodel.report.records import to_json
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from costmodel.bill import TimeLine
+from costmodel.planner import blocks_on_stages
 from costmodel.report.grid import Grid, columns
 from costmodel.report.records import require_single
 from costmodel.units import format_seconds
@@ -80,11 +81,9 @@ def _slowest_stage(est: Estimate) -> str:
         return "the only stage"
     m = float(situation.micro_batches)
     counts = {line.name: float(line.count) / m for line in est.bill.time_lines}
-    passes = [1.0] * len(stages.layers) + [1.0, 1.0 + situation.model.mtp_layers]
-    held = zip([*stages.layers, stages.has_embedding, stages.has_head], passes, strict=True)
     same = np.ones(stages.stage.shape, dtype=np.bool_)
-    for (where, times), lines in zip(held, est.priced.block_lines, strict=True):
-        same = same & np.isclose(where * times, counts[lines[0].name])
+    for held, lines in zip(blocks_on_stages(situation), est.priced.block_lines, strict=True):
+        same = same & np.isclose(held, counts[lines[0].name])
     return f"stage {int(stages.stage[int(np.argmax(same))])} of {pp:.0f}, the slowest"
 
 

@@ -1,0 +1,167 @@
+"""Traces: valid trace events, tracks without partial overlap, and the bill's step time and memory."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from famous_jobs import JOBS, famous
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.physics.schedules import SCHEDULES
+from costmodel.report.trace import trace_columns, trace_grid, trace_text
+from costmodel.timelines import STREAMS, step_timeline
+
+TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v", "v-half", "v-min")
+DENSE = {"model": "llama3-8b", "gpus": 64, "seq_len": 8192, "micro_batch": 1, "tp": 2}
+
+
+def of_schedule(name, **changes):
+    """Price a job of 32 micro-batches under a schedule."""
+    pp = 1 if name == "none" else 4
+    job = {**DENSE, "pp": pp, "vp": 2 if name in TWO_CHUNKS else 1, "schedule": name, "global_batch": 32 * 32 // pp}
+    return cm.estimate(**{**job, **changes})
+
+
+CASES = {name: lambda name=name: of_schedule(name) for name in SCHEDULES}
+CASES |= {
+    f"{name}, sending apart": lambda name=name: of_schedule(name, switches={"pp_overlap": True})
+    for name in ("1f1b", "interleaved", "zb-2p", "dualpipe")
+}
+CASES |= {f"famous {name}": lambda name=name: famous(name) for name in JOBS}
+CASES["tied, uneven"] = lambda: cm.estimate(model="gpt2-xl", gpus=24, pp=3, global_batch=64, seq_len=1024)
+CASES["experts"] = lambda: cm.estimate(model="mixtral-8x7b", gpus=64, pp=2, tp=2, ep=4, global_batch=64, seq_len=4096)
+
+
+@pytest.fixture(params=CASES)
+def priced(request):
+    est = CASES[request.param]()
+    return est, step_timeline(est)
+
+
+def check_event(event):
+    """Hold an event to the trace event format: phases, fields, their kinds."""
+    common = {"ph": str, "name": str, "pid": int}
+    fields = {
+        "M": {**common, "tid": int, "args": dict},
+        "X": {**common, "tid": int, "cat": str, "cname": str, "ts": float, "dur": float, "args": dict},
+        "C": {**common, "ts": float, "args": dict},
+    }[event["ph"]]
+    assert event.keys() == fields.keys()
+    for name, kind in fields.items():
+        assert type(event[name]) is kind, (name, event)
+    if event["ph"] == "M":
+        assert event["name"] in {"process_name", "process_sort_index", "thread_name", "thread_sort_index"}
+    if event["ph"] == "X":
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+    if event["ph"] == "C":
+        assert all(type(value) is float for value in event["args"].values())
+
+
+def test_the_file_is_a_valid_trace_that_ends_with_the_step(priced):
+    est, timeline = priced
+    trace = json.loads(trace_text(timeline, est))
+    assert trace.keys() == {"traceEvents", "displayTimeUnit", "otherData"}
+    events = trace["traceEvents"]
+    for event in events:
+        check_event(event)
+    end_us = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert end_us == pytest.approx(1e6 * float(est.step_time_s), rel=1e-6)
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == named
+    stages = {e["pid"] for e in events if e["name"] == "process_name"}
+    assert stages == set(range(int(est.job.layout.pp))) == {e["pid"] for e in events if e["ph"] == "C"}
+
+
+def test_slices_of_a_track_never_overlap(priced):
+    _, timeline = priced
+    tracks = defaultdict(list)
+    for piece in timeline.slices:
+        assert piece.start_s <= piece.end_s
+        tracks[piece.stage, piece.stream].append((piece.start_s, piece.end_s))
+    for spans in tracks.values():
+        for (_, end), (start, _) in pairwise(sorted(spans)):
+            assert start >= end - 1e-9 * timeline.step_time_s
+
+
+def test_a_stage_computes_what_its_lines_say(priced):
+    """Time in tasks of the slowest stage is that of the bill's blocks; nothing is drawn twice or left out."""
+    est, timeline = priced
+    blocks = {line.name for lines in est.priced.block_lines for line in lines}
+    on_bill = sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name in blocks)
+    assert max(timeline.task_s) == pytest.approx(on_bill * timeline.scale, rel=1e-9)
+    drawn = np.zeros(timeline.stages)
+    for piece in timeline.slices:
+        if piece.stream == "compute" and piece.micro_batch >= 0:
+            drawn[piece.stage] += piece.end_s - piece.start_s
+    own = [line for line in est.bill.time_lines if line.name in blocks and line.axis == "compute"]
+    compute = sum(float(line.exposed_seconds) for line in own)
+    assert drawn.max() == pytest.approx(compute * timeline.scale, rel=1e-6)
+
+
+def test_simulation_and_bill_agree_on_the_pipeline(priced):
+    est, timeline = priced
+    apart = 0.12 if int(est.job.layout.schedule) == SCHEDULES.index("v-min") else 0.04
+    assert timeline.simulated_s == pytest.approx(timeline.pipeline_s, rel=apart)
+
+
+def test_memory_peaks_at_the_bill(priced):
+    """The counter never passes the bill; it gets there unless W is put off, when the bill is an upper bound."""
+    est, timeline = priced
+    held = np.broadcast_to(est.bill.memory_per_stage_bytes(), (timeline.stages,))
+    peaks = timeline.peak_bytes()
+    assert np.all(peaks <= held * (1 + 1e-9))
+    if timeline.schedule not in ("zb-h1", "zb-2p"):
+        assert peaks.max() == pytest.approx(held.max(), rel=0.02)
+    last = {point.stage: point.held_bytes for point in timeline.memory}
+    first = {point.stage: point.held_bytes for point in reversed(timeline.memory)}
+    for stage in range(timeline.stages):
+        assert last[stage] == pytest.approx(first[stage], rel=1e-9)
+        assert last[stage] < peaks[stage]
+
+
+def test_every_micro_batch_goes_forward_and_back_on_every_stage():
+    timeline = step_timeline(famous("llama3-405b"))
+    seen = defaultdict(set)
+    for piece in timeline.slices:
+        if piece.stream == "compute" and piece.micro_batch >= 0:
+            seen[piece.stage, piece.kind].add((piece.micro_batch, piece.chunk))
+    every = {(i, chunk) for i in range(16) for chunk in range(4)}
+    assert all(seen[stage, kind] == every for stage in range(16) for kind in ("forward", "backward"))
+
+
+def test_backward_follows_forward_and_the_stage_after():
+    timeline = step_timeline(of_schedule("1f1b"))
+    when = {(piece.stage, piece.kind, piece.micro_batch): piece for piece in timeline.slices if piece.stream == "compute"}
+    for i in range(32):
+        for stage in range(3):
+            assert when[stage + 1, "forward", i].start_s >= when[stage, "forward", i].end_s
+            assert when[stage, "backward", i].start_s >= when[stage + 1, "backward", i].end_s
+
+
+def test_what_is_hidden_is_drawn_beside_compute():
+    timeline = step_timeline(famous("fsdp"))
+    hidden = [piece for piece in timeline.slices if piece.name.endswith("(hidden)")]
+    assert hidden
+    assert all(piece.stream == "dp" and piece.end_s <= timeline.pipeline_s * (1 + 1e-9) for piece in hidden)
+
+
+def test_table_and_columns():
+    timeline = step_timeline(of_schedule("1f1b"))
+    grid = trace_grid(timeline)
+    assert len(grid.rows) == 4
+    assert "Schedule 1f1b" in grid.note
+    columns = trace_columns(timeline)
+    assert set(columns["stream"]) <= set(STREAMS)
+    assert len(columns["name"]) == len(timeline.slices)
+    idle = timeline.idle_s()
+    assert np.all(idle >= -1e-9)
+    assert idle.max() < timeline.pipeline_s
+
+
+def test_many_layouts_are_refused():
+    with pytest.raises(CostModelError, match="layouts"):
+        step_timeline(cm.estimate(model="llama3-8b", gpus=64, tp=[1, 2], global_batch=64, seq_len=8192))
