@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from costmodel.search import Plan, plan
     from costmodel.sensitivities import sensitivity
     from costmodel.sweeps import Sweep, sweep
+    from costmodel.training_run import TrainingRun, run
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,8 @@ _HOME = {
     "Plan": "costmodel.search",
     "sweep": "costmodel.sweeps",
     "Sweep": "costmodel.sweeps",
+    "run": "costmodel.training_run",
+    "TrainingRun": "costmodel.training_run",
     "CostModelError": "costmodel.errors",
     "compare": "costmodel.report.compare",
     "sensitivity": "costmodel.sensitivities",
@@ -45,6 +48,7 @@ __all__ = [
     "Estimate",
     "Plan",
     "Sweep",
+    "TrainingRun",
     "__version__",
     "compare",
     "estimate",
@@ -54,6 +58,7 @@ __all__ = [
     "load_cluster",
     "load_model",
     "plan",
+    "run",
     "sensitivity",
     "sweep",
 ]

@@ -29,6 +29,8 @@ from costmodel.cli.sensitivity import EPILOG as SENSITIVITY_EPILOG
 from costmodel.cli.sensitivity import sensitivity
 from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
 from costmodel.cli.sweep import sweep
+from costmodel.cli.run import EPILOG as RUN_EPILOG
+from costmodel.cli.run import run
 from costmodel.cli.texts import EXAMPLES, show_help
 from costmodel.cli.trace import EPILOG as TRACE_EPILOG
 from costmodel.cli.trace import trace
@@ -49,8 +51,9 @@ app.command("trace", epilog=TRACE_EPILOG)(trace)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
-app.add_typer(calibrate.app, name="calibrate")
 app.command("plan", epilog=PLAN_EPILOG)(plan)
+app.command("run", epilog=RUN_EPILOG)(run)
+app.add_typer(calibrate.app, name="calibrate")
 app.command("sweep", epilog=SWEEP_EPILOG)(sweep)
 app.add_typer(measure.app, name="measure")
 app.add_typer(hardware.app, name="hardware")

@@ -1,0 +1,142 @@
+"""``costmodel run``: the whole month, from tokens to days and dollars."""
+
+from typing import Annotated, Any
+
+import typer
+
+from costmodel.cli import options as opt
+
+EPILOG = """\b
+Examples:
+  costmodel run -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp4" --zero 2 --recipe llama3 \\
+      --axis-order "tp cp pp dp" --global-batch 2048 --seq-len 8192 --tokens 15.6e12
+  costmodel run job.yaml --tokens 2e12 --reliability rsc-1 --checkpointing blocking --price 2.10
+  costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
+"""
+
+
+def run(
+    job: opt.JobArgument = "",
+    model: opt.ModelOption = None,
+    cluster: opt.ClusterOption = None,
+    gpus: opt.GpusOption = None,
+    layout: opt.LayoutOption = None,
+    tp: opt.TpOption = None,
+    cp: opt.CpOption = None,
+    pp: opt.PpOption = None,
+    dp: opt.DpOption = None,
+    vp: opt.VpOption = None,
+    ep: opt.EpOption = None,
+    etp: opt.EtpOption = None,
+    micro_batch: opt.MicroBatchOption = None,
+    global_batch: opt.GlobalBatchOption = None,
+    seq_len: opt.SeqLenOption = None,
+    precision: opt.PrecisionOption = None,
+    recompute: opt.RecomputeOption = None,
+    zero_stage: opt.ZeroOption = None,
+    shard_group: opt.ShardGroupOption = None,
+    schedule: opt.ScheduleOption = None,
+    sequence_parallel: opt.SequenceOption = None,
+    recipe: opt.RecipeOption = None,
+    switches: opt.SetOption = None,
+    axis_order: opt.OrderOption = None,
+    tokens: opt.TokensOption = None,
+    stragglers: opt.StragglersOption = None,
+    reliability: Annotated[
+        str | None,
+        typer.Option("--reliability", help="Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, "
+                                           "bloom or none.  [default: llama3]"),
+    ] = None,
+    failures_per_node_day: Annotated[
+        float | None, typer.Option("--failures-per-node-day", help="Interruptions for each eight GPUs and day.")
+    ] = None,
+    failures_per_gpu_day: Annotated[
+        float | None, typer.Option("--failures-per-gpu-day", help="Interruptions for each GPU and day.")
+    ] = None,
+    checkpointing: Annotated[
+        str | None, typer.Option("--checkpointing", help="blocking, async or replica (in another node's memory).")
+    ] = None,
+    checkpoint_interval: Annotated[
+        str | None,
+        typer.Option("--checkpoint-interval", metavar="TIME", help="Such as 30min.  [default: the best one]"),
+    ] = None,
+    detection: Annotated[
+        str | None, typer.Option("--detection", metavar="TIME", help="From a failure until it is diagnosed.")
+    ] = None,
+    restart: Annotated[
+        str | None, typer.Option("--restart", metavar="TIME", help="Until the job runs again, without loading.")
+    ] = None,
+    repair: Annotated[
+        str | None, typer.Option("--repair", metavar="TIME", help="Until a node that failed is back.")
+    ] = None,
+    spare_nodes: Annotated[
+        int | None, typer.Option("--spare-nodes", help="Nodes kept ready.  [default: as many as it takes]")
+    ] = None,
+    storage_bandwidth: Annotated[
+        str | None,
+        typer.Option("--storage-bandwidth", metavar="RATE", help="Of the file system in all, such as 100GB/s."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", metavar="USD", help="Of a GPU-hour.  [default: the profile's]")
+    ] = None,
+    pue: Annotated[
+        float | None, typer.Option("--pue", help="Power of the building over that of the machines.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", help="Runs to draw for p10, p50 and p90.")] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="Of the draws.")] = 0,
+    profiles: opt.ProfilesOption = None,
+    format: opt.FormatOption = None,
+    out: opt.OutOption = "",
+    csv: opt.CsvOption = "",
+    force: opt.ForceOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
+
+    The job is given as for estimate, with the tokens to train on.
+    """
+    given: dict[str, Any] = dict(locals())
+    from costmodel.cli.durations import duration
+    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.sizes import quantity
+    from costmodel.describe.job import DEFAULT_CLUSTER, JOB_KEYS
+    from costmodel.describe.job_merge import merge_jobs, read_job, read_switches, require_complete
+    from costmodel.describe.reliability import DEFAULT_RELIABILITY
+    from costmodel.errors import CostModelError
+    from costmodel.estimates import estimate as price_job
+    from costmodel.report import training_runs
+    from costmodel.training_run import run_of
+
+    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    flags = {key: given[key] for key in JOB_KEYS if key in given}
+    merged = merge_jobs(read_job(job) if job else {}, {**flags, "switches": read_switches(switches, stragglers)})
+    require_complete(merged)
+    if "tokens" not in merged:
+        raise CostModelError("run: tokens missing; give --tokens 2e12 or a job file with this key")
+    if profiles:
+        from costmodel.describe.hardware import load_cluster
+
+        merged["cluster"] = load_cluster(merged.get("cluster", DEFAULT_CLUSTER), profile_path=profiles)
+    found = run_of(
+        price_job(**merged), merged["tokens"],
+        reliability=DEFAULT_RELIABILITY if reliability is None else reliability,
+        changes={
+            "failures_per_node_day": failures_per_node_day, "failures_per_gpu_day": failures_per_gpu_day,
+            "checkpointing": checkpointing, "spare_nodes": spare_nodes,
+            "checkpoint_interval_s": duration("--checkpoint-interval", checkpoint_interval),
+            "detection_s": duration("--detection", detection), "restart_s": duration("--restart", restart),
+            "repair_s": duration("--repair", repair),
+        },
+        price_usd_per_gpu_hour=price, pue=pue, samples=samples, seed=seed,
+        storage_bytes_per_s=None if storage_bandwidth is None
+        else quantity("--storage-bandwidth", storage_bandwidth, "B/s"),
+    )  # fmt: skip
+    show(
+        Result(
+            grids=lambda: training_runs.run_grids(found),
+            record=lambda: training_runs.run_record(found),
+            table=lambda: training_runs.run_columns(found),
+            remarks=[f"Warning: {warning}" for warning in found.est.warnings],
+        ),
+        target,
+    )
