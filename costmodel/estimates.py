@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from costmodel.describe.model import Model
     from costmodel.describe.recipe import Recipe
     from costmodel.report.explain import Explanation
+    from costmodel.report.plots.faces import EstimatePlots
 
 Array = NDArray[np.float64]
 
@@ -185,6 +186,13 @@ class Estimate:
         from costmodel.report.explain import explain
 
         return explain(self, name)
+
+    @property
+    def plot(self) -> EstimatePlots:
+        """Figures of one layout: ``est.plot.time()``, ``.memory()``, ``.pipeline()`` …"""
+        from costmodel.report.plots.faces import EstimatePlots
+
+        return EstimatePlots(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts, as `--format json` prints it."""

@@ -23,6 +23,8 @@ from costmodel.report.records import require_single
 if TYPE_CHECKING:
     import pandas as pd
 
+    from costmodel.report.plots.faces import SensitivityPlots
+
 _LEAST = 1e-9
 _IN_PROPORTION = "overhead.unexplained"
 """Moves with all others, so that it is no bottleneck of its own."""
@@ -81,6 +83,13 @@ class Sensitivity(NamedTuple):
     def total(self, kind: str) -> float:
         """Sum of the elasticities of a kind: rate, latency or number. [-]."""
         return math.fsum(effect.elasticity for effect in self.effects if effect.kind == kind)
+
+    @property
+    def plot(self) -> SensitivityPlots:
+        """Figures: ``found.plot.tornado()``."""
+        from costmodel.report.plots.faces import SensitivityPlots
+
+        return SensitivityPlots(self)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row an effect."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,9 @@ from costmodel.bill import Bill, broadcast_sum
 from costmodel.errors import CostModelError
 from costmodel.estimates import Estimate, estimate_job
 from costmodel.interop.published_runs import Row, job_of_row, read_rows, recipe_of_row
+
+if TYPE_CHECKING:
+    from costmodel.report.plots.faces import ValidationPlots
 
 RESULT_COLUMNS = ("id", "measured_step_time_s", "predicted_step_time_s", "measured_peak_memory_gib",
                   "predicted_peak_memory_gib", "oom", "predicted_fits", "skipped_reason")  # fmt: skip
@@ -153,6 +157,13 @@ class Validation:
                 runs.use.str.contains("memory")
             ),
         )
+
+    @property
+    def plot(self) -> ValidationPlots:
+        """Figures: ``validation.plot.predicted()``."""
+        from costmodel.report.plots.faces import ValidationPlots
+
+        return ValidationPlots(self)
 
     @property
     def judged(self) -> pd.DataFrame:

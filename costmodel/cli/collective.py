@@ -59,7 +59,7 @@ def collective(
         float, typer.Option("--imbalance", min=1.0, help="Busiest rank's tokens over the mean, for moe-*.")
     ] = 1.0,
     profiles: opt.ProfilesOption = None,
-    plot: Annotated[str, typer.Option("--plot", metavar="FILE", help="Draw bus bandwidth over size into this picture.")] = "",
+    plot: opt.PlotOption = "",
     format: opt.FormatOption = None,
     out: opt.OutOption = "",
     csv: opt.CsvOption = "",
@@ -69,15 +69,19 @@ def collective(
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
     from costmodel import collective_prices as prices
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.cli.pictures import plan_picture, tell
+    from costmodel.cli.pictures import plan_picture, write_figure
     from costmodel.cli.sizes import parse_size, parse_sizes, quantity
     from costmodel.describe.hardware import load_cluster
     from costmodel.describe.job import DEFAULT_CLUSTER
     from costmodel.errors import LayoutError
     from costmodel.report import collective as report
+    from costmodel.report.figures import check_picture
+    from costmodel.report.plots.collectives import draw_collective
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     picture = plan_picture(plot, force=force)
+    if picture is not None:
+        check_picture(picture)
     kind = prices.canonical(name)
     if bool(size) == bool(sizes):
         raise LayoutError("size: expected either --size, such as 1GB, or --sizes, such as 8B:16GB")
@@ -113,5 +117,5 @@ def collective(
     if picture is not None:
         searched = prices.SEARCHED_SIZES[24::4]
         swept = rows if sizes else prices.price_collective(kind, searched, placed, routing)
-        report.draw(picture, title, swept)
-        tell(picture, target)
+        over = f"{shown} over {ranks:,} GPUs of {where}: time by size, and what is taken where"
+        write_figure(draw_collective(over, swept, picks), picture, target)

@@ -11,6 +11,7 @@ Examples:
   costmodel estimate -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp8" \\
       --global-batch 2048 --seq-len 8192 --tokens 15.6e12
   costmodel estimate job.yaml --recompute full --set attention_kernel=flash3
+  costmodel estimate job.yaml --plot pipeline.svg --figure pipeline
   costmodel estimate job.yaml --format json | jq .mfu
 """
 
@@ -48,6 +49,14 @@ def estimate(
     form: Annotated[
         opt.Form, typer.Option("--form", help="CSV with a row a line of the bill, or a row a layout.")
     ] = opt.Form.long,
+    plot: opt.PlotOption = "",
+    figure: Annotated[
+        str,
+        typer.Option(
+            "--figure",
+            help="Which: time, memory, pipeline, compute-roofline, communication-roofline or mesh.  [default: time]",
+        ),
+    ] = "",
     format: opt.FormatOption = None,
     out: opt.OutOption = "",
     csv: opt.CsvOption = "",
@@ -60,12 +69,15 @@ def estimate(
     """
     given: dict[str, Any] = dict(locals())
     from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
     from costmodel.describe.job import DEFAULT_CLUSTER, JOB_KEYS
     from costmodel.describe.job_merge import merge_jobs, read_job, read_switches, require_complete
     from costmodel.estimates import estimate as price_job
     from costmodel.report import frames, records, tables
+    from costmodel.report.plots.faces import EstimatePlots
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
+    draw = planned_figure(EstimatePlots, plot, figure, force=force)
     flags = {key: given[key] for key in JOB_KEYS if key in given}
     merged = merge_jobs(read_job(job) if job else {}, {**flags, "switches": read_switches(switches, stragglers)})
     require_complete(merged)
@@ -84,5 +96,6 @@ def estimate(
         ),
         target,
     )
+    draw(est.plot, target)
     if check and not est.fits:
         raise typer.Exit(3)

@@ -30,6 +30,9 @@ OutOption = Annotated[
     str, typer.Option("--out", metavar="FILE", help="Write the result here instead of printing it; - prints.")
 ]
 CsvOption = Annotated[str, typer.Option("--csv", metavar="FILE", help="Write the CSV here as well.")]
+PlotOption = Annotated[
+    str, typer.Option("--plot", metavar="FILE", help="Draw a figure into this picture: .svg, .png or .pdf.")
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")]
 ProfilesOption = Annotated[

@@ -1,9 +1,16 @@
 """Pictures that a command draws beside its result."""
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from costmodel.cli.output import Target, plan_output
+
+if TYPE_CHECKING:
+    from costmodel.report.plots.faces import Plots
 
 
 def plan_picture(name: str, *, force: bool) -> Path | None:
@@ -15,3 +22,34 @@ def tell(path: Path, target: Target) -> None:
     """Say on stderr that a file was written."""
     if not target.quiet:
         print(f"wrote {path}", file=sys.stderr)
+
+
+def planned_figure(kind: type[Plots], plot: str, figure: str, *, force: bool) -> Callable[[Plots, Target], None]:
+    """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such figure, or its file cannot be written.
+    """
+    from costmodel.report.figures import check_picture
+
+    name = figure or kind.names()[0]
+    kind.require(name)
+    path = plan_picture(plot, force=force)
+    if path is not None:
+        check_picture(path)
+
+    def draw(plots: Plots, target: Target) -> None:
+        if path is not None:
+            write_figure(plots.named(name), path, target)
+
+    return draw
+
+
+def write_figure(figure: Any, path: Path, target: Target) -> None:
+    """Write a figure and say so."""
+    from costmodel.report.figures import save
+
+    save(figure, path)
+    tell(path, target)

@@ -84,6 +84,10 @@ def plan(
     axis_order: opt.OrderOption = None,
     tokens: opt.TokensOption = None,
     profiles: opt.ProfilesOption = None,
+    plot: opt.PlotOption = "",
+    figure: Annotated[
+        str, typer.Option("--figure", help="Which: pareto or scaling (of several GPU counts).  [default: pareto]")
+    ] = "",
     check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if no layout is found.")] = False,
     format: opt.FormatOption = None,
     out: opt.OutOption = "",
@@ -98,13 +102,16 @@ def plan(
     """
     given: dict[str, Any] = dict(locals())
     from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
     from costmodel.cli.plan_input import asked_of, emitted, waiting, write_parquet
     from costmodel.report.plans import plan_grids, plan_record
+    from costmodel.report.plots.faces import PlanPlots
     from costmodel.search import NoLayoutError, make_question, search
     from costmodel.search.advice import relaxed_gains
 
     parquet = out if out.lower().endswith(".parquet") else ""
     target = plan_output(format, "" if parquet else out, csv, force=force, quiet=quiet)
+    draw = planned_figure(PlanPlots, plot, figure, force=force)
     asked = asked_of(given)
     try:
         question = make_question(**asked)
@@ -133,3 +140,4 @@ def plan(
         ),
         target,
     )
+    draw(found.plot, target)

@@ -4,11 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
+from costmodel.cli import options as opt
 from costmodel.cli.job_options import merged_job, takes_job
 
 EPILOG = """\b
 Examples:
   costmodel sensitivity job.yaml
+  costmodel sensitivity job.yaml --plot tornado.svg
   costmodel sensitivity job.yaml --by 0.5 --format csv
 """
 
@@ -18,6 +20,7 @@ def sensitivity(
     given: dict[str, Any],
     output: dict[str, Any],
     by: Annotated[float, typer.Option("--by", help="How much less and more of each number.")] = 0.1,
+    plot: opt.PlotOption = "",
     every_one: Annotated[bool, typer.Option("--all", help="Also list what moves nothing.")] = False,
 ) -> None:
     """Show what each number of the hardware and each switch of the recipe is worth.
@@ -27,13 +30,16 @@ def sensitivity(
     that comes.
     """
     from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
     from costmodel.cli.progress import progress
     from costmodel.estimates import estimate
     from costmodel.report import sensitivity as report
+    from costmodel.report.plots.faces import SensitivityPlots
     from costmodel.sensitivities import count_knobs
     from costmodel.sensitivities import sensitivity as find
 
     target = plan_output(**output)
+    draw = planned_figure(SensitivityPlots, plot, "", force=output["force"])
     est = estimate(**merged_job(given))
     with progress("pricing variants", count_knobs(est), quiet=target.quiet) as tick:
         found = find(est, change=by, tick=tick)
@@ -46,3 +52,4 @@ def sensitivity(
         ),
         target,
     )
+    draw(found.plot, target)

@@ -10,6 +10,7 @@ EPILOG = """\b
 Examples:
   costmodel validate
   costmodel validate runs.csv --csv predicted.csv --worst 10
+  costmodel validate runs.csv --plot predicted.png
   costmodel validate runs.csv --format json
 """
 
@@ -17,6 +18,7 @@ Examples:
 def validate(
     file: Annotated[str, typer.Argument(help="Table of runs (CSV); without one, the published runs that are shipped.")] = "",
     worst: Annotated[int, typer.Option("--worst", min=0, help="Also list the runs furthest off.")] = 0,
+    plot: opt.PlotOption = "",
     format: opt.FormatOption = None,
     out: opt.OutOption = "",
     csv: opt.CsvOption = "",
@@ -30,12 +32,15 @@ def validate(
     reason. --csv writes a row per run.
     """
     from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
     from costmodel.cli.progress import progress
     from costmodel.interop.published_runs import read_rows, shipped_runs
+    from costmodel.report.plots.faces import ValidationPlots
     from costmodel.report.validation import skipped_remarks, validation_grids, validation_record
     from costmodel.validate import validate as compare
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
+    draw = planned_figure(ValidationPlots, plot, "", force=force)
     rows = read_rows(file or shipped_runs())
     with progress("pricing runs", len(rows), quiet=quiet) as tick:
         checked = compare(rows, tick=tick)
@@ -48,3 +53,4 @@ def validate(
         ),
         target,
     )
+    draw(checked.plot, target)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from costmodel.collective_prices import Choice, Placed, Price, dominant
-from costmodel.report.figures import new_figure, save
 from costmodel.report.grid import Grid, columns
 from costmodel.units import format_seconds, format_si
 
@@ -156,18 +154,3 @@ def price_record(
         ],
         "prices": rows,
     }  # fmt: skip
-
-
-def draw(path: Path, title: str, prices: Sequence[Price]) -> None:
-    """Draw bus bandwidth over size, a line an algorithm, the library's choice on top."""
-    figure, axes = new_figure(title)
-    library = [price for price in prices if price.family != "textbook"]
-    for price in library or [price for price in prices if not price.needs]:
-        axes.plot(price.size_bytes, price.busbw_bytes_per_s / 1e9, linewidth=1, label=label(price))
-    if library:
-        best = [best_of(prices, i) for i in range(len(prices[0].size_bytes))]
-        bus = [float(price.busbw_bytes_per_s[i]) / 1e9 for i, price in enumerate(best)]
-        axes.plot(prices[0].size_bytes, bus, "k.", markersize=5, label="taken")
-    axes.set(xscale="log", xlabel="size [B]", ylabel="bus bandwidth [GB/s]")
-    axes.legend(fontsize="small")
-    save(figure, path)

@@ -82,6 +82,18 @@ def fill(name: str) -> dict[str, Any]:
     return {"facecolor": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.5}
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a file that is not a picture by its ending.
+
+    Raises
+    ------
+    CostModelError
+        If the ending is another.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise CostModelError(f"{path}: expected a picture, ending in {', '.join(FORMATS)}")
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a figure in the format that the file's ending names.
 
@@ -90,8 +102,7 @@ def save(figure: Any, path: Path) -> None:
     CostModelError
         If the ending is not one of a picture, or the file cannot be written.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise CostModelError(f"{path}: expected a picture, ending in {', '.join(FORMATS)}")
+    check_picture(path)
     from matplotlib import rc_context
 
     # Without a date and with a fixed salt the same figure is the same file.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from costmodel.describe.cluster import Cluster
     from costmodel.describe.model import Model
     from costmodel.describe.recipe import Recipe
+    from costmodel.report.plots.faces import PlanPlots
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -122,6 +123,13 @@ class Plan:
     def pareto_columns(self) -> dict[str, list[Any]]:
         """Return the front as columns."""
         return plan_columns(self.question, self.kept, self.kept.front)
+
+    @property
+    def plot(self) -> PlanPlots:
+        """Figures: ``plan.plot.pareto()`` and, over several GPU counts, ``plan.plot.scaling()``."""
+        from costmodel.report.plots.faces import PlanPlots
+
+        return PlanPlots(self)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the kept layouts, a row each, best first."""

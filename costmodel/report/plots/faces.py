@@ -9,6 +9,7 @@ from costmodel.errors import CostModelError, choices_hint
 if TYPE_CHECKING:
     from costmodel.estimates import Estimate
     from costmodel.search.plans import Plan
+    from costmodel.sensitivities import Sensitivity
     from costmodel.validate import Validation
 
 
@@ -28,9 +29,20 @@ class Plots:
         CostModelError
             If there is none.
         """
-        if name not in self.names():
-            raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, self.names())}")
-        return getattr(self, name)()
+        self.require(name)
+        return getattr(self, name.replace("-", "_"))()
+
+    @classmethod
+    def require(cls, name: str) -> None:
+        """Refuse a name of no figure.
+
+        Raises
+        ------
+        CostModelError
+            If there is none of that name.
+        """
+        if name.replace("-", "_") not in cls.names():
+            raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, cls.names())}")
 
 
 class EstimatePlots(Plots):
@@ -74,6 +86,26 @@ class EstimatePlots(Plots):
         from costmodel.report.plots.mesh_map import draw_mesh
 
         return draw_mesh(self._est)
+
+
+    def tornado(self) -> Any:
+        """Draw what each number and each switch is worth."""
+        from costmodel.sensitivities import sensitivity
+
+        return sensitivity(self._est).plot.tornado()
+
+
+class SensitivityPlots(Plots):
+    """Figures of a sensitivity."""
+
+    def __init__(self, found: Sensitivity) -> None:
+        self._found = found
+
+    def tornado(self) -> Any:
+        """Draw what each number and each switch is worth."""
+        from costmodel.report.plots.tornado import draw_tornado
+
+        return draw_tornado(self._found)
 
 
 class PlanPlots(Plots):

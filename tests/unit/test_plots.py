@@ -1,0 +1,254 @@
+"""Figures show the bill: their parts add up, their files are pictures, and what is missing is said."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel import collective_prices as prices
+from costmodel.cli import main
+from costmodel.errors import CostModelError
+from costmodel.physics.operator_work import forward_work
+from costmodel.physics.schedules import SCHEDULES
+from costmodel.report.figures import FILLS, save
+from costmodel.report.plots.collectives import draw_collective
+from costmodel.report.plots.faces import EstimatePlots
+from costmodel.report.plots.mesh_map import group_numbers
+from costmodel.report.series import communication_points, memory_stacks, operator_points, time_parts
+from costmodel.timeline import durations, run_pipeline
+from costmodel.validate import validate
+
+matplotlib = pytest.importorskip("matplotlib")
+
+LLAMA = {"model": "llama3-405b", "cluster": "llama3-roce", "gpus": 16384, "layout": "tp8 pp16 vp4", "zero_stage": 2,
+         "global_batch": 2048, "seq_len": 8192, "recipe": "llama3", "axis_order": "tp cp pp dp"}  # fmt: skip
+DEEPSEEK = {"model": "deepseek-v3-671b", "cluster": "h800-cx7", "gpus": 2048, "layout": "tp1 pp16 ep64",
+            "schedule": "dualpipe", "global_batch": 15360, "seq_len": 4096, "precision": "fp8-block",
+            "recipe": "hai-llm", "recompute": "selective"}  # fmt: skip
+SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "layout": "tp2 pp4", "global_batch": 32,
+         "seq_len": 4096}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[LLAMA, DEEPSEEK, SMALL], ids=["llama", "deepseek", "small"])
+def est(request):
+    return cm.estimate(**request.param)
+
+
+def test_the_waterfall_ends_at_the_step_time(est):
+    assert sum(part.exposed_s for part in time_parts(est)) == pytest.approx(float(est.step_time_s), rel=1e-12)
+
+
+def test_the_stacks_reach_the_memory_of_every_stage(est):
+    _, parts = memory_stacks(est)
+
+    np.testing.assert_allclose(sum(parts.values()), est.bill.memory_per_stage_bytes(), rtol=1e-12)
+
+
+def test_bars_of_the_waterfall_follow_one_another(est):
+    axes = est.plot.time().axes[0]
+    bars = [bar for bar in axes.patches if bar.get_height() == pytest.approx(0.7)]
+    ends = [bar.get_x() + bar.get_width() for bar in bars]
+
+    assert bars[0].get_x() == 0
+    for bar, end in zip(bars[1:-1], ends, strict=False):
+        assert bar.get_x() == pytest.approx(end)
+    assert ends[-1] == pytest.approx(ends[-2]) == pytest.approx(float(est.step_time_s))
+
+
+@pytest.mark.parametrize("name", EstimatePlots.names())
+def test_every_figure_names_the_job_and_its_units(est, name, tmp_path):
+    figure = est.plot.named(name)
+    title = figure.get_suptitle()
+
+    assert est.job.model.name in title
+    assert f"{int(est.job.layout.gpus):,}" in title
+    if name != "mesh":
+        labels = [text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel())]
+        assert any(re.search(r"\[.+\]", label) for label in labels), labels
+    save(figure, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_figure_is_the_same_file(tmp_path):
+    for name in ("one.svg", "two.svg"):
+        save(cm.estimate(**SMALL).plot.memory(), tmp_path / name)
+
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_fills_can_be_told_apart_without_colour():
+    def grey(colour):
+        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for together in (
+        ["math", "hbm", "overhead", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer", "resilience"],
+        ["parameters", "gradients", "optimizer", "activation", "buffer", "reserve"],
+    ):
+        looks = [FILLS[name] for name in together]
+        for index, (colour, hatch) in enumerate(looks):
+            for other, other_hatch in looks[index + 1 :]:
+                assert hatch != other_hatch or abs(grey(colour) - grey(other)) > 0.1
+
+
+def test_the_pipeline_lasts_as_long_as_the_bill_says(est):
+    run = run_pipeline(est)
+
+    assert run.is_whole
+    assert run.timeline.makespan_s() + run.after_s == pytest.approx(float(est.step_time_s), rel=0.03)
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in ("none", "naive")])
+def test_every_schedule_has_a_gantt_chart(schedule):
+    vp = {"interleaved": 2, "zb-v": 2, "dualpipe-v": 2, "v-half": 2, "v-min": 2}.get(schedule, 1)
+    est = cm.estimate(**{**SMALL, "layout": f"tp1 pp4 vp{vp}", "schedule": schedule, "global_batch": 64})
+    run = run_pipeline(est)
+
+    made = durations(est.priced)
+    spent = [float(np.sum(each)) for each in made]
+    twice = 2.0 if schedule == "dualpipe" else 1.0  # half of the micro-batches go each way
+    total = sum(task.end_s - task.start_s for task in run.timeline.tasks)
+    assert total == pytest.approx(run.micro_batches * sum(spent), rel=1e-9), twice
+    assert run.timeline.makespan_s() + run.after_s == pytest.approx(float(est.step_time_s), rel=0.1)
+    assert est.plot.pipeline().axes
+
+
+def test_a_long_pipeline_is_cut_and_says_so():
+    est = cm.estimate(**{**SMALL, "global_batch": 8192})
+    run = run_pipeline(est, most_tasks=2000)
+
+    assert not run.is_whole
+    assert run.simulated < run.micro_batches
+
+
+def test_several_layouts_have_no_pipeline():
+    many = cm.estimate(**{**SMALL, "layout": None, "pp": 4, "tp": np.array([1, 2])})
+
+    with pytest.raises(CostModelError, match="several layouts"):
+        many.plot.pipeline()
+
+
+def test_groups_of_the_map_are_those_of_the_mesh(est):
+    gpus = np.arange(int(est.job.layout.gpus))
+    sizes = {**{axis: int(getattr(est.job.layout, axis)) for axis in ("tp", "cp", "pp", "dp", "ep", "etp")}}
+    sizes["edp"] = int(est.job.layout.expert_dp)
+    mesh = est.priced.situation.mesh.groups()
+    for axis, groups in group_numbers(est, gpus).items():
+        members = np.bincount(groups)
+        assert (members == sizes[axis]).all()
+        first = np.flatnonzero(groups == groups[0])
+        domain = est.job.cluster.tiers[0].size
+        assert np.sum(first < domain) == int(mesh[axis].members[0]), axis
+
+
+def test_no_operator_is_above_its_roof(est):
+    accelerator = est.job.cluster.accelerator
+    points = operator_points(est)
+
+    assert points
+    for point in points:
+        roof = min(point.flops_per_byte * accelerator.memory_bandwidth_bytes_per_s, est.peak_flops_per_s)
+        assert point.flops_per_s <= roof * 1.001, point
+    assert sum(point.share for point in points) < 1
+
+
+def test_work_of_a_matrix_product_by_hand():
+    est = cm.estimate(**LLAMA)
+    fc2 = est.priced.blocks[0].times.by_operator["mlp.fc2"].operator
+    work = forward_work(fc2)
+
+    # 8,192 tokens, 53,248 / 8 columns of the input, 16,384 of the output, bf16.
+    assert float(work.flops) == 2 * 8192 * 6656 * 16384
+    assert float(work.moved_bytes) == 2 * (8192 * 6656 + 6656 * 16384 + 8192 * 16384)
+
+
+def test_communication_points_divide_flops_by_bytes():
+    est = cm.estimate(**LLAMA)
+    point = {point.axis: point for point in communication_points(est)}["tp"]
+    sent = sum(float(line.bytes) for line in est.bill.time_lines if line.axis == "tp")
+
+    assert point.tier == "nvlink"
+    assert point.flops_per_byte == pytest.approx(float(est.model_flops(causal=True)) / 16384 / sent)
+
+
+def test_figures_of_a_plan():
+    plan = cm.plan(model="llama3-8b", gpus=[8, 16], global_batch=32, seq_len=4096, fix={"pp": 1, "micro_batch": 1})
+    scaling = plan.plot.scaling().axes[0]
+    xs, rates = next(line for line in scaling.get_lines() if "best" in line.get_label()).get_data()
+
+    assert list(xs) == [8, 16]
+    assert rates[1] > rates[0]
+    assert max(rates) == pytest.approx(float(plan.best.tokens_per_step / plan.best.step_time_s))
+    assert "fit" in plan.plot.pareto().get_suptitle()
+
+
+def test_scaling_of_a_single_job_is_refused():
+    plan = cm.plan(model="llama3-8b", gpus=8, global_batch=32, seq_len=4096, fix={"pp": 1, "micro_batch": 1})
+
+    with pytest.raises(CostModelError, match="several GPU counts"):
+        plan.plot.scaling()
+
+
+def test_figure_of_a_validation_needs_runs():
+    with pytest.raises(CostModelError, match="no run"):
+        validate([]).plot.predicted()
+
+
+def test_regions_of_a_collective_are_its_choices():
+    placed = prices.place(cm.load_cluster("dgx-h100-ndr"), 64)
+    rows = prices.price_collective("all_reduce", prices.SEARCHED_SIZES[24::8], placed, prices.Routing())
+    picks = prices.choices("all_reduce", placed)
+    axes = draw_collective("all-reduce", rows, picks).axes[0]
+
+    assert [text.get_text() for text in axes.texts] == [one.algorithm for one in picks]
+
+
+def job_flags(job):
+    names = {"layout": "--layout", "global_batch": "--global-batch", "seq_len": "--seq-len"}
+    return [part for key, value in job.items() for part in (names.get(key, f"--{key}"), str(value))]
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_estimate_draws(capsys, tmp_path, ending):
+    path = tmp_path / f"bill.{ending}"
+
+    assert main(["estimate", *job_flags(SMALL), "--plot", str(path), "--figure", "compute-roofline"]) == 0
+    assert f"wrote {path}" in capsys.readouterr().err
+    assert path.stat().st_size > 5000
+
+
+def test_plan_validate_and_collective_draw(tmp_path):
+    flags = ["-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-len", "4096", "--fix", "pp=1"]
+    runs = "tests/published/runs.csv"
+    few = tmp_path / "few.csv"
+    with open(runs, encoding="utf-8") as file:
+        few.write_text("".join(file.readlines()[:12]), encoding="utf-8")
+
+    assert main(["plan", *flags, "--plot", str(tmp_path / "plan.svg"), "-q"]) == 0
+    assert main(["validate", str(few), "--plot", str(tmp_path / "runs.svg"), "-q"]) == 0
+    assert main(["collective", "all-reduce", "--size", "1GB", "-n", "16", "--plot", str(tmp_path / "c.svg"), "-q"]) == 0
+    assert all((tmp_path / name).read_text().rstrip().endswith("</svg>") for name in ("plan.svg", "runs.svg", "c.svg"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--plot", "bill.txt"], "expected a picture"),
+        (["--plot", "bill.svg", "--figure", "pipelin"], "did you mean"),
+        (["--plot", "nowhere/bill.svg"], "no folder"),
+    ],
+)
+def test_wrong_pictures_are_refused_before_any_work(capsys, flags, words):
+    assert main(["estimate", *job_flags(SMALL), *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch, capsys, tmp_path):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    assert main(["estimate", *job_flags(SMALL), "--plot", str(tmp_path / "bill.svg")]) == 2
+    assert "costmodel[plot]" in capsys.readouterr().err
