@@ -137,7 +137,7 @@ def _on_stages(priced: Priced, stages: StagePlan) -> Durations:
     """Add up the exposed seconds of the blocks that each stage holds."""
     heads = stages.has_head * (1.0 + priced.situation.model.mtp_layers)
     held = [*stages.layers, stages.has_embedding, heads]
-    ranks = stages.stage.size
+    ranks = stages.index.size
     forward, inputs, weights = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     for count, lines in zip(held, priced.block_lines, strict=True):
         for line in lines:

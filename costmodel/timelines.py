@@ -138,7 +138,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
     situation = est.priced.situation
     layout = situation.layout
     stages, m = int(layout.pp), int(situation.micro_batches)
-    if np.size(situation.stages.stage) != stages:
+    if np.size(situation.stages.index) != stages:
         est = estimate_job(est.job, every_stage=True)
         situation = est.priced.situation
     schedule = SCHEDULES[int(layout.schedule)]

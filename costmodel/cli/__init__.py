@@ -25,12 +25,12 @@ from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
 from costmodel.cli.plan import plan
+from costmodel.cli.run import EPILOG as RUN_EPILOG
+from costmodel.cli.run import run
 from costmodel.cli.sensitivity import EPILOG as SENSITIVITY_EPILOG
 from costmodel.cli.sensitivity import sensitivity
 from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
 from costmodel.cli.sweep import sweep
-from costmodel.cli.run import EPILOG as RUN_EPILOG
-from costmodel.cli.run import run
 from costmodel.cli.texts import EXAMPLES, show_help
 from costmodel.cli.trace import EPILOG as TRACE_EPILOG
 from costmodel.cli.trace import trace

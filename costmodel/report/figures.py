@@ -39,7 +39,7 @@ FILLS: Mapping[str, tuple[str, str]] = {
 }
 """Colour and hatch of everything that is drawn as an area."""
 
-_STYLE: dict[Any, Any] = {"svg.hashsalt": "costmodel", "svg.fonttype": "path", "font.size": 10.0, "hatch.linewidth": 0.5}
+_STYLE: Any = {"svg.hashsalt": "costmodel", "svg.fonttype": "path", "font.size": 10.0, "hatch.linewidth": 0.5}
 
 
 def new_figure(title: str, *, size: tuple[float, float] = (8.0, 5.0)) -> tuple[Any, Any]:

@@ -83,7 +83,7 @@ def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     """Return the stage numbers, and the bytes of each part on every stage; parts sum to the memory."""
     require_single(est, "memory_stacks")
     held = est.bill.memory_per_stage_bytes()
-    stages = np.broadcast_to(est.priced.situation.stages.stage, held.shape)
+    stages = np.broadcast_to(est.priced.situation.stages.index, held.shape)
     parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
     for line in est.bill.memory_lines:
         parts[memory_part(line.name)] += np.broadcast_to(line.bytes, held.shape)

@@ -81,10 +81,10 @@ def _slowest_stage(est: Estimate) -> str:
         return "the only stage"
     m = float(situation.micro_batches)
     counts = {line.name: float(line.count) / m for line in est.bill.time_lines}
-    same = np.ones(stages.stage.shape, dtype=np.bool_)
+    same = np.ones(stages.index.shape, dtype=np.bool_)
     for held, lines in zip(blocks_on_stages(situation), est.priced.block_lines, strict=True):
         same = same & np.isclose(held, counts[lines[0].name])
-    return f"stage {int(stages.stage[int(np.argmax(same))])} of {pp:.0f}, the slowest"
+    return f"stage {int(stages.index[int(np.argmax(same))])} of {pp:.0f}, the slowest"
 
 
 def tree_rows(node: Node, *, least_share: float = 0.0) -> list[tuple[int, Node, float, float]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.describe.kernels import PEAK_KEY
 from costmodel.physics.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.report.figures import FILLS, new_figure
-from costmodel.report.series import communication_points, job_title, operator_points
+from costmodel.report.series import OperatorPoint, Sent, communication_points, job_title, operator_points
 from costmodel.report.tables import layout_text
 from costmodel.units import format_si
 
@@ -41,9 +43,9 @@ def draw_compute_roofline(est: Estimate) -> Any:
         ridge = peak / memory
         axes.plot([ridge, ridge], [_low(points), peak / 1e12], color="grey", linestyle=":", linewidth=0.8)
         axes.text(ridge, _low(points) * 1.05, f" ridge {ridge:.0f}", fontsize="x-small", rotation=90, va="bottom")
-    axes.text(left * 1.15, left * 1.15 * memory / 1e12, f"HBM: {format_si(memory, 'B/s')}",
-              rotation=np.degrees(np.arctan(memory / 1e12)), rotation_mode="anchor", transform_rotates_text=True,
-              fontsize="small", va="bottom")  # fmt: skip
+    slope = float(np.degrees(np.arctan(memory / 1e12)))
+    axes.text(left * 1.15, left * 1.15 * memory / 1e12, f"HBM: {format_si(memory, 'B/s')}", rotation=slope,
+              rotation_mode="anchor", transform_rotates_text=True, fontsize="small", va="bottom")  # fmt: skip
     for index, point in enumerate(sorted(points, key=lambda point: -point.seconds)):
         marker = _MARKERS[index % len(_MARKERS)]
         axes.plot(point.flops_per_byte, point.flops_per_s / 1e12, marker, markersize=8, markeredgecolor="black",
@@ -58,7 +60,7 @@ def draw_compute_roofline(est: Estimate) -> Any:
 _COLOURS = [FILLS[name][0] for name in ("math", "tp", "cp", "ep", "hbm", "pp", "dp", "overhead")]
 
 
-def _low(points: Any) -> float:
+def _low(points: Sequence[OperatorPoint]) -> float:
     """Return where the axis of rates begins. [TFLOP/s]"""
     return float(min([50.0, *(0.4 * point.flops_per_s / 1e12 for point in points)]))
 
@@ -96,7 +98,7 @@ def draw_communication_roofline(est: Estimate) -> Any:
     return figure
 
 
-def _lowest(points: Any, ridges: Any, names: list[str]) -> float:
+def _lowest(points: Sequence[Sent], ridges: NDArray[np.float64], names: list[str]) -> float:
     """Return where the axis of shares begins. [-]"""
     shares = [point.flops_per_byte / float(ridges[names.index(point.tier)]) for point in points]
     return float(min([0.05, *(0.5 * share for share in shares)]))
