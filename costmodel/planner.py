@@ -227,13 +227,21 @@ def _overhead_lines(recipe: Recipe, lines: list[TimeLine]) -> list[TimeLine]:
                       source=f"recipe {recipe.name}: step_overhead_s")
         )  # fmt: skip
     if recipe.overhead_fraction:
-        known = sum_exposed(lines)
-        made.append(
-            time_line("overhead.unexplained", axis="compute", toll="overhead", phase="step", count=1.0,
-                      each_s=known * recipe.overhead_fraction, formula="fraction * known_s",
-                      terms={"fraction": recipe.overhead_fraction, "known_s": known},
-                      source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs")
-        )  # fmt: skip
+        data_axes = ("dp", "optimizer")
+        parts = {
+            "overhead.unexplained": [line for line in lines if line.axis not in data_axes],
+            "overhead.unexplained.data_parallel": [line for line in lines if line.axis in data_axes],
+        }
+        # What data parallelism costs depends on other knobs than the rest: a line of its own keeps
+        # a search on small grids.
+        for name, part in parts.items():
+            known = sum_exposed(part)
+            made.append(
+                time_line(name, axis="compute", toll="overhead", phase="step", count=1.0,
+                          each_s=known * recipe.overhead_fraction, formula="fraction * known_s",
+                          terms={"fraction": recipe.overhead_fraction, "known_s": known},
+                          source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs")
+            )  # fmt: skip
     return made
 
 

@@ -9,6 +9,7 @@ Stores: parameters, gradients and optimizer states, in `axes.states`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ def time_lines(
     lines: list[TimeLine] = []
     params = stage_params(situation, blocks)
     zero = situation.layout.zero_stage
+    groups = {expert: _groups(situation, expert) for expert in (False, situation.model.num_experts > 0)}
     if np.any(zero < 3):
-        lines += _replicated_lines(situation, params, stage)
+        lines += _replicated_lines(situation, params, stage, groups)
     if np.any(zero == 3):
         for block, count, others in zip(blocks, block_counts, block_lines, strict=True):
-            lines += _sharded_lines(situation, block, count, others)
+            lines += _sharded_lines(situation, block, count, others, groups)
     lines += _optimizer_lines(situation, params)
     return lines
 
@@ -66,7 +68,9 @@ def _groups(situation: Situation, expert: bool) -> tuple[Group, Group]:
     return split_group(whole, ranks)
 
 
-def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -> list[TimeLine]:
+def _replicated_lines(
+    situation: Situation, params: Params, stage: StageTimes, groups: Mapping[bool, tuple[Group, Group]]
+) -> list[TimeLine]:
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step.
 
     Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
@@ -86,7 +90,7 @@ def _replicated_lines(situation: Situation, params: Params, stage: StageTimes) -
         held = (params.expert if expert else params.dense).max(axis=-1)
         if not np.any(held):
             continue
-        shard, replica = _groups(situation, expert)
+        shard, replica = groups[expert]
         whole = situation.mesh.edp if expert else situation.mesh.grad
         grad = held * DTYPE_BYTES[recipe.grad_reduce_dtype]
         bucket = _BUCKET_ELEMENTS / np.maximum(held, _BUCKET_ELEMENTS)
@@ -140,7 +144,10 @@ def _tensors(situation: Situation) -> Array:
     return np.asarray(float(sum(held)) / situation.layout.pp)
 
 
-def _sharded_lines(situation: Situation, block: Block, count: Array, others: list[TimeLine]) -> list[TimeLine]:
+def _sharded_lines(
+    situation: Situation, block: Block, count: Array, others: list[TimeLine],
+    groups: Mapping[bool, tuple[Group, Group]],
+) -> list[TimeLine]:  # fmt: skip
     """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
     recipe, layout = situation.recipe, situation.layout
     on = np.asarray(layout.zero_stage == 3, dtype=np.float64)
@@ -158,7 +165,7 @@ def _sharded_lines(situation: Situation, block: Block, count: Array, others: lis
         size = held.expert if expert else held.dense
         if not np.any(size):
             continue
-        shard, replica = _groups(situation, expert)
+        shard, replica = groups[expert]
         gathered, reduced = size * DTYPE_BYTES[recipe.gather_dtype], size * DTYPE_BYTES[recipe.grad_reduce_dtype]
         name = f"dp.{block.label}{block.role}.{part}"
 

@@ -124,6 +124,27 @@ def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
     return path
 
 
+_KEPT_PATHS = 64
+_paths: dict[tuple[int, ...], tuple[tuple[object, ...], _Path]] = {}
+
+
+def _path_of(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
+    """Return the path of a group, walked once for all the collectives it does.
+
+    The key is which arrays these are; holding on to them keeps it theirs.
+    """
+    held = (group.ranks, *group.members, *tiers)
+    if concurrent.ndim:
+        return _walk(group, tiers, concurrent)
+    key = (*map(id, held), hash(float(concurrent)))
+    kept = _paths.get(key)
+    if kept is None:
+        if len(_paths) >= _KEPT_PATHS:
+            _paths.clear()
+        kept = _paths[key] = (held, _walk(group, tiers, concurrent))
+    return kept[1]
+
+
 class _Candidate(NamedTuple):
     """One way to do a collective: which, the part without bytes, the part with."""
 
@@ -299,7 +320,7 @@ def _candidates(
         raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, PRIMITIVES)}")
     size = np.asarray(size_bytes, dtype=np.float64)
     shared = np.asarray(concurrent, dtype=np.float64)
-    path = _walk(group, tiers, shared)
+    path = _path_of(group, tiers, shared)
     n = path.ranks
     passes = 2.0 if primitive == "all_reduce" else 1.0
     wire = size * (passes * (n - 1.0) / n) if primitive in _SHARED else size * (n > 1.0)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Columns = dict[str, Array]
 
-# Anchors that thin a chunk before it is sorted: most layouts are worse than one of a few.
+# Points of a sample's front that thin a chunk before it is sorted: most layouts are worse than one.
+_SAMPLE = 1024
 _ANCHORS = 8
 
 
@@ -35,30 +36,17 @@ def pareto_indices(score: Array, size: Array) -> NDArray[np.int64]:
     """
     alive = np.arange(score.size)
     s, m = score, size
-    for _ in range(_ANCHORS):
-        if alive.size < 2048:
-            break
-        # The fastest of what is left is on the front; nothing left that needs as much memory is.
-        anchor = np.lexsort((m, s))[0] if alive.size < 4096 else _fastest(s, m)
-        keep = m < m[anchor]
-        keep[anchor] = True
-        # A second anchor in the middle of the memory range thins what the first leaves.
-        middle = np.flatnonzero(m <= 0.5 * (m.min() + m[anchor]))
-        second = middle[_fastest(s[middle], m[middle])]
-        keep &= (s < s[second]) | (m < m[second])
-        keep[second] = True
-        keep[anchor] = True
-        alive, s, m = alive[keep], s[keep], m[keep]
+    if score.size > 4 * _SAMPLE:
+        # The front of a sample dominates nearly all of the rest; what it leaves is sorted.
+        step = score.size // _SAMPLE
+        rough = step * pareto_indices(score[::step], size[::step])
+        for anchor in rough[np.linspace(0, rough.size - 1, min(_ANCHORS, rough.size)).astype(np.int64)]:
+            keep = (s <= score[anchor]) | (m <= size[anchor])
+            alive, s, m = alive[keep], s[keep], m[keep]
     order = np.lexsort((alive, m, s))
     sizes = m[order]
     before = np.concatenate([[np.inf], np.minimum.accumulate(sizes)[:-1]])
     return np.asarray(alive[order[sizes < before]], dtype=np.int64)
-
-
-def _fastest(score: Array, size: Array) -> int:
-    """Return the point of least score, of several the smallest and first."""
-    tied = np.flatnonzero(score == score.min())
-    return int(tied[np.argmin(size[tied])])
 
 
 def smallest_indices(score: Array, count: int) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours")
 """What a plan can look for. On one number of GPUs of one cluster all four agree."""
 
-CHUNK_LAYOUTS = 2**19
+CHUNK_LAYOUTS = 2**20
 """Layouts priced at a time: what bounds memory."""
 
 
