@@ -1,0 +1,1 @@
+"""Benchmarks of the search: run ``python -m benchmarks``. Nothing here is a test."""

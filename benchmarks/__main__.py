@@ -1,0 +1,75 @@
+"""Layouts priced per second and core, cold and warm, peak memory, and a naive loop in the same run."""
+
+import json
+import resource
+import time
+
+import numpy as np
+
+import costmodel as cm
+from costmodel.search import make_question, search
+from costmodel.search.run import build_spaces, priced_parts, rows_of
+from costmodel.search.space import KNOBS
+
+ASKED = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 4096, "global_batch": 1536, "seq_len": 2048}
+REPEATS = 5
+LOOP = 200
+
+
+def seconds(call):
+    """Return processor seconds of a call, and its result."""
+    start = time.process_time()
+    result = call()
+    return time.process_time() - start, result
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    question = make_question(**ASKED)
+    cold_s, found = seconds(lambda: search(question))
+    warm_s = min(seconds(lambda: search(question))[0] for _ in range(REPEATS))
+    pricing_s = min(
+        seconds(lambda: sum(1 for _ in priced_parts(question, build_spaces(question))))[0]
+        for _ in range(REPEATS)
+    )
+    part = next(iter(priced_parts(question, build_spaces(question))))
+    possible = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+    chosen = np.random.default_rng(0).choice(possible, LOOP, replace=False)
+    rows = rows_of(part, chosen, np.zeros(LOOP))
+    job = question.jobs[0]
+
+    def loop() -> None:
+        for at in range(LOOP):
+            cm.estimate(
+                model=job.model,
+                cluster=job.cluster,
+                gpus=ASKED["gpus"],
+                global_batch=ASKED["global_batch"],
+                seq_len=ASKED["seq_len"],
+                recipe=job.recipe,
+                **{knob: rows[knob][at] for knob in KNOBS},
+            )
+
+    loop_s, _ = seconds(loop)
+    once_s = min(seconds(lambda: cm.estimate(layout="tp8 pp8", **ASKED))[0] for _ in range(REPEATS))
+    print(
+        json.dumps(
+            {
+                "layouts_considered": found.num_considered,
+                "layouts_priced": found.num_priced,
+                "search_cold_s": round(cold_s, 3),
+                "search_warm_s": round(warm_s, 3),
+                "search_layouts_per_s_per_core": round(found.num_priced / warm_s),
+                "pricing_layouts_per_s_per_core": round(found.num_priced / pricing_s),
+                "estimate_latency_s": round(once_s, 5),
+                "scalar_loop_layouts_per_s": round(LOOP / loop_s),
+                "speed_over_scalar_loop": round(found.num_priced / warm_s * loop_s / LOOP),
+                "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
