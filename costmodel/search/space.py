@@ -34,6 +34,7 @@ _MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 128
+_SCHEDULES_WORTH_A_LINE = 12
 
 REASONS = {
     "gpus_not_divisible": "tp·cp·pp does not divide the GPUs",
@@ -74,6 +75,9 @@ def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
     places = model.num_layers + 2
     beyond = (domain * 2.0**k for k in range(1, 24))
     groups = [*divisors(min(domain, gpus))[1:], *(size for size in beyond if size < gpus)]
+    if moe:
+        # Experts shard over a group of their own; the rest rarely goes beyond one domain.
+        groups = [domain] if domain < gpus else []
     return {
         "tp": divisors(gpus, min(4.0 * domain, model.num_heads)),
         "sequence_parallel": (0.0, 1.0),
@@ -183,7 +187,9 @@ class Slab:
 
     def parts(self, most: int) -> Iterator[Slab]:
         """Cut the slab along its placements so that no part has more than `most` layouts."""
-        policies = prod(self.shape[:3])
+        sharding, recompute, schedules, _ = self.shape
+        # The many lines of sharded parameters do not know the schedule: few schedules save little.
+        policies = sharding * recompute * max(schedules, _SCHEDULES_WORTH_A_LINE)
         step = max(1, most // policies)
         total = self.shape[3]
         step = ceil(total / ceil(total / step))
