@@ -321,7 +321,8 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     """
     job = est.job
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
-    width = recipe.param_bytes() + recipe.master_weights_bytes + recipe.moments_bytes
+    # A copy of the gradient that a recipe counts among the main weights is not saved either.
+    width = recipe.param_bytes() + min(recipe.master_weights_bytes, 4.0) + recipe.moments_bytes
     size = num_params(job.model) * width
     nodes = max(float(layout.gpus) / cluster.gpus_per_node, 1.0)
     write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)
@@ -348,7 +349,9 @@ def _storage(cluster: Cluster, nodes: float, given: float | None) -> tuple[float
         return given, given
     storage = cluster.storage
     if storage is None:
-        raise CostModelError(f"storage: cluster {cluster.name} has none; give what it takes with --storage-bandwidth 100GB/s")
+        raise CostModelError(
+            f"storage: cluster {cluster.name} has none; give what it takes with --storage-bandwidth 100GB/s"
+        )
     return (
         min(nodes * storage.write_bandwidth_per_node_bytes_per_s, storage.write_bandwidth_shared_bytes_per_s),
         min(nodes * storage.read_bandwidth_per_node_bytes_per_s, storage.read_bandwidth_shared_bytes_per_s),
@@ -423,7 +426,7 @@ def _interval(given: Reliability, checkpoint: Checkpoint, gpus: float) -> float:
             f"({checkpoint.persist_s:.0f} s); faster storage, or an interval of {best:.0f} s"
         )
     if interval > mean:
-        what = "checkpoint_interval_s" if given.checkpoint_interval_s is not None else "checkpoint: writing it takes"
+        what = "checkpoint: safe after" if given.checkpoint_interval_s is None else "checkpoint_interval_s:"
         raise CostModelError(
             f"{what} {interval:,.0f} s is longer than the mean time between failures of the job "
             f"({mean:,.0f} s); the best interval is {format_seconds(best)}"

@@ -118,7 +118,8 @@ def best_interval_s(
     1099
     """
     mean = np.asarray(mean_time_between_failures_s, dtype=np.float64)
-    ratio = np.asarray(pause_s, dtype=np.float64) / mean
+    # Beyond 30 the interval is the mean to the last digit.
+    ratio = np.minimum(np.asarray(pause_s, dtype=np.float64) / mean, 30.0)
     # g(u) = log(1 - u) + u + ratio falls from `ratio` to minus infinity; start left of the zero or on it.
     u = np.minimum(np.sqrt(2.0 * ratio), 1.0 - 0.5 * np.exp(-1.0 - ratio))
     for _ in range(60):

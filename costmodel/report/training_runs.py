@@ -64,7 +64,8 @@ def _hours(run: TrainingRun) -> Grid:
     rows += [_hours_row(f"  {name}", hours, run) for name, hours in useful]
     lost_row = len(rows)
     rows.append(_hours_row("lost to failures and checkpoints", sum(lost.values()), run))
-    rows += [_hours_row("  " + name.replace("_", " "), hours, run) for name, hours in sorted(lost.items(), key=lambda i: -i[1])]
+    largest_first = sorted(lost.items(), key=lambda item: -item[1])
+    rows += [_hours_row("  " + name.replace("_", " "), hours, run) for name, hours in largest_first]
     rows.append(_hours_row("the whole run", run.gpu_hours, run))
     strong = frozenset({0, lost_row, len(rows) - 1})
     return Grid("Where the GPU-hours go", columns("", "GPU-hours >", "Share >"), rows, strong)

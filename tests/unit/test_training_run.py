@@ -1,0 +1,117 @@
+"""A run is its bill times its steps; losses are lines; wrong input is one line."""
+
+import dataclasses
+import json
+
+import pytest
+
+import costmodel as cm
+from costmodel.cli import main
+from costmodel.training_run import intervals_to_compare
+
+JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 512, "layout": "tp2", "global_batch": 512,
+       "seq_len": 8192}  # fmt: skip
+FLAGS = ["--model=llama3-8b", "--gpus=512", "--tp=2", "--global-batch=512", "--seq-len=8192"]
+
+
+def price(**changes):
+    return cm.run(**{**JOB, "tokens": 1e12, **changes})
+
+
+def test_days_are_steps_times_the_bill():
+    run = price()
+    assert run.days * 86400 == pytest.approx(run.steps * float(run.bill.step_time_s()), rel=1e-12)
+    by_hand = run.step_time_s * float(run.losses.total) / (1 - run.planned_fraction) / (1 - run.shortage_fraction)
+    assert float(run.bill.step_time_s()) == pytest.approx(by_hand, rel=1e-12)
+    lost = sum(run.lost_gpu_hours().values())
+    assert lost == pytest.approx(run.gpu_hours * (1 - run.effective_training_time_ratio), rel=1e-9)
+    assert run.dollars == pytest.approx((run.gpu_hours + run.spare_gpu_hours) * 2.95)
+
+
+def test_formulas_of_the_loss_lines_give_their_values():
+    for line in price().bill.time_lines:
+        if line.axis == "resilience":
+            terms = {name: float(value) for name, value in line.terms.items()}
+            assert eval(line.formula, {}, terms) == pytest.approx(float(line.exposed_each_s), rel=1e-9), line.name
+
+
+def test_a_machine_that_never_fails_only_pauses():
+    run = price(reliability="none")
+    assert set(run.lost_gpu_hours()) == {"checkpoint_pause"}
+    assert run.interruptions == 0
+    assert run.est.days(1e12) == pytest.approx(run.days, rel=1e-3)
+
+
+def test_what_hurts_and_what_helps():
+    usual = price(changes={"checkpointing": "blocking"}, storage_bytes_per_s=1e9)
+    faster = price(changes={"checkpointing": "blocking"}, storage_bytes_per_s=1e11)
+    beside = price(changes={"checkpointing": "async"}, storage_bytes_per_s=1e9)
+    replica = price(changes={"checkpointing": "replica"}, storage_bytes_per_s=1e9)
+    assert usual.days > faster.days > replica.days
+    assert usual.days > beside.days > replica.days
+    assert price(changes={"failures_per_node_day": 0.02}).days > price().days
+    assert price(changes={"spare_nodes": 0}).days > price(changes={"spare_nodes": 5}).days
+    assert price(switches={"stragglers": "normal"}).days > price().days
+    best = usual.interval_s
+    for interval in (0.7 * best, 1.4 * best):
+        other = price(changes={"checkpointing": "blocking", "checkpoint_interval_s": interval}, storage_bytes_per_s=1e9)
+        assert other.days > usual.days
+    found = intervals_to_compare(usual)
+    assert found["daly"] == pytest.approx(found["exact"], rel=1e-3)
+    per_gpu = price(changes={"failures_per_gpu_day": 0.0065 / 8}).mean_time_between_failures_s
+    assert per_gpu == pytest.approx(price(reliability="rsc-1").mean_time_between_failures_s)
+
+
+def test_no_price_is_said_and_not_guessed():
+    bare = dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), price_usd_per_gpu_hour=None)
+    run = price(cluster=bare)
+    assert run.dollars is None
+    assert "dollars" not in run.spread()
+    assert "--price" in run._repr_html_()
+    assert price(cluster=bare, price_usd_per_gpu_hour=2.0).dollars > 0
+
+
+def test_a_slow_tier_of_storage_is_named():
+    with pytest.raises(cm.CostModelError, match="has none; give what it takes with --storage-bandwidth"):
+        price(cluster=dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), storage=None))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--failures-per-node-day", "-1"], "failures_per_node_day: expected greater than or equal to 0, got -1"),
+        (["--checkpoint-interval", "9d"], "longer than the mean time between failures"),
+        (["--checkpoint-interval", "9"], "expected a time such as 90s"),
+        (["--checkpoint-interval", "1s", "--storage-bandwidth", "1GB/s"], "shorter than a checkpoint takes to be safe"),
+        (["--price", "-2"], "price: expected dollars a GPU-hour"),
+        (["--pue", "0.5"], "pue: expected 1 or more"),
+        (["--reliability", "rsc1"], "did you mean 'rsc-1'"),
+        (["--checkpointing", "foo"], "expected 'blocking', 'async' or 'replica', got 'foo'"),
+        (["--storage-bandwidth", "fast"], "--storage-bandwidth"),
+        (["--samples", "0"], "samples: expected 1 to 1,000,000"),
+        (["--checkpointing", "blocking", "--storage-bandwidth", "0.00001GB/s", "--reliability", "rsc-1"],
+         "mean time between failures"),
+        (["--repair", "4000d", "--spare-nodes", "0"], "the job never ends"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(flags, words, capsys):
+    assert main(["run", *FLAGS, "--tokens=1e12", *flags]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_command(capsys):
+    assert main(["run", *FLAGS, "--tokens=1e12", "--format=json", "--seed=7"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    run = price(seed=7)
+    assert record["days"] == pytest.approx(run.days)
+    assert record["spread"]["days"]["p50"] == pytest.approx(run.spread()["days"][1])
+    assert main(["run", *FLAGS, "--tokens=1e12"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("Where the GPU-hours go", "rework", "checkpoint pause", "p90", "$"):
+        assert words in shown
+    assert main(["run", *FLAGS, "--tokens=1e12", "--format=csv"]) == 0
+    assert capsys.readouterr().out.startswith("figure,unit,expected,p10,p50,p90\n")
+    assert main(["run", *FLAGS]) == 2
+    assert "tokens missing" in capsys.readouterr().err
