@@ -487,7 +487,7 @@ ESTIMATE_OPTIONS = """
     --model --cluster --gpus --layout --tp --cp --pp --dp --vp --ep --etp --micro-batch --global-batch
     --seq-len --precision --recompute --zero --shard-group --schedule --sequence-parallel
     --no-sequence-parallel --recipe --set --axis-order --tokens --profiles --all-lines --check --form
-    --format --out --csv --force --quiet --help --stragglers --no-stragglers
+    --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
 """
 
 

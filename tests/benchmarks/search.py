@@ -1,4 +1,7 @@
-"""Layouts priced per second and core, cold and warm, peak memory, and a naive loop in the same run."""
+"""Layouts priced per second and core, cold and warm, peak memory, and a naive loop: ``python tests/benchmarks/search.py``.
+
+Not a test: nothing is asserted about time.
+"""
 
 import json
 import resource

@@ -1,1 +1,0 @@
-"""Benchmarks of the search: run ``python -m benchmarks``. Nothing here is a test."""
