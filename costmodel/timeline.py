@@ -107,18 +107,26 @@ def lines_after(est: Estimate) -> list[TimeLine]:
 
 def durations(priced: Priced) -> Durations:
     """Return how long one micro-batch takes on every pipeline rank of a single layout, by pass."""
-    situation = priced.situation
-    layout, p = situation.layout, float(situation.layout.pp)
-    fold = float(schedules.fold(layout.schedule)) if p > 1 else 0.0
-    if fold == 0:
-        return _on_stages(priced, situation.stages)
-    # A rank of a two-way or V-shaped schedule holds two different chunks.
-    count = p if fold == 1 else 2.0 * p
-    by_chunk = _on_stages(priced, _cut(priced, count))
-    if fold == 1:
-        return by_chunk
-    half = int(p)
-    return Durations(*(np.stack([each[:half], each[::-1][:half]], axis=-1) for each in by_chunk))
+    by_stage = _on_stages(priced, stages_in_order(priced))
+    if fold_of(priced) < 2:
+        return by_stage
+    half = int(priced.situation.layout.pp)
+    return Durations(*(np.stack([each[:half], each[::-1][:half]], axis=-1) for each in by_stage))
+
+
+def fold_of(priced: Priced) -> int:
+    """Return which stages share a rank of a single layout, as `schedules.fold` counts them; 0 with one stage. [-]"""
+    layout = priced.situation.layout
+    return int(schedules.fold(layout.schedule)) if layout.pp > 1 else 0
+
+
+def stages_in_order(priced: Priced) -> StagePlan:
+    """Return what each stage of a single layout holds, in the order of the model.
+
+    A rank of a two-way schedule holds stages r and p-1-r, one of a V-shaped schedule r and 2p-1-r.
+    """
+    fold, p = fold_of(priced), float(priced.situation.layout.pp)
+    return _cut(priced, p * fold) if fold else priced.situation.stages
 
 
 def _cut(priced: Priced, count: float) -> StagePlan:

@@ -21,7 +21,7 @@ def trace(given: dict[str, Any], output: dict[str, Any]) -> None:
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.estimates import estimate
     from costmodel.report import trace as report
-    from costmodel.timelines import step_timeline
+    from costmodel.step_timeline import step_timeline
 
     target = plan_output(**output)
     est = estimate(**merged_job(given))

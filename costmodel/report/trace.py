@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from costmodel.report.grid import Grid, columns
-from costmodel.timelines import STREAMS, Slice, StepTimeline
+from costmodel.step_timeline import STREAMS, Slice, StepTimeline
 from costmodel.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import costmodel as cm
 from costmodel.errors import CostModelError
 from costmodel.physics.schedules import SCHEDULES
 from costmodel.report.trace import trace_columns, trace_grid, trace_text
-from costmodel.timelines import STREAMS, step_timeline
+from costmodel.step_timeline import STREAMS, step_timeline
 
 TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v", "v-half", "v-min")
 DENSE = {"model": "llama3-8b", "gpus": 64, "seq_len": 8192, "micro_batch": 1, "tp": 2}

@@ -20,11 +20,13 @@ from costmodel.bill import MemoryLine, TimeLine
 from costmodel.estimates import Estimate, estimate_job
 from costmodel.physics.schedule_engine import Orders, Task, simulate, task_orders
 from costmodel.physics.schedules import SCHEDULES
-from costmodel.planner import blocks_on_stages
 from costmodel.report.records import require_single
+from costmodel.timeline import durations, fold_of, stages_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from costmodel.planner import Priced
 
 Array = NDArray[np.float64]
 
@@ -143,14 +145,14 @@ def step_timeline(est: Estimate) -> StepTimeline:
         situation = est.priced.situation
     schedule = SCHEDULES[int(layout.schedule)]
     orders = task_orders(schedule, stages, m, int(layout.vp))
-    parts = _part_times(est, stages)
+    parts = _part_times(est.priced)
     on_bill = {line.name: line for line in est.bill.time_lines}
     message = on_bill.get("pp.send_recv")
     message_s = float(message.each_s) if message is not None else 0.0
     pending = float(pending_weight_fraction(situation))
-    forward, inputs, weights = (parts[part].exposed_s.sum(axis=0) for part in _PARTS)
+    times = durations(est.priced)
     run = simulate(
-        orders, forward_s=forward, backward_input_s=inputs, backward_weight_s=weights, message_s=message_s,
+        orders, **times._asdict(), message_s=message_s,
         blocking=not situation.recipe.pp_overlap, pending_weight_fraction=pending,
     )  # fmt: skip
     in_blocks = {line.name for lines in est.priced.block_lines for line in lines}
@@ -162,7 +164,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
     simulated_s = run.makespan_s()
     scale = min(1.0, pipeline_s / simulated_s)
     tasks = [task._replace(start_s=(task.start_s - begin) * scale, end_s=(task.end_s - begin) * scale) for task in run.tasks]
-    slices = _task_slices(tasks, orders, parts, scale)
+    slices = _task_slices(tasks, orders, parts, fold_of(est.priced), scale)
     slices += _message_slices(tasks, orders, message_s * scale)
     slices += _step_slices(after, stages, pipeline_s, step_s)
     memory = _memory(est, tasks, stages, orders.tasks_per_stage, pending)
@@ -185,28 +187,32 @@ class _PartTimes(NamedTuple):
     busy_s: Array
 
 
-def _part_times(est: Estimate, stages: int) -> dict[str, _PartTimes]:
+def _part_times(priced: Priced) -> dict[str, _PartTimes]:
     """Add up the lines of the blocks that each stage holds, by part and stream."""
-    times = {part: _PartTimes(*np.zeros((2, len(STREAMS), stages))) for part in _PARTS}
-    for held, lines in zip(blocks_on_stages(est.priced.situation), est.priced.block_lines, strict=True):
+    plan = stages_in_order(priced)
+    shape = (2, len(STREAMS), plan.index.size)
+    times = {part: _PartTimes(*np.zeros(shape)) for part in _PARTS}
+    heads = plan.has_head * (1.0 + priced.situation.model.mtp_layers)
+    for held, lines in zip([*plan.layers, plan.has_embedding, heads], priced.block_lines, strict=True):
         for line in lines:
             backward = "W" if line.name.endswith(".backward_weight") else "I"
             part = times["F" if line.phase == "forward" else backward]
             stream = STREAMS.index(line.axis)
-            part.exposed_s[stream] += held * float(line.exposed_each_s)
-            part.busy_s[stream] += held * float(line.each_s)
+            part.exposed_s[stream] += np.asarray(held) * float(line.exposed_each_s)
+            part.busy_s[stream] += np.asarray(held) * float(line.each_s)
     return times
 
 
-def _task_slices(tasks: Iterable[Task], orders: Orders, parts: dict[str, _PartTimes], scale: float) -> list[Slice]:
+def _task_slices(tasks: Iterable[Task], orders: Orders, parts: dict[str, _PartTimes], fold: int, scale: float) -> list[Slice]:
     """Cut every task into its compute and, behind it, what the streams of communication expose."""
     made = []
-    both = len(orders.paths) == 2
+    last = parts["F"].exposed_s.shape[1] - 1
+    pieces = 1 if fold else orders.tasks_per_stage
     for task in tasks:
         kinds = ("I", "W") if task.kind == "B" else (task.kind,)
-        stage = parts["F"].exposed_s.shape[1] - 1 - task.rank if both and task.chunk == 1 else task.rank
-        exposed = np.sum([parts[kind].exposed_s[:, stage] for kind in kinds], axis=0) / orders.tasks_per_stage
-        busy = np.sum([parts[kind].busy_s[:, stage] for kind in kinds], axis=0) / orders.tasks_per_stage
+        stage = last - task.rank if fold and task.chunk == 1 else task.rank
+        exposed = np.sum([parts[kind].exposed_s[:, stage] for kind in kinds], axis=0) / pieces
+        busy = np.sum([parts[kind].busy_s[:, stage] for kind in kinds], axis=0) / pieces
         name = f"{_NAMES[task.kind]} {task.micro_batch}" + (f".{task.chunk}" if task.chunk else "")
         at = task.start_s
         for stream, shown, whole in zip(STREAMS, exposed, busy, strict=True):
