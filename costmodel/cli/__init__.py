@@ -25,6 +25,8 @@ from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
 from costmodel.cli.plan import plan
+from costmodel.cli.roofline import EPILOG as ROOFLINE_EPILOG
+from costmodel.cli.roofline import roofline
 from costmodel.cli.run import EPILOG as RUN_EPILOG
 from costmodel.cli.run import run
 from costmodel.cli.sensitivity import EPILOG as SENSITIVITY_EPILOG
@@ -48,6 +50,7 @@ app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
 app.command("compare", epilog=COMPARE_EPILOG)(compare)
 app.command("sensitivity", epilog=SENSITIVITY_EPILOG)(sensitivity)
 app.command("trace", epilog=TRACE_EPILOG)(trace)
+app.command("roofline", epilog=ROOFLINE_EPILOG)(roofline)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
