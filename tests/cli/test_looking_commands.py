@@ -1,0 +1,123 @@
+"""The commands that look into an estimate: explain, compare, sensitivity, roofline and trace."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodel.cli import main
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ["explain", "compare", "sensitivity", "roofline", "trace"]
+SMALL = ["--model", "llama3-8b", "--gpus", "16", "--global-batch", "64", "--seq-len", "8192", "--tp", "2", "--pp", "2"]
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def arguments_of(command):
+    return [command, *(["--vary", "micro_batch=2"] if command == "compare" else []), *SMALL]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_has_an_example_that_a_job_file_can_stand_for(run, command, tmp_path):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert f"costmodel {command}" in out
+    assert "JOB.yaml" in out or "A.yaml" in out
+    file = tmp_path / "job.yaml"
+    file.write_text("model: llama3-8b\ngpus: 16\nlayout: tp2 pp2\nglobal_batch: 64\nseq_len: 8192\n")
+    by_flags = run(*arguments_of(command), "--format", "json")
+    vary = ["--vary", "micro_batch=2"] if command == "compare" else []
+    by_file = run(command, file, *vary, "--format", "json")
+    assert by_flags == by_file
+    assert by_flags[0] == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_prints_a_table_json_and_csv(run, command):
+    code, out, _ = run(*arguments_of(command))
+    assert code == 0
+    assert "──" in out
+    record = json.loads(run(*arguments_of(command), "--format", "json")[1])
+    assert record.keys() & {"schema_version", "traceEvents"}
+    rows = list(csv.DictReader(io.StringIO(run(*arguments_of(command), "--format", "csv")[1])))
+    assert len(rows) > 3
+    assert all(None not in row.values() for row in rows)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_input_is_one_line(run, command):
+    code, out, err = run(*arguments_of(command), "--tp", "3")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    code, _, err = run(command, "--model", "llama3-8b")
+    assert code == 2
+    assert "gpus" in err
+
+
+def test_explain_shows_a_line_with_its_numbers(run):
+    code, out, _ = run("explain", *SMALL, "--line", "pp.send_recv")
+    assert code == 0
+    assert "latency_s" in out
+    assert "source: " in out
+    code, out, err = run("explain", *SMALL, "--line", "pp.sendrecv")
+    assert (code, out) == (2, "")
+    assert "did you mean 'pp.send_recv" in err
+    assert run("explain", *SMALL, "--line", "tp.", "--tree")[0] == 2
+
+
+def test_the_tree_shows_step_to_operator(run):
+    out = run("explain", *SMALL, "--tree")[1]
+    parts = [line.partition("  ")[0].strip() or line.strip().split("  ")[0] for line in out.splitlines()]
+    at = [next(i for i, part in enumerate(parts) if part.startswith(word)) for word in ("step", "stage", "micro-batch")]
+    assert at == sorted(at)
+    assert parts.index("layer") < parts.index("attention.core") < parts.index("head")
+    assert "left out" in out
+    assert "left out" not in run("explain", *SMALL, "--tree", "--all-lines")[1]
+
+
+def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
+    first, second = tmp_path / "narrow.yaml", tmp_path / "wide.yaml"
+    for file, tp in ((first, 2), (second, 4)):
+        file.write_text(f"model: llama3-8b\ngpus: 16\ntp: {tp}\nglobal_batch: 64\nseq_len: 8192\n")
+    code, out, _ = run("compare", first, second, "--seq-len", "4096")
+    assert code == 0
+    assert "wide against narrow: time" in out
+    assert "64 sequences of 4,096 tokens" in out
+    record = json.loads(run("compare", first, second, "--vary", "micro_batch=1,2", "--format", "json")[1])
+    labels = [job["label"] for job in record["jobs"]]
+    assert labels == ["narrow micro_batch=1", "narrow micro_batch=2", "wide micro_batch=1", "wide micro_batch=2"]
+    code, _, err = run("compare", first)
+    assert code == 2
+    assert "two or more" in err
+
+
+def test_trace_writes_a_file_that_ends_with_the_step(run, tmp_path):
+    file = tmp_path / "step.json"
+    code, out, err = run("trace", *SMALL, "--out", file)
+    assert (code, out) == (0, "")
+    assert "wrote" in err
+    trace = json.loads(file.read_text())
+    step = json.loads(run("estimate", *SMALL, "--format", "json")[1])["step_time_s"]
+    last = max(event["ts"] + event["dur"] for event in trace["traceEvents"] if event["ph"] == "X")
+    assert last == pytest.approx(1e6 * step, rel=1e-6)
+    assert run("trace", *SMALL, "--out", file)[0] == 2
+
+
+def test_the_readme_names_them():
+    readme = (ROOT / "README.md").read_text()
+    for command in COMMANDS:
+        assert f"| `costmodel {command}` |" in readme
