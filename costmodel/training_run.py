@@ -420,15 +420,20 @@ def _interval(given: Reliability, checkpoint: Checkpoint, gpus: float) -> float:
     mean = 1.0 / rate
     best = float(best_interval_s(max(checkpoint.pause_s, 1e-3), mean, persist_s=checkpoint.persist_s))
     interval = best if given.checkpoint_interval_s is None else given.checkpoint_interval_s
+    safe_after = checkpoint.pause_s + checkpoint.persist_s
+    if safe_after > mean:
+        raise CostModelError(
+            f"checkpoint: writing one takes {safe_after:,.0f} s, longer than the mean time between failures of the "
+            f"job ({mean:,.0f} s); faster storage or fewer GPUs"
+        )
     if interval + checkpoint.pause_s < checkpoint.persist_s:
         raise CostModelError(
             f"checkpoint_interval_s: {interval:.0f} is shorter than a checkpoint takes to be safe "
             f"({checkpoint.persist_s:.0f} s); faster storage, or an interval of {best:.0f} s"
         )
     if interval > mean:
-        what = "checkpoint: safe after" if given.checkpoint_interval_s is None else "checkpoint_interval_s:"
         raise CostModelError(
-            f"{what} {interval:,.0f} s is longer than the mean time between failures of the job "
+            f"checkpoint_interval_s: {interval:,.0f} is longer than the mean time between failures of the job "
             f"({mean:,.0f} s); the best interval is {format_seconds(best)}"
         )
     return interval

@@ -39,7 +39,7 @@ def _headline(run: TrainingRun) -> Grid:
                                     f"step, {float(est.mfu) * run.effective_training_time_ratio:.1%} of the calendar"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {run.spare_nodes} spare nodes"),
         ("cost", cost),
-        ("energy", f"{run.energy_kwh / 1e3:,.0f} MWh at {run.gpu_power_w:,.0f} W a GPU with its host, PUE {run.pue:.2f} "
+        ("energy", f"{run.energy_kwh / 1e3:,.0f} MWh at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
                    f"(boards alone at their limit: {run.energy_at_tdp_kwh / 1e3:,.0f} MWh)"),
         ("interruptions", f"{often}{planned} (rates: {given.name})"),
         ("checkpoint", f"{format_bytes(checkpoint.size_bytes)}, {given.checkpointing}: written in "
@@ -59,7 +59,8 @@ def _hours(run: TrainingRun) -> Grid:
         toll = "stragglers" if line.axis == "resilience" else line.toll
         by_toll[toll] = by_toll.get(toll, 0.0) + float(line.exposed_seconds) * share
     useful = sorted(by_toll.items(), key=lambda item: -item[1])
-    lost = {name: hours for name, hours in run.lost_gpu_hours().items() if not name.startswith(("stragglers", "jitter"))}
+    in_step = ("stragglers", "jitter")
+    lost = {name: hours for name, hours in run.lost_gpu_hours().items() if not name.startswith(in_step)}
     rows = [_hours_row("in steps that count", sum(by_toll.values()), run)]
     rows += [_hours_row(f"  {name}", hours, run) for name, hours in useful]
     lost_row = len(rows)
