@@ -78,6 +78,9 @@ def plan(
     emit: Annotated[
         str, typer.Option("--emit", help="Print the best layout for megatron, torchtitan, deepspeed or nemo.")
     ] = "",
+    framework: Annotated[
+        str, typer.Option("--framework", help="Only what megatron, torchtitan, deepspeed or nemo can launch.")
+    ] = "",
     precision: Precisions = None,
     recipe: opt.RecipeOption = None,
     switches: opt.SetOption = None,

@@ -69,12 +69,8 @@ def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
         merged["headroom"] = share(given["headroom"])
     if given["offload"]:
         merged["offload_optimizer"] = [_boolean("--offload", part) for part in given["offload"].split(",")]
-    if given["emit"]:
-        from costmodel.interop.emit import values_that_run
-
-        merged |= {
-            knob: value for knob, value in values_that_run(given["emit"]).items() if knob not in merged
-        }
+    # What is emitted has to run.
+    merged["framework"] = given["framework"] or given["emit"]
     return merged
 
 

@@ -16,6 +16,7 @@ from costmodel.describe.job import DEFAULT_CLUSTER, DEFAULT_RECIPE, Job, make_jo
 from costmodel.describe.recipe import load_recipe, with_switches
 from costmodel.errors import LayoutError, choices_hint
 from costmodel.estimates import Estimate, estimate_job
+from costmodel.interop.emit import values_that_run
 from costmodel.physics.mesh import DEFAULT_ORDER
 from costmodel.search.keep import Kept
 from costmodel.search.rows import plan_columns
@@ -200,6 +201,7 @@ def make_question(
     headroom: float = 0.0,
     tp_in_domain: bool | None = None,
     fix: Mapping[str, Any] | None = None,
+    framework: str = "",
     **values: Any,
 ) -> Question:
     """Check what a plan is asked and make the jobs it searches over; see `plan` for the parameters."""
@@ -216,6 +218,9 @@ def make_question(
             asked = ", ".join(f"{number:g}" for number in given[knob])
             raise LayoutError(f"{knob}: fixed to {value}, but only {asked} is allowed")
         given[knob] = fixed
+    if framework:
+        runs = values_that_run(framework)
+        given |= {knob: read_values(knob, value) for knob, value in runs.items() if knob not in given}
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = with_switches(base, dict(switches or {}))
     offloads = [None] if offload_optimizer is None else np.atleast_1d(np.asarray(offload_optimizer)).tolist()
@@ -286,6 +291,8 @@ def plan(*, keep: int = _KEPT, progress: Progress | None = None, **asked: Any) -
         Keep tensor parallelism in the innermost domain; by default unless values of tp are given.
     fix : mapping, optional
         Knobs that are decided: ``{"pp": 1, "schedule": "1f1b"}``.
+    framework : str
+        Keep to what megatron, torchtitan, deepspeed or nemo can launch, where knobs are not given.
     tp, sequence_parallel, cp, ep, etp, micro_batch, pp, vp, schedule, recompute, zero_stage, shard_group
         Values to try of a knob, numbers or names; every sensible one where not given.
     keep : int
