@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation, communication_line
-from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.collective_formulas import DISPATCH_TEXT, dispatch_terms
 from costmodel.physics.expert_dispatch import moe_exchange_time
 
 Array = NDArray[np.float64]
@@ -85,9 +86,9 @@ def _deep_ep_line(
 ) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
     model, recipe = situation.model, situation.recipe
+    tokens, token_bytes = situation.shard.tokens_sp, element_bytes * float(model.hidden_size)
     cost = moe_exchange_time(
-        situation.shard.tokens_sp, element_bytes * float(model.hidden_size), float(model.top_k),
-        situation.mesh.ep, situation.cluster.tiers, node_limit=float(recipe.node_limited_routing),
+        tokens, token_bytes, float(model.top_k), situation.mesh.ep, situation.cluster.tiers, node_limit=float(recipe.node_limited_routing),
     )  # fmt: skip
     busy = (cost.latency_s + cost.transfer_s) * recipe.moe_imbalance * share
     contention = recipe.overlap_contention
@@ -95,10 +96,14 @@ def _deep_ep_line(
     return time_line(
         name, axis="ep", toll="communication", phase=phase, count=1.0, each_s=busy,
         exposed_each_s=exposed + contention * (busy - exposed), bytes_each=cost.wire_bytes * share, tier=cost.tier,
-        formula="busy = share * imbalance * (latency_s + transfer_s); exposed = max(busy - window_s, 0); "
-        "exposed + contention * (busy - exposed)",
-        terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s, "window_s": window, "share": share,
-               "imbalance": np.asarray(recipe.moe_imbalance), "contention": np.asarray(contention)},
+        formula=f"{DISPATCH_TEXT}; busy = share * imbalance * (latency_s + transfer_s); "
+        "exposed = max(busy - window_s, 0); exposed + contention * (busy - exposed)",
+        terms=LazyTerms(
+            lambda: {
+                **dispatch_terms(tokens, token_bytes, situation.mesh.ep, cost), "window_s": window, "share": share,
+                "imbalance": recipe.moe_imbalance, "contention": contention,
+            }
+        ),
         source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
     )  # fmt: skip
 

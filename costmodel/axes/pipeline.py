@@ -9,14 +9,16 @@ copy of the parameters (counted in data).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.axes.situation import Situation, communication_line
-from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
 from costmodel.physics import schedules
+from costmodel.physics.collective_formulas import collective_terms, collective_text
 from costmodel.physics.nccl import collective_time
 from costmodel.physics.schedule_formulas import BUBBLE_FORMULAS
 from costmodel.physics.schedule_messages import exposed_p2p_messages
@@ -75,7 +77,13 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
         layout.schedule, stages=layout.pp, micro_batches=m, virtual_stages=layout.vp,
         overlapped=situation.recipe.pp_overlap,
     )  # fmt: skip
-    cost = collective_time("send_recv", _message_bytes(situation), situation.mesh.pp, situation.cluster.tiers)
+    size, group, tiers = _message_bytes(situation), situation.mesh.pp, situation.cluster.tiers
+    cost = collective_time("send_recv", size, group, tiers)
+    sent = collective_text("send_recv")
+
+    def message_terms() -> Mapping[str, ArrayLike]:
+        return collective_terms("send_recv", size, group, tiers, cost)
+
     host_s = 0.0 if situation.recipe.cuda_graphs else _LAUNCHES_PER_MESSAGE * situation.recipe.launch_s
     message_s = np.asarray(cost.latency_s + cost.transfer_s + host_s)
     # The critical path waits for some messages whole; how many is a property of the schedule, and
@@ -93,15 +101,13 @@ def time_lines(situation: Situation, stage: StageTimes) -> list[TimeLine]:
                   source="closed form of the schedule, checked against its simulation: physics/schedules.py"),
         time_line("pp.send_recv", axis="pp", toll="communication", phase="step", count=messages, each_s=message_s,
                   exposed_each_s=message_s * share, bytes_each=cost.wire_bytes, tier=cost.tier,
-                  formula="(latency_s + transfer_s + host_s) * min(exposed_messages / messages, 1)",
-                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s,
-                         "host_s": np.asarray(host_s), "exposed_messages": exposed,
-                         "messages": np.maximum(messages, 1.0)},
+                  formula=f"{sent}; (latency_s + transfer_s + host_s) * min(exposed_messages / messages, 1)",
+                  terms=LazyTerms(lambda: {**message_terms(), "host_s": host_s, "exposed_messages": exposed,
+                                           "messages": np.maximum(messages, 1.0)}),
                   source="messages on the critical path of the schedule: physics/schedule_messages.py"),
         time_line("pp.send_recv_of_others", axis="pp", toll="communication", phase="step", count=others,
-                  each_s=message_s, tier=cost.tier, formula="latency_s + transfer_s + host_s",
-                  terms={"latency_s": cost.latency_s, "transfer_s": cost.transfer_s,
-                         "host_s": np.asarray(host_s)},
+                  each_s=message_s, tier=cost.tier, formula=f"{sent}; latency_s + transfer_s + host_s",
+                  terms=LazyTerms(lambda: {**message_terms(), "host_s": host_s}),
                   source="messages between other stages that this one waits for: physics/schedule_messages.py"),
     ]  # fmt: skip
     if situation.model.tied_embeddings:

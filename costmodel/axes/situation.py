@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill import TimeLine, time_line
+from costmodel.bill import LazyTerms, TimeLine, time_line
 from costmodel.describe.layout import Layout
 from costmodel.describe.recipe import Precision, Recipe
+from costmodel.physics.collective_formulas import collective_terms, collective_text
 from costmodel.physics.kernel_formulas import KernelFormula
 from costmodel.physics.mesh import Group, Mesh
 from costmodel.physics.nccl import collective_time
@@ -171,19 +172,17 @@ def communication_line(
         exposed_each_s=hidden_communication(busy, window, contention, least_share),
         bytes_each=cost.wire_bytes * part,
         tier=cost.tier,
-        formula="busy = share * (latency_s + transfer_s); exposed = max(busy - window_s, least_share * busy); "
-        "exposed + contention * (busy - exposed)",
-        terms={
-            "latency_s": cost.latency_s,
-            "transfer_s": cost.transfer_s,
-            "window_s": window,
-            "share": part,
-            "least_share": np.asarray(least_share, dtype=np.float64),
-            "contention": np.asarray(contention),
-            "size_bytes": np.asarray(size_bytes, dtype=np.float64),
-            "ranks": group.ranks,
-            "wire_bytes": cost.wire_bytes,
-        },
+        formula=f"{collective_text(primitive)}; busy = share * (latency_s + transfer_s); "
+        "exposed = max(busy - window_s, least_share * busy); exposed + contention * (busy - exposed)",
+        terms=LazyTerms(
+            lambda: {
+                **collective_terms(primitive, size_bytes, group, situation.cluster.tiers, cost),
+                "share": part,
+                "window_s": window,
+                "least_share": least_share,
+                "contention": contention,
+            }
+        ),
         source=NCCL_SOURCE,
     )
 

@@ -301,15 +301,16 @@ def collective_candidates(
     tiers: Sequence[TierLike],
     *,
     concurrent: ArrayLike = 1.0,
+    finite: bool = True,
 ) -> dict[str, GroupCost]:
     """Every way in which `collective_time` could do a collective of one group, by name.
 
     Takes what `collective_time` takes; `size_bytes` may be an array, the group is one. Ways that
-    such a group does not have are left out.
+    such a group does not have are left out, unless not `finite`: then they take for ever.
     """
     candidates, path, wire = _candidates(primitive, size_bytes, group, tiers, concurrent)
     costs = {NCCL_ALGORITHMS[int(np.min(one.code))]: _cost(one, path, wire) for one in candidates}
-    return {name: cost for name, cost in costs.items() if np.isfinite(cost.latency_s).all()}
+    return {name: cost for name, cost in costs.items() if not finite or np.isfinite(cost.latency_s).all()}
 
 
 def _candidates(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.bill import MemoryLine, TimeLine
 from costmodel.errors import CostModelError, choices_hint
+from costmodel.physics.fabric import NCCL_ALGORITHMS
 from costmodel.report.formula import evaluate_steps, names_of
 from costmodel.report.grid import Grid, columns, html_table
 from costmodel.report.records import require_single
@@ -78,8 +79,8 @@ class ExplainedLine(NamedTuple):
 
     Attributes
     ----------
-    name, bill, axis, toll, phase, tier, source : str
-        As on the bill (`bill` is time or memory); `phase` and `tier` are empty where there is none.
+    name, bill, axis, toll, phase, tier, algorithm, source : str
+        As on the bill (`bill` is time or memory), and what a collective runs by; empty where there is none.
     times, each, total, share : float
         Executions; what the step waits for one, or bytes held; both multiplied; share of the sum. [-, s or B]
     formula : str
@@ -96,6 +97,7 @@ class ExplainedLine(NamedTuple):
     toll: str
     phase: str
     tier: str
+    algorithm: str
     source: str
     times: float
     each: float
@@ -150,6 +152,7 @@ def _time(line: TimeLine, tier_names: tuple[str, ...], step_time_s: float) -> Ex
         toll=line.toll,
         phase=line.phase,
         tier=tier_names[int(line.tier)] if line.tier >= 0 else "",
+        algorithm=NCCL_ALGORITHMS[int(terms["algorithm"])] if terms.get("algorithm") else "",
         source=line.source,
         times=float(line.count),
         each=float(line.exposed_each_s),
@@ -176,6 +179,7 @@ def _memory(line: MemoryLine, shape: tuple[int, ...], worst: int, most_bytes: fl
         toll=line.toll,
         phase="",
         tier="",
+        algorithm="",
         source=line.source,
         times=1.0,
         each=total,
@@ -230,7 +234,7 @@ def value_text(value: float, unit: str) -> str:
 
 def headline(line: ExplainedLine) -> str:
     """Say what a line is, how often it runs and what it comes to."""
-    about = ", ".join(text for text in (line.toll, line.phase, line.tier and f"on {line.tier}") if text)
+    about = ", ".join(text for text in (line.toll, line.phase, line.tier and f"on {line.tier}", line.algorithm and f"by {line.algorithm}") if text)
     if line.bill == "memory":
         return f"{line.name} ({about}): {format_bytes(line.total)}, {line.share:.2%} of the worst stage"
     cost = f"{line.times:,.6g} × {format_seconds(line.each, 4)} = {format_seconds(line.total, 4)}"
@@ -274,6 +278,7 @@ def explain_records(lines: Explanation) -> list[dict[str, Any]]:
             **line._asdict(),
             "phase": line.phase or None,
             "tier": line.tier or None,
+            "algorithm": line.algorithm or None,
             "terms": [term._asdict() for term in line.terms],
             "steps": [step._asdict() for step in line.steps],
         }

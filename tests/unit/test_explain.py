@@ -10,6 +10,9 @@ from random_jobs import price_of
 
 import costmodel as cm
 from costmodel.errors import CostModelError
+from costmodel.physics.collective_formulas import collective_terms, collective_text
+from costmodel.physics.mesh import build_mesh
+from costmodel.physics.nccl import PRIMITIVES, collective_time
 from costmodel.physics.schedule_formulas import BUBBLE_FORMULAS
 from costmodel.physics.schedules import SCHEDULES, bubble_time_s, schedule_code
 from costmodel.report.explain import explain_grids, unit_of
@@ -184,3 +187,38 @@ def test_the_tree_names_step_stage_micro_batch_layer_and_operator():
     assert layer.times == 8
     fc1 = next(node for node in layer.children if node.name == "mlp.fc1")
     assert {node.name for node in fc1.children} == {"forward", "backward_input", "backward_weight"}
+
+
+@pytest.mark.parametrize("cluster", ["dgx-h100-ndr", "gb200-nvl72-ndr", "llama3-roce", "dgx-v100-edr", "p5-efa"])
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+def test_the_text_of_a_collective_is_its_function(primitive, cluster):
+    """Over groups in a node, across nodes and of one, and sizes through every switch of algorithm."""
+    tiers = cm.load_cluster(cluster).tiers
+    mesh = build_mesh(tp=np.asarray([1.0, 2.0, 4.0, 8.0, 8.0, 16.0]), dp=np.asarray([1.0, 8.0, 2.0, 2.0, 16.0, 8.0]),
+                      tier_sizes=[float(tier.size) for tier in tiers], cp=1.0, pp=1.0, ep=1.0, etp=1.0)  # fmt: skip
+    sizes = np.geomspace(64.0, 1e10, 12)[:, None]
+    seen = set()
+    for group in (mesh.tp, mesh.dp):
+        cost = collective_time(primitive, sizes, group, tiers)
+        terms = collective_terms(primitive, sizes, group, tiers, cost)
+        assert all(np.isfinite(value).all() for value in terms.values())
+        got = evaluate(f"{collective_text(primitive)}; transfer_s", terms)
+        np.testing.assert_allclose(got, cost.transfer_s, rtol=1e-7, atol=1e-15)
+        seen |= set(np.unique(cost.algorithm).tolist())
+    assert len(seen) > 1
+
+
+def test_collectives_open_up_to_bytes_ranks_and_rate():
+    """Llama 3 405B's tensor-parallel gather: 8,192 tokens of 16,384 in bf16, seven eighths of it received."""
+    (line,) = famous("llama3-405b").explain("tp.attention.all_gather.forward")
+    steps = {step.name: step.value for step in line.steps}
+    terms = {term.name: term.value for term in line.terms}
+    assert steps["wire_bytes"] == 7 / 8 * 8192 * 16384 * 2
+    assert terms["ranks"] == 8
+    assert 300e9 < terms["bus_bytes_per_s"] < 450e9
+    assert (line.tier, line.algorithm) == ("nvlink", "ring")
+    (dispatch,) = famous("deepseek-v3").explain("ep.moe.moe.dispatch.forward")
+    numbers = {term.name: term.value for term in dispatch.terms}
+    assert numbers["tokens"] == 4096
+    assert 1 < numbers["copies"] < 4
+    assert "by direct" in repr(type(famous("deepseek-v3").explain())([dispatch]))
