@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LEAST = 1e-9
 _IN_PROPORTION = "overhead.unexplained"
-"""Moves with all others, so that it is no bottleneck of its own."""
+"""Lines that move with all others, so that they are no bottleneck of their own."""
 
 
 class Effect(NamedTuple):
@@ -104,9 +104,7 @@ class Sensitivity(NamedTuple):
         return "".join(html_table(grid) for grid in sensitivity_grids(self))
 
 
-def sensitivity(
-    est: Estimate, *, change: float = 0.1, tick: Callable[[], None] = lambda: None
-) -> Sensitivity:
+def sensitivity(est: Estimate, *, change: float = 0.1, tick: Callable[[], None] = lambda: None) -> Sensitivity:
     """Price a job with a little less and a little more of everything, and with every switch turned.
 
     Parameters
@@ -210,8 +208,8 @@ def _of_switch(est: Estimate, lines: dict[str, float], switch: Switch) -> Effect
 def _moved(lines: dict[str, float], after: Estimate) -> dict[str, Any]:
     """Return the lines that fell and rose most."""
     now = _seconds(after)
-    moved = {name: now.get(name, 0.0) - lines.get(name, 0.0) for name in {**lines, **now}}
-    moved.pop(_IN_PROPORTION, None)
+    names = [name for name in {**lines, **now} if not name.startswith(_IN_PROPORTION)]
+    moved = {name: now.get(name, 0.0) - lines.get(name, 0.0) for name in names}
     least = _LEAST * float(after.step_time_s)
     falls, rises = min(moved, key=lambda n: moved[n]), max(moved, key=lambda n: moved[n])
     return {

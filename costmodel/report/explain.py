@@ -38,12 +38,17 @@ _UNITS = (
 )
 
 
+_SECONDS = ("busy", "exposed")
+
+
 def unit_of(name: str) -> str:
     """Return the unit that a term's name ends in, none for a plain number.
 
     >>> unit_of("hbm_bytes_per_s"), unit_of("window_s"), unit_of("num_sms")
     ('B/s', 's', '')
     """
+    if name in _SECONDS:
+        return "s"
     return next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
 
 
@@ -134,9 +139,7 @@ def explain(est: Estimate, name: str = "") -> Explanation:
     worst = int(np.argmax(held))
     step, most = float(est.step_time_s), float(est.memory_bytes_per_gpu)
     return Explanation(
-        _time(line, bill.tier_names, step)
-        if isinstance(line, TimeLine)
-        else _memory(line, held.shape, worst, most)
+        _time(line, bill.tier_names, step) if isinstance(line, TimeLine) else _memory(line, held.shape, worst, most)
         for line in chosen
     )
 
@@ -234,7 +237,11 @@ def value_text(value: float, unit: str) -> str:
 
 def headline(line: ExplainedLine) -> str:
     """Say what a line is, how often it runs and what it comes to."""
-    about = ", ".join(text for text in (line.toll, line.phase, line.tier and f"on {line.tier}", line.algorithm and f"by {line.algorithm}") if text)
+    about = ", ".join(
+        text
+        for text in (line.toll, line.phase, line.tier and f"on {line.tier}", line.algorithm and f"by {line.algorithm}")
+        if text
+    )
     if line.bill == "memory":
         return f"{line.name} ({about}): {format_bytes(line.total)}, {line.share:.2%} of the worst stage"
     cost = f"{line.times:,.6g} × {format_seconds(line.each, 4)} = {format_seconds(line.total, 4)}"
@@ -245,10 +252,7 @@ def explain_grids(lines: Explanation) -> list[Grid]:
     """Return a table a line: a row a step, with its formula, the numbers put in, and its value."""
     grids = []
     for line in lines:
-        rows = [
-            [step.name or "=", step.expression, step.with_numbers, value_text(step.value, step.unit)]
-            for step in line.steps
-        ]
+        rows = [[step.name or "=", step.expression, step.with_numbers, value_text(step.value, step.unit)] for step in line.steps]
         note = f"{_where(line)}source: {line.source}"
         titles = columns("Step", "Formula", "With its numbers", "Value >")
         grids.append(Grid(headline(line), titles, rows, frozenset({len(rows) - 1}), note))

@@ -55,9 +55,7 @@ def numbers_only(job, change=0.01):
     span = math.log((1 + change) / (1 - change))
     sums = {"rate": 0.0, "latency": 0.0}
     for knob in hardware_knobs(job):
-        less, more = (
-            float(estimate_job(knob.scaled(factor)).step_time_s) for factor in (1 - change, 1 + change)
-        )
+        less, more = (float(estimate_job(knob.scaled(factor)).step_time_s) for factor in (1 - change, 1 + change))
         sums[knob.kind] += math.log(more / less) / span
     return sums
 
@@ -105,9 +103,7 @@ def test_what_is_slow_is_what_matters():
     network = rates[0]
     assert network.elasticity < -0.5
     assert network.name.endswith("bandwidth")
-    inside = {
-        effect.name: effect for effect in cm.sensitivity(cm.estimate(**{**PLAIN, "gpus": 8, "tp": 2})).effects
-    }
+    inside = {effect.name: effect for effect in cm.sensitivity(cm.estimate(**{**PLAIN, "gpus": 8, "tp": 2})).effects}
     assert inside["bf16 peak"].elasticity < -0.6
     assert inside["fp8 peak"].elasticity == 0.0
 
@@ -127,9 +123,7 @@ def test_every_switch_and_number_of_the_recipe_is_tried():
     est = cm.estimate(**PLAIN, tp=2)
     found = cm.sensitivity(est)
     tried = {effect.name for effect in found.effects} | {name.partition("=")[0] for name, _ in found.refused}
-    fields = {
-        name for name in type(est.job.recipe).model_fields if name not in ("name", "description", "source")
-    }
+    fields = {name for name in type(est.job.recipe).model_fields if name not in ("name", "description", "source")}
     untouched = {name for name in fields - tried if name not in ("launch_s", "step_overhead_s")}
     assert all(getattr(est.job.recipe, name) == 0 for name in untouched), untouched
     assert {"recompute", "zero", "kernel launch"} <= tried
@@ -143,6 +137,7 @@ def test_effects_are_differences_of_estimates():
     assert unfused.more == pytest.approx(float(other.step_time_s / est.step_time_s) - 1, rel=1e-9)
     largest = compare(est, other).largest("time", 1)[0]
     assert unfused.created == largest.name
+    assert not any("unexplained" in e.removed + e.created for e in found.effects)
     full = next(e for e in found.effects if (e.name, e.after) == ("recompute", "full"))
     assert full.memory_more < -0.01
     peak = next(e for e in found.effects if e.name == "bf16 peak")
