@@ -88,7 +88,8 @@ def _deep_ep_line(
     model, recipe = situation.model, situation.recipe
     tokens, token_bytes = situation.shard.tokens_sp, element_bytes * float(model.hidden_size)
     cost = moe_exchange_time(
-        tokens, token_bytes, float(model.top_k), situation.mesh.ep, situation.cluster.tiers, node_limit=float(recipe.node_limited_routing),
+        tokens, token_bytes, float(model.top_k), situation.mesh.ep, situation.cluster.tiers,
+        node_limit=float(recipe.node_limited_routing),
     )  # fmt: skip
     busy = (cost.latency_s + cost.transfer_s) * recipe.moe_imbalance * share
     contention = recipe.overlap_contention
