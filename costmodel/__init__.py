@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from costmodel.budgets import budget
     from costmodel.describe.hardware import list_profiles, load_accelerator, load_cluster
     from costmodel.describe.model import list_models, load_model
     from costmodel.errors import CostModelError
@@ -36,6 +37,7 @@ _HOME = {
     "Plan": "costmodel.search",
     "sweep": "costmodel.sweeps",
     "Sweep": "costmodel.sweeps",
+    "budget": "costmodel.budgets",
     "run": "costmodel.training_run",
     "TrainingRun": "costmodel.training_run",
     "CostModelError": "costmodel.errors",
@@ -50,6 +52,7 @@ __all__ = [
     "Sweep",
     "TrainingRun",
     "__version__",
+    "budget",
     "compare",
     "estimate",
     "list_models",

@@ -13,6 +13,8 @@ import typer
 
 from costmodel import __version__
 from costmodel.cli import calibrate, hardware, measure, model, recipe
+from costmodel.cli.budget import EPILOG as BUDGET_EPILOG
+from costmodel.cli.budget import budget
 from costmodel.cli.collective import EPILOG as COLLECTIVE_EPILOG
 from costmodel.cli.collective import collective
 from costmodel.cli.compare import EPILOG as COMPARE_EPILOG
@@ -56,6 +58,7 @@ app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
 app.command("plan", epilog=PLAN_EPILOG)(plan)
 app.command("run", epilog=RUN_EPILOG)(run)
+app.command("budget", epilog=BUDGET_EPILOG)(budget)
 app.add_typer(calibrate.app, name="calibrate")
 app.command("sweep", epilog=SWEEP_EPILOG)(sweep)
 app.add_typer(measure.app, name="measure")

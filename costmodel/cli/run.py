@@ -11,6 +11,7 @@ Examples:
   costmodel run -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp4" --zero 2 --recipe llama3 \\
       --axis-order "tp cp pp dp" --global-batch 2048 --seq-len 8192 --tokens 15.6e12
   costmodel run job.yaml --tokens 2e12 --reliability rsc-1 --checkpointing blocking --price 2.10
+  costmodel run job.yaml --budget 5e6
   costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
 """
 
@@ -76,6 +77,13 @@ def run(
         str | None,
         typer.Option("--storage-bandwidth", metavar="RATE", help="Of the file system in all, such as 100GB/s."),
     ] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", metavar="USD", help="Without --tokens: as many as it pays for.")
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option("--days", help="Without --tokens: as many as fit; without --gpus: as few as finish in time."),
+    ] = None,
     price: Annotated[
         float | None, typer.Option("--price", metavar="USD", help="Of a GPU-hour.  [default: the profile's]")
     ] = None,
@@ -93,9 +101,13 @@ def run(
 ) -> None:
     """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
 
-    The job is given as for estimate, with the tokens to train on.
+    The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
+    say how far to train; with --tokens and --days but without --gpus, replicas are added until it is done in time.
     """
     given: dict[str, Any] = dict(locals())
+    from dataclasses import replace
+
+    from costmodel.budgets import affordable_tokens, gpus_needed
     from costmodel.cli.durations import duration
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.sizes import quantity
@@ -110,27 +122,37 @@ def run(
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     flags = {key: given[key] for key in JOB_KEYS if key in given}
     merged = merge_jobs(read_job(job) if job else {}, {**flags, "switches": read_switches(switches, stragglers)})
-    require_complete(merged)
-    if "tokens" not in merged:
-        raise CostModelError("run: tokens missing; give --tokens 2e12 or a job file with this key")
+    tokens = merged.pop("tokens", None)
+    solve_gpus = tokens is not None and days is not None and "gpus" not in merged
+    require_complete({"gpus": 1, **merged} if solve_gpus else merged)
+    if tokens is None and budget is None and days is None:
+        raise CostModelError("run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them")
+    if tokens is not None and (budget is not None or (days is not None and not solve_gpus)):
+        raise CostModelError("run: --tokens and --gpus already say how long and how much; leave out --budget and --days")
     if profiles:
         from costmodel.describe.hardware import load_cluster
 
         merged["cluster"] = load_cluster(merged.get("cluster", DEFAULT_CLUSTER), profile_path=profiles)
-    found = run_of(
-        price_job(**merged), merged["tokens"],
-        reliability=DEFAULT_RELIABILITY if reliability is None else reliability,
-        changes={
+    options: dict[str, Any] = {
+        "reliability": DEFAULT_RELIABILITY if reliability is None else reliability,
+        "changes": {
             "failures_per_node_day": failures_per_node_day, "failures_per_gpu_day": failures_per_gpu_day,
             "checkpointing": checkpointing, "spare_nodes": spare_nodes,
             "checkpoint_interval_s": duration("--checkpoint-interval", checkpoint_interval),
             "detection_s": duration("--detection", detection), "restart_s": duration("--restart", restart),
             "repair_s": duration("--repair", repair),
         },
-        price_usd_per_gpu_hour=price, pue=pue, samples=samples, seed=seed,
-        storage_bytes_per_s=None if storage_bandwidth is None
+        "price_usd_per_gpu_hour": price, "pue": pue, "samples": samples, "seed": seed,
+        "storage_bytes_per_s": None if storage_bandwidth is None
         else quantity("--storage-bandwidth", storage_bandwidth, "B/s"),
-    )  # fmt: skip
+    }  # fmt: skip
+    if solve_gpus:
+        found = gpus_needed(merged, tokens, days or 0.0, **options)
+    else:
+        est = price_job(**merged, tokens=tokens)
+        found = run_of(est, 1e12 if tokens is None else tokens, **options)
+        if tokens is None:
+            found = replace(found, tokens=affordable_tokens(found, dollars=budget, days=days))
     show(
         Result(
             grids=lambda: training_runs.run_grids(found),

@@ -7,9 +7,9 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
+from costmodel.checkpoints import describe_checkpoint
 from costmodel.describe.reliability import make_reliability
 from costmodel.physics.goodput import checkpoint_write_s, losses
-from costmodel.training_run import describe_checkpoint
 
 RUNS = YAML(typ="safe", pure=True).load((Path(__file__).parent / "whole_runs.yaml").read_text())
 A100 = {"cluster": "dgx-a100-hdr", "seq_len": 2048, "precision": "fp16", "recipe": "megatron-2021", "recompute": "full"}

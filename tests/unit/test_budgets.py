@@ -1,0 +1,187 @@
+"""Scaling laws against their papers, decoding against its bounds, and budgets solved backwards."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.budgets import affordable_tokens, budget, gpus_needed, serving
+from costmodel.cli import main
+from costmodel.physics.decode import decode_step_s, kv_cache_bytes, largest_batch, weights_read_bytes
+from costmodel.physics.params import num_active_params, num_params
+from costmodel.physics.scaling_laws import (
+    LAWS,
+    cheapest_over_lifetime,
+    compute_optimal,
+    kaplan_loss,
+    kaplan_optimal,
+    loss,
+    tokens_for_loss,
+)
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_compute_optimal_is_where_the_loss_is_least(law):
+    flops = np.asarray([1e20, 1e23, 1e26])
+    n, d = compute_optimal(law, flops)
+    assert 6 * n * d == pytest.approx(flops)
+    for factor in (0.98, 1.02):
+        assert np.all(loss(law, n * factor, flops / 6 / (n * factor)) > loss(law, n, d))
+
+
+def test_hoffmann_approach_3_on_gophers_budget():
+    """arXiv:2203.15556, table 3 and section 3.3: 40 billion parameters for Gopher's 5.76e23 FLOP."""
+    n, _ = compute_optimal(LAWS["hoffmann"], 5.76e23)
+    assert float(n) == pytest.approx(40e9, rel=0.1)
+
+
+def test_refit_agrees_with_20_tokens_a_parameter():
+    """arXiv:2404.10102: the refit is consistent with approaches 1 and 2, about 20 tokens a parameter."""
+    n, d = compute_optimal(LAWS["besiroglu"], 5.76e23)
+    assert 15 < float(d / n) < 25
+    assert float(n) == pytest.approx(70e9, rel=0.15)
+
+
+def test_kaplan():
+    """arXiv:2001.08361, table 2 and equation 1.5 in its limits; the optimum grows as C^0.73."""
+    assert float(kaplan_loss(1e9, 1e30)) == pytest.approx((6.4e13 / 1e9) ** 0.076, rel=1e-6)
+    assert float(kaplan_loss(1e30, 1e10)) == pytest.approx((1.8e13 / 1e10) ** 0.103, rel=1e-6)
+    n, d = kaplan_optimal(np.asarray([8.64e19, 8.64e20]))
+    assert n[0] == pytest.approx(1.3e9)
+    assert n[1] / n[0] == pytest.approx(10**0.73)
+    assert 6 * n * d == pytest.approx([8.64e19, 8.64e20])
+
+
+def test_cheapest_over_lifetime_zero_serving_is_compute_optimal_and_serving_shrinks_the_model():
+    law = LAWS["besiroglu"]
+    n, d = compute_optimal(law, 1e23)
+    sizes = np.geomspace(1e9, 1e12, 4001)
+    target = loss(law, n, d)
+    best, tokens, usd = cheapest_over_lifetime(
+        law, target, np.asarray([0.0, 1e12, 1e14]), num_params=sizes, train_usd_per_flop=1e-18,
+        serve_usd_per_token=2e-18 * sizes,
+    )  # fmt: skip
+    assert best[0] == pytest.approx(float(n), rel=0.01)
+    assert np.all(np.diff(best) < 0)
+    assert np.all(np.diff(tokens) > 0)
+    assert np.all(np.diff(usd) > 0)
+    assert loss(law, best, tokens) == pytest.approx(float(target))
+    assert np.isinf(tokens_for_loss(law, 1e6, target))
+
+
+@pytest.mark.parametrize(
+    ("model", "per_token"),
+    [("gpt3-175b", 2 * 2 * 96 * 96 * 128), ("llama3-405b", 2 * 2 * 126 * 8 * 128), ("deepseek-v3", 70272)],
+)
+def test_cache_of_each_attention(model, per_token):
+    """DeepSeek-V3: 70 kB a token, Llama 3 405B 516 kB (arXiv:2505.09343, table 1)."""
+    assert float(kv_cache_bytes(cm.load_model(model), 1000)) == 1000 * per_token
+
+
+def test_windows_hold_no_more_than_they_see():
+    model = cm.load_model("gpt-oss-120b")
+    short, long = kv_cache_bytes(model, np.asarray([128.0, 131072.0]))
+    layers = model.num_layers
+    assert long / short == pytest.approx((layers / 2 * 128 + layers / 2 * 131072) / (layers * 128), rel=1e-6)
+
+
+def test_decoding_lies_between_its_two_bounds():
+    model, card = cm.load_model("llama3-70b"), cm.load_accelerator("h100-sxm-80gb")
+    rates = {"peak_flops_per_s": 989.4e12, "memory_bandwidth_bytes_per_s": 3.35e12}
+    ideal = {"flops_efficiency": 1.0, "memory_efficiency": 1.0}
+    one = float(decode_step_s(model, 1, 1, gpus=8, **rates, **ideal))
+    assert one == pytest.approx(2 * num_params(model) / 8 / 3.35e12, rel=1e-3)
+    many = float(decode_step_s(model, 4096, 1, gpus=8, **rates, **ideal))
+    assert many == pytest.approx(4096 * 2 * num_active_params(model) / 8 / 989.4e12, rel=1e-3)
+    assert float(largest_batch(model, 8192, gpus=1, memory_bytes=card.memory_bytes)) < 0
+
+
+def test_experts_are_read_where_a_token_visits_them():
+    model = cm.load_model("mixtral-8x7b")
+    one, many = weights_read_bytes(model, np.asarray([1.0, 1e4]))
+    assert one == pytest.approx(2 * num_active_params(model))
+    assert many == pytest.approx(2 * num_params(model))
+
+
+def test_latent_attention_serves_cheaper_than_its_size():
+    card = cm.load_accelerator("h100-sxm-80gb")
+    cost = {name: serving(cm.load_model(name), card, price_usd_per_gpu_hour=2.95).usd_per_token
+            for name in ("llama3-70b", "llama3-405b", "deepseek-v3")}  # fmt: skip
+    assert cost["deepseek-v3"] < cost["llama3-405b"] / 2
+    assert cost["llama3-70b"] < cost["llama3-405b"]
+
+
+def test_budget_forwards_and_backwards():
+    forward = budget(gpus=2048, days=30, price_usd_per_gpu_hour=2.0)
+    assert forward.dollars == 2048 * 30 * 24 * 2.0
+    back = budget(dollars=forward.dollars, days=30, price_usd_per_gpu_hour=2.0)
+    assert back.gpus == pytest.approx(2048)
+    assert budget(dollars=forward.dollars, gpus=2048, price_usd_per_gpu_hour=2.0).days == pytest.approx(30)
+    assert forward.training_flops == pytest.approx(2048 * 30 * 86400 * 989.4e12 * 0.40 * 0.93, rel=1e-3)
+    for choice in forward.choices:
+        assert 6 * choice.num_params * choice.tokens == pytest.approx(forward.training_flops, rel=1e-6)
+    served = {choice.rule: choice for choice in budget(dollars=5e6, served_tokens=1e14).choices}
+    best, optimal = served["besiroglu, cheapest with serving"], served["besiroglu, compute-optimal"]
+    assert best.num_params < optimal.num_params
+    assert best.loss == optimal.loss
+    assert best.train_usd + best.serve_usd < optimal.train_usd + optimal.serve_usd
+
+
+JOB = {"model": "llama3-8b", "global_batch": 512, "seq_len": 8192, "tp": 2}
+
+
+def test_runs_solved_backwards():
+    run = cm.run(**JOB, gpus=256, tokens=1e12)
+    tokens = affordable_tokens(run, dollars=run.dollars / 2)
+    assert tokens == pytest.approx(5e11)
+    assert affordable_tokens(run, dollars=run.dollars, days=run.days / 4) == pytest.approx(2.5e11)
+    few = gpus_needed(JOB, 1e12, run.days * 1.01)
+    assert few.gpus <= 256
+    assert few.days <= run.days * 1.01
+    assert cm.run(**JOB, gpus=few.gpus / 2, tokens=1e12).days > run.days * 1.01
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["budget"], "give --budget USD, or both --gpus and --days"),
+        (["budget", "--budget=-1"], "budget: expected a positive number"),
+        (["budget", "--budget=1e6", "--gpus=8", "--days=3"], "one too many"),
+        (["budget", "--budget=1e6", "--mfu=1.2"], "mfu: expected a share"),
+        (["budget", "--budget=1e6", "-c", "h800-cx7"], "has no price of a GPU-hour; give --price"),
+        (["run", "-m", "llama3-8b", "-n8", "--global-batch=64", "--seq-len=4096"], "give --tokens 2e12, or --budget"),
+        (["run", "-m", "llama3-8b", "-n8", "--global-batch=64", "--seq-len=4096", "--tokens=1e9", "--budget=1"],
+         "leave out --budget and --days"),
+        (["run", "-m", "llama3-8b", "--global-batch=64", "--seq-len=4096", "--tokens=1e14", "--days=1"],
+         "days: 1 cannot be reached with a global batch of 64"),
+        (["run", "-m", "llama3-8b", "-n8", "-c", "h800-cx7", "--global-batch=64", "--seq-len=4096", "--budget=1e6"],
+         "has no price; give --price"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_clear_line(command, words, capsys):
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_commands(capsys):
+    assert main(["budget", "--budget=5e6", "--days=30", "--serve-tokens=1e13", "--format=json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["gpus"] == pytest.approx(5e6 / 2.95 / 720)
+    assert len(record["choices"]) == 6
+    assert main(["budget", "--budget=5e6", "--serve-tokens=1e13"]) == 0
+    assert "cheapest with serving" in capsys.readouterr().out
+    flags = ["-m", "llama3-8b", "--tp=2", "--global-batch=512", "--seq-len=8192", "--format=json", "--samples=10"]
+    assert main(["run", *flags, "-n256", "--budget=1e6"]) == 0
+    assert json.loads(capsys.readouterr().out)["dollars"] == pytest.approx(1e6)
+    assert main(["run", *flags, "--tokens=1e12", "--days=30"]) == 0
+    assert json.loads(capsys.readouterr().out)["days"] <= 30
+
+
+def test_no_price_is_refused():
+    bare = dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), price_usd_per_gpu_hour=None)
+    with pytest.raises(cm.CostModelError, match="no price"):
+        budget(dollars=1e6, cluster=bare)
