@@ -43,8 +43,8 @@ def _choices(found: Budget) -> Grid:
                f"{choice.loss:.3f}", f"${choice.train_usd:,.0f}"]  # fmt: skip
         if found.served_tokens:
             served = choice.serve_usd
-            known = served is not None
-            row += [f"${served:,.0f}", f"${choice.train_usd + served:,.0f}"] if known else ["too large", "–"]
+            costs = ["too large", "–"] if served is None else [f"${served:,.0f}", f"${choice.train_usd + served:,.0f}"]
+            row += costs
         rows.append(row)
     note = (
         "Losses of different laws are on different data and cannot be compared. Kaplan counts parameters outside "
