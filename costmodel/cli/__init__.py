@@ -27,6 +27,8 @@ from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
 from costmodel.cli.plan import plan
+from costmodel.cli.report import EPILOG as REPORT_EPILOG
+from costmodel.cli.report import report
 from costmodel.cli.roofline import EPILOG as ROOFLINE_EPILOG
 from costmodel.cli.roofline import roofline
 from costmodel.cli.run import EPILOG as RUN_EPILOG
@@ -53,6 +55,7 @@ app.command("compare", epilog=COMPARE_EPILOG)(compare)
 app.command("sensitivity", epilog=SENSITIVITY_EPILOG)(sensitivity)
 app.command("trace", epilog=TRACE_EPILOG)(trace)
 app.command("roofline", epilog=ROOFLINE_EPILOG)(roofline)
+app.command("report", epilog=REPORT_EPILOG)(report)
 app.command("mesh", epilog=MESH_EPILOG)(mesh)
 app.command("validate", epilog=VALIDATE_EPILOG)(validate)
 app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)

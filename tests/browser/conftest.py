@@ -1,0 +1,26 @@
+"""A browser for the tests of the page: Debian's Chromium, by its path."""
+
+import os
+import shutil
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
+
+
+def chromium():
+    """Return the path of a browser, none if the machine has none."""
+    return os.environ.get("COSTMODEL_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    pytest.importorskip("plotly", reason="plotly is not installed")
+    path = chromium()
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed (apt-get install chromium)")
+    with playwright.sync_playwright() as engine:
+        running = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield running
+        running.close()

@@ -1,0 +1,197 @@
+"""The page of `costmodel report` in a real browser: opens offline, moves, and says what `estimate` says."""
+
+import re
+
+import pytest
+
+import costmodel as cm
+from costmodel.cli import main
+
+JOB = """\
+model: deepseek-v3-671b
+cluster: h800-cx7
+gpus: 2048
+layout: tp1 pp16 ep64
+schedule: dualpipe
+global_batch: 15360
+seq_len: 4096
+precision: fp8-block
+recipe: hai-llm
+recompute: selective
+tokens: 14.8e12
+"""
+WIDTHS = (400, 1400)
+
+
+@pytest.fixture(scope="module")
+def report(browser, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    assert main(["report", str(folder / "job.yaml"), "--html", str(folder / "report.html"), "-q"]) == 0
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def opened_page(request, browser, report):
+    context = browser.new_context(viewport={"width": request.param, "height": 900}, offline=True)
+    opened = context.new_page()
+    opened.told = []
+    opened.on("console", lambda message: opened.told.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: opened.told.append(str(error)))
+    opened.on("request", lambda request: opened.told.append(request.url) if request.url.startswith("http") else None)
+    opened.goto(report.as_uri())
+    opened.wait_for_selector("#chart-time .main-svg")
+    yield opened
+    context.close()
+
+
+@pytest.fixture
+def page(opened_page):
+    opened_page.locator("#slider-reset").click()
+    return opened_page
+
+
+def shown(page):
+    """Return step time and memory behind the sliders' texts, as the page holds them. [s, B]"""
+    data = page.locator("#answer").evaluate("(node) => [node.dataset.step, node.dataset.memory]")
+    return [float(value) if value else None for value in data]
+
+
+def move(page, knob, value):
+    """Move a slider to a value, as a pointer does."""
+    values = page.evaluate(
+        "(name) => JSON.parse(document.getElementById('data').textContent)"
+        ".grid.knobs.find((knob) => knob.name === name).values",
+        knob,
+    )
+    page.locator(f"#knob-{knob}").fill(str(values.index(value)))
+
+
+def priced(page):
+    """Price the command that the page shows, and return step time and memory."""
+    import shlex
+
+    command = shlex.split(page.locator("#slider-command").inner_text())
+    assert command[:2] == ["costmodel", "estimate"]
+    flags = dict(zip(command[2::2], command[3::2], strict=True))
+    est = cm.estimate(
+        model=flags["-m"], cluster=flags["-c"], gpus=int(flags["-n"]), layout=flags["-l"],
+        micro_batch=int(flags["--micro-batch"]), global_batch=int(flags["--global-batch"]),
+        seq_len=int(flags["--seq-len"]), precision=flags["--precision"], recipe=flags["--recipe"],
+        schedule=flags["--schedule"], zero_stage=int(flags["--zero"]), shard_group=int(flags["--shard-group"]),
+        recompute=flags["--recompute"], axis_order=flags["--axis-order"],
+    )  # fmt: skip
+    return float(est.step_time_s), float(est.memory_bytes_per_gpu)
+
+
+def test_opens_without_errors_and_without_a_network(page):
+    page.wait_for_timeout(300)
+
+    assert page.told == []
+    assert "deepseek-v3-671b on 2,048" in page.locator("h1").inner_text()
+
+
+def test_draws_every_figure(page):
+    charts = page.locator(".chart")
+    names = [charts.nth(i).get_attribute("id") for i in range(charts.count())]
+
+    assert {"chart-time", "chart-memory", "chart-pipeline", "chart-compute", "chart-communication", "chart-mesh",
+            "chart-pareto", "chart-tornado", "chart-slider"} == set(names)  # fmt: skip
+    for i in range(charts.count()):
+        assert charts.nth(i).locator(".main-svg").count() > 0
+        assert charts.nth(i).get_attribute("aria-label")
+
+
+def test_nothing_is_wider_than_the_window(page):
+    width = page.viewport_size["width"]
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for name in ("h1", "#headline", "#knobs", "#answer", "#chart-time"):
+        box = page.locator(name).bounding_box()
+        assert box["x"] >= 0, name
+        assert box["x"] + box["width"] <= width, name
+    smallest = page.evaluate(
+        "Math.min(...[...document.querySelectorAll('main p, main td, main label, main summary')]"
+        ".map((node) => parseFloat(getComputedStyle(node).fontSize)))"
+    )
+    assert smallest >= 12
+
+
+def test_begins_with_the_job(page):
+    est = cm.estimate(**{line.split(": ")[0]: number(line.split(": ")[1]) for line in JOB.splitlines()})
+    step, memory = shown(page)
+
+    assert step == pytest.approx(float(est.step_time_s), rel=1e-6)
+    assert memory == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-6)
+    assert f"{float(est.step_time_s):.4g}" in page.locator("#slider-step").inner_text()
+    assert f"{float(est.memory_bytes_per_gpu) / 2**30:.1f} GiB" in page.locator("#slider-memory").inner_text()
+
+
+def number(text):
+    return float(text) if re.fullmatch(r"[0-9.e]+", text) else text
+
+
+def test_a_moved_slider_says_what_estimate_says(page):
+    before = shown(page)
+    move(page, "tp", 2)
+    move(page, "gpus", 1024)
+    step, memory = shown(page)
+
+    assert (step, memory) != tuple(before)
+    assert (step, memory) == pytest.approx(priced(page), rel=1e-6)
+    told = page.locator("#slider-step").inner_text()
+    assert float(told.split()[0]) == pytest.approx(step, rel=1e-3)
+    parts = page.locator("#slider-parts li").all_inner_texts()
+    spent = [float(value) * {"s": 1.0, "ms": 1e-3}[unit] for text in parts
+             for value, unit in re.findall(r": ([0-9.]+) (m?s),", text)]  # fmt: skip
+    assert sum(spent) == pytest.approx(step, rel=2e-3)
+
+
+def test_sliders_move_by_keyboard(page):
+    page.locator("#knob-pp").focus()
+    page.keyboard.press("ArrowLeft")
+
+    assert page.locator("#value-pp").inner_text() == "8"
+    assert page.locator("#knob-pp").get_attribute("aria-valuetext") == "8"
+    assert shown(page) == pytest.approx(list(priced(page)), rel=1e-6)
+    page.keyboard.press("Home")
+    assert page.locator("#value-pp").inner_text() == "1"
+    page.locator("#slider-reset").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#value-pp").inner_text() == "16"
+
+
+def test_every_slider_can_be_reached_with_tab(page):
+    page.locator("#knob-gpus").focus()
+    reached = []
+    for _ in range(6):
+        reached.append(page.evaluate("document.activeElement.id"))
+        page.keyboard.press("Tab")
+
+    assert reached == [f"knob-{name}" for name in ("gpus", "tp", "pp", "cp", "ep", "micro_batch")]
+
+
+def test_what_cannot_run_says_why(page):
+    move(page, "gpus", 512)
+    move(page, "ep", 256)
+
+    assert page.locator("#slider-step").inner_text() == "cannot run"
+    assert "does not divide" in page.locator("#slider-compare").inner_text()
+    assert shown(page) == [None, None]
+
+
+def test_figures_answer_the_pointer(page):
+    bar = page.locator("#chart-time .barlayer .point path").first
+    bar.scroll_into_view_if_needed()
+    box = bar.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    label = page.locator("#chart-time .hoverlayer .hovertext")
+    label.first.wait_for(timeout=5000)
+    assert "waited for" in label.first.text_content()
+
+
+def test_sources_open(page):
+    page.locator("summary", has_text="Sources: accelerator").click()
+
+    assert page.locator("details[open] td", has_text="peak").first.is_visible()

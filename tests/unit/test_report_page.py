@@ -1,0 +1,120 @@
+"""The page of `costmodel report` as a file: one, whole, small, and free of the network."""
+
+import json
+import re
+import sys
+
+import pytest
+
+import costmodel as cm
+from costmodel.cli import main
+from costmodel.errors import CostModelError
+from costmodel.report.html.page import report_page
+
+plotly = pytest.importorskip("plotly")
+
+JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "layout": "tp2 pp2", "global_batch": 128,
+       "seq_len": 8192}  # fmt: skip
+FLAGS = ["-m", "llama3-8b", "-n", "64", "-l", "tp2 pp2", "--global-batch", "128", "--seq-len", "8192"]
+MOST_BYTES = 6_000_000
+
+
+def embedded(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+@pytest.fixture(scope="module")
+def page():
+    return report_page(cm.estimate(**JOB))
+
+
+def test_the_page_is_one_small_file_without_addresses(page):
+    own = page.replace(plotly.offline.get_plotlyjs(), "")
+
+    assert len(page.encode()) < MOST_BYTES
+    assert "<!--" not in own.replace("<!DOCTYPE", "")
+    assert not re.findall(r'(?:src|href)="(?!data:,)[^"]*"', own)
+    assert page.count(plotly.offline.get_plotlyjs()) == 1
+
+
+def test_the_largest_jobs_stay_small(tmp_path):
+    job = ["-m", "deepseek-v3-671b", "-c", "h800-cx7", "-n", "2048", "-l", "pp16 ep64", "--schedule", "dualpipe",
+           "--global-batch", "15360", "--seq-len", "4096", "--precision", "fp8-block", "-r", "hai-llm"]  # fmt: skip
+
+    assert main(["report", *job, "--html", str(tmp_path / "deep.html"), "-q"]) == 0
+    assert (tmp_path / "deep.html").stat().st_size < MOST_BYTES
+
+
+def test_every_chart_is_a_valid_plotly_figure(page):
+    import plotly.graph_objects as go
+
+    figures = embedded(page)["figures"]
+    assert {"time", "memory", "pipeline", "compute", "communication", "mesh"} <= set(figures)
+    for figure in figures.values():
+        go.Figure(figure)
+
+
+def test_the_waterfall_of_the_page_ends_at_the_step_time(page):
+    data = embedded(page)["figures"]["time"]["data"]
+    step = float(cm.estimate(**JOB).step_time_s)
+
+    assert data[-2]["base"][0] + data[-2]["x"][0] == pytest.approx(step)
+    assert data[-1]["x"] == [step]
+
+
+def test_the_headline_and_every_source_are_on_the_page(page):
+    est = cm.estimate(**JOB)
+
+    assert f"{float(est.step_time_s):.3f} s" in page
+    assert f"{float(est.mfu):.1%}" in page
+    for line in est.bill.time_lines:
+        if float(line.seconds) > 0:
+            assert line.name in page
+    assert "Sources: accelerator h100-sxm-80gb" in page
+    assert "Error band" in page
+
+
+@pytest.mark.parametrize(
+    "job",
+    [{"gpus": 1, "layout": "tp1", "global_batch": 1}, {"gpus": 8, "layout": "tp8"}, {"gpus": 8, "layout": "pp8"}],
+    ids=["one-gpu", "one-domain", "pipeline"],
+)
+def test_small_jobs_have_a_page(job):
+    page = report_page(cm.estimate(**{**JOB, **job}))
+
+    assert "What if" in page
+
+
+def test_names_are_escaped():
+    model = cm.load_model("llama3-8b").model_copy(update={"name": "<b>&x</b></script>"})
+    page = report_page(cm.estimate(**{**JOB, "model": model}))
+
+    assert "<b>&x</b>" not in page
+    assert "&lt;b&gt;&amp;x&lt;/b&gt;" in page
+    assert embedded(page)["job"]["inputs"]["model"] == "<b>&x</b></script>"
+
+
+def test_several_layouts_are_refused():
+    import numpy as np
+
+    with pytest.raises(CostModelError, match="layouts"):
+        report_page(cm.estimate(**{**JOB, "layout": None, "tp": np.array([1, 2])}))
+
+
+def test_report_writes_whole_files_and_keeps_what_exists(tmp_path, capsys):
+    path = tmp_path / "page.html"
+
+    assert main(["report", *FLAGS, "--html", str(path), "--no-plan", "--no-sensitivity"]) == 0
+    assert f"wrote {path}" in capsys.readouterr().err
+    assert main(["report", *FLAGS, "--html", str(path)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert "Other layouts" not in path.read_text(encoding="utf-8")
+
+
+def test_without_plotly_the_extra_is_named(monkeypatch, capsys, tmp_path):
+    for name in [name for name in sys.modules if name.split(".")[0] == "plotly"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+
+    assert main(["report", *FLAGS, "--html", str(tmp_path / "page.html")]) == 2
+    assert "costmodel[report]" in capsys.readouterr().err

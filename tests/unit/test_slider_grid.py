@@ -1,0 +1,74 @@
+"""The sliders of a report move through estimates: each position is one, or says why there is none."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.errors import CostModelError
+from costmodel.physics.schedules import SCHEDULES
+from costmodel.slider_grid import KNOBS, MOST_POINTS, slider_grid
+
+LLAMA = {"model": "llama3-405b", "cluster": "llama3-roce", "gpus": 16384, "tp": 8, "pp": 16, "vp": 4, "zero_stage": 2,
+         "global_batch": 2048, "seq_len": 8192, "recipe": "llama3", "axis_order": "tp cp pp dp"}  # fmt: skip
+DEEPSEEK = {"model": "deepseek-v3-671b", "cluster": "h800-cx7", "gpus": 2048, "pp": 16, "ep": 64,
+            "schedule": "dualpipe", "global_batch": 15360, "seq_len": 4096, "precision": "fp8-block",
+            "recipe": "hai-llm", "recompute": "selective"}  # fmt: skip
+GROUPED = {"model": "llama3-8b", "gpus": 64, "tp": 2, "zero_stage": 3, "shard_group": 8, "global_batch": 128,
+           "seq_len": 8192}  # fmt: skip
+ODD = {"model": "llama3-8b", "gpus": 48, "tp": 1, "pp": 3, "micro_batch": 3, "global_batch": 144, "seq_len": 8192}
+
+
+def job_at(job, est, grid, at):
+    chosen = {knob: grid.values[knob][place] for knob, place in zip(KNOBS, at, strict=True)}
+    own = est.job.layout
+    keep = chosen["pp"] > 1 and not grid.plain[at]
+    schedule = SCHEDULES[int(own.schedule)] if keep else "1f1b" if chosen["pp"] > 1 else "none"
+    more = {"vp": int(own.vp) if keep else 1, "schedule": schedule}
+    return {**job, **chosen, **more}
+
+
+@pytest.mark.parametrize("job", [LLAMA, DEEPSEEK, GROUPED, ODD], ids=["llama", "deepseek", "grouped", "odd"])
+def test_every_position_is_an_estimate_or_is_refused_as_one(job):
+    est = cm.estimate(**job)
+    grid = slider_grid(est)
+
+    places = list(itertools.product(*(range(len(grid.values[knob])) for knob in KNOBS)))
+    some = np.random.default_rng(0).choice(len(places), 60, replace=False)
+    seen = set()
+    for index in some:
+        at = places[index]
+        seen.add(bool(grid.reason[at]))
+        if grid.reason[at] and "shard_group" in grid.reasons[grid.reason[at] - 1]:
+            continue  # an estimate rounds what a search leaves out
+        if grid.reason[at]:
+            with pytest.raises(CostModelError):
+                cm.estimate(**job_at(job, est, grid, at))
+            assert np.isnan(grid.step_time_s[at])
+            continue
+        one = cm.estimate(**job_at(job, est, grid, at))
+        assert grid.step_time_s[at] == pytest.approx(float(one.step_time_s), rel=1e-9)
+        assert grid.memory_bytes[at] == pytest.approx(float(one.memory_bytes_per_gpu), rel=1e-9)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("job", [LLAMA, DEEPSEEK, GROUPED, ODD], ids=["llama", "deepseek", "grouped", "odd"])
+def test_the_job_itself_is_where_the_sliders_start(job):
+    est = cm.estimate(**job)
+    grid = slider_grid(est)
+    at = tuple(grid.start[knob] for knob in KNOBS)
+
+    assert grid.step_time_s[at] == pytest.approx(float(est.step_time_s), rel=1e-12)
+    assert grid.memory_bytes[at] == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
+    assert not grid.plain[at]
+    assert grid.step_time_s.size <= MOST_POINTS
+
+
+def test_shares_of_every_position_are_the_whole_step():
+    grid = slider_grid(cm.estimate(**DEEPSEEK))
+    can = grid.reason == 0
+
+    np.testing.assert_allclose(grid.shares.sum(axis=-1)[can], 1.0, rtol=1e-12)
+    assert np.isnan(grid.step_time_s[~can]).all()
+    assert (grid.reason <= len(grid.reasons)).all()
