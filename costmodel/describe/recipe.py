@@ -175,6 +175,8 @@ class Recipe(BaseModel):
     """The head counts as many layers as it does multiply-adds of one (nanotron's block costs)."""
     selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """What `recompute: selective` recomputes."""
+    activation_input_bytes: float = Field(default=2.0, ge=1, le=4)
+    """Bytes an element at which the input of GELU or SwiGLU is kept for the backward pass (1: cached in fp8)."""
     zero_by_tensor: bool = False
     """ZeRO-1 deals out whole tensors: each owner receives its gradients by a reduction of their own
     and broadcasts its parameters; otherwise one reduce-scatter and one all-gather."""

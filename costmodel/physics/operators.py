@@ -217,7 +217,7 @@ def _two_layers(
         *quantise(f"{prefix}.quantise", modules, Cast(sharded, rows * width, rows * up, sharded, rows * h), precision,
                    after_norm=kind == "matmul", tensors=loop),
         Operator(f"{prefix}.fc1", kind, frozenset(modules), m=tokens, n=np.asarray(up), k=h_array, groups=groups,
-                 kernels_forward=launches, kernels_backward=2.0 * launches, saved_bytes=BF16 * rows * up),
+                 kernels_forward=launches, kernels_backward=2.0 * launches, saved_bytes=recipe.activation_input_bytes * rows * up),
         elementwise(f"{prefix}.activation", (*modules, act_module), np.asarray(rows * width),
                      swiglu if gated else gelu, rows * width * (saved_input_bytes(precision) + extra)),
         Operator(f"{prefix}.fc2", kind, frozenset(modules), m=tokens, n=h_array, k=np.asarray(width), groups=groups,
