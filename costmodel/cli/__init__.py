@@ -37,7 +37,7 @@ from costmodel.cli.sensitivity import EPILOG as SENSITIVITY_EPILOG
 from costmodel.cli.sensitivity import sensitivity
 from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
 from costmodel.cli.sweep import sweep
-from costmodel.cli.texts import EXAMPLES, show_help
+from costmodel.cli.texts import EXAMPLES, GroupedCommands, show_help
 from costmodel.cli.trace import EPILOG as TRACE_EPILOG
 from costmodel.cli.trace import trace
 from costmodel.cli.validate import EPILOG as VALIDATE_EPILOG
@@ -46,7 +46,7 @@ from costmodel.cli.validate import validate
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    name="costmodel", rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True,
+    name="costmodel", cls=GroupedCommands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)

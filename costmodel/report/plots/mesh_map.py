@@ -48,11 +48,7 @@ def group_numbers(est: Estimate, gpus: NDArray[np.int64]) -> dict[str, NDArray[n
 
 
 def _number(shape: tuple[int, ...], digits: list[tuple[NDArray[np.int64], int]]) -> NDArray[np.int64]:
-<<<<<<< HEAD
     """Count the combinations of some places, the first digit fastest."""
-=======
-    """Give the combinations of some places a number each, the first digit fastest."""
->>>>>>> eff3066 (costmodel report: one offline page with figures, other layouts, sources and priced sliders; tested in Chromium)
     number, weight = np.zeros(shape, dtype=np.int64), 1
     for digit, base in digits:
         number = number + digit * weight

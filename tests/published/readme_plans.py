@@ -1,0 +1,60 @@
+"""Write the README's table of plans: the best layouts of known jobs beside the ones really used.
+
+    python tests/published/readme_plans.py            # rewrite README.md
+    python tests/published/readme_plans.py --check    # exit 1 if it is out of date
+
+The jobs stand in `planned_jobs.yaml`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from readme_tables import README, fill
+from ruamel.yaml import YAML
+
+from costmodel import plan
+from costmodel.describe.job import make_job
+from costmodel.estimates import Estimate, estimate_job
+from costmodel.search.texts import layout_text
+
+HERE = Path(__file__).parent
+
+
+def _cell(est: Estimate) -> str:
+    return f"{float(est.step_time_s):.2f} s, {est.memory_bytes_per_gpu / 2**30:.0f} GiB: {layout_text(est.job.layout)}"
+
+
+def plans_table() -> str:
+    """Return the jobs as a Markdown table; all figures are predictions."""
+    lines = ["| job | layouts priced | best of all | best that Megatron launches | really used | its rank |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
+    jobs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "planned_jobs.yaml").read_text())
+    for known in jobs:
+        found = plan(**known["job"])
+        launched = _cell(plan(**known["job"], framework=known["framework"]).best) if "framework" in known else "-"
+        used, rank = "none published", "-"
+        if "used" in known:
+            est = estimate_job(make_job(**known["job"], **known["used"], check=False))
+            before = found.better_than(float(est.step_time_s) * found.question.weight(est.job))
+            slower = float(est.step_time_s / found.best.step_time_s) - 1.0
+            used = f"{_cell(est)} ({known['reference']})"
+            rank = f"{before + 1:,} of {found.num_fit:,}, {slower:.0%} slower"
+        lines.append(f"| {known['name']} | {found.num_priced:,} | {_cell(found.best)} | {launched} | {used} | {rank} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Rewrite or check the README."""
+    before = README.read_text()
+    after = fill(before, "plans", plans_table())
+    if "--check" in sys.argv[1:]:
+        return int(before != after)
+    README.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
