@@ -14,7 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.axes import compute, context, data, expert, pipeline, resilience, states, tensor
+from costmodel.axes import (
+    compression,
+    compute,
+    context,
+    data,
+    expert,
+    offload,
+    pipeline,
+    resilience,
+    states,
+    tensor,
+)
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, exposed_sum
 from costmodel.bill import Bill, MemoryLine, TimeLine, broadcast_sum, memory_line, settled, sum_exposed, time_line
@@ -89,16 +100,20 @@ def price(
         time_lines += [replace(line, count=count) for line in lines]
     time_lines += pipeline.time_lines(situation, stage)
     time_lines += data.time_lines(situation, blocks, step_counts, block_lines, stage)
-    time_lines += _overhead_lines(recipe, time_lines)
-    time_lines += resilience.time_lines(situation, time_lines)
+    in_flight = pipeline.in_flight(situation)
     memory_lines = [
         *states.memory_lines(situation, blocks),
-        *compute.memory_lines(situation, blocks, pipeline.in_flight(situation)),
+        *compression.memory_lines(situation, blocks),
+        *compute.memory_lines(situation, blocks, in_flight),
         *tensor.memory_lines(situation),
         *context.memory_lines(situation),
         *expert.memory_lines(situation),
         *pipeline.memory_lines(situation),
     ]
+    time_lines += offload.time_lines(situation, memory_lines, in_flight, stage)
+    memory_lines += offload.memory_lines(situation, memory_lines)
+    time_lines += _overhead_lines(situation, time_lines)
+    time_lines += resilience.time_lines(situation, time_lines)
     memory_lines += states.step_memory_lines(situation, blocks, memory_lines)
     memory_lines += _reserve_lines(situation, memory_lines)
     names = tuple(tier.name for tier in cluster.tiers)
@@ -217,8 +232,9 @@ def _critical_stage(
     )
 
 
-def _overhead_lines(recipe: Recipe, lines: list[TimeLine]) -> list[TimeLine]:
-    """Return the host's time between steps, and the recipe's one fitted constant."""
+def _overhead_lines(situation: Situation, lines: list[TimeLine]) -> list[TimeLine]:
+    """Return the host's time between steps, the wait for data, and the recipe's one fitted constant."""
+    recipe, layout = situation.recipe, situation.layout
     made = []
     if recipe.step_overhead_s:
         made.append(
@@ -242,6 +258,18 @@ def _overhead_lines(recipe: Recipe, lines: list[TimeLine]) -> list[TimeLine]:
                           terms={"fraction": recipe.overhead_fraction, "known_s": known},
                           source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs")
             )  # fmt: skip
+    if recipe.input_tokens_per_s:
+        known = sum_exposed([*lines, *made])
+        # Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
+        replicas = np.maximum(situation.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
+        tokens = situation.global_batch * situation.seq_len / layout.dp * np.minimum(replicas, layout.dp)
+        wait = np.maximum(tokens / recipe.input_tokens_per_s - known, 0.0)
+        made.append(
+            time_line("overhead.input", axis="compute", toll="overhead", phase="step", count=1.0, each_s=wait,
+                      formula="max(tokens / tokens_per_s - known_s, 0)",
+                      terms={"tokens": tokens, "tokens_per_s": recipe.input_tokens_per_s, "known_s": known},
+                      source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead")
+        )  # fmt: skip
     return made
 
 

@@ -10,11 +10,13 @@ Stores: parameters, gradients and optimizer states, in `axes.states`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.axes import compression
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, communication_line, exposed_sum
 from costmodel.axes.states import Params, block_params, local_params, shard_ranks, stage_params, stays_gathered
@@ -58,6 +60,7 @@ def time_lines(
         for block, count, others in zip(blocks, block_counts, block_lines, strict=True):
             lines += _sharded_lines(situation, block, count, others, groups)
     lines += _optimizer_lines(situation, params)
+    lines += _outer_lines(situation, params)
     return lines
 
 
@@ -92,12 +95,14 @@ def _replicated_lines(
             continue
         shard, replica = groups[expert]
         whole = situation.mesh.edp if expert else situation.mesh.grad
-        grad = held * DTYPE_BYTES[recipe.grad_reduce_dtype]
-        bucket = _BUCKET_ELEMENTS / np.maximum(held, _BUCKET_ELEMENTS)
+        grad = held * compression.gradient_bytes(recipe)
+        bucket_elements = recipe.bucket_elements or _BUCKET_ELEMENTS
+        bucket = bucket_elements / np.maximum(held, bucket_elements)
         least = np.asarray(bucket if overlaps else 0.0)
         several = np.asarray(replica.ranks > 1, dtype=np.float64)
         one = np.asarray(1.0)
-        owners, reduce, gather = one, "reduce_scatter", "all_gather"
+        buckets = 1.0 / bucket if recipe.bucket_elements else one
+        owners, reduce, gather = buckets, "reduce_scatter", "all_gather"
         if recipe.zero_by_tensor:
             # Owners hand out their parameters after the step, not behind the next forward pass.
             param_window = np.asarray(0.0)
@@ -115,20 +120,38 @@ def _replicated_lines(
                                        least_share=least, share=share, count=count)
                 )  # fmt: skip
 
-        add("grad_all_reduce", "grad_sync", "all_reduce", whole, grad, grad_window, whole_sum, one)
-        add(f"grad_{reduce}", "grad_sync", reduce, shard, grad * repeats, grad_window * repeats, scattered,
-            repeats * owners)  # fmt: skip
+        often = np.asarray(1.0 / recipe.sync_every)
+        rare_window = grad_window if recipe.sync_every == 1 else np.asarray(0.0)
+        for message in compression.all_reduce_messages(situation, held, whole, expert):
+            add(message.label, "grad_sync", message.primitive, message.group, message.size_bytes, rare_window, whole_sum,
+                buckets)  # fmt: skip
+            rare_window = np.maximum(rare_window - _busy(made[-1:], "grad_sync"), 0.0)
+        summed_s = _busy(made, "grad_sync") / repeats
+        made[:] = [replace(line, count=line.count * often) for line in made]
+        for message in compression.scatter_messages(recipe, shard, grad, reduce):
+            add(message.label, "grad_sync", message.primitive, message.group, message.size_bytes * repeats,
+                grad_window * repeats, scattered, repeats * owners)  # fmt: skip
+            grad_window = np.maximum(grad_window - _busy(made[-1:], "grad_sync") / repeats, 0.0)
         # Replicas, and then experts, use the same links behind the same pass: they have what is left of it.
-        grad_window = np.maximum(grad_window - _busy(made, "grad_sync") / repeats, 0.0)
-        add("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks, grad_window,
-            scattered * several, one)  # fmt: skip
-        replicas = [line for line in made if line.name.endswith("grad_replica_all_reduce")]
+        grad_window = np.maximum(grad_window - summed_s, 0.0)
+        add("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks,
+            grad_window if recipe.sync_every == 1 else np.asarray(0.0), scattered * several, one)  # fmt: skip
+        made[:] = [replace(line, count=line.count * often) if _over_replicas(line) else line for line in made]
+        replicas = [line for line in made if _over_replicas(line)]
         grad_window = np.maximum(grad_window - _busy(replicas, "grad_sync"), 0.0)
         add(f"param_{gather}", "param_sync", gather, shard, held * DTYPE_BYTES[recipe.gather_dtype], param_window,
             sharded, owners)  # fmt: skip
         param_window = np.maximum(param_window - _busy(made, "param_sync"), 0.0)
         lines += made
+        among, times = whole.ranks, np.asarray(often * whole_sum + repeats * scattered)
+        lines += compression.kernel_lines(situation, f"dp.{part}", held, among, expert, share=plain + sharded,
+                                          count=times)  # fmt: skip
     return lines
+
+
+def _over_replicas(line: TimeLine) -> bool:
+    """Say whether a line is the sum over replicas of a shard group."""
+    return line.name.endswith("grad_replica_all_reduce")
 
 
 def _busy(lines: list[TimeLine], phase: str) -> Array:
@@ -166,7 +189,7 @@ def _sharded_lines(
         if not np.any(size):
             continue
         shard, replica = groups[expert]
-        gathered, reduced = size * DTYPE_BYTES[recipe.gather_dtype], size * DTYPE_BYTES[recipe.grad_reduce_dtype]
+        gathered, reduced = size * DTYPE_BYTES[recipe.gather_dtype], size * compression.gradient_bytes(recipe)
         name = f"dp.{block.label}{block.role}.{part}"
 
         def line(
@@ -183,24 +206,30 @@ def _sharded_lines(
         again = line("param_all_gather.backward", "param_sync", "all_gather", shard, gathered, behind, regather, count)
         if recipe.fsdp_backward_prefetch:
             backward_s = np.maximum(backward_s - again.each_s, 0.0)
-        back = line("grad_reduce_scatter", "grad_sync", "reduce_scatter", shard, reduced, backward_s, on, count)
-        forward_s, backward_s = np.maximum(forward_s - ahead.each_s, 0.0), np.maximum(backward_s - back.each_s, 0.0)
+        forward_s = np.maximum(forward_s - ahead.each_s, 0.0)
+        lines += [ahead, again]
+        back_s = back_exposed_s = zero
+        for sent in compression.scatter_messages(recipe, shard, np.asarray(reduced)):
+            back = line(sent.label, "grad_sync", sent.primitive, sent.group, sent.size_bytes, backward_s, on, count)
+            backward_s = np.maximum(backward_s - back.each_s, 0.0)
+            back_s, back_exposed_s = back_s + back.each_s, back_exposed_s + back.exposed_each_s
+            lines.append(back)
+        lines += compression.kernel_lines(situation, name, size, shard.ranks, expert, share=on, count=count)
         several = shard.ranks > 1
-        lines += [ahead, again, back]
         lines += _buffer_lines(situation, name, size, on * several, regather * several, count)
         if np.any(replica.ranks > 1):
-            once = np.asarray(count / steps)
+            once = np.asarray(count / steps / recipe.sync_every)
             lines.append(line("grad_replica_all_reduce", "grad_sync", "all_reduce", replica,
                               np.asarray(reduced / shard.ranks), zero, on * (replica.ranks > 1), once))  # fmt: skip
         if overlaps and block.role == "layer":
             # Nothing runs yet before the first gather, and nothing is left after the last reduction.
-            hidden = ahead.each_s - ahead.exposed_each_s + back.each_s - back.exposed_each_s
+            hidden = ahead.each_s - ahead.exposed_each_s + back_s - back_exposed_s
             present = np.asarray(np.minimum(count, steps))
             lines.append(
                 time_line(f"{name}.first_and_last", axis="dp", toll="communication", phase="param_sync", count=present,
                           each_s=hidden, formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
                           terms={"gather_s": ahead.each_s, "gather_exposed_s": ahead.exposed_each_s,
-                                 "reduce_s": back.each_s, "reduce_exposed_s": back.exposed_each_s},
+                                 "reduce_s": back_s, "reduce_exposed_s": back_exposed_s},
                           source="FSDP has no compute to hide the first gather and the last reduction behind")
             )  # fmt: skip
     return lines
@@ -251,6 +280,23 @@ def _buffer_lines(
     return lines
 
 
+def _outer_lines(situation: Situation, params: Params) -> list[TimeLine]:
+    """Return the outer optimizer of rarely averaged replicas: three copies of the parameters read, two written."""
+    recipe = situation.recipe
+    if recipe.sync_every == 1:
+        return []
+    local = local_params(situation, params)
+    moved = local * (5.0 if recipe.outer_momentum else 3.0) * 4.0
+    seconds = memory_time_s(moved, constants=situation.kernels.memory,
+                            memory_bandwidth_bytes_per_s=situation.accelerator.memory_bandwidth_bytes_per_s)  # fmt: skip
+    return [
+        time_line("optimizer.outer", axis="optimizer", toll="state", phase="optimizer", count=1.0 / recipe.sync_every,
+                  each_s=seconds, bytes_each=moved, formula="kernels_s",
+                  terms={"kernels_s": seconds, "params": local, "traffic_bytes": moved},
+                  source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters")
+    ]  # fmt: skip
+
+
 def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
     """Return Adam, priced by the bytes it reads and writes, and the gradient norm before it."""
     recipe, accelerator = situation.recipe, situation.accelerator
@@ -264,11 +310,14 @@ def _optimizer_lines(situation: Situation, params: Params) -> list[TimeLine]:
         # Gradients travel behind the backward pass; the new parameters come back after the step.
         link = accelerator.host_link_bytes_per_s
         sharing = np.minimum(situation.layout.gpus, float(situation.cluster.gpus_per_node))
-        seconds = local * (sharing / _HOST_ADAM_PARAMS_PER_S + recipe.param_bytes() / link)
-        formula = "params * (gpus_per_host / host_params_per_s + link_bytes_per_param / link_bytes_per_s)"
+        # From NVMe, states are read and written beside the steps of the host: the slower of both counts.
+        stream = 2.0 * states / recipe.nvme_bytes_per_s if recipe.nvme_bytes_per_s else 0.0
+        each = max(1.0 / _HOST_ADAM_PARAMS_PER_S, stream)
+        seconds = local * (sharing * each + recipe.param_bytes() / link)
+        formula = "params * (gpus_per_host * max(1 / host_params_per_s, nvme_s) + link_bytes_per_param / link_bytes_per_s)"
         terms = {"params": local, "gpus_per_host": sharing,
                  "host_params_per_s": np.asarray(_HOST_ADAM_PARAMS_PER_S), "link_bytes_per_s": np.asarray(link),
-                 "link_bytes_per_param": np.asarray(recipe.param_bytes())}  # fmt: skip
+                 "nvme_s": np.asarray(stream), "link_bytes_per_param": np.asarray(recipe.param_bytes())}  # fmt: skip
     else:
         seconds = memory_time_s(local * moved, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
         formula = "fixed_s + params * bytes_per_param / bytes_per_s"

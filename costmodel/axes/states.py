@@ -158,9 +158,22 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
                                    "params": held, "shards": shards},
                             source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes")
             )  # fmt: skip
+    if recipe.sync_every > 1:
+        lines.append(_outer_line(situation, params))
     if np.any(zero >= 3):
         lines.append(_gathered_line(situation, blocks, params, np.asarray(zero >= 3, dtype=np.float64)))
     return lines
+
+
+def _outer_line(situation: Situation, params: Params) -> MemoryLine:
+    """Return the parameters of the last average, and the outer momentum, in fp32 and sharded as the optimizer."""
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(situation))
+    sharded = situation.layout.zero_stage[..., None] >= 1
+    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(sharded, expert_ranks, 1.0)
+    width = np.asarray(8.0 if situation.recipe.outer_momentum else 4.0)
+    return memory_line("state.optimizer.outer", axis="dp", toll="state", size_bytes=width * local,
+                       formula="bytes_per_param * params", terms={"bytes_per_param": width, "params": local},
+                       source="DiLoCo, arXiv:2311.08105, algorithm 1")  # fmt: skip
 
 
 def _largest_tensor(situation: Situation) -> Array:

@@ -121,6 +121,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
             f"layout: tp·cp·pp·dp = {float(layout.tp):.0f}·{float(layout.cp):.0f}·{float(layout.pp):.0f}·{dp} = "
             f"{float(product) * dp:.0f}, but gpus = {float(layout.gpus):.0f}"
         )
+    _check_reduction(job)
     require_possible(layout, job.model, float(np.max(job.global_batch)), float(np.max(job.seq_len)))
     micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
@@ -129,6 +130,22 @@ def check_job(job: Job, dp: int | None = None) -> None:
         raise LayoutError(
             f"schedule: {name} cannot run pp = {float(layout.pp):.0f} stages, vp = {float(layout.vp):.0f} and "
             f"{float(micro_batches):.0f} micro-batches; {_SCHEDULE_NEEDS.get(name, 'it needs pp > 1 and vp = 1')}"
+        )
+
+
+def _check_reduction(job: Job) -> None:
+    """Refuse ways to reduce gradients that sharded states rule out."""
+    recipe, layout = job.recipe, job.layout
+    method = recipe.gradient_compression
+    if method in ("top-k", "powersgd") and np.any(layout.zero_stage > 0):
+        raise CostModelError(
+            f"gradient_compression: {method} needs whole gradients on every replica, zero_stage 0; got "
+            f"{float(np.max(layout.zero_stage)):.0f} (fp16, int8 and int4 also work with sharded states)"
+        )
+    if recipe.sync_every > 1 and np.any((layout.zero_stage > 0) & (layout.shard_group == 0)):
+        raise CostModelError(
+            f"sync_every: {recipe.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
+            f"smaller than dp·cp, between which the average is rare"
         )
 
 

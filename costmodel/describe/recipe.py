@@ -199,7 +199,26 @@ class Recipe(BaseModel):
     output projection of the MLP never runs again (PyTorch's non-reentrant checkpoint from 2.1; XLA
     removes it as dead code)."""
     gradient_compression: Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"] = "none"
-    """Compression of the data-parallel gradient."""
+    """Compression of the data-parallel gradient. fp16, int8 and int4 also work where the optimizer or the
+    parameters are sharded; top-k and PowerSGD, which keep a residual, only where every replica holds all."""
+    compression_density: float = Field(default=0.01, gt=0, le=1)
+    """Share of the gradient that top-k sends."""
+    compression_rank: int = Field(default=4, ge=1, le=1024)
+    """Rank of PowerSGD's factors."""
+    sync_every: int = Field(default=1, ge=1, le=100_000)
+    """Steps between two averages over replicas (local SGD, DiLoCo, arXiv:2311.08105: 500). Replicas are the whole
+    data-parallel group where nothing is sharded, otherwise the groups that `shard_group` makes."""
+    outer_momentum: bool = True
+    """Where replicas are averaged rarely, an outer optimizer with momentum does it (DiLoCo); otherwise the mean."""
+    bucket_elements: float = Field(default=0.0, ge=0)
+    """Gradients of one message of the reduction (PyTorch DDP: 25 MiB); each pays its latency and only the last
+    waits for nothing to hide behind. 0: one message whose last 40 million are exposed, as Megatron-Core's."""
+    input_tokens_per_s: float = Field(default=0.0, ge=0)
+    """Tokens that the data loader of one host delivers; 0 is no limit."""
+    offload_activations: float = Field(default=0.0, ge=0, le=1)
+    """Share of the saved activations that goes to the host's memory and back, beside the passes."""
+    nvme_bytes_per_s: float = Field(default=0.0, ge=0)
+    """Where the optimizer is offloaded: rate of a host's NVMe that its states stream from and to; 0 is memory."""
 
     allocator_slack: float = Field(default=0.04, ge=0, lt=1)
     """Fragmentation of the caching allocator, as a share of what is allocated."""

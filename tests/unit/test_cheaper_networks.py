@@ -1,0 +1,177 @@
+"""Compressed and rare gradient exchange, buckets, slow data loaders and offload: bytes by hand, and limits."""
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.physics.gradient_compression import (
+    compression_traffic_bytes,
+    low_rank_elements,
+    top_k_gathered_bytes,
+    wire_bytes_per_element,
+)
+from costmodel.physics.params import num_params
+
+JOB = {"model": "llama3-8b", "cluster": "cloud-h100-100gbe", "gpus": 64, "tp": 8, "global_batch": 512, "seq_len": 4096,
+       "zero_stage": 0}  # fmt: skip
+HELD = 8.03e9 / 8
+
+
+def price(switches=None, **changes):
+    return cm.estimate(**{**JOB, **changes}, switches=switches)
+
+
+def sent(est, word="dp.dense.grad"):
+    return sum(float(line.bytes) for line in est.bill.time_lines if line.name.startswith(word))
+
+
+def exposed(est, word):
+    return sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name.startswith(word))
+
+
+def test_bytes_of_each_method_on_the_bill():
+    """Of 1/8 of Llama 3 8B over 8 replicas: 2 (P-1)/P n for what adds up, the same in two parts where it does not."""
+    full = sent(price())
+    assert full == pytest.approx(2 * 7 / 8 * 4 * HELD, rel=0.01)
+    assert sent(price({"gradient_compression": "fp16"})) == pytest.approx(full / 2)
+    scale = 4 / 256
+    assert sent(price({"gradient_compression": "int8"})) == pytest.approx(full / 4 * (1 + scale), rel=1e-6)
+    assert sent(price({"gradient_compression": "int4"})) == pytest.approx(full / 8 * (1 + 2 * scale), rel=1e-6)
+    top = sent(price({"gradient_compression": "top-k", "compression_density": 0.001}))
+    assert top == pytest.approx(7 * 0.001 * 8 * HELD, rel=0.01)
+    low = sent(price({"gradient_compression": "powersgd", "compression_rank": 4}))
+    assert low < full / 100
+    assert sent(price({"gradient_compression": "powersgd", "compression_rank": 64})) > 10 * low
+
+
+def test_bf16_gradients_gain_nothing_from_fp16():
+    narrow = {"grad_reduce_dtype": "bf16"}
+    assert float(price({**narrow, "gradient_compression": "fp16"}).step_time_s) == float(price(narrow).step_time_s)
+
+
+def test_each_method_pays_for_its_kernels_and_its_residual():
+    plain = price()
+    for method in ("fp16", "int8", "int4", "top-k", "powersgd"):
+        est = price({"gradient_compression": method})
+        assert exposed(est, "dp.dense.compress") > 0
+        assert float(est.step_time_s) < float(plain.step_time_s)
+        residual = 4 * HELD if method in ("top-k", "powersgd") else 0.0
+        added = float(est.memory_bytes_per_gpu - plain.memory_bytes_per_gpu)
+        assert added == pytest.approx(residual * 1.04, rel=0.02)  # and the allocator's slack of it
+    fast = {"cluster": "dgx-h100-ndr", "gpus": 8, "tp": 1, "model": "gpt2-xl"}
+    assert float(price({"gradient_compression": "top-k"}, **fast).step_time_s) > float(price(**fast).step_time_s)
+    alone = {"gpus": 8}
+    assert exposed(price({"gradient_compression": "int8"}, **alone), "dp.dense.compress") == 0
+
+
+def test_top_k_loses_to_dense_from_one_over_density_ranks_on():
+    dense = 2 * 4.0 * 1e9
+    few, many = top_k_gathered_bytes(1e9, np.asarray([8.0, 1024.0]), 0.01)
+    assert few < dense < many
+
+
+def test_quantised_pieces_meet_inside_the_node_first():
+    """ZeRO++ (arXiv:2306.10209): a quarter of the bytes of fp32, and an eighth of those cross the network."""
+    est = price({"gradient_compression": "int8"}, tp=1, zero_stage=1)
+    lines = {line.name: float(line.bytes) for line in est.bill.time_lines}
+    params = num_params(cm.load_model("llama3-8b"))
+    assert lines["dp.dense.grad_all_to_all.inside"] == pytest.approx(7 / 8 * params * (1 + 4 / 256), rel=1e-3)
+    assert lines["dp.dense.grad_all_to_all.across"] == pytest.approx(7 / 8 * params / 8 * (1 + 4 / 256), rel=1e-3)
+    assert float(est.step_time_s) < float(price(tp=1, zero_stage=1).step_time_s)
+    sharded = price({"gradient_compression": "int8", "dp_overlap": "every-layer"}, tp=1, zero_stage=3)
+    assert float(sharded.step_time_s) < float(price({"dp_overlap": "every-layer"}, tp=1, zero_stage=3).step_time_s)
+
+
+def test_formulas_by_hand():
+    assert wire_bytes_per_element("int4", 4.0) == 0.5 + 4 / 256
+    assert float(low_rank_elements(4096, 14336, 4)) == 4 * (4096 + 14336)
+    assert float(low_rank_elements(8, 8, 100)) == 64
+    assert float(compression_traffic_bytes("fp16", 10.0, full_bytes=4.0)) == 2 * 6 * 10
+    assert float(compression_traffic_bytes("none", 10.0, full_bytes=4.0)) == 0
+
+
+def test_rare_averages_send_an_nth_and_keep_two_copies():
+    """DiLoCo, arXiv:2311.08105: 500 inner steps, so 500 times less communication."""
+    plain, rare = price(), price({"sync_every": 500})
+    assert sent(rare) == pytest.approx(sent(plain) / 500)
+    added = {line.name: float(line.bytes.max()) for line in rare.bill.memory_lines}["state.optimizer.outer"]
+    assert added == pytest.approx(8 * HELD, rel=0.01)
+    assert exposed(rare, "optimizer.outer") > 0
+    mean = price({"sync_every": 500, "outer_momentum": "false"})
+    assert float(mean.memory_bytes_per_gpu) < float(rare.memory_bytes_per_gpu)
+    both = price({"sync_every": 500, "gradient_compression": "int4"})
+    assert sent(both) < sent(rare) / 6
+
+
+def test_rare_averages_between_shard_groups():
+    job = {"tp": 1, "zero_stage": 1, "shard_group": 8}
+    plain, rare = price(**job), price({"sync_every": 100}, **job)
+
+    def replicas(est):
+        return sent(est, "dp.dense.grad_replica")
+
+    assert replicas(rare) == pytest.approx(replicas(plain) / 100)
+    assert sent(rare, "dp.dense.grad_reduce_scatter") == sent(plain, "dp.dense.grad_reduce_scatter")
+    job = {**job, "zero_stage": 3}
+    assert float(price({"sync_every": 100}, **job).step_time_s) < float(price(**job).step_time_s)
+
+
+def test_bucket_sizes_have_a_best():
+    """Large ones wait at the end, small ones pay their latency again and again."""
+    fast = {"cluster": "dgx-h100-ndr"}
+    times = [float(price({"bucket_elements": n}, **fast).step_time_s) for n in (1e5, 6.5e6, 1e9)]
+    assert times[1] < times[0]
+    assert times[1] < times[2]
+    assert sent(price({"bucket_elements": 6.5e6})) == pytest.approx(sent(price()))
+
+
+def test_a_slow_data_loader_sets_the_pace():
+    plain = price()
+    # 512 x 4096 tokens over 8 hosts, one replica each
+    need = 512 * 4096 / 8 / float(plain.step_time_s)
+    assert exposed(price({"input_tokens_per_s": 2 * need}), "overhead.input") == 0
+    slow = price({"input_tokens_per_s": need / 2})
+    assert float(slow.step_time_s) == pytest.approx(2 * float(plain.step_time_s))
+
+
+def test_activations_in_host_memory():
+    job = {"cluster": "dgx-h100-ndr", "zero_stage": 1, "tp": 1, "micro_batch": 2}
+    plain, half, away = (price({"offload_activations": share}, **job) for share in (0.0, 0.5, 1.0))
+    memory = [float(est.memory_bytes_per_gpu) for est in (plain, half, away)]
+    assert memory[0] > memory[1] > memory[2]
+    assert memory[0] - memory[1] == pytest.approx(memory[1] - memory[2], rel=1e-6)
+    saved = sum(float(line.bytes.max()) for line in plain.bill.memory_lines if line.name.startswith("activation."))
+    assert memory[0] - memory[2] == pytest.approx(saved * 30 / 32, rel=0.06)
+    assert float(away.step_time_s) >= float(half.step_time_s) >= float(plain.step_time_s)
+    moved = sum(float(line.bytes) for line in away.bill.time_lines if line.name.startswith("offload."))
+    micro_batches = 512 / 64 / 2
+    assert moved == pytest.approx(2 * micro_batches * saved * 30 / 32, rel=0.01)
+    grace = price({"offload_activations": 1.0}, **{**job, "cluster": "gb200-nvl72-ndr"})
+    assert exposed(grace, "offload.") < exposed(away, "offload.")
+
+
+def test_optimizer_on_nvme_is_bound_by_the_drive():
+    job = {"cluster": "dgx-h100-ndr", "zero_stage": 1, "tp": 1, "gpus": 8}
+    memory = price({"offload_optimizer": "true"}, **job)
+    drive = price({"offload_optimizer": "true", "nvme_bytes_per_s": 10e9}, **job)
+    params = num_params(cm.load_model("llama3-8b"))
+    # 12 bytes a parameter read and written, all of the model by one host
+    assert exposed(drive, "optimizer.adam") == pytest.approx(2 * 12 * params / 10e9, rel=0.02)
+    assert exposed(memory, "optimizer.adam") < exposed(drive, "optimizer.adam")
+
+
+@pytest.mark.parametrize(
+    ("switches", "changes", "words"),
+    [
+        ({"gradient_compression": "powersgd"}, {"zero_stage": 1}, "powersgd needs whole gradients on every replica"),
+        ({"gradient_compression": "top-k"}, {"zero_stage": 3}, "top-k needs whole gradients"),
+        ({"sync_every": 100}, {"zero_stage": 1}, "sync_every: 100 needs replicas that hold everything"),
+        ({"compression_density": 0}, {}, "compression_density"),
+        ({"offload_activations": 2}, {}, "offload_activations"),
+        ({"gradient_compression": "int2"}, {}, "gradient_compression"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(switches, changes, words):
+    with pytest.raises(cm.CostModelError, match=words) as caught:
+        price(switches, **changes)
+    assert "\n" not in str(caught.value)
