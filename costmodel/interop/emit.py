@@ -22,7 +22,7 @@ FRAMEWORKS = {
 
 def _home(framework: str) -> tuple[str, str]:
     if framework not in FRAMEWORKS:
-        raise FrameworkConfigError(f"framework to emit or plan for: {framework!r} is unknown; {choices_hint(framework, FRAMEWORKS)}")
+        raise FrameworkConfigError(f"framework: {framework!r} is unknown; {choices_hint(framework, FRAMEWORKS)}")
     return FRAMEWORKS[framework]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from costmodel.search.plans import Plan
 
 _LABELLED = 6
+_SLOWEST_SHOWN = 4.0
 
 
 def short_layout(table: dict[str, list[Any]], row: int) -> str:
@@ -49,20 +50,21 @@ def draw_pareto(plan: Plan) -> Any:
     axes.plot(kept["memory_bytes_per_gpu"][0] / 2**30, kept["step_time_s"][0], "*", markersize=17,
               color=FILLS["tp"][0], markeredgecolor="black", label=f"best: {short_layout(kept, 0)}")  # fmt: skip
     axes.axvline(limit / 2**30, color="black", linestyle="--", linewidth=1.3, label=f"limit: {format_bytes(limit)}")
-    axes.set_yscale("log")
-    _label_front(axes, front, memory, step)
-    axes.yaxis.set_minor_formatter("{x:.3g}")
-    axes.yaxis.set_major_formatter("{x:.3g}")
-    axes.set(xlabel="memory of a GPU, worst stage [GiB]", ylabel="step time [s]")
+    # The leanest layouts can be a hundred times slower; nobody chooses among them.
+    shown = step <= _SLOWEST_SHOWN * step.min()
+    _label_front(axes, front, memory, step, shown)
+    beyond = f"; {np.sum(~shown)} of the front are slower" if not shown.all() else ""
+    axes.set(xlabel="memory of a GPU, worst stage [GiB]", ylabel=f"step time [s]{beyond}",
+             ylim=(0.9 * step.min(), 1.1 * step[shown].max()))  # fmt: skip
     figure.legend(loc="outside lower center", fontsize="small", ncols=2)
     return figure
 
 
-def _label_front(axes: Any, front: dict[str, list[Any]], memory: Any, step: Any) -> None:
-    """Name a few layouts of the front, spread over the height of the figure."""
-    spread = np.log(step.max() / step.min()) + 1e-9, memory.max() - memory.min() + 1e-9
+def _label_front(axes: Any, front: dict[str, list[Any]], memory: Any, step: Any, shown: Any) -> None:
+    """Name a few of the layouts of the front that are shown, spread over the height of the figure."""
+    spread = np.log(step[shown].max() / step.min()) + 1e-9, np.ptp(memory[shown]) + 1e-9
     named: list[int] = []
-    for row in np.argsort(step)[::-1]:
+    for row in sorted(np.flatnonzero(shown), key=lambda row: -step[row]):
         far = [
             abs(np.log(step[row] / step[one])) / spread[0] + abs(memory[row] - memory[one]) / spread[1] for one in named
         ]
@@ -97,7 +99,8 @@ def draw_scaling(plan: Plan) -> Any:
              xlim=(counts[0] / 1.2, counts[-1] * 2.0), ylim=(rates[0] / 2.0, perfect[-1] * 1.5))  # fmt: skip
     axes.set_xticks(counts, [f"{count:,.0f}" for count in counts])
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_yticks(rates, [f"{rate:,.0f}" for rate in rates])
+    axes.minorticks_off()
     axes.legend(loc="upper left", fontsize="small")
     return figure
 
