@@ -2,6 +2,7 @@
 
     python tests/published/readme_tables.py            # rewrite README.md
     python tests/published/readme_tables.py --check    # exit 1 if it is out of date
+    python tests/published/readme_tables.py ALL.csv    # with the summary of a larger table of runs besides
 
 Nothing here is tuned: the jobs stand in `ten_runs.yaml`, the published rows in `runs.csv`.
 """
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from ruamel.yaml import YAML
 
 from costmodel.describe.job import make_job
@@ -43,23 +45,41 @@ def runs_table() -> str:
     return "\n".join(lines)
 
 
-def validation_table() -> str:
-    """Return the summary of the published runs in the repo as a Markdown table."""
+def _line(title: str, row: Any) -> str:
+    return (
+        f"| {title} | {row['runs']:.0f} | {row['skipped']:.0f} | {row['median_%']:.1f} % | {row['mean_%']:.1f} % | "
+        f"{row['p90_%']:.1f} % | {row['bias_%']:+.1f} % |"
+    )
+
+
+def validation_table(runs: Path) -> str:
+    """Return how far published runs are off, as Markdown: time, memory, what fits, sweeps, and by source."""
+    from costmodel.calibration.overheads import held_out_errors, scored_runs
     from costmodel.validate import validate
 
-    checked = validate(HERE / "runs.csv")
-    lines = [
-        "| what | runs | skipped | median | mean | p90 | bias |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    checked = validate(runs)
+    held_out = pd.concat(list(held_out_errors(scored_runs(checked)).errors))
+    head = ["| what | runs | skipped | median | mean | p90 | bias |", "|---|---|---|---|---|---|---|"]
+    lines = [*head]
     for of, title in (("time", "step time"), ("memory", "peak memory")):
-        for _, row in checked.summary(of=of).iterrows():
-            lines.append(
-                f"| {title} | {row['runs']:.0f} | {row['skipped']:.0f} | {row['median_%']:.1f} % | {row['mean_%']:.1f} % | "
-                f"{row['p90_%']:.1f} % | {row['bias_%']:+.1f} % |"
-            )
-    sources = checked.judged.source.nunique()
-    return "\n".join([*lines, "", f"{len(checked.runs)} runs from {sources} sources."])
+        lines += [_line(title, row) for _, row in checked.summary(of=of).iterrows()]
+    size = held_out.abs()
+    lines.append(
+        f"| step time, recipe constants fitted without the source | {len(held_out):.0f} | | {size.median():.1%} | "
+        f"{size.mean():.1%} | {size.quantile(0.9):.1%} | {held_out.mean():+.1%} |".replace("%", " %")
+    )
+    fits, sweeps = checked.out_of_memory(), checked.sweeps(least=6)
+    lines += [
+        "",
+        f"{len(checked.runs):,} runs from {checked.judged.source.nunique()} sources. Does it fit: {fits['right']:.0%} of "
+        f"{fits['rows']:.0f} runs right (of those said not to fit {fits['precision']:.0%} did not, and "
+        f"{fits['recall']:.0%} of those that did not were found). Sweeps of six layouts and more: median rank correlation "
+        f"{sweeps.spearman.median():.2f}, median regret {sweeps.regret.median():.1%}, p90 {sweeps.regret.quantile(0.9):.1%}.",
+    ]
+    large = checked.summary("source").query("runs >= 20")
+    lines += ["", "<details><summary>Sources of 20 runs and more</summary>", "", *head]
+    lines += [_line(row["source"], row) for _, row in large.iterrows()]
+    return "\n".join([*lines, "", "</details>"])
 
 
 def fill(text: str, marker: str, table: str) -> str:
@@ -73,7 +93,10 @@ def fill(text: str, marker: str, table: str) -> str:
 def main() -> int:
     """Rewrite or check the README."""
     before = README.read_text()
-    after = fill(fill(before, "runs", runs_table()), "validation", validation_table())
+    after = fill(fill(before, "runs", runs_table()), "validation", validation_table(HERE / "runs.csv"))
+    for larger in sys.argv[1:]:
+        if not larger.startswith("--"):
+            after = fill(after, "all", validation_table(Path(larger)))
     if "--check" in sys.argv[1:]:
         return int(before != after)
     README.write_text(after)
