@@ -112,28 +112,28 @@ def _replicated_lines(
         def add(
             label: str, phase: str, primitive: str, group: Group, size: Array, window: Array, share: Array, count: Array,
             part: str = part, least: Array = least, made: list[TimeLine] = made,
-        ) -> None:  # fmt: skip
-            if np.any(share):
-                made.append(
-                    communication_line(situation, f"dp.{part}.{label}", axis="dp", phase=phase, primitive=primitive,
-                                       size_bytes=size / count, group=group, window_s=window / count,
-                                       least_share=least, share=share, count=count)
-                )  # fmt: skip
+        ) -> Array:  # fmt: skip
+            if not np.any(share):
+                return np.asarray(0.0)
+            made.append(
+                communication_line(situation, f"dp.{part}.{label}", axis="dp", phase=phase, primitive=primitive,
+                                   size_bytes=size / count, group=group, window_s=window / count,
+                                   least_share=least, share=share, count=count)
+            )  # fmt: skip
+            return made[-1].seconds
 
         often = np.asarray(1.0 / recipe.sync_every)
         rare_window = grad_window if recipe.sync_every == 1 else np.asarray(0.0)
+        # All messages use the same links behind the same pass: each has what is left of it.
         for message in compression.all_reduce_messages(situation, held, whole, expert):
-            add(message.label, "grad_sync", message.primitive, message.group, message.size_bytes, rare_window, whole_sum,
-                buckets)  # fmt: skip
-            rare_window = np.maximum(rare_window - _busy(made[-1:], "grad_sync"), 0.0)
-        summed_s = _busy(made, "grad_sync") / repeats
+            busy = add(message.label, "grad_sync", message.primitive, message.group, message.size_bytes, rare_window,
+                       whole_sum, buckets)  # fmt: skip
+            rare_window, grad_window = np.maximum(rare_window - busy, 0.0), np.maximum(grad_window - busy, 0.0)
         made[:] = [replace(line, count=line.count * often) for line in made]
         for message in compression.scatter_messages(recipe, shard, grad, reduce):
-            add(message.label, "grad_sync", message.primitive, message.group, message.size_bytes * repeats,
-                grad_window * repeats, scattered, repeats * owners)  # fmt: skip
-            grad_window = np.maximum(grad_window - _busy(made[-1:], "grad_sync") / repeats, 0.0)
-        # Replicas, and then experts, use the same links behind the same pass: they have what is left of it.
-        grad_window = np.maximum(grad_window - summed_s, 0.0)
+            busy = add(message.label, "grad_sync", message.primitive, message.group, message.size_bytes * repeats,
+                       grad_window * repeats, scattered, repeats * owners)  # fmt: skip
+            grad_window = np.maximum(grad_window - busy / repeats, 0.0)
         add("grad_replica_all_reduce", "grad_sync", "all_reduce", replica, grad / shard.ranks,
             grad_window if recipe.sync_every == 1 else np.asarray(0.0), scattered * several, one)  # fmt: skip
         made[:] = [replace(line, count=line.count * often) if _over_replicas(line) else line for line in made]
