@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from costmodel.axes import compression
 from costmodel.axes.pipeline import StageTimes
 from costmodel.axes.situation import Block, Situation, communication_line, exposed_sum
-from costmodel.axes.states import Params, block_params, local_params, shard_ranks, stage_params, stays_gathered
+from costmodel.axes.states import (
+    Params,
+    block_params,
+    gathered_bytes,
+    local_params,
+    shard_ranks,
+    stage_params,
+    stays_gathered,
+)
 from costmodel.bill import LazyTerms, TimeLine, time_line
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.kernel_formulas import memory_formula
@@ -139,7 +147,7 @@ def _replicated_lines(
         made[:] = [replace(line, count=line.count * often) if _over_replicas(line) else line for line in made]
         replicas = [line for line in made if _over_replicas(line)]
         grad_window = np.maximum(grad_window - _busy(replicas, "grad_sync"), 0.0)
-        add(f"param_{gather}", "param_sync", gather, shard, held * DTYPE_BYTES[recipe.gather_dtype], param_window,
+        add(f"param_{gather}", "param_sync", gather, shard, held * gathered_bytes(situation), param_window,
             sharded, owners)  # fmt: skip
         param_window = np.maximum(param_window - _busy(made, "param_sync"), 0.0)
         lines += made
@@ -189,7 +197,7 @@ def _sharded_lines(
         if not np.any(size):
             continue
         shard, replica = groups[expert]
-        gathered, reduced = size * DTYPE_BYTES[recipe.gather_dtype], size * compression.gradient_bytes(recipe)
+        gathered, reduced = size * gathered_bytes(situation), size * compression.gradient_bytes(recipe)
         name = f"dp.{block.label}{block.role}.{part}"
 
         def line(
@@ -254,7 +262,7 @@ def _buffer_lines(
     kind = recipe.fsdp_buffers
     if kind == "none":
         return []
-    gathered, reduced = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
+    gathered, reduced = gathered_bytes(situation), DTYPE_BYTES[recipe.grad_reduce_dtype]
     cast = 0.0 if reduced == gathered else gathered + reduced
     copied = {"flat": (0.0, 2.0 * gathered + cast + 2.0 * reduced), "per-parameter": (2.0 * gathered, gathered + reduced)}
     after_gather, before_reduce = copied[kind]

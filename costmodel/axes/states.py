@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation
 from costmodel.bill import MemoryLine, broadcast_sum, memory_line, settled
-from costmodel.describe.recipe import DTYPE_BYTES
+from costmodel.describe.recipe import DTYPE_BYTES, quantised_weight_bytes
 from costmodel.physics import schedules
 from costmodel.physics.params import (
     ParamBlock,
@@ -121,6 +121,26 @@ def stays_gathered(situation: Situation) -> NDArray[np.bool_]:
     return np.asarray(situation.recipe.fsdp_pp_keeps_gathered & (situation.layout.pp > 1))
 
 
+def param_bytes(situation: Situation) -> float:
+    """Bytes a parameter of the resident weights: quantised where they are primary."""
+    recipe = situation.recipe
+    primary = quantised_weight_bytes(situation.precision) if recipe.quantised_weights == "primary" else 0.0
+    return primary or recipe.param_bytes()
+
+
+def gathered_bytes(situation: Situation) -> float:
+    """Bytes a parameter as it is gathered over data parallelism: quantised, in one orientation, where primary."""
+    precision, recipe = situation.precision, situation.recipe
+    primary = precision.input_bytes if recipe.quantised_weights == "primary" and precision.cast_bytes else 0.0
+    return primary or DTYPE_BYTES[recipe.gather_dtype]
+
+
+def _cached_bytes(situation: Situation) -> float:
+    """Bytes a parameter of quantised copies beside it."""
+    cached = situation.recipe.quantised_weights == "cached"
+    return quantised_weight_bytes(situation.precision) if cached else 0.0
+
+
 def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
     """Return parameters, gradients, optimizer states and gathered layers per stage (last dimension).
 
@@ -136,7 +156,8 @@ def memory_lines(situation: Situation, blocks: list[Block]) -> list[MemoryLine]:
     lines = []
     # What autograd keeps in the resident gradient is sharded from ZeRO-2 on, the weights from ZeRO-3 on.
     states = (
-        ("parameters", recipe.param_bytes(), zero >= 3, copies),
+        ("parameters", param_bytes(situation), zero >= 3, copies),
+        ("parameters.quantised", _cached_bytes(situation), zero >= 3, copies),
         ("gradients", recipe.grad_bytes(), zero >= 2, copies),
         ("gradients.autograd", recipe.autograd_grad_bytes, np.asarray(False), copies),
         ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
@@ -246,7 +267,7 @@ def _gathered_line(situation: Situation, blocks: list[Block], params: Params, on
     layer_params = [block_params(situation, block) for block in blocks if block.role == "layer"]
     sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
-    gather, grad = DTYPE_BYTES[recipe.gather_dtype], DTYPE_BYTES[recipe.grad_reduce_dtype]
+    gather, grad = gathered_bytes(situation), DTYPE_BYTES[recipe.grad_reduce_dtype]
     stays = stays_gathered(situation)[..., None]
     whole = stays | (not recipe.fsdp_reshard_after_forward)
     gathered = params.dense * dense[..., None] + params.expert * expert[..., None]

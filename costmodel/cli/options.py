@@ -78,7 +78,7 @@ PrecisionOption = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        help="bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, mxfp8 or nvfp4.  [default: bf16]",
+        help="bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, mxfp8, mxfp4 or nvfp4.  [default: bf16]",
     ),
 ]
 RecomputeOption = Annotated[

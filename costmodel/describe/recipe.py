@@ -26,13 +26,14 @@ Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
 Stragglers = Literal["none", "normal", "lognormal"]
-Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+Dtype = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
 RecomputeModule = Literal[
     "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul",
     "every_second_layer", "all_but_qkv"
 ]  # fmt: skip
 
-DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+"""Bytes an element; fp4 with the fp8 scale of its block of 16 (NVFP4)."""
 
 
 class Recipe(BaseModel):
@@ -94,6 +95,10 @@ class Recipe(BaseModel):
     fused_wgrad: bool = False
     """Weight-gradient GEMMs add into the resident buffer (Megatron's gradient accumulation fusion);
     autograd gets an empty stub of the weight's shape, and Transformer Engine keeps one per shape."""
+    quantised_weights: Literal["none", "cached", "primary"] = "none"
+    """Low-precision copies of the weights: made for each product; cached beside the parameters until the next
+    step; or primary, in place of the parameters and of what is gathered (Megatron-LM's --fp8-param-gather;
+    embeddings, which stay in bf16 there, are counted too)."""
     offload_optimizer: bool = False
     """Optimizer states live and step on the CPU."""
 
@@ -281,6 +286,8 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_bytes=4.06, scale_kernels=2),
         # Hadamard transform and stochastic rounding read and write once more.
         Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_bytes=6, scale_kernels=2),
+        # The same on blocks of 32 with 8-bit scales (OCP MX; Tseng et al., arXiv:2502.20586), at the rates of NVFP4.
+        Precision(name="mxfp4", matmul_dtype="nvfp4", input_bytes=0.53125, cast_bytes=6, scale_kernels=2),
     )
 }
 
@@ -306,6 +313,13 @@ def precision(name: str, generation: str = "hopper") -> Precision:
     if found.transpose_bytes:
         update |= {"cast_bytes": found.cast_bytes - 1.0, "transpose_bytes": 0.0}
     return found.model_copy(update=update)
+
+
+def quantised_weight_bytes(found: Precision) -> float:
+    """Bytes a weight of its quantised copy, both orientations where the matrix units need them; 0 in bf16."""
+    if not found.cast_bytes:
+        return 0.0
+    return found.input_bytes * (2.0 if found.transpose_bytes else 1.0)
 
 
 def _folder() -> Traversable:

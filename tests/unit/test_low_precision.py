@@ -1,0 +1,67 @@
+"""What low precision changes on the bill: products, casts, parameters, what is gathered and reduced."""
+
+import pytest
+
+import costmodel as cm
+from costmodel.describe.recipe import PRECISIONS, quantised_weight_bytes
+from costmodel.physics.params import num_params
+
+JOB = {"model": "llama3-8b", "cluster": "hgx-b200-ndr", "gpus": 16, "tp": 1, "global_batch": 64, "seq_len": 4096,
+       "micro_batch": 1, "zero_stage": 1}  # fmt: skip
+PARAMS = 8.03e9
+
+
+def price(precision="bf16", switches=None, **changes):
+    return cm.estimate(**{**JOB, **changes}, precision=precision, switches=switches)
+
+
+def memory(est, name):
+    return sum(float(line.bytes.max()) for line in est.bill.memory_lines if line.name == name)
+
+
+def test_fewer_bits_multiply_faster_and_cost_casts():
+    plain = float(price().exposed_by("toll")["math"])
+    for precision in ("fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "mxfp4", "nvfp4"):
+        est = price(precision)
+        assert float(est.exposed_by("toll")["math"]) < plain
+        assert any("cast" in line.name or "quantise" in line.name for line in est.bill.time_lines)
+    assert float(price("nvfp4").exposed_by("toll")["math"]) < float(price("mxfp8").exposed_by("toll")["math"])
+
+
+def test_block_scales_count():
+    assert PRECISIONS["mxfp4"].input_bytes == pytest.approx(0.5 + 1 / 32)
+    assert PRECISIONS["nvfp4"].input_bytes == pytest.approx(0.5 + 1 / 16, abs=0.003)
+    assert PRECISIONS["mxfp8"].input_bytes == pytest.approx(1 + 1 / 32, abs=0.002)
+    assert quantised_weight_bytes(PRECISIONS["bf16"]) == 0
+
+
+def test_quantised_weights_beside_or_in_place_of_the_parameters():
+    each, cached, primary = (price("mxfp8", {"quantised_weights": how}) for how in ("none", "cached", "primary"))
+    assert memory(each, "state.dense.parameters") == pytest.approx(2 * PARAMS, rel=0.001)
+    assert memory(cached, "state.dense.parameters.quantised") == pytest.approx(1.03 * PARAMS, rel=0.001)
+    assert memory(primary, "state.dense.parameters") == pytest.approx(1.03 * PARAMS, rel=0.001)
+    assert primary.memory_bytes_per_gpu < each.memory_bytes_per_gpu < cached.memory_bytes_per_gpu
+
+    def gathered(est):
+        return sum(float(line.bytes) for line in est.bill.time_lines if line.name == "dp.dense.param_all_gather")
+
+    assert gathered(primary) == pytest.approx(gathered(each) * 1.03 / 2)
+    assert gathered(cached) == gathered(each)
+    hopper = {"cluster": "dgx-h100-ndr"}
+    both = price("fp8-delayed", {"quantised_weights": "cached"}, **hopper)
+    assert memory(both, "state.dense.parameters.quantised") == pytest.approx(2 * PARAMS, rel=0.001)
+    assert float(price(switches={"quantised_weights": "primary"}).memory_bytes_per_gpu) == float(price().memory_bytes_per_gpu)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("fp32", 4.0), ("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5625)])
+def test_gradients_and_parameters_travel_in_any_dtype(dtype, width):
+    est = price(switches={"grad_reduce_dtype": dtype, "gather_dtype": dtype})
+    lines = {line.name: float(line.bytes) for line in est.bill.time_lines}
+    params = num_params(cm.load_model("llama3-8b"))
+    for name in ("dp.dense.grad_reduce_scatter", "dp.dense.param_all_gather"):
+        assert lines[name] == pytest.approx(15 / 16 * width * params, rel=1e-6)
+
+
+def test_a_gpu_without_the_units_says_so():
+    with pytest.raises(cm.CostModelError, match="mxfp4"):
+        price("mxfp4", cluster="dgx-h100-ndr")
