@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill import TimeLine
-from costmodel.physics.operator_work import forward_work
 from costmodel.report.frames import memory_part
 from costmodel.report.records import require_single
 
@@ -118,37 +117,3 @@ def job_title(est: Estimate) -> str:
     """Return the job in a line, for the title of a figure."""
     job = est.job
     return f"{job.model.name} on {float(job.layout.gpus):,.0f} {job.cluster.accelerator.name} ({job.cluster.name})"
-
-
-class OperatorPoint(NamedTuple):
-    """An operator's forward pass on the roofline; `share` of the step by all its passes."""
-
-    name: str
-    flops_per_byte: float
-    flops_per_s: float
-    seconds: float
-    share: float
-
-
-def operator_points(est: Estimate) -> list[OperatorPoint]:
-    """Return the matrix products and attention of every layer kind on the roofline of a GPU.
-
-    Bytes are those of operands and result, each moved once.
-    """
-    require_single(est, "operator_points")
-    step = float(est.step_time_s)
-    spent: dict[str, float] = {}
-    for line in est.bill.time_lines:
-        if line.axis == "compute":
-            name = line.name.removeprefix("compute.").rsplit(".", 1)[0]
-            spent[name] = spent.get(name, 0.0) + float(line.exposed_seconds)
-    found = []
-    for block in est.priced.blocks:
-        for name, item in block.times.by_operator.items():
-            work = forward_work(item.operator, est.job.precision.input_bytes if item.operator.low_precision else 2.0)
-            label, seconds = f"{block.label}{name}", float(item.forward_s)
-            total = spent.get(label, 0.0)
-            if work.flops > 0 and seconds > 0 and total > 0:
-                intensity = float(work.flops / work.moved_bytes)
-                found.append(OperatorPoint(label, intensity, float(work.flops) / seconds, total, total / step))
-    return found

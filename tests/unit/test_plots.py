@@ -10,13 +10,13 @@ import costmodel as cm
 from costmodel import collective_prices as prices
 from costmodel.cli import main
 from costmodel.errors import CostModelError
-from costmodel.physics.operator_work import forward_work
 from costmodel.physics.schedules import SCHEDULES
 from costmodel.report.figures import FILLS, save
 from costmodel.report.plots.collectives import draw_collective
 from costmodel.report.plots.faces import EstimatePlots
 from costmodel.report.plots.mesh_map import group_numbers
-from costmodel.report.series import communication_points, memory_stacks, operator_points, time_parts
+from costmodel.report.plots.rooflines import operator_points
+from costmodel.report.series import communication_points, memory_stacks, time_parts
 from costmodel.timeline import durations, run_pipeline
 from costmodel.validate import validate
 
@@ -152,16 +152,6 @@ def test_no_operator_is_above_its_roof(est):
         roof = min(point.flops_per_byte * accelerator.memory_bandwidth_bytes_per_s, est.peak_flops_per_s)
         assert point.flops_per_s <= roof * 1.001, point
     assert sum(point.share for point in points) < 1
-
-
-def test_work_of_a_matrix_product_by_hand():
-    est = cm.estimate(**LLAMA)
-    fc2 = est.priced.blocks[0].times.by_operator["mlp.fc2"].operator
-    work = forward_work(fc2)
-
-    # 8,192 tokens, 53,248 / 8 columns of the input, 16,384 of the output, bf16.
-    assert float(work.flops) == 2 * 8192 * 6656 * 16384
-    assert float(work.moved_bytes) == 2 * (8192 * 6656 + 6656 * 16384 + 8192 * 16384)
 
 
 def test_communication_points_divide_flops_by_bytes():

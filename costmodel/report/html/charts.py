@@ -10,12 +10,12 @@ from costmodel.describe.kernels import PEAK_KEY
 from costmodel.physics.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.report.figures import FILLS
 from costmodel.report.plots.pipeline import KINDS
+from costmodel.report.plots.rooflines import operator_points
 from costmodel.report.plots.tornado import effect_label, tornado_effects
 from costmodel.report.series import (
     MEMORY_PARTS,
     communication_points,
     memory_stacks,
-    operator_points,
     time_parts,
 )
 from costmodel.timeline import run_pipeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,39 @@ from numpy.typing import NDArray
 from costmodel.describe.kernels import PEAK_KEY
 from costmodel.physics.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.report.figures import FILLS, new_figure
-from costmodel.report.series import OperatorPoint, Sent, communication_points, job_title, operator_points
+from costmodel.report.roofline import operator_rows
+from costmodel.report.series import Sent, communication_points, job_title
 from costmodel.report.tables import layout_text
 from costmodel.units import format_si
 
 if TYPE_CHECKING:
     from costmodel.estimates import Estimate
+
+class OperatorPoint(NamedTuple):
+    """An operator's forward pass on the roofline; `seconds` and `share` of the step by all its passes."""
+
+    name: str
+    flops_per_byte: float
+    flops_per_s: float
+    seconds: float
+    share: float
+
+
+def operator_points(est: Estimate) -> list[OperatorPoint]:
+    """Return the matrix products and attention of every layer kind, largest share of the step first."""
+    rows = operator_rows(est)
+    step = float(est.step_time_s)
+    shares: dict[str, float] = {}
+    for row in rows:
+        name = row.name.rsplit(".", 1)[0]
+        shares[name] = shares.get(name, 0.0) + row.share
+    found = [
+        OperatorPoint(name, row.intensity, row.achieved_flops_per_s, shares[name] * step, shares[name])
+        for row in rows
+        if row.flops > 0 and row.name.endswith(".forward") and (name := row.name.removesuffix(".forward"))
+    ]
+    return sorted(found, key=lambda point: -point.share)
+
 
 _MARKERS = "osD^vP*Xph<>8dH"
 
