@@ -7,6 +7,8 @@ figure can be read without colour.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +67,29 @@ def empty_figure(title: str = "", *, size: tuple[float, float] = (8.0, 5.0)) -> 
     CostModelError
         If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise CostModelError("figures need matplotlib: pip install 'costmodel[plot]'") from None
-    figure = Figure(figsize=size, layout="constrained")
+    figure = _figure_class()(figsize=size, layout="constrained")
     if title:
         # Over the whole figure: job titles are longer than axes are wide.
         figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
     return figure
+
+
+@cache
+def _figure_class() -> Any:
+    """Return matplotlib's figure, able to show itself in a notebook without pyplot."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise CostModelError("figures need matplotlib: pip install 'costmodel[plot]'") from None
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            """Draw the figure for a notebook."""
+            drawn = BytesIO()
+            self.savefig(drawn, format="png", dpi=75)
+            return drawn.getvalue()
+
+    return ShownFigure
 
 
 def fill(name: str) -> dict[str, Any]:
