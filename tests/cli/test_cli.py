@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import costmodel as cm
-from costmodel.cli import main
+from costmodel.cli import app, main
+from costmodel.cli.texts import GROUPS
 from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -475,7 +477,12 @@ def test_help_of_each_command_has_an_example_and_the_readme_its_line(run, comman
 def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
     code, out, err = run(*group)
     assert (code, err) == (2, "")
-    assert "Commands:" in out
+    assert "Commands:" in out or "One step:" in out
+
+
+def test_every_command_has_its_place_in_the_help(run):
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(typer.main.get_command(app).commands)
 
 
 def test_version(run):
@@ -516,7 +523,8 @@ def test_the_command_line_starts_without_numpy_pandas_or_pydantic(tmp_path):
 def test_estimate_as_a_process_loads_no_pandas(tmp_path):
     code = f"""
 import sys
-from costmodel.cli import main
+from costmodel.cli import app, main
+from costmodel.cli.texts import GROUPS
 code = main(["estimate", *{SMALL!r}, "--format", "csv"])
 print(code, [m for m in ("pandas", "matplotlib", "scipy") if m in sys.modules], file=sys.stderr)
 """
