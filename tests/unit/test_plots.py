@@ -11,6 +11,7 @@ from costmodel import collective_prices as prices
 from costmodel.cli import main
 from costmodel.errors import CostModelError
 from costmodel.physics.schedules import SCHEDULES
+from costmodel.report import figures
 from costmodel.report.figures import FILLS, save
 from costmodel.report.plots.collectives import draw_collective
 from costmodel.report.plots.faces import EstimatePlots
@@ -239,6 +240,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, capsys, tmp_path):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    figures._figure_class.cache_clear()
 
     assert main(["estimate", *job_flags(SMALL), "--plot", str(tmp_path / "bill.svg")]) == 2
     assert "costmodel[plot]" in capsys.readouterr().err
