@@ -25,8 +25,12 @@ def tornado_effects(found: Sensitivity, *, switches: bool, most: int = MOST_BARS
 
 
 def effect_label(effect: Effect) -> str:
-    """Name a number, or a switch with both of its values."""
-    return f"{effect.name}: {effect.before} → {effect.after}" if effect.kind == "switch" else effect.name
+    """Name a number, or a switch with both of its values; of a longer list only what is added."""
+    if effect.kind != "switch":
+        return effect.name
+    if effect.before and effect.after.startswith(f"{effect.before}+"):
+        return f"{effect.name}: + {effect.after.removeprefix(f'{effect.before}+')}"
+    return f"{effect.name}: {effect.before} → {effect.after}"
 
 
 def draw_tornado(found: Sensitivity) -> Any:
