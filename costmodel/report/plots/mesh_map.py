@@ -113,7 +113,7 @@ def _draw_machine(axes: Any, groups: NDArray[np.int64], width: int) -> None:
     columns = int(2 ** np.ceil(np.log2(max(np.sqrt(3.0 * nodes), 1.0))))
     grid = np.full((-(-nodes // columns), columns), np.nan)
     grid.flat[:nodes] = per_node > 0
-    axes.pcolormesh(grid, cmap="Greys", vmin=-0.25, vmax=1.25, edgecolors="white", linewidth=0.3)
+    axes.pcolormesh(grid, cmap="Greys", vmin=-0.25, vmax=1.25, edgecolors="white", linewidth=0.3, rasterized=True)
     held = int((per_node > 0).sum())
     axes.set_title(f"group of GPU 0: on {held:,} of {nodes:,} domains (squares, in reading order)", fontsize="small", loc="left")
     axes.set(ylim=(grid.shape[0], 0), xticks=[], yticks=[])
