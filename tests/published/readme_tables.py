@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from costmodel.describe.job import make_job
 from costmodel.estimates import Estimate, estimate_job
+from costmodel.training_run import run as run_training
 
 HERE = Path(__file__).parent
 README = HERE.parent.parent / "README.md"
@@ -50,6 +51,27 @@ def _line(title: str, row: Any) -> str:
         f"| {title} | {row['runs']:.0f} | {row['skipped']:.0f} | {row['median_%']:.1f} % | {row['mean_%']:.1f} % | "
         f"{row['p90_%']:.1f} % | {row['bias_%']:+.1f} % |"
     )
+
+
+def whole_runs_table() -> str:
+    """Return the whole trainings of `whole_runs.yaml` as a Markdown table."""
+    runs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "whole_runs.yaml").read_text())
+    lines = [
+        "| training | published GPU-hours | predicted | error | days | effective time | checkpoint | source |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        found = run_training(tokens=run["tokens"], reliability=run["reliability"], **run["job"])
+        share = found.effective_training_time_ratio if run["counts"] == "running" else 1.0
+        hours, published = found.gpu_hours * share, run["published_gpu_hours"]
+        notes = f"; steps only, as {found.gpus:,.0f} GPUs' throughput" if run["counts"] == "running" else ""
+        notes += f"; assumed: {run['assumed']}" if "assumed" in run else ""
+        lines.append(
+            f"| {run['name']} | {published:,.0f} | {hours:,.0f} | {hours / published - 1.0:+.1%} | "
+            f"{found.days:,.1f} | {found.effective_training_time_ratio:.1%} | "
+            f"{found.checkpoint.size_bytes / 1e12:.2f} TB | {run['reference']}{notes} |"
+        )
+    return "\n".join(lines)
 
 
 def validation_table(runs: Path) -> str:
@@ -94,6 +116,7 @@ def main() -> int:
     """Rewrite or check the README."""
     before = README.read_text()
     after = fill(fill(before, "runs", runs_table()), "validation", validation_table(HERE / "runs.csv"))
+    after = fill(after, "whole_runs", whole_runs_table())
     for larger in sys.argv[1:]:
         if not larger.startswith("--"):
             after = fill(after, "all", validation_table(Path(larger)))
