@@ -6,22 +6,22 @@ run on the GPU that computes, so nothing. Stores: the residual of error feedback
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.axes.situation import Block, Situation
 from costmodel.axes.states import stage_params
-from costmodel.bill import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
 from costmodel.describe.recipe import DTYPE_BYTES, Recipe
 from costmodel.physics.gradient_compression import (
     compression_traffic_bytes,
     low_rank_elements,
-    low_rank_flops,
     top_k_gathered_bytes,
     wire_bytes_per_element,
 )
+from costmodel.physics.kernel_formulas import memory_formula
 from costmodel.physics.mesh import Group, split_group
 from costmodel.physics.params import ParamBlock, embedding_param_blocks, head_param_blocks, layer_param_blocks
 from costmodel.physics.roofline import memory_time_s
@@ -136,16 +136,15 @@ def kernel_lines(
         return []
     # PowerSGD works matrix by matrix, the others on flat buckets.
     kernels = share * _low_rank(situation, expert)[1] * _KERNELS_PER_MATRIX if method == "powersgd" else share
-    seconds = memory_time_s(moved, constants=situation.kernels.memory, kernels=kernels,
-                            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s)  # fmt: skip
-    flops = share * low_rank_flops(held, recipe.compression_rank) if method == "powersgd" else np.asarray(0.0)
-    flops_per_s = accelerator.peak_flops_per_s.get("bf16", accelerator.peak_flops_per_s.get("fp16", np.inf))
-    seconds = np.maximum(seconds, flops / flops_per_s)
+    about: dict[str, Any] = {
+        "constants": situation.kernels.memory, "kernels": kernels,
+        "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+    }  # fmt: skip
+    formula = memory_formula(moved, **about)
     return [
-        time_line(f"{name}.compress", axis="dp", toll="hbm", phase="grad_sync", count=count, each_s=seconds,
-                  bytes_each=moved, formula="kernels_s", terms={"kernels_s": seconds, "traffic_bytes": moved,
-                                                                "elements": held, "flops": flops},
-                  source=_SOURCES[method])
+        time_line(f"{name}.compress", axis="dp", toll="hbm", phase="grad_sync", count=count,
+                  each_s=memory_time_s(moved, **about), bytes_each=moved, formula=formula.text,
+                  terms=LazyTerms(formula.terms), source=_SOURCES[method])
     ]  # fmt: skip
 
 

@@ -295,12 +295,15 @@ def _outer_lines(situation: Situation, params: Params) -> list[TimeLine]:
         return []
     local = local_params(situation, params)
     moved = local * (5.0 if recipe.outer_momentum else 3.0) * 4.0
-    seconds = memory_time_s(moved, constants=situation.kernels.memory,
-                            memory_bandwidth_bytes_per_s=situation.accelerator.memory_bandwidth_bytes_per_s)  # fmt: skip
+    about: dict[str, Any] = {
+        "constants": situation.kernels.memory,
+        "memory_bandwidth_bytes_per_s": situation.accelerator.memory_bandwidth_bytes_per_s,
+    }  # fmt: skip
+    formula = memory_formula(moved, **about)
     return [
         time_line("optimizer.outer", axis="optimizer", toll="state", phase="optimizer", count=1.0 / recipe.sync_every,
-                  each_s=seconds, bytes_each=moved, formula="kernels_s",
-                  terms={"kernels_s": seconds, "params": local, "traffic_bytes": moved},
+                  each_s=memory_time_s(moved, **about), bytes_each=moved, formula=formula.text,
+                  terms=LazyTerms(formula.terms),
                   source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters")
     ]  # fmt: skip
 

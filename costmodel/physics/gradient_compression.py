@@ -98,11 +98,6 @@ def compression_traffic_bytes(
         kept = density * n * np.asarray(num_ranks, dtype=np.float64)
         return np.asarray(9.0 * g * n + (TOP_K_BYTES + 2.0 * g) * kept)
     if method == "powersgd":
-        # Residual (read 2, write 1), two products that read, one that writes, the new residual (read, write).
+        # Thin products of a few FLOP a byte. Residual (read 2, write 1), two products that read, one that writes, the new residual (read, write).
         return np.asarray(8.0 * g * n)
     return np.zeros_like(n)
-
-
-def low_rank_flops(elements: ArrayLike, rank: float) -> Array:
-    """Return FLOPs of PowerSGD's three products, 6 r for each element [FLOP]."""
-    return np.asarray(6.0 * rank * np.asarray(elements, dtype=np.float64))

@@ -11,6 +11,7 @@ from costmodel.physics.gradient_compression import (
     wire_bytes_per_element,
 )
 from costmodel.physics.params import num_params
+from costmodel.report.formula import evaluate
 
 JOB = {"model": "llama3-8b", "cluster": "cloud-h100-100gbe", "gpus": 64, "tp": 8, "global_batch": 512, "seq_len": 4096,
        "zero_stage": 0}  # fmt: skip
@@ -175,3 +176,14 @@ def test_wrong_input_is_one_clear_line(switches, changes, words):
     with pytest.raises(cm.CostModelError, match=words) as caught:
         price(switches, **changes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("switches", [{"gradient_compression": "int8"}, {"gradient_compression": "powersgd"},
+                                      {"sync_every": 8}, {"input_tokens_per_s": 1e4}, {"offload_activations": 1.0}])  # fmt: skip
+def test_formulas_of_the_lines_give_their_values(switches):
+    new = ("compress", "outer", "overhead.input", "offload", "grad_all")
+    lines = [line for line in price(switches).bill.time_lines if any(word in line.name for word in new)]
+    assert lines
+    for line in lines:
+        value = evaluate(line.formula, {name: float(term) for name, term in line.terms.items()})
+        assert value == pytest.approx(float(line.exposed_each_s), rel=1e-9), line.name
