@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill import Bill, TimeLine, time_line
+from costmodel.bill import Bill
 from costmodel.checkpoints import Checkpoint, describe_checkpoint
 from costmodel.describe.reliability import DEFAULT_RELIABILITY, Reliability, make_reliability
 from costmodel.errors import CostModelError
@@ -30,6 +30,7 @@ from costmodel.physics.goodput import (
 )
 from costmodel.physics.power import mean_power_w
 from costmodel.physics.run_sampling import SampledRuns, sample_runs
+from costmodel.run_lines import loss_lines
 from costmodel.units import format_seconds
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ Array = NDArray[np.float64]
 DAY_S = 86400.0
 HOUR_S = 3600.0
 PERCENTILES = (10, 50, 90)
-_SOURCE = "renewal process of checkpoints and failures: Daly, FGCS 22 (2006), equation 20, with delayed snapshots"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class TrainingRun:
     @cached_property
     def bill(self) -> Bill:
         """The bill of the step with what each step pays for failures as lines of axis `resilience`."""
-        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *_loss_lines(self)))
+        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *loss_lines(self)))
 
     @cached_property
     def calendar_s(self) -> float:
@@ -240,43 +240,6 @@ class TrainingRun:
 def _broken_nodes(reliability: Reliability, gpus: float) -> float:
     """Return how many nodes are in repair on average [-]."""
     return reliability.failures_per_second(gpus) * reliability.hardware_fraction * reliability.repair_s
-
-
-def _loss_lines(run: TrainingRun) -> list[TimeLine]:
-    """Return what each step that counts pays for checkpoints, failures, stops and missing nodes."""
-    found, step = run.losses, run.step_time_s
-    total, given = float(found.total), run.reliability
-    down = float(found.downtime) * step
-    # Failed restarts are dealt to detection, restart and loading as these share the downtime.
-    parts = {"detection": given.detection_s, "restart": given.restart_s, "checkpoint_load": run.checkpoint.load_s}
-    whole = run.downtime_s
-    up_terms = {"step_s": step, "failures_per_s": run.failures_per_s, "interval_s": run.interval_s,
-                "pause_s": run.checkpoint.pause_s, "persist_s": run.checkpoint.persist_s}  # fmt: skip
-    up = float(found.total - found.downtime)
-    lines = [
-        _line("checkpoint_pause", float(found.pause) * step, "step_s * pause_s / interval_s",
-              {key: up_terms[key] for key in ("step_s", "pause_s", "interval_s")}),
-        _line("rework", float(found.rework) * step, "step_s * (up - 1 - pause_s / interval_s)",
-              {**up_terms, "up": up}),
-    ]  # fmt: skip
-    for name, seconds in parts.items():
-        if whole:
-            lines.append(_line(name, down * seconds / whole, "down_s * part_s / downtime_s",
-                               {"down_s": down, "part_s": seconds, "downtime_s": whole}))  # fmt: skip
-    planned, short = run.planned_fraction, run.shortage_fraction
-    running = step * total
-    lines.append(_line("planned_stops", running * planned / (1.0 - planned), "running_s * share / (1 - share)",
-                       {"running_s": running, "share": planned}))  # fmt: skip
-    available = running / (1.0 - planned)
-    lines.append(_line("waiting_for_nodes", available * short / (1.0 - short), "running_s * share / (1 - share)",
-                       {"running_s": available, "share": short, "spare_nodes": float(run.spare_nodes)}))  # fmt: skip
-    return [line for line in lines if float(line.each_s) > 0.0]
-
-
-def _line(name: str, seconds: float, formula: str, terms: Mapping[str, float]) -> TimeLine:
-    """Make one line of the month."""
-    return time_line(f"resilience.{name}", axis="resilience", toll="overhead", phase="step", count=1.0, each_s=seconds,
-                     formula=formula, terms=terms, source=_SOURCE)  # fmt: skip
 
 
 def run_of(

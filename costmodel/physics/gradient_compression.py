@@ -98,6 +98,7 @@ def compression_traffic_bytes(
         kept = density * n * np.asarray(num_ranks, dtype=np.float64)
         return np.asarray(9.0 * g * n + (TOP_K_BYTES + 2.0 * g) * kept)
     if method == "powersgd":
-        # Thin products of a few FLOP a byte. Residual (read 2, write 1), two products that read, one that writes, the new residual (read, write).
+        # Thin products of a few FLOP a byte: memory sets their time.
+        # Residual (read 2, write 1), two products that read, one that writes, the new residual (read, write).
         return np.asarray(8.0 * g * n)
     return np.zeros_like(n)
