@@ -271,7 +271,8 @@ def _alternatives(name: str, now: Any) -> list[Any]:
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, int):
-        return [value for value in (now - 1, now + 1) if value >= 0]
+        least = next((rule.ge for rule in Recipe.model_fields[name].metadata if hasattr(rule, "ge")), 0)
+        return [value for value in (now - 1, now + 1) if value >= least]
     if isinstance(now, tuple):
         known = get_args(RecomputeModule)
         return [tuple(m for m in now if m != gone) for gone in now if len(now) > 1] + [

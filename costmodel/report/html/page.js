@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const { figures, grid, job } = JSON.parse(document.getElementById("data").textContent);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const config = { responsive: true, displaylogo: false, displayModeBar: false };
   const byId = (name) => document.getElementById(name);
 
   for (const [name, figure] of Object.entries(figures)) {
@@ -63,7 +63,7 @@
       item.append(swatch, `${part.label}: ${seconds(spent)}, ${((100 * spent) / step).toFixed(1)} %`);
       return item;
     }));
-    Plotly.react(byId("chart-slider"), data, layout, { ...config, displayModeBar: false });
+    Plotly.react(byId("chart-slider"), data, layout, config);
   }
 
   function show() {
