@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from score_attention import score_matrix_attention_time_s, score_traffic
 
+import costmodel as cm
 from costmodel.calibrate_kernels import device, kernels_block, main, replace_block
 from costmodel.calibration.fitting import Bound, fit
 from costmodel.calibration.kernel_fits import AttentionFit, MatmulFit, predict_attention, predict_matmul
 from costmodel.calibration.kernel_measurements import read_attention, read_matmul
 from costmodel.describe.hardware import list_profiles, load_accelerator
 from costmodel.describe.kernels import PEAK_KEY, KernelConstants
-from costmodel.physics.score_attention import score_matrix_attention_time_s, score_traffic
 
 HERE = Path(__file__).parent
 ACCELERATORS = list_profiles("accelerator")
@@ -77,6 +78,32 @@ def test_score_matrix_attention_gives_the_published_times_without_a_fit():
     assert len(errors) >= 12
     assert np.mean(errors) < 0.05
     assert np.max(errors) < 0.12
+
+
+def test_score_traffic_counts_every_pass_over_the_scores():
+    plain = score_traffic(fused_softmax=True, masked=True, dropout=False)
+    assert (plain.forward_bytes, plain.backward_bytes) == (4.0, 6.0)
+    chain = score_traffic(fused_softmax=False, masked=True, dropout=True)
+    assert (chain.forward_bytes, chain.backward_bytes, chain.forward_kernels) == (13.0, 15.0, 3.0)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_operators_of_unfused_attention_take_what_the_measured_chain_takes(dropout):
+    est = cm.estimate(model="llama-7b", cluster="dgx-a100-hdr", gpus=1, global_batch=4, micro_batch=4, seq_len=2048,
+                      recipe="megatron-2021", switches={"dropout": dropout}, precision="bf16", check=False)  # fmt: skip
+    accelerator = load_accelerator("a100-sxm-80gb")
+    for backward in (False, True):
+        chain = score_matrix_attention_time_s(
+            4, 2048, 2048, 32, qk_head_dim=128, v_head_dim=128, backward=backward,
+            traffic=score_traffic(fused_softmax=True, masked=True, dropout=dropout),
+            matmul=accelerator.kernels.matmul["bf16"], memory=accelerator.kernels.memory,
+            peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
+            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+        )  # fmt: skip
+        lines = est.to_frame().query("bill == 'time'")
+        parts = lines[lines.name.str.contains(r"attention\.(?:scores|softmax|dropout|context)\.")]
+        parts = parts[parts.name.str.contains("backward" if backward else "forward")]
+        assert parts.seconds.sum() / 32 == pytest.approx(float(chain), rel=0.05)
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)

@@ -12,7 +12,6 @@ from costmodel.physics.roofline import (
     matmul_time_s,
     memory_time_s,
 )
-from costmodel.physics.score_attention import score_matrix_attention_time_s, score_traffic
 
 PEAK, BANDWIDTH = 1e15, 3e12
 FULL = MatmulConstants(
@@ -158,20 +157,3 @@ def test_memory_bound_kernels_pay_bytes_and_a_floor_each():
     constants = MemoryConstants(bandwidth_fraction=0.5, fixed_s=2e-6)
     time_s = memory_time_s(3e9, constants=constants, memory_bandwidth_bytes_per_s=BANDWIDTH, kernels=3)
     assert time_s == pytest.approx(3e9 / (0.5 * BANDWIDTH) + 6e-6)
-
-
-def test_score_traffic_counts_every_pass_over_the_scores():
-    plain = score_traffic(fused_softmax=True, masked=True, dropout=False)
-    assert (plain.forward_bytes, plain.backward_bytes) == (4.0, 6.0)
-    chain = score_traffic(fused_softmax=False, masked=True, dropout=True)
-    assert (chain.forward_bytes, chain.backward_bytes, chain.forward_kernels) == (13.0, 15.0, 3.0)
-
-
-def test_score_matrix_attention_is_slower_than_a_fused_kernel():
-    options = {"qk_head_dim": 128, "v_head_dim": 128, "matmul": FULL, "memory": MemoryConstants(0.8, 2e-6)}
-    traffic = score_traffic(fused_softmax=True, masked=True, dropout=True)
-    for backward in (False, True):
-        unfused = score_matrix_attention_time_s(
-            2, 4096, 4096, 16, backward=backward, traffic=traffic, **options, **DEVICE
-        )
-        assert unfused > 2 * attention(seq=4096, backward=backward)
