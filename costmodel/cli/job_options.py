@@ -36,6 +36,7 @@ def _job(
     switches: opt.SetOption = None,
     axis_order: opt.OrderOption = None,
     tokens: opt.TokensOption = None,
+    stragglers: opt.StragglersOption = None,
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Hold the flags of a job."""
@@ -87,7 +88,7 @@ def takes_job(*, output: bool = True) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
-def merged_job(given: Mapping[str, Any], file: str | None = None) -> dict[str, Any]:
+def merged_job(given: Mapping[str, Any], file: str | None = None, *, complete: bool = True) -> dict[str, Any]:
     """Lay the flags over the job file and return the keywords of `costmodel.estimate`.
 
     Parameters
@@ -96,6 +97,8 @@ def merged_job(given: Mapping[str, Any], file: str | None = None) -> dict[str, A
         The flags, as a command gets them.
     file : str, optional
         Job file instead of the one among the flags.
+    complete : bool
+        Refuse a job that lacks something without a default.
 
     Raises
     ------
@@ -103,14 +106,14 @@ def merged_job(given: Mapping[str, Any], file: str | None = None) -> dict[str, A
         If a value cannot be read, or something without a default is missing.
     """
     from costmodel.describe.job import DEFAULT_CLUSTER, JOB_KEYS
-    from costmodel.describe.job_merge import merge_jobs, parse_switches, read_job, require_complete
+    from costmodel.describe.job_merge import merge_jobs, read_job, read_switches, require_complete
 
     path = given.get("job", "") if file is None else file
     flags = {key: given[key] for key in JOB_KEYS if key in given}
-    merged = merge_jobs(
-        read_job(path) if path else {}, {**flags, "switches": parse_switches(given["switches"]) or None}
-    )
-    require_complete(merged)
+    flags["switches"] = read_switches(given["switches"], given["stragglers"])
+    merged = merge_jobs(read_job(path) if path else {}, flags)
+    if complete:
+        require_complete(merged)
     if given["profiles"]:
         from costmodel.describe.hardware import load_cluster
 

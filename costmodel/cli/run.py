@@ -1,10 +1,11 @@
 """``costmodel run``: the whole month, from tokens to days and dollars."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from costmodel.cli import options as opt
+from costmodel.cli.job_options import merged_job, takes_job
 
 EPILOG = """\b
 Examples:
@@ -16,33 +17,10 @@ Examples:
 """
 
 
+@takes_job()
 def run(
-    job: opt.JobArgument = "",
-    model: opt.ModelOption = None,
-    cluster: opt.ClusterOption = None,
-    gpus: opt.GpusOption = None,
-    layout: opt.LayoutOption = None,
-    tp: opt.TpOption = None,
-    cp: opt.CpOption = None,
-    pp: opt.PpOption = None,
-    dp: opt.DpOption = None,
-    vp: opt.VpOption = None,
-    ep: opt.EpOption = None,
-    etp: opt.EtpOption = None,
-    micro_batch: opt.MicroBatchOption = None,
-    global_batch: opt.GlobalBatchOption = None,
-    seq_len: opt.SeqLenOption = None,
-    precision: opt.PrecisionOption = None,
-    recompute: opt.RecomputeOption = None,
-    zero_stage: opt.ZeroOption = None,
-    shard_group: opt.ShardGroupOption = None,
-    schedule: opt.ScheduleOption = None,
-    sequence_parallel: opt.SequenceOption = None,
-    recipe: opt.RecipeOption = None,
-    switches: opt.SetOption = None,
-    axis_order: opt.OrderOption = None,
-    tokens: opt.TokensOption = None,
-    stragglers: opt.StragglersOption = None,
+    given: Mapping[str, Any],
+    *,
     reliability: Annotated[
         str | None,
         typer.Option("--reliability", help="Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, "
@@ -92,36 +70,28 @@ def run(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", help="Runs to draw for p10, p50 and p90.")] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Of the draws.")] = 0,
-    profiles: opt.ProfilesOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
+    output: Mapping[str, Any],
 ) -> None:
     """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
 
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
     say how far to train; with --tokens and --days but without --gpus, replicas are added until it is done in time.
     """
-    given: dict[str, Any] = dict(locals())
     from dataclasses import replace
 
     from costmodel.budgets import affordable_tokens, gpus_needed
     from costmodel.cli.durations import duration
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.sizes import quantity
-    from costmodel.describe.job import DEFAULT_CLUSTER, JOB_KEYS
-    from costmodel.describe.job_merge import merge_jobs, read_job, read_switches, require_complete
+    from costmodel.describe.job_merge import require_complete
     from costmodel.describe.reliability import DEFAULT_RELIABILITY
     from costmodel.errors import CostModelError
     from costmodel.estimates import estimate as price_job
     from costmodel.report import training_runs
     from costmodel.training_run import run_of
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
-    flags = {key: given[key] for key in JOB_KEYS if key in given}
-    merged = merge_jobs(read_job(job) if job else {}, {**flags, "switches": read_switches(switches, stragglers)})
+    target = plan_output(**output)
+    merged = merged_job(given, complete=False)
     tokens = merged.pop("tokens", None)
     solve_gpus = tokens is not None and days is not None and "gpus" not in merged
     require_complete({"gpus": 1, **merged} if solve_gpus else merged)
@@ -129,10 +99,6 @@ def run(
         raise CostModelError("run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them")
     if tokens is not None and (budget is not None or (days is not None and not solve_gpus)):
         raise CostModelError("run: --tokens and --gpus already say how long and how much; leave out --budget and --days")
-    if profiles:
-        from costmodel.describe.hardware import load_cluster
-
-        merged["cluster"] = load_cluster(merged.get("cluster", DEFAULT_CLUSTER), profile_path=profiles)
     options: dict[str, Any] = {
         "reliability": DEFAULT_RELIABILITY if reliability is None else reliability,
         "changes": {
