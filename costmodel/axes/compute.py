@@ -26,6 +26,7 @@ from costmodel.physics.roofline import attention_time_s, matmul_time_s, memory_t
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware import Accelerator
+    from costmodel.describe.recipe import Precision
 
 Array = NDArray[np.float64]
 
@@ -114,11 +115,16 @@ def _memory_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, 
     )
 
 
+def _plain_dtype(precision: Precision) -> str:
+    """Return what is computed in where nothing is quantised: the job's own fp16 or fp32, else bf16."""
+    return precision.matmul_dtype if precision.name in ("fp16", "fp32") else "bf16"
+
+
 def _attention_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, ...]:
     """Price fused attention, forward and backward."""
     accelerator, shape = situation.accelerator, operator.attention
     assert shape is not None
-    dtype = "fp16" if situation.precision.name == "fp16" else "bf16"
+    dtype = PEAK_KEY[_plain_dtype(situation.precision)]
     passes = []
     for backward in (False, True):
         sizes = (1.0, shape.seq_q, shape.seq_k, shape.heads)
@@ -139,7 +145,7 @@ def _matmul_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, 
     accelerator, precision, recipe = situation.accelerator, situation.precision, situation.recipe
     kernels, bandwidth = situation.kernels, accelerator.memory_bandwidth_bytes_per_s
     low = operator.low_precision
-    dtype = precision.matmul_dtype if low else ("fp16" if precision.name == "fp16" else "bf16")
+    dtype = precision.matmul_dtype if low else _plain_dtype(precision)
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
     tensor_peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - recipe.reserved_sm_share))
@@ -149,7 +155,8 @@ def _matmul_kernels(operator: Operator, situation: Situation) -> tuple[_Kernel, 
     common: dict[str, Any] = {
         "groups": groups, "constants": table[dtype],
         "peak_flops_per_s": np.where(aligned, tensor_peak, _plain_peak(accelerator, tensor_peak)),
-        "memory_bandwidth_bytes_per_s": bandwidth, "input_bytes": precision.input_bytes if low else 2.0,
+        "memory_bandwidth_bytes_per_s": bandwidth,
+        "input_bytes": precision.input_bytes if low or precision.name == "fp32" else 2.0,
     }  # fmt: skip
 
     def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> _Kernel:

@@ -133,7 +133,7 @@ def plan(
     if parquet:
         write_parquet(found, parquet, force=force, quiet=quiet)
     gains = relaxed_gains(found)
-    answers = [(text, found.why_not(text)) for text in why_not or []]
+    answers = [(text, found.why_not(text, job=int(found.kept.top["job"][0]))) for text in why_not or []]
     show(
         Result(
             grids=lambda: plan_grids(found, count=top, gains=gains),

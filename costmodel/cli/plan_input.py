@@ -122,7 +122,9 @@ def _pairs(texts: list[str] | None) -> dict[str, str]:
         knob, equals, value = text.partition("=")
         if not equals or not value:
             raise LayoutError(f"--fix: expected knob=value, such as pp=1; got {text!r}")
-        pairs[knob.strip().replace("-", "_")] = value
+        name = knob.strip().replace("-", "_")
+        # The flag is --zero, the keyword zero_stage.
+        pairs["zero_stage" if name == "zero" else name] = value
     return pairs
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.describe.cluster import Cluster
 from costmodel.describe.hardware import load_cluster
-from costmodel.describe.layout import Layout, make_layout, parse_layout, require_possible
+from costmodel.describe.layout import Layout, first_of, make_layout, parse_layout, require_possible
 from costmodel.describe.model import Model, load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
 from costmodel.errors import CostModelError, LayoutError, ProfileError, choices_hint
@@ -117,19 +117,20 @@ def check_job(job: Job, dp: int | None = None) -> None:
         )
     product = layout.tp * layout.cp * layout.pp
     if dp is not None and np.any(layout.gpus != product * dp):
+        tp, cp, pp, gpus = first_of(layout.gpus != product * dp, layout.tp, layout.cp, layout.pp, layout.gpus)
         raise LayoutError(
-            f"layout: tp·cp·pp·dp = {float(layout.tp):.0f}·{float(layout.cp):.0f}·{float(layout.pp):.0f}·{dp} = "
-            f"{float(product) * dp:.0f}, but gpus = {float(layout.gpus):.0f}"
+            f"layout: tp·cp·pp·dp = {tp:.0f}·{cp:.0f}·{pp:.0f}·{dp} = {tp * cp * pp * dp:.0f}, but gpus = {gpus:.0f}"
         )
     _check_reduction(job)
-    require_possible(layout, job.model, float(np.max(job.global_batch)), float(np.max(job.seq_len)))
+    require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method)
     micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
-    if layout.shape == () and not np.all(runs):
-        name = SCHEDULES[int(layout.schedule)]
+    if not np.all(runs):
+        code, pp, vp, count = first_of(~runs, layout.schedule, layout.pp, layout.vp, micro_batches)
+        name = SCHEDULES[int(code)]
         raise LayoutError(
-            f"schedule: {name} cannot run pp = {float(layout.pp):.0f} stages, vp = {float(layout.vp):.0f} and "
-            f"{float(micro_batches):.0f} micro-batches; {_SCHEDULE_NEEDS.get(name, 'it needs pp > 1 and vp = 1')}"
+            f"schedule: {name} cannot run pp = {pp:.0f} stages, vp = {vp:.0f} and "
+            f"{count:.0f} micro-batches; {_SCHEDULE_NEEDS.get(name, 'it needs pp > 1 and vp = 1')}"
         )
 
 

@@ -188,10 +188,13 @@ class Problem(NamedTuple):
     sentence: str
 
 
-def layout_problems(layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike) -> list[Problem]:
+def layout_problems(
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, *, method: str = "ring"
+) -> list[Problem]:
     """Return every rule with the mask of layouts that break it.
 
-    `sentence` is a format string over the layout's fields, dp, the model's dims and the batch.
+    `sentence` is a format string over the layout's fields, dp, the model's dims and the batch. `method`
+    is the recipe's way of context parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3).
     """
     gbs, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
     product = layout.tp * layout.cp * layout.pp
@@ -214,7 +217,7 @@ def layout_problems(layout: Layout, model: Model, global_batch: ArrayLike, seq_l
         ("sequence_not_divisible", seq % (layout.cp * np.where(layout.sequence_parallel > 0, layout.tp, 1.0)) != 0,
          "cp·tp = {cp:.0f}·{tp:.0f} does not divide the sequence length {seq_len:.0f}"),
         ("too_many_stages", chunks > depth,
-         "pp·vp = {pp:.0f}·{vp:.0f} gives more chunks than the model's {num_layers} layers"),
+         "pp·vp = {pp:.0f}·{vp:.0f} gives more chunks than the model's {num_layers} layers, embedding and head"),
         ("batch_not_divisible", (gbs % np.maximum(dp * layout.micro_batch, 1.0) != 0) & (layout.gpus % product == 0),
          "dp·micro_batch = {dp:g}·{micro_batch:.0f} does not divide global_batch = {global_batch:.0f}"),
         ("experts_not_divisible", experts % layout.ep != 0,
@@ -222,35 +225,52 @@ def layout_problems(layout: Layout, model: Model, global_batch: ArrayLike, seq_l
          else "ep = {ep:.0f}, but {model} has no experts; use ep = 1"),
         ("expert_ranks_not_divisible", (layout.gpus / layout.pp) % (layout.ep * layout.etp) != 0,
          "ep·etp = {ep:.0f}·{etp:.0f} does not divide tp·cp·dp = {stage_ranks:.0f}"),
+        ("shard_group_not_divisible",
+         (layout.shard_group > 0) & (layout.zero_stage > 0) & ((dp * layout.cp) % np.maximum(layout.shard_group, 1.0) != 0),
+         "shard_group = {shard_group:.0f} does not divide dp·cp = {dp:.0f}·{cp:.0f}; 0 shards over all of it"),
+        ("heads_not_divisible_by_cp",
+         (np.asarray(method == "ulysses") & (model.num_heads % (layout.tp * layout.cp) != 0)),
+         "cp_method ulysses deals out heads, and tp·cp = {tp:.0f}·{cp:.0f} does not divide the model's {num_heads} heads"),
         ("vp_without_pp", (layout.vp > 1) & (layout.pp == 1),
          "vp = {vp:.0f} needs pp > 1"),
     ]  # fmt: skip
     return [Problem(code, np.asarray(bad, dtype=bool), sentence) for code, bad, sentence in rules]
 
 
-def require_possible(layout: Layout, model: Model, global_batch: float, seq_len: float) -> None:
-    """Raise `LayoutError` with the numbers of the first rule that the (scalar) layout breaks."""
-    for problem in layout_problems(layout, model, global_batch, seq_len):
+def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:
+    """Return the values of arrays at the first place where `bad` is true, all broadcast against each other.
+
+    >>> first_of(np.array([False, True]), [1.0, 2.0], 3.0)
+    [2.0, 3.0]
+    """
+    shape = np.broadcast_shapes(bad.shape, *(np.shape(array) for array in arrays))
+    first = np.flatnonzero(np.broadcast_to(bad, shape))[0]
+    return [float(np.broadcast_to(array, shape).flat[first]) for array in arrays]
+
+
+def require_possible(
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, *, method: str = "ring"
+) -> None:
+    """Raise `LayoutError` with the numbers of the first rule that a layout breaks."""
+    for problem in layout_problems(layout, model, global_batch, seq_len, method=method):
         if problem.bad.any():
             names = _sentence_names(layout, model, global_batch, seq_len, problem.bad)
             raise LayoutError(f"layout: {problem.sentence.format(**names)}")
 
 
 def _sentence_names(
-    layout: Layout, model: Model, global_batch: float, seq_len: float, bad: NDArray[np.bool_]
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, bad: NDArray[np.bool_]
 ) -> Mapping[str, object]:
     """Numbers of the first offending layout, for a problem's sentence."""
-    shape = np.broadcast_shapes(layout.shape, bad.shape)
-    first = np.flatnonzero(np.broadcast_to(bad, shape))[0]
-
-    def at(array: ArrayLike) -> float:
-        return float(np.broadcast_to(array, shape).flat[first])
-
-    names: dict[str, object] = {f.name: at(getattr(layout, f.name)) for f in fields(layout)}
-    names |= {
-        "dp": at(layout.dp),
-        "product": at(layout.tp * layout.cp * layout.pp),
-        "stage_ranks": at(layout.gpus / layout.pp),
+    numbers: dict[str, ArrayLike] = {f.name: getattr(layout, f.name) for f in fields(layout)}
+    numbers |= {
+        "dp": layout.dp,
+        "product": layout.tp * layout.cp * layout.pp,
+        "stage_ranks": layout.gpus / layout.pp,
+        "global_batch": global_batch,
+        "seq_len": seq_len,
+    }
+    return dict(zip(numbers, first_of(bad, *numbers.values()), strict=True)) | {
         "num_heads": model.num_heads,
         "ffn_size": model.ffn_size,
         "shared_expert_ffn_size": model.shared_expert_ffn_size,
@@ -258,7 +278,4 @@ def _sentence_names(
         "num_layers": model.num_layers,
         "num_experts": model.num_experts,
         "model": model.name,
-        "global_batch": at(global_batch),
-        "seq_len": at(seq_len),
     }
-    return names

@@ -74,11 +74,6 @@ def _presets() -> dict[str, dict[str, Any]]:
     return found
 
 
-def list_reliabilities() -> tuple[str, ...]:
-    """Return the names of the published failure rates."""
-    return tuple(sorted(_presets()))
-
-
 def make_reliability(name: str = DEFAULT_RELIABILITY, changes: Mapping[str, Any] | None = None) -> Reliability:
     """Return a preset with some fields changed.
 

@@ -39,8 +39,8 @@ def _headline(run: TrainingRun) -> Grid:
                                     f"step, {float(est.mfu) * run.effective_training_time_ratio:.1%} of the calendar"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {run.spare_nodes} spare nodes"),
         ("cost", cost),
-        ("energy", f"{run.energy_kwh / 1e3:,.0f} MWh at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
-                   f"(boards alone at their limit: {run.energy_at_tdp_kwh / 1e3:,.0f} MWh)"),
+        ("energy", f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
+                   f"(boards alone at their limit: {_megawatt_hours(run.energy_at_tdp_kwh)})"),
         ("interruptions", f"{often}{planned} (rates: {given.name})"),
         ("checkpoint", f"{format_bytes(checkpoint.size_bytes)}, {given.checkpointing}: written in "
                        f"{format_duration(checkpoint.write_s)}, training waits "
@@ -168,3 +168,8 @@ def run_columns(run: TrainingRun) -> dict[str, list[Any]]:
         for index, percentile in enumerate(PERCENTILES):
             table[f"p{percentile}"].append(float(spread[name][index]) if name in spread else "")
     return table
+
+
+def _megawatt_hours(energy_kwh: float) -> str:
+    """Write an energy in MWh, small ones with three digits."""
+    return f"{energy_kwh / 1e3:,.0f} MWh" if energy_kwh >= 1e5 else f"{energy_kwh / 1e3:.3g} MWh"

@@ -45,6 +45,8 @@ REASONS = {
     "batch_not_divisible": "dp·micro_batch does not divide the batch",
     "experts_not_divisible": "ep does not divide the experts",
     "expert_ranks_not_divisible": "ep·etp does not divide tp·cp·dp",
+    "heads_not_divisible_by_cp": "tp·cp does not divide the heads that Ulysses deals out",
+    "shard_group_not_divisible": "shard_group does not divide dp·cp",
     "vp_without_pp": "virtual stages without a pipeline",
     "vp_not_divisible": "vp does not divide the layers of a stage",
     "sequence_parallel_without_tp": "sequence parallelism without tp",
@@ -308,7 +310,10 @@ def _placement_rules(
         recompute=zero,
         schedule=zero,
     )
-    rules = [(p.code, p.bad) for p in layout_problems(layout, job.model, job.global_batch, job.seq_len)]
+    rules = [
+        (p.code, p.bad)
+        for p in layout_problems(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method)
+    ]
     if np.any(mesh["sequence_parallel"] == 0):
         # With one rank it changes nothing, so that one of the two values is enough.
         alone = (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)
