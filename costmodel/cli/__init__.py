@@ -111,7 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"a file that was given is not text in UTF-8 ({error.reason} at byte {error.start})")
     except OSError as error:
         if error.filename is None:
-            raise
+            # The output's end, such as a full disk: leave nothing for the interpreter to flush.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _refuse(f"cannot write the output: {error.strerror}")
         return _refuse(f"{error.filename}: {error.strerror}")
     except Exception as error:
         # Usage errors are classes of the parser that typer carries inside; they know their own message.

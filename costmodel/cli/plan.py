@@ -125,21 +125,22 @@ def plan(
             raise
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(3) from None
+    answers = [(text, found.why_not(text, job=int(found.kept.top["job"][0]))) for text in why_not or []]
+    remarks = [*found.advice(), *(f"Why not {text}: {answer}" for text, answer in answers)]
     if emit:
         typer.echo(emitted(found.best, emit), nl=False)
         if not quiet:
-            typer.echo("\n".join(found.advice()), err=True)
+            typer.echo("\n".join(remarks), err=True)
         return
     if parquet:
         write_parquet(found, parquet, force=force, quiet=quiet)
     gains = relaxed_gains(found)
-    answers = [(text, found.why_not(text, job=int(found.kept.top["job"][0]))) for text in why_not or []]
     show(
         Result(
             grids=lambda: plan_grids(found, count=top, gains=gains),
             record=lambda: plan_record(found, count=top, gains=gains, answers=answers),
             table=lambda: found.columns(),
-            remarks=[*found.advice(), *(f"Why not {text}: {answer}" for text, answer in answers)],
+            remarks=remarks,
         ),
         target,
     )

@@ -117,14 +117,17 @@ def _boolean(name: str, text: str) -> bool:
 
 def _pairs(texts: list[str] | None) -> dict[str, str]:
     """Read ``knob=value`` texts."""
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in texts or []:
         knob, equals, value = text.partition("=")
         if not equals or not value:
             raise LayoutError(f"--fix: expected knob=value, such as pp=1; got {text!r}")
         name = knob.strip().replace("-", "_")
         # The flag is --zero, the keyword zero_stage.
-        pairs["zero_stage" if name == "zero" else name] = value
+        name = "zero_stage" if name == "zero" else name
+        if name in pairs:
+            raise LayoutError(f"--fix: {name} is fixed twice, to {pairs[name]} and to {value}")
+        pairs[name] = value
     return pairs
 
 

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from costmodel.describe.job import Job
 
 DEFAULT_RECIPE = "megatron-core"
-VALUES_THAT_RUN = {"schedule": "none,1f1b,interleaved"}
-"""What a search must keep to for Megatron-LM to run the result."""
+VALUES_THAT_RUN = {"schedule": "none,1f1b,interleaved", "zero_stage": "0,1"}
+"""What a search must keep to for Megatron-LM to run the result with its distributed optimizer.
+
+Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
+"""
 
 _PRECISION_FLAGS: dict[str, tuple[str, ...]] = {
     "fp32": (),

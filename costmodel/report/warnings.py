@@ -36,10 +36,23 @@ def warnings_of(est: Estimate) -> list[str]:
         *_bubble(est),
         *_communication(est),
         *_host(est),
+        *accumulation(est),
         *_balance(est),
         *_ignored(est),
         *_evidence(est),
     ]
+
+
+def accumulation(est: Estimate) -> Iterator[str]:
+    """Say that ZeRO-2 with one reduction a step needs whole gradients for a while, which are not on the bill."""
+    layout, recipe = est.job.layout, est.job.recipe
+    count = float(est.job.global_batch / (layout.dp * layout.micro_batch))
+    if float(layout.zero_stage) == 2 and count > 1 and layout.dp * layout.cp > 1 and not recipe.reduce_each_micro_batch:
+        yield (
+            f"zero 2 is billed with sharded gradients and one reduction for {count:.0f} micro-batches; "
+            "a framework that adds up micro-batches before it reduces holds whole gradients (memory of "
+            "zero 1), one that reduces each (DeepSpeed, FSDP) pays for it: --set reduce_each_micro_batch=true"
+        )
 
 
 def _memory(est: Estimate) -> Iterator[str]:

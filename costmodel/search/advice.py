@@ -40,7 +40,14 @@ def advice(plan: Plan) -> list[str]:
         if sentence:
             said.append(sentence)
     said.append(_limits(plan))
-    return said
+    return [*said, *_accumulation(best)]
+
+
+def _accumulation(best: Estimate) -> list[str]:
+    """Say what ZeRO-2 rests on where gradients of several micro-batches are added up."""
+    from costmodel.report.warnings import accumulation
+
+    return [f"Mind: {said}." for said in accumulation(best)]
 
 
 def _limit(plan: Plan) -> float:

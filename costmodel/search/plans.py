@@ -22,6 +22,7 @@ from costmodel.search.keep import Kept
 from costmodel.search.rows import plan_columns
 from costmodel.search.run import OBJECTIVES, Question, Tally, build_spaces, layout_of, priced_parts
 from costmodel.search.space import read_values
+from costmodel.search.texts import value_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,8 +220,13 @@ def make_question(
             raise LayoutError(f"{knob}: fixed to {value}, but only {asked} is allowed")
         given[knob] = fixed
     if framework:
-        runs = values_that_run(framework)
-        given |= {knob: read_values(knob, value) for knob, value in runs.items() if knob not in given}
+        runs = {knob: read_values(knob, value) for knob, value in values_that_run(framework).items()}
+        for knob, values_asked in given.items():
+            beyond = sorted(set(values_asked) - set(runs.get(knob, values_asked)))
+            if beyond:
+                allowed = ", ".join(value_text(knob, value) for value in runs[knob])
+                raise LayoutError(f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}")
+        given = {**runs, **given}
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = with_switches(base, dict(switches or {}))
     offloads = [None] if offload_optimizer is None else np.atleast_1d(np.asarray(offload_optimizer)).tolist()

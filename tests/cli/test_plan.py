@@ -109,3 +109,24 @@ def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
 def test_quantities():
     assert memory_bytes("72 GiB") == memory_bytes("72GiB") == 72 * 2**30
     assert share("10%") == share("0.1") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--framework", "megatron", "--fix", "schedule=dualpipe"], "schedule: megatron does not launch dualpipe; it has none"),
+        (["--fix", "tp=8", "--fix", "tp=4"], "--fix: tp is fixed twice, to 8 and to 4"),
+    ],
+)
+def test_contradictions_are_refused(flags, words, capsys):
+    job = ["-m", "llama3-8b", "-n", "16", "--global-batch", "64", "--seq-len", "4096"]
+    assert main(["plan", *job, *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"Error: {words}")
+
+
+def test_why_not_is_answered_beside_flags(capsys):
+    job = ["-m", "llama3-8b", "-n", "16", "--global-batch", "64", "--seq-len", "4096"]
+    assert main(["plan", *job, "--fix", "zero=1", "--emit", "megatron", "--why-not", "tp8 pp2"]) == 0
+    shown = capsys.readouterr()
+    assert "--tensor-model-parallel-size" in shown.out
+    assert "Why not tp8 pp2" in shown.err
