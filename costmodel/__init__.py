@@ -11,38 +11,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel.budgets import budget
-    from costmodel.describe.hardware import list_profiles, load_accelerator, load_cluster
-    from costmodel.describe.model import list_models, load_model
-    from costmodel.errors import CostModelError
-    from costmodel.estimates import Estimate, estimate
-    from costmodel.report.compare import compare
-    from costmodel.search import Plan, plan
-    from costmodel.sensitivities import sensitivity
-    from costmodel.sweeps import Sweep, sweep
-    from costmodel.training_run import TrainingRun, run
+    from costmodel.base.errors import CostModelError
+    from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster
+    from costmodel.describe.models.model import list_models, load_model
+    from costmodel.estimates.estimate import Estimate, estimate
+    from costmodel.planning.plan import Plan, plan
+    from costmodel.planning.sweep import Sweep, sweep
+    from costmodel.what_if.compare import compare
+    from costmodel.what_if.sensitivity import sensitivity
+    from costmodel.whole_run.budget import budget
+    from costmodel.whole_run.run import TrainingRun, run
 
-__version__ = "0.1.0"
+from costmodel.base.version import __version__
 
 # Loaded when first used: `costmodel --help` must not pay for numpy.
 _HOME = {
-    "estimate": "costmodel.estimates",
-    "Estimate": "costmodel.estimates",
-    "load_cluster": "costmodel.describe.hardware",
-    "load_accelerator": "costmodel.describe.hardware",
-    "list_profiles": "costmodel.describe.hardware",
-    "load_model": "costmodel.describe.model",
-    "list_models": "costmodel.describe.model",
-    "plan": "costmodel.search",
-    "Plan": "costmodel.search",
-    "sweep": "costmodel.sweeps",
-    "Sweep": "costmodel.sweeps",
-    "budget": "costmodel.budgets",
-    "run": "costmodel.training_run",
-    "TrainingRun": "costmodel.training_run",
-    "CostModelError": "costmodel.errors",
-    "compare": "costmodel.report.compare",
-    "sensitivity": "costmodel.sensitivities",
+    "estimate": "costmodel.estimates.estimate",
+    "Estimate": "costmodel.estimates.estimate",
+    "load_cluster": "costmodel.describe.hardware.hardware",
+    "load_accelerator": "costmodel.describe.hardware.hardware",
+    "list_profiles": "costmodel.describe.hardware.hardware",
+    "load_model": "costmodel.describe.models.model",
+    "list_models": "costmodel.describe.models.model",
+    "plan": "costmodel.planning.plan",
+    "Plan": "costmodel.planning.plan",
+    "sweep": "costmodel.planning.sweep",
+    "Sweep": "costmodel.planning.sweep",
+    "budget": "costmodel.whole_run.budget",
+    "run": "costmodel.whole_run.run",
+    "TrainingRun": "costmodel.whole_run.run",
+    "CostModelError": "costmodel.base.errors",
+    "compare": "costmodel.what_if.compare",
+    "sensitivity": "costmodel.what_if.sensitivity",
 }
 
 __all__ = [

@@ -21,7 +21,7 @@ import dataclasses
 import numpy as np
 
 import costmodel as cm
-from costmodel.physics.params import model_flops_per_token, num_params, params_by_component
+from costmodel.step.anatomy.params import model_flops_per_token, num_params, params_by_component
 
 
 def compare(what, ours, other, where):
@@ -156,8 +156,17 @@ for name, size in sorted(memory.items(), key=lambda item: -item[1])[:5]:
 # %%
 small = cm.load_model("megatron-22b")
 est22 = cm.estimate(
-    model="megatron-22b", cluster="dgx-a100-hdr", gpus=8, layout="tp8", micro_batch=4, global_batch=4,
-    seq_len=2048, precision="fp16", recipe="megatron-2021", recompute="selective", zero_stage=0,
+    model="megatron-22b",
+    cluster="dgx-a100-hdr",
+    gpus=8,
+    layout="tp8",
+    micro_batch=4,
+    global_batch=4,
+    seq_len=2048,
+    precision="fp16",
+    recipe="megatron-2021",
+    recompute="selective",
+    zero_stage=0,
 )
 held = {line["name"]: line["bytes"] for line in est22.to_dict()["memory_lines"]}
 activations = held["activation.attention"] + held["activation.mlp"]
@@ -175,8 +184,14 @@ assert 0.75 < ratio < 1.25
 
 # %%
 many = cm.estimate(
-    model="llama3-70b", cluster="dgx-h100-ndr", gpus=512, pp=4, global_batch=1024, seq_len=8192,
-    tp=np.array([1, 2, 4, 8])[:, None], recompute=np.array(["none", "selective", "full"]),
+    model="llama3-70b",
+    cluster="dgx-h100-ndr",
+    gpus=512,
+    pp=4,
+    global_batch=1024,
+    seq_len=8192,
+    tp=np.array([1, 2, 4, 8])[:, None],
+    recompute=np.array(["none", "selective", "full"]),
 )
 table = many.to_frame("wide")
 table[["tp", "recompute", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits"]].sort_values("step_time_s")
@@ -184,7 +199,13 @@ table[["tp", "recompute", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits"]]
 # %%
 row = table[(table.tp == 4) & (table.recompute == "full")].iloc[0]
 one = cm.estimate(
-    model="llama3-70b", cluster="dgx-h100-ndr", gpus=512, pp=4, tp=4, recompute="full", global_batch=1024,
+    model="llama3-70b",
+    cluster="dgx-h100-ndr",
+    gpus=512,
+    pp=4,
+    tp=4,
+    recompute="full",
+    global_batch=1024,
     seq_len=8192,
 )
 ratio = compare("seconds a step, in the array and alone", row.step_time_s, float(one.step_time_s), "same job")
@@ -198,9 +219,7 @@ assert abs(ratio - 1) < 0.01  # alone every pipeline stage is looked at, in an a
 # %%
 cluster = cm.load_cluster("llama3-roce")
 inside, *outside = cluster.tiers
-faster = [
-    dataclasses.replace(tier, bandwidth_bytes_per_s=2 * tier.bandwidth_bytes_per_s) for tier in outside
-]
+faster = [dataclasses.replace(tier, bandwidth_bytes_per_s=2 * tier.bandwidth_bytes_per_s) for tier in outside]
 twice = cm.estimate(**{**job, "cluster": dataclasses.replace(cluster, tiers=(inside, *faster))})
 ratio = compare("seconds a step, network x 2", float(twice.step_time_s), step, "as built")
 assert ratio <= 1.0

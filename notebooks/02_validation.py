@@ -27,9 +27,9 @@
 import numpy as np
 import pandas as pd
 
-from costmodel.calibration.overheads import fit_constants, held_out_errors, scored_runs
-from costmodel.interop.published_runs import shipped_runs
-from costmodel.validate import validate
+from costmodel.trust.overheads import fit_constants, held_out_errors, scored_runs
+from costmodel.trust.published_runs import shipped_runs
+from costmodel.trust.validation import validate
 
 checked = validate(shipped_runs())
 checked.summary().round(1)
@@ -57,17 +57,25 @@ figure, axes = plt.subplots(figsize=(7, 6), layout="constrained")
 for marker, (label, pattern) in zip("osD^vPx", families.items(), strict=True):
     rows = left[left.source.str.contains(pattern)]
     left = left.drop(rows.index)
-    axes.loglog(rows.measured_step_time_s, rows.predicted_step_time_s, marker, label=label, markersize=5, alpha=0.7)
+    axes.loglog(
+        rows.measured_step_time_s, rows.predicted_step_time_s, marker, label=label, markersize=5, alpha=0.7
+    )
 ends = np.array([0.05, 500.0])
 axes.plot(ends, ends, "k-", linewidth=0.8)
 axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.2)
-axes.set(xlabel="measured step time [s]", ylabel="predicted step time [s]", title="Published runs, predicted and measured")
+axes.set(
+    xlabel="measured step time [s]",
+    ylabel="predicted step time [s]",
+    title="Published runs, predicted and measured",
+)
 axes.legend(fontsize="small")
 plt.show()
 
 # %%
 assert len(left) == 0
-assert checked.runs.skipped_reason.eq("").mean() > 0.97  # a row that cannot be priced is counted, never dropped
+assert (
+    checked.runs.skipped_reason.eq("").mean() > 0.97
+)  # a row that cannot be priced is counted, never dropped
 checked.summary("source").round(1)
 
 # %% [markdown]

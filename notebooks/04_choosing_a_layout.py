@@ -20,8 +20,20 @@ import pandas as pd
 import costmodel as cm
 
 pd.set_option("display.width", 200)
-SHOWN = ["rank", "step_time_s", "mfu", "memory_bytes_per_gpu", "tp", "cp", "pp", "vp", "dp", "micro_batch", "zero_stage",
-         "recompute"]  # fmt: skip
+SHOWN = [
+    "rank",
+    "step_time_s",
+    "mfu",
+    "memory_bytes_per_gpu",
+    "tp",
+    "cp",
+    "pp",
+    "vp",
+    "dp",
+    "micro_batch",
+    "zero_stage",
+    "recompute",
+]
 
 # %% [markdown]
 # ## 70B on 64 H100
@@ -47,7 +59,18 @@ plan.plot.pareto()
 
 # %%
 best = plan.to_frame().iloc[0]
-knobs = ["tp", "cp", "pp", "vp", "micro_batch", "zero_stage", "recompute", "schedule", "sequence_parallel", "shard_group"]
+knobs = [
+    "tp",
+    "cp",
+    "pp",
+    "vp",
+    "micro_batch",
+    "zero_stage",
+    "recompute",
+    "schedule",
+    "sequence_parallel",
+    "shard_group",
+]
 alone = cm.estimate(**job, **{knob: best[knob] for knob in knobs})
 ratio = float(alone.step_time_s) / best.step_time_s
 print(f"alone {float(alone.step_time_s):.4f} s, in the search {best.step_time_s:.4f} s, ratio {ratio:.6f}")
@@ -87,11 +110,20 @@ print(plan.why_not("tp16"))
 # 400 TFLOP/s a GPU, with causal attention counted half.
 
 # %%
-llama = {"model": "llama3-405b", "cluster": "llama3-roce", "gpus": 16384, "global_batch": 2048, "seq_len": 8192,
-         "recipe": "llama3", "axis_order": "tp cp pp dp"}  # fmt: skip
+llama = {
+    "model": "llama3-405b",
+    "cluster": "llama3-roce",
+    "gpus": 16384,
+    "global_batch": 2048,
+    "seq_len": 8192,
+    "recipe": "llama3",
+    "axis_order": "tp cp pp dp",
+}
 theirs = cm.estimate(**llama, layout="tp8 cp1 pp16 vp4", zero_stage=2)
 achieved = float(theirs.mfu_causal) * theirs.peak_flops_per_s / 1e12
-print(f"their layout: {float(theirs.step_time_s):.2f} s; {achieved:.0f} TFLOP/s, published 400, ratio {achieved / 400:.2f}")
+print(
+    f"their layout: {float(theirs.step_time_s):.2f} s; {achieved:.0f} TFLOP/s, published 400, ratio {achieved / 400:.2f}"
+)
 assert 0.8 < achieved / 400 < 1.2
 
 # %%

@@ -20,12 +20,14 @@ import dataclasses
 import pandas as pd
 
 import costmodel as cm
-from costmodel.describe.hardware import load_cluster
-from costmodel.physics.params import num_active_params, num_params
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.step.anatomy.params import num_active_params, num_params
 
 pd.set_option("display.width", 200)
 model = cm.load_model("deepseek-v3-671b")
-print(f"{num_params(model) / 1e9:.1f}B parameters, {num_active_params(model) / 1e9:.1f}B active; published 671B and 37B")
+print(
+    f"{num_params(model) / 1e9:.1f}B parameters, {num_active_params(model) / 1e9:.1f}B active; published 671B and 37B"
+)
 assert abs(num_params(model) / 671e9 - 1) < 0.01
 HGX, NVL72 = "dgx-h100-ndr", "gb200-nvl72-ndr"
 
@@ -36,15 +38,25 @@ HGX, NVL72 = "dgx-h100-ndr", "gb200-nvl72-ndr"
 # more than eight GPUs leaves the node; on the rack EP 64 does not.
 
 # %%
-job = {"model": "deepseek-v3-671b", "gpus": 1024, "global_batch": 8192, "seq_len": 4096, "pp": 16, "recompute": "full"}
+job = {
+    "model": "deepseek-v3-671b",
+    "gpus": 1024,
+    "global_batch": 8192,
+    "seq_len": 4096,
+    "pp": 16,
+    "recompute": "full",
+}
 
 
 def exchange(est):
     """Return busy and exposed seconds of the experts' exchange, and the slowest tier that it runs on."""
     lines = [line for line in est.bill.time_lines if line.axis == "ep" and line.seconds > 0]
     tier = max((int(line.tier) for line in lines), default=0)
-    return (sum(float(line.seconds) for line in lines), sum(float(line.exposed_seconds) for line in lines),
-            est.bill.tier_names[tier])  # fmt: skip
+    return (
+        sum(float(line.seconds) for line in lines),
+        sum(float(line.exposed_seconds) for line in lines),
+        est.bill.tier_names[tier],
+    )
 
 
 rows = []
@@ -53,8 +65,19 @@ for cluster in (HGX, NVL72):
         est = cm.estimate(cluster=cluster, ep=ep, **job)
         busy, exposed, tier = exchange(est)
         step = float(est.step_time_s)
-        rows.append((cluster, ep, tier, busy, exposed, exposed / step, step, float(est.memory_bytes_per_gpu) / 2**30))
-names = ["cluster", "ep", "slowest link", "busy [s]", "waits [s]", "share of step", "step [s]", "memory [GiB]"]
+        rows.append(
+            (cluster, ep, tier, busy, exposed, exposed / step, step, float(est.memory_bytes_per_gpu) / 2**30)
+        )
+names = [
+    "cluster",
+    "ep",
+    "slowest link",
+    "busy [s]",
+    "waits [s]",
+    "share of step",
+    "step [s]",
+    "memory [GiB]",
+]
 table = pd.DataFrame(rows, columns=names)
 table
 
@@ -66,12 +89,16 @@ table
 h100 = cm.estimate(cluster=HGX, ep=64, **job, switches={"moe_dispatcher": "deep-ep"})
 line = next(line for line in h100.bill.time_lines if line.name.endswith("dispatch.forward"))
 rate = float(line.bytes_each / line.each_s) / 1e9
-print(f"{line.name}: {rate:.0f} GB/s on {h100.bill.tier_names[int(line.tier)]}, published 40 to 60, ratio {rate / 50:.2f}")
+print(
+    f"{line.name}: {rate:.0f} GB/s on {h100.bill.tier_names[int(line.tier)]}, published 40 to 60, ratio {rate / 50:.2f}"
+)
 assert 0.5 < rate / 50 < 2.0
 
 # %%
 wait = table.set_index(["cluster", "ep"])["busy [s]"]
-print(f"EP64: the exchange takes {wait[HGX, 64] / wait[NVL72, 64]:.1f} times as long on H100 nodes as in the rack")
+print(
+    f"EP64: the exchange takes {wait[HGX, 64] / wait[NVL72, 64]:.1f} times as long on H100 nodes as in the rack"
+)
 assert wait[HGX, 64] > 3 * wait[NVL72, 64]
 
 # %% [markdown]
@@ -82,9 +109,15 @@ assert wait[HGX, 64] > 3 * wait[NVL72, 64]
 # %%
 rack = load_cluster(NVL72)
 inside, *outside = rack.tiers
-split = dataclasses.replace(rack, name="gb200-in-eights", tiers=(dataclasses.replace(inside, size=8), *outside))
+split = dataclasses.replace(
+    rack, name="gb200-in-eights", tiers=(dataclasses.replace(inside, size=8), *outside)
+)
 steps = {}
-for name, cluster in (("H100, domains of 8", HGX), ("GB200, domains of 8", split), ("GB200, domains of 72", rack)):
+for name, cluster in (
+    ("H100, domains of 8", HGX),
+    ("GB200, domains of 8", split),
+    ("GB200, domains of 72", rack),
+):
     est = cm.estimate(cluster=cluster, ep=64, **job)
     steps[name] = float(est.step_time_s)
     print(f"{name:22s} {steps[name]:7.2f} s a step, {exchange(est)[1]:6.2f} s of it waiting for the exchange")
@@ -104,8 +137,15 @@ assert domain > 1.1
 rows = []
 for cluster in (HGX, NVL72):
     for seq_len in (4096, 8192, 16384, 32768, 65536, 131072):
-        asked = {"model": "llama3-70b", "cluster": cluster, "gpus": 128, "global_batch": 2**22 // seq_len,
-                 "seq_len": seq_len, "recompute": ["none", "selective", "full"], "vp": [1, 2, 4, 5]}  # fmt: skip
+        asked = {
+            "model": "llama3-70b",
+            "cluster": cluster,
+            "gpus": 128,
+            "global_batch": 2**22 // seq_len,
+            "seq_len": seq_len,
+            "recompute": ["none", "selective", "full"],
+            "vp": [1, 2, 4, 5],
+        }
         best = {}
         for name, cps in (("without", [1]), ("with", [2, 4, 8, 16, 32])):
             try:
@@ -114,8 +154,12 @@ for cluster in (HGX, NVL72):
                 continue
         steps = {name: float(est.step_time_s) for name, est in best.items()}
         ratio = steps.get("without", float("inf")) / steps["with"]
-        rows.append((cluster, seq_len, steps.get("without"), steps["with"], int(best["with"].job.layout.cp), ratio))
-crossing = pd.DataFrame(rows, columns=["cluster", "tokens", "without CP [s]", "with CP [s]", "cp", "gain of CP"])
+        rows.append(
+            (cluster, seq_len, steps.get("without"), steps["with"], int(best["with"].job.layout.cp), ratio)
+        )
+crossing = pd.DataFrame(
+    rows, columns=["cluster", "tokens", "without CP [s]", "with CP [s]", "cp", "gain of CP"]
+)
 crossing
 
 # %%

@@ -24,9 +24,9 @@ import numpy as np
 import pandas as pd
 
 import costmodel as cm
-from costmodel import collective_prices as prices
 from costmodel.cli import main
-from costmodel.interop.nccl_tests import read_logs
+from costmodel.estimates import collective as prices
+from costmodel.trust.calibration.nccl_tests import read_logs
 
 LOGS = sorted((Path.cwd().parent / "tests" / "data" / "nccl_logs").glob("*.log"))
 print(*(path.name for path in LOGS), sep="\n")
@@ -57,7 +57,9 @@ for sweep in read_logs(LOGS).sweeps:
     sizes, measured = sweep.size_bytes, sweep.time_s
     priced = {}
     for name, cluster in (("ours", ours), ("shipped", shipped)):
-        got = prices.price_collective(sweep.primitive, sizes, prices.place(cluster, int(sweep.ranks)), prices.Routing())
+        got = prices.price_collective(
+            sweep.primitive, sizes, prices.place(cluster, int(sweep.ranks)), prices.Routing()
+        )
         chosen = np.sum([np.where(price.chosen, price.time_s, 0.0) for price in got], axis=0)
         priced[name] = float(np.mean(np.abs(chosen / measured - 1)))
     rows.append((sweep.primitive, int(sweep.ranks), len(sizes), priced["ours"], priced["shipped"]))
@@ -70,7 +72,10 @@ table
 
 # %%
 job = {"model": "llama3-8b", "gpus": 64, "global_batch": 512, "seq_len": 8192}
-plans = {name: cm.plan(cluster=cluster, **job, fix={"pp": 1}) for name, cluster in (("ours", ours), ("shipped", shipped))}
+plans = {
+    name: cm.plan(cluster=cluster, **job, fix={"pp": 1})
+    for name, cluster in (("ours", ours), ("shipped", shipped))
+}
 for name, plan in plans.items():
     print(f"{name:8s} {plan.best}")
 ratio = float(plans["ours"].best.step_time_s / plans["shipped"].best.step_time_s)
@@ -87,7 +92,9 @@ slow = cm.plan(cluster=dataclasses.replace(ours, tiers=(inside, *halved)), **job
 ethernet = cm.plan(cluster="cloud-h100-100gbe", **job, fix={"pp": 1}).best
 base = plans["ours"].best
 for name, est in (("ours", base), ("half the network", slow), ("one 100 Gbit/s port a node", ethernet)):
-    print(f"{name:28s} {float(est.step_time_s):6.2f} s, {float(est.step_time_s / base.step_time_s):.2f} times")
+    print(
+        f"{name:28s} {float(est.step_time_s):6.2f} s, {float(est.step_time_s / base.step_time_s):.2f} times"
+    )
 assert base.step_time_s <= slow.step_time_s <= ethernet.step_time_s
 
 # %%

@@ -45,7 +45,9 @@ start
 # %%
 found = cm.sensitivity(start)
 total = found.total("rate") - found.total("latency")
-print(f"rates {found.total('rate'):.4f}, latencies {found.total('latency'):.4f}, together {total:.4f}, expected -1")
+print(
+    f"rates {found.total('rate'):.4f}, latencies {found.total('latency'):.4f}, together {total:.4f}, expected -1"
+)
 assert abs(total + 1) < 0.02
 found.plot.tornado()
 
@@ -61,21 +63,45 @@ def changed(peak=1.0, hbm=1.0, nvlink=1.0, network=1.0, memory=1.0, domain=8):
     """Return the base machine with rates and sizes multiplied, and domains of so many GPUs."""
     gpu = base.accelerator
     accelerator = dataclasses.replace(
-        gpu, peak_flops_per_s={name: peak * rate for name, rate in gpu.peak_flops_per_s.items()},
-        memory_bandwidth_bytes_per_s=hbm * gpu.memory_bandwidth_bytes_per_s, memory_bytes=memory * gpu.memory_bytes,
-    )  # fmt: skip
+        gpu,
+        peak_flops_per_s={name: peak * rate for name, rate in gpu.peak_flops_per_s.items()},
+        memory_bandwidth_bytes_per_s=hbm * gpu.memory_bandwidth_bytes_per_s,
+        memory_bytes=memory * gpu.memory_bytes,
+    )
     inside, *outside = base.tiers
-    tiers = [dataclasses.replace(inside, size=domain, bandwidth_bytes_per_s=nvlink * inside.bandwidth_bytes_per_s)]
-    tiers += [dataclasses.replace(tier, bandwidth_bytes_per_s=network * tier.bandwidth_bytes_per_s) for tier in outside]
+    tiers = [
+        dataclasses.replace(inside, size=domain, bandwidth_bytes_per_s=nvlink * inside.bandwidth_bytes_per_s)
+    ]
+    tiers += [
+        dataclasses.replace(tier, bandwidth_bytes_per_s=network * tier.bandwidth_bytes_per_s)
+        for tier in outside
+    ]
     return dataclasses.replace(base, accelerator=accelerator, tiers=tuple(tiers))
 
 
-knobs = ("tp", "cp", "pp", "vp", "micro_batch", "zero_stage", "recompute", "schedule", "sequence_parallel", "shard_group")
+knobs = (
+    "tp",
+    "cp",
+    "pp",
+    "vp",
+    "micro_batch",
+    "zero_stage",
+    "recompute",
+    "schedule",
+    "sequence_parallel",
+    "shard_group",
+)
 same_layout = {name: getattr(start.job.layout, name) for name in knobs}
 now = float(start.step_time_s)
 rows = []
-variants = {"peak x 2": {"peak": 2}, "HBM rate x 2": {"hbm": 2}, "NVLink x 2": {"nvlink": 2}, "network x 2": {"network": 2},
-            "memory x 2": {"memory": 2}, "domains of 64": {"domain": 64}}  # fmt: skip
+variants = {
+    "peak x 2": {"peak": 2},
+    "HBM rate x 2": {"hbm": 2},
+    "NVLink x 2": {"nvlink": 2},
+    "network x 2": {"network": 2},
+    "memory x 2": {"memory": 2},
+    "domains of 64": {"domain": 64},
+}
 for name, change in variants.items():
     cluster = changed(**change)
     kept = float(cm.estimate(cluster=cluster, **job, **same_layout).step_time_s)
@@ -104,8 +130,13 @@ assert 0.85 < got / predicted < 1.15
 
 # %%
 domains, networks = (8, 16, 32, 64), (0.25, 0.5, 1.0, 2.0)
-steps = np.array([[float(best_on(changed(domain=d, network=n)).step_time_s) for n in networks] for d in domains])
-grid = pd.DataFrame(steps, index=pd.Index(domains, name="GPUs in a domain"),
-                    columns=pd.Index([f"{50 * n:g} GB/s" for n in networks], name="network a GPU"))  # fmt: skip
+steps = np.array(
+    [[float(best_on(changed(domain=d, network=n)).step_time_s) for n in networks] for d in domains]
+)
+grid = pd.DataFrame(
+    steps,
+    index=pd.Index(domains, name="GPUs in a domain"),
+    columns=pd.Index([f"{50 * n:g} GB/s" for n in networks], name="network a GPU"),
+)
 assert (np.diff(steps, axis=1) <= 1e-9).all()  # a faster network never hurts
 grid.round(2)

@@ -20,8 +20,8 @@
 import numpy as np
 
 import costmodel as cm
-from costmodel.physics.stragglers import RankTimes, expected_maximum_normal, maximum_moments
-from costmodel.training_run import intervals_to_compare
+from costmodel.physics.run.stragglers import RankTimes, expected_maximum_normal, maximum_moments
+from costmodel.whole_run.run import intervals_to_compare
 
 
 def compare(what, ours, other, where):
@@ -70,15 +70,22 @@ assert 0.85 < ratio < 1.15
 calendar = float(run.bill.step_time_s())
 at_peak = float(run.est.model_flops()) / run.gpus / run.est.peak_flops_per_s
 shares = {"products at peak (the 40 %)": at_peak}
-names = {"communication": "waiting on the network", "bubble": "pipeline bubbles", "hbm": "waiting on memory",
-         "overhead": "the host: launches and rest", "state": "optimizer"}
+names = {
+    "communication": "waiting on the network",
+    "bubble": "pipeline bubbles",
+    "hbm": "waiting on memory",
+    "overhead": "the host: launches and rest",
+    "state": "optimizer",
+}
 by_toll = {toll: float(seconds) for toll, seconds in run.est.exposed_by("toll").items()}
 shares["products below their peak"] = by_toll.pop("math") - at_peak
 for toll, seconds in by_toll.items():
     shares[names.get(toll, toll)] = seconds
 for line in run.bill.time_lines:
     if line.axis == "resilience":
-        shares["failures: " + line.name.removeprefix("resilience.").replace("_", " ")] = float(line.exposed_seconds)
+        shares["failures: " + line.name.removeprefix("resilience.").replace("_", " ")] = float(
+            line.exposed_seconds
+        )
 for name, seconds in sorted(shares.items(), key=lambda item: -item[1]):
     print(f"{name:40s} {seconds / calendar:7.1%}   {seconds / calendar * run.gpu_hours:14,.0f} GPU-hours")
 assert np.isclose(sum(shares.values()), calendar)
@@ -95,11 +102,15 @@ assert 0.9 < ratio < 1.15
 print(f"effective training time {run.effective_training_time_ratio:.1%} (published: more than 90 %)")
 assert run.effective_training_time_ratio > 0.90
 in_54_days = run.interruptions / run.days * 54
-ratio = compare("unexpected interruptions in 54 days", in_54_days, 419, "arXiv:2407.21783, table 5: the rate is theirs")
+ratio = compare(
+    "unexpected interruptions in 54 days", in_54_days, 419, "arXiv:2407.21783, table 5: the rate is theirs"
+)
 for name in ("rsc-1", "rsc-2"):
     other = cm.run(**job, tokens=15.6e12, reliability=name)
     found = other.interruptions / other.days * 54
-    print(f"  at the rate of {name}: {found:5.0f} interruptions, {other.effective_training_time_ratio:.1%} effective")
+    print(
+        f"  at the rate of {name}: {found:5.0f} interruptions, {other.effective_training_time_ratio:.1%} effective"
+    )
 
 # %% [markdown]
 # ## The 22 %
@@ -110,7 +121,9 @@ for name in ("rsc-1", "rsc-2"):
 n, sigma = 16_000, 0.05
 limit = sigma * np.sqrt(2 * np.log(n))
 exact = float(expected_maximum_normal(n)) * sigma
-ratio = compare("slowest of 16,000 ranks at 5 % variation", exact, limit, "sigma sqrt(2 ln N): the seed's 22 %")
+ratio = compare(
+    "slowest of 16,000 ranks at 5 % variation", exact, limit, "sigma sqrt(2 ln N): the seed's 22 %"
+)
 assert np.isclose(exact, 0.198, atol=5e-4)
 drawn = np.random.default_rng(0).standard_normal((400, n)).max(axis=1) * sigma
 ratio = compare("the same, drawn 400 times", exact, drawn.mean(), "simulation")
@@ -124,9 +137,13 @@ assert abs(ratio - 1) < 0.01
 plain = float(cm.estimate(**job).step_time_s)
 for variation in (0.015, 0.05):
     est = cm.estimate(**job, switches={"stragglers": "normal", "straggler_variation": variation})
-    waits = {line.name: float(line.exposed_seconds) for line in est.bill.time_lines if line.axis == "resilience"}
-    print(f"variation {variation:.1%}: step {float(est.step_time_s):.2f} s (+{float(est.step_time_s) / plain - 1:.1%}), "
-          f"MFU {float(est.mfu):.1%}")
+    waits = {
+        line.name: float(line.exposed_seconds) for line in est.bill.time_lines if line.axis == "resilience"
+    }
+    print(
+        f"variation {variation:.1%}: step {float(est.step_time_s):.2f} s (+{float(est.step_time_s) / plain - 1:.1%}), "
+        f"MFU {float(est.mfu):.1%}"
+    )
     for name, seconds in waits.items():
         print(f"    {name:40s} {seconds:6.3f} s  {seconds / plain:6.1%}")
 
@@ -170,7 +187,9 @@ for how, rate in (("blocking", None), ("blocking", 100e9), ("async", 100e9), ("r
 # %%
 sure = {"failure_rate_error": 0, "downtime_error": 0, "step_time_error": 0}
 known = cm.run(**job, tokens=15.6e12, changes=sure)
-ratio = compare("mean days of 10,000 drawn runs", known.sampled.calendar_s.mean() / 86400, known.days, "closed form")
+ratio = compare(
+    "mean days of 10,000 drawn runs", known.sampled.calendar_s.mean() / 86400, known.days, "closed form"
+)
 assert abs(ratio - 1) < 1e-3
 for name, (low, middle, high) in run.spread().items():
     print(f"{name:14s} p10 {low:14,.0f}   p50 {middle:14,.0f}   p90 {high:14,.0f}")
@@ -181,5 +200,11 @@ for name, (low, middle, high) in run.spread().items():
 # The same dollars, by the published scaling laws, with a hundred trillion tokens to serve over its life.
 
 # %%
-cm.budget(dollars=run.dollars, days=run.days, cluster="llama3-roce", mfu=float(run.est.mfu),
-          effective_time=run.effective_training_time_ratio, served_tokens=1e14)
+cm.budget(
+    dollars=run.dollars,
+    days=run.days,
+    cluster="llama3-roce",
+    mfu=float(run.est.mfu),
+    effective_time=run.effective_training_time_ratio,
+    served_tokens=1e14,
+)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from costmodel import __version__
+from costmodel.base.version import __version__
 from costmodel.cli import calibrate, hardware, measure, model, recipe
 from costmodel.cli.budget import EPILOG as BUDGET_EPILOG
 from costmodel.cli.budget import budget
@@ -46,9 +46,13 @@ from costmodel.cli.validate import validate
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    name="costmodel", cls=GroupedCommands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True,
+    name="costmodel",
+    cls=GroupedCommands,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
 app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
 app.command("compare", epilog=COMPARE_EPILOG)(compare)
@@ -95,7 +99,7 @@ def _start(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; wrong input is one line on stderr and code 2."""
-    from costmodel.errors import CostModelError
+    from costmodel.base.errors import CostModelError
 
     try:
         code = app(

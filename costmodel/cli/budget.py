@@ -16,7 +16,9 @@ Examples:
 
 def budget(
     cluster: opt.ClusterOption = None,
-    dollars: Annotated[float | None, typer.Option("--budget", metavar="USD", help="To spend on training.")] = None,
+    dollars: Annotated[
+        float | None, typer.Option("--budget", metavar="USD", help="To spend on training.")
+    ] = None,
     gpus: Annotated[float | None, typer.Option("--gpus", "-n", help="GPUs to train on.")] = None,
     days: Annotated[float | None, typer.Option("--days", help="Calendar days of training.")] = None,
     price: Annotated[
@@ -42,19 +44,28 @@ def budget(
 
     Give --budget, or --gpus and --days; --budget with one of them gives the other.
     """
-    from costmodel.budgets import budget as solve
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.hardware import load_cluster
-    from costmodel.describe.job import DEFAULT_CLUSTER
-    from costmodel.report import budgets
+    from costmodel.describe.hardware.hardware import load_cluster
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+    from costmodel.reporting import budgets
+    from costmodel.whole_run.budget import budget as solve
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
-    options: dict[str, Any] = {"dollars": dollars, "gpus": gpus, "days": days, "price_usd_per_gpu_hour": price}
+    options: dict[str, Any] = {
+        "dollars": dollars,
+        "gpus": gpus,
+        "days": days,
+        "price_usd_per_gpu_hour": price,
+    }
     found = solve(
-        **options, cluster=load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles),
-        precision=precision or "bf16", mfu=mfu, effective_time=effective_time, served_tokens=serve_tokens,
+        **options,
+        cluster=load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles),
+        precision=precision or "bf16",
+        mfu=mfu,
+        effective_time=effective_time,
+        served_tokens=serve_tokens,
         context=context,
-    )  # fmt: skip
+    )
     show(
         Result(
             grids=lambda: budgets.budget_grids(found),

@@ -76,14 +76,14 @@ def fabric(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Fit a cluster's fabric to nccl-tests logs; write it as a profile that inherits from a shipped one."""
-    from costmodel.calibration.cluster_fit import fit_cluster, sweep_run
     from costmodel.cli.output import Result, plan_output, show, write_whole
     from costmodel.cli.pictures import plan_picture, tell
-    from costmodel.collective_prices import canonical
-    from costmodel.describe.hardware import load_cluster
-    from costmodel.describe.job import DEFAULT_CLUSTER
-    from costmodel.interop.nccl_tests import read_logs
-    from costmodel.report import calibration as report
+    from costmodel.describe.hardware.hardware import load_cluster
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+    from costmodel.estimates.collective import canonical
+    from costmodel.reporting import calibration as report
+    from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
+    from costmodel.trust.calibration.nccl_tests import read_logs
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     picture = plan_picture(plot, force=force)
@@ -114,7 +114,7 @@ def fabric(
         tell(picture, target)
     refuse(fit.problems, "Nothing was written." if path else "")
     if path is not None:
-        from costmodel.calibration.cluster_profile import profile_texts
+        from costmodel.trust.calibration.cluster_profile import profile_texts
 
         names: dict[int, list[str]] = {}
         for sweep, run in zip(log.sweeps, runs, strict=True):
@@ -128,8 +128,8 @@ def fabric(
 
 def _profile_file(name: str, force: bool) -> Path:
     """Check a profile's file as `plan_output` checks results."""
+    from costmodel.base.errors import CostModelError
     from costmodel.cli.output import plan_output
-    from costmodel.errors import CostModelError
 
     if not name.endswith(".yaml"):
         raise CostModelError(f"{name}: expected a file that ends in .yaml")
@@ -171,11 +171,11 @@ def kernels(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Fit an accelerator's kernels to timings; write it as a profile that inherits from a shipped one."""
-    from costmodel.calibration.kernel_csv import read_timings
-    from costmodel.calibration.kernel_profile import accelerator_text, fit_kernels
     from costmodel.cli.output import Result, plan_output, show, write_whole
-    from costmodel.describe.hardware import load_accelerator
-    from costmodel.report import steps as report
+    from costmodel.describe.hardware.hardware import load_accelerator
+    from costmodel.reporting import steps as report
+    from costmodel.trust.calibration.kernel_csv import read_timings
+    from costmodel.trust.calibration.kernel_profile import accelerator_text, fit_kernels
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     device = load_accelerator(accelerator, profile_path=profiles)
@@ -222,14 +222,14 @@ def steps(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Compare measured training steps with the model, and say which part could explain the difference."""
-    from costmodel.calibration.step_residuals import MeasuredStep, constant_s, explain, split_spec
+    from costmodel.base.errors import DataError
+    from costmodel.base.units import format_seconds
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.sizes import quantity
-    from costmodel.describe.job_merge import merge_jobs, read_job, require_complete
-    from costmodel.errors import DataError
-    from costmodel.estimates import estimate
-    from costmodel.report import steps as report
-    from costmodel.units import format_seconds
+    from costmodel.describe.jobs.merge import merge_jobs, read_job, require_complete
+    from costmodel.estimates.estimate import estimate
+    from costmodel.reporting import steps as report
+    from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain, split_spec
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     found = []

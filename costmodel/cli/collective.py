@@ -28,7 +28,9 @@ def collective(
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs of the group.")],
     size: Annotated[
         str,
-        typer.Option("--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."),
+        typer.Option(
+            "--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."
+        ),
     ] = "",
     sizes: Annotated[
         str,
@@ -49,7 +51,9 @@ def collective(
         str | None,
         typer.Option("--tier", help="Tier of the textbook formulas.  [default: the outermost one crossed]"),
     ] = None,
-    alpha: Annotated[str, typer.Option("--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …")] = "",
+    alpha: Annotated[
+        str, typer.Option("--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …")
+    ] = "",
     bandwidth: Annotated[str, typer.Option("--bandwidth", help="… and this rate per GPU (450GB/s).")] = "",
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="Experts of a token, for moe-*.")] = 8,
     node_limit: Annotated[
@@ -67,16 +71,16 @@ def collective(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
-    from costmodel import collective_prices as prices
+    from costmodel.base.errors import LayoutError
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import plan_picture, write_figure
     from costmodel.cli.sizes import parse_size, parse_sizes, quantity
-    from costmodel.describe.hardware import load_cluster
-    from costmodel.describe.job import DEFAULT_CLUSTER
-    from costmodel.errors import LayoutError
-    from costmodel.report import collective as report
-    from costmodel.report.figures import check_picture
-    from costmodel.report.plots.collectives import draw_collective
+    from costmodel.describe.hardware.hardware import load_cluster
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+    from costmodel.estimates import collective as prices
+    from costmodel.reporting import collective as report
+    from costmodel.reporting.figures import check_picture
+    from costmodel.reporting.plots.collectives import draw_collective
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     picture = plan_picture(plot, force=force)
@@ -90,9 +94,9 @@ def collective(
     if alpha:
         if cluster is not None or tier is not None or members is not None:
             raise LayoutError("alpha: a flat fabric takes no --cluster, --tier or --members-per-node")
-        placed = prices.flat_fabric(quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks)._replace(
-            concurrent=concurrent
-        )
+        placed = prices.flat_fabric(
+            quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks
+        )._replace(concurrent=concurrent)
         where = f"{alpha} and {bandwidth}"
     else:
         machine = load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles)
@@ -107,7 +111,11 @@ def collective(
     one = bool(size)
     show(
         Result(
-            grids=lambda: report.one_size_grids(title, rows, picks, placed) if one else [report.range_grid(title, rows, placed)],
+            grids=lambda: (
+                report.one_size_grids(title, rows, picks, placed)
+                if one
+                else [report.range_grid(title, rows, placed)]
+            ),
             record=lambda: report.price_record(kind, rows, picks, placed),
             table=lambda: report.price_columns(kind, rows, placed),
             remarks=[report.headline(title, rows)] if one else [],

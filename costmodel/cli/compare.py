@@ -43,8 +43,8 @@ def compare(
     """
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.vary import varied_jobs
-    from costmodel.estimates import estimate
-    from costmodel.report import compare as report
+    from costmodel.estimates.estimate import estimate
+    from costmodel.what_if import compare as report
 
     target = plan_output(**output)
     files = job or [""]

@@ -2,7 +2,7 @@
 
 import re
 
-from costmodel.errors import UnitError
+from costmodel.base.errors import UnitError
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 

@@ -43,9 +43,11 @@ def estimate(
     """
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.estimates import estimate as price_job
-    from costmodel.report import frames, records, tables
-    from costmodel.report.plots.faces import EstimatePlots
+    from costmodel.estimates import frame as frames
+    from costmodel.estimates import record as records
+    from costmodel.estimates.estimate import estimate as price_job
+    from costmodel.reporting import tables
+    from costmodel.reporting.plots.faces import EstimatePlots
 
     target = plan_output(**output)
     draw = planned_figure(EstimatePlots, plot, figure, force=output["force"])

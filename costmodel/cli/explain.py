@@ -35,11 +35,11 @@ def explain(
     A job is given as to `estimate`. Printed numbers have seven digits: the last step of each formula,
     recomputed by hand, gives the line; count times line is what the step pays.
     """
+    from costmodel.base.errors import CostModelError
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.errors import CostModelError
-    from costmodel.estimates import estimate
-    from costmodel.report import explain as report
-    from costmodel.report import tree as trees
+    from costmodel.estimates import explain as report
+    from costmodel.estimates.estimate import estimate
+    from costmodel.reporting import tree as trees
 
     if tree and line:
         raise CostModelError("--tree and --line: give one of them")

@@ -47,7 +47,7 @@ def list_all(
 ) -> None:
     """List the hardware profiles: shipped ones, and yours."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.report.hardware import ProfileEntry, entries_grid, list_entries
+    from costmodel.reporting.hardware import ProfileEntry, entries_grid, list_entries
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     entries = list_entries(kind, profile_path=profiles)
@@ -74,8 +74,8 @@ def show_one(
 ) -> None:
     """Show every number of a profile with its source."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.hardware import ProfileNumber
-    from costmodel.report.hardware import page_grids, page_record, profile_page
+    from costmodel.describe.hardware.hardware import ProfileNumber
+    from costmodel.reporting.hardware import page_grids, page_record, profile_page
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     page = profile_page(name, kind, profile_path=profiles)
@@ -97,7 +97,7 @@ def check(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
-    from costmodel.describe.hardware import check_file
+    from costmodel.describe.hardware.hardware import check_file
 
     wrong = False
     for file in files:

@@ -105,8 +105,8 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, complete: b
     CostModelError
         If a value cannot be read, or something without a default is missing.
     """
-    from costmodel.describe.job import DEFAULT_CLUSTER, JOB_KEYS
-    from costmodel.describe.job_merge import merge_jobs, read_job, read_switches, require_complete
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER, JOB_KEYS
+    from costmodel.describe.jobs.merge import merge_jobs, read_job, read_switches, require_complete
 
     path = given.get("job", "") if file is None else file
     flags = {key: given[key] for key in JOB_KEYS if key in given}
@@ -115,7 +115,7 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, complete: b
     if complete:
         require_complete(merged)
     if given["profiles"]:
-        from costmodel.describe.hardware import load_cluster
+        from costmodel.describe.hardware.hardware import load_cluster
 
         merged["cluster"] = load_cluster(
             merged.get("cluster", DEFAULT_CLUSTER), profile_path=given["profiles"]

@@ -37,11 +37,11 @@ def _sweep(
     what: str, dtypes: list[str], device: str, small: bool, out: str, force: bool, quiet: bool
 ) -> None:
     """Run one sweep and write its CSV."""
+    from costmodel.base.csv_text import to_csv
     from costmodel.cli.output import plan_output, write_whole
     from costmodel.cli.progress import progress
-    from costmodel.measure import kernels
-    from costmodel.measure.device import choose_device, headline, import_torch
-    from costmodel.report.csv_text import to_csv
+    from costmodel.trust.calibration import measure_kernels as kernels
+    from costmodel.trust.calibration.measure_device import choose_device, headline, import_torch
 
     target = plan_output(opt.Format.csv, out, force=force, quiet=quiet)
     torch = import_torch()
@@ -78,7 +78,7 @@ def matmul(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Time the matrix products of transformer layers."""
-    from costmodel.errors import CostModelError, choices_hint
+    from costmodel.base.errors import CostModelError, choices_hint
 
     known = ("bf16", "fp16", "tf32", "fp32", "fp8")
     wanted = [one.strip() for one in dtypes.split(",")]
@@ -129,14 +129,14 @@ def collectives(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Time collectives over torch.distributed and print them as nccl-tests does."""
+    from costmodel.base.errors import CostModelError
     from costmodel.cli.output import plan_output, write_whole
     from costmodel.cli.progress import progress
     from costmodel.cli.sizes import parse_sizes
-    from costmodel.collective_prices import canonical
-    from costmodel.errors import CostModelError
-    from costmodel.interop.nccl_tests import PROGRAMS
-    from costmodel.measure import collectives as bench
-    from costmodel.measure.device import choose_device, import_torch
+    from costmodel.estimates.collective import canonical
+    from costmodel.trust.calibration import measure_collectives as bench
+    from costmodel.trust.calibration.measure_device import choose_device, import_torch
+    from costmodel.trust.calibration.nccl_tests import PROGRAMS
 
     target = plan_output(None, out, force=force, quiet=quiet)
     torch = import_torch()

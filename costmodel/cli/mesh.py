@@ -40,12 +40,26 @@ def mesh(
     """
     given: dict[str, Any] = dict(locals())
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.job_merge import merge_jobs, place_job, read_job
-    from costmodel.report.mesh import mesh_columns, mesh_grid, mesh_records, mesh_rows
+    from costmodel.describe.jobs.merge import merge_jobs, place_job, read_job
+    from costmodel.estimates.mesh import mesh_columns, mesh_grid, mesh_records, mesh_rows
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
-    keys = ("cluster", "gpus", "layout", "tp", "cp", "pp", "dp", "ep", "etp", "zero_stage", "shard_group",
-            "sequence_parallel", "recipe", "axis_order")  # fmt: skip
+    keys = (
+        "cluster",
+        "gpus",
+        "layout",
+        "tp",
+        "cp",
+        "pp",
+        "dp",
+        "ep",
+        "etp",
+        "zero_stage",
+        "shard_group",
+        "sequence_parallel",
+        "recipe",
+        "axis_order",
+    )
     merged = merge_jobs(read_job(job) if job else {}, {key: given[key] for key in keys})
     rows = mesh_rows(*place_job(merged, profile_path=profiles))
     show(

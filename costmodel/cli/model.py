@@ -36,7 +36,7 @@ def list_all(
 ) -> None:
     """List the shipped models with their exact parameter counts."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.report.models import list_columns, list_grid
+    from costmodel.reporting.models import list_columns, list_grid
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     table = list_columns()
@@ -65,8 +65,8 @@ def show_one(
 ) -> None:
     """Show a model's parameters by component, its FLOPs per token and its dimensions."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.model import load_model
-    from costmodel.report.models import component_columns, model_grids, model_record
+    from costmodel.describe.models.model import load_model
+    from costmodel.reporting.models import component_columns, model_grids, model_record
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     record = model_record(load_model(name), seq_len)

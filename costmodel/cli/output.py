@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from costmodel.base.errors import CostModelError
 from costmodel.cli.options import Format
-from costmodel.errors import CostModelError
 
 if TYPE_CHECKING:
-    from costmodel.report.grid import Grid
+    from costmodel.base.grid import Grid
 
 
 class Result(NamedTuple):
@@ -97,11 +97,11 @@ def _text(result: Result, format: Format, *, to_terminal: bool = False) -> str:
     if format is Format.json and result.json_text is not None:
         return result.json_text() + "\n"
     if format is Format.json:
-        from costmodel.report.records import to_json
+        from costmodel.estimates.record import to_json
 
         return to_json(result.record()) + "\n"
     if format is Format.csv:
-        from costmodel.report.csv_text import to_csv
+        from costmodel.base.csv_text import to_csv
 
         return to_csv(result.table())
     return _tables(result, to_terminal and sys.stdout.isatty())
@@ -114,7 +114,7 @@ def _tables(result: Result, terminal: bool) -> str:
     from rich.console import Console
     from rich.text import Text
 
-    from costmodel.report.grid import rich_table
+    from costmodel.base.grid import rich_table
 
     text = StringIO()
     if terminal:

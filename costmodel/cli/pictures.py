@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.cli.output import Target, plan_output
 
 if TYPE_CHECKING:
-    from costmodel.report.plots.faces import Plots
+    from costmodel.reporting.plots.faces import Plots
 
 
 def plan_picture(name: str, *, force: bool) -> Path | None:
@@ -24,7 +24,9 @@ def tell(path: Path, target: Target) -> None:
         print(f"wrote {path}", file=sys.stderr)
 
 
-def planned_figure(kind: type[Plots], plot: str, figure: str, *, force: bool) -> Callable[[Plots, Target], None]:
+def planned_figure(
+    kind: type[Plots], plot: str, figure: str, *, force: bool
+) -> Callable[[Plots, Target], None]:
     """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for.
 
     Raises
@@ -32,7 +34,7 @@ def planned_figure(kind: type[Plots], plot: str, figure: str, *, force: bool) ->
     CostModelError
         If there is no such figure, or its file cannot be written.
     """
-    from costmodel.report.figures import check_picture
+    from costmodel.reporting.figures import check_picture
 
     name = figure or kind.names()[0]
     kind.require(name)
@@ -49,7 +51,7 @@ def planned_figure(kind: type[Plots], plot: str, figure: str, *, force: bool) ->
 
 def write_figure(figure: Any, path: Path, target: Target) -> None:
     """Write a figure and say so."""
-    from costmodel.report.figures import save
+    from costmodel.reporting.figures import save
 
     save(figure, path)
     tell(path, target)

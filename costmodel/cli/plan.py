@@ -89,7 +89,8 @@ def plan(
     profiles: opt.ProfilesOption = None,
     plot: opt.PlotOption = "",
     figure: Annotated[
-        str, typer.Option("--figure", help="Which: pareto or scaling (of several GPU counts).  [default: pareto]")
+        str,
+        typer.Option("--figure", help="Which: pareto or scaling (of several GPU counts).  [default: pareto]"),
     ] = "",
     check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if no layout is found.")] = False,
     format: opt.FormatOption = None,
@@ -107,10 +108,10 @@ def plan(
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.plan_input import asked_of, emitted, waiting, write_parquet
-    from costmodel.report.plans import plan_grids, plan_record
-    from costmodel.report.plots.faces import PlanPlots
-    from costmodel.search import NoLayoutError, make_question, search
-    from costmodel.search.advice import relaxed_gains
+    from costmodel.planning.advice import relaxed_gains
+    from costmodel.planning.plan import NoLayoutError, make_question, search
+    from costmodel.reporting.plans import plan_grids, plan_record
+    from costmodel.reporting.plots.faces import PlanPlots
 
     parquet = out if out.lower().endswith(".parquet") else ""
     target = plan_output(format, "" if parquet else out, csv, force=force, quiet=quiet)

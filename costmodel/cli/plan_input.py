@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import CostModelError, LayoutError
-from costmodel.units import parse_quantity
+from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.units import parse_quantity
 
 if TYPE_CHECKING:
-    from costmodel.estimates import Estimate
-    from costmodel.search import Plan
+    from costmodel.estimates.estimate import Estimate
+    from costmodel.planning.plan import Plan
 
 _JOB_KEYS = (
     "model",
@@ -39,9 +39,9 @@ def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
     CostModelError
         If a value cannot be read or something without a default is missing.
     """
-    from costmodel.describe.job import DEFAULT_CLUSTER
-    from costmodel.describe.job_merge import merge_jobs, parse_switches, read_job, require_complete
-    from costmodel.search.space import KNOBS
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+    from costmodel.describe.jobs.merge import merge_jobs, parse_switches, read_job, require_complete
+    from costmodel.planning.space import KNOBS
 
     flags = {key: given[key] for key in (*_JOB_KEYS, *KNOBS)}
     merged = merge_jobs(
@@ -57,7 +57,7 @@ def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(merged.get(key), str):
             merged[key] = [part.strip() for part in merged[key].split(",") if part.strip()]
     if given["profiles"]:
-        from costmodel.describe.hardware import load_cluster
+        from costmodel.describe.hardware.hardware import load_cluster
 
         names = merged.get("cluster", [DEFAULT_CLUSTER])
         merged["cluster"] = [load_cluster(name, profile_path=given["profiles"]) for name in names]

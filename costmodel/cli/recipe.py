@@ -35,7 +35,7 @@ def list_all(
 ) -> None:
     """List the shipped recipes."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.report.recipes import list_columns, list_grid
+    from costmodel.reporting.recipes import list_columns, list_grid
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     table = list_columns()
@@ -62,9 +62,9 @@ def show_one(
 ) -> None:
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.job_merge import parse_switches
+    from costmodel.describe.jobs.merge import parse_switches
     from costmodel.describe.recipe import load_recipe, with_switches
-    from costmodel.report.recipes import recipe_grid, recipe_record, switch_columns
+    from costmodel.reporting.recipes import recipe_grid, recipe_record, switch_columns
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     record = recipe_record(with_switches(load_recipe(name), parse_switches(switches)))

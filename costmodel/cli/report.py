@@ -37,10 +37,10 @@ def report(
 
     from costmodel.cli.output import plan_output, write_whole
     from costmodel.cli.progress import progress
-    from costmodel.estimates import estimate
-    from costmodel.report.html.page import plotly_library, report_page
-    from costmodel.report.html.search import other_layouts
-    from costmodel.sensitivities import sensitivity
+    from costmodel.estimates.estimate import estimate
+    from costmodel.reporting.html.page import plotly_library, report_page
+    from costmodel.reporting.html.search import other_layouts
+    from costmodel.what_if.sensitivity import sensitivity
 
     target = plan_output(None, html, force=force, quiet=quiet)
     plotly_library()

@@ -17,7 +17,9 @@ Examples:
 def roofline(
     given: dict[str, Any],
     output: dict[str, Any],
-    every_operator: Annotated[bool, typer.Option("--all", help="Also list passes below 0.1 % of the step.")] = False,
+    every_operator: Annotated[
+        bool, typer.Option("--all", help="Also list passes below 0.1 % of the step.")
+    ] = False,
 ) -> None:
     """Show where operators lie under the GPU's roofs, and each axis against the tiers of the fabric.
 
@@ -25,8 +27,8 @@ def roofline(
     bytes set the pace. With the regime of each axis, what would move it, and the critical batch.
     """
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.estimates import estimate
-    from costmodel.report import roofline as report
+    from costmodel.estimates.estimate import estimate
+    from costmodel.reporting import roofline as report
 
     target = plan_output(**output)
     est = estimate(**merged_job(given))

@@ -23,17 +23,22 @@ def run(
     *,
     reliability: Annotated[
         str | None,
-        typer.Option("--reliability", help="Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, "
-                                           "bloom or none.  [default: llama3]"),
+        typer.Option(
+            "--reliability",
+            help="Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, "
+            "bloom or none.  [default: llama3]",
+        ),
     ] = None,
     failures_per_node_day: Annotated[
-        float | None, typer.Option("--failures-per-node-day", help="Interruptions for each eight GPUs and day.")
+        float | None,
+        typer.Option("--failures-per-node-day", help="Interruptions for each eight GPUs and day."),
     ] = None,
     failures_per_gpu_day: Annotated[
         float | None, typer.Option("--failures-per-gpu-day", help="Interruptions for each GPU and day.")
     ] = None,
     checkpointing: Annotated[
-        str | None, typer.Option("--checkpointing", help="blocking, async or replica (in another node's memory).")
+        str | None,
+        typer.Option("--checkpointing", help="blocking, async or replica (in another node's memory)."),
     ] = None,
     checkpoint_interval: Annotated[
         str | None,
@@ -43,7 +48,8 @@ def run(
         str | None, typer.Option("--detection", metavar="TIME", help="From a failure until it is diagnosed.")
     ] = None,
     restart: Annotated[
-        str | None, typer.Option("--restart", metavar="TIME", help="Until the job runs again, without loading.")
+        str | None,
+        typer.Option("--restart", metavar="TIME", help="Until the job runs again, without loading."),
     ] = None,
     repair: Annotated[
         str | None, typer.Option("--repair", metavar="TIME", help="Until a node that failed is back.")
@@ -53,14 +59,19 @@ def run(
     ] = None,
     storage_bandwidth: Annotated[
         str | None,
-        typer.Option("--storage-bandwidth", metavar="RATE", help="Of the file system in all, such as 100GB/s."),
+        typer.Option(
+            "--storage-bandwidth", metavar="RATE", help="Of the file system in all, such as 100GB/s."
+        ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", metavar="USD", help="Without --tokens: as many as it pays for.")
+        float | None,
+        typer.Option("--budget", metavar="USD", help="Without --tokens: as many as it pays for."),
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option("--days", help="Without --tokens: as many as fit; without --gpus: as few as finish in time."),
+        typer.Option(
+            "--days", help="Without --tokens: as many as fit; without --gpus: as few as finish in time."
+        ),
     ] = None,
     price: Annotated[
         float | None, typer.Option("--price", metavar="USD", help="Of a GPU-hour.  [default: the profile's]")
@@ -79,16 +90,16 @@ def run(
     """
     from dataclasses import replace
 
-    from costmodel.budgets import affordable_tokens, gpus_needed
+    from costmodel.base.errors import CostModelError
     from costmodel.cli.durations import duration
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.sizes import quantity
-    from costmodel.describe.job_merge import require_complete
+    from costmodel.describe.jobs.merge import require_complete
     from costmodel.describe.reliability import DEFAULT_RELIABILITY
-    from costmodel.errors import CostModelError
-    from costmodel.estimates import estimate as price_job
-    from costmodel.report import training_runs
-    from costmodel.training_run import run_of
+    from costmodel.estimates.estimate import estimate as price_job
+    from costmodel.reporting import training_runs
+    from costmodel.whole_run.budget import affordable_tokens, gpus_needed
+    from costmodel.whole_run.run import run_of
 
     target = plan_output(**output)
     merged = merged_job(given, complete=False)
@@ -96,22 +107,33 @@ def run(
     solve_gpus = tokens is not None and days is not None and "gpus" not in merged
     require_complete({"gpus": 1, **merged} if solve_gpus else merged)
     if tokens is None and budget is None and days is None:
-        raise CostModelError("run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them")
+        raise CostModelError(
+            "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them"
+        )
     if tokens is not None and (budget is not None or (days is not None and not solve_gpus)):
-        raise CostModelError("run: --tokens and --gpus already say how long and how much; leave out --budget and --days")
+        raise CostModelError(
+            "run: --tokens and --gpus already say how long and how much; leave out --budget and --days"
+        )
     options: dict[str, Any] = {
         "reliability": DEFAULT_RELIABILITY if reliability is None else reliability,
         "changes": {
-            "failures_per_node_day": failures_per_node_day, "failures_per_gpu_day": failures_per_gpu_day,
-            "checkpointing": checkpointing, "spare_nodes": spare_nodes,
+            "failures_per_node_day": failures_per_node_day,
+            "failures_per_gpu_day": failures_per_gpu_day,
+            "checkpointing": checkpointing,
+            "spare_nodes": spare_nodes,
             "checkpoint_interval_s": duration("--checkpoint-interval", checkpoint_interval),
-            "detection_s": duration("--detection", detection), "restart_s": duration("--restart", restart),
+            "detection_s": duration("--detection", detection),
+            "restart_s": duration("--restart", restart),
             "repair_s": duration("--repair", repair),
         },
-        "price_usd_per_gpu_hour": price, "pue": pue, "samples": samples, "seed": seed,
-        "storage_bytes_per_s": None if storage_bandwidth is None
+        "price_usd_per_gpu_hour": price,
+        "pue": pue,
+        "samples": samples,
+        "seed": seed,
+        "storage_bytes_per_s": None
+        if storage_bandwidth is None
         else quantity("--storage-bandwidth", storage_bandwidth, "B/s"),
-    }  # fmt: skip
+    }
     if solve_gpus:
         found = gpus_needed(merged, tokens, days or 0.0, **options)
     else:

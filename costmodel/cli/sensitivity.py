@@ -32,11 +32,11 @@ def sensitivity(
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.progress import progress
-    from costmodel.estimates import estimate
-    from costmodel.report import sensitivity as report
-    from costmodel.report.plots.faces import SensitivityPlots
-    from costmodel.sensitivities import count_knobs
-    from costmodel.sensitivities import sensitivity as find
+    from costmodel.estimates.estimate import estimate
+    from costmodel.reporting import sensitivity as report
+    from costmodel.reporting.plots.faces import SensitivityPlots
+    from costmodel.what_if.sensitivity import count_knobs
+    from costmodel.what_if.sensitivity import sensitivity as find
 
     target = plan_output(**output)
     draw = planned_figure(SensitivityPlots, plot, "", force=output["force"])

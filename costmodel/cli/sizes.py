@@ -2,8 +2,8 @@
 
 import re
 
-from costmodel.errors import CostModelError, UnitError
-from costmodel.units import parse_quantity
+from costmodel.base.errors import CostModelError, UnitError
+from costmodel.base.units import parse_quantity
 
 MAX_SIZES = 2000
 

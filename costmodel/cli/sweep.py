@@ -42,9 +42,9 @@ def sweep(
 
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.plan_input import waiting
-    from costmodel.report.plans import sweep_grid, sweep_record
-    from costmodel.sweeps import grid, read_grid
-    from costmodel.sweeps import sweep as run
+    from costmodel.planning.sweep import grid, read_grid
+    from costmodel.planning.sweep import sweep as run
+    from costmodel.reporting.plans import sweep_grid, sweep_record
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     points = grid(**read_grid(file))

@@ -19,9 +19,9 @@ def trace(given: dict[str, Any], output: dict[str, Any]) -> None:
     Without --out a table shows how long each stage works and stands idle.
     """
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.estimates import estimate
-    from costmodel.report import trace as report
-    from costmodel.step_timeline import step_timeline
+    from costmodel.estimates.estimate import estimate
+    from costmodel.estimates.timeline import step_timeline
+    from costmodel.reporting import trace as report
 
     target = plan_output(**output)
     est = estimate(**merged_job(given))

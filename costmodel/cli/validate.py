@@ -16,7 +16,9 @@ Examples:
 
 
 def validate(
-    file: Annotated[str, typer.Argument(help="Table of runs (CSV); without one, the published runs that are shipped.")] = "",
+    file: Annotated[
+        str, typer.Argument(help="Table of runs (CSV); without one, the published runs that are shipped.")
+    ] = "",
     worst: Annotated[int, typer.Option("--worst", min=0, help="Also list the runs furthest off.")] = 0,
     plot: opt.PlotOption = "",
     format: opt.FormatOption = None,
@@ -34,10 +36,10 @@ def validate(
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.progress import progress
-    from costmodel.interop.published_runs import read_rows, shipped_runs
-    from costmodel.report.plots.faces import ValidationPlots
-    from costmodel.report.validation import skipped_remarks, validation_grids, validation_record
-    from costmodel.validate import validate as compare
+    from costmodel.reporting.plots.faces import ValidationPlots
+    from costmodel.reporting.validation import skipped_remarks, validation_grids, validation_record
+    from costmodel.trust.published_runs import read_rows, shipped_runs
+    from costmodel.trust.validation import validate as compare
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     draw = planned_figure(ValidationPlots, plot, "", force=force)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from costmodel.errors import CostModelError, choices_hint
+from costmodel.base.errors import CostModelError, choices_hint
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -25,7 +25,7 @@ def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, 
     >>> [label for label, _ in varied_jobs({"tp": 2}, ["tp=4,8", "dp_overlap=none"])]
     ['tp=4 dp_overlap=none', 'tp=8 dp_overlap=none']
     """
-    from costmodel.describe.job_merge import merge_jobs
+    from costmodel.describe.jobs.merge import merge_jobs
 
     choices = [_read(text) for text in vary]
     changes = [dict(values) for values in product(*choices)] if choices else []
@@ -56,7 +56,7 @@ def _label(value: Any) -> str:
 
 def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
     """Read one ``name=a,b`` as pairs of (name, whether it is a switch) and value."""
-    from costmodel.describe.job import JOB_KEYS
+    from costmodel.describe.jobs.job import JOB_KEYS
     from costmodel.describe.recipe import Recipe
 
     name, equals, values = text.partition("=")

@@ -1,7 +1,7 @@
 """Recipes: how a training framework of some era runs a step.
 
 A recipe is a list of documented behaviours (kernels, fusions, dtypes, overlaps, host overhead),
-never a speed. Presets live in ``presets/recipes/*.yaml``; a user overrides single switches.
+never a speed. Presets live in ``describe/data/recipes/*.yaml``; a user overrides single switches.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import RecipeError, choices_hint
+from costmodel.base.errors import RecipeError, choices_hint
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AttentionKernel = Literal["auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"]
+AttentionKernel = Literal[
+    "auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"
+]
 Fusion = Literal["none", "megatron", "compiled"]
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
@@ -28,9 +30,18 @@ ShardBuffers = Literal["none", "flat", "per-parameter"]
 Stragglers = Literal["none", "normal", "lognormal"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
 RecomputeModule = Literal[
-    "core_attn", "attention", "mlp", "mlp_act", "layernorm", "moe", "moe_act", "mla_up_proj", "every_second_matmul",
-    "every_second_layer", "all_but_qkv"
-]  # fmt: skip
+    "core_attn",
+    "attention",
+    "mlp",
+    "mlp_act",
+    "layernorm",
+    "moe",
+    "moe_act",
+    "mla_up_proj",
+    "every_second_matmul",
+    "every_second_layer",
+    "all_but_qkv",
+]
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 """Bytes an element; fp4 with the fp8 scale of its block of 16 (NVFP4)."""
@@ -278,8 +289,14 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="fp16", matmul_dtype="fp16", input_bytes=2, cast_bytes=0),
         Precision(name="bf16", matmul_dtype="bf16", input_bytes=2, cast_bytes=0),
         # Read bf16, write fp8 and its transpose.
-        Precision(name="fp8-delayed", matmul_dtype="fp8", input_bytes=1, cast_bytes=4, transpose_bytes=2,
-                  norm_casts=True),
+        Precision(
+            name="fp8-delayed",
+            matmul_dtype="fp8",
+            input_bytes=1,
+            cast_bytes=4,
+            transpose_bytes=2,
+            norm_casts=True,
+        ),
         # One pass more: the scale is the maximum of this very tensor.
         Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_bytes=6, transpose_bytes=2),
         Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_bytes=4.06),
@@ -323,13 +340,15 @@ def quantised_weight_bytes(found: Precision) -> float:
 
 
 def _folder() -> Traversable:
-    return files("costmodel") / "presets" / "recipes"
+    return files("costmodel") / "describe" / "data" / "recipes"
 
 
 @cache
 def list_recipes() -> tuple[str, ...]:
     """Return the names of the shipped recipes."""
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml")))
+    return tuple(
+        sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml"))
+    )
 
 
 @cache
@@ -359,13 +378,17 @@ def make_recipe(values: dict[str, Any]) -> Recipe:
     """
     unknown = sorted(values.keys() - Recipe.model_fields.keys())
     if unknown:
-        raise RecipeError(f"recipe: switch {unknown[0]!r} is unknown; {choices_hint(unknown[0], Recipe.model_fields)}")
+        raise RecipeError(
+            f"recipe: switch {unknown[0]!r} is unknown; {choices_hint(unknown[0], Recipe.model_fields)}"
+        )
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(f"recipe {values.get('name', '')}: {key}: {first['msg']}, got {first['input']!r}") from None
+        raise RecipeError(
+            f"recipe {values.get('name', '')}: {key}: {first['msg']}, got {first['input']!r}"
+        ) from None
 
 
 def with_switches(recipe: Recipe, switches: dict[str, Any]) -> Recipe:

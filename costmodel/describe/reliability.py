@@ -1,6 +1,6 @@
 """How a cluster fails and how a job comes back: what a long run needs beside its step.
 
-Presets are published rates, in ``presets/reliability.yaml``; a user overrides single fields.
+Presets are published rates, in ``describe/data/reliability.yaml``; a user overrides single fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.errors import CostModelError, choices_hint
+from costmodel.base.errors import CostModelError, choices_hint
 
 Checkpointing = Literal["blocking", "async", "replica"]
 DEFAULT_RELIABILITY = "llama3"
@@ -60,7 +60,9 @@ class Reliability(BaseModel):
     def failures_per_second(self, gpus: float) -> float:
         """Rate at which a job of so many GPUs is interrupted. [1/s]."""
         per_gpu = self.failures_per_gpu_day
-        per_day = self.failures_per_node_day * gpus / _NODE_OF_THE_RATES if per_gpu is None else per_gpu * gpus
+        per_day = (
+            self.failures_per_node_day * gpus / _NODE_OF_THE_RATES if per_gpu is None else per_gpu * gpus
+        )
         return per_day / 86400.0
 
 
@@ -69,12 +71,14 @@ def _presets() -> dict[str, dict[str, Any]]:
     """Read the shipped file."""
     from ruamel.yaml import YAML
 
-    text = (files("costmodel") / "presets" / "reliability.yaml").read_text()
+    text = (files("costmodel") / "describe" / "data" / "reliability.yaml").read_text()
     found: dict[str, dict[str, Any]] = YAML(typ="safe", pure=True).load(text)
     return found
 
 
-def make_reliability(name: str = DEFAULT_RELIABILITY, changes: Mapping[str, Any] | None = None) -> Reliability:
+def make_reliability(
+    name: str = DEFAULT_RELIABILITY, changes: Mapping[str, Any] | None = None
+) -> Reliability:
     """Return a preset with some fields changed.
 
     Raises

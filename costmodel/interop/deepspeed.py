@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, counts_of, unsaid_switches
-from costmodel.physics.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from costmodel.describe.job import Job
+    from costmodel.describe.jobs.job import Job
 
 DEFAULT_RECIPE = "deepspeed"
 VALUES_THAT_RUN = {"schedule": "none,1f1b", "vp": "1", "sequence_parallel": "false"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from costmodel.errors import choices_hint
+from costmodel.base.errors import choices_hint
 from costmodel.interop.framework import FrameworkConfigError
 
 if TYPE_CHECKING:
-    from costmodel.estimates import Estimate
+    from costmodel.estimates.estimate import Estimate
 
 FRAMEWORKS = {
     "megatron": ("costmodel.interop.megatron", "emit_megatron"),
@@ -22,7 +22,9 @@ FRAMEWORKS = {
 
 def _home(framework: str) -> tuple[str, str]:
     if framework not in FRAMEWORKS:
-        raise FrameworkConfigError(f"framework: {framework!r} is unknown; {choices_hint(framework, FRAMEWORKS)}")
+        raise FrameworkConfigError(
+            f"framework: {framework!r} is unknown; {choices_hint(framework, FRAMEWORKS)}"
+        )
     return FRAMEWORKS[framework]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.model import Model
-from costmodel.errors import CostModelError
+from costmodel.base.errors import CostModelError
+from costmodel.describe.models.model import Model
 
 if TYPE_CHECKING:
-    from costmodel.describe.job import Job
+    from costmodel.describe.jobs.job import Job
 
 
 class FrameworkConfigError(CostModelError):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.layout import RECOMPUTE_POLICIES
-from costmodel.describe.model import Model
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import (
     FrameworkConfigError,
@@ -22,11 +22,11 @@ from costmodel.interop.framework import (
 )
 from costmodel.interop.megatron_model import model_flags, model_of_flags
 from costmodel.interop.megatron_text import Flags
-from costmodel.physics.mesh import DEFAULT_ORDER
-from costmodel.physics.schedules import SCHEDULES
+from costmodel.physics.network.mesh import DEFAULT_ORDER
+from costmodel.physics.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from costmodel.describe.job import Job
+    from costmodel.describe.jobs.job import Job
 
 DEFAULT_RECIPE = "megatron-core"
 VALUES_THAT_RUN = {"schedule": "none,1f1b,interleaved", "zero_stage": "0,1"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from costmodel.describe.model import Model, make_model
-from costmodel.errors import ModelConfigError
+from costmodel.base.errors import ModelConfigError
+from costmodel.describe.models.model import Model, make_model
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_text import Flags, layer_pattern
 

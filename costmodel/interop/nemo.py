@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from costmodel.describe.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.interop.framework import FrameworkConfigError, counts_of
 from costmodel.interop.megatron import VALUES_THAT_RUN
-from costmodel.physics.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from costmodel.describe.job import Job
+    from costmodel.describe.jobs.job import Job
 
 __all__ = ["VALUES_THAT_RUN", "emit_nemo"]
 

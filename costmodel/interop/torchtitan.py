@@ -11,13 +11,13 @@ import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, counts_of, unsaid_switches
-from costmodel.physics.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from costmodel.describe.job import Job
+    from costmodel.describe.jobs.job import Job
 
 DEFAULT_RECIPE = "torchtitan"
 _SCHEDULES = {
@@ -239,7 +239,7 @@ def import_torchtitan(text: str, *, recipe: str = DEFAULT_RECIPE, gpus: int | No
     if preset is not None:
         job["model"] = preset
         if layers_each:
-            from costmodel.describe.model import load_model
+            from costmodel.describe.models.model import load_model
 
             job["vp"] = -(-load_model(preset).num_layers // (degrees["pp"] * layers_each))
     elif layers_each:

@@ -38,7 +38,9 @@ def opened_page(request, browser, report):
     opened.told = []
     opened.on("console", lambda message: opened.told.append(f"{message.type}: {message.text}"))
     opened.on("pageerror", lambda error: opened.told.append(str(error)))
-    opened.on("request", lambda request: opened.told.append(request.url) if request.url.startswith("http") else None)
+    opened.on(
+        "request", lambda request: opened.told.append(request.url) if request.url.startswith("http") else None
+    )
     opened.goto(report.as_uri())
     opened.wait_for_selector("#chart-time .main-svg")
     yield opened
@@ -75,12 +77,21 @@ def priced(page):
     assert command[:2] == ["costmodel", "estimate"]
     flags = dict(zip(command[2::2], command[3::2], strict=True))
     est = cm.estimate(
-        model=flags["-m"], cluster=flags["-c"], gpus=int(flags["-n"]), layout=flags["-l"],
-        micro_batch=int(flags["--micro-batch"]), global_batch=int(flags["--global-batch"]),
-        seq_len=int(flags["--seq-len"]), precision=flags["--precision"], recipe=flags["--recipe"],
-        schedule=flags["--schedule"], zero_stage=int(flags["--zero"]), shard_group=int(flags["--shard-group"]),
-        recompute=flags["--recompute"], axis_order=flags["--axis-order"],
-    )  # fmt: skip
+        model=flags["-m"],
+        cluster=flags["-c"],
+        gpus=int(flags["-n"]),
+        layout=flags["-l"],
+        micro_batch=int(flags["--micro-batch"]),
+        global_batch=int(flags["--global-batch"]),
+        seq_len=int(flags["--seq-len"]),
+        precision=flags["--precision"],
+        recipe=flags["--recipe"],
+        schedule=flags["--schedule"],
+        zero_stage=int(flags["--zero"]),
+        shard_group=int(flags["--shard-group"]),
+        recompute=flags["--recompute"],
+        axis_order=flags["--axis-order"],
+    )
     return float(est.step_time_s), float(est.memory_bytes_per_gpu)
 
 
@@ -95,8 +106,17 @@ def test_draws_every_figure(page):
     charts = page.locator(".chart")
     names = [charts.nth(i).get_attribute("id") for i in range(charts.count())]
 
-    assert {"chart-time", "chart-memory", "chart-pipeline", "chart-compute", "chart-communication", "chart-mesh",
-            "chart-pareto", "chart-tornado", "chart-slider"} == set(names)  # fmt: skip
+    assert {
+        "chart-time",
+        "chart-memory",
+        "chart-pipeline",
+        "chart-compute",
+        "chart-communication",
+        "chart-mesh",
+        "chart-pareto",
+        "chart-tornado",
+        "chart-slider",
+    } == set(names)
     for i in range(charts.count()):
         assert charts.nth(i).locator(".main-svg").count() > 0
         assert charts.nth(i).get_attribute("aria-label")
@@ -142,8 +162,11 @@ def test_a_moved_slider_says_what_estimate_says(page):
     told = page.locator("#slider-step").inner_text()
     assert float(told.split()[0]) == pytest.approx(step, rel=1e-3)
     parts = page.locator("#slider-parts li").all_inner_texts()
-    spent = [float(value) * {"s": 1.0, "ms": 1e-3}[unit] for text in parts
-             for value, unit in re.findall(r": ([0-9.]+) (m?s),", text)]  # fmt: skip
+    spent = [
+        float(value) * {"s": 1.0, "ms": 1e-3}[unit]
+        for text in parts
+        for value, unit in re.findall(r": ([0-9.]+) (m?s),", text)
+    ]
     assert sum(spent) == pytest.approx(step, rel=2e-3)
 
 

@@ -14,7 +14,7 @@ import typer
 import costmodel as cm
 from costmodel.cli import app, main
 from costmodel.cli.texts import GROUPS
-from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS
+from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--model", "llama3-8b", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192", "--tp", "2"]
@@ -457,7 +457,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken(**_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("costmodel.estimates.estimate", broken)
+    monkeypatch.setattr("costmodel.estimates.estimate.estimate", broken)
     with pytest.raises(ZeroDivisionError):
         main(["estimate", *SMALL])
 

@@ -11,7 +11,20 @@ from costmodel.cli import main
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ["explain", "compare", "sensitivity", "roofline", "trace"]
-SMALL = ["--model", "llama3-8b", "--gpus", "16", "--global-batch", "64", "--seq-len", "8192", "--tp", "2", "--pp", "2"]
+SMALL = [
+    "--model",
+    "llama3-8b",
+    "--gpus",
+    "16",
+    "--global-batch",
+    "64",
+    "--seq-len",
+    "8192",
+    "--tp",
+    "2",
+    "--pp",
+    "2",
+]
 
 
 @pytest.fixture
@@ -82,7 +95,10 @@ def test_explain_shows_a_line_with_its_numbers(run):
 def test_the_tree_shows_step_to_operator(run):
     out = run("explain", *SMALL, "--tree")[1]
     parts = [line.partition("  ")[0].strip() or line.strip().split("  ")[0] for line in out.splitlines()]
-    at = [next(i for i, part in enumerate(parts) if part.startswith(word)) for word in ("step", "stage", "micro-batch")]
+    at = [
+        next(i for i, part in enumerate(parts) if part.startswith(word))
+        for word in ("step", "stage", "micro-batch")
+    ]
     assert at == sorted(at)
     assert parts.index("layer") < parts.index("attention.core") < parts.index("head")
     assert "left out" in out
@@ -99,7 +115,12 @@ def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
     assert "64 sequences of 4,096 tokens" in out
     record = json.loads(run("compare", first, second, "--vary", "micro_batch=1,2", "--format", "json")[1])
     labels = [job["label"] for job in record["jobs"]]
-    assert labels == ["narrow micro_batch=1", "narrow micro_batch=2", "wide micro_batch=1", "wide micro_batch=2"]
+    assert labels == [
+        "narrow micro_batch=1",
+        "narrow micro_batch=2",
+        "wide micro_batch=1",
+        "wide micro_batch=2",
+    ]
     code, _, err = run("compare", first)
     assert code == 2
     assert "two or more" in err

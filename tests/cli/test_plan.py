@@ -114,7 +114,10 @@ def test_quantities():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--framework", "megatron", "--fix", "schedule=dualpipe"], "schedule: megatron does not launch dualpipe; it has none"),
+        (
+            ["--framework", "megatron", "--fix", "schedule=dualpipe"],
+            "schedule: megatron does not launch dualpipe; it has none",
+        ),
         (["--fix", "tp=8", "--fix", "tp=4"], "--fix: tp is fixed twice, to 8 and to 4"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.cli import main
-from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS
+from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

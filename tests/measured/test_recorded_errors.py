@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.interop.published_runs import shipped_runs
-from costmodel.validate import Validation, validate
+from costmodel.trust.published_runs import shipped_runs
+from costmodel.trust.validation import Validation, validate
 
 RECORDED = Path(__file__).parent / "recorded_errors.json"
 MARGIN_PERCENT = 1.0
@@ -61,4 +61,6 @@ def test_results_have_the_documented_columns_and_every_row(checked):
 
 if __name__ == "__main__":
     values = figures(validate(shipped_runs()))
-    RECORDED.write_text(json.dumps({name: round(value, 2) for name, value in values.items()}, indent=1) + "\n")
+    RECORDED.write_text(
+        json.dumps({name: round(value, 2) for name, value in values.items()}, indent=1) + "\n"
+    )

@@ -9,7 +9,7 @@ from math import ceil, log2
 
 import pytest
 
-from costmodel.physics.collectives import ALGORITHMS
+from costmodel.physics.network.collectives import ALGORITHMS
 
 ALPHA, BETA, GAMMA = 3.0, 0.5, 0.125
 SIZES = range(2, 65)

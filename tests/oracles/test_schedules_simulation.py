@@ -5,8 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costmodel.physics import schedule_messages, schedules
-from costmodel.physics.schedule_engine import Timeline, simulate, task_orders
+from costmodel.physics.pipeline import messages as schedule_messages
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.engine import Timeline, simulate, task_orders
 
 V_SHAPED = {"zb-v", "dualpipe-v", "v-half", "v-min"}
 GRID = [
@@ -53,10 +54,16 @@ def closed_bubble(
     f, b, w = times
     return float(
         schedules.bubble_time_s(
-            schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v, forward_s=f,
-            backward_input_s=b, backward_weight_s=w, **more,
+            schedules.schedule_code(name),
+            stages=p,
+            micro_batches=m,
+            virtual_stages=v,
+            forward_s=f,
+            backward_input_s=b,
+            backward_weight_s=w,
+            **more,
         )
-    )  # fmt: skip
+    )
 
 
 # Fewer micro-batches than stages.
@@ -270,9 +277,12 @@ def test_published_throughput_ratios_of_schedules():
         for name in rates:
             v = layers if name == "interleaved" else 1
             messages = schedule_messages.exposed_p2p_messages(
-                schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v,
+                schedules.schedule_code(name),
+                stages=p,
+                micro_batches=m,
+                virtual_stages=v,
                 overlapped=name.startswith("zb"),
-            )  # fmt: skip
+            )
             idle = closed_bubble(name, p, m, v, (f, b, w), pending_weight_fraction=0.43)
             step_s[name] = m * (f + b + w) + idle + float(messages) * message_s
         for name, rate in rates.items():

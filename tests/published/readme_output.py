@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from costmodel.cli import main as costmodel
-from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
+from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

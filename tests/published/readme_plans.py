@@ -16,9 +16,9 @@ from readme_tables import README, fill
 from ruamel.yaml import YAML
 
 from costmodel import plan
-from costmodel.describe.job import make_job
-from costmodel.estimates import Estimate, estimate_job
-from costmodel.search.texts import layout_text
+from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.estimates.estimate import Estimate, estimate_job
 
 HERE = Path(__file__).parent
 
@@ -29,12 +29,16 @@ def _cell(est: Estimate) -> str:
 
 def plans_table() -> str:
     """Return the jobs as a Markdown table; all figures are predictions."""
-    lines = ["| job | layouts priced | best of all | best that Megatron launches | really used | its rank |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| job | layouts priced | best of all | best that Megatron launches | really used | its rank |",
+        "|---|---|---|---|---|---|",
+    ]
     jobs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "planned_jobs.yaml").read_text())
     for known in jobs:
         found = plan(**known["job"])
-        launched = _cell(plan(**known["job"], framework=known["framework"]).best) if "framework" in known else "-"
+        launched = (
+            _cell(plan(**known["job"], framework=known["framework"]).best) if "framework" in known else "-"
+        )
         used, rank = "none published", "-"
         if "used" in known:
             est = estimate_job(make_job(**known["job"], **known["used"], check=False))
@@ -42,7 +46,9 @@ def plans_table() -> str:
             slower = float(est.step_time_s / found.best.step_time_s) - 1.0
             used = f"{_cell(est)} ({known['reference']})"
             rank = f"{before + 1:,} of {found.num_fit:,}, {slower:.0%} slower"
-        lines.append(f"| {known['name']} | {found.num_priced:,} | {_cell(found.best)} | {launched} | {used} | {rank} |")
+        lines.append(
+            f"| {known['name']} | {found.num_priced:,} | {_cell(found.best)} | {launched} | {used} | {rank} |"
+        )
     return "\n".join(lines)
 
 

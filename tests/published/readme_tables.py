@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from costmodel.describe.job import make_job
-from costmodel.estimates import Estimate, estimate_job
-from costmodel.training_run import run as run_training
+from costmodel.describe.jobs.job import make_job
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.whole_run.run import run as run_training
 
 HERE = Path(__file__).parent
 README = HERE.parent.parent / "README.md"
@@ -76,8 +76,8 @@ def whole_runs_table() -> str:
 
 def validation_table(runs: Path) -> str:
     """Return how far published runs are off, as Markdown: time, memory, what fits, sweeps, and by source."""
-    from costmodel.calibration.overheads import held_out_errors, scored_runs
-    from costmodel.validate import validate
+    from costmodel.trust.overheads import held_out_errors, scored_runs
+    from costmodel.trust.validation import validate
 
     checked = validate(runs)
     held_out = pd.concat(list(held_out_errors(scored_runs(checked)).errors))

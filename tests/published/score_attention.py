@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.roofline import MatmulConstants, MemoryConstants, matmul_time_s, memory_time_s
+from costmodel.physics.kernels.roofline import MatmulConstants, MemoryConstants, matmul_time_s, memory_time_s
 
 Array = NDArray[np.float64]
 
@@ -129,10 +129,16 @@ def score_matrix_attention_time_s(
 
     def product(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
         return matmul_time_s(
-            m, n, k, groups=groups, constants=matmul, peak_flops_per_s=peak_flops_per_s,
+            m,
+            n,
+            k,
+            groups=groups,
+            constants=matmul,
+            peak_flops_per_s=peak_flops_per_s,
             memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s,
-            input_bytes=element_bytes, output_bytes=element_bytes,
-        )  # fmt: skip
+            input_bytes=element_bytes,
+            output_bytes=element_bytes,
+        )
 
     scores_s, values_s = product(sq, skv, qk_head_dim), product(sq, v_head_dim, skv)
     if backward:
@@ -142,8 +148,9 @@ def score_matrix_attention_time_s(
         values_s = product(skv, v_head_dim, sq) + query_and_key_s
     bytes_per_score = traffic.backward_bytes if backward else traffic.forward_bytes
     softmax_s = memory_time_s(
-        groups * sq * skv * bytes_per_score, constants=memory,
+        groups * sq * skv * bytes_per_score,
+        constants=memory,
         memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s,
         kernels=traffic.backward_kernels if backward else traffic.forward_kernels,
-    )  # fmt: skip
+    )
     return np.asarray(scores_s + values_s + softmax_s)

@@ -8,12 +8,12 @@ import pytest
 from score_attention import score_matrix_attention_time_s, score_traffic
 
 import costmodel as cm
-from costmodel.calibrate_kernels import device, kernels_block, main, replace_block
-from costmodel.calibration.fitting import Bound, fit
-from costmodel.calibration.kernel_fits import AttentionFit, MatmulFit, predict_attention, predict_matmul
-from costmodel.calibration.kernel_measurements import read_attention, read_matmul
-from costmodel.describe.hardware import list_profiles, load_accelerator
-from costmodel.describe.kernels import PEAK_KEY, KernelConstants
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
+from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
+from costmodel.trust.calibration.fitting import Bound, fit
+from costmodel.trust.calibration.kernel_fits import AttentionFit, MatmulFit, predict_attention, predict_matmul
+from costmodel.trust.calibration.kernel_measurements import read_attention, read_matmul
+from costmodel.trust.calibration.ship_kernels import device, kernels_block, main, replace_block
 
 HERE = Path(__file__).parent
 ACCELERATORS = list_profiles("accelerator")
@@ -65,14 +65,21 @@ def test_score_matrix_attention_gives_the_published_times_without_a_fit():
         accelerator, causal = load_accelerator(row["gpu"]), row["causal"] == "True"
         predicted = sum(
             score_matrix_attention_time_s(
-                batch, seq, seq, heads, qk_head_dim=dim, v_head_dim=dim, backward=backward,
+                batch,
+                seq,
+                seq,
+                heads,
+                qk_head_dim=dim,
+                v_head_dim=dim,
+                backward=backward,
                 traffic=score_traffic(fused_softmax=False, masked=causal, dropout=True),
-                matmul=accelerator.kernels.matmul["bf16"], memory=accelerator.kernels.memory,
+                matmul=accelerator.kernels.matmul["bf16"],
+                memory=accelerator.kernels.memory,
                 peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
                 memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
             )
             for backward in (False, True)
-        )  # fmt: skip
+        )
         flops = 14 * batch * heads * seq**2 * dim * (0.5 if causal else 1.0)
         errors.append(abs(predicted / (flops / (float(row["tflops"]) * 1e12)) - 1))
     assert len(errors) >= 12
@@ -89,17 +96,34 @@ def test_score_traffic_counts_every_pass_over_the_scores():
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_operators_of_unfused_attention_take_what_the_measured_chain_takes(dropout):
-    est = cm.estimate(model="llama-7b", cluster="dgx-a100-hdr", gpus=1, global_batch=4, micro_batch=4, seq_len=2048,
-                      recipe="megatron-2021", switches={"dropout": dropout}, precision="bf16", check=False)  # fmt: skip
+    est = cm.estimate(
+        model="llama-7b",
+        cluster="dgx-a100-hdr",
+        gpus=1,
+        global_batch=4,
+        micro_batch=4,
+        seq_len=2048,
+        recipe="megatron-2021",
+        switches={"dropout": dropout},
+        precision="bf16",
+        check=False,
+    )
     accelerator = load_accelerator("a100-sxm-80gb")
     for backward in (False, True):
         chain = score_matrix_attention_time_s(
-            4, 2048, 2048, 32, qk_head_dim=128, v_head_dim=128, backward=backward,
+            4,
+            2048,
+            2048,
+            32,
+            qk_head_dim=128,
+            v_head_dim=128,
+            backward=backward,
             traffic=score_traffic(fused_softmax=True, masked=True, dropout=dropout),
-            matmul=accelerator.kernels.matmul["bf16"], memory=accelerator.kernels.memory,
+            matmul=accelerator.kernels.matmul["bf16"],
+            memory=accelerator.kernels.memory,
             peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-        )  # fmt: skip
+        )
         lines = est.to_frame().query("bill == 'time'")
         parts = lines[lines.name.str.contains(r"attention\.(?:scores|softmax|dropout|context)\.")]
         parts = parts[parts.name.str.contains("backward" if backward else "forward")]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.calibration.cluster_fit import fit_cluster, score_held_out, sweep_run
 from costmodel.cli import main
-from costmodel.describe.hardware import check_file, load_cluster
-from costmodel.interop.nccl_tests import read_logs
+from costmodel.describe.hardware.hardware import check_file, load_cluster
+from costmodel.trust.calibration.cluster_fit import fit_cluster, score_held_out, sweep_run
+from costmodel.trust.calibration.nccl_tests import read_logs
 
 LOGS = sorted((Path(__file__).parents[1] / "data" / "nccl_logs").glob("*.log"))
 BASE = load_cluster("h100-ndr")
@@ -104,8 +104,10 @@ def test_a_wrong_network_is_refused(tmp_path, capsys):
     rows = []
     for power in range(10, 31, 2):
         size, time_us = 2**power, 60 + 2**power / 330e3
-        rows.append(f"{size} {size // 4} float none -1 {time_us:.2f} {size / time_us / 1e3:.2f} "
-                    f"{size / time_us / 1e3 * 15 / 16:.2f} 0\n")  # fmt: skip
+        rows.append(
+            f"{size} {size // 4} float none -1 {time_us:.2f} {size / time_us / 1e3:.2f} "
+            f"{size / time_us / 1e3 * 15 / 16:.2f} 0\n"
+        )
     path = tmp_path / "all_gather.log"
     path.write_text("".join(rows))
     command = ["calibrate", "fabric", str(path), "--ranks", "16", "--nodes", "2"]

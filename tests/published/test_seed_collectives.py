@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from costmodel.physics.collectives import (
+from costmodel.physics.network.collectives import (
     ALGORITHMS,
     crossover_between_bytes,
     crossover_size_bytes,
     textbook_time,
 )
-from costmodel.physics.collectives_hierarchical import hierarchical_all_reduce, leader_all_reduce
+from costmodel.physics.network.collectives_hierarchical import hierarchical_all_reduce, leader_all_reduce
 
 # (name, alpha us, GB/s, n* bytes by the code of 5.3, n* that its figure claims)
 INTERCONNECTS = [

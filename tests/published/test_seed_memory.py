@@ -7,10 +7,10 @@
 import numpy as np
 import pytest
 
-from costmodel.describe.hardware import load_accelerator
-from costmodel.describe.model import load_model
-from costmodel.estimates import Estimate, estimate
-from costmodel.physics.params import num_params
+from costmodel.describe.hardware.hardware import load_accelerator
+from costmodel.describe.models.model import load_model
+from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.step.anatomy.params import num_params
 
 BF16_GRADIENTS = {"grad_accum_dtype": "bf16"}
 LLAMA_7B = num_params(load_model("llama-7b"))

@@ -7,15 +7,15 @@
 import numpy as np
 import pytest
 
-from costmodel.describe.hardware import compose_cluster, load_cluster
-from costmodel.describe.layout import make_layout
-from costmodel.describe.model import load_model, make_model
+from costmodel.describe.hardware.hardware import compose_cluster, load_cluster
+from costmodel.describe.jobs.layout import make_layout
+from costmodel.describe.models.model import load_model, make_model
 from costmodel.describe.recipe import load_recipe
-from costmodel.estimates import estimate
-from costmodel.physics.params import num_active_params, num_params
-from costmodel.physics.schedule_engine import simulate, task_orders
-from costmodel.physics.schedules import bubble_time_s, in_flight, schedule_code
-from costmodel.report.mesh import mesh_rows
+from costmodel.estimates.estimate import estimate
+from costmodel.estimates.mesh import mesh_rows
+from costmodel.physics.pipeline.engine import simulate, task_orders
+from costmodel.physics.pipeline.schedules import bubble_time_s, in_flight, schedule_code
+from costmodel.step.anatomy.params import num_active_params, num_params
 
 # 002 §10.1-§10.6 and 000: schedule, stages, micro-batches, virtual stages, printed bubble fraction
 BUBBLES = [
@@ -35,28 +35,44 @@ def test_bubble_fractions(schedule, p, m, v, printed):
     f, b, w = 1.0, 1.0, 1.0
     idle = float(
         bubble_time_s(
-            schedule_code(schedule), stages=p, micro_batches=m, virtual_stages=v,
-            forward_s=f, backward_input_s=b, backward_weight_s=w,
+            schedule_code(schedule),
+            stages=p,
+            micro_batches=m,
+            virtual_stages=v,
+            forward_s=f,
+            backward_input_s=b,
+            backward_weight_s=w,
         )
-    )  # fmt: skip
+    )
     assert idle / (idle + m * (f + b + w)) == pytest.approx(printed, abs=0.002)
 
 
 def test_efficiency_of_eight_stages():
     """002 §10.6: ~82 % with 32 micro-batches; M >= 4 P keeps the bubble below a fifth."""
     idle = float(
-        bubble_time_s(schedule_code("1f1b"), stages=8, micro_batches=32, forward_s=1.0, backward_input_s=1.0,
-                      backward_weight_s=1.0)
-    )  # fmt: skip
+        bubble_time_s(
+            schedule_code("1f1b"),
+            stages=8,
+            micro_batches=32,
+            forward_s=1.0,
+            backward_input_s=1.0,
+            backward_weight_s=1.0,
+        )
+    )
     assert 96 / (96 + idle) == pytest.approx(0.82, abs=0.001)
 
 
 def test_bubble_of_a_bill():
     """The same fraction where stages are equal: 32 layers on 8 stages, head and embedding apart."""
     est = estimate(
-        model="gpt3-175b", cluster="dgx-h100-ndr", gpus=64, layout="tp8 pp8", global_batch=32, seq_len=2048,
+        model="gpt3-175b",
+        cluster="dgx-h100-ndr",
+        gpus=64,
+        layout="tp8 pp8",
+        global_batch=32,
+        seq_len=2048,
         switches={"overhead_fraction": 0.0},
-    )  # fmt: skip
+    )
     bubble = next(line for line in est.bill.time_lines if line.name == "pp.bubble")
     passes = [line for line in est.bill.time_lines if line.axis in ("compute", "tp")]
     pipeline_s = bubble.exposed_seconds + sum(line.exposed_seconds for line in passes)
@@ -146,11 +162,19 @@ def trillion():
     """About 1.2T parameters: 64 experts in each of 64 layers, two a token."""
     return make_model(
         {
-            "name": "moe-1t", "source": "an example", "num_layers": 64, "hidden_size": 8192, "num_heads": 64,
-            "num_kv_heads": 8, "gated_mlp": True, "vocab_size": 128000, "num_experts": 64, "top_k": 2,
+            "name": "moe-1t",
+            "source": "an example",
+            "num_layers": 64,
+            "hidden_size": 8192,
+            "num_heads": 64,
+            "num_kv_heads": 8,
+            "gated_mlp": True,
+            "vocab_size": 128000,
+            "num_experts": 64,
+            "top_k": 2,
             "expert_ffn_size": 12288,
         }
-    )  # fmt: skip
+    )
 
 
 def test_a_trillion_parameters_on_4096_gpus():
@@ -162,9 +186,14 @@ def test_a_trillion_parameters_on_4096_gpus():
     model = trillion()
     assert num_params(model) > 1e12
     est = estimate(
-        model=model, cluster="dgx-h100-ndr", gpus=4096, layout="tp8 pp8 ep8 etp8", recompute="full",
-        global_batch=2048, seq_len=4096,
-    )  # fmt: skip
+        model=model,
+        cluster="dgx-h100-ndr",
+        gpus=4096,
+        layout="tp8 pp8 ep8 etp8",
+        recompute="full",
+        global_batch=2048,
+        seq_len=4096,
+    )
     layout = est.job.layout
     assert float(layout.expert_dp) == 8
     assert float(layout.dp) == 64
@@ -180,9 +209,14 @@ def test_a_trillion_parameters_on_4096_gpus():
     assert table["tp"] == (8, 512, "nvlink")
     # Experts whole on each rank would be 19 billion parameters a GPU, and would not fit.
     assert not estimate(
-        model=model, cluster="dgx-h100-ndr", gpus=4096, layout="tp8 pp8 ep8 etp1", recompute="full",
-        global_batch=2048, seq_len=4096,
-    ).fits  # fmt: skip
+        model=model,
+        cluster="dgx-h100-ndr",
+        gpus=4096,
+        layout="tp8 pp8 ep8 etp1",
+        recompute="full",
+        global_batch=2048,
+        seq_len=4096,
+    ).fits
 
 
 def test_experts_add_parameters_and_not_compute():

@@ -7,9 +7,9 @@ stands beside the right one.
 import numpy as np
 import pytest
 
-from costmodel.describe.hardware import load_accelerator, load_cluster
-from costmodel.describe.model import load_model
-from costmodel.physics.comm_roofline import (
+from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
+from costmodel.describe.models.model import load_model
+from costmodel.physics.network.comm_roofline import (
     REGIMES,
     batch_for_efficiency,
     data_parallel_intensity,
@@ -18,7 +18,7 @@ from costmodel.physics.comm_roofline import (
     ridge_point,
     ridge_points,
 )
-from costmodel.physics.params import model_flops_per_token, num_params
+from costmodel.step.anatomy.params import model_flops_per_token, num_params
 
 # 002 §1.5: accelerator, dtype, printed TFLOP/s (2:4 sparsity), dense TFLOP/s
 PEAKS = [
@@ -138,8 +138,11 @@ def test_efficiency_is_linear_in_the_batch_below_the_ridge():
     np.testing.assert_allclose(share[:3], intensity[:3] * 50e9 / 989.4e12)
     assert share[-1] == 1.0
     assert [REGIMES[i] for i in regime(intensity, ridge)] == [
-        "severely communication-bound", "communication-bound", "communication-bound", "compute-bound",
-    ]  # fmt: skip
+        "severely communication-bound",
+        "communication-bound",
+        "communication-bound",
+        "compute-bound",
+    ]
 
 
 # 002 §6.7, "Min Batch for 90 % Eff": printed sequences; tokens per GPU that the bound really asks for

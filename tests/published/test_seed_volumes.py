@@ -7,10 +7,10 @@ is wrong (ERRATA.md) the printed value stands beside the right one.
 import numpy as np
 import pytest
 
-from costmodel.describe.model import load_model
-from costmodel.estimates import Estimate, estimate
-from costmodel.physics.collectives import textbook_time
-from costmodel.physics.params import num_active_params, num_params
+from costmodel.describe.models.model import load_model
+from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.physics.network.collectives import textbook_time
+from costmodel.step.anatomy.params import num_active_params, num_params
 
 BF16 = {"grad_reduce_dtype": "bf16", "gather_dtype": "bf16"}
 MEGATRON = {"recipe": "megatron-2021", "precision": "fp16", "seq_len": 2048}
@@ -70,7 +70,7 @@ PASSES = [
 
 @pytest.mark.parametrize(("stage", "switches", "one", "four"), PASSES)
 def test_zero_volumes(stage, switches, one, four):
-    """"~3N per layer" is 3N over all layers, and again for every micro-batch (003: "1.5x DDP")."""
+    """ "~3N per layer" is 3N over all layers, and again for every micro-batch (003: "1.5x DDP")."""
     for micro_batches, expected in ((1, one), (4, four)):
         job = {"gpus": 8, "global_batch": 8 * micro_batches, "switches": {**BF16, **switches}}
         est = price("llama-7b", zero_stage=stage, **job)

@@ -7,12 +7,18 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
-from costmodel.checkpoints import describe_checkpoint
 from costmodel.describe.reliability import make_reliability
-from costmodel.physics.goodput import checkpoint_write_s, losses
+from costmodel.physics.run.goodput import checkpoint_write_s, losses
+from costmodel.whole_run.checkpoints import describe_checkpoint
 
 RUNS = YAML(typ="safe", pure=True).load((Path(__file__).parent / "whole_runs.yaml").read_text())
-A100 = {"cluster": "dgx-a100-hdr", "seq_len": 2048, "precision": "fp16", "recipe": "megatron-2021", "recompute": "full"}
+A100 = {
+    "cluster": "dgx-a100-hdr",
+    "seq_len": 2048,
+    "precision": "fp16",
+    "recipe": "megatron-2021",
+    "recompute": "full",
+}
 
 
 @pytest.mark.parametrize("run", RUNS, ids=[run["name"] for run in RUNS])
@@ -66,9 +72,18 @@ def test_rsc_1_effective_training_time(interval_min, ratio, printed):
 
 def test_megascale_ran_more_than_90_percent():
     """arXiv:2402.15627, section 6.3: 12,288 GPUs, several weeks, over 100 recoveries, more than 90 %."""
-    found = cm.run(model="gpt3-175b", cluster="dgx-a100-hdr", gpus=12288, layout="tp8 pp8 vp6", micro_batch=1,
-                   global_batch=6144, seq_len=2048, recipe="megascale", tokens=5e12,
-                   reliability="megascale")  # fmt: skip
+    found = cm.run(
+        model="gpt3-175b",
+        cluster="dgx-a100-hdr",
+        gpus=12288,
+        layout="tp8 pp8 vp6",
+        micro_batch=1,
+        global_batch=6144,
+        seq_len=2048,
+        recipe="megascale",
+        tokens=5e12,
+        reliability="megascale",
+    )
     assert 0.90 < found.effective_training_time_ratio < 0.99
     assert found.interruptions / found.days * 30 == pytest.approx(100, rel=0.02)
 
@@ -95,12 +110,17 @@ def test_checkpoint_of_bloom():
 
 def test_checkpoint_of_a_trillion_parameters():
     """13.8 TB, saved at 273 GB/s and loaded at 1 TB/s by 384 nodes: SC21, arXiv:2104.04473, section 5.10."""
-    est = cm.estimate(model="megatron-1t", gpus=3072, layout="tp8 pp64", global_batch=3072, zero_stage=0, **A100)
+    est = cm.estimate(
+        model="megatron-1t", gpus=3072, layout="tp8 pp64", global_batch=3072, zero_stage=0, **A100
+    )
     save = describe_checkpoint(est, "blocking", 273e9)
     assert save.size_bytes == pytest.approx(13.8e12, rel=0.1)
     assert save.write_s == pytest.approx(13.8e12 / 273e9, rel=0.1)
     assert describe_checkpoint(est, "blocking", 1e12).load_s == pytest.approx(13.8, rel=0.1)
-    assert float(checkpoint_write_s(13.8e12, 384, node_bytes_per_s=1e12, shared_bytes_per_s=273e9)) < save.write_s
+    assert (
+        float(checkpoint_write_s(13.8e12, 384, node_bytes_per_s=1e12, shared_bytes_per_s=273e9))
+        < save.write_s
+    )
 
 
 def test_energy_as_model_cards_count_it():
@@ -114,7 +134,9 @@ def test_closed_form_and_samples_agree():
     run = llama3()
     exact = cm.run(tokens=15.6e12, reliability="llama3", changes=sure, seed=4, **RUNS[2]["job"])
     drawn = exact.sampled.calendar_s
-    assert drawn.mean() == pytest.approx(exact.calendar_s, abs=5 * drawn.std() / np.sqrt(drawn.size) + exact.interval_s)
+    assert drawn.mean() == pytest.approx(
+        exact.calendar_s, abs=5 * drawn.std() / np.sqrt(drawn.size) + exact.interval_s
+    )
     assert run.calendar_s == exact.calendar_s
     low, _, high = exact.spread()["days"]
     assert high - low < 0.02 * exact.days

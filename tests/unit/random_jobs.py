@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from costmodel.describe.cluster import Cluster
-from costmodel.describe.job import Job, make_job
-from costmodel.describe.layout import layout_problems
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.jobs.job import Job, make_job
+from costmodel.describe.jobs.layout import layout_problems
 from costmodel.describe.recipe import list_recipes
-from costmodel.estimates import Estimate, estimate_job
-from costmodel.physics.schedules import SCHEDULES, schedule_code, valid
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code, valid
 
 DENSE = ("llama3-8b", "gpt3-175b", "llama-7b")
 MOE = ("mixtral-8x7b", "deepseek-v3-671b", "gpt-oss-20b", "qwen3-30b-a3b")

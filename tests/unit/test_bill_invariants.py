@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_jobs import DENSE, GPUS, MOE, is_possible, job_of, jobs, layouts, price_of, questions, with_fabric
 
-from costmodel.bill import AXES, PHASES, TOLLS
-from costmodel.describe.hardware import load_cluster
+from costmodel.bill.formula import evaluate
+from costmodel.bill.lines import AXES, PHASES, TOLLS
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.recipe import list_recipes
-from costmodel.estimates import estimate
-from costmodel.report.formula import evaluate
+from costmodel.estimates.estimate import estimate
 
 EXACT = 1e-12
 FEW = settings(max_examples=40, deadline=None)
@@ -60,9 +60,17 @@ def test_a_bill_is_the_sum_of_lines_that_follow_from_their_formulas(drawn):
 def test_every_recipe_makes_such_bills(model, recipe):
     for zero_stage in (1, 3):
         est = estimate(
-            model=model, cluster="dgx-a100-hdr", gpus=32, layout="tp2 pp2", ep=1 if model in DENSE else 4,
-            global_batch=64, seq_len=2048, recipe=recipe, zero_stage=zero_stage, recompute="selective",
-        )  # fmt: skip
+            model=model,
+            cluster="dgx-a100-hdr",
+            gpus=32,
+            layout="tp2 pp2",
+            ep=1 if model in DENSE else 4,
+            global_batch=64,
+            seq_len=2048,
+            recipe=recipe,
+            zero_stage=zero_stage,
+            recompute="selective",
+        )
         assert_lines_are_sound(est)
 
 
@@ -121,8 +129,11 @@ def state_bytes(est):
     What an optimizer step makes for a moment counts only as far as it exceeds the activations, which
     are gone by then: that rest may grow with the number of ranks.
     """
-    states = [line.bytes for line in est.bill.memory_lines
-              if line.name.startswith("state.") and not line.name.endswith(".temporaries")]  # fmt: skip
+    states = [
+        line.bytes
+        for line in est.bill.memory_lines
+        if line.name.startswith("state.") and not line.name.endswith(".temporaries")
+    ]
     return float(sum(np.atleast_1d(held) for held in states).max())
 
 

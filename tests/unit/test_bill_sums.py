@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.bill import broadcast_sum, settled
+from costmodel.bill.lines import broadcast_sum, settled
 
 
 def test_broadcast_sum_is_the_sum():

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.budgets import affordable_tokens, budget, gpus_needed, serving
 from costmodel.cli import main
-from costmodel.physics.decode import decode_step_s, kv_cache_bytes, largest_batch, weights_read_bytes
-from costmodel.physics.params import num_active_params, num_params
-from costmodel.physics.scaling_laws import (
+from costmodel.physics.run.scaling_laws import (
     LAWS,
     cheapest_over_lifetime,
     compute_optimal,
@@ -20,6 +17,9 @@ from costmodel.physics.scaling_laws import (
     loss,
     tokens_for_loss,
 )
+from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch, weights_read_bytes
+from costmodel.step.anatomy.params import num_active_params, num_params
+from costmodel.whole_run.budget import affordable_tokens, budget, gpus_needed, serving
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
@@ -60,9 +60,13 @@ def test_cheapest_over_lifetime_zero_serving_is_compute_optimal_and_serving_shri
     sizes = np.geomspace(1e9, 1e12, 4001)
     target = loss(law, n, d)
     best, tokens, usd = cheapest_over_lifetime(
-        law, target, np.asarray([0.0, 1e12, 1e14]), num_params=sizes, train_usd_per_flop=1e-18,
+        law,
+        target,
+        np.asarray([0.0, 1e12, 1e14]),
+        num_params=sizes,
+        train_usd_per_flop=1e-18,
         serve_usd_per_token=2e-18 * sizes,
-    )  # fmt: skip
+    )
     assert best[0] == pytest.approx(float(n), rel=0.01)
     assert np.all(np.diff(best) < 0)
     assert np.all(np.diff(tokens) > 0)
@@ -107,8 +111,10 @@ def test_experts_are_read_where_a_token_visits_them():
 
 def test_latent_attention_serves_cheaper_than_its_size():
     card = cm.load_accelerator("h100-sxm-80gb")
-    cost = {name: serving(cm.load_model(name), card, price_usd_per_gpu_hour=2.95).usd_per_token
-            for name in ("llama3-70b", "llama3-405b", "deepseek-v3")}  # fmt: skip
+    cost = {
+        name: serving(cm.load_model(name), card, price_usd_per_gpu_hour=2.95).usd_per_token
+        for name in ("llama3-70b", "llama3-405b", "deepseek-v3")
+    }
     assert cost["deepseek-v3"] < cost["llama3-405b"] / 2
     assert cost["llama3-70b"] < cost["llama3-405b"]
 
@@ -151,15 +157,43 @@ def test_runs_solved_backwards():
         (["budget", "--budget=1e6", "--gpus=8", "--days=3"], "one too many"),
         (["budget", "--budget=1e6", "--mfu=1.2"], "mfu: expected a share"),
         (["budget", "--budget=1e6", "-c", "h800-cx7"], "has no price of a GPU-hour; give --price"),
-        (["run", "-m", "llama3-8b", "-n8", "--global-batch=64", "--seq-len=4096"], "give --tokens 2e12, or --budget"),
-        (["run", "-m", "llama3-8b", "-n8", "--global-batch=64", "--seq-len=4096", "--tokens=1e9", "--budget=1"],
-         "leave out --budget and --days"),
-        (["run", "-m", "llama3-8b", "--global-batch=64", "--seq-len=4096", "--tokens=1e14", "--days=1"],
-         "days: 1 cannot be reached with a global batch of 64"),
-        (["run", "-m", "llama3-8b", "-n8", "-c", "h800-cx7", "--global-batch=64", "--seq-len=4096", "--budget=1e6"],
-         "has no price; give --price"),
+        (
+            ["run", "-m", "llama3-8b", "-n8", "--global-batch=64", "--seq-len=4096"],
+            "give --tokens 2e12, or --budget",
+        ),
+        (
+            [
+                "run",
+                "-m",
+                "llama3-8b",
+                "-n8",
+                "--global-batch=64",
+                "--seq-len=4096",
+                "--tokens=1e9",
+                "--budget=1",
+            ],
+            "leave out --budget and --days",
+        ),
+        (
+            ["run", "-m", "llama3-8b", "--global-batch=64", "--seq-len=4096", "--tokens=1e14", "--days=1"],
+            "days: 1 cannot be reached with a global batch of 64",
+        ),
+        (
+            [
+                "run",
+                "-m",
+                "llama3-8b",
+                "-n8",
+                "-c",
+                "h800-cx7",
+                "--global-batch=64",
+                "--seq-len=4096",
+                "--budget=1e6",
+            ],
+            "has no price; give --price",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_is_one_clear_line(command, words, capsys):
     assert main(command) == 2
     error = capsys.readouterr().err
@@ -174,7 +208,15 @@ def test_commands(capsys):
     assert len(record["choices"]) == 6
     assert main(["budget", "--budget=5e6", "--serve-tokens=1e13"]) == 0
     assert "cheapest with serving" in capsys.readouterr().out
-    flags = ["-m", "llama3-8b", "--tp=2", "--global-batch=512", "--seq-len=8192", "--format=json", "--samples=10"]
+    flags = [
+        "-m",
+        "llama3-8b",
+        "--tp=2",
+        "--global-batch=512",
+        "--seq-len=8192",
+        "--format=json",
+        "--samples=10",
+    ]
     assert main(["run", *flags, "-n256", "--budget=1e6"]) == 0
     assert json.loads(capsys.readouterr().out)["dollars"] == pytest.approx(1e6)
     assert main(["run", *flags, "--tokens=1e12", "--days=30"]) == 0

@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from costmodel.calibration.kernel_csv import read_timings
-from costmodel.calibration.step_residuals import MeasuredStep, constant_s, explain
 from costmodel.cli import main
-from costmodel.describe.hardware import check_file, load_accelerator
-from costmodel.estimates import estimate
-from costmodel.physics.roofline import attention_time_s, matmul_time_s
+from costmodel.describe.hardware.hardware import check_file, load_accelerator
+from costmodel.estimates.estimate import estimate
+from costmodel.physics.kernels.roofline import attention_time_s, matmul_time_s
+from costmodel.trust.calibration.kernel_csv import read_timings
+from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain
 
 H200 = load_accelerator("h200")
 MEMORY = H200.memory_bandwidth_bytes_per_s
@@ -25,9 +25,14 @@ def matmul_csv(slower=1.0):
     for m in (512, 2048, 8192, 16384):
         for n, k in ((1024, 4096), (4096, 4096), (8192, 2048), (14336, 4096), (8192, 8192)):
             one = matmul_time_s(
-                m, n, k, constants=H200.kernels.matmul["bf16"], peak_flops_per_s=PEAK,
-                memory_bandwidth_bytes_per_s=MEMORY, sustained=False,
-            )  # fmt: skip
+                m,
+                n,
+                k,
+                constants=H200.kernels.matmul["bf16"],
+                peak_flops_per_s=PEAK,
+                memory_bandwidth_bytes_per_s=MEMORY,
+                sustained=False,
+            )
             lines.append(
                 f"{m},{n},{k},bf16,{float(one) * 1e6 * slower * np.exp(0.02 * rng.standard_normal()):.3f}"
             )
@@ -44,10 +49,19 @@ def attention_csv():
             (64, False, True),
         ):
             time_s = attention_time_s(
-                16384 // seq, seq, seq, 2048 // dim, kv_heads=2048 // dim, qk_head_dim=dim, v_head_dim=dim,
-                causal=causal, backward=backward, constants=H200.kernels.attention["flash3"],
-                peak_flops_per_s=PEAK, memory_bandwidth_bytes_per_s=MEMORY,
-            )  # fmt: skip
+                16384 // seq,
+                seq,
+                seq,
+                2048 // dim,
+                kv_heads=2048 // dim,
+                qk_head_dim=dim,
+                v_head_dim=dim,
+                causal=causal,
+                backward=backward,
+                constants=H200.kernels.attention["flash3"],
+                peak_flops_per_s=PEAK,
+                memory_bandwidth_bytes_per_s=MEMORY,
+            )
             op = "attention_bwd" if backward else "attention_fwd"
             lines.append(
                 f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{float(time_s) * 1e6:.3f}"
@@ -127,8 +141,15 @@ def test_rates_do_as_well_as_times(tmp_path):
 
 
 JOB = {"model": "llama3-8b", "gpus": 64, "layout": "tp4 pp2", "global_batch": 512, "seq_len": 8192}
-OTHER = {"model": "llama3-70b", "gpus": 64, "layout": "tp8", "global_batch": 64, "seq_len": 8192,
-         "zero_stage": 3, "recompute": "full"}  # fmt: skip
+OTHER = {
+    "model": "llama3-70b",
+    "gpus": 64,
+    "layout": "tp8",
+    "global_batch": 64,
+    "seq_len": 8192,
+    "zero_stage": 3,
+    "recompute": "full",
+}
 
 
 def test_what_was_changed_is_named_first():
@@ -167,10 +188,14 @@ def test_steps_by_command(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("job.yaml", "expected a job and its step time"), ("none.yaml=3s", "none.yaml"),
-     ("{job}=0s", "more than 0 s"), ("{job}=3", "step time: expected a quantity such as"),
-     ("{job}=3s,60", "memory: expected a quantity")],
-)  # fmt: skip
+    [
+        ("job.yaml", "expected a job and its step time"),
+        ("none.yaml=3s", "none.yaml"),
+        ("{job}=0s", "more than 0 s"),
+        ("{job}=3", "step time: expected a quantity such as"),
+        ("{job}=3s,60", "memory: expected a quantity"),
+    ],
+)
 def test_wrong_steps_are_one_line(text, message, tmp_path, capsys):
     job = tmp_path / "job.yaml"
     job.write_text("model: llama3-8b\ngpus: 64\nglobal_batch: 512\nseq_len: 8192\n")

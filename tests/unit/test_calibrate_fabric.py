@@ -7,12 +7,12 @@ from shutil import copy
 import numpy as np
 import pytest
 
-from costmodel import calibrate_fabric
-from costmodel.calibration import fabric_fit
-from costmodel.describe.hardware import load_link
-from costmodel.errors import DataError
-from costmodel.physics.fabric import Fabric
-from costmodel.physics.mesh import Group
+from costmodel.base.errors import DataError
+from costmodel.describe.hardware.hardware import load_link
+from costmodel.physics.network.fabric import Fabric
+from costmodel.physics.network.mesh import Group
+from costmodel.trust.calibration import fabric_fit
+from costmodel.trust.calibration import ship_fabric as calibrate_fabric
 
 LINKS = Path(__file__).parents[2] / "hardware_profiles" / "links"
 TRUE = Fabric(rate_factor=1.05, copy_bandwidth_bytes_per_s=900e9, pipeline_s=5e-6, pipeline_step_s=0.2e-6)

@@ -4,17 +4,24 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.physics.gradient_compression import (
+from costmodel.bill.formula import evaluate
+from costmodel.physics.network.gradient_compression import (
     compression_traffic_bytes,
     low_rank_elements,
     top_k_gathered_bytes,
     wire_bytes_per_element,
 )
-from costmodel.physics.params import num_params
-from costmodel.report.formula import evaluate
+from costmodel.step.anatomy.params import num_params
 
-JOB = {"model": "llama3-8b", "cluster": "cloud-h100-100gbe", "gpus": 64, "tp": 8, "global_batch": 512, "seq_len": 4096,
-       "zero_stage": 0}  # fmt: skip
+JOB = {
+    "model": "llama3-8b",
+    "cluster": "cloud-h100-100gbe",
+    "gpus": 64,
+    "tp": 8,
+    "global_batch": 512,
+    "seq_len": 4096,
+    "zero_stage": 0,
+}
 HELD = 8.03e9 / 8
 
 
@@ -37,7 +44,9 @@ def test_bytes_of_each_method_on_the_bill():
     assert sent(price({"gradient_compression": "fp16"})) == pytest.approx(full / 2)
     scale = 4 / 256
     assert sent(price({"gradient_compression": "int8"})) == pytest.approx(full / 4 * (1 + scale), rel=1e-6)
-    assert sent(price({"gradient_compression": "int4"})) == pytest.approx(full / 8 * (1 + 2 * scale), rel=1e-6)
+    assert sent(price({"gradient_compression": "int4"})) == pytest.approx(
+        full / 8 * (1 + 2 * scale), rel=1e-6
+    )
     top = sent(price({"gradient_compression": "top-k", "compression_density": 0.001}))
     assert top == pytest.approx(7 * 0.001 * 8 * HELD, rel=0.01)
     low = sent(price({"gradient_compression": "powersgd", "compression_rank": 4}))
@@ -47,7 +56,9 @@ def test_bytes_of_each_method_on_the_bill():
 
 def test_bf16_gradients_gain_nothing_from_fp16():
     narrow = {"grad_reduce_dtype": "bf16"}
-    assert float(price({**narrow, "gradient_compression": "fp16"}).step_time_s) == float(price(narrow).step_time_s)
+    assert float(price({**narrow, "gradient_compression": "fp16"}).step_time_s) == float(
+        price(narrow).step_time_s
+    )
 
 
 def test_each_method_pays_for_its_kernels_and_its_residual():
@@ -60,7 +71,9 @@ def test_each_method_pays_for_its_kernels_and_its_residual():
         added = float(est.memory_bytes_per_gpu - plain.memory_bytes_per_gpu)
         assert added == pytest.approx(residual * 1.04, rel=0.02)  # and the allocator's slack of it
     fast = {"cluster": "dgx-h100-ndr", "gpus": 8, "tp": 1, "model": "gpt2-xl"}
-    assert float(price({"gradient_compression": "top-k"}, **fast).step_time_s) > float(price(**fast).step_time_s)
+    assert float(price({"gradient_compression": "top-k"}, **fast).step_time_s) > float(
+        price(**fast).step_time_s
+    )
     alone = {"gpus": 8}
     assert exposed(price({"gradient_compression": "int8"}, **alone), "dp.dense.compress") == 0
 
@@ -77,10 +90,14 @@ def test_quantised_pieces_meet_inside_the_node_first():
     lines = {line.name: float(line.bytes) for line in est.bill.time_lines}
     params = num_params(cm.load_model("llama3-8b"))
     assert lines["dp.dense.grad_all_to_all.inside"] == pytest.approx(7 / 8 * params * (1 + 4 / 256), rel=1e-3)
-    assert lines["dp.dense.grad_all_to_all.across"] == pytest.approx(7 / 8 * params / 8 * (1 + 4 / 256), rel=1e-3)
+    assert lines["dp.dense.grad_all_to_all.across"] == pytest.approx(
+        7 / 8 * params / 8 * (1 + 4 / 256), rel=1e-3
+    )
     assert float(est.step_time_s) < float(price(tp=1, zero_stage=1).step_time_s)
     sharded = price({"gradient_compression": "int8", "dp_overlap": "every-layer"}, tp=1, zero_stage=3)
-    assert float(sharded.step_time_s) < float(price({"dp_overlap": "every-layer"}, tp=1, zero_stage=3).step_time_s)
+    assert float(sharded.step_time_s) < float(
+        price({"dp_overlap": "every-layer"}, tp=1, zero_stage=3).step_time_s
+    )
 
 
 def test_formulas_by_hand():
@@ -141,7 +158,9 @@ def test_activations_in_host_memory():
     memory = [float(est.memory_bytes_per_gpu) for est in (plain, half, away)]
     assert memory[0] > memory[1] > memory[2]
     assert memory[0] - memory[1] == pytest.approx(memory[1] - memory[2], rel=1e-6)
-    saved = sum(float(line.bytes.max()) for line in plain.bill.memory_lines if line.name.startswith("activation."))
+    saved = sum(
+        float(line.bytes.max()) for line in plain.bill.memory_lines if line.name.startswith("activation.")
+    )
     assert memory[0] - memory[2] == pytest.approx(saved * 30 / 32, rel=0.06)
     assert float(away.step_time_s) >= float(half.step_time_s) >= float(plain.step_time_s)
     moved = sum(float(line.bytes) for line in away.bill.time_lines if line.name.startswith("offload."))
@@ -164,7 +183,11 @@ def test_optimizer_on_nvme_is_bound_by_the_drive():
 @pytest.mark.parametrize(
     ("switches", "changes", "words"),
     [
-        ({"gradient_compression": "powersgd"}, {"zero_stage": 1}, "powersgd needs whole gradients on every replica"),
+        (
+            {"gradient_compression": "powersgd"},
+            {"zero_stage": 1},
+            "powersgd needs whole gradients on every replica",
+        ),
         ({"gradient_compression": "top-k"}, {"zero_stage": 3}, "top-k needs whole gradients"),
         ({"sync_every": 100}, {"zero_stage": 1}, "sync_every: 100 needs replicas that hold everything"),
         ({"compression_density": 0}, {}, "compression_density"),
@@ -178,8 +201,16 @@ def test_wrong_input_is_one_clear_line(switches, changes, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("switches", [{"gradient_compression": "int8"}, {"gradient_compression": "powersgd"},
-                                      {"sync_every": 8}, {"input_tokens_per_s": 1e4}, {"offload_activations": 1.0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"gradient_compression": "int8"},
+        {"gradient_compression": "powersgd"},
+        {"sync_every": 8},
+        {"input_tokens_per_s": 1e4},
+        {"offload_activations": 1.0},
+    ],
+)
 def test_formulas_of_the_lines_give_their_values(switches):
     new = ("compress", "outer", "overhead.input", "offload", "grad_all")
     lines = [line for line in price(switches).bill.time_lines if any(word in line.name for word in new)]

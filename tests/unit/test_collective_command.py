@@ -7,16 +7,29 @@ import json
 import numpy as np
 import pytest
 
+from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.cli import main
 from costmodel.cli.sizes import parse_size, parse_sizes
-from costmodel.collective_prices import choices, place, price_collective
-from costmodel.describe.hardware import load_cluster
-from costmodel.errors import CostModelError, LayoutError
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.estimates.collective import choices, place, price_collective
 
 CLUSTER = load_cluster("h100-ndr")
-COLUMNS = ["collective", "ranks", "size_bytes", "family", "algorithm", "chosen", "needs", "latency_s",
-           "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s",
-           "crossover_bytes"]  # fmt: skip
+COLUMNS = [
+    "collective",
+    "ranks",
+    "size_bytes",
+    "family",
+    "algorithm",
+    "chosen",
+    "needs",
+    "latency_s",
+    "transfer_s",
+    "time_s",
+    "wire_bytes",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
+    "crossover_bytes",
+]
 
 
 def run(capsys, *arguments):
@@ -28,8 +41,15 @@ def run(capsys, *arguments):
 def test_the_table_has_every_algorithm_and_one_is_taken(capsys):
     code, out, _ = run(capsys, "all-reduce", "--size", "1GB", "--ranks", "64", "--cluster", "h100-ndr")
     assert code == 0
-    for name in ("nccl ring", "nccl tree", "nccl nvls-tree", "nccl ll", "textbook halving-doubling",
-                 "textbook double-tree", "textbook two-level"):  # fmt: skip
+    for name in (
+        "nccl ring",
+        "nccl tree",
+        "nccl nvls-tree",
+        "nccl ll",
+        "textbook halving-doubling",
+        "textbook double-tree",
+        "textbook two-level",
+    ):
         assert name in out
     assert out.count("   taken") == 1
     assert "8 in a nvlink of 8, 64 in a leaf of 256" in out

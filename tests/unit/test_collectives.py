@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import LayoutError
-from costmodel.physics.collectives import ALGORITHMS, ring_all_reduce, textbook_time
-from costmodel.physics.collectives_hierarchical import (
+from costmodel.base.errors import LayoutError
+from costmodel.physics.network.collectives import ALGORITHMS, ring_all_reduce, textbook_time
+from costmodel.physics.network.collectives_hierarchical import (
     hierarchical_all_gather,
     hierarchical_all_reduce,
     two_step_all_to_all,

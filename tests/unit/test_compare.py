@@ -4,9 +4,9 @@ import pytest
 from famous_jobs import LLAMA3_405B, famous
 
 import costmodel as cm
+from costmodel.base.errors import CostModelError
 from costmodel.cli.vary import varied_jobs
-from costmodel.errors import CostModelError
-from costmodel.report.compare import compare, compare_grids, compare_record, compare_remarks
+from costmodel.what_if.compare import compare, compare_grids, compare_record, compare_remarks
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 

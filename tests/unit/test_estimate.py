@@ -5,12 +5,12 @@ import sys
 import numpy as np
 import pytest
 
-from costmodel.describe.layout import layout_problems, make_layout
-from costmodel.describe.model import load_model
-from costmodel.errors import LayoutError
-from costmodel.estimates import estimate
-from costmodel.physics.mesh import usable_domain_size
-from costmodel.physics.params import model_flops_per_token
+from costmodel.base.errors import LayoutError
+from costmodel.describe.jobs.layout import layout_problems, make_layout
+from costmodel.describe.models.model import load_model
+from costmodel.estimates.estimate import estimate
+from costmodel.physics.network.mesh import usable_domain_size
+from costmodel.step.anatomy.params import model_flops_per_token
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "seq_len": 8192}
 

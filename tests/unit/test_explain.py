@@ -9,15 +9,15 @@ from famous_jobs import JOBS, famous
 from random_jobs import price_of
 
 import costmodel as cm
-from costmodel.errors import CostModelError
-from costmodel.physics.collective_formulas import collective_terms, collective_text
-from costmodel.physics.mesh import build_mesh
-from costmodel.physics.nccl import PRIMITIVES, collective_time
-from costmodel.physics.schedule_formulas import BUBBLE_FORMULAS
-from costmodel.physics.schedules import SCHEDULES, bubble_time_s, schedule_code
-from costmodel.report.explain import explain_grids, unit_of
-from costmodel.report.formula import evaluate
-from costmodel.report.tree import step_tree
+from costmodel.base.errors import CostModelError
+from costmodel.bill.formula import evaluate
+from costmodel.estimates.explain import explain_grids, unit_of
+from costmodel.physics.network.collective_formulas import collective_terms, collective_text
+from costmodel.physics.network.mesh import build_mesh
+from costmodel.physics.network.nccl import PRIMITIVES, collective_time
+from costmodel.physics.pipeline.schedule_formulas import BUBBLE_FORMULAS
+from costmodel.physics.pipeline.schedules import SCHEDULES, bubble_time_s, schedule_code
+from costmodel.reporting.tree import step_tree
 
 # What a reader with a calculator has: no evaluator of ours.
 CALCULATOR = {
@@ -189,13 +189,22 @@ def test_the_tree_names_step_stage_micro_batch_layer_and_operator():
     assert {node.name for node in fc1.children} == {"forward", "backward_input", "backward_weight"}
 
 
-@pytest.mark.parametrize("cluster", ["dgx-h100-ndr", "gb200-nvl72-ndr", "llama3-roce", "dgx-v100-edr", "p5-efa"])
+@pytest.mark.parametrize(
+    "cluster", ["dgx-h100-ndr", "gb200-nvl72-ndr", "llama3-roce", "dgx-v100-edr", "p5-efa"]
+)
 @pytest.mark.parametrize("primitive", PRIMITIVES)
 def test_the_text_of_a_collective_is_its_function(primitive, cluster):
     """Over groups in a node, across nodes and of one, and sizes through every switch of algorithm."""
     tiers = cm.load_cluster(cluster).tiers
-    mesh = build_mesh(tp=np.asarray([1.0, 2.0, 4.0, 8.0, 8.0, 16.0]), dp=np.asarray([1.0, 8.0, 2.0, 2.0, 16.0, 8.0]),
-                      tier_sizes=[float(tier.size) for tier in tiers], cp=1.0, pp=1.0, ep=1.0, etp=1.0)  # fmt: skip
+    mesh = build_mesh(
+        tp=np.asarray([1.0, 2.0, 4.0, 8.0, 8.0, 16.0]),
+        dp=np.asarray([1.0, 8.0, 2.0, 2.0, 16.0, 8.0]),
+        tier_sizes=[float(tier.size) for tier in tiers],
+        cp=1.0,
+        pp=1.0,
+        ep=1.0,
+        etp=1.0,
+    )
     sizes = np.geomspace(64.0, 1e10, 12)[:, None]
     seen = set()
     for group in (mesh.tp, mesh.dp):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import CostModelError
-from costmodel.report.formula import evaluate, evaluate_steps
+from costmodel.base.errors import CostModelError
+from costmodel.bill.formula import evaluate, evaluate_steps
 
 POSITIVE = st.floats(1e-6, 1e6)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.physics.goodput import (
+from costmodel.physics.run.goodput import (
     best_interval_s,
     checkpoint_write_s,
     daly_interval_s,
@@ -12,10 +12,14 @@ from costmodel.physics.goodput import (
     spares_needed,
     young_interval_s,
 )
-from costmodel.physics.run_sampling import sample_runs
+from costmodel.physics.run.sampling import sample_runs
 
-CASES = [(1e-4, 600.0, 20.0, 0.0, 300.0), (1e-4, 600.0, 20.0, 200.0, 300.0), (5e-4, 400.0, 60.0, 100.0, 900.0),
-         (1e-5, 3600.0, 5.0, 60.0, 600.0)]  # fmt: skip
+CASES = [
+    (1e-4, 600.0, 20.0, 0.0, 300.0),
+    (1e-4, 600.0, 20.0, 200.0, 300.0),
+    (5e-4, 400.0, 60.0, 100.0, 900.0),
+    (1e-5, 3600.0, 5.0, 60.0, 600.0),
+]
 
 
 @pytest.mark.parametrize("ratio", [1e-6, 1e-3, 0.05, 0.5, 2.0, 5.0])
@@ -32,7 +36,9 @@ def test_best_interval_is_where_losses_are_least(ratio):
 def test_young_and_daly_approach_it():
     mean = 10_000.0
     for pause, tolerance in ((1.0, 1e-6), (100.0, 1e-4), (1000.0, 3e-3)):
-        assert float(daly_interval_s(pause, mean)) == pytest.approx(float(best_interval_s(pause, mean)), rel=tolerance)
+        assert float(daly_interval_s(pause, mean)) == pytest.approx(
+            float(best_interval_s(pause, mean)), rel=tolerance
+        )
     assert float(young_interval_s(1.0, mean)) == pytest.approx(float(best_interval_s(1.0, mean)), rel=0.01)
     assert float(young_interval_s(1000.0, mean)) > 1.15 * float(best_interval_s(1000.0, mean))
     assert float(best_interval_s(1.0, mean, persist_s=500.0)) == 499.0
@@ -76,19 +82,26 @@ def test_formula_and_samples_against_a_simulation(case):
     generator = np.random.default_rng(5)
     work = 60 * tau
     followed = np.asarray([simulate(*case, work, generator) for _ in range(400)])
-    exact = float(losses(rate, interval_s=tau, pause_s=pause, downtime_s=down, persist_s=persist).total) * work
+    exact = (
+        float(losses(rate, interval_s=tau, pause_s=pause, downtime_s=down, persist_s=persist).total) * work
+    )
     error = followed.std() / np.sqrt(followed.size)
     # The end of a run differs from its middle by at most the last snapshot.
     assert exact == pytest.approx(followed.mean(), abs=4 * error + persist)
     names = ("failures_per_s", "interval_s", "pause_s", "persist_s", "downtime_s")
-    drawn = sample_runs(np.random.default_rng(6), work_s=np.full(20_000, work),
-                        **dict(zip(names, (np.asarray(v) for v in case), strict=True))).calendar_s  # fmt: skip
+    drawn = sample_runs(
+        np.random.default_rng(6),
+        work_s=np.full(20_000, work),
+        **dict(zip(names, (np.asarray(v) for v in case), strict=True)),
+    ).calendar_s
     assert drawn.mean() == pytest.approx(exact, abs=4 * drawn.std() / np.sqrt(drawn.size))
     assert drawn.std() == pytest.approx(followed.std(), rel=0.15)
 
 
 def test_parts_add_up_and_a_job_that_never_fails_pays_its_pauses():
-    found = losses(np.asarray([0.0, 1e-5, 1e-3]), interval_s=1000.0, pause_s=10.0, downtime_s=600.0, persist_s=30.0)
+    found = losses(
+        np.asarray([0.0, 1e-5, 1e-3]), interval_s=1000.0, pause_s=10.0, downtime_s=600.0, persist_s=30.0
+    )
     assert 1 + found.pause + found.rework + found.downtime == pytest.approx(found.total)
     assert found.total[0] == 1.01
     assert np.all(np.diff(found.total) > 0)
@@ -96,8 +109,13 @@ def test_parts_add_up_and_a_job_that_never_fails_pays_its_pauses():
 
 
 def test_large_sums_have_the_moments_of_the_exact_ones():
-    job = {"failures_per_s": np.asarray(1e-3), "interval_s": np.asarray(500.0), "pause_s": np.asarray(20.0),
-           "persist_s": np.asarray(50.0), "downtime_s": np.asarray(300.0)}  # fmt: skip
+    job = {
+        "failures_per_s": np.asarray(1e-3),
+        "interval_s": np.asarray(500.0),
+        "pause_s": np.asarray(20.0),
+        "persist_s": np.asarray(50.0),
+        "downtime_s": np.asarray(300.0),
+    }
     many = sample_runs(np.random.default_rng(1), work_s=np.full(4000, 3e6), **job).calendar_s
     exact = float(losses(**job).total) * 3e6
     assert many.mean() == pytest.approx(exact, abs=4 * many.std() / np.sqrt(4000))
@@ -106,8 +124,13 @@ def test_large_sums_have_the_moments_of_the_exact_ones():
 
 
 def test_the_same_seed_draws_the_same_runs():
-    job = {"failures_per_s": np.asarray(419 / (54 * 86400)), "interval_s": np.asarray(300.0),
-           "pause_s": np.asarray(4.0), "persist_s": np.asarray(10.0), "downtime_s": np.asarray(900.0)}  # fmt: skip
+    job = {
+        "failures_per_s": np.asarray(419 / (54 * 86400)),
+        "interval_s": np.asarray(300.0),
+        "pause_s": np.asarray(4.0),
+        "persist_s": np.asarray(10.0),
+        "downtime_s": np.asarray(900.0),
+    }
     drawn = sample_runs(np.random.default_rng(1), work_s=np.full(10_000, 49 * 86400.0), **job)
     assert drawn.calendar_s.shape == (10_000,)
     again = sample_runs(np.random.default_rng(1), work_s=np.full(10_000, 49 * 86400.0), **job)
@@ -117,7 +140,9 @@ def test_the_same_seed_draws_the_same_runs():
 def test_spares():
     drawn = np.random.default_rng(0).poisson(5.0, 100_000)
     assert float(shortage_fraction(5.0, 7)) == pytest.approx(np.mean(drawn > 7), abs=0.005)
-    assert shortage_fraction(np.asarray([0.0, 5.0]), np.asarray([0, 100])) == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert shortage_fraction(np.asarray([0.0, 5.0]), np.asarray([0, 100])) == pytest.approx(
+        [0.0, 0.0], abs=1e-12
+    )
     for mean in (0.3, 5.0, 80.0):
         spares = spares_needed(mean)
         assert float(shortage_fraction(mean, spares)) <= 0.01
@@ -125,5 +150,7 @@ def test_spares():
 
 
 def test_writing_is_bound_by_links_or_by_the_store():
-    times = checkpoint_write_s(1e12, np.asarray([1.0, 10.0, 1000.0]), node_bytes_per_s=10e9, shared_bytes_per_s=200e9)
+    times = checkpoint_write_s(
+        1e12, np.asarray([1.0, 10.0, 1000.0]), node_bytes_per_s=10e9, shared_bytes_per_s=200e9
+    )
     assert times == pytest.approx([100.0, 10.0, 5.0])

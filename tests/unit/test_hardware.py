@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.describe import profile_files
-from costmodel.describe.hardware import (
+from costmodel.base.errors import ProfileError
+from costmodel.describe.hardware import profile_files
+from costmodel.describe.hardware.hardware import (
     Tier,
     check_file,
     compose_cluster,
@@ -18,7 +19,6 @@ from costmodel.describe.hardware import (
     load_link,
     profile_numbers,
 )
-from costmodel.errors import ProfileError
 
 SHIPPED = sorted(profile_files.shipped_folder().rglob("*.yaml"))
 KINDS = ("accelerator", "link", "cluster", "storage")

@@ -4,10 +4,18 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.recipe import PRECISIONS, quantised_weight_bytes
-from costmodel.physics.params import num_params
+from costmodel.step.anatomy.params import num_params
 
-JOB = {"model": "llama3-8b", "cluster": "hgx-b200-ndr", "gpus": 16, "tp": 1, "global_batch": 64, "seq_len": 4096,
-       "micro_batch": 1, "zero_stage": 1}  # fmt: skip
+JOB = {
+    "model": "llama3-8b",
+    "cluster": "hgx-b200-ndr",
+    "gpus": 16,
+    "tp": 1,
+    "global_batch": 64,
+    "seq_len": 4096,
+    "micro_batch": 1,
+    "zero_stage": 1,
+}
 PARAMS = 8.03e9
 
 
@@ -36,21 +44,27 @@ def test_block_scales_count():
 
 
 def test_quantised_weights_beside_or_in_place_of_the_parameters():
-    each, cached, primary = (price("mxfp8", {"quantised_weights": how}) for how in ("none", "cached", "primary"))
+    each, cached, primary = (
+        price("mxfp8", {"quantised_weights": how}) for how in ("none", "cached", "primary")
+    )
     assert memory(each, "state.dense.parameters") == pytest.approx(2 * PARAMS, rel=0.001)
     assert memory(cached, "state.dense.parameters.quantised") == pytest.approx(1.03 * PARAMS, rel=0.001)
     assert memory(primary, "state.dense.parameters") == pytest.approx(1.03 * PARAMS, rel=0.001)
     assert primary.memory_bytes_per_gpu < each.memory_bytes_per_gpu < cached.memory_bytes_per_gpu
 
     def gathered(est):
-        return sum(float(line.bytes) for line in est.bill.time_lines if line.name == "dp.dense.param_all_gather")
+        return sum(
+            float(line.bytes) for line in est.bill.time_lines if line.name == "dp.dense.param_all_gather"
+        )
 
     assert gathered(primary) == pytest.approx(gathered(each) * 1.03 / 2)
     assert gathered(cached) == gathered(each)
     hopper = {"cluster": "dgx-h100-ndr"}
     both = price("fp8-delayed", {"quantised_weights": "cached"}, **hopper)
     assert memory(both, "state.dense.parameters.quantised") == pytest.approx(2 * PARAMS, rel=0.001)
-    assert float(price(switches={"quantised_weights": "primary"}).memory_bytes_per_gpu) == float(price().memory_bytes_per_gpu)
+    assert float(price(switches={"quantised_weights": "primary"}).memory_bytes_per_gpu) == float(
+        price().memory_bytes_per_gpu
+    )
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("fp32", 4.0), ("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5625)])

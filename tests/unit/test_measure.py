@@ -6,8 +6,8 @@ import importlib.util
 import pytest
 
 from costmodel.cli import main
-from costmodel.interop.nccl_tests import read_log
-from costmodel.measure.collectives import sizes_of
+from costmodel.trust.calibration.measure_collectives import sizes_of
+from costmodel.trust.calibration.nccl_tests import read_log
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed (extra [measure])")
@@ -71,8 +71,9 @@ def test_local_ranks_measure_calibrate_and_estimate(ranks, tmp_path, capsys):
     read = read_log(log)
     assert not read.problems
     assert {(one.primitive, one.ranks, one.nodes) for one in read.sweeps} == {
-        ("all_reduce", ranks, 1), ("all_gather", ranks, 1),
-    }  # fmt: skip
+        ("all_reduce", ranks, 1),
+        ("all_gather", ranks, 1),
+    }
     # processes that share cores scatter: what is tested is the path, not the fit
     command = ["calibrate", "fabric", str(log), "--write", str(profile), "--max-error", "20"]
     assert main([*command, "--cluster", "cloud-h100-100gbe", "--out", str(tmp_path / "fit.txt")]) == 0
@@ -84,7 +85,7 @@ def test_local_ranks_measure_calibrate_and_estimate(ranks, tmp_path, capsys):
 @needs_torch
 @pytest.mark.slow
 def test_kernel_sweeps_are_what_calibrate_reads(tmp_path):
-    from costmodel.calibration.kernel_csv import read_timings
+    from costmodel.trust.calibration.kernel_csv import read_timings
 
     paths = []
     for what in ("matmul", "attention", "memory"):

@@ -6,18 +6,27 @@ import sys
 
 import pytest
 
-from costmodel.describe.dense_model import dense_model
-from costmodel.describe.model import list_models, load_model, make_model, model_from_dims
-from costmodel.errors import ModelConfigError
-from costmodel.physics.params import num_params
+from costmodel.base.errors import ModelConfigError
+from costmodel.describe.models.dense_model import dense_model
+from costmodel.describe.models.model import list_models, load_model, make_model, model_from_dims
+from costmodel.step.anatomy.params import num_params
 
 SMALL = {
-    "name": "small", "num_layers": 4, "hidden_size": 256, "num_heads": 4, "ffn_size": 1024,
-    "gated_mlp": False, "vocab_size": 1000,
-}  # fmt: skip
+    "name": "small",
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_heads": 4,
+    "ffn_size": 1024,
+    "gated_mlp": False,
+    "vocab_size": 1000,
+}
 MLA = {
-    "attention": "mla", "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
-}  # fmt: skip
+    "attention": "mla",
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
 MOE = {"num_experts": 8, "top_k": 2, "expert_ffn_size": 512}
 
 
@@ -61,7 +70,7 @@ def test_names_in_use_mean_the_preset(given, preset):
 
 
 def test_no_two_presets_share_a_name_without_punctuation():
-    from costmodel.describe.model_files import _aliases, _plain
+    from costmodel.describe.models.model_files import _aliases, _plain
 
     names = [*list_models(), *_aliases()]
     plain = {_plain(name) for name in names}
@@ -217,63 +226,156 @@ DENSE = {"top_k": NAN, "num_experts": NAN, "expert_ffn": NAN, "first_dense_layer
     [
         # gpt-22b of Korthikanti et al. 2022, Table 3: 22.07B with V 51,200.
         (
-            {"model": "gpt-22b", "layers": 48.0, "hidden": 6144.0, "heads": 64.0, "kv_heads": 64.0,
-             "head_dim": 96.0, "ffn": 24576.0, "gated_mlp": False, "vocab": 51200.0, "tied_embeddings": True,
-             "seq_len": 2048.0, "attention": "mha", **DENSE},
+            {
+                "model": "gpt-22b",
+                "layers": 48.0,
+                "hidden": 6144.0,
+                "heads": 64.0,
+                "kv_heads": 64.0,
+                "head_dim": 96.0,
+                "ffn": 24576.0,
+                "gated_mlp": False,
+                "vocab": 51200.0,
+                "tied_embeddings": True,
+                "seq_len": 2048.0,
+                "attention": "mha",
+                **DENSE,
+            },
             22.074,
         ),
         # Llama 2 7B: 6,738,415,616.
         (
-            {"model": "llama2-7b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128,
-             "ffn": 11008, "gated_mlp": "true", "vocab": 32000, "tied_embeddings": "false", "seq_len": 4096,
-             "attention": "mha", **DENSE},
+            {
+                "model": "llama2-7b",
+                "layers": 32,
+                "hidden": 4096,
+                "heads": 32,
+                "kv_heads": 32,
+                "head_dim": 128,
+                "ffn": 11008,
+                "gated_mlp": "true",
+                "vocab": 32000,
+                "tied_embeddings": "false",
+                "seq_len": 4096,
+                "attention": "mha",
+                **DENSE,
+            },
             6.738415616,
         ),
         # Qwen2.5-7B: 7,615,616,512, its QKV biases known from the family.
         (
-            {"model": "qwen2.5-7b", "layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "head_dim": 128,
-             "ffn": 18944, "gated_mlp": True, "vocab": 152064, "tied_embeddings": False, "seq_len": 4096,
-             "attention": "gqa", **DENSE},
+            {
+                "model": "qwen2.5-7b",
+                "layers": 28,
+                "hidden": 3584,
+                "heads": 28,
+                "kv_heads": 4,
+                "head_dim": 128,
+                "ffn": 18944,
+                "gated_mlp": True,
+                "vocab": 152064,
+                "tied_embeddings": False,
+                "seq_len": 4096,
+                "attention": "gqa",
+                **DENSE,
+            },
             7.615616512,
         ),
         # BLOOM: 176,247,271,424, its ALiBi and embedding norm known from the family.
         (
-            {"model": "bloom-176b", "layers": 70, "hidden": 14336, "heads": 112, "kv_heads": 112,
-             "head_dim": 128, "ffn": 57344, "gated_mlp": False, "vocab": 250880, "tied_embeddings": True,
-             "seq_len": 2048, "attention": "mha", **DENSE},
+            {
+                "model": "bloom-176b",
+                "layers": 70,
+                "hidden": 14336,
+                "heads": 112,
+                "kv_heads": 112,
+                "head_dim": 128,
+                "ffn": 57344,
+                "gated_mlp": False,
+                "vocab": 250880,
+                "tied_embeddings": True,
+                "seq_len": 2048,
+                "attention": "mha",
+                **DENSE,
+            },
             176.247271424,
         ),
         # Falcon 180B: 179,522,565,120 on the Hub, output matrix of its own.
         (
-            {"model": "falcon-180b", "layers": 80, "hidden": 14848, "heads": 232, "kv_heads": 8,
-             "head_dim": 64,
-             "ffn": 59392, "gated_mlp": False, "vocab": 65024, "tied_embeddings": NAN, "seq_len": 2048,
-             "attention": "gqa", **DENSE},
+            {
+                "model": "falcon-180b",
+                "layers": 80,
+                "hidden": 14848,
+                "heads": 232,
+                "kv_heads": 8,
+                "head_dim": 64,
+                "ffn": 59392,
+                "gated_mlp": False,
+                "vocab": 65024,
+                "tied_embeddings": NAN,
+                "seq_len": 2048,
+                "attention": "gqa",
+                **DENSE,
+            },
             179.522565120,
         ),
         # DeepSeek-V3: 671,026,419,200.
         (
-            {"model": "deepseek-v3-671b", "layers": 61, "hidden": 7168, "heads": 128, "kv_heads": 128,
-             "head_dim": 192, "ffn": 18432, "gated_mlp": True, "vocab": 129280, "tied_embeddings": False,
-             "seq_len": 4096, "attention": "mla", "q_lora_rank": 1536, "kv_lora_rank": 512,
-             "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "num_experts": 256,
-             "top_k": 8,
-             "expert_ffn": 2048, "shared_expert_ffn": 2048, "first_dense_layers": 3, "moe_layer_freq": 1,
-             "mtp_layers": 0},
+            {
+                "model": "deepseek-v3-671b",
+                "layers": 61,
+                "hidden": 7168,
+                "heads": 128,
+                "kv_heads": 128,
+                "head_dim": 192,
+                "ffn": 18432,
+                "gated_mlp": True,
+                "vocab": 129280,
+                "tied_embeddings": False,
+                "seq_len": 4096,
+                "attention": "mla",
+                "q_lora_rank": 1536,
+                "kv_lora_rank": 512,
+                "qk_nope_head_dim": 128,
+                "qk_rope_head_dim": 64,
+                "v_head_dim": 128,
+                "num_experts": 256,
+                "top_k": 8,
+                "expert_ffn": 2048,
+                "shared_expert_ffn": 2048,
+                "first_dense_layers": 3,
+                "moe_layer_freq": 1,
+                "mtp_layers": 0,
+            },
             671.0264192,
         ),
         # Mixtral 8x22B with the padded vocabulary: 140,630,071,296.
         (
-            {"model": "mixtral-8x22b", "layers": 56, "hidden": 6144, "heads": 48, "kv_heads": 8,
-             "head_dim": 128,
-             "ffn": NAN, "gated_mlp": True, "vocab": 32768, "tied_embeddings": False, "attention": "gqa",
-             "seq_len": 4096, "num_experts": 8, "top_k": 2, "expert_ffn": 16384, "shared_expert_ffn": 0,
-             "first_dense_layers": 0, "moe_layer_freq": 1},
+            {
+                "model": "mixtral-8x22b",
+                "layers": 56,
+                "hidden": 6144,
+                "heads": 48,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "ffn": NAN,
+                "gated_mlp": True,
+                "vocab": 32768,
+                "tied_embeddings": False,
+                "attention": "gqa",
+                "seq_len": 4096,
+                "num_experts": 8,
+                "top_k": 2,
+                "expert_ffn": 16384,
+                "shared_expert_ffn": 0,
+                "first_dense_layers": 0,
+                "moe_layer_freq": 1,
+            },
             140.630071296,
         ),
     ],
     ids=lambda value: value["model"] if isinstance(value, dict) else "",
-)  # fmt: skip
+)
 def test_a_model_from_the_columns_of_a_table(fields, billions):
     counted = num_params(model_from_dims(**fields)) / 1e9
 
@@ -284,11 +386,26 @@ def test_a_table_row_of_a_preset_is_the_preset():
     preset = load_model("gpt-oss-120b")
 
     row = model_from_dims(
-        model="gpt-oss-120b", layers=36, hidden=2880, heads=64, kv_heads=8, head_dim=64, ffn=2880,
+        model="gpt-oss-120b",
+        layers=36,
+        hidden=2880,
+        heads=64,
+        kv_heads=8,
+        head_dim=64,
+        ffn=2880,
         gated_mlp=True,
-        vocab=201088, tied_embeddings=False, seq_len=4096, attention="gqa", num_experts=128, top_k=4,
-        expert_ffn=2880, shared_expert_ffn=0, first_dense_layers=0, moe_layer_freq=1, mtp_layers=0,
-    )  # fmt: skip
+        vocab=201088,
+        tied_embeddings=False,
+        seq_len=4096,
+        attention="gqa",
+        num_experts=128,
+        top_k=4,
+        expert_ffn=2880,
+        shared_expert_ffn=0,
+        first_dense_layers=0,
+        moe_layer_freq=1,
+        mtp_layers=0,
+    )
 
     same = {"source": preset.source, "ffn_size": 0}
     assert row.model_copy(update=same) == preset
@@ -303,9 +420,9 @@ def test_a_row_without_a_dimension_is_refused_by_name():
 
 def test_listing_models_reads_no_file_and_loading_one_stays_light():
     code = (
-        "import sys; from costmodel.describe.model import list_models, load_model; list_models();"
+        "import sys; from costmodel.describe.models.model import list_models, load_model; list_models();"
         "assert 'ruamel.yaml' not in sys.modules; load_model('llama3-8b');"
-        "heavy = {'pandas', 'numpy', 'rich', 'typer', 'costmodel.interop.huggingface'} & set(sys.modules);"
+        "heavy = {'pandas', 'numpy', 'rich', 'typer', 'costmodel.describe.models.huggingface'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
 

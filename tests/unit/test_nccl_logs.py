@@ -1,13 +1,12 @@
-# ruff: noqa: E501 (rows of logs are long)
 """Logs of nccl-tests: what is read, and that each kind of broken log gets its own clear message."""
 
 import numpy as np
 import pytest
 
-from costmodel.calibration.cluster_fit import fit_cluster, sweep_run
 from costmodel.cli import main
-from costmodel.describe.hardware import load_cluster
-from costmodel.interop.nccl_tests import read_log
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
+from costmodel.trust.calibration.nccl_tests import read_log
 
 CLUSTER = load_cluster("h100-ndr")
 HEAD = """\
@@ -65,8 +64,11 @@ def test_a_log_with_both_columns_is_read(tmp_path):
     assert not read.problems
     (sweep,) = read.sweeps
     assert (sweep.primitive, sweep.ranks, sweep.nodes, sweep.gpu) == (
-        "all_reduce", 8, 1, "NVIDIA H100 80GB HBM3",
-    )  # fmt: skip
+        "all_reduce",
+        8,
+        1,
+        "NVIDIA H100 80GB HBM3",
+    )
     np.testing.assert_allclose(sweep.size_bytes, SIZES)
     np.testing.assert_allclose(sweep.time_s, [times(size) * 1e-6 for size in SIZES], atol=6e-9)
     np.testing.assert_allclose(sweep.in_place_time_s, sweep.time_s)
@@ -94,7 +96,9 @@ def test_rows_alone_tell_the_number_of_ranks(tmp_path):
 
 
 def test_rccl_devices_and_unchecked_results(tmp_path):
-    rccl = HEAD + devices(8, gpu="AMD Instinct MI300X").replace("[0x1a]", "[0000:0c:00.0]").replace(" Group  0", "")
+    rccl = HEAD + devices(8, gpu="AMD Instinct MI300X").replace("[0x1a]", "[0000:0c:00.0]").replace(
+        " Group  0", ""
+    )
     read = read_log(write(tmp_path, log(head=rccl, rows=good_rows(wrong="N/A"))))
     assert not read.problems
     assert read.sweeps[0].gpu == "AMD Instinct MI300X"
@@ -102,17 +106,27 @@ def test_rccl_devices_and_unchecked_results(tmp_path):
 
 @pytest.mark.parametrize(
     ("program", "primitive", "factor"),
-    [("all_gather", "all_gather", 7 / 8), ("reduce_scatter", "reduce_scatter", 7 / 8),
-     ("alltoall", "all_to_all", 7 / 8), ("broadcast", "broadcast", 1), ("reduce", "reduce", 1),
-     ("sendrecv", "send_recv", 1), ("all_reduce", "all_reduce", 14 / 8)],
-)  # fmt: skip
-def test_each_program_is_known_by_its_start_line_and_by_the_name_of_its_log(tmp_path, program, primitive, factor):
+    [
+        ("all_gather", "all_gather", 7 / 8),
+        ("reduce_scatter", "reduce_scatter", 7 / 8),
+        ("alltoall", "all_to_all", 7 / 8),
+        ("broadcast", "broadcast", 1),
+        ("reduce", "reduce", 1),
+        ("sendrecv", "send_recv", 1),
+        ("all_reduce", "all_reduce", 14 / 8),
+    ],
+)
+def test_each_program_is_known_by_its_start_line_and_by_the_name_of_its_log(
+    tmp_path, program, primitive, factor
+):
     rows = []
     for size in SIZES:
         rate = size / times(size) / 1e3
         rows.append(f"{size} {size // 4} float none -1 {times(size):.2f} {rate:.2f} {rate * factor:.2f} 0\n")
     started = f"# Collective test starting: {program}_perf\n" + HEAD + devices(8)
-    by_line = read_log(write(tmp_path, log(rows, head=started, columns=COLUMNS.split("#wrong")[0] + "#wrong\n"), "run.log"))
+    by_line = read_log(
+        write(tmp_path, log(rows, head=started, columns=COLUMNS.split("#wrong")[0] + "#wrong\n"), "run.log")
+    )
     by_name = read_log(write(tmp_path, log(rows, columns=""), f"h100-{program}_perf.8.log"))
     for read in (by_line, by_name):
         assert not read.problems
@@ -151,24 +165,60 @@ LINE = 3 + 8 + 4 + len(SIZES)
 BROKEN = {
     "empty": ("", "holds no table of nccl-tests"),
     "another file": ("Traceback (most recent call last):\n  ModuleNotFoundError: torch\n", "holds no table"),
-    "row cut off": (log([*good_rows()[:-1], good_rows()[-1][:50]], end=""), f"log:{LINE}: ends after 5 of 13 columns"),
+    "row cut off": (
+        log([*good_rows()[:-1], good_rows()[-1][:50]], end=""),
+        f"log:{LINE}: ends after 5 of 13 columns",
+    ),
     "table without rows": (log([], end=""), "no rows: was the run cut off?"),
-    "zero time": (broken(lambda r: r.replace(LAST, "    0.00", 1)), f"log:{LINE}: time: expected more than 0; got 0.00"),
-    "negative time": (broken(lambda r: r.replace(LAST, "  -12.00", 1)), f"log:{LINE}: time: expected more than 0; got -12.00"),
-    "nan": (broken(lambda r: r.replace(LAST, "     nan", 1)), f"log:{LINE}: time: expected a finite number; got nan"),
-    "unit in a number": (broken(lambda r: r.replace(LAST, " 1.06ms ", 1)), f"log:{LINE}: time: expected a number without a unit"),
-    "unit in the head": (log(columns=COLUMNS.replace("(us)", "(ms)")), "expected the units (B), (elements), (us)"),
-    "size with a prefix": (broken(lambda r: r.replace(f"{SIZES[-1]:12}", "        256M", 1)), f"log:{LINE}: size: expected a whole number of bytes"),
-    "time in ms": (broken(lambda r: r.replace(LAST, f"{times(SIZES[-1]) / 1e3:8.4f}", 1)), f"log:{LINE}: {SIZES[-1]} B in 1.0"),
+    "zero time": (
+        broken(lambda r: r.replace(LAST, "    0.00", 1)),
+        f"log:{LINE}: time: expected more than 0; got 0.00",
+    ),
+    "negative time": (
+        broken(lambda r: r.replace(LAST, "  -12.00", 1)),
+        f"log:{LINE}: time: expected more than 0; got -12.00",
+    ),
+    "nan": (
+        broken(lambda r: r.replace(LAST, "     nan", 1)),
+        f"log:{LINE}: time: expected a finite number; got nan",
+    ),
+    "unit in a number": (
+        broken(lambda r: r.replace(LAST, " 1.06ms ", 1)),
+        f"log:{LINE}: time: expected a number without a unit",
+    ),
+    "unit in the head": (
+        log(columns=COLUMNS.replace("(us)", "(ms)")),
+        "expected the units (B), (elements), (us)",
+    ),
+    "size with a prefix": (
+        broken(lambda r: r.replace(f"{SIZES[-1]:12}", "        256M", 1)),
+        f"log:{LINE}: size: expected a whole number of bytes",
+    ),
+    "time in ms": (
+        broken(lambda r: r.replace(LAST, f"{times(SIZES[-1]) / 1e3:8.4f}", 1)),
+        f"log:{LINE}: {SIZES[-1]} B in 1.0",
+    ),
     "wrong results": (log(good_rows(wrong="17")), "counted wrong results (#wrong = 17)"),
-    "failed test": (log(end="node1: Test NCCL failure common.cu:1005 'unhandled system error'\n"), "the test failed: node1: Test NCCL failure"),
-    "ranks that do not match": (log(good_rows(ranks=16)), "as 16 ranks have; 8 ranks of all_reduce have 1.75"),
+    "failed test": (
+        log(end="node1: Test NCCL failure common.cu:1005 'unhandled system error'\n"),
+        "the test failed: node1: Test NCCL failure",
+    ),
+    "ranks that do not match": (
+        log(good_rows(ranks=16)),
+        "as 16 ranks have; 8 ranks of all_reduce have 1.75",
+    ),
     "two logs mixed": (log([*good_rows(), *good_rows()]), "two logs mixed?"),
     "one GPU": (log(head=HEAD + devices(1)), "one GPU has nobody to talk to"),
-    "another GPU": (log(head=HEAD + devices(8, gpu="NVIDIA A100-SXM4-80GB")), "dgx-h100-ndr has h100-sxm-80gb"),
+    "another GPU": (
+        log(head=HEAD + devices(8, gpu="NVIDIA A100-SXM4-80GB")),
+        "dgx-h100-ndr has h100-sxm-80gb",
+    ),
     "too few sizes": (log(good_rows()[:3]), "3 points; expected at least 6"),
-    "sizes too alike": (log([row(2**20 + k * 4096, times(2**20 + k * 4096)) for k in range(8)]), "to tell latency from rate"),
-}  # fmt: skip
+    "sizes too alike": (
+        log([row(2**20 + k * 4096, times(2**20 + k * 4096)) for k in range(8)]),
+        "to tell latency from rate",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -222,9 +272,16 @@ def test_a_log_cut_off_anywhere_is_read_or_refused_but_never_a_crash(tmp_path):
 
 @pytest.mark.parametrize(
     ("setting", "ranks", "algorithm"),
-    [("Ring", 16, "ring"), ("Tree", 16, "tree"), ("NVLSTree", 16, "nvls-tree"), ("Tree", 8, "auto"),
-     ("NVLS", 8, "nvls"), ("NVLS", 4, "auto"), ("LL", 16, "auto")],
-)  # fmt: skip
+    [
+        ("Ring", 16, "ring"),
+        ("Tree", 16, "tree"),
+        ("NVLSTree", 16, "nvls-tree"),
+        ("Tree", 8, "auto"),
+        ("NVLS", 8, "nvls"),
+        ("NVLS", 4, "auto"),
+        ("LL", 16, "auto"),
+    ],
+)
 def test_an_algorithm_that_the_log_forces_is_priced_where_it_applies(tmp_path, setting, ranks, algorithm):
     head = f"+ mpirun -x NCCL_ALGO={setting} ./all_reduce_perf\n" + HEAD + devices(ranks)
     (sweep,) = read_log(write(tmp_path, log(good_rows(ranks=ranks), head=head))).sweeps

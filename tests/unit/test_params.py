@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.describe.model import LayerKind, list_models, load_model, make_model
-from costmodel.physics.params import (
+from costmodel.describe.models.model import LayerKind, list_models, load_model, make_model
+from costmodel.step.anatomy.params import (
     attended_tokens,
     embedding_param_blocks,
     head_param_blocks,
@@ -117,11 +117,20 @@ def test_latent_attention_without_a_query_rank_reads_the_hidden_state():
     # DeepSeek-V2-Lite: q_lora_rank null.
     model = make_model(
         {
-            "name": "lite", "num_layers": 1, "hidden_size": 2048, "num_heads": 16, "attention": "mla",
-            "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-            "ffn_size": 10944, "gated_mlp": True, "vocab_size": 102400,
+            "name": "lite",
+            "num_layers": 1,
+            "hidden_size": 2048,
+            "num_heads": 16,
+            "attention": "mla",
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "ffn_size": 10944,
+            "gated_mlp": True,
+            "vocab_size": 102400,
         }
-    )  # fmt: skip
+    )
     blocks = {b.name: b.count for b in layer_param_blocks(model, model.layer_kinds()[0])}
 
     assert "attention.q_down" not in blocks

@@ -7,29 +7,53 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel import collective_prices as prices
+from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.errors import CostModelError
-from costmodel.physics.schedules import SCHEDULES
-from costmodel.report import figures
-from costmodel.report.figures import FILLS, save
-from costmodel.report.plots.collectives import draw_collective
-from costmodel.report.plots.faces import EstimatePlots
-from costmodel.report.plots.mesh_map import group_numbers
-from costmodel.report.plots.rooflines import operator_points
-from costmodel.report.series import communication_points, memory_stacks, time_parts
-from costmodel.timeline import durations, run_pipeline
-from costmodel.validate import validate
+from costmodel.estimates import collective as prices
+from costmodel.estimates.pipeline_run import durations, run_pipeline
+from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.reporting import figures
+from costmodel.reporting.figures import FILLS, save
+from costmodel.reporting.plots.collectives import draw_collective
+from costmodel.reporting.plots.faces import EstimatePlots
+from costmodel.reporting.plots.mesh_map import group_numbers
+from costmodel.reporting.plots.rooflines import operator_points
+from costmodel.reporting.series import communication_points, memory_stacks, time_parts
+from costmodel.trust.validation import validate
 
 matplotlib = pytest.importorskip("matplotlib")
 
-LLAMA = {"model": "llama3-405b", "cluster": "llama3-roce", "gpus": 16384, "layout": "tp8 pp16 vp4", "zero_stage": 2,
-         "global_batch": 2048, "seq_len": 8192, "recipe": "llama3", "axis_order": "tp cp pp dp"}  # fmt: skip
-DEEPSEEK = {"model": "deepseek-v3-671b", "cluster": "h800-cx7", "gpus": 2048, "layout": "tp1 pp16 ep64",
-            "schedule": "dualpipe", "global_batch": 15360, "seq_len": 4096, "precision": "fp8-block",
-            "recipe": "hai-llm", "recompute": "selective"}  # fmt: skip
-SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "layout": "tp2 pp4", "global_batch": 32,
-         "seq_len": 4096}  # fmt: skip
+LLAMA = {
+    "model": "llama3-405b",
+    "cluster": "llama3-roce",
+    "gpus": 16384,
+    "layout": "tp8 pp16 vp4",
+    "zero_stage": 2,
+    "global_batch": 2048,
+    "seq_len": 8192,
+    "recipe": "llama3",
+    "axis_order": "tp cp pp dp",
+}
+DEEPSEEK = {
+    "model": "deepseek-v3-671b",
+    "cluster": "h800-cx7",
+    "gpus": 2048,
+    "layout": "tp1 pp16 ep64",
+    "schedule": "dualpipe",
+    "global_batch": 15360,
+    "seq_len": 4096,
+    "precision": "fp8-block",
+    "recipe": "hai-llm",
+    "recompute": "selective",
+}
+SMALL = {
+    "model": "llama3-8b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": 16,
+    "layout": "tp2 pp4",
+    "global_batch": 32,
+    "seq_len": 4096,
+}
 
 
 @pytest.fixture(scope="module", params=[LLAMA, DEEPSEEK, SMALL], ids=["llama", "deepseek", "small"])
@@ -135,7 +159,7 @@ def test_groups_of_the_map_are_those_of_the_mesh(est):
     gpus = np.arange(int(est.job.layout.gpus))
     sizes = {**{axis: int(getattr(est.job.layout, axis)) for axis in ("tp", "cp", "pp", "dp", "ep", "etp")}}
     sizes["edp"] = int(est.job.layout.expert_dp)
-    mesh = est.priced.situation.mesh.groups()
+    mesh = est.priced.placed.mesh.groups()
     for axis, groups in group_numbers(est, gpus).items():
         members = np.bincount(groups)
         assert (members == sizes[axis]).all()
@@ -165,7 +189,9 @@ def test_communication_points_divide_flops_by_bytes():
 
 
 def test_figures_of_a_plan():
-    plan = cm.plan(model="llama3-8b", gpus=[8, 16], global_batch=32, seq_len=4096, fix={"pp": 1, "micro_batch": 1})
+    plan = cm.plan(
+        model="llama3-8b", gpus=[8, 16], global_batch=32, seq_len=4096, fix={"pp": 1, "micro_batch": 1}
+    )
     scaling = plan.plot.scaling().axes[0]
     xs, rates = next(line for line in scaling.get_lines() if "best" in line.get_label()).get_data()
 
@@ -219,8 +245,16 @@ def test_plan_validate_and_collective_draw(tmp_path):
 
     assert main(["plan", *flags, "--plot", str(tmp_path / "plan.svg"), "-q"]) == 0
     assert main(["validate", str(few), "--plot", str(tmp_path / "runs.svg"), "-q"]) == 0
-    assert main(["collective", "all-reduce", "--size", "1GB", "-n", "16", "--plot", str(tmp_path / "c.svg"), "-q"]) == 0
-    assert all((tmp_path / name).read_text().rstrip().endswith("</svg>") for name in ("plan.svg", "runs.svg", "c.svg"))
+    assert (
+        main(
+            ["collective", "all-reduce", "--size", "1GB", "-n", "16", "--plot", str(tmp_path / "c.svg"), "-q"]
+        )
+        == 0
+    )
+    assert all(
+        (tmp_path / name).read_text().rstrip().endswith("</svg>")
+        for name in ("plan.svg", "runs.svg", "c.svg")
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,28 @@ import sys
 import pytest
 
 import costmodel as cm
+from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.errors import CostModelError
-from costmodel.report.html.page import report_page
+from costmodel.reporting.html.page import report_page
 
 plotly = pytest.importorskip("plotly")
 
-JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "layout": "tp2 pp2", "global_batch": 128,
-       "seq_len": 8192}  # fmt: skip
+JOB = {
+    "model": "llama3-8b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": 64,
+    "layout": "tp2 pp2",
+    "global_batch": 128,
+    "seq_len": 8192,
+}
 FLAGS = ["-m", "llama3-8b", "-n", "64", "-l", "tp2 pp2", "--global-batch", "128", "--seq-len", "8192"]
 MOST_BYTES = 6_000_000
 
 
 def embedded(page):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +46,26 @@ def test_the_page_is_one_small_file_without_addresses(page):
 
 
 def test_the_largest_jobs_stay_small(tmp_path):
-    job = ["-m", "deepseek-v3-671b", "-c", "h800-cx7", "-n", "2048", "-l", "pp16 ep64", "--schedule", "dualpipe",
-           "--global-batch", "15360", "--seq-len", "4096", "--precision", "fp8-block", "-r", "hai-llm"]  # fmt: skip
+    job = [
+        "-m",
+        "deepseek-v3-671b",
+        "-c",
+        "h800-cx7",
+        "-n",
+        "2048",
+        "-l",
+        "pp16 ep64",
+        "--schedule",
+        "dualpipe",
+        "--global-batch",
+        "15360",
+        "--seq-len",
+        "4096",
+        "--precision",
+        "fp8-block",
+        "-r",
+        "hai-llm",
+    ]
 
     assert main(["report", *job, "--html", str(tmp_path / "deep.html"), "-q"]) == 0
     assert (tmp_path / "deep.html").stat().st_size < MOST_BYTES
@@ -76,7 +102,11 @@ def test_the_headline_and_every_source_are_on_the_page(page):
 
 @pytest.mark.parametrize(
     "job",
-    [{"gpus": 1, "layout": "tp1", "global_batch": 1}, {"gpus": 8, "layout": "tp8"}, {"gpus": 8, "layout": "pp8"}],
+    [
+        {"gpus": 1, "layout": "tp1", "global_batch": 1},
+        {"gpus": 8, "layout": "tp8"},
+        {"gpus": 8, "layout": "pp8"},
+    ],
     ids=["one-gpu", "one-domain", "pipeline"],
 )
 def test_small_jobs_have_a_page(job):

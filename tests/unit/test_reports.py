@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 
 import costmodel as cm
+from costmodel.base.csv_text import to_csv
+from costmodel.base.grid import Grid, columns, html_table, rich_table
 from costmodel.describe.recipe import Recipe
-from costmodel.levers import _SWITCHES, memory_levers
-from costmodel.report.csv_text import to_csv
-from costmodel.report.frames import LONG_COLUMNS, WIDE_COLUMNS, long_columns, long_frame, wide_frame
-from costmodel.report.grid import Grid, columns, html_table, rich_table
-from costmodel.report.mesh import mesh_rows
-from costmodel.report.recipes import recipe_record, switch_meanings
-from costmodel.report.records import estimate_record, to_json
-from costmodel.report.tables import estimate_grids, estimate_html, memory_grid, time_grid
+from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS, long_columns, long_frame, wide_frame
+from costmodel.estimates.memory_savings import _SWITCHES, memory_levers
+from costmodel.estimates.mesh import mesh_rows
+from costmodel.estimates.record import estimate_record, to_json
+from costmodel.reporting.recipes import recipe_record, switch_meanings
+from costmodel.reporting.tables import estimate_grids, estimate_html, memory_grid, time_grid
 
 DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}
 EXPERTS = {"model": "qwen3-30b-a3b", "gpus": 64, "layout": "pp2 ep8", "global_batch": 256, "seq_len": 4096}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.physics.roofline import (
+from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
     MatmulConstants,
@@ -15,16 +15,36 @@ from costmodel.physics.roofline import (
 
 PEAK, BANDWIDTH = 1e15, 3e12
 FULL = MatmulConstants(
-    num_sms=132, fixed_s=2e-6, peak_fraction=0.8, memory_fraction=0.9, tile_m=128, tile_n=256,
-    wave_fraction=0.3, split_k=3000, small_tile_fraction=0.7, epilogue_fraction=0.3, ramp_k=100,
-    sustained_loss=0.15, sustained_flops=1e11, cast_bytes_per_element=5,
-    cast_fixed_s=4e-6, fixed_per_group_s=1e-6,
-)  # fmt: skip
+    num_sms=132,
+    fixed_s=2e-6,
+    peak_fraction=0.8,
+    memory_fraction=0.9,
+    tile_m=128,
+    tile_n=256,
+    wave_fraction=0.3,
+    split_k=3000,
+    small_tile_fraction=0.7,
+    epilogue_fraction=0.3,
+    ramp_k=100,
+    sustained_loss=0.15,
+    sustained_flops=1e11,
+    cast_bytes_per_element=5,
+    cast_fixed_s=4e-6,
+    fixed_per_group_s=1e-6,
+)
 IDEAL = MatmulConstants(num_sms=100, fixed_s=0.0, peak_fraction=1.0, memory_fraction=1.0)
 ONE_PASS = AttentionPassConstants(
-    num_sms=132, fixed_s=3e-6, memory_fraction=0.8, head_dims=(64.0, 128.0), peak_fractions=(0.5, 0.7),
-    causal_fraction=0.9, ramp_seq=100.0, tile_rows=128.0, wave_fraction=0.5, side_bytes_per_element=8.0,
-)  # fmt: skip
+    num_sms=132,
+    fixed_s=3e-6,
+    memory_fraction=0.8,
+    head_dims=(64.0, 128.0),
+    peak_fractions=(0.5, 0.7),
+    causal_fraction=0.9,
+    ramp_seq=100.0,
+    tile_rows=128.0,
+    wave_fraction=0.5,
+    side_bytes_per_element=8.0,
+)
 ATTENTION = AttentionConstants(ONE_PASS, ONE_PASS)
 DEVICE = {"peak_flops_per_s": PEAK, "memory_bandwidth_bytes_per_s": BANDWIDTH}
 
@@ -35,9 +55,19 @@ def matmul(m, n, k, constants=FULL, **options):
 
 def attention(batch=2, seq=2048, heads=16, *, causal=True, backward=False, constants=ATTENTION, **options):
     return attention_time_s(
-        batch, seq, seq, heads, kv_heads=heads, qk_head_dim=128, v_head_dim=128, causal=causal,
-        backward=backward, constants=constants, **DEVICE, **options,
-    )  # fmt: skip
+        batch,
+        seq,
+        seq,
+        heads,
+        kv_heads=heads,
+        qk_head_dim=128,
+        v_head_dim=128,
+        causal=causal,
+        backward=backward,
+        constants=constants,
+        **DEVICE,
+        **options,
+    )
 
 
 def test_large_ideal_product_runs_at_the_peak():

@@ -6,9 +6,9 @@ import pytest
 from famous_jobs import JOBS, famous
 
 import costmodel as cm
-from costmodel.errors import CostModelError
-from costmodel.report.records import to_json
-from costmodel.report.roofline import (
+from costmodel.base.errors import CostModelError
+from costmodel.estimates.record import to_json
+from costmodel.reporting.roofline import (
     axis_rows,
     critical_batch,
     operator_rows,
@@ -59,7 +59,11 @@ def test_axes_by_hand():
     tiers = {tier.name: tier for tier in est.job.cluster.tiers}
     flops = float(est.model_flops(causal=True)) / 16384
     for row in rows.values():
-        sent = sum(float(line.bytes) for line in est.bill.time_lines if line.axis == row.axis and line.toll == "communication")
+        sent = sum(
+            float(line.bytes)
+            for line in est.bill.time_lines
+            if line.axis == row.axis and line.toll == "communication"
+        )
         assert row.sent_bytes == pytest.approx(sent)
         assert row.intensity == pytest.approx(flops / sent)
         assert row.ridge == pytest.approx(989.4e12 / tiers[row.tier].achieved_bandwidth_bytes_per_s)
@@ -80,7 +84,9 @@ def test_the_critical_batch_is_where_the_link_allows_the_peak():
 
 
 def test_advice_follows_the_regime():
-    slow = cm.estimate(model="llama3-70b", cluster="cloud-h100-100gbe", gpus=32, tp=16, pp=2, global_batch=32, seq_len=4096)
+    slow = cm.estimate(
+        model="llama3-70b", cluster="cloud-h100-100gbe", gpus=32, tp=16, pp=2, global_batch=32, seq_len=4096
+    )
     rows = {row.axis: row for row in axis_rows(slow)}
     assert "bound" in rows["tp"].regime
     assert rows["tp"].allowed < 0.3

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from costmodel.errors import LayoutError
-from costmodel.physics import schedule_messages, schedules
-from costmodel.physics.schedule_engine import simulate, task_orders
+from costmodel.base.errors import LayoutError
+from costmodel.physics.pipeline import messages as schedule_messages
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.engine import simulate, task_orders
 
 CODES = np.arange(len(schedules.SCHEDULES))
 TIMES = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
@@ -184,8 +185,14 @@ def test_messages_per_micro_batch():
 
 
 def test_a_message_longer_than_a_chunk_is_paid_by_every_chunk():
-    price = {"stages": 4, "micro_batches": 8, "virtual_stages": 4, "forward_s": 4.0, "backward_s": 8.0,
-             "overlapped": True}  # fmt: skip
+    price = {
+        "stages": 4,
+        "micro_batches": 8,
+        "virtual_stages": 4,
+        "forward_s": 4.0,
+        "backward_s": 8.0,
+        "overlapped": True,
+    }
     short = schedule_messages.exposed_p2p_time_s(code("interleaved"), message_s=1.0, **price)
     long = schedule_messages.exposed_p2p_time_s(code("interleaved"), message_s=1.5, **price)
 
@@ -195,9 +202,12 @@ def test_a_message_longer_than_a_chunk_is_paid_by_every_chunk():
 
 def test_simulation_of_one_micro_batch_on_two_stages_by_hand():
     timeline = simulate(
-        task_orders("1f1b", 2, 1), forward_s=[1.0, 2.0], backward_input_s=[1.0, 2.0],
-        backward_weight_s=[0.5, 1.0], message_s=0.25,
-    )  # fmt: skip
+        task_orders("1f1b", 2, 1),
+        forward_s=[1.0, 2.0],
+        backward_input_s=[1.0, 2.0],
+        backward_weight_s=[0.5, 1.0],
+        message_s=0.25,
+    )
 
     assert [(t.rank, t.kind, t.start_s, t.end_s) for t in timeline.tasks] == [
         (0, "F", 0.0, 1.0),

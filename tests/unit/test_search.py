@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.describe.job import make_job
-from costmodel.describe.layout import layout_problems, make_layout
-from costmodel.errors import CostModelError
-from costmodel.physics.schedules import SCHEDULES, valid
-from costmodel.physics.stages import plan_stages
-from costmodel.search import NoLayoutError, make_question
-from costmodel.search.keep import pareto_indices, smallest_indices
-from costmodel.search.run import build_spaces, price_slab, priced_parts, rows_of
-from costmodel.search.space import KNOBS, build_space, divisors, read_values
+from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.layout import layout_problems, make_layout
+from costmodel.physics.pipeline.schedules import SCHEDULES, valid
+from costmodel.physics.pipeline.stages import plan_stages
+from costmodel.planning.best import pareto_indices, smallest_indices
+from costmodel.planning.plan import NoLayoutError, make_question
+from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
+from costmodel.planning.space import KNOBS, build_space, divisors, read_values
 
 GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 64, "seq_len": 8192}
@@ -155,7 +155,7 @@ def test_best_top_and_front_are_those_of_all_layouts():
 
 def test_chunks_do_not_change_the_answer():
     question = make_question(**SMALL)
-    from costmodel.search.run import Tally
+    from costmodel.planning.search import Tally
 
     kept = []
     for chunk in (500, 2**20):

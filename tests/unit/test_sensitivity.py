@@ -8,17 +8,17 @@ import pytest
 from famous_jobs import DEEPSEEK_V3, FSDP_8B, LLAMA3_405B
 
 import costmodel as cm
-from costmodel.describe.job import make_job
-from costmodel.errors import CostModelError
-from costmodel.estimates import estimate_job
-from costmodel.knobs import hardware_knobs, recipe_knobs, switches
-from costmodel.report.compare import compare
-from costmodel.report.sensitivity import (
+from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.job import make_job
+from costmodel.estimates.estimate import estimate_job
+from costmodel.reporting.sensitivity import (
     sensitivity_columns,
     sensitivity_grids,
     sensitivity_record,
     sensitivity_remarks,
 )
+from costmodel.what_if.changes import hardware_knobs, recipe_knobs, switches
+from costmodel.what_if.compare import compare
 
 PLAIN = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 SMALL = {
@@ -55,7 +55,9 @@ def numbers_only(job, change=0.01):
     span = math.log((1 + change) / (1 - change))
     sums = {"rate": 0.0, "latency": 0.0}
     for knob in hardware_knobs(job):
-        less, more = (float(estimate_job(knob.scaled(factor)).step_time_s) for factor in (1 - change, 1 + change))
+        less, more = (
+            float(estimate_job(knob.scaled(factor)).step_time_s) for factor in (1 - change, 1 + change)
+        )
         sums[knob.kind] += math.log(more / less) / span
     return sums
 
@@ -103,7 +105,9 @@ def test_what_is_slow_is_what_matters():
     network = rates[0]
     assert network.elasticity < -0.5
     assert network.name.endswith("bandwidth")
-    inside = {effect.name: effect for effect in cm.sensitivity(cm.estimate(**{**PLAIN, "gpus": 8, "tp": 2})).effects}
+    inside = {
+        effect.name: effect for effect in cm.sensitivity(cm.estimate(**{**PLAIN, "gpus": 8, "tp": 2})).effects
+    }
     assert inside["bf16 peak"].elasticity < -0.6
     assert inside["fp8 peak"].elasticity == 0.0
 
@@ -123,7 +127,9 @@ def test_every_switch_and_number_of_the_recipe_is_tried():
     est = cm.estimate(**PLAIN, tp=2)
     found = cm.sensitivity(est)
     tried = {effect.name for effect in found.effects} | {name.partition("=")[0] for name, _ in found.refused}
-    fields = {name for name in type(est.job.recipe).model_fields if name not in ("name", "description", "source")}
+    fields = {
+        name for name in type(est.job.recipe).model_fields if name not in ("name", "description", "source")
+    }
     untouched = {name for name in fields - tried if name not in ("launch_s", "step_overhead_s")}
     assert all(getattr(est.job.recipe, name) == 0 for name in untouched), untouched
     assert {"recompute", "zero", "kernel launch"} <= tried

@@ -6,18 +6,54 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.errors import CostModelError
-from costmodel.physics.schedules import SCHEDULES
-from costmodel.slider_grid import KNOBS, MOST_POINTS, slider_grid
+from costmodel.base.errors import CostModelError
+from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.what_if.slider_grid import KNOBS, MOST_POINTS, slider_grid
 
-LLAMA = {"model": "llama3-405b", "cluster": "llama3-roce", "gpus": 16384, "tp": 8, "pp": 16, "vp": 4, "zero_stage": 2,
-         "global_batch": 2048, "seq_len": 8192, "recipe": "llama3", "axis_order": "tp cp pp dp"}  # fmt: skip
-DEEPSEEK = {"model": "deepseek-v3-671b", "cluster": "h800-cx7", "gpus": 2048, "pp": 16, "ep": 64,
-            "schedule": "dualpipe", "global_batch": 15360, "seq_len": 4096, "precision": "fp8-block",
-            "recipe": "hai-llm", "recompute": "selective"}  # fmt: skip
-GROUPED = {"model": "llama3-8b", "gpus": 64, "tp": 2, "zero_stage": 3, "shard_group": 8, "global_batch": 128,
-           "seq_len": 8192}  # fmt: skip
-ODD = {"model": "llama3-8b", "gpus": 48, "tp": 1, "pp": 3, "micro_batch": 3, "global_batch": 144, "seq_len": 8192}
+LLAMA = {
+    "model": "llama3-405b",
+    "cluster": "llama3-roce",
+    "gpus": 16384,
+    "tp": 8,
+    "pp": 16,
+    "vp": 4,
+    "zero_stage": 2,
+    "global_batch": 2048,
+    "seq_len": 8192,
+    "recipe": "llama3",
+    "axis_order": "tp cp pp dp",
+}
+DEEPSEEK = {
+    "model": "deepseek-v3-671b",
+    "cluster": "h800-cx7",
+    "gpus": 2048,
+    "pp": 16,
+    "ep": 64,
+    "schedule": "dualpipe",
+    "global_batch": 15360,
+    "seq_len": 4096,
+    "precision": "fp8-block",
+    "recipe": "hai-llm",
+    "recompute": "selective",
+}
+GROUPED = {
+    "model": "llama3-8b",
+    "gpus": 64,
+    "tp": 2,
+    "zero_stage": 3,
+    "shard_group": 8,
+    "global_batch": 128,
+    "seq_len": 8192,
+}
+ODD = {
+    "model": "llama3-8b",
+    "gpus": 48,
+    "tp": 1,
+    "pp": 3,
+    "micro_batch": 3,
+    "global_batch": 144,
+    "seq_len": 8192,
+}
 
 
 def job_at(job, est, grid, at):

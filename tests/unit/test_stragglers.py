@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from costmodel.estimates import estimate
-from costmodel.physics.stragglers import (
+from costmodel.estimates.estimate import estimate
+from costmodel.physics.run.stragglers import (
     RankTimes,
     expected_maximum_normal,
     jitter_excess,
@@ -52,7 +52,10 @@ def test_it_grows_with_ranks_and_spread_and_broadcasts():
             RankTimes(0.02, slow_fraction=0.005, slowdown=0.1),
             lambda g, n: (1 + 0.02 * g.standard_normal(n)) * np.where(g.random(n) < 0.005, 1.1, 1.0),
         ),
-        (RankTimes(0.0, slow_fraction=0.01, slowdown=0.3), lambda g, n: np.where(g.random(n) < 0.01, 1.3, 1.0)),
+        (
+            RankTimes(0.0, slow_fraction=0.01, slowdown=0.3),
+            lambda g, n: np.where(g.random(n) < 0.01, 1.3, 1.0),
+        ),
     ],
     ids=["normal", "lognormal", "some slow", "only slow"],
 )
@@ -94,7 +97,9 @@ def test_jitter_of_two_levels_against_a_simulation():
 
 
 def job(**switches):
-    return estimate(model="llama3-8b", gpus=64, layout="tp2 pp2", global_batch=128, seq_len=4096, switches=switches)
+    return estimate(
+        model="llama3-8b", gpus=64, layout="tp2 pp2", global_batch=128, seq_len=4096, switches=switches
+    )
 
 
 def test_lines_of_an_estimate():

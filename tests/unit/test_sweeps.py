@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 import costmodel as cm
-from costmodel import sweeps
-from costmodel.errors import CostModelError
-from costmodel.sweeps import COLUMNS, SweepError, grid, scaled_cluster, sweep
+from costmodel.base.errors import CostModelError
+from costmodel.planning import sweep as sweeps
+from costmodel.planning.sweep import COLUMNS, SweepError, grid, scaled_cluster, sweep
 
 ASKED = {
     "model": "llama3-8b",

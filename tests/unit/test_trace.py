@@ -9,10 +9,10 @@ import pytest
 from famous_jobs import JOBS, famous
 
 import costmodel as cm
-from costmodel.errors import CostModelError
-from costmodel.physics.schedules import SCHEDULES
-from costmodel.report.trace import trace_columns, trace_grid, trace_text
-from costmodel.step_timeline import STREAMS, step_timeline
+from costmodel.base.errors import CostModelError
+from costmodel.estimates.timeline import STREAMS, step_timeline
+from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.reporting.trace import trace_columns, trace_grid, trace_text
 
 TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v", "v-half", "v-min")
 DENSE = {"model": "llama3-8b", "gpus": 64, "seq_len": 8192, "micro_batch": 1, "tp": 2}
@@ -21,7 +21,13 @@ DENSE = {"model": "llama3-8b", "gpus": 64, "seq_len": 8192, "micro_batch": 1, "t
 def of_schedule(name, **changes):
     """Price a job of 32 micro-batches under a schedule."""
     pp = 1 if name == "none" else 4
-    job = {**DENSE, "pp": pp, "vp": 2 if name in TWO_CHUNKS else 1, "schedule": name, "global_batch": 32 * 32 // pp}
+    job = {
+        **DENSE,
+        "pp": pp,
+        "vp": 2 if name in TWO_CHUNKS else 1,
+        "schedule": name,
+        "global_batch": 32 * 32 // pp,
+    }
     return cm.estimate(**{**job, **changes})
 
 
@@ -32,7 +38,9 @@ CASES |= {
 }
 CASES |= {f"famous {name}": lambda name=name: famous(name) for name in JOBS}
 CASES["tied, uneven"] = lambda: cm.estimate(model="gpt2-xl", gpus=24, pp=3, global_batch=64, seq_len=1024)
-CASES["experts"] = lambda: cm.estimate(model="mixtral-8x7b", gpus=64, pp=2, tp=2, ep=4, global_batch=64, seq_len=4096)
+CASES["experts"] = lambda: cm.estimate(
+    model="mixtral-8x7b", gpus=64, pp=2, tp=2, ep=4, global_batch=64, seq_len=4096
+)
 
 
 @pytest.fixture(params=CASES)
@@ -135,7 +143,11 @@ def test_every_micro_batch_goes_forward_and_back_on_every_stage():
 
 def test_backward_follows_forward_and_the_stage_after():
     timeline = step_timeline(of_schedule("1f1b"))
-    when = {(piece.stage, piece.kind, piece.micro_batch): piece for piece in timeline.slices if piece.stream == "compute"}
+    when = {
+        (piece.stage, piece.kind, piece.micro_batch): piece
+        for piece in timeline.slices
+        if piece.stream == "compute"
+    }
     for i in range(32):
         for stage in range(3):
             assert when[stage + 1, "forward", i].start_s >= when[stage, "forward", i].end_s

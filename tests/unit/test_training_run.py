@@ -7,10 +7,16 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.training_run import intervals_to_compare
+from costmodel.whole_run.run import intervals_to_compare
 
-JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 512, "layout": "tp2", "global_batch": 512,
-       "seq_len": 8192}  # fmt: skip
+JOB = {
+    "model": "llama3-8b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": 512,
+    "layout": "tp2",
+    "global_batch": 512,
+    "seq_len": 8192,
+}
 FLAGS = ["--model=llama3-8b", "--gpus=512", "--tp=2", "--global-batch=512", "--seq-len=8192"]
 
 
@@ -21,7 +27,9 @@ def price(**changes):
 def test_days_are_steps_times_the_bill():
     run = price()
     assert run.days * 86400 == pytest.approx(run.steps * float(run.bill.step_time_s()), rel=1e-12)
-    by_hand = run.step_time_s * float(run.losses.total) / (1 - run.planned_fraction) / (1 - run.shortage_fraction)
+    by_hand = (
+        run.step_time_s * float(run.losses.total) / (1 - run.planned_fraction) / (1 - run.shortage_fraction)
+    )
     assert float(run.bill.step_time_s()) == pytest.approx(by_hand, rel=1e-12)
     lost = sum(run.lost_gpu_hours().values())
     assert lost == pytest.approx(run.gpu_hours * (1 - run.effective_training_time_ratio), rel=1e-9)
@@ -32,7 +40,9 @@ def test_formulas_of_the_loss_lines_give_their_values():
     for line in price().bill.time_lines:
         if line.axis == "resilience":
             terms = {name: float(value) for name, value in line.terms.items()}
-            assert eval(line.formula, {}, terms) == pytest.approx(float(line.exposed_each_s), rel=1e-9), line.name
+            assert eval(line.formula, {}, terms) == pytest.approx(float(line.exposed_each_s), rel=1e-9), (
+                line.name
+            )
 
 
 def test_a_machine_that_never_fails_only_pauses():
@@ -54,7 +64,9 @@ def test_what_hurts_and_what_helps():
     assert price(switches={"stragglers": "normal"}).days > price().days
     best = usual.interval_s
     for interval in (0.7 * best, 1.4 * best):
-        other = price(changes={"checkpointing": "blocking", "checkpoint_interval_s": interval}, storage_bytes_per_s=1e9)
+        other = price(
+            changes={"checkpointing": "blocking", "checkpoint_interval_s": interval}, storage_bytes_per_s=1e9
+        )
         assert other.days > usual.days
     found = intervals_to_compare(usual)
     assert found["daly"] == pytest.approx(found["exact"], rel=1e-3)
@@ -79,18 +91,26 @@ def test_a_slow_tier_of_storage_is_named():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--failures-per-node-day", "-1"], "failures_per_node_day: expected greater than or equal to 0, got -1"),
+        (
+            ["--failures-per-node-day", "-1"],
+            "failures_per_node_day: expected greater than or equal to 0, got -1",
+        ),
         (["--checkpoint-interval", "9d"], "longer than the mean time between failures"),
         (["--checkpoint-interval", "9"], "expected a time such as 90s"),
-        (["--checkpoint-interval", "1s", "--storage-bandwidth", "1GB/s"], "shorter than a checkpoint takes to be safe"),
+        (
+            ["--checkpoint-interval", "1s", "--storage-bandwidth", "1GB/s"],
+            "shorter than a checkpoint takes to be safe",
+        ),
         (["--price", "-2"], "price: expected dollars a GPU-hour"),
         (["--pue", "0.5"], "pue: expected 1 or more"),
         (["--reliability", "rsc1"], "did you mean 'rsc-1'"),
         (["--checkpointing", "foo"], "expected 'blocking', 'async' or 'replica', got 'foo'"),
         (["--storage-bandwidth", "fast"], "--storage-bandwidth"),
         (["--samples", "0"], "samples: expected 1 to 1,000,000"),
-        (["--checkpointing", "blocking", "--storage-bandwidth", "0.00001GB/s", "--reliability", "rsc-1"],
-         "mean time between failures"),
+        (
+            ["--checkpointing", "blocking", "--storage-bandwidth", "0.00001GB/s", "--reliability", "rsc-1"],
+            "mean time between failures",
+        ),
         (["--repair", "4000d", "--spare-nodes", "0"], "the job never ends"),
     ],
 )

@@ -1,0 +1,150 @@
+"""Quantities with units: text such as ``"3.35 TB/s"`` to SI floats at the file boundary, and back.
+
+Inside the package every number is a plain float in bytes, seconds, FLOP, or these per second.
+GB is 10⁹ and GiB is 2³⁰ bytes; a bit is an eighth of a byte and must be spelled out.
+"""
+
+import math
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from costmodel.base.errors import UnitError
+
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
+_PATTERN = re.compile(_NUMBER + r" (Ki|Mi|Gi|Ti|Pi|[kMGTPEmun])?(B/s|bit/s|FLOP/s|FLOP|B|s|W)")
+_PREFIX = {
+    None: 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+    "Pi": 2.0**50,
+}
+_DIMENSION = {
+    "B": ("B", 1.0),
+    "B/s": ("B/s", 1.0),
+    "bit/s": ("B/s", 0.125),
+    "FLOP/s": ("FLOP/s", 1.0),
+    "FLOP": ("FLOP", 1.0),
+    "s": ("s", 1.0),
+    "W": ("W", 1.0),
+}
+_SUBUNIT_PREFIXES = {"n", "u", "m"}
+_EXAMPLE = {
+    "B": "80 GiB",
+    "B/s": "3.35 TB/s' or '400 Gbit/s",
+    "FLOP/s": "989.4 TFLOP/s",
+    "FLOP": "1.2 PFLOP",
+    "s": "1.3 us",
+    "W": "700 W",
+}
+
+
+def parse_quantity(text: object, unit: str) -> float:
+    """Return `text` in the base `unit` ("B", "B/s", "FLOP/s", "FLOP", "s" or "W").
+
+    Takes exactly a non-negative number, one space and a unit, case-sensitive. A bare number,
+    another dimension, ``Gb``, ``GBps``, thousands marks or a missing space are all refused,
+    because each has two readings.
+
+    Raises
+    ------
+    UnitError
+        If `text` is not such a quantity, or is of another dimension.
+
+    Examples
+    --------
+    >>> parse_quantity("400 Gbit/s", "B/s")
+    50000000000.0
+    >>> parse_quantity("80 GiB", "B")
+    85899345920.0
+    """
+    match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+    if match is None or _DIMENSION[match[3]][0] != unit:
+        raise UnitError(f"expected a quantity such as '{_EXAMPLE[unit]}', got {text!r}")
+    number, prefix, suffix = match[1], match[2], match[3]
+    if prefix in _SUBUNIT_PREFIXES and suffix != "s":
+        raise UnitError(f"{text!r}: '{prefix}{suffix}' is not a unit; prefixes here are k, M, G, T, P")
+    if prefix in ("k", "M", "G", "T", "P", "E") and suffix == "s":
+        raise UnitError(f"{text!r}: write times in s, ms, us or ns")
+    if prefix is not None and prefix.endswith("i") and suffix not in ("B", "B/s"):
+        raise UnitError(f"{text!r}: binary prefixes are for bytes only")
+    value = float(number) * _PREFIX[prefix] * _DIMENSION[suffix][1]
+    if not math.isfinite(value):
+        raise UnitError(f"{text!r} is not a finite quantity")
+    return value
+
+
+def _field(unit: str) -> BeforeValidator:
+    """Make the pydantic validator that reads text of dimension `unit` (numbers pass through)."""
+
+    def read(value: object) -> float:
+        return parse_quantity(value, unit)
+
+    return BeforeValidator(read)
+
+
+Bytes = Annotated[float, _field("B")]
+BytesPerSecond = Annotated[float, _field("B/s")]
+FlopsPerSecond = Annotated[float, _field("FLOP/s")]
+Seconds = Annotated[float, _field("s")]
+Watts = Annotated[float, _field("W")]
+
+_DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def format_si(value: float, unit: str, digits: int = 3) -> str:
+    """Return `value` with a decimal prefix and `digits` significant digits.
+
+    >>> format_si(3.35e12, "B/s")
+    '3.35 TB/s'
+    """
+    if not math.isfinite(value):
+        return f"{value} {unit}"
+    scale, prefix = next(((s, p) for s, p in _DECIMAL if abs(value) >= s), (1.0, ""))
+    return f"{_significant(value / scale, digits)} {prefix}{unit}".rstrip()
+
+
+def format_bytes(value: float, digits: int = 3) -> str:
+    """Return a memory size in GiB (MiB, KiB or B when small).
+
+    >>> format_bytes(80 * 2**30)
+    '80.0 GiB'
+    """
+    for scale, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
+        if abs(value) >= scale and not (unit == "TiB" and abs(value) < 10 * scale):
+            return f"{_significant(value / scale, digits)} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_seconds(value: float, digits: int = 3) -> str:
+    """Return a time in s, ms, us or ns.
+
+    >>> format_seconds(0.0123)
+    '12.3 ms'
+    """
+    if value == 0:
+        return "0 s"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value) >= scale:
+            return f"{_significant(value / scale, digits)} {unit}"
+    return f"{_significant(value / 1e-9, digits)} ns"
+
+
+def _significant(value: float, digits: int) -> str:
+    """Return `value` to `digits` significant digits without an exponent."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"

@@ -1,0 +1,1 @@
+"""The bill: lines, sums, and the language of their formulas."""

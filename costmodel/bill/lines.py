@@ -1,0 +1,281 @@
+"""The bill: named lines of seconds and bytes, and nothing else that adds up.
+
+Step time is the sum of the `exposed` seconds of the time lines; memory per GPU is the sum of the
+memory lines of the worst pipeline stage. Every value may be a scalar or an array over layouts;
+all values of one bill broadcast together. Formulas are kept as text whose names are keys of the
+line's `terms`, so that anybody can put the numbers in and get the line's value back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from math import prod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.quantity import Quantity, quantity
+
+Array = NDArray[np.float64]
+
+AXES = ("compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience")
+TOLLS = ("math", "hbm", "communication", "bubble", "state", "activation", "overhead")
+PHASES = ("forward", "backward", "recompute", "grad_sync", "param_sync", "optimizer", "step")
+
+
+class LazyTerms(Mapping[str, Array]):
+    """Numbers of a formula that are gathered when somebody reads them, so that a search need not."""
+
+    __slots__ = ("_make", "_numbers")
+
+    def __init__(self, make: Callable[[], Mapping[str, ArrayLike]]) -> None:
+        self._make = make
+        self._numbers: dict[str, Array] | None = None
+
+    def _held(self) -> dict[str, Array]:
+        if self._numbers is None:
+            self._numbers = {key: np.asarray(value, dtype=np.float64) for key, value in self._make().items()}
+        return self._numbers
+
+    def __getitem__(self, key: str) -> Array:
+        """Return one number."""
+        return self._held()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names in the order of the formula's author."""
+        return iter(self._held())
+
+    def __len__(self) -> int:
+        """Count the names."""
+        return len(self._held())
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLine:
+    """One item of time on the critical rank: `count` executions of `each_s` seconds.
+
+    Attributes
+    ----------
+    name : str
+        Dotted path, unique in the bill: ``compute.attention.qkv_gemm.forward``.
+    axis, toll, phase : str
+        Who causes it (`AXES`), where it is paid (`TOLLS`), when (`PHASES`).
+    count : Array
+        Executions per step on the critical rank. [-]
+    each_s : Array
+        Busy time of one execution. [s]
+    exposed_each_s : Array
+        What the critical path pays of one execution, 0 where it is hidden. [s]
+    bytes_each : Array
+        Bytes of one execution: wire bytes sent per GPU, or HBM traffic. [B]
+    tier : Array
+        Index of the slowest fabric tier used, -1 where none is. [-]
+    formula : str
+        Expression for one exposed execution over the names in `terms`.
+    terms : Mapping[str, Array]
+        The numbers of the formula, in SI units.
+    source : str
+        Paper and equation, or file, that the formula comes from.
+    """
+
+    name: str
+    axis: str
+    toll: str
+    phase: str
+    count: Array
+    each_s: Array
+    exposed_each_s: Array
+    bytes_each: Array
+    tier: Array
+    formula: str
+    terms: Mapping[str, Array]
+    source: str
+
+    @property
+    def seconds(self) -> Array:
+        """Busy time of all executions. [s]"""
+        return np.asarray(self.count * self.each_s)
+
+    @property
+    def exposed_seconds(self) -> Array:
+        """Time the critical path pays for all executions. [s]"""
+        return np.asarray(self.count * self.exposed_each_s)
+
+    @property
+    def bytes(self) -> Array:
+        """Bytes of all executions. [B]"""
+        return np.asarray(self.count * self.bytes_each)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One item of memory on one GPU, with pipeline stages in the last array dimension. [B]"""
+
+    name: str
+    axis: str
+    toll: str
+    bytes: Array
+    formula: str
+    terms: Mapping[str, Array]
+    source: str
+
+
+def time_line(
+    name: str,
+    *,
+    axis: str,
+    toll: str,
+    phase: str,
+    count: ArrayLike,
+    formula: str = "",
+    terms: Mapping[str, ArrayLike] | None = None,
+    made: Quantity | None = None,
+    each_s: ArrayLike | None = None,
+    exposed_each_s: ArrayLike | None = None,
+    bytes_each: ArrayLike = 0.0,
+    tier: ArrayLike = -1,
+    source: str,
+) -> TimeLine:
+    """Build a `TimeLine` from its formula and the numbers of its names, or from a quantity already `made`.
+
+    The formula gives the exposed seconds of one execution; a step called ``busy_s`` gives its busy
+    seconds, which are the exposed ones where there is no such step.
+    """
+    if made is None and each_s is None:
+        made = quantity(formula, **(terms or {}))
+    if made is not None:
+        formula, terms, exposed_each_s = made.formula, made.terms, made.value
+        each_s = made.steps.get("busy_s", made.value)
+    busy = np.asarray(each_s, dtype=np.float64)
+    return TimeLine(
+        name=name,
+        axis=axis,
+        toll=toll,
+        phase=phase,
+        count=np.asarray(count, dtype=np.float64),
+        each_s=busy,
+        exposed_each_s=busy if exposed_each_s is None else np.asarray(exposed_each_s, dtype=np.float64),
+        bytes_each=np.asarray(bytes_each, dtype=np.float64),
+        tier=np.asarray(tier, dtype=np.float64),
+        formula=formula,
+        terms=_numbers(terms or {}),
+        source=source,
+    )
+
+
+def _numbers(terms: Mapping[str, ArrayLike]) -> Mapping[str, Array]:
+    """Return the numbers of a formula as arrays; lazy ones stay lazy."""
+    if isinstance(terms, LazyTerms):
+        return terms
+    return {key: np.asarray(value, dtype=np.float64) for key, value in terms.items()}
+
+
+def memory_line(
+    name: str,
+    *,
+    axis: str,
+    toll: str,
+    formula: str,
+    terms: Mapping[str, ArrayLike],
+    size_bytes: ArrayLike | None = None,
+    source: str,
+) -> MemoryLine:
+    """Build a `MemoryLine` from its formula and the numbers of its names (last dimension: pipeline stages)."""
+    if size_bytes is None:
+        size_bytes = quantity(formula, **terms).value
+    return MemoryLine(
+        name=name,
+        axis=axis,
+        toll=toll,
+        bytes=np.asarray(size_bytes, dtype=np.float64),
+        formula=formula,
+        terms=_numbers(terms),
+        source=source,
+    )
+
+
+def settled(values: ArrayLike) -> Array:
+    """Return one number for an array that is the same everywhere.
+
+    What a search holds fixed in all its layouts then spreads no line over their dimension.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    return np.asarray(array.flat[0]) if array.size and np.all(array == array.flat[0]) else array
+
+
+def broadcast_sum(values: Iterable[Array]) -> Array:
+    """Sum arrays of different broadcastable shapes, those with the smallest common shape first.
+
+    Lines that depend on few knobs are added up on their own small grid before they meet the
+    large one, so that a search pays for the large grid once per sum and not once per line.
+    """
+    by_shape: dict[tuple[int, ...], Array] = {}
+    for value in values:
+        held = by_shape.get(value.shape)
+        by_shape[value.shape] = value if held is None else held + value
+    parts = list(by_shape.values())
+    for left, right in _merge_order(tuple(by_shape)):
+        parts.append(np.asarray(parts[left] + parts[right]))
+    return np.asarray(parts[-1] if parts else 0.0)
+
+
+@lru_cache(maxsize=256)
+def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
+    """Return which two parts to add next; each sum is appended as a new part."""
+    alive = dict(enumerate(shapes))
+    order = []
+    for new in range(len(shapes), 2 * len(shapes) - 1):
+        unions = {(a, b): np.broadcast_shapes(alive[a], alive[b]) for a, b in combinations(alive, 2)}
+        best = min(unions, key=lambda pair: prod(unions[pair]))
+        alive = {part: shape for part, shape in alive.items() if part not in best}
+        alive[new] = unions[best]
+        order.append(best)
+    return tuple(order)
+
+
+def sum_exposed(lines: Sequence[TimeLine]) -> Array:
+    """Sum the exposed seconds of `lines`, adding lines with the same count before multiplying."""
+    by_count: dict[int, tuple[Array, list[Array]]] = {}
+    for line in lines:
+        by_count.setdefault(id(line.count), (line.count, []))[1].append(line.exposed_each_s)
+    return broadcast_sum([np.asarray(count * broadcast_sum(each)) for count, each in by_count.values()])
+
+
+@dataclass(frozen=True)
+class Bill:
+    """All lines of one estimate (or of an array of estimates)."""
+
+    time_lines: tuple[TimeLine, ...]
+    memory_lines: tuple[MemoryLine, ...]
+    tier_names: tuple[str, ...] = field(default=())
+
+    def step_time_s(self) -> Array:
+        """Step time: the sum of the exposed seconds of all time lines. [s]"""
+        return sum_exposed(self.time_lines)
+
+    def memory_per_stage_bytes(self) -> Array:
+        """Memory per GPU by pipeline stage (last dimension): the sum of the memory lines. [B]"""
+        return broadcast_sum([line.bytes for line in self.memory_lines])
+
+    def memory_bytes(self) -> Array:
+        """Memory per GPU of the worst pipeline stage. [B]"""
+        lines = [line.bytes for line in self.memory_lines]
+        stages = max(line.shape[-1] if line.ndim else 1 for line in lines)
+        if all(line.ndim <= 1 for line in lines):
+            return np.asarray(broadcast_sum(lines).max(axis=-1))
+        # Stage by stage, so that a search never holds all stages of the large grid at once.
+        worst: Array | None = None
+        for stage in range(stages):
+            held = broadcast_sum([_at_stage(line, stage) for line in lines])
+            worst = held if worst is None else np.maximum(worst, held)
+        return np.asarray(worst)
+
+
+def _at_stage(line_bytes: Array, stage: int) -> Array:
+    """Take one stage of a memory line (a line without that dimension is the same on all)."""
+    if line_bytes.ndim == 0:
+        return line_bytes
+    return np.asarray(line_bytes[..., stage if line_bytes.shape[-1] > 1 else 0])

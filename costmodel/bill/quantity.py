@@ -1,0 +1,82 @@
+"""A quantity: a value together with the formula and the numbers that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.formula import compiled, named_result, run
+
+Array = NDArray[np.float64]
+
+
+class Quantity(NamedTuple):
+    """The value of `formula` at `terms`, computed once, and the values of its named steps.
+
+    Attributes
+    ----------
+    value : Array
+        What the formula gives; a scalar or an array over layouts.
+    formula : str
+        Steps and a result in the language of `costmodel.bill.formula`.
+    terms : mapping of str to array_like
+        The numbers of the formula's names, in SI units.
+    steps : mapping of str to Array
+        The values of the steps that were computed last, by name.
+    """
+
+    value: Array
+    formula: str
+    terms: Mapping[str, ArrayLike]
+    steps: Mapping[str, Array]
+
+    def then(self, name: str, formula: str, **more: ArrayLike) -> Quantity:
+        """Call this value `name` and go on with `formula`, which may use it and the numbers of `more`.
+
+        Only the new part is computed.
+
+        Raises
+        ------
+        ValueError
+            If a number of `more` has the name of another number of this quantity.
+
+        >>> busy = quantity("size_bytes / rate", size_bytes=6.0, rate=2.0)
+        >>> paid = busy.then("busy_s", "max(busy_s - window_s, 0)", window_s=1.0)
+        >>> paid.formula, float(paid.value), float(paid.steps["busy_s"])
+        ('busy_s = size_bytes / rate; max(busy_s - window_s, 0)', 2.0, 3.0)
+        """
+        for key in more:
+            if key in self.terms and self.terms[key] is not more[key]:
+                raise ValueError(
+                    f"formula: {key!r} stands for two numbers in {self.formula!r} and {formula!r}"
+                )
+        new = _made(formula, {**self.terms, **self.steps, **more, name: self.value})
+        return Quantity(
+            new.value,
+            f"{named_result(self.formula, name)}; {formula}",
+            {**self.terms, **more},
+            {name: self.value, **new.steps},
+        )
+
+
+def quantity(formula: str, **terms: ArrayLike) -> Quantity:
+    """Compute `formula` at `terms`.
+
+    Raises
+    ------
+    CostModelError
+        If the formula cannot be read, or one of its names has no number.
+
+    >>> float(quantity("a = 2 * x; a + 1", x=3).value)
+    7.0
+    """
+    return _made(formula, terms)
+
+
+def _made(formula: str, terms: Mapping[str, ArrayLike]) -> Quantity:
+    values = run(formula, terms)
+    names = compiled(formula).names
+    return Quantity(values[-1], formula, terms, dict(zip(names[:-1], values[:-1], strict=True)))

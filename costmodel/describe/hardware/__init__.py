@@ -1,0 +1,1 @@
+"""Accelerators, links, clusters and storage, read from YAML profiles."""

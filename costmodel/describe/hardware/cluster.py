@@ -1,0 +1,154 @@
+"""Hardware as the formulas receive it: an accelerator, and the tiers of links that join many.
+
+Plain SI floats, bandwidth per GPU and direction, peaks dense. The objects are immutable; "what if
+the fabric were twice as fast" is `dataclasses.replace`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.fabric import FabricConstants
+    from costmodel.describe.hardware.kernels import KernelConstants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One GPU.
+
+    Attributes
+    ----------
+    name, title : str
+        File name and what the vendor calls it.
+    generation : str
+        volta, ampere, hopper, blackwell, cdna2 or cdna3.
+    peak_flops_per_s : dict of str to float
+        Dense matrix peak by dtype; a dtype that the device does not have is absent. [FLOP/s]
+    memory_bytes : float
+        Memory that a program can allocate, as CUDA or HIP reports it. [B]
+    memory_vendor_bytes : float
+        Memory on the label, read as GiB. [B]
+    memory_bandwidth_bytes_per_s : float
+        Peak of the memory bus. [B/s]
+    num_sms : int
+        Streaming multiprocessors or compute units. [-]
+    tdp_w : float
+        Board power limit. [W]
+    host_link_bytes_per_s : float
+        To the host's memory, one direction: PCIe or C2C. [B/s]
+    host_slowdown : float
+        Time the host takes to issue a kernel over that of an x86 server. [-]
+    scale_up_link, pcie_link : str
+        Link profiles that join GPUs of a node with and without a switch fabric; empty if none.
+    kernels : KernelConstants, optional
+        Achieved shares of the peaks and fixed costs, fitted to kernel measurements.
+    """
+
+    name: str
+    title: str = ""
+    generation: str
+    peak_flops_per_s: dict[str, float]
+    memory_bytes: float
+    memory_vendor_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    num_sms: int
+    tdp_w: float
+    host_link_bytes_per_s: float
+    scale_up_link: str = ""
+    pcie_link: str = ""
+    host_slowdown: float = 1.0
+    kernels: "KernelConstants | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One level of a cluster: the domains of `size` GPUs that a link joins.
+
+    Attributes
+    ----------
+    name : str
+        What the level is called: nvlink, leaf, pod, spine.
+    size : int
+        GPUs inside one domain of this level. [-]
+    bandwidth_bytes_per_s : float
+        Line rate per GPU and direction. [B/s]
+    efficiency : float
+        Share of it that large ring messages achieve. [-]
+    latency_s : float
+        Start-up time of one ring step. [s]
+    base_latency_s : float
+        Fixed cost of a collective. [s]
+    oversubscription : float
+        Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]
+    in_network_reduction : bool
+        Whether the switch adds up (NVLS, SHARP).
+    reduction_bandwidth_bytes_per_s : float
+        What one GPU can send into such a reduction, 0 if there is none. [B/s]
+    kind, link : str
+        Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile.
+    fabric : FabricConstants, optional
+        Constants of the collective library on this link, fitted to measurements.
+    """
+
+    name: str
+    size: int
+    bandwidth_bytes_per_s: float
+    efficiency: float = 1.0
+    latency_s: float = 0.0
+    base_latency_s: float = 0.0
+    oversubscription: float = 1.0
+    in_network_reduction: bool = False
+    reduction_bandwidth_bytes_per_s: float = 0.0
+    kind: str = ""
+    link: str = ""
+    fabric: "FabricConstants | None" = None
+
+    @property
+    def achieved_bandwidth_bytes_per_s(self) -> float:
+        """What a GPU's large messages get on this level when all GPUs send. [B/s]."""
+        return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """Where checkpoints go: the slower of a node's own rate and its part of the shared one. [B/s]."""
+
+    name: str
+    write_bandwidth_per_node_bytes_per_s: float
+    read_bandwidth_per_node_bytes_per_s: float
+    write_bandwidth_shared_bytes_per_s: float
+    read_bandwidth_shared_bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """An accelerator and the tiers that join many of it, innermost first.
+
+    Attributes
+    ----------
+    gpus_per_node : int
+        GPUs that share a host (an NVLink domain may be larger). [-]
+    tiers : tuple of Tier
+        The last one's size is the largest job that fits.
+    storage : Storage, optional
+        Of the checkpoints.
+    price_usd_per_gpu_hour : float, optional
+        Typical rent at `price_date`. [USD/h]
+    pue : float
+        Power of the building over power of the machines. [-]
+    """
+
+    name: str
+    title: str = ""
+    accelerator: Accelerator
+    gpus_per_node: int
+    tiers: tuple[Tier, ...]
+    storage: Storage | None = None
+    price_usd_per_gpu_hour: float | None = None
+    price_date: str = ""
+    pue: float = 1.0
+
+    @property
+    def max_gpus(self) -> int:
+        """Size of the outermost tier. [-]."""
+        return self.tiers[-1].size

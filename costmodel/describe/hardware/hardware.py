@@ -1,0 +1,383 @@
+"""Hardware profiles read, composed and checked; the objects that come out are in `cluster`.
+
+`load_cluster` and `load_accelerator` take a name, an alias or a file; `compose_cluster` the few
+facts that a published run states; `check_file` says what is wrong with a profile.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from costmodel.base.errors import ProfileError, choices_hint
+from costmodel.describe.hardware import profile_files as disk
+from costmodel.describe.hardware.cluster import Accelerator, Cluster, Storage, Tier
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.profile_schema import AcceleratorFile, ClusterFile, LinkFile, StorageFile
+
+__all__ = [
+    "NETWORKS",
+    "Accelerator",
+    "Cluster",
+    "ProfileNumber",
+    "Storage",
+    "Tier",
+    "check_file",
+    "compose_cluster",
+    "list_profiles",
+    "load_accelerator",
+    "load_cluster",
+    "load_link",
+    "profile_numbers",
+]
+
+ProfilePath = str | Path | Iterable[str | Path] | None
+
+# Which kinds of link a published run's word for its network may mean.
+NETWORKS: Mapping[str, tuple[str, ...]] = {
+    "ib": ("ib",),
+    "roce": ("roce",),
+    "efa": ("efa",),
+    "omnipath": ("omnipath",),
+    "slingshot": ("slingshot",),
+    "ethernet": ("tcp",),
+    "none": (),
+}
+
+
+class ProfileNumber(NamedTuple):
+    """One number of a profile as its file has it, for people to read."""
+
+    key: str
+    value: str
+    source: str
+    title: str
+
+
+def load_accelerator(name_or_path: str | Path, *, profile_path: ProfilePath = None) -> Accelerator:
+    """Return the accelerator of that name, alias or file; see `load_cluster` for the rest."""
+    folders = _folders(name_or_path, profile_path)
+    path = disk.find_profile("accelerator", name_or_path, folders)
+    return _accelerator(path, folders)
+
+
+def load_link(name_or_path: str | Path, *, size: int = 1, profile_path: ProfilePath = None) -> Tier:
+    """Return the link of that name, alias or file as a tier of `size` GPUs."""
+    folders = _folders(name_or_path, profile_path)
+    return _tier(disk.find_profile("link", name_or_path, folders), folders, size=size)
+
+
+def load_cluster(name_or_path: str | Path, *, profile_path: ProfilePath = None) -> Cluster:
+    """Return the cluster of that name, alias or file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        Such as ``dgx-h100-ndr``, its alias ``h100-ndr``, or a path that ends in ``.yaml``.
+    profile_path : path or paths, optional
+        Folders with the caller's own profiles, searched first; then `COSTMODEL_PROFILE_PATH`,
+        then the shipped ones. A file given by path also finds what lies beside it.
+
+    Returns
+    -------
+    cluster : Cluster
+        With its accelerator, links and storage resolved.
+
+    Raises
+    ------
+    ProfileError
+        If a file is missing or wrong; one line with file, key path, value and what is expected.
+    """
+    folders = _folders(name_or_path, profile_path)
+    return _cluster(disk.find_profile("cluster", name_or_path, folders), folders)
+
+
+def list_profiles(kind: str, *, profile_path: ProfilePath = None) -> list[str]:
+    """Return the names of all profiles of `kind`: accelerator, link, cluster or storage."""
+    _check_kind(kind)
+    return sorted(name for name, _ in disk.profile_files(kind, disk.search_folders(profile_path)))
+
+
+def check_file(path: str | Path, *, profile_path: ProfilePath = None) -> list[str]:
+    """Return everything that is wrong with one profile, a line each; empty if it is fine.
+
+    Each line reads ``file: key.path: expected …; got …``. References to other profiles are
+    followed, so that a cluster that names an unknown link is caught too.
+    """
+    path = Path(path)
+    try:
+        folders = _folders(path, profile_path)
+        kind = disk.check_header(disk.read_yaml(path), path)
+        content = disk.read_profile(path, kind, folders)
+    except ProfileError as error:
+        return [str(error)]
+    from costmodel.describe.hardware.profile_schema import validate
+
+    found = [f"{path.name}: {problem}" for problem in validate(content, kind)[1]]
+    if not found and content["name"] != path.stem:
+        found.append(f"{path.name}: name: expected {path.stem!r} as the file; got {content['name']!r}")
+    if not found:
+        try:
+            _read(kind, path, folders)
+        except ProfileError as error:
+            found.append(str(error))
+    return found
+
+
+def profile_numbers(
+    kind: str, name_or_path: str | Path, *, profile_path: ProfilePath = None
+) -> list[ProfileNumber]:
+    """Return the numbers of a profile in the words of its file, each with its source."""
+    _check_kind(kind)
+    folders = _folders(name_or_path, profile_path)
+    content = disk.read_profile(disk.find_profile(kind, name_or_path, folders), kind, folders)
+    titles = {key: source.get("title", "") for key, source in content.get("sources", {}).items()}
+    numbers = _numbers(content, ())
+    return [ProfileNumber(key, value, source, titles.get(source, "")) for key, value, source in numbers]
+
+
+def compose_cluster(
+    accelerator_name: str | Path,
+    gpus_per_node: int,
+    nvlink_domain: int,
+    nic_bytes_per_s: float,
+    network_kind: str,
+    num_gpus: int,
+    *,
+    profile_path: ProfilePath = None,
+) -> Cluster:
+    """Return the cluster that a published run describes in six words.
+
+    The NVLink tier uses the accelerator's own link; GPUs of a node outside it meet over PCIe; nodes
+    meet over the link of `network_kind` whose rate per GPU is nearest to the one given, at the rate
+    given. There is no oversubscription, because such a description does not state any.
+
+    Parameters
+    ----------
+    accelerator_name : str or Path
+        Profile of the GPU.
+    gpus_per_node, nvlink_domain : int
+        GPUs of one host, and GPUs that reach each other by NVLink (1 = PCIe only). [-]
+    nic_bytes_per_s : float
+        Network rate per GPU and direction. [B/s]
+    network_kind : str
+        One of `NETWORKS`: ib, roce, efa, omnipath, slingshot, ethernet or none.
+    num_gpus : int
+        GPUs of the run, the size of the outermost tier. [-]
+    profile_path : path or paths, optional
+        As for `load_cluster`.
+
+    Raises
+    ------
+    ProfileError
+        If the facts contradict each other or a part is not known.
+    """
+    if network_kind not in NETWORKS:
+        raise ProfileError(f"network: unknown kind {network_kind!r}: {choices_hint(network_kind, NETWORKS)}")
+    counts = {"gpus_per_node": gpus_per_node, "nvlink_domain": nvlink_domain, "gpus": num_gpus}
+    for key, count in counts.items():
+        if count < 1 or count != int(count):
+            raise ProfileError(f"{key}: expected a whole number of at least 1; got {count}")
+    accelerator = load_accelerator(accelerator_name, profile_path=profile_path)
+    tiers: list[Tier] = []
+    if nvlink_domain > 1:
+        link = _own_link(accelerator, "scale_up_link", f"an NVLink domain of {nvlink_domain}")
+        tiers.append(replace(load_link(link, size=nvlink_domain, profile_path=profile_path), name="nvlink"))
+    if gpus_per_node > nvlink_domain:
+        link = _own_link(accelerator, "pcie_link", f"{gpus_per_node} GPUs a node without NVLink between all")
+        tiers.append(replace(load_link(link, size=gpus_per_node, profile_path=profile_path), name="pcie"))
+    inside = tiers[-1].size if tiers else 1
+    if num_gpus > inside:
+        if network_kind == "none" or not nic_bytes_per_s > 0:
+            raise ProfileError(
+                f"network: expected a kind and a rate per GPU for {num_gpus} GPUs, because only {inside} "
+                f"are joined without one; got {network_kind!r} at {nic_bytes_per_s} B/s"
+            )
+        nic = _nearest_nic(network_kind, nic_bytes_per_s, profile_path)
+        whole_domains = -(-num_gpus // inside) * inside
+        tiers.append(
+            replace(nic, name="network", size=whole_domains, bandwidth_bytes_per_s=float(nic_bytes_per_s))
+        )
+    if not tiers:
+        # A single GPU talks to nobody; the tier only gives the mesh a level to stand on.
+        tiers.append(Tier(name="gpu", size=1, bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s))
+    return Cluster(
+        name=f"{accelerator.name}-{network_kind}-composed",
+        title=f"{num_gpus} x {accelerator.title}, composed from a run's description",
+        accelerator=accelerator,
+        gpus_per_node=gpus_per_node,
+        tiers=tuple(tiers),
+    )
+
+
+def _own_link(accelerator: Accelerator, key: str, purpose: str) -> str:
+    """Return the link profile that the accelerator names under `key`."""
+    link: str = getattr(accelerator, key)
+    if not link:
+        raise ProfileError(f"{accelerator.name}: {key}: expected a link for {purpose}; the profile has none")
+    return link
+
+
+def _nearest_nic(network_kind: str, bandwidth_bytes_per_s: float, profile_path: ProfilePath) -> Tier:
+    """Return the link of a network whose rate is nearest by ratio; of two equal ones the first."""
+    folders = disk.search_folders(profile_path)
+    kinds = NETWORKS[network_kind]
+    candidates = [
+        path for _, path in disk.profile_files("link", folders) if disk.key_at_a_glance(path, "kind") in kinds
+    ]
+    links = [_tier(path, folders, size=1) for path in candidates]
+    if not links:
+        raise ProfileError(f"network: expected a link profile of kind {' or '.join(kinds)}; there is none")
+
+    def distance(link: Tier) -> float:
+        ratio = link.bandwidth_bytes_per_s / bandwidth_bytes_per_s
+        return max(ratio, 1.0 / ratio)
+
+    return min(links, key=distance)
+
+
+def _check_kind(kind: str) -> None:
+    """Refuse a kind of profile that does not exist."""
+    if kind not in disk.FOLDERS:
+        raise ProfileError(f"unknown kind of profile {kind!r}: {choices_hint(kind, disk.FOLDERS)}")
+
+
+def _folders(name_or_path: str | Path, profile_path: ProfilePath) -> tuple[Path, ...]:
+    """Return where to search; a profile given by path also sees the folder it lies in."""
+    folders = disk.search_folders(profile_path)
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml"):
+        return folders
+    here = path.resolve().parent
+    beside = here.parent if here.name in disk.FOLDERS.values() else here
+    return (*folders[:-1], beside, folders[-1])
+
+
+def _referred(path: Path, key: str, kind: str, name: str, folders: tuple[Path, ...]) -> Path:
+    """Return the profile that `path` refers to under `key`; the error names both."""
+    try:
+        return disk.find_profile(kind, name, folders)
+    except ProfileError as error:
+        raise ProfileError(f"{path.name}: {key}: {error}") from None
+
+
+def _validated(path: Path, kind: str, folders: tuple[Path, ...]) -> Any:
+    """Return the checked file, or raise with its first problem and the number of others."""
+    from costmodel.describe.hardware.profile_schema import validate
+
+    file, found = validate(disk.read_profile(path, kind, folders), kind)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ProfileError(f"{path.name}: {found[0]}{more}")
+    return file
+
+
+def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
+    """Read a cluster file and what it refers to."""
+    file: ClusterFile = _validated(path, "cluster", folders)
+    storage = None
+    if file.storage is not None:
+        storage = _storage(_referred(path, "storage", "storage", file.storage, folders), folders)
+    tiers = []
+    for index, entry in enumerate(file.tiers):
+        link = _referred(path, f"tiers.{index}.link", "link", entry.link, folders)
+        tier = _tier(link, folders, size=entry.size.value)
+        tiers.append(
+            replace(
+                tier,
+                name=entry.name,
+                oversubscription=entry.oversubscription.value if entry.oversubscription else 1.0,
+                bandwidth_bytes_per_s=(
+                    entry.bandwidth.value if entry.bandwidth else tier.bandwidth_bytes_per_s
+                ),
+                efficiency=entry.efficiency.value if entry.efficiency else tier.efficiency,
+                latency_s=tier.latency_s + (entry.added_latency.value if entry.added_latency else 0.0),
+            )
+        )
+    return Cluster(
+        name=file.name,
+        title=file.title,
+        accelerator=_accelerator(
+            _referred(path, "accelerator", "accelerator", file.accelerator, folders), folders
+        ),
+        gpus_per_node=file.gpus_per_node.value,
+        tiers=tuple(tiers),
+        storage=storage,
+        price_usd_per_gpu_hour=file.price_usd_per_gpu_hour.value if file.price_usd_per_gpu_hour else None,
+        price_date=file.price_date.isoformat() if file.price_date else "",
+        pue=file.pue.value,
+    )
+
+
+def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
+    """Read an accelerator file."""
+    file: AcceleratorFile = _validated(path, "accelerator", folders)
+    return Accelerator(
+        name=file.name,
+        title=file.title,
+        generation=file.generation,
+        peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_dense.items()},
+        memory_bytes=file.memory.value,
+        memory_vendor_bytes=file.memory_vendor.value,
+        memory_bandwidth_bytes_per_s=file.memory_bandwidth.value,
+        num_sms=file.num_sms.value,
+        host_slowdown=file.host_slowdown.value if file.host_slowdown else 1.0,
+        tdp_w=file.tdp.value,
+        host_link_bytes_per_s=file.host_link.value,
+        scale_up_link=file.scale_up_link or "",
+        pcie_link=file.pcie_link or "",
+        kernels=file.kernels,
+    )
+
+
+def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
+    """Read a link file as a tier of `size` GPUs, not oversubscribed."""
+    file: LinkFile = _validated(path, "link", folders)
+    reduction = file.reduction_bandwidth.value if file.reduction_bandwidth else 0.0
+    return Tier(
+        name=file.name,
+        size=size,
+        bandwidth_bytes_per_s=file.bandwidth.value,
+        efficiency=file.efficiency.value,
+        latency_s=file.latency.value,
+        base_latency_s=file.base_latency.value,
+        in_network_reduction=file.in_network_reduction.value,
+        reduction_bandwidth_bytes_per_s=reduction if file.in_network_reduction.value else 0.0,
+        kind=file.kind,
+        link=file.name,
+        fabric=file.fabric,
+    )
+
+
+def _storage(path: Path, folders: tuple[Path, ...]) -> Storage:
+    """Read a storage file."""
+    file: StorageFile = _validated(path, "storage", folders)
+    return Storage(
+        name=file.name,
+        write_bandwidth_per_node_bytes_per_s=file.write_bandwidth_per_node.value,
+        read_bandwidth_per_node_bytes_per_s=file.read_bandwidth_per_node.value,
+        write_bandwidth_shared_bytes_per_s=file.write_bandwidth_shared.value,
+        read_bandwidth_shared_bytes_per_s=file.read_bandwidth_shared.value,
+    )
+
+
+def _read(kind: str, path: Path, folders: tuple[Path, ...]) -> None:
+    """Load a profile of any kind, for its errors."""
+    readers = {"accelerator": _accelerator, "cluster": _cluster, "storage": _storage}
+    if kind == "link":
+        _tier(path, folders, size=1)
+    else:
+        readers[kind](path, folders)
+
+
+def _numbers(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield dotted key, text and source of every number below `node`."""
+    if isinstance(node, Mapping) and {"value", "source"} <= node.keys():
+        yield ".".join(path), str(node["value"]), str(node["source"])
+    elif isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _numbers(child, (*path, str(key)))
+    elif isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from _numbers(child, (*path, str(index)))

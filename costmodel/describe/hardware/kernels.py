@@ -1,0 +1,218 @@
+"""Kernel constants of an accelerator: the ``kernels:`` block of its YAML file, read into `physics`.
+
+`costmodel.trust.calibration.ship_kernels` writes the block. Every group of constants says where it comes from:
+``basis: measured`` (with its source, points and held-out error), ``generation-average`` or
+``estimated``. A dtype without an entry takes the nearest measured one (`FALLBACK_DTYPES`) with
+its own peak, because the kernels share their tiles and schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from costmodel.base.units import Seconds, parse_quantity
+from costmodel.physics.kernels.roofline import (
+    AttentionConstants,
+    AttentionPassConstants,
+    MatmulConstants,
+    MemoryConstants,
+)
+
+Flops = Annotated[float, BeforeValidator(lambda text: parse_quantity(text, "FLOP"))]
+
+Basis = Literal["measured", "generation-average", "estimated"]
+
+PEAK_KEY: dict[str, str] = {
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8-block": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+}
+"""Key of `Accelerator.peak_flops_per_s` for each dtype of a matrix kernel."""
+
+FALLBACK_DTYPES: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "tf32": ("bf16", "fp16"),
+    "fp32": ("bf16", "fp16"),
+    "fp8": ("fp8-block", "bf16"),
+    "fp8-block": ("fp8", "bf16"),
+    "mxfp8": ("fp8-block", "fp8", "bf16"),
+    "nvfp4": ("fp8-block", "fp8", "bf16"),
+}
+"""Where a dtype without constants of its own takes them from, nearest first."""
+
+
+class _Block(BaseModel):
+    """A group of fitted constants and their provenance."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    basis: Basis
+    source: str
+    points: int = Field(default=0, ge=0)
+    held_out_error: float | None = Field(default=None, ge=0)
+
+
+class MatmulBlock(_Block):
+    """Constants of the matrix kernels at one dtype, as the file writes them."""
+
+    fixed: Seconds
+    peak_fraction: float = Field(gt=0, le=1)
+    memory_fraction: float = Field(gt=0, le=1)
+    tile: tuple[float, float] = (128.0, 128.0)
+    wave_fraction: float = Field(default=0.0, ge=0, le=1)
+    split_k: float = Field(default=0.0, ge=0)
+    small_tile_fraction: float = Field(default=0.0, ge=0, le=1)
+    epilogue_fraction: float = Field(default=0.0, ge=0)
+    ramp_k: float = Field(default=0.0, ge=0)
+    sustained_loss: float = Field(default=0.0, ge=0, lt=1)
+    sustained_flops: Flops = 1e12
+    cast_bytes_per_element: float = Field(default=0.0, ge=0)
+    cast_fixed: Seconds = 0.0
+    fixed_per_group: Seconds = 0.0
+
+    def constants(self, num_sms: float) -> MatmulConstants:
+        """Return what `matmul_time_s` takes."""
+        return MatmulConstants(
+            num_sms=num_sms,
+            fixed_s=self.fixed,
+            peak_fraction=self.peak_fraction,
+            memory_fraction=self.memory_fraction,
+            tile_m=self.tile[0],
+            tile_n=self.tile[1],
+            wave_fraction=self.wave_fraction,
+            split_k=self.split_k,
+            small_tile_fraction=self.small_tile_fraction,
+            epilogue_fraction=self.epilogue_fraction,
+            ramp_k=self.ramp_k,
+            sustained_loss=self.sustained_loss,
+            sustained_flops=self.sustained_flops,
+            cast_bytes_per_element=self.cast_bytes_per_element,
+            cast_fixed_s=self.cast_fixed,
+            fixed_per_group_s=self.fixed_per_group,
+        )
+
+
+class AttentionPassBlock(_Block):
+    """Constants of one pass of an attention kernel, as the file writes them."""
+
+    fixed: Seconds
+    memory_fraction: float = Field(default=0.8, gt=0, le=1)
+    peak_fractions: dict[int, float]
+    """Share of the dense peak by head dimension."""
+    causal_fraction: float = Field(default=1.0, gt=0, le=1.2)
+    ramp_seq: float = Field(default=0.0, ge=0)
+    tile_rows: float = Field(default=128.0, gt=0)
+    wave_fraction: float = Field(default=0.0, ge=0, le=1)
+    side_bytes_per_element: float = Field(default=0.0, ge=0)
+
+    def constants(self, num_sms: float) -> AttentionPassConstants:
+        """Return what `attention_time_s` takes."""
+        dims = sorted(self.peak_fractions)
+        return AttentionPassConstants(
+            num_sms=num_sms,
+            fixed_s=self.fixed,
+            memory_fraction=self.memory_fraction,
+            head_dims=tuple(float(d) for d in dims),
+            peak_fractions=tuple(self.peak_fractions[d] for d in dims),
+            causal_fraction=self.causal_fraction,
+            ramp_seq=self.ramp_seq,
+            tile_rows=self.tile_rows,
+            wave_fraction=self.wave_fraction,
+            side_bytes_per_element=self.side_bytes_per_element,
+        )
+
+
+class AttentionBlock(BaseModel):
+    """Both passes of one attention kernel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    forward: AttentionPassBlock
+    backward: AttentionPassBlock
+
+
+class MemoryBlock(_Block):
+    """Constants of memory-bound kernels."""
+
+    bandwidth_fraction: float = Field(gt=0, le=1)
+    fixed: Seconds
+
+    def constants(self) -> MemoryConstants:
+        """Return what `memory_time_s` takes."""
+        return MemoryConstants(bandwidth_fraction=self.bandwidth_fraction, fixed_s=self.fixed)
+
+
+class KernelBlocks(BaseModel):
+    """The ``kernels:`` block of an accelerator file, word for word."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    num_sms: float = Field(gt=0)
+    matmul: dict[str, MatmulBlock] = Field(min_length=1)
+    grouped_matmul: dict[str, MatmulBlock] = {}
+    attention: dict[str, AttentionBlock] = {}
+    memory: MemoryBlock
+
+
+class KernelConstants(BaseModel):
+    """What the formulas receive: constants by dtype or kernel name, and where each came from.
+
+    Attributes
+    ----------
+    matmul, grouped_matmul : dict of MatmulConstants
+        By dtype: every key of `PEAK_KEY`, filled through `FALLBACK_DTYPES`.
+    attention : dict of AttentionConstants
+        By fused kernel: triton, flash1, flash2, flash3, cudnn.
+    memory : MemoryConstants
+        Of memory-bound kernels.
+    blocks : KernelBlocks
+        The file's own blocks with basis, source, points and held-out error.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    matmul: dict[str, MatmulConstants]
+    grouped_matmul: dict[str, MatmulConstants]
+    attention: dict[str, AttentionConstants]
+    memory: MemoryConstants
+    blocks: KernelBlocks
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_blocks(cls, data: Any) -> Any:
+        """Turn the mapping of a YAML file into constants."""
+        if not isinstance(data, Mapping) or "blocks" in data:
+            return data
+        blocks = KernelBlocks.model_validate(data)
+        sms = blocks.num_sms
+        matmul = fill_dtypes({dtype: block.constants(sms) for dtype, block in blocks.matmul.items()})
+        grouped = {dtype: block.constants(sms) for dtype, block in blocks.grouped_matmul.items()}
+        return {
+            "matmul": matmul,
+            "grouped_matmul": matmul | (fill_dtypes(grouped) if grouped else {}),
+            "attention": {
+                name: AttentionConstants(block.forward.constants(sms), block.backward.constants(sms))
+                for name, block in blocks.attention.items()
+            },
+            "memory": blocks.memory.constants(),
+            "blocks": blocks,
+        }
+
+
+def fill_dtypes(known: dict[str, MatmulConstants]) -> dict[str, MatmulConstants]:
+    """Return constants for every dtype, taken from the nearest known one."""
+    filled = dict(known)
+    for dtype, nearest in FALLBACK_DTYPES.items():
+        source = next((near for near in nearest if near in known), None)
+        if dtype not in known and source is not None:
+            filled[dtype] = known[source]
+    return filled

@@ -1,0 +1,196 @@
+"""Hardware profiles on disk: where they lie, how they are found, read and merged with their parent.
+
+A profile is one YAML file of one kind: accelerator, link, cluster or storage. Names are looked up
+first in the folders given by the caller, then in those of `COSTMODEL_PROFILE_PATH`, then among the
+shipped ones, so that a user's file of the same name wins. A folder holds either the four folders
+of `FOLDERS` or the files themselves.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from costmodel.base.errors import ProfileError
+
+FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
+SCHEMA_VERSION = 1
+SCHEMA_CHANGES = {
+    1: "every number is written as {value: ..., source: ...} and names its dimension, e.g. 3.35 TB/s",
+}
+PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
+_ALIASES = re.compile(r"^aliases: *\[([^\]]*)\]", re.MULTILINE)
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped profiles, in a wheel or in a checkout."""
+    package = Path(__file__).resolve().parents[2]
+    packaged = package / "hardware_profiles"
+    return packaged if packaged.is_dir() else package.parent / "hardware_profiles"
+
+
+def search_folders(profile_path: str | Path | Iterable[str | Path] | None = None) -> tuple[Path, ...]:
+    """Return the folders to look in, first hit wins.
+
+    Parameters
+    ----------
+    profile_path : path or paths, optional
+        Folders of the caller, searched before `COSTMODEL_PROFILE_PATH` and the shipped ones.
+
+    Returns
+    -------
+    folders : tuple of Path
+        Existing folders in order of precedence.
+
+    Raises
+    ------
+    ProfileError
+        If a folder that somebody named does not exist.
+    """
+    given = [profile_path] if isinstance(profile_path, (str, Path)) else list(profile_path or ())
+    named = [(Path(folder), "profile folder") for folder in given]
+    variable = os.environ.get(PATH_VARIABLE, "")
+    named += [(Path(folder), PATH_VARIABLE) for folder in variable.split(os.pathsep) if folder]
+    for folder, origin in named:
+        if not folder.is_dir():
+            raise ProfileError(f"{origin}: '{folder}' is not a folder")
+    return (*dict.fromkeys(folder for folder, _ in named), shipped_folder())
+
+
+def profile_files(kind: str, folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of every profile of `kind`, in order of precedence."""
+    seen: set[str] = set()
+    for folder in folders:
+        for place in (folder / FOLDERS[kind], folder):
+            for path in sorted(place.glob("*.yaml")):
+                name = path.stem.lower()
+                if name in seen or (place == folder and key_at_a_glance(path, "profile") != kind):
+                    continue
+                seen.add(name)
+                yield name, path
+
+
+def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
+    """Return the file of the profile called `name`, an alias of it, or the path given as `name`.
+
+    Raises
+    ------
+    ProfileError
+        If there is none; the message has the nearest names.
+    """
+    text = str(name)
+    if text.endswith((".yaml", ".yml")) or os.sep in text or "/" in text:
+        path = Path(text)
+        if not path.is_file():
+            raise ProfileError(f"{kind}: there is no file '{text}'")
+        return path
+    folders, wanted = tuple(folders), text.lower()
+    for folder in folders:
+        for place in (folder / FOLDERS[kind], folder):
+            path = place / f"{wanted}.yaml"
+            if path.is_file() and (place != folder or key_at_a_glance(path, "profile") == kind):
+                return path
+    known = dict(profile_files(kind, folders))
+    if wanted in known:
+        return known[wanted]
+    aliases = {alias: path for path in reversed(known.values()) for alias in _aliases_at_a_glance(path)}
+    if wanted in aliases:
+        return aliases[wanted]
+    near = get_close_matches(wanted, [*known, *aliases], n=3, cutoff=0.5)
+    meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
+    raise ProfileError(f"unknown {kind} {text!r}: {meant}(known: {', '.join(sorted(known))})")
+
+
+def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the raw content of a profile with its `inherit` chain merged in.
+
+    The child's top-level keys replace the parent's; `sources` of both are kept.
+    """
+    content, chain = dict(read_yaml(path)), [path]
+    check_header(content, path, kind)
+    while "inherit" in content:
+        parent_path = find_profile(kind, str(content.pop("inherit")), folders)
+        if parent_path in chain:
+            raise ProfileError(f"{path.name}: inherit: expected a chain with an end, got a circle")
+        chain.append(parent_path)
+        parent = dict(read_yaml(parent_path))
+        check_header(parent, parent_path, kind)
+        merged_sources = {**_mapping(parent.get("sources")), **_mapping(content.get("sources"))}
+        parent.pop("aliases", None)
+        content = {**parent, **content, "sources": merged_sources}
+        if "inherit" not in parent:
+            break
+        content["inherit"] = parent["inherit"]
+    return content
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping that a YAML file holds, or raise `ProfileError` with file and line."""
+    try:
+        return _read_yaml(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=256)
+def _read_yaml(path: Path, _mtime_ns: int) -> dict[str, Any]:
+    """Read and cache; the modification time is in the key so that an edited file is read again."""
+    try:
+        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        problem = " ".join(str(error.problem or error.context).split()).partition(" with value")[0]
+        raise ProfileError(f"{path.name}: {line}expected valid YAML; {problem}") from None
+    except (YAMLError, UnicodeDecodeError, ValueError) as error:
+        problem = str(error).strip().splitlines()[0]
+        raise ProfileError(f"{path.name}: expected valid YAML in UTF-8; {problem}") from None
+    if not isinstance(content, dict):
+        raise ProfileError(f"{path.name}: expected keys with values, got {type(content).__name__}")
+    return content
+
+
+def check_header(content: dict[str, Any], path: Path, kind: str | None = None) -> str:
+    """Check `profile` and `schema_version`, and return the kind of profile this is."""
+    if content.get("schema_version") != SCHEMA_VERSION:
+        changes = "; ".join(f"version {number}: {change}" for number, change in SCHEMA_CHANGES.items())
+        raise ProfileError(
+            f"{path.name}: schema_version: expected {SCHEMA_VERSION}, "
+            f"got {content.get('schema_version')!r} ({changes})"
+        )
+    found = content.get("profile")
+    if not isinstance(found, str) or found not in FOLDERS:
+        raise ProfileError(f"{path.name}: profile: expected one of {', '.join(FOLDERS)}, got {found!r}")
+    if kind is not None and found != kind:
+        raise ProfileError(f"{path.name}: profile: expected {kind!r}, got {found!r}")
+    return found
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    """Return `value` if it is a mapping, else an empty one (the schema check reports it)."""
+    return value if isinstance(value, dict) else {}
+
+
+def _aliases_at_a_glance(path: Path) -> list[str]:
+    """Read a file's aliases without parsing it, because a look-up must not load every profile."""
+    match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
+    return [alias.strip().lower() for alias in match[1].split(",")] if match else []
+
+
+def key_at_a_glance(path: Path, key: str) -> str | None:
+    """Read the plain text of a top-level key without parsing the file."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    match = re.search(rf"^{key}: *([\w-]+)", text, re.MULTILINE)
+    return match[1] if match else None
+
+
+def title_at_a_glance(path: Path) -> str:
+    """Read a profile's title without parsing the file, for lists of many."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    match = re.search(r"^title: *(['\"]?)(.*?)\1 *$", text, re.MULTILINE)
+    return match[2] if match else ""

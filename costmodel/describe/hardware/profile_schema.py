@@ -1,0 +1,244 @@
+"""What a hardware profile may say: one pydantic model per kind of file, and plain error texts.
+
+Every number is a `Sourced` pair, so that a reader of the file sees where it comes from; `assumed`
+is a legal, visible source. Bandwidths are per GPU and direction, peaks dense.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from datetime import date
+from difflib import get_close_matches
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from costmodel.describe.hardware.fabric import FabricConstants
+from costmodel.describe.hardware.kernels import KernelConstants
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3"]
+LinkKind = Literal["nvlink", "xgmi", "pcie", "ib", "roce", "efa", "omnipath", "slingshot", "tcp", "c2c"]
+# Blocks written by the calibration scripts; their models say where the numbers come from.
+FITTED_BLOCKS = ("kernels", "fabric")
+
+T = TypeVar("T")
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Strict(BaseModel):
+    """Refuses keys it does not know, and never changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Sourced(_Strict, Generic[T]):
+    """A number and where it comes from."""
+
+    value: T
+    source: str
+
+
+class Source(_Strict):
+    """A document or measurement that numbers are taken from."""
+
+    title: str
+    url: str = ""
+    accessed: date | None = None
+
+
+class _Profile(_Strict):
+    """What every profile starts and ends with."""
+
+    schema_version: Literal[1]
+    profile: str
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    notes: str = ""
+    sources: dict[str, Source] = {}
+
+
+class AcceleratorFile(_Profile):
+    """One GPU. A part that the software sees as two devices is described as one of them."""
+
+    generation: Generation
+    peak_dense: dict[Dtype, Sourced[Annotated[FlopsPerSecond, Field(gt=0)]]]
+    memory: Sourced[Annotated[Bytes, Field(gt=0)]]
+    memory_vendor: Sourced[Annotated[Bytes, Field(gt=0)]]
+    memory_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    num_sms: Sourced[Positive]
+    host_slowdown: Sourced[Annotated[float, Field(gt=0)]] | None = None
+    tdp: Sourced[Annotated[Watts, Field(gt=0)]]
+    host_link: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    scale_up_link: str | None = None
+    pcie_link: str | None = None
+    kernels: KernelConstants | None = None
+
+    @model_validator(mode="after")
+    def _numbers_agree(self) -> Self:
+        """Refuse what no device can be: usable memory above the fitted one, no 16-bit peak."""
+        if self.memory.value > self.memory_vendor.value:
+            raise ValueError("memory: expected at most memory_vendor, since CUDA offers less than is fitted")
+        if not {"fp16", "bf16"} & self.peak_dense.keys():
+            raise ValueError("peak_dense: expected at least one of fp16 and bf16")
+        return self
+
+
+class LinkFile(_Profile):
+    """One kind of wire with its adapter and switch, as one GPU sees it."""
+
+    kind: LinkKind
+    bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    efficiency: Sourced[Share]
+    latency: Sourced[Seconds]
+    base_latency: Sourced[Seconds]
+    in_network_reduction: Sourced[Annotated[bool, Field(strict=True)]]
+    reduction_bandwidth: Sourced[BytesPerSecond] | None = None
+    fabric: FabricConstants | None = None
+
+    @model_validator(mode="after")
+    def _reduction_has_a_rate(self) -> Self:
+        """Ask for the rate of a switch that reduces."""
+        if self.in_network_reduction.value and self.reduction_bandwidth is None:
+            raise ValueError("reduction_bandwidth: expected a rate, because in_network_reduction is true")
+        return self
+
+
+class TierEntry(_Strict):
+    """One level of a cluster: a link, how many GPUs it joins, and what differs from the link's file."""
+
+    name: str
+    link: str
+    size: Sourced[Positive]
+    oversubscription: Sourced[Annotated[float, Field(ge=1)]] | None = None
+    bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]] | None = None
+    efficiency: Sourced[Share] | None = None
+    added_latency: Sourced[Seconds] | None = None
+
+
+class ClusterFile(_Profile):
+    """An accelerator and the tiers that join many of it, innermost first."""
+
+    accelerator: str
+    gpus_per_node: Sourced[Positive]
+    tiers: tuple[TierEntry, ...] = Field(min_length=1)
+    storage: str | None = None
+    price_usd_per_gpu_hour: Sourced[Annotated[float, Field(gt=0)]] | None = None
+    price_date: date | None = None
+    pue: Sourced[Annotated[float, Field(ge=1)]]
+
+    @model_validator(mode="after")
+    def _tiers_nest(self) -> Self:
+        """Each domain must hold a whole number, two or more, of the ones inside it."""
+        sizes = [tier.size.value for tier in self.tiers]
+        for index, (inner, outer) in enumerate(itertools.pairwise(sizes), start=1):
+            if outer <= inner or outer % inner:
+                raise ValueError(
+                    f"tiers.{index}.size: expected a multiple of the tier inside ({inner}), got {outer}"
+                )
+        if len({tier.name for tier in self.tiers}) < len(self.tiers):
+            raise ValueError("tiers: expected a different name for each tier")
+        if self.price_usd_per_gpu_hour is not None and self.price_date is None:
+            raise ValueError("price_date: expected a date such as 2026-05-20, because prices move")
+        return self
+
+
+class StorageFile(_Profile):
+    """Where checkpoints go: what one node can move, and what all of them share."""
+
+    write_bandwidth_per_node: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    read_bandwidth_per_node: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    write_bandwidth_shared: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    read_bandwidth_shared: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+
+
+SCHEMAS: dict[str, type[_Profile]] = {
+    "accelerator": AcceleratorFile,
+    "link": LinkFile,
+    "cluster": ClusterFile,
+    "storage": StorageFile,
+}
+
+
+def validate(content: dict[str, Any], kind: str) -> tuple[_Profile | None, list[str]]:
+    """Return the checked profile, and what is wrong with it as ``key.path: expected …; got …``."""
+    file, found = None, []
+    try:
+        file = SCHEMAS[kind].model_validate(content)
+    except ValidationError as error:
+        found = [explain(item, SCHEMAS[kind]) for item in error.errors(include_url=False)]
+    return file, [*found, *_source_problems(content)]
+
+
+def _source_problems(content: dict[str, Any]) -> Iterator[str]:
+    """Yield sources that are cited but not listed."""
+    listed = content.get("sources", {})
+    if not isinstance(listed, dict):
+        return
+    checked = {key: child for key, child in content.items() if key not in ("sources", *FITTED_BLOCKS)}
+    for path, key in _citations(checked, ()):
+        if key != "assumed" and key not in listed:
+            yield f"{path}: expected a key of 'sources' ({_listing(listed)}) or 'assumed'; got {key!r}"
+
+
+def _citations(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the dotted path and the text of every ``source:`` below `node`."""
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(node, dict):
+        items = node.items()
+    elif isinstance(node, list):
+        items = enumerate(node)
+    for key, child in items:
+        if key == "source" and isinstance(child, str):
+            yield ".".join((*path, "source")), child
+        else:
+            yield from _citations(child, (*path, str(key)))
+
+
+def explain(item: Any, schema: type[BaseModel]) -> str:
+    """Return one pydantic error as one line: key path, what is expected, what was given."""
+    loc = [str(part) for part in item["loc"]]
+    given = _shorten(item["input"])
+    match item["type"]:
+        case "missing":
+            wanted = "a date, a name or {value: ..., source: ...}" if loc[-1] != "source" else "a source"
+            return f"{'.'.join(loc)}: expected {wanted}; the key is missing"
+        case "extra_forbidden":
+            near = get_close_matches(loc[-1], _known_keys(schema, loc[:-1]), n=1)
+            hint = f" (did you mean '{near[0]}'?)" if near else ""
+            return f"{'.'.join(loc)}: expected no such key{hint}; got {given}"
+        case "model_type" | "model_attributes_type":
+            return f"{'.'.join(loc)}: expected {{value: ..., source: ...}}; got {given}"
+        case "value_error":
+            text = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
+            return f"{'.'.join(loc)}: {text}" if loc else text
+        case _:
+            text = item["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
+            text = text.replace("a integer", "a whole number").replace("a boolean", "true or false")
+            text = f"a number {text}" if text.startswith(("greater", "less")) else text
+            text = text.removesuffix(", unable to parse string as a number")
+            loc = [part for part in loc if part != "[key]"]
+            return f"{'.'.join(loc)}: expected {text}; got {given}"
+
+
+def _known_keys(schema: type[BaseModel], path: list[str]) -> list[str]:
+    """Return the keys that `schema` allows at the top, or those of a number deeper down."""
+    if not path:
+        return list(schema.model_fields)
+    if path[0] == "tiers" and len(path) == 2:
+        return list(TierEntry.model_fields)
+    return list(Sourced.model_fields)
+
+
+def _shorten(value: object) -> str:
+    """Return `value` as short text for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _listing(names: Iterable[object]) -> str:
+    """Return names joined, or a dash where there are none."""
+    return ", ".join(str(name) for name in names) or "none listed"

@@ -1,0 +1,328 @@
+"""The layout of a job over its GPUs: degrees of each axis and the choices made with them.
+
+Every field is a float64 array; scalars describe one layout, mutually broadcastable arrays many.
+What does not divide or does not exist is found by `layout_problems`: as masks, so that a search
+can drop and count layouts, and as sentences, so that one estimate can say what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.describe.models.model import Model
+
+Array = NDArray[np.float64]
+
+RECOMPUTE_POLICIES = ("none", "selective", "full")
+_DEGREES = ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Degrees and per-layout choices, as arrays that broadcast together.
+
+    Attributes
+    ----------
+    gpus : Array
+        GPUs of the job. [-]
+    tp, cp, pp, ep, etp : Array
+        Degrees of tensor, context, pipeline, expert and expert-tensor parallelism. [-]
+    vp : Array
+        Virtual pipeline stages: model chunks per pipeline rank. [-]
+    micro_batch : Array
+        Sequences of one micro-batch on one data-parallel rank. [-]
+    zero_stage : Array
+        What data parallelism shards: 0 nothing, 1 optimizer, 2 + gradients, 3 + parameters. [-]
+    shard_group : Array
+        Ranks that shard together (HSDP); 0 means all of dp x cp. [-]
+    recompute : Array
+        Index into `RECOMPUTE_POLICIES`. [-]
+    schedule : Array
+        Index into `costmodel.physics.pipeline.schedules.SCHEDULES`. [-]
+    sequence_parallel : Array
+        1 where norms and residuals are sharded over the TP group. [-]
+    """
+
+    gpus: Array
+    tp: Array
+    cp: Array
+    pp: Array
+    vp: Array
+    ep: Array
+    etp: Array
+    micro_batch: Array
+    zero_stage: Array
+    shard_group: Array
+    recompute: Array
+    schedule: Array
+    sequence_parallel: Array
+
+    @property
+    def dp(self) -> Array:
+        """Data-parallel degree: gpus / (tp · cp · pp). [-]"""
+        return np.asarray(self.gpus / (self.tp * self.cp * self.pp))
+
+    @property
+    def expert_dp(self) -> Array:
+        """Replicas of each expert: tp · cp · dp / (ep · etp). [-]"""
+        return np.asarray(self.gpus / (self.pp * self.ep * self.etp))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape that all fields broadcast to."""
+        return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self)))
+
+
+def make_layout(
+    *,
+    gpus: ArrayLike,
+    tp: ArrayLike = 1,
+    cp: ArrayLike = 1,
+    pp: ArrayLike = 1,
+    vp: ArrayLike = 1,
+    ep: ArrayLike = 1,
+    etp: ArrayLike = 1,
+    micro_batch: ArrayLike = 1,
+    zero_stage: ArrayLike = 1,
+    shard_group: ArrayLike = 0,
+    recompute: ArrayLike | str = "none",
+    schedule: ArrayLike | str | None = None,
+    sequence_parallel: ArrayLike | None = None,
+) -> Layout:
+    """Build a `Layout` from numbers, names or arrays of them.
+
+    Without a schedule, one stage runs none, several run 1F1B, and several with virtual stages
+    the interleaved one. Without `sequence_parallel` it is on wherever tp > 1.
+
+    Raises
+    ------
+    LayoutError
+        If a degree is not a positive whole number, or a policy or schedule does not exist.
+    """
+    values = {
+        "gpus": gpus,
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "vp": vp,
+        "ep": ep,
+        "etp": etp,
+        "micro_batch": micro_batch,
+    }
+    arrays = {name: _whole(name, value, least=1) for name, value in values.items()}
+    arrays["zero_stage"] = _whole("zero_stage", zero_stage, least=0, most=3)
+    arrays["shard_group"] = _whole("shard_group", shard_group, least=0)
+    arrays["recompute"] = _codes("recompute", recompute, RECOMPUTE_POLICIES)
+    if schedule is None:
+        one_f_one_b = np.where(arrays["vp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
+        arrays["schedule"] = np.where(arrays["pp"] > 1, one_f_one_b, SCHEDULES.index("none")).astype(
+            np.float64
+        )
+    else:
+        arrays["schedule"] = _codes("schedule", schedule, SCHEDULES)
+    sp = arrays["tp"] > 1 if sequence_parallel is None else np.asarray(sequence_parallel, dtype=bool)
+    arrays["sequence_parallel"] = np.asarray(sp, dtype=np.float64)
+    return Layout(**arrays)
+
+
+def _whole(name: str, value: ArrayLike, *, least: int, most: float = np.inf) -> Array:
+    """Return `value` as float64, refusing anything but whole numbers in range."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise LayoutError(f"{name}: expected a whole number, got {value!r}") from error
+    bad = ~(np.isfinite(array) & (array == np.floor(array)) & (array >= least) & (array <= most))
+    if bad.any():
+        limit = (
+            f"a whole number from {least} to {most:.0f}" if most < np.inf else f"a whole number >= {least}"
+        )
+        raise LayoutError(f"{name}: expected {limit}, got {array[bad].flat[0]:g}")
+    return array
+
+
+def _codes(name: str, value: ArrayLike | str, names: tuple[str, ...]) -> Array:
+    """Turn names (or codes already) into float codes."""
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        lookup = {known: float(code) for code, known in enumerate(names)}
+        for given in np.unique(array):
+            if given not in lookup:
+                raise LayoutError(f"{name}: {str(given)!r} is unknown; {choices_hint(str(given), names)}")
+        return np.asarray(np.vectorize(lookup.__getitem__, otypes=[np.float64])(array))
+    return _whole(name, array, least=0, most=len(names) - 1)
+
+
+def parse_layout(text: str) -> dict[str, int]:
+    """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8``) into degrees.
+
+    Raises
+    ------
+    LayoutError
+        If a part is not an axis with a positive whole number, or an axis comes twice.
+
+    Examples
+    --------
+    >>> parse_layout("tp8 pp16 vp2")
+    {'tp': 8, 'pp': 16, 'vp': 2}
+    """
+    degrees: dict[str, int] = {}
+    for part in re.split(r"[\s,x·×]+", text.strip()):
+        match = re.fullmatch(r"([a-z]+)[=:]?(\d+)", part.lower())
+        if match is None:
+            raise LayoutError(f"layout: cannot read {part!r} in {text!r}; write it as 'tp8 cp1 pp16 vp2'")
+        axis, degree = match[1], int(match[2])
+        if axis not in _DEGREES:
+            raise LayoutError(f"layout: axis {axis!r} in {text!r} is unknown; {choices_hint(axis, _DEGREES)}")
+        if axis in degrees:
+            raise LayoutError(f"layout: {axis} is given twice in {text!r}")
+        if degree < 1:
+            raise LayoutError(f"layout: {axis} must be a whole number >= 1, got {degree}")
+        degrees[axis] = degree
+    return degrees
+
+
+class Problem(NamedTuple):
+    """A way in which layouts can be impossible: where, and how to say it of one layout."""
+
+    code: str
+    bad: NDArray[np.bool_]
+    sentence: str
+
+
+def layout_problems(
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, *, method: str = "ring"
+) -> list[Problem]:
+    """Return every rule with the mask of layouts that break it.
+
+    `sentence` is a format string over the layout's fields, dp, the model's dims and the batch. `method`
+    is the recipe's way of context parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3).
+    """
+    gbs, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
+    product = layout.tp * layout.cp * layout.pp
+    dp = layout.dp
+    experts = max(model.num_experts, 1)
+    moe = model.num_experts > 0
+    chunks = layout.pp * layout.vp
+    depth = model.num_layers + 2  # embedding and head may count as layers in uneven splits
+    rules: list[tuple[str, Array | NDArray[np.bool_], str]] = [
+        (
+            "gpus_not_divisible",
+            layout.gpus % product != 0,
+            "tp·cp·pp = {tp:.0f}·{cp:.0f}·{pp:.0f} = {product:.0f} does not divide gpus = {gpus:.0f}",
+        ),
+        (
+            "heads_not_divisible",
+            model.num_heads % layout.tp != 0,
+            "tp = {tp:.0f} does not divide the model's {num_heads} attention heads",
+        ),
+        (
+            "ffn_not_divisible",
+            model.ffn_size % layout.tp != 0,
+            "tp = {tp:.0f} does not divide the MLP width {ffn_size}",
+        ),
+        (
+            "shared_expert_not_divisible",
+            model.shared_expert_ffn_size % layout.tp != 0,
+            "tp = {tp:.0f} does not divide the width {shared_expert_ffn_size} of the shared experts",
+        ),
+        (
+            "expert_ffn_not_divisible",
+            model.expert_ffn_size % layout.etp != 0,
+            "etp = {etp:.0f} does not divide the experts' width {expert_ffn_size}",
+        ),
+        (
+            "sequence_not_divisible",
+            seq % (layout.cp * np.where(layout.sequence_parallel > 0, layout.tp, 1.0)) != 0,
+            "cp·tp = {cp:.0f}·{tp:.0f} does not divide the sequence length {seq_len:.0f}",
+        ),
+        (
+            "too_many_stages",
+            chunks > depth,
+            "pp·vp = {pp:.0f}·{vp:.0f} gives more chunks than the model's {num_layers} layers, embedding and head",
+        ),
+        (
+            "batch_not_divisible",
+            (gbs % np.maximum(dp * layout.micro_batch, 1.0) != 0) & (layout.gpus % product == 0),
+            "dp·micro_batch = {dp:g}·{micro_batch:.0f} does not divide global_batch = {global_batch:.0f}",
+        ),
+        (
+            "experts_not_divisible",
+            experts % layout.ep != 0,
+            "ep = {ep:.0f} does not divide the model's {num_experts} experts"
+            if moe
+            else "ep = {ep:.0f}, but {model} has no experts; use ep = 1",
+        ),
+        (
+            "expert_ranks_not_divisible",
+            (layout.gpus / layout.pp) % (layout.ep * layout.etp) != 0,
+            "ep·etp = {ep:.0f}·{etp:.0f} does not divide tp·cp·dp = {stage_ranks:.0f}",
+        ),
+        (
+            "shard_group_not_divisible",
+            (layout.shard_group > 0)
+            & (layout.zero_stage > 0)
+            & ((dp * layout.cp) % np.maximum(layout.shard_group, 1.0) != 0),
+            "shard_group = {shard_group:.0f} does not divide dp·cp = {dp:.0f}·{cp:.0f}; 0 shards over all of it",
+        ),
+        (
+            "heads_not_divisible_by_cp",
+            (np.asarray(method == "ulysses") & (model.num_heads % (layout.tp * layout.cp) != 0)),
+            "cp_method ulysses deals out heads, and tp·cp = {tp:.0f}·{cp:.0f} does not divide the model's {num_heads} heads",
+        ),
+        ("vp_without_pp", (layout.vp > 1) & (layout.pp == 1), "vp = {vp:.0f} needs pp > 1"),
+    ]
+    return [Problem(code, np.asarray(bad, dtype=bool), sentence) for code, bad, sentence in rules]
+
+
+def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:
+    """Return the values of arrays at the first place where `bad` is true, all broadcast against each other.
+
+    >>> first_of(np.array([False, True]), [1.0, 2.0], 3.0)
+    [2.0, 3.0]
+    """
+    shape = np.broadcast_shapes(bad.shape, *(np.shape(array) for array in arrays))
+    first = np.flatnonzero(np.broadcast_to(bad, shape))[0]
+    return [float(np.broadcast_to(array, shape).flat[first]) for array in arrays]
+
+
+def require_possible(
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, *, method: str = "ring"
+) -> None:
+    """Raise `LayoutError` with the numbers of the first rule that a layout breaks."""
+    for problem in layout_problems(layout, model, global_batch, seq_len, method=method):
+        if problem.bad.any():
+            names = _sentence_names(layout, model, global_batch, seq_len, problem.bad)
+            raise LayoutError(f"layout: {problem.sentence.format(**names)}")
+
+
+def _sentence_names(
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, bad: NDArray[np.bool_]
+) -> Mapping[str, object]:
+    """Numbers of the first offending layout, for a problem's sentence."""
+    numbers: dict[str, ArrayLike] = {f.name: getattr(layout, f.name) for f in fields(layout)}
+    numbers |= {
+        "dp": layout.dp,
+        "product": layout.tp * layout.cp * layout.pp,
+        "stage_ranks": layout.gpus / layout.pp,
+        "global_batch": global_batch,
+        "seq_len": seq_len,
+    }
+    return dict(zip(numbers, first_of(bad, *numbers.values()), strict=True)) | {
+        "num_heads": model.num_heads,
+        "ffn_size": model.ffn_size,
+        "shared_expert_ffn_size": model.shared_expert_ffn_size,
+        "expert_ffn_size": model.expert_ffn_size,
+        "num_layers": model.num_layers,
+        "num_experts": model.num_experts,
+        "model": model.name,
+    }

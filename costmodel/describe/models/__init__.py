@@ -1,0 +1,1 @@
+"""Models: their fields, shipped presets, YAML files and HuggingFace configs."""

@@ -1,0 +1,110 @@
+"""Reading a HuggingFace ``config.json`` without transformers.
+
+The ``model_type`` decides which keys mean what; an unknown one is refused, never guessed. A key
+that shapes the model and is missing is an error unless the class of that type has a known default.
+Keys follow transformers 5.23 (``src/transformers/models/*/configuration_*.py``); files written by
+older versions, with the older names, are read too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.describe.models.huggingface_families import READERS, common_values
+from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, REFUSED_TYPES, Keys
+from costmodel.describe.models.model import Model, make_model
+
+
+class HuggingFaceModel(NamedTuple):
+    """A model read from a config, and what was not understood of it."""
+
+    model: Model
+    ignored: tuple[str, ...]
+    """Keys that may shape the model but were not read; worth a warning."""
+
+
+def model_from_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Model:
+    """Return the model that a ``config.json`` (path or mapping) describes.
+
+    Raises
+    ------
+    ModelConfigError
+        If the file cannot be read, its type is not supported, or a needed key is missing.
+    """
+    return read_hf_config(config, name).model
+
+
+def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> HuggingFaceModel:
+    """Return the model that a ``config.json`` describes, with the keys that were ignored.
+
+    Raises
+    ------
+    ModelConfigError
+        If the file cannot be read, its type is not supported, or a needed key is missing.
+    """
+    if isinstance(config, Mapping):
+        origin, raw = name or "config", dict(config)
+    else:
+        origin, raw = str(config), _read_json(Path(config))
+    outer_keys: tuple[str, ...] = ()
+    if isinstance(raw.get("text_config"), dict):
+        # Multimodal: the language model is nested; the outer file says how embeddings are tied.
+        outer: dict[str, Any] = {key: raw[key] for key in ("tie_word_embeddings", "model_type") if key in raw}
+        outer_keys = tuple(sorted(raw.keys() - outer.keys() - {"text_config"} - NOT_STRUCTURAL))
+        raw = {**outer, **raw["text_config"]}
+    keys = Keys(raw, origin)
+    reader = _reader_of(keys.need("model_type"), origin)
+    values = {**common_values(keys), **reader(keys)}
+    chosen = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or _stem(config)
+    model = make_model({**values, "name": chosen or raw["model_type"], "source": origin}, origin)
+    ignored = sorted(key for key in raw.keys() - keys.used - NOT_STRUCTURAL if not _is_empty(raw[key]))
+    return HuggingFaceModel(model, (*ignored, *outer_keys))
+
+
+def supported_types() -> tuple[str, ...]:
+    """Return every ``model_type`` that can be read."""
+    return tuple(sorted(READERS))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; a folder means its ``config.json``."""
+    if path.is_dir():
+        path = path / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ModelConfigError(f"{path}: expected a JSON object with a 'model_type'")
+    return raw
+
+
+def _stem(config: str | Path | Mapping[str, Any]) -> str:
+    """Return the folder of a ``config.json``, which usually is the model's name."""
+    if isinstance(config, Mapping):
+        return ""
+    path = Path(config)
+    return path.stem if path.suffix == ".json" and path.name != "config.json" else path.absolute().parent.name
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a key's value cannot shape anything."""
+    return value is None or value is False or value == [] or value == {}
+
+
+def _reader_of(model_type: Any, origin: str) -> Callable[[Keys], dict[str, Any]]:
+    """Return the function that reads a type."""
+    if model_type in REFUSED_TYPES:
+        raise ModelConfigError(f"{origin}: model_type {model_type!r}: {REFUSED_TYPES[model_type]}")
+    if model_type not in READERS:
+        raise ModelConfigError(
+            f"{origin}: model_type {model_type!r} is not supported; "
+            f"{choices_hint(str(model_type), supported_types())}"
+        )
+    return READERS[model_type]

@@ -1,0 +1,297 @@
+"""What a transformer is made of: the dimensions that the physics needs, and nothing else.
+
+A model is a YAML file, a HuggingFace ``config.json``, a preset's name or a size (``dense-100b``).
+Parameter and FLOP counts follow from it in `costmodel.step.anatomy.params`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from costmodel.base.errors import ModelConfigError, choices_hint
+
+Attention = Literal["mha", "gqa", "mqa", "mla"]
+Norm = Literal["rmsnorm", "layernorm"]
+Position = Literal["learned", "rope", "alibi", "none"]
+
+
+_DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
+
+
+class LayerKind(NamedTuple):
+    """One sort of transformer layer; layers of one kind cost the same."""
+
+    name: str
+    """``dense`` or ``moe``, with ``-window`` where attention is windowed."""
+    is_moe: bool
+    window: int
+    """Tokens a query looks back on, 0 for all."""
+
+
+class Model(BaseModel):
+    """A decoder-only transformer. Sizes count elements; 0 means that the part is absent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    source: str = ""
+    """Where the dimensions are from."""
+
+    num_layers: int = Field(gt=0)
+    """Transformer layers, without embedding, head and multi-token-prediction layers."""
+    hidden_size: int = Field(gt=0)
+    vocab_size: int = Field(gt=0)
+    """Rows of the token table, padding included where it is stored."""
+    tied_embeddings: bool = False
+    """The output matrix is the token table."""
+
+    attention: Attention
+    """Default: from the number of KV heads."""
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)
+    """Default: `num_heads` (1 for mqa)."""
+    head_dim: int = Field(gt=0)
+    """Width of a query or key head; default hidden / heads, for mla nope + rope part."""
+    v_head_dim: int = Field(gt=0)
+    """Width of a value head; default `head_dim`."""
+    q_lora_rank: int = Field(default=0, ge=0)
+    """Rank of the query's low-rank projection (mla), 0 for a full one."""
+    kv_lora_rank: int = Field(default=0, ge=0)
+    qk_nope_head_dim: int = Field(default=0, ge=0)
+    qk_rope_head_dim: int = Field(default=0, ge=0)
+    qk_norm: bool = False
+    """A norm of `head_dim` on every query and key head."""
+    attention_sinks: bool = False
+    """One learned logit a head in the softmax (gpt-oss)."""
+    sliding_window: int = Field(default=0, ge=0)
+    """Tokens a query of a windowed layer looks back on, 0 for no windows."""
+    full_attention_every: int = Field(default=0, ge=0)
+    """Among windowed layers every n-th attends to all tokens (gpt-oss 2), 0 for none."""
+
+    ffn_size: int = Field(default=0, ge=0)
+    """Inner width of the dense MLP, 0 where no layer has one."""
+    gated_mlp: bool
+    """Three matrices (SwiGLU) instead of two."""
+    num_experts: int = Field(default=0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    """Routed experts a token visits."""
+    expert_ffn_size: int = Field(default=0, ge=0)
+    shared_expert_ffn_size: int = Field(default=0, ge=0)
+    """Inner width of all shared experts together."""
+    shared_expert_gate: bool = False
+    """A learned scalar gate on the shared expert (Qwen2-MoE)."""
+    router_bias: bool = False
+    first_dense_layers: int = Field(default=0, ge=0)
+    """Leading layers of a MoE model that are dense."""
+    moe_layer_freq: int = Field(default=1, ge=1)
+    """After those every n-th layer is MoE, the last of each n."""
+
+    norm: Norm
+    norm_bias: bool
+    """Default: true for layernorm."""
+    norms_per_layer: int = Field(ge=1, le=4)
+    """Default 2, 1 for a parallel block; 4 where outputs are normed too (Grok-1, Gemma 2)."""
+    parallel_block: bool = False
+    """Attention and MLP read the same input (GPT-J, PaLM, Falcon)."""
+    qkv_bias: bool = False
+    attention_out_bias: bool = False
+    linear_bias: bool = False
+    """Biases in the MLP, and in each expert."""
+    embedding_norm: bool = False
+    """A norm right after the embedding (BLOOM)."""
+    position: Position = "rope"
+    max_positions: int = Field(default=0, ge=0)
+    """Rows of a learned position table."""
+    mtp_layers: int = Field(default=0, ge=0)
+    """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, given: Any) -> Any:
+        """Derive what a model card leaves out because it follows from the rest."""
+        if not isinstance(given, dict) or not all(
+            type(given.get(key)) is int and given[key] > 0 for key in ("hidden_size", "num_heads")
+        ):
+            return given
+        filled = {key: value for key, value in given.items() if value is not None}
+        heads = filled["num_heads"]
+        kv_heads = filled.setdefault("num_kv_heads", 1 if filled.get("attention") == "mqa" else heads)
+        filled.setdefault("attention", "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa")
+        if filled["attention"] == "mla":
+            parts = [filled.get(key, 0) for key in ("qk_nope_head_dim", "qk_rope_head_dim")]
+            filled.setdefault("head_dim", sum(parts) if all(type(part) is int for part in parts) else 0)
+        elif "head_dim" not in filled:
+            if filled["hidden_size"] % heads:
+                raise ValueError(
+                    f"hidden_size {filled['hidden_size']} does not divide by num_heads {heads}; give head_dim"
+                )
+            filled["head_dim"] = filled["hidden_size"] // heads
+        filled.setdefault("v_head_dim", filled["head_dim"])
+        filled.setdefault("norm", "rmsnorm")
+        filled.setdefault("norm_bias", filled["norm"] == "layernorm")
+        filled.setdefault("norms_per_layer", 1 if filled.get("parallel_block") else 2)
+        return filled
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        for broken, message in self._contradictions():
+            if broken:
+                raise ValueError(message)
+        return self
+
+    def _contradictions(self) -> tuple[tuple[bool, str], ...]:
+        """Pair each impossible combination with what is wrong about it."""
+        mla, heads, kv_heads = self.attention == "mla", self.num_heads, self.num_kv_heads
+        moe_only = ("top_k", "expert_ffn_size", "shared_expert_ffn_size", "first_dense_layers")
+        stray = [key for key in moe_only if getattr(self, key)]
+        return (
+            (heads % kv_heads != 0, f"num_heads {heads} does not divide by num_kv_heads {kv_heads}"),
+            (
+                self.attention in ("mha", "mla") and kv_heads != heads,
+                f"attention {self.attention} needs num_kv_heads = num_heads {heads}, got {kv_heads}",
+            ),
+            (
+                self.attention == "mqa" and kv_heads != 1,
+                f"attention mqa needs num_kv_heads 1, got {kv_heads}",
+            ),
+            (mla and not self.kv_lora_rank, "attention mla needs kv_lora_rank > 0"),
+            (mla and not self.qk_nope_head_dim, "attention mla needs qk_nope_head_dim > 0"),
+            (
+                mla and self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim,
+                f"head_dim {self.head_dim} is not qk_nope_head_dim {self.qk_nope_head_dim} "
+                f"+ qk_rope_head_dim {self.qk_rope_head_dim}",
+            ),
+            (
+                not mla and self.q_lora_rank + self.kv_lora_rank > 0,
+                f"q_lora_rank and kv_lora_rank are for attention mla, not {self.attention}",
+            ),
+            (
+                not self.num_experts and bool(stray),
+                f"{stray[0] if stray else ''} is given but num_experts is 0",
+            ),
+            (
+                self.num_experts > 0 and not 1 <= self.top_k <= self.num_experts,
+                f"top_k must be 1 … num_experts {self.num_experts}, got {self.top_k}",
+            ),
+            (
+                self.num_experts > 0 and not self.expert_ffn_size,
+                "a model with experts needs expert_ffn_size > 0",
+            ),
+            (
+                self.first_dense_layers > self.num_layers,
+                f"first_dense_layers {self.first_dense_layers} exceeds num_layers {self.num_layers}",
+            ),
+            (
+                not self.ffn_size and any(not kind.is_moe for kind in self.layer_kinds()),
+                "a model with dense layers needs ffn_size > 0",
+            ),
+            (
+                self.position == "learned" and not self.max_positions,
+                "position learned needs max_positions > 0 (rows of the table)",
+            ),
+            (
+                self.full_attention_every > 0 and not self.sliding_window,
+                "full_attention_every is given but sliding_window is 0",
+            ),
+        )
+
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """Return the distinct kinds of layers, in order of first appearance."""
+        return self._kinds[0]
+
+    @property
+    def kind_of_layer(self) -> tuple[int, ...]:
+        """Index into `layer_kinds` for each of the `num_layers` layers."""
+        return self._kinds[1]
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
+        kinds: dict[LayerKind, int] = {}
+        index = [kinds.setdefault(self._kind_at(layer), len(kinds)) for layer in range(self.num_layers)]
+        return tuple(kinds), tuple(index)
+
+    def _kind_at(self, layer: int) -> LayerKind:
+        """Return the kind of layer number `layer`, counted from 0."""
+        after_dense = layer - self.first_dense_layers
+        is_moe = self.num_experts > 0 and after_dense >= 0 and (after_dense + 1) % self.moe_layer_freq == 0
+        full = self.full_attention_every > 0 and (layer + 1) % self.full_attention_every == 0
+        window = 0 if full else self.sliding_window
+        return LayerKind(("moe" if is_moe else "dense") + ("-window" if window else ""), is_moe, window)
+
+
+def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
+    """Validate the fields of a model; `origin` (a path) is named in errors.
+
+    Raises
+    ------
+    ModelConfigError
+        If a field is unknown, missing, of the wrong type, or contradicts another one.
+    """
+    where = origin or f"model {values.get('name', '')}".strip()
+    unknown = sorted(values.keys() - Model.model_fields.keys())
+    if unknown:
+        raise ModelConfigError(
+            f"{where}: field {unknown[0]!r} is unknown; {choices_hint(unknown[0], Model.model_fields)}"
+        )
+    try:
+        return Model.model_validate(dict(values))
+    except ValidationError as error:
+        raise ModelConfigError(f"{where}: {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Say what to mend first; fields that could not be derived only follow from other problems."""
+    problems = [e for e in error.errors() if not (e["type"] == "missing" and e["loc"][0] in _DERIVED)]
+    missing = [str(e["loc"][0]) for e in problems if e["type"] == "missing"]
+    if missing:
+        return f"missing {', '.join(missing)}"
+    first = (problems or error.errors())[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}, got {first['input']!r}" if key else message
+
+
+def model_from_dims(**fields: Any) -> Model:
+    """Return a model from the dimension columns that tables of published runs carry.
+
+    Takes ``model`` (the name), ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``head_dim``, ``ffn``,
+    ``gated_mlp``, ``vocab``, ``tied_embeddings``, ``seq_len``, ``attention`` with its ranks, the
+    expert columns and ``mtp_layers``; None, NaN and empty text mean "not given", other columns are
+    not looked at. What such tables leave out (norms, biases, positions) follows from the family that
+    the name starts with (`costmodel.describe.models.model_families`).
+
+    Raises
+    ------
+    ModelConfigError
+        If a needed dimension is not given, or the dimensions contradict each other.
+    """
+    from costmodel.describe.models.model_families import values_from_dims
+
+    values = values_from_dims(fields)
+    return make_model(values, f"model {values.get('name', '')} (from its dimensions)")
+
+
+def load_model(name: str) -> Model:
+    """Return a model: a preset's name, a size such as ``dense-100b``, a YAML file or a ``config.json``.
+
+    Names ignore case and punctuation; a folder is searched for its ``config.json``.
+
+    Raises
+    ------
+    ModelConfigError
+        If there is no such preset or file, or it cannot be read as a model.
+    """
+    from costmodel.describe.models.model_files import load
+
+    return load(name)
+
+
+def list_models() -> tuple[str, ...]:
+    """Return the names of the shipped models; no file is read."""
+    from costmodel.describe.models.model_files import preset_names
+
+    return preset_names()

@@ -1,0 +1,122 @@
+"""Finding and reading models: shipped presets and their aliases, YAML files, HuggingFace configs."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.errors import ModelConfigError
+from costmodel.describe.models.model import Model, make_model
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_ALIASES = "aliases.yaml"
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the shipped models; no file is read."""
+    found = (f.name for f in _folder().iterdir() if f.name.endswith(".yaml") and f.name != _ALIASES)
+    return tuple(sorted(name.removesuffix(".yaml") for name in found))
+
+
+def load(name: str) -> Model:
+    """Return the model that `name` means: see `costmodel.describe.models.model.load_model`.
+
+    Raises
+    ------
+    ModelConfigError
+        If there is no such preset or file, or it cannot be read as a model.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return _load_file(path)
+    if preset := _preset_of(name):
+        return _load_preset(preset)
+    if path.is_dir():
+        return _load_file(path / "config.json")
+    if size := re.fullmatch(r"dense-?(\d+(?:\.\d+)?)b", name.strip().lower()):
+        from costmodel.describe.models.dense_model import dense_model
+
+        return dense_model(float(size[1]) * 1e9)
+    raise ModelConfigError(
+        f"model: {name!r} is unknown; {_hint(name)}; also dense-<N>b, a .yaml file or a config.json"
+    )
+
+
+def _hint(name: str) -> str:
+    """Return the presets nearest to a wrong name, by their names or aliases, then all presets."""
+    preset_by_name = {**{preset: preset for preset in preset_names()}, **_aliases()}
+    near = get_close_matches(name.lower(), preset_by_name, n=5, cutoff=0.5)
+    nearest = dict.fromkeys(preset_by_name[match] for match in near)
+    listed = f"known: {', '.join(preset_names())}"
+    return (
+        f"did you mean {' or '.join(repr(preset) for preset in nearest)}? ({listed})" if nearest else listed
+    )
+
+
+def _load_file(path: Path) -> Model:
+    """Return the model of a YAML file or of a HuggingFace ``config.json``."""
+    if not path.is_file():
+        raise ModelConfigError(f"model file {path}: no such file")
+    if path.suffix == ".json":
+        from costmodel.describe.models.huggingface import model_from_hf_config
+
+        return model_from_hf_config(path)
+    values = _read_yaml(path.read_text(encoding="utf-8"), str(path))
+    return make_model({"name": path.stem, **values}, f"model file {path}")
+
+
+@cache
+def _load_preset(name: str) -> Model:
+    """Return a shipped model by its exact name."""
+    text = (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return make_model({"name": name, **_read_yaml(text, name)})
+
+
+def _preset_of(name: str) -> str | None:
+    """Return the preset that a name or alias means, None for no preset."""
+    wanted = _plain(name)
+    by_name = {_plain(preset): preset for preset in preset_names()}
+    if wanted in by_name:
+        return by_name[wanted]
+    return {_plain(alias): preset for alias, preset in _aliases().items()}.get(wanted)
+
+
+def _plain(name: str) -> str:
+    """Return a name without case, punctuation and the maker's folder (``meta-llama/``)."""
+    return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Return other names in use, each with its preset."""
+    text = (_folder() / _ALIASES).read_text(encoding="utf-8")
+    table = _read_yaml(text, _ALIASES)
+    return {str(alias): preset for preset, others in table.items() for alias in others}
+
+
+def _folder() -> Traversable:
+    return files("costmodel") / "describe" / "data" / "models"
+
+
+def _read_yaml(text: str, origin: str) -> dict[str, Any]:
+    """Return the mapping that a YAML text holds."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        values = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ModelConfigError(f"model file {origin}: not YAML: {reason}") from None
+    if not isinstance(values, dict):
+        raise ModelConfigError(
+            f"model file {origin}: expected fields such as 'num_layers: 32', got {values!r}"
+        )
+    return values

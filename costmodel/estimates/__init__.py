@@ -1,0 +1,1 @@
+"""The answer to one question, and the data about it: record, frame, mesh, warnings, timeline."""

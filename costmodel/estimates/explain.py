@@ -1,0 +1,323 @@
+"""Lines of a bill opened up: the formula, the same with its numbers put in, units, tier and source.
+
+Printed numbers have seven significant digits (whole numbers all of theirs), so that anybody can put
+the printed line into a calculator and get the printed value.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.bill.formula import evaluate_steps, names_of
+from costmodel.bill.lines import MemoryLine, TimeLine
+from costmodel.estimates.record import require_single
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+_UNITS = (
+    ("bytes_per_s", "B/s"),
+    ("flops_per_s", "FLOP/s"),
+    ("per_s", "1/s"),
+    ("_bytes", "B"),
+    ("bytes_per_param", "B"),
+    ("bytes_per_element", "B"),
+    ("flops", "FLOP"),
+    ("_s", "s"),
+)
+
+
+_SECONDS = ("busy", "exposed")
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a term's name ends in, none for a plain number.
+
+    >>> unit_of("hbm_bytes_per_s"), unit_of("window_s"), unit_of("num_sms")
+    ('B/s', 's', '')
+    """
+    if name in _SECONDS:
+        return "s"
+    return next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
+
+
+def number_text(value: float) -> str:
+    """Return a number as formulas print it: whole ones in full, others with seven significant digits.
+
+    >>> number_text(16384.0), number_text(1.23456789e-5)
+    ('16384', '1.234568e-05')
+    """
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.7g}"
+
+
+class ShownTerm(NamedTuple):
+    """A number of a formula."""
+
+    name: str
+    value: float
+    unit: str
+
+
+class ShownStep(NamedTuple):
+    """A step of a formula: what it computes, the same with numbers, and its value; the last is the result."""
+
+    name: str
+    expression: str
+    with_numbers: str
+    value: float
+    unit: str
+
+
+class ExplainedLine(NamedTuple):
+    """One line of the bill, opened up.
+
+    Attributes
+    ----------
+    name, bill, axis, toll, phase, tier, algorithm, source : str
+        As on the bill (`bill` is time or memory), and what a collective runs by; empty where there is none.
+    times, each, total, share : float
+        Executions; what the step waits for one, or bytes held; both multiplied; share of the sum. [-, s or B]
+    formula : str
+        As written, in names.
+    terms : tuple of ShownTerm
+        The numbers that the names stand for.
+    steps : tuple of ShownStep
+        From the numbers to `each`.
+    """
+
+    name: str
+    bill: str
+    axis: str
+    toll: str
+    phase: str
+    tier: str
+    algorithm: str
+    source: str
+    times: float
+    each: float
+    total: float
+    share: float
+    formula: str
+    terms: tuple[ShownTerm, ...]
+    steps: tuple[ShownStep, ...]
+
+
+class Explanation(tuple[ExplainedLine, ...]):
+    """Opened lines; prints as text and shows as tables in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n\n".join(_text(line) for line in self)
+
+    def _repr_html_(self) -> str:
+        return "".join(html_table(grid) for grid in explain_grids(self))
+
+
+def explain(est: Estimate, name: str = "") -> Explanation:
+    """Open up the line `name`, or all lines whose names begin so; see `Estimate.explain`."""
+    require_single(est, "explain")
+    bill = est.bill
+    every: list[TimeLine | MemoryLine] = [*bill.time_lines, *bill.memory_lines]
+    chosen = [line for line in every if line.name == name]
+    chosen = chosen or [line for line in every if line.name.startswith(name)]
+    if not chosen:
+        hint = choices_hint(name, [line.name for line in every])
+        raise CostModelError(f"line: {name!r} is not on this bill; {hint}")
+    held = bill.memory_per_stage_bytes()
+    worst = int(np.argmax(held))
+    step, most = float(est.step_time_s), float(est.memory_bytes_per_gpu)
+    return Explanation(
+        _time(line, bill.tier_names, step)
+        if isinstance(line, TimeLine)
+        else _memory(line, held.shape, worst, most)
+        for line in chosen
+    )
+
+
+def _time(line: TimeLine, tier_names: tuple[str, ...], step_time_s: float) -> ExplainedLine:
+    """Open up a time line."""
+    terms = {key: float(value) for key, value in line.terms.items()}
+    total = float(line.exposed_seconds)
+    return ExplainedLine(
+        name=line.name,
+        bill="time",
+        axis=line.axis,
+        toll=line.toll,
+        phase=line.phase,
+        tier=tier_names[int(line.tier)] if line.tier >= 0 else "",
+        algorithm=NCCL_ALGORITHMS[int(terms["algorithm"])] if terms.get("algorithm") else "",
+        source=line.source,
+        times=float(line.count),
+        each=float(line.exposed_each_s),
+        total=total,
+        share=total / step_time_s,
+        formula=line.formula,
+        terms=_shown_terms(line.formula, terms),
+        steps=_shown_steps(line.formula, terms, "s"),
+    )
+
+
+def _memory(line: MemoryLine, shape: tuple[int, ...], worst: int, most_bytes: float) -> ExplainedLine:
+    """Open up a memory line, on the stage that holds most."""
+
+    def at_worst(value: Array) -> float:
+        return float(np.broadcast_to(value, shape)[worst])
+
+    terms = {key: at_worst(value) for key, value in line.terms.items()}
+    total = at_worst(line.bytes)
+    return ExplainedLine(
+        name=line.name,
+        bill="memory",
+        axis=line.axis,
+        toll=line.toll,
+        phase="",
+        tier="",
+        algorithm="",
+        source=line.source,
+        times=1.0,
+        each=total,
+        total=total,
+        share=total / most_bytes,
+        formula=line.formula,
+        terms=_shown_terms(line.formula, terms),
+        steps=_shown_steps(line.formula, terms, "B"),
+    )
+
+
+def _shown_terms(formula: str, terms: Mapping[str, float]) -> tuple[ShownTerm, ...]:
+    """Return the numbers that a formula uses, in the order in which it does."""
+    return tuple(ShownTerm(name, terms[name], unit_of(name)) for name in names_of(formula) if name in terms)
+
+
+def _shown_steps(formula: str, terms: Mapping[str, float], unit: str) -> tuple[ShownStep, ...]:
+    """Evaluate a formula step by step, and put the numbers into each."""
+    known = dict(terms)
+    shown = []
+    for name, expression, value in evaluate_steps(formula, terms):
+        with_numbers = _put_in(expression, known)
+        if name:
+            known[name] = float(value)
+        shown.append(ShownStep(name, expression, with_numbers, float(value), unit_of(name) if name else unit))
+    return tuple(shown)
+
+
+class _Numbers(ast.NodeTransformer):
+    """Replace names by the texts of their numbers."""
+
+    def __init__(self, known: Mapping[str, float]) -> None:
+        self.known = known
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Put the number of one name in."""
+        if node.id not in self.known:
+            return node
+        text = number_text(self.known[node.id])
+        return ast.Name(f"({text})" if text.startswith("-") else text, node.ctx)
+
+
+def _put_in(expression: str, known: Mapping[str, float]) -> str:
+    """Return an expression with its numbers in place of names."""
+    return ast.unparse(_Numbers(known).visit(ast.parse(expression, mode="eval")))
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a value for a table, with its unit."""
+    return f"{number_text(value)} {unit}".rstrip()
+
+
+def headline(line: ExplainedLine) -> str:
+    """Say what a line is, how often it runs and what it comes to."""
+    about = ", ".join(
+        text
+        for text in (
+            line.toll,
+            line.phase,
+            line.tier and f"on {line.tier}",
+            line.algorithm and f"by {line.algorithm}",
+        )
+        if text
+    )
+    if line.bill == "memory":
+        return f"{line.name} ({about}): {format_bytes(line.total)}, {line.share:.2%} of the worst stage"
+    cost = f"{line.times:,.6g} × {format_seconds(line.each, 4)} = {format_seconds(line.total, 4)}"
+    return f"{line.name} ({about}): {cost}, {line.share:.2%} of the step"
+
+
+def explain_grids(lines: Explanation) -> list[Grid]:
+    """Return a table a line: a row a step, with its formula, the numbers put in, and its value."""
+    grids = []
+    for line in lines:
+        rows = [
+            [step.name or "=", step.expression, step.with_numbers, value_text(step.value, step.unit)]
+            for step in line.steps
+        ]
+        note = f"{_where(line)}source: {line.source}"
+        titles = columns("Step", "Formula", "With its numbers", "Value >")
+        grids.append(Grid(headline(line), titles, rows, frozenset({len(rows) - 1}), note))
+    return grids
+
+
+def _where(line: ExplainedLine) -> str:
+    """Return the numbers that a formula starts from, with units."""
+    numbers = ", ".join(f"{term.name} = {value_text(term.value, term.unit)}" for term in line.terms)
+    return f"where {numbers}\n" if numbers else ""
+
+
+def _text(line: ExplainedLine) -> str:
+    """Return one opened line as plain text."""
+    rows = [headline(line)]
+    for step in line.steps:
+        rows.append(f"  {step.name or 'result'} = {step.expression}")
+        rows.append(f"    = {step.with_numbers} = {value_text(step.value, step.unit)}")
+    rows += [f"  {part}" for part in (_where(line) + f"source: {line.source}").splitlines()]
+    return "\n".join(rows)
+
+
+def explain_records(lines: Explanation) -> list[dict[str, Any]]:
+    """Return opened lines as plain data, numbers in full."""
+    return [
+        {
+            **line._asdict(),
+            "phase": line.phase or None,
+            "tier": line.tier or None,
+            "algorithm": line.algorithm or None,
+            "terms": [term._asdict() for term in line.terms],
+            "steps": [step._asdict() for step in line.steps],
+        }
+        for line in lines
+    ]
+
+
+def explain_columns(lines: Explanation) -> dict[str, list[Any]]:
+    """Return opened lines as columns, a row a step."""
+    rows: list[dict[str, Any]] = [
+        {
+            "name": line.name,
+            "bill": line.bill,
+            "axis": line.axis,
+            "toll": line.toll,
+            "count": line.times,
+            "tier": line.tier or "none",
+            "step": step.name or "result",
+            "formula": step.expression,
+            "with_numbers": step.with_numbers,
+            "value": step.value,
+            "unit": step.unit or "-",
+            "source": line.source,
+        }
+        for line in lines
+        for step in line.steps
+    ]
+    return {key: [row[key] for row in rows] for key in rows[0]}

@@ -1,0 +1,257 @@
+"""The two tables of an estimate: long form, a row a line of the bill; wide form, a row a layout.
+
+`LONG_COLUMNS` and `WIDE_COLUMNS` document each column and fix their order, which is part of the
+interface: new columns come last, none is renamed. Texts are never empty and absent numbers are
+empty cells, so that both forms go through a CSV and pandas and come back equal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.lines import AXES, TOLLS
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.estimates.record import shape_of
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from costmodel.estimates.estimate import Estimate
+
+NONE = "none"
+
+
+class ColumnDoc(NamedTuple):
+    """A column of a table: its name, the unit of its numbers, and what it says."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+LONG_COLUMNS = (
+    ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms"),
+    ColumnDoc("bill", "text", "time or memory"),
+    ColumnDoc("name", "text", "dotted name of the line, unique within a layout and bill"),
+    ColumnDoc("axis", "text", "who causes it: compute, tp, cp, ep, pp, dp, optimizer or resilience"),
+    ColumnDoc(
+        "toll", "text", "where it is paid: math, hbm, communication, bubble, state, activation, overhead"
+    ),
+    ColumnDoc("phase", "text", "when it is paid; none for memory"),
+    ColumnDoc("count", "-", "executions a step on the critical rank; empty for memory"),
+    ColumnDoc("bytes", "B", "time: sent per GPU, or HBM traffic, of all executions; memory: bytes held"),
+    ColumnDoc("seconds", "s", "busy time of all executions; empty for memory"),
+    ColumnDoc("exposed_seconds", "s", "part of it that the step waits for; their sum is the step time"),
+    ColumnDoc("tier", "text", "slowest fabric tier used, none where none is"),
+    ColumnDoc("formula", "text", "formula of one execution"),
+    ColumnDoc("source", "text", "paper and equation, or file, that the formula is from"),
+)
+
+_INPUTS = (
+    ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms"),
+    ColumnDoc("model", "text", "model"),
+    ColumnDoc("cluster", "text", "cluster profile"),
+    ColumnDoc("accelerator", "text", "accelerator profile"),
+    ColumnDoc("recipe", "text", "recipe"),
+    ColumnDoc("precision", "text", "precision of the matrix products"),
+    ColumnDoc("gpus", "-", "GPUs of the job"),
+    ColumnDoc("tp", "-", "tensor-parallel degree"),
+    ColumnDoc("cp", "-", "context-parallel degree"),
+    ColumnDoc("pp", "-", "pipeline stages"),
+    ColumnDoc("dp", "-", "data-parallel degree, gpus / (tp·cp·pp)"),
+    ColumnDoc("vp", "-", "virtual stages of a pipeline rank"),
+    ColumnDoc("ep", "-", "expert-parallel degree"),
+    ColumnDoc("etp", "-", "tensor-parallel degree of the experts"),
+    ColumnDoc("micro_batch", "-", "sequences of a micro-batch on one data-parallel rank"),
+    ColumnDoc("micro_batches", "-", "micro-batches a step"),
+    ColumnDoc("zero_stage", "-", "what data parallelism shards: 0 nothing … 3 parameters too"),
+    ColumnDoc("shard_group", "-", "ranks that shard together (HSDP), 0 for all"),
+    ColumnDoc("recompute", "text", "none, selective or full"),
+    ColumnDoc("schedule", "text", "pipeline schedule"),
+    ColumnDoc("sequence_parallel", "bool", "norms and residuals are sharded over tp"),
+    ColumnDoc("global_batch", "-", "sequences a step"),
+    ColumnDoc("seq_len", "-", "tokens of a sequence"),
+)
+_RESULTS = (
+    ColumnDoc("step_time_s", "s", "time of a step: the sum of the exposed seconds"),
+    ColumnDoc("mfu", "-", "model FLOPs utilisation, full attention matrix"),
+    ColumnDoc("mfu_causal", "-", "the same with half the attention matrix"),
+    ColumnDoc("hfu", "-", "hardware FLOPs utilisation: recomputation counted too"),
+    ColumnDoc("tokens_per_s_per_gpu", "1/s", "tokens a second and GPU"),
+    ColumnDoc("model_tflops_per_gpu", "TFLOP/s", "model FLOPs a second and GPU, full attention matrix"),
+    ColumnDoc("memory_bytes_per_gpu", "B", "memory of the worst pipeline stage"),
+    ColumnDoc("memory_capacity_bytes", "B", "what the accelerator offers a program"),
+    ColumnDoc("fits", "bool", "whether the worst stage fits"),
+    ColumnDoc("days", "d", "days for the tokens of the run; empty without them"),
+    ColumnDoc("gpu_hours", "h", "GPU-hours for the tokens of the run; empty without them"),
+)
+_BY_AXIS = tuple(ColumnDoc(f"{axis}_exposed_s", "s", f"exposed seconds of axis {axis}") for axis in AXES)
+_BY_TOLL = tuple(ColumnDoc(f"toll_{toll}_s", "s", f"exposed seconds of toll {toll}") for toll in TOLLS)
+_MEMORY_PARTS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer states and main weights",
+    "activation": "activations",
+    "buffer": "communication and gather buffers",
+    "reserve": "allocator slack, CUDA context, communicators",
+}
+_BY_MEMORY = tuple(
+    ColumnDoc(f"memory_{part}_bytes", "B", f"{meaning}, on the worst stage")
+    for part, meaning in _MEMORY_PARTS.items()
+)
+WIDE_COLUMNS = _INPUTS + _RESULTS + _BY_AXIS + _BY_TOLL + _BY_MEMORY
+
+
+def long_columns(est: Estimate) -> dict[str, list[Any]]:
+    """Return the long form as columns: for each layout its time lines, then its memory lines."""
+    shape, bill = shape_of(est), est.bill
+    size = int(np.prod(shape))
+    worst = _worst(est, shape)
+    tiers = np.array([*bill.tier_names, NONE])
+
+    def flat(value: ArrayLike) -> list[Any]:
+        return list(np.broadcast_to(value, shape).ravel().tolist())
+
+    lines: list[dict[str, list[Any]]] = []
+    for line in bill.time_lines:
+        lines.append(
+            {
+                "bill": ["time"] * size,
+                "name": [line.name] * size,
+                "axis": [line.axis] * size,
+                "toll": [line.toll] * size,
+                "phase": [line.phase] * size,
+                "count": flat(line.count),
+                "bytes": flat(line.bytes),
+                "seconds": flat(line.seconds),
+                "exposed_seconds": flat(line.exposed_seconds),
+                "tier": flat(tiers[line.tier.astype(np.int64)]),
+                "formula": [line.formula] * size,
+                "source": [line.source] * size,
+            }
+        )
+    for held in bill.memory_lines:
+        nothing = [float("nan")] * size
+        lines.append(
+            {
+                "bill": ["memory"] * size,
+                "name": [held.name] * size,
+                "axis": [held.axis] * size,
+                "toll": [held.toll] * size,
+                "phase": [NONE] * size,
+                "count": nothing,
+                "bytes": _at_stage(held.bytes, worst, shape).ravel().tolist(),
+                "seconds": nothing,
+                "exposed_seconds": nothing,
+                "tier": [NONE] * size,
+                "formula": [held.formula] * size,
+                "source": [held.source] * size,
+            }
+        )
+    table: dict[str, list[Any]] = {"layout": [index for index in range(size) for _ in lines]}
+    for column in LONG_COLUMNS[1:]:
+        table[column.name] = [line[column.name][index] for index in range(size) for line in lines]
+    return table
+
+
+def wide_columns(est: Estimate) -> dict[str, list[Any]]:
+    """Return the wide form as columns: inputs, results, and sums of lines by axis, toll and memory part."""
+    shape, job, layout = shape_of(est), est.job, est.job.layout
+    size = int(np.prod(shape))
+    placed = est.priced.placed
+
+    def flat(value: ArrayLike) -> list[Any]:
+        return list(np.broadcast_to(value, shape).ravel().tolist())
+
+    def whole(value: ArrayLike) -> list[Any]:
+        return flat(np.rint(np.asarray(value)).astype(np.int64))
+
+    table: dict[str, list[Any]] = {
+        "layout": list(range(size)),
+        "model": [job.model.name] * size,
+        "cluster": [job.cluster.name] * size,
+        "accelerator": [job.cluster.accelerator.name] * size,
+        "recipe": [job.recipe.name] * size,
+        "precision": [job.precision.name] * size,
+    }
+    for name in ("gpus", "tp", "cp", "pp", "dp", "vp", "ep", "etp", "micro_batch"):
+        table[name] = whole(getattr(layout, name))
+    table["micro_batches"] = whole(placed.micro_batches)
+    table["zero_stage"], table["shard_group"] = whole(layout.zero_stage), whole(layout.shard_group)
+    table["recompute"] = flat(np.array(RECOMPUTE_POLICIES)[layout.recompute.astype(np.int64)])
+    table["schedule"] = flat(np.array(SCHEDULES)[layout.schedule.astype(np.int64)])
+    table["sequence_parallel"] = flat(layout.sequence_parallel > 0)
+    table["global_batch"], table["seq_len"] = whole(job.global_batch), whole(job.seq_len)
+    for name in (
+        "step_time_s",
+        "mfu",
+        "mfu_causal",
+        "hfu",
+        "tokens_per_s_per_gpu",
+        "model_tflops_per_gpu",
+        "memory_bytes_per_gpu",
+        "memory_capacity_bytes",
+        "fits",
+    ):
+        table[name] = flat(getattr(est, name))
+    unknown = float("nan")
+    table["days"] = flat(unknown if job.tokens is None else est.days(job.tokens))
+    table["gpu_hours"] = flat(unknown if job.tokens is None else est.gpu_hours(job.tokens))
+    by_axis, by_toll = est.exposed_by("axis"), est.exposed_by("toll")
+    for axis in AXES:
+        table[f"{axis}_exposed_s"] = flat(by_axis.get(axis, np.asarray(0.0)))
+    for toll in TOLLS:
+        table[f"toll_{toll}_s"] = flat(by_toll.get(toll, np.asarray(0.0)))
+    worst = _worst(est, shape)
+    parts = dict.fromkeys(_MEMORY_PARTS, np.zeros(shape))
+    for line in est.bill.memory_lines:
+        part = memory_part(line.name)
+        parts[part] = parts[part] + _at_stage(line.bytes, worst, shape)
+    for part, held in parts.items():
+        table[f"memory_{part}_bytes"] = flat(held)
+    return {column.name: table[column.name] for column in WIDE_COLUMNS}
+
+
+def memory_part(name: str) -> str:
+    """Return which part of the memory a line belongs to, by its dotted name.
+
+    >>> memory_part("state.dense.optimizer.moments")
+    'optimizer'
+    """
+    first, *rest = name.split(".")
+    if first == "state":
+        return next(part for part in _MEMORY_PARTS if part in rest)
+    return first
+
+
+def _worst(est: Estimate, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the stage with most memory of each layout, as an index that keeps the last dimension."""
+    held = est.bill.memory_per_stage_bytes()
+    return np.asarray(np.argmax(np.broadcast_to(held, (*shape, held.shape[-1])), axis=-1)[..., None])
+
+
+def _at_stage(
+    values: NDArray[np.float64], stage: NDArray[np.int64], shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Return what a memory line holds on the given stage of each layout."""
+    values = np.atleast_1d(values)
+    num_stages = max(values.shape[-1], int(stage.max()) + 1)
+    return np.take_along_axis(np.broadcast_to(values, (*shape, num_stages)), stage, axis=-1)[..., 0]
+
+
+def long_frame(est: Estimate) -> pd.DataFrame:
+    """Return the long form as a frame with the columns of `LONG_COLUMNS`."""
+    import pandas as pd
+
+    return pd.DataFrame(long_columns(est))
+
+
+def wide_frame(est: Estimate) -> pd.DataFrame:
+    """Return the wide form as a frame with the columns of `WIDE_COLUMNS`."""
+    import pandas as pd
+
+    return pd.DataFrame(wide_columns(est))

@@ -1,0 +1,169 @@
+"""The pipeline of one estimate, task by task: the schedule's order with this job's durations.
+
+The bill knows the busiest stage and a closed form of the bubble; here every stage has its own
+time, and the simulation of `physics.schedule_engine` says who waits for whom. What the bill adds
+outside the pipeline (gradients, optimizer, overhead) follows the last task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import LayoutError
+from costmodel.bill.lines import TimeLine
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.engine import Timeline, simulate, task_orders
+from costmodel.physics.pipeline.stages import StagePlan, plan_stages
+from costmodel.step.pipeline import pending_weight_fraction
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+    from costmodel.step.price import Priced
+
+Array = NDArray[np.float64]
+
+MOST_TASKS = 40_000
+"""Tasks of all ranks together beyond which fewer micro-batches are simulated."""
+
+
+class Durations(NamedTuple):
+    """Seconds of one micro-batch by pass: one a rank, or (ranks, chunks)."""
+
+    forward_s: Array
+    backward_input_s: Array
+    backward_weight_s: Array
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """A simulated pipeline, and what of the step comes after it.
+
+    Attributes
+    ----------
+    timeline : Timeline
+        Tasks of every pipeline rank.
+    micro_batches, simulated : int
+        Micro-batches of a step, and how many of them the timeline holds.
+    after_s : float
+        Time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]
+    """
+
+    timeline: Timeline
+    micro_batches: int
+    simulated: int
+    after_s: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every micro-batch was simulated."""
+        return self.simulated == self.micro_batches
+
+
+def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
+    """Simulate the pipeline of an estimate of one layout.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    most_tasks : int
+        Limit of tasks; a longer step is simulated with fewer micro-batches. [-]
+
+    Raises
+    ------
+    LayoutError
+        If the estimate holds several layouts.
+    """
+    if est.job.layout.shape or est.step_time_s.shape:
+        raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
+    placed, layout = est.priced.placed, est.job.layout
+    p, v, m = int(layout.pp), int(layout.vp), int(placed.micro_batches)
+    code = int(layout.schedule)
+    name = schedules.SCHEDULES[code] if p > 1 else "1f1b"
+    chunks = int(schedules.chunks_passed(float(code), np.asarray(float(v))))
+    shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
+    # Two-way schedules want an even number, interleaved ones a multiple of the stages.
+    shown = m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p)
+    sends = [line for line in est.bill.time_lines if line.name == "pp.send_recv"]
+    timeline = simulate(
+        task_orders(name, p, shown, v),
+        **durations(est.priced)._asdict(),
+        message_s=float(sends[0].each_s) if sends else 0.0,
+        blocking=bool(sends) and not placed.recipe.pp_overlap,
+        pending_weight_fraction=float(pending_weight_fraction(placed)),
+    )
+    return PipelineRun(timeline, m, shown, sum(float(line.exposed_seconds) for line in lines_after(est)))
+
+
+def lines_after(est: Estimate) -> list[TimeLine]:
+    """Return the time lines that come after the last task of the pipeline."""
+    return [
+        line
+        for line in est.bill.time_lines
+        if line.axis in ("dp", "optimizer") or line.phase == "step"
+        if line.axis != "pp"
+    ]
+
+
+def durations(priced: Priced) -> Durations:
+    """Return how long one micro-batch takes on every pipeline rank of a single layout, by pass."""
+    by_stage = _on_stages(priced, stages_in_order(priced))
+    if fold_of(priced) < 2:
+        return by_stage
+    half = int(priced.placed.layout.pp)
+    return Durations(*(np.stack([each[:half], each[::-1][:half]], axis=-1) for each in by_stage))
+
+
+def fold_of(priced: Priced) -> int:
+    """Return which stages share a rank of a single layout, as `schedules.fold` counts them; 0 with one stage. [-]"""
+    layout = priced.placed.layout
+    return int(schedules.fold(layout.schedule)) if layout.pp > 1 else 0
+
+
+def stages_in_order(priced: Priced) -> StagePlan:
+    """Return what each stage of a single layout holds, in the order of the model.
+
+    A rank of a two-way schedule holds stages r and p-1-r, one of a V-shaped schedule r and 2p-1-r.
+    """
+    fold, p = fold_of(priced), float(priced.placed.layout.pp)
+    return _cut(priced, p * fold) if fold else priced.placed.stages
+
+
+def _cut(priced: Priced, count: float) -> StagePlan:
+    """Deal the layers to so many stages one after the other."""
+    placed = priced.placed
+    model, recipe = placed.model, placed.recipe
+    plan = plan_stages(
+        model.kind_of_layer,
+        len(placed.kinds),
+        count,
+        embedding_as_layer=recipe.embedding_as_layer,
+        head_as_layer=float(recipe.head_as_layer),
+        every_stage=True,
+    )
+    extra = [model.mtp_layers * (kind == model.kind_of_layer[-1]) for kind in range(len(placed.kinds))]
+    return replace(
+        plan, layers=tuple(held + more * plan.has_head for held, more in zip(plan.layers, extra, strict=True))
+    )
+
+
+def _on_stages(priced: Priced, stages: StagePlan) -> Durations:
+    """Add up the exposed seconds of the blocks that each stage holds."""
+    heads = stages.has_head * (1.0 + priced.placed.model.mtp_layers)
+    held = [*stages.layers, stages.has_embedding, heads]
+    ranks = stages.index.size
+    forward, inputs, weights = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
+    for count, lines in zip(held, priced.block_lines, strict=True):
+        for line in lines:
+            spent = np.asarray(count) * float(line.exposed_each_s)
+            if line.phase == "forward":
+                forward = forward + spent
+            elif line.name.endswith(".backward_weight"):
+                weights = weights + spent
+            else:
+                inputs = inputs + spent
+    return Durations(forward, inputs, weights)

@@ -1,0 +1,227 @@
+"""An estimate as plain data: the one record that ``--format json`` prints and `to_dict` returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.describe.jobs.job import Job
+    from costmodel.estimates.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+SCHEMA_VERSION = 1
+MFU_CONVENTION = (
+    "model FLOPs with the full attention matrix and without recomputation, over the dense peak at the "
+    "precision of the matrix products; mfu_causal counts half the attention matrix, hfu adds recomputation"
+)
+_LABELS = ("name", "description", "source")
+
+
+def estimate_record(est: Estimate) -> dict[str, Any]:
+    """Return everything about an estimate as numbers, texts and lists of them.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout; an estimate of many gives the inputs they share and a row a layout.
+
+    Returns
+    -------
+    record : dict
+        ``inputs`` are complete after defaults and can be given back to `costmodel.estimate`.
+    """
+    from costmodel.base.version import __version__
+
+    head: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "version": __version__}
+    if shape_of(est):
+        from costmodel.estimates.frame import wide_columns
+
+        table = wide_columns(est)
+        rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+        layouts = [{key: _json_value(value) for key, value in row.items()} for row in rows]
+        return {**head, "layouts": layouts, "sources": source_record(est.job)}
+    from costmodel.estimates.mesh import mesh_of, mesh_records
+
+    tokens = est.job.tokens
+    return {
+        **head,
+        "inputs": input_record(est.job),
+        "step_time_s": float(est.step_time_s),
+        "error_band": None if est.error_band is None else est.error_band._asdict(),
+        "mfu": float(est.mfu),
+        "mfu_causal": float(est.mfu_causal),
+        "hfu": float(est.hfu),
+        "mfu_convention": MFU_CONVENTION,
+        "peak_flops_per_s": float(est.peak_flops_per_s),
+        "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
+        "model_tflops_per_gpu": float(est.model_tflops_per_gpu),
+        "days": None if tokens is None else float(est.days(tokens)),
+        "gpu_hours": None if tokens is None else float(est.gpu_hours(tokens)),
+        "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
+        "memory_capacity_bytes": float(est.memory_capacity_bytes),
+        "fits": bool(est.fits),
+        "worst_stage": worst_stage(est),
+        "lines": time_records(est),
+        "memory_lines": memory_records(est),
+        "mesh": mesh_records(mesh_of(est)),
+        "warnings": list(est.warnings),
+        "sources": source_record(est.job),
+    }
+
+
+def to_json(record: Mapping[str, Any] | list[Any]) -> str:
+    """Return a record as JSON; a number that JSON does not have is an error, not a ``NaN``."""
+    return json.dumps(record, allow_nan=False, indent=2, ensure_ascii=False)
+
+
+def shape_of(est: Estimate) -> tuple[int, ...]:
+    """Return the shape that all figures of an estimate broadcast to."""
+    job = est.job
+    return np.broadcast_shapes(
+        est.step_time_s.shape,
+        job.layout.shape,
+        job.global_batch.shape,
+        job.seq_len.shape,
+        est.memory_bytes_per_gpu.shape,
+    )
+
+
+def require_single(est: Estimate, what: str) -> None:
+    """Refuse to describe an estimate of many layouts as if it were one.
+
+    Raises
+    ------
+    CostModelError
+        If any figure is an array.
+    """
+    if shape_of(est):
+        raise CostModelError(f"{what}: this estimate holds {shape_of(est)} layouts; use to_frame('wide')")
+
+
+def worst_stage(est: Estimate) -> int:
+    """Return the number of the pipeline stage that needs most memory, from 0."""
+    held = est.bill.memory_per_stage_bytes()
+    index = np.broadcast_to(est.priced.placed.stages.index, held.shape)
+    return int(index[int(np.argmax(held))])
+
+
+def time_records(est: Estimate) -> list[dict[str, Any]]:
+    """Return every time line of one layout; `tier` is a name, none where no fabric is used."""
+    require_single(est, "lines")
+    names = est.bill.tier_names
+    return [
+        {
+            "name": line.name,
+            "axis": line.axis,
+            "toll": line.toll,
+            "phase": line.phase,
+            "count": float(line.count),
+            "bytes": float(line.bytes),
+            "seconds": float(line.seconds),
+            "exposed_seconds": float(line.exposed_seconds),
+            "tier": names[int(line.tier)] if line.tier >= 0 else None,
+            "formula": line.formula,
+            "terms": {key: float(value) for key, value in line.terms.items()},
+            "source": line.source,
+        }
+        for line in est.bill.time_lines
+    ]
+
+
+def memory_records(est: Estimate) -> list[dict[str, Any]]:
+    """Return every memory line of one layout on its worst pipeline stage."""
+    require_single(est, "memory_lines")
+    held = est.bill.memory_per_stage_bytes()
+    worst = int(np.argmax(held))
+
+    def at_worst(values: Array) -> float:
+        return float(np.broadcast_to(values, held.shape)[worst])
+
+    return [
+        {
+            "name": line.name,
+            "axis": line.axis,
+            "toll": line.toll,
+            "bytes": at_worst(line.bytes),
+            "formula": line.formula,
+            "terms": {key: at_worst(value) for key, value in line.terms.items()},
+            "source": line.source,
+        }
+        for line in est.bill.memory_lines
+    ]
+
+
+def input_record(job: Job) -> dict[str, Any]:
+    """Return a job of one layout as the keywords of `costmodel.estimate`, nothing left to a default."""
+    layout = job.layout
+    counts = {
+        name: round(float(getattr(layout, name)))
+        for name in ("tp", "cp", "pp", "dp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group")
+    }
+    switches = job.recipe.model_dump(mode="json")
+    return {
+        "model": job.model.name,
+        "cluster": job.cluster.name,
+        "gpus": round(float(layout.gpus)),
+        **counts,
+        "recompute": RECOMPUTE_POLICIES[int(layout.recompute)],
+        "schedule": SCHEDULES[int(layout.schedule)],
+        "sequence_parallel": bool(layout.sequence_parallel),
+        "global_batch": round(float(job.global_batch)),
+        "seq_len": round(float(job.seq_len)),
+        "precision": job.precision.name,
+        "recipe": job.recipe.name,
+        "switches": {name: value for name, value in switches.items() if name not in _LABELS},
+        "axis_order": " ".join(job.axis_order),
+        "tokens": job.tokens,
+    }
+
+
+def source_record(job: Job) -> dict[str, dict[str, str]]:
+    """Return the sources of the hardware's numbers: profile -> key of the number -> title of the source.
+
+    A profile that is not the one found under its name (composed in code, or given by path) is left
+    out, because its sources are not known here.
+    """
+    from costmodel.describe.hardware.hardware import (
+        load_accelerator,
+        load_cluster,
+        load_link,
+        profile_numbers,
+    )
+
+    cluster = job.cluster
+    profiles = [("cluster", cluster.name), ("accelerator", cluster.accelerator.name)]
+    profiles += [("link", name) for name in dict.fromkeys(tier.link for tier in cluster.tiers if tier.link)]
+    found: dict[str, dict[str, str]] = {}
+    for kind, name in profiles:
+        try:
+            is_shipped = {
+                "cluster": lambda name: load_cluster(name) == cluster,
+                "accelerator": lambda name: load_accelerator(name) == cluster.accelerator,
+                "link": lambda name: bool(load_link(name).name),
+            }[kind](name)
+            numbers = profile_numbers(kind, name) if is_shipped else []
+        except CostModelError:
+            continue
+        if numbers:
+            found[f"{kind} {name}"] = {number.key: number.title or number.source for number in numbers}
+    found["model"] = {job.model.name: job.model.source}
+    found["recipe"] = {job.recipe.name: job.recipe.source}
+    return found
+
+
+def _json_value(value: Any) -> Any:
+    """Return a cell of a frame as JSON has it: numpy scalars unpacked, NaN as none."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and not np.isfinite(plain) else plain

@@ -1,0 +1,193 @@
+"""Plain words about a bill: what does not fit, what is slow for a reason, what was ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.bill.lines import broadcast_sum
+from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
+from costmodel.physics.network.mesh import slowest_tier
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+
+BUBBLE_SHARE = 0.10
+COMMUNICATION_SHARE = 0.20
+HOST_SHARE = 0.10
+TIGHT_SHARE = 0.03
+SKEW_SHARE = 1.10
+
+
+def warnings_of(est: Estimate) -> list[str]:
+    """Return what somebody should know before running this job, most important first.
+
+    An estimate of many layouts has none; its columns say what fits.
+    """
+    if est.job.layout.shape or est.step_time_s.shape:
+        return []
+    return [
+        *_memory(est),
+        *_placement(est),
+        *_bubble(est),
+        *_communication(est),
+        *_host(est),
+        *accumulation(est),
+        *_balance(est),
+        *_ignored(est),
+        *_evidence(est),
+    ]
+
+
+def accumulation(est: Estimate) -> Iterator[str]:
+    """Say that ZeRO-2 with one reduction a step needs whole gradients for a while, which are not on the bill."""
+    layout, recipe = est.job.layout, est.job.recipe
+    count = float(est.job.global_batch / (layout.dp * layout.micro_batch))
+    if (
+        float(layout.zero_stage) == 2
+        and count > 1
+        and layout.dp * layout.cp > 1
+        and not recipe.reduce_each_micro_batch
+    ):
+        yield (
+            f"zero 2 is billed with sharded gradients and one reduction for {count:.0f} micro-batches; "
+            "a framework that adds up micro-batches before it reduces holds whole gradients (memory of "
+            "zero 1), one that reduces each (DeepSpeed, FSDP) pays for it: --set reduce_each_micro_batch=true"
+        )
+
+
+def _memory(est: Estimate) -> Iterator[str]:
+    """Say by how much it does not fit and what would free most, or that it barely fits."""
+    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    name = est.job.cluster.accelerator.name
+    if need > have:
+        yield (
+            f"does not fit: the worst stage needs {format_bytes(need)} and {name} offers "
+            f"{format_bytes(have)}, {format_bytes(need - have)} too much; {_best_lever(est, have)}"
+        )
+    elif need > (1.0 - TIGHT_SHARE) * have:
+        yield f"barely fits: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage"
+
+
+def _best_lever(est: Estimate, capacity: float) -> str:
+    """Say which single change frees most, and which one that fits costs the least time."""
+    from costmodel.estimates.memory_savings import memory_levers
+
+    levers = memory_levers(est.job)
+    if not levers:
+        return "no single change of layout or recipe frees memory"
+    most = levers[0]
+    said = f"{most.change} frees most ({format_bytes(most.freed_bytes)}, step {most.slowdown:+.0%}"
+    fitting = [lever for lever in levers if lever.memory_bytes <= capacity]
+    if not fitting:
+        return f"{said}), but no single change is enough"
+    said += ", fits)" if most.memory_bytes <= capacity else ", still too much)"
+    cheapest = min(fitting, key=lambda lever: lever.step_time_s)
+    if cheapest is most:
+        return f"{said} and is the cheapest single change that fits"
+    freed = format_bytes(cheapest.freed_bytes)
+    return f"{said}; {cheapest.change} is the cheapest that fits ({freed}, step {cheapest.slowdown:+.0%})"
+
+
+def _placement(est: Estimate) -> Iterator[str]:
+    """Say where tensor parallelism leaves the fastest tier."""
+    tiers, group = est.job.cluster.tiers, est.priced.placed.mesh.tp
+    crossed = int(slowest_tier(group))
+    if crossed > 0:
+        inside, slow = tiers[0], tiers[crossed]
+        yield (
+            f"TP leaves the {inside.name} domain: of {float(group.ranks):.0f} ranks only "
+            f"{float(group.members[0]):.0f} share one, the rest is reached over {slow.name} "
+            f"({format_si(slow.bandwidth_bytes_per_s, 'B/s')} a GPU instead of "
+            f"{format_si(inside.bandwidth_bytes_per_s, 'B/s')})"
+        )
+
+
+def _bubble(est: Estimate) -> Iterator[str]:
+    """Say that the pipeline idles, and what would shrink it."""
+    share = _share(est, "toll", "bubble")
+    if share > BUBBLE_SHARE:
+        layout, micro_batches = est.job.layout, float(est.priced.placed.micro_batches)
+        yield (
+            f"the pipeline bubble is {share:.0%} of the step ({SCHEDULES[int(layout.schedule)]}, pp "
+            f"{float(layout.pp):.0f}, vp {float(layout.vp):.0f}, {micro_batches:.0f} micro-batches): more "
+            f"micro-batches, a smaller pp or more virtual stages shrink it"
+        )
+
+
+def _communication(est: Estimate) -> Iterator[str]:
+    """Name each axis that the step waits for more than a fifth of its time."""
+    exposed = {axis: 0.0 for axis in ("tp", "cp", "ep", "pp", "dp")}
+    for line in est.bill.time_lines:
+        if line.toll == "communication" and line.axis in exposed:
+            exposed[line.axis] += float(line.exposed_seconds)
+    step = float(est.step_time_s)
+    for axis, seconds in exposed.items():
+        if seconds > COMMUNICATION_SHARE * step:
+            yield (
+                f"{axis.upper()} communication that nothing hides is {seconds / step:.0%} of the step "
+                f"({format_seconds(seconds)})"
+            )
+
+
+def _host(est: Estimate) -> Iterator[str]:
+    """Say that kernels are too small for the host."""
+    hosts = [line.exposed_seconds for line in est.bill.time_lines if ".host." in line.name]
+    share = float(broadcast_sum(hosts) / est.step_time_s)
+    if share > HOST_SHARE:
+        yield (
+            f"host overhead is {share:.0%} of the step: kernels are so short that the GPU waits for their "
+            f"launches; a larger micro-batch, a smaller tp or cuda_graphs=true helps"
+        )
+
+
+def _balance(est: Estimate) -> Iterator[str]:
+    """Say that layers do not divide over the pipeline, so that the busiest rank sets the pace."""
+    layout, stages = est.job.layout, est.priced.placed.stages
+    if layout.pp == 1:
+        return
+    per_stage = broadcast_sum(list(stages.layers))
+    most, mean = float(np.max(per_stage)), float(np.mean(per_stage))
+    if most > SKEW_SHARE * mean:
+        yield (
+            f"layers divide unevenly: the fullest of {float(layout.pp):.0f} pipeline stages holds {most:.0f} "
+            f"layers, the mean is {mean:.1f}, and the step waits for the fullest"
+        )
+
+
+def _ignored(est: Estimate) -> Iterator[str]:
+    """Name what was given and changes nothing."""
+    layout, model = est.job.layout, est.job.model
+    if layout.shard_group > 0 and layout.zero_stage == 0:
+        yield f"shard_group {float(layout.shard_group):.0f} is ignored: zero_stage 0 shards nothing"
+    if layout.sequence_parallel > 0 and layout.tp == 1:
+        yield "sequence_parallel is ignored: tp is 1"
+    if model.position == "learned" and np.any(est.job.seq_len > model.max_positions):
+        yield (
+            f"seq_len {float(est.job.seq_len):.0f} is longer than the model's table of {model.max_positions} "
+            f"learned positions; the table is priced as it is"
+        )
+
+
+def _evidence(est: Estimate) -> Iterator[str]:
+    """Say where the matrix-kernel constants of this accelerator are not measured on it."""
+    accelerator, dtype = est.job.cluster.accelerator, est.job.precision.matmul_dtype
+    if accelerator.kernels is None:
+        return
+    blocks = accelerator.kernels.blocks.matmul
+    used = next((each for each in (dtype, *FALLBACK_DTYPES.get(dtype, ())) if each in blocks), None)
+    if used is None:
+        return
+    if used != dtype and {used, dtype} != {"bf16", "fp16"}:
+        yield f"{accelerator.name}: constants of {used} matrix kernels stand in for those of {dtype}"
+    if blocks[used].basis != "measured":
+        yield f"{accelerator.name}: {used} matrix kernels are not measured on it ({blocks[used].basis})"
+
+
+def _share(est: Estimate, attribute: str, value: str) -> float:
+    """Return the share of the step that lines with this attribute expose [-]."""
+    return float(est.exposed_by(attribute).get(value, 0.0)) / float(est.step_time_s)

@@ -1,0 +1,1 @@
+"""Kernels on one accelerator: the roofline with its launch and efficiency terms."""

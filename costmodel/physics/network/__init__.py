@@ -1,0 +1,1 @@
+"""Links, meshes and collectives: bytes and ranks in, seconds out."""

@@ -1,0 +1,184 @@
+"""Where the ranks of an axis sit: process groups on a fabric of nested tiers.
+
+Ranks are numbered along the axis order, innermost first (default tp, cp, dp, pp), and GPUs are
+numbered through the fabric the same way. The members that a group has inside one domain of a tier
+then follow from strides alone, so a million GPUs cost as much to place as eight.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
+
+
+class Group(NamedTuple):
+    """A process group: its size, and how many members share one domain of each tier.
+
+    Attributes
+    ----------
+    ranks : Array
+        Members of the group. [-]
+    members : tuple of Array
+        ``members[t]`` are the members inside one domain of tier ``t`` (1 … ranks),
+        innermost tier first. [-]
+    """
+
+    ranks: Array
+    members: tuple[Array, ...]
+
+
+class Mesh(NamedTuple):
+    """The groups of one layout. `grad` is dp x cp, over which dense gradients are reduced."""
+
+    tp: Group
+    cp: Group
+    dp: Group
+    pp: Group
+    grad: Group
+    etp: Group
+    ep: Group
+    edp: Group
+
+    def groups(self) -> dict[str, Group]:
+        """Return the groups by axis name."""
+        return self._asdict()
+
+
+def usable_domain_size(num_gpus: ArrayLike, tier_size: float) -> Array:
+    """Return how many GPUs of each domain a job of `num_gpus` uses: its largest divisor that fits.
+
+    A job of 256 GPUs on racks of 72 takes 64 in each of four racks, since schedulers hand out
+    equal parts and no group of a power of two may straddle a rack.
+
+    Parameters
+    ----------
+    num_gpus : array_like
+        GPUs of the job. [-]
+    tier_size : float
+        GPUs of one domain. [-]
+    """
+    gpus = np.asarray(num_gpus, dtype=np.float64)
+    used = np.empty_like(gpus)
+    for count in np.unique(gpus):
+        # Downwards from the domain: no more tries than it has GPUs, however many the job has.
+        size = int(min(tier_size, count))
+        while count % size:
+            size -= 1
+        used[gpus == count] = size
+    return used
+
+
+def _members(domain: Array, *axes: tuple[Array, Array]) -> Array:
+    """Members inside a domain of a group that runs over `axes`, each (stride, size)."""
+    inside: Array = np.asarray(1.0)
+    for stride, size in axes:
+        inside = inside * np.clip(np.floor(domain / stride), 1.0, size)
+    return np.asarray(inside)
+
+
+def build_mesh(
+    *,
+    tp: ArrayLike,
+    cp: ArrayLike,
+    pp: ArrayLike,
+    dp: ArrayLike,
+    ep: ArrayLike,
+    etp: ArrayLike,
+    tier_sizes: Sequence[float],
+    order: Sequence[str] = DEFAULT_ORDER,
+) -> Mesh:
+    """Place the axes on the fabric and return the group of each.
+
+    The expert axes (etp, ep, expert dp) are laid over the same ranks as tp x cp x dp, in that
+    order, as in Megatron-Core's `parallel_state`: EP is not a factor of the number of GPUs.
+
+    Parameters
+    ----------
+    tp, cp, pp, dp, ep, etp : array_like
+        Degrees; broadcast together. [-]
+    tier_sizes : sequence of float
+        GPUs in one domain of each tier, innermost first. [-]
+    order : sequence of str
+        The axes tp, cp, dp, pp, innermost first.
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters
+       using Megatron-LM," SC21, arXiv:2104.04473, section 3 (placement of the axes).
+    """
+    size = {
+        name: np.asarray(degree, dtype=np.float64)
+        for name, degree in {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}.items()
+    }
+    stride: dict[str, Array] = {}
+    inner: Array = np.asarray(1.0)
+    for name in order:
+        stride[name] = inner
+        inner = np.asarray(inner * size[name])
+    domains = [usable_domain_size(inner, tier) for tier in tier_sizes]
+
+    def dense(*names: str) -> Group:
+        ranks = np.asarray(np.prod(np.broadcast_arrays(*(size[n] for n in names)), axis=0))
+        return Group(ranks, tuple(_members(d, *((stride[n], size[n]) for n in names)) for d in domains))
+
+    # Where pp lies inside dp, a domain holds fewer ranks of one stage than it has GPUs.
+    before_pp = np.asarray(
+        np.prod(np.broadcast_arrays(*(size[n] for n in order if n != "dp" and n != "pp")), axis=0)
+    )
+    pp_inside_dp = tuple(order).index("pp") < tuple(order).index("dp")
+    stage_domains = domains
+    if pp_inside_dp:
+        stage_domains = [
+            np.where(d <= before_pp, d, before_pp * np.maximum(1.0, np.floor(d / (before_pp * size["pp"]))))
+            for d in domains
+        ]
+    edp = np.asarray(size["tp"] * size["cp"] * size["dp"] / (size["ep"] * size["etp"]))
+    expert_axes = {
+        "etp": (np.asarray(1.0), size["etp"]),
+        "ep": (size["etp"], size["ep"]),
+        "edp": (np.asarray(size["etp"] * size["ep"]), edp),
+    }
+
+    def expert(name: str) -> Group:
+        axis = expert_axes[name]
+        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains))
+
+    return Mesh(
+        tp=dense("tp"),
+        cp=dense("cp"),
+        dp=dense("dp"),
+        pp=dense("pp"),
+        grad=dense("cp", "dp"),
+        etp=expert("etp"),
+        ep=expert("ep"),
+        edp=expert("edp"),
+    )
+
+
+def slowest_tier(group: Group) -> Array:
+    """Return the index of the outermost tier that the group's traffic crosses, -1 for one rank."""
+    tier = np.full(np.shape(group.ranks), -1.0)
+    held: Array = np.asarray(1.0)
+    for index, members in enumerate(group.members):
+        tier = np.where(members > held, float(index), tier)
+        held = members
+    # Ranks that no tier holds together cross the outermost one.
+    return np.where(held < group.ranks, float(len(group.members) - 1), tier)
+
+
+def split_group(group: Group, shard: ArrayLike) -> tuple[Group, Group]:
+    """Split a group into shard groups of `shard` neighbours and the replica groups across them.
+
+    HSDP gathers and reduce-scatters inside the first and all-reduces over the second.
+    """
+    inner = np.minimum(np.asarray(shard, dtype=np.float64), group.ranks)
+    shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members))
+    replica_group = Group(
+        np.asarray(group.ranks / inner), tuple(np.maximum(m / inner, 1.0) for m in group.members)
+    )
+    return shard_group, replica_group

@@ -1,0 +1,1 @@
+"""Pipeline schedules: one record each, their closed forms, and the engine that plays them step by step."""

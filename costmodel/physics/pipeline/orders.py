@@ -1,0 +1,257 @@
+"""What every rank of a pipeline does, in order, under each published schedule.
+
+The orders are written down without times: `schedule_engine` runs them. Kinds of task: F forward,
+B whole backward, I backward towards the input, W backward towards the weights.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
+
+from costmodel.base.errors import LayoutError, choices_hint
+
+
+class Step(NamedTuple):
+    """One entry of a rank's order: a task, and whether it runs as one with the entry after it."""
+
+    kind: str
+    chunk: int
+    micro_batch: int
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every rank does.
+
+    Attributes
+    ----------
+    ranks : tuple of tuple of Step
+        The order of each rank. Where weight gradients fill gaps they are not listed.
+    paths : tuple of tuple of (rank, chunk)
+        The ways of micro-batches through the pipeline; micro-batch i takes path i % len(paths).
+    tasks_per_stage : int
+        Forward tasks of one micro-batch on one rank: the stage's time is split into so many.
+    fill_limit : float
+        Where W fills gaps: how many forward tasks' activations a rank may hold before a W must
+        make room; 0 where the order itself says when W runs.
+    """
+
+    ranks: tuple[tuple[Step, ...], ...]
+    paths: tuple[tuple[tuple[int, int], ...], ...]
+    tasks_per_stage: int
+    fill_limit: float = 0.0
+
+
+def _loop(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return the one path of looping chunks: ranks 0..p-1, v times."""
+    return (tuple((rank, chunk) for chunk in range(v) for rank in range(p)),)
+
+
+def _vee(p: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return the one path of two chunks: down the ranks and up again."""
+    down = [(rank, 0) for rank in range(p)]
+    return (tuple(down + [(rank, 1) for rank in reversed(range(p))]),)
+
+
+def _both_ways(p: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return the two paths of DualPipe: even micro-batches down the ranks, odd ones up."""
+    return (tuple((r, 0) for r in range(p)), tuple((r, 1) for r in reversed(range(p))))
+
+
+def _one_f_one_b(
+    forwards: Sequence[tuple[int, int]], backwards: Sequence[tuple[int, int]], warm_up: int, kind: str
+) -> tuple[Step, ...]:
+    """Return `warm_up` forwards, then forward and backward in turn, then the other backwards."""
+    ahead = min(warm_up, len(forwards))
+    steps = [Step("F", *task) for task in forwards[:ahead]]
+    for index, task in enumerate(backwards):
+        if ahead + index < len(forwards):
+            steps.append(Step("F", *forwards[ahead + index]))
+        steps.append(Step(kind, *task))
+    return tuple(steps)
+
+
+def _naive(p: int, m: int, v: int) -> Orders:
+    """One micro-batch at a time through the whole model."""
+    steps = tuple(Step(kind, 0, i) for i in range(m) for kind in "FB")
+    return Orders((steps,) * p, _loop(p, 1), 1)
+
+
+def _gpipe(p: int, m: int, v: int) -> Orders:
+    """All forwards, then all backwards."""
+    steps = tuple(Step(kind, 0, i) for kind in "FB" for i in range(m))
+    return Orders((steps,) * p, _loop(p, 1), 1)
+
+
+def _plain(p: int, m: int, v: int) -> Orders:
+    """PipeDream-flush, 1F1B: rank r is p - r - 1 forwards ahead."""
+    tasks = [(0, i) for i in range(m)]
+    return Orders(tuple(_one_f_one_b(tasks, tasks, p - r - 1, "B") for r in range(p)), _loop(p, 1), 1)
+
+
+def _interleaved(p: int, m: int, v: int) -> Orders:
+    """Megatron's interleaved 1F1B: p micro-batches through a chunk before the next chunk."""
+    if m % p:
+        raise LayoutError(f"micro_batches: {m} is not a multiple of {p} stages, as 'interleaved' needs")
+    forwards = [(c, g + i) for g in range(0, m, p) for c in range(v) for i in range(p)]
+    backwards = [(v - 1 - c, i) for c, i in forwards]
+    ranks = [_one_f_one_b(forwards, backwards, 2 * (p - r - 1) + (v - 1) * p, "B") for r in range(p)]
+    return Orders(tuple(ranks), _loop(p, v), v)
+
+
+def _zb_h1(p: int, m: int, v: int) -> Orders:
+    """1F1B with the weight gradients put off as long as the memory of 1F1B's first rank allows."""
+    tasks = [(0, i) for i in range(m)]
+    ranks = tuple(_one_f_one_b(tasks, tasks, p - r - 1, "I") for r in range(p))
+    return Orders(ranks, _loop(p, 1), 1, fill_limit=p)
+
+
+def _zb_2p(p: int, m: int, v: int) -> Orders:
+    """ZB-H2: twice the warm-up, so that no rank waits for the first backward."""
+    tasks = [(0, i) for i in range(m)]
+    ranks = tuple(_one_f_one_b(tasks, tasks, 2 * (p - r - 1), "I") for r in range(p))
+    return Orders(ranks, _loop(p, 1), 1, fill_limit=2 * p - 1)
+
+
+def _building_block(
+    p: int, m: int, hops: tuple[int, int, int, int], turns: tuple[int, int, int]
+) -> tuple[tuple[Step, ...], ...]:
+    """Return orders of F and I from a block of passes that repeats every six units of time.
+
+    `hops` are the units from rank to rank of F of chunk 0, F of chunk 1, I of chunk 1 and I of
+    chunk 0, `turns` those between these four passes. They are right if no rank has two passes in
+    the same unit of the period; the other two units of the period are left to W.
+    """
+    passes = (("F", 0), ("F", 1), ("I", 1), ("I", 0))
+    begins = [sum(hops[:i]) * (p - 1) + sum(turns[:i]) for i in range(4)]
+    ranks = []
+    for rank in range(p):
+        away = (rank, p - 1 - rank, rank, p - 1 - rank)
+        starts = [begins[i] + hops[i] * away[i] for i in range(4)]
+        timed = [
+            (6 * i + start, Step(*task, i))
+            for i in range(m)
+            for start, task in zip(starts, passes, strict=True)
+        ]
+        ranks.append(tuple(step for _, step in sorted(timed, key=itemgetter(0))))
+    return tuple(ranks)
+
+
+def _zb_v(p: int, m: int, v: int) -> Orders:
+    """ZB-V: two chunks in a V, the memory of 1F1B, no bubble where F, I and W take the same time."""
+    ranks = []
+    for r in range(p):
+        wanted = [("F", 0)] * (2 * (p - r) - 1) + [("F", 1), ("F", 0)] * r + [("F", 1), ("I", 1)] * (p - r)
+        wanted += [("F", 0), ("I", 0), ("F", 1), ("I", 1)] * m + [("I", 0), ("I", 1)] * m
+        count = dict.fromkeys(wanted, 0)
+        steps = []
+        for task in wanted:
+            if count[task] < m:
+                steps.append(Step(*task, count[task]))
+                count[task] += 1
+        ranks.append(tuple(steps))
+    return Orders(tuple(ranks), _vee(p), 2, fill_limit=2 * p)
+
+
+def _v_half(p: int, m: int, v: int) -> Orders:
+    """V-Half: half the activations of 1F1B."""
+    ranks = _building_block(p, m, (2, 1, 2, 1), (1, 2, 1) if p % 2 else (4, 2, 4))
+    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 2) // 2))
+
+
+def _v_min(p: int, m: int, v: int) -> Orders:
+    """V-Min: a third of the activations of 1F1B."""
+    ranks = _building_block(p, m, (1, 1, 1, 1), (1, 1, 1) if p % 3 else (3, 1, 3))
+    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 4) // 3))
+
+
+def _dual_order(half: int, position: int, count: int, first: int) -> list[tuple[str, int, bool]]:
+    """Return DualPipe's eight phases for one rank as (kind, chunk, joined with the next).
+
+    `half` ranks lie between an end and the turn, `position` of them before this one; each of the
+    two chunks gets `count` micro-batches; `first` is the chunk that enters at this rank's end.
+    """
+    one, other = first, 1 - first
+    outer = half - position - 1
+    steps = [("F", one, False)] * (2 * outer)
+    steps += [("F", one, False), ("F", other, False)] * (position + 1)
+    steps += [("I", other, False), ("W", other, False), ("F", other, False)] * outer
+    steady = count - 2 * half + position + 1
+    for index in range(steady):
+        # At the turn the first forward's own backward would be its partner.
+        apart = index == 0 and position == half - 1
+        steps += [("F", one, not apart), ("B", other, False), ("F", other, True), ("B", one, False)]
+    steps += [("B", other, False), ("F", other, True), ("B", one, False)] * outer
+    split_from = (position + 1) // 2
+    for index in range(position + 1):
+        late_other = index > split_from or (index == split_from and position % 2 == 1)
+        steps.append(("I" if late_other else "B", other, False))
+        steps.append(("I" if index >= split_from else "B", one, False))
+    steps += [("W", -1, False), ("I", one, False)] * outer
+    steps += [("W", -1, False)] * (position + 1)
+    return steps
+
+
+def _numbered(steps: list[tuple[str, int, bool]], micro_batches: Sequence[Sequence[int]]) -> tuple[Step, ...]:
+    """Give micro-batches to DualPipe's steps, in order; a W takes the oldest I that still waits."""
+    forward, backward, waiting = [0, 0], [0, 0], deque[tuple[int, int]]()
+    out = []
+    for kind, chunk, joined in steps:
+        if kind == "W":
+            out.append(Step("W", *waiting.popleft()))
+            continue
+        counter = forward if kind == "F" else backward
+        micro_batch = micro_batches[chunk][counter[chunk]]
+        counter[chunk] += 1
+        if kind == "I":
+            waiting.append((chunk, micro_batch))
+        out.append(Step(kind, chunk, micro_batch, joined))
+    return tuple(out)
+
+
+def _dualpipe(p: int, m: int, v: int) -> Orders:
+    """DualPipe: micro-batches enter at both ends, and every rank holds two stages."""
+    if p % 2 or m % 2 or m < 2 * p:
+        raise LayoutError(
+            f"micro_batches: 'dualpipe' needs even stages and an even number of at least {2 * p} "
+            f"micro-batches, got {p} stages and {m} micro-batches"
+        )
+    streams = (range(0, m, 2), range(1, m, 2))
+    ranks = [
+        _numbered(_dual_order(p // 2, min(r, p - 1 - r), m // 2, int(r >= p // 2)), streams) for r in range(p)
+    ]
+    return Orders(tuple(ranks), _both_ways(p), 1)
+
+
+def _dualpipe_v(p: int, m: int, v: int) -> Orders:
+    """DualPipe cut in half: both chunks of the V on one rank, one copy of the parameters."""
+    if m < 2 * p:
+        raise LayoutError(f"micro_batches: 'dualpipe-v' needs at least {2 * p} with {p} stages, got {m}")
+    ranks = [_numbered(_dual_order(p, r, m, 0), (range(m), range(m))) for r in range(p)]
+    return Orders(tuple(ranks), _vee(p), 2)
+
+
+_ORDERS: dict[str, Callable[[int, int, int], Orders]] = {
+    "none": _plain,
+    "naive": _naive,
+    "gpipe": _gpipe,
+    "1f1b": _plain,
+    "interleaved": _interleaved,
+    "zb-h1": _zb_h1,
+    "zb-2p": _zb_2p,
+    "zb-v": _zb_v,
+    "dualpipe": _dualpipe,
+    "dualpipe-v": _dualpipe_v,
+    "v-half": _v_half,
+    "v-min": _v_min,
+}
+
+
+def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Orders:
+    """Return what every rank does under `schedule`, without times."""
+    if schedule not in _ORDERS:
+        raise LayoutError(f"schedule: no schedule is called {schedule!r}; {choices_hint(schedule, _ORDERS)}")
+    return _ORDERS[schedule](stages, micro_batches, virtual_stages)

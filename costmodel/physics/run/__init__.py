@@ -1,0 +1,1 @@
+"""Whole runs: failures, checkpoints, stragglers, energy, scaling laws."""

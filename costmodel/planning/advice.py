@@ -1,0 +1,282 @@
+"""The pick of a plan explained by bills: what each choice costs, and what the alternatives would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.jobs.layout import parse_layout
+from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.planning.search import Question, layout_of
+from costmodel.planning.space import KNOBS, REASONS, read_values
+
+if TYPE_CHECKING:
+    from costmodel.planning.plan import Plan
+
+_NEAR_TIE = 0.005
+
+
+def advice(plan: Plan) -> list[str]:
+    """Explain the pick: an opening, a sentence a choice that matters, and what limits it."""
+    best = plan.best
+    said = [
+        f"{layout_text(best.job.layout)}: {format_seconds(float(best.step_time_s))} a step at {float(best.mfu):.1%} "
+        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of {format_bytes(_limit(plan))} a GPU."
+    ]
+    for sentence in (
+        _tensor(plan),
+        _pipeline(plan),
+        _context(plan),
+        _expert(plan),
+        _data(plan),
+        _recompute(plan),
+    ):
+        if sentence:
+            said.append(sentence)
+    said.append(_limits(plan))
+    return [*said, *_accumulation(best)]
+
+
+def _accumulation(best: Estimate) -> list[str]:
+    """Say what ZeRO-2 rests on where gradients of several micro-batches are added up."""
+    from costmodel.estimates.warnings import accumulation
+
+    return [f"Mind: {said}." for said in accumulation(best)]
+
+
+def _limit(plan: Plan) -> float:
+    return plan.question.limit_bytes(plan.best.job)
+
+
+def _share(est: Estimate, *axes: str, toll: str | None = None) -> str:
+    """Return the share of the step that lines of some axes pay."""
+    paid = sum(
+        float(line.exposed_seconds)
+        for line in est.bill.time_lines
+        if line.axis in axes and (toll is None or line.toll == toll)
+    )
+    return f"{paid / float(est.step_time_s):.1%}"
+
+
+def _otherwise(plan: Plan, knob: str, value: float) -> str:
+    """Say what the best layout with another value of a knob costs."""
+    name = f"{knob} {value_text(knob, value)}"
+    score = plan.by_value.get(knob, {}).get(value, np.inf)
+    if not np.isfinite(score):
+        return f"nothing with {name} fits"
+    return f"the best with {name} is {score / float(plan.kept.top['score'][0]) - 1.0:.1%} slower"
+
+
+def _alternatives(plan: Plan, knob: str) -> str:
+    """Say what the values next to the chosen one would cost."""
+    chosen = float(plan.kept.top[knob][0])
+    known = sorted(plan.by_value.get(knob, {}))
+    if len(known) < 2:
+        return ""
+    place = known.index(chosen)
+    near = [known[i] for i in (place - 1, place + 1) if 0 <= i < len(known)]
+    return "; " + ", ".join(_otherwise(plan, knob, value) for value in near)
+
+
+def _tensor(plan: Plan) -> str:
+    best = plan.best
+    tp, domain = float(best.job.layout.tp), best.job.cluster.tiers[0].size
+    if tp == 1:
+        return (
+            f"No tensor parallelism{_alternatives(plan, 'tp')}."
+            if len(plan.by_value.get("tp", {})) > 1
+            else ""
+        )
+    where = (
+        f"stays in the {domain}-GPU {best.job.cluster.tiers[0].name} domain"
+        if tp <= domain
+        else "leaves its domain"
+    )
+    return f"TP{tp:.0f} {where} and costs {_share(best, 'tp')} of the step{_alternatives(plan, 'tp')}."
+
+
+def _pipeline(plan: Plan) -> str:
+    best = plan.best
+    pp = float(best.job.layout.pp)
+    if pp == 1:
+        return f"No pipeline{_alternatives(plan, 'pp')}." if len(plan.by_value.get("pp", {})) > 1 else ""
+    layout = best.job.layout
+    name = value_text("schedule", float(layout.schedule))
+    bubble, messages = _share(best, "pp", toll="bubble"), _share(best, "pp", toll="communication")
+    saved = _memory_without_pipeline(best)
+    return (
+        f"PP{pp:.0f} with {name} leaves a {bubble} bubble and {messages} in messages, and divides the layers' "
+        f"states{saved}{_alternatives(plan, 'pp')}."
+    )
+
+
+def _memory_without_pipeline(best: Estimate) -> str:
+    """Say what the states of all stages together would take on one GPU."""
+    states = sum(
+        (
+            np.broadcast_to(line.bytes, best.bill.memory_per_stage_bytes().shape)
+            for line in best.bill.memory_lines
+            if line.name.startswith("state.")
+        ),
+        np.zeros(1),
+    )
+    return f" ({format_bytes(float(states.max()))} a GPU instead of {format_bytes(float(states.sum()))})"
+
+
+def _context(plan: Plan) -> str:
+    cp = float(plan.best.job.layout.cp)
+    if cp == 1:
+        second = [value for value in plan.by_value.get("cp", {}) if value > 1]
+        return f"CP is not needed: {_otherwise(plan, 'cp', min(second))}." if second else ""
+    return f"CP{cp:.0f} costs {_share(plan.best, 'cp')} of the step{_alternatives(plan, 'cp')}."
+
+
+def _expert(plan: Plan) -> str:
+    best = plan.best
+    if best.job.model.num_experts == 0:
+        return ""
+    ep = float(best.job.layout.ep)
+    return f"EP{ep:.0f} costs {_share(best, 'ep')} of the step{_alternatives(plan, 'ep')}."
+
+
+def _data(plan: Plan) -> str:
+    layout = plan.best.job.layout
+    return (
+        f"DP{float(layout.dp):.0f} with ZeRO-{float(layout.zero_stage):.0f} costs {_share(plan.best, 'dp')} of the step "
+        f"beside {_share(plan.best, 'optimizer')} for the optimizer{_alternatives(plan, 'zero_stage')}."
+    )
+
+
+def _recompute(plan: Plan) -> str:
+    values = plan.by_value.get("recompute", {})
+    chosen = float(plan.kept.top["recompute"][0])
+    others = [value for value in sorted(values) if value != chosen]
+    if not others:
+        return ""
+    listed = ", ".join(_otherwise(plan, "recompute", value) for value in others)
+    return f"Recompute {value_text('recompute', chosen)}: {listed}."
+
+
+def _limits(plan: Plan) -> str:
+    """Say what more memory would buy."""
+    gain = 1.0 - plan.fastest_without_memory_limit_s / float(plan.best.step_time_s)
+    if gain < _NEAR_TIE:
+        return "Memory does not limit it: no layout that needs more is faster by half a percent."
+    return f"With memory enough for any layout, the step would be {gain:.1%} shorter."
+
+
+def relaxed_gains(plan: Plan) -> list[tuple[str, float]]:
+    """Return each of the user's constraints with the share of step time that dropping it would save."""
+    from costmodel.planning.plan import search
+
+    question = plan.question
+    score = float(plan.kept.top["score"][0])
+    changed: list[tuple[str, Question]] = [
+        (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
+        for knob, values in question.given.items()
+    ]
+    if np.isfinite(question.max_memory_bytes):
+        changed.append(
+            (
+                f"max-memory {format_bytes(question.max_memory_bytes)}",
+                replace(question, max_memory_bytes=np.inf),
+            )
+        )
+    if question.headroom:
+        changed.append((f"headroom {question.headroom:.0%}", replace(question, headroom=0.0)))
+    if question.tp_in_domain and float(plan.kept.top["tp"][0]) >= plan.best.job.cluster.tiers[0].size:
+        changed.append(("tp inside the domain", replace(question, tp_in_domain=False)))
+    gains = [
+        (name, 1.0 - float(search(asked, keep=1).kept.top["score"][0]) / score) for name, asked in changed
+    ]
+    gains.append(
+        ("memory of the GPU", 1.0 - plan.fastest_without_memory_limit_s / float(plan.best.step_time_s))
+    )
+    return gains
+
+
+def why_not(plan: Plan, layout: str | Mapping[str, Any], job_index: int = 0) -> str:
+    """Say why a layout is not the plan. Degrees left out are 1; other choices take their best value."""
+    from costmodel.planning.plan import NoLayoutError, search
+
+    question, job = plan.question, plan.question.jobs[job_index]
+    named: dict[str, Any] = dict(parse_layout(layout) if isinstance(layout, str) else layout)
+    dp = named.pop("dp", None)
+    unknown = sorted(named.keys() - set(KNOBS))
+    if unknown:
+        raise LayoutError(f"why-not: {unknown[0]!r} is not a knob; {choices_hint(unknown[0], KNOBS)}")
+    # What the layout does not name stays as the question has it: policies free, degrees 1.
+    given = {**{axis: (1.0,) for axis in ("tp", "cp", "pp", "ep", "etp")}, **question.given}
+    given |= {axis: (1.0,) for axis in ("tp", "cp", "pp", "ep", "etp") if axis not in named}
+    given |= {knob: read_values(knob, value) for knob, value in named.items()}
+    product = float(np.prod([given[axis][0] for axis in ("tp", "cp", "pp")]))
+    if dp is not None and product * dp != float(job.layout.gpus):
+        return (
+            f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {float(job.layout.gpus):.0f} GPUs"
+        )
+    asked = replace(question, jobs=(job,), given=given, tp_in_domain=False, max_memory_bytes=np.inf)
+    roomy = replace(job.cluster.accelerator, memory_bytes=np.inf)
+    try:
+        found = search(
+            replace(
+                asked, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),), headroom=0.0
+            ),
+            keep=1,
+        )
+    except NoLayoutError:
+        return f"impossible: {_broken_rule(question, given, job_index)}"
+    limit = question.limit_bytes(job)
+    try:
+        found = search(replace(question, jobs=(job,), given=given, tp_in_domain=False), keep=1)
+    except NoLayoutError:
+        from costmodel.planning.no_layout import leanest_of
+
+        least = leanest_of(asked)
+        need = format_bytes(float(least["memory_bytes"][0]))
+        return f"does not fit: its leanest form ({layout_text(layout_of(least, 0))}) needs {need} of {format_bytes(limit)}"
+    est = estimate_job(replace(job, layout=layout_of(found.kept.top, 0)))
+    return _slower(plan, est, float(found.kept.top["score"][0]), question)
+
+
+def _slower(plan: Plan, est: Estimate, score: float, question: Question) -> str:
+    """Compare the best form of a layout with the plan, line group by line group."""
+    best_score = float(plan.kept.top["score"][0])
+    rank = plan.better_than(score) + 1
+    if rank == 1:
+        return f"it is the plan: {layout_text(est.job.layout)}"
+    ours, theirs = est.exposed_by("axis"), plan.best.exposed_by("axis")
+    step_s = float(plan.best.step_time_s)
+    moved = {axis: float(ours.get(axis, 0.0)) - float(theirs.get(axis, 0.0)) for axis in {*ours, *theirs}}
+    main = sorted(moved, key=lambda axis: -abs(moved[axis]))[:3]
+    where = ", ".join(f"{axis} {moved[axis] / step_s:+.1%}" for axis in main)
+    outside = [
+        knob for knob, values in question.given.items() if float(getattr(est.job.layout, knob)) not in values
+    ]
+    note = f"; it breaks the constraint on {', '.join(outside)}" if outside else ""
+    return (
+        f"{score / best_score - 1.0:.1%} slower, rank {rank:,} of {plan.num_fit:,}: {layout_text(est.job.layout)} takes "
+        f"{format_seconds(float(est.step_time_s))} a step ({where} of the best step) and "
+        f"{format_bytes(float(est.memory_bytes_per_gpu))}{note}"
+    )
+
+
+def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job_index: int) -> str:
+    """Return the rule that a layout breaks, with numbers where it is one of the degrees."""
+    from costmodel.describe.jobs.layout import make_layout, require_possible
+    from costmodel.planning.search import build_spaces
+
+    job = question.jobs[job_index]
+    degrees = {axis: values[0] for axis, values in given.items() if axis not in ("schedule", "recompute")}
+    layout = make_layout(gpus=job.layout.gpus, **degrees)
+    try:
+        require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method)
+    except LayoutError as error:
+        return str(error)
+    space = build_spaces(replace(question, jobs=(job,), given=dict(given), tp_in_domain=False))[0]
+    return REASONS[space.rejected.most_common(1)[0][0]]

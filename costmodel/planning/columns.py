@@ -1,0 +1,62 @@
+"""Kept layouts as columns with names and units, for frames, CSV and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.planning.best import Kept
+from costmodel.planning.search import Question, peak_flops_per_s
+from costmodel.planning.space import KNOBS
+from costmodel.step.anatomy.params import model_flops_per_token
+
+Array = NDArray[np.float64]
+
+_CODED = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
+
+
+def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> dict[str, list[Any]]:
+    """Turn kept rows into columns with names instead of codes."""
+    jobs = [question.jobs[int(index)] for index in rows["job"]]
+    step_s, gpus = rows["step_time_s"], rows["gpus"]
+    tokens = np.asarray([float(job.global_batch * job.seq_len) for job in jobs])
+    flops = np.asarray([_model_flops(job) for job in jobs])
+    peak = np.asarray([peak_flops_per_s(job) for job in jobs])
+    front = set(zip(*(kept.front[name].tolist() for name in ("job", *KNOBS)), strict=True))
+    keys = list(zip(*(rows[name].tolist() for name in ("job", *KNOBS)), strict=True))
+    columns: dict[str, list[Any]] = {
+        "rank": list(range(1, len(jobs) + 1)),
+        "step_time_s": step_s.tolist(),
+        "mfu": (flops / step_s / gpus / peak).tolist(),
+        "tokens_per_s_per_gpu": (tokens / step_s / gpus).tolist(),
+        "memory_bytes_per_gpu": rows["memory_bytes"].tolist(),
+        "on_pareto_front": [key in front for key in keys],
+        "cluster": [job.cluster.name for job in jobs],
+        "precision": [job.precision.name for job in jobs],
+        "gpus": [int(count) for count in gpus],
+        "global_batch": [int(job.global_batch) for job in jobs],
+        "seq_len": [int(job.seq_len) for job in jobs],
+        "axis_order": [" ".join(job.axis_order) for job in jobs],
+        "offload_optimizer": [job.recipe.offload_optimizer for job in jobs],
+    }
+    dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])
+    for knob in ("tp", "cp", "pp", "vp", "ep", "etp"):
+        columns[knob] = [int(value) for value in rows[knob]]
+    columns["dp"] = [int(value) for value in dp]
+    for knob in ("micro_batch", "zero_stage", "shard_group"):
+        columns[knob] = [int(value) for value in rows[knob]]
+    columns["sequence_parallel"] = [bool(value) for value in rows["sequence_parallel"]]
+    for knob, names in _CODED.items():
+        columns[knob] = [names[int(code)] for code in rows[knob]]
+    return columns
+
+
+def _model_flops(job: Job) -> float:
+    """Model FLOPs of a step, full attention. [FLOP]."""
+    return float(model_flops_per_token(job.model, job.seq_len, False) * job.global_batch * job.seq_len)

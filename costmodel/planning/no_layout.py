@@ -1,0 +1,136 @@
+"""Why a search came back with nothing, and the smallest change that would help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.base.units import format_bytes
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout import make_layout
+from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.planning.best import Columns
+from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
+from costmodel.planning.space import REASONS
+
+_MOST_GPU_DOUBLINGS = 6
+
+
+def explain_empty(question: Question, rejected: Counter[str], leanest: tuple[float, Columns] | None) -> str:
+    """Return one line: which constraint bites first, and the smallest change that makes a layout feasible."""
+    return _nothing_fits(question, *leanest) if leanest is not None else _nothing_divides(question, rejected)
+
+
+def _nothing_fits(question: Question, least: float, row: Columns) -> str:
+    """Say by how much the leanest layout is too large, and what would make room."""
+    job = question.jobs[int(row["job"][0])]
+    limit, device = question.limit_bytes(job), job.cluster.accelerator.memory_bytes
+    layout = layout_of(row, 0)
+    start = (
+        f"plan: no layout fits: the leanest ({layout_text(layout)}) needs {format_bytes(least)} "
+        f"of {format_bytes(limit)}"
+    )
+    if least <= device:
+        which = (
+            "max_memory" if question.max_memory_bytes <= device * (1.0 - question.headroom) else "headroom"
+        )
+        enough = format_bytes(least) if which == "max_memory" else f"{max(0.0, 1.0 - least / device):.1%}"
+        return f"{start}, which {which} allows; {which} = {enough} would do"
+    for knob in question.given:
+        found = _feasible(question.without(knob))
+        if found is not None:
+            return f"{start}; {_change(knob, question, found)} would do"
+    gpus = float(job.layout.gpus)
+    for doubling in range(1, _MOST_GPU_DOUBLINGS + 1):
+        more = gpus * 2.0**doubling
+        if more > job.cluster.tiers[-1].size:
+            break
+        if _feasible(replace(question, jobs=(_with(job, gpus=more),))) is not None:
+            return f"{start}; {more:.0f} GPUs would do"
+    return f"{start}; a smaller batch, offload_optimizer or more memory a GPU is needed"
+
+
+def _change(knob: str, question: Question, found: Columns) -> str:
+    """Name the change of one given knob that lets a layout in."""
+    asked = ", ".join(value_text(knob, value) for value in question.given[knob])
+    return f"{knob} = {value_text(knob, float(found[knob][0]))} instead of {asked}"
+
+
+def _feasible(question: Question) -> Columns | None:
+    """Return the best layout of a changed question, if there is one."""
+    tally = Tally()
+    for part in priced_parts(question, build_spaces(question)):
+        tally.add(question, part, 1)
+    return None if tally.kept is None else tally.kept.top
+
+
+def leanest_of(question: Question) -> Columns:
+    """Return the layout of least memory, whether it fits or not."""
+    tally = Tally()
+    for part in priced_parts(question, build_spaces(question)):
+        tally.add(replace(question, max_memory_bytes=0.0), part, 1)
+    assert tally.leanest is not None
+    return tally.leanest[1]
+
+
+def _nothing_divides(question: Question, rejected: Counter[str]) -> str:
+    """Name the rule that removes everything, and the nearest change of one given number that does not."""
+    for knob in question.given:
+        spaces = build_spaces(question.without(knob))
+        allowed = sorted({value for space in spaces for slab in space.slabs for value in _values(knob, slab)})
+        if allowed:
+            asked = ", ".join(value_text(knob, value) for value in question.given[knob])
+            would = ", ".join(value_text(knob, value) for value in allowed[:12])
+            why = _first_reason(question, rejected)
+            return (
+                f"plan: no layout with {knob} = {asked} is possible ({why}); with the other constraints "
+                f"{would} would do"
+            )
+    job = question.jobs[0]
+    for name, nearest in (
+        ("global_batch", _near(float(job.global_batch))),
+        ("gpus", _near(float(job.layout.gpus))),
+    ):
+        for value in nearest:
+            if name == "gpus" and value > job.cluster.tiers[-1].size:
+                continue
+            changed = replace(question, jobs=(_with(job, **{name: value}),))
+            if build_spaces(changed)[0].slabs:
+                now = float(getattr(job, name) if name == "global_batch" else job.layout.gpus)
+                why = _first_reason(question, rejected)
+                return f"plan: no layout divides ({why}); {name} = {value:.0f} instead of {now:.0f} would do"
+    return f"plan: no layout divides: {_first_reason(question, rejected)}"
+
+
+def _values(knob: str, slab: object) -> list[float]:
+    """Values of a knob that occur in a slab."""
+    held = getattr(slab, "placements", {}).get(knob)
+    held = getattr(slab, knob) if held is None else held
+    return [float(value) for value in np.unique(np.asarray(held))]
+
+
+def _first_reason(question: Question, rejected: Counter[str]) -> str:
+    """Return the reason that removes most, in words."""
+    return REASONS[rejected.most_common(1)[0][0]] if rejected else "there is nothing to try"
+
+
+def _near(number: float) -> Iterator[float]:
+    """Yield numbers near one, nearest first, then the powers of two around it."""
+    for step in range(1, 33):
+        yield number + step
+        if number - step >= 1:
+            yield number - step
+    power = 2.0 ** np.floor(np.log2(number))
+    yield from (2.0 * power, power)
+
+
+def _with(job: Job, *, gpus: float | None = None, global_batch: float | None = None) -> Job:
+    """Return the job with another number of GPUs or another batch."""
+    return replace(
+        job,
+        layout=job.layout if gpus is None else make_layout(gpus=gpus),
+        global_batch=job.global_batch if global_batch is None else np.asarray(global_batch),
+    )

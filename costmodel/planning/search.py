@@ -1,0 +1,231 @@
+"""Running a search: the question, pricing slab by slab, and the tally of what is kept.
+
+Every layout is priced by the same `price` as one estimate. A slab is an open mesh, so that each
+line of the bill is computed on the few knobs it depends on, and only the sums of step time and
+memory are as large as the slab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout import Layout
+from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices
+from costmodel.planning.space import KNOBS, PLACEMENT_KNOBS, Slab, Space, build_space, default_values
+from costmodel.step.price import price
+
+Array = NDArray[np.float64]
+
+OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours")
+"""What a plan can look for. On one number of GPUs of one cluster all four agree."""
+
+CHUNK_LAYOUTS = 2**20
+"""Layouts priced at a time: what bounds memory."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a search is asked: jobs without a layout, values of every knob, constraints, objective.
+
+    Attributes
+    ----------
+    jobs : tuple of Job
+        One for each number of GPUs, batch, cluster, precision … asked for.
+    given : mapping of str to tuple of float
+        Values of the knobs that the user names; the others take their defaults.
+    max_memory_bytes : float
+        Memory limit beside what the device offers. [B]
+    headroom : float
+        Share of the device's memory to leave free. [-]
+    objective : str
+        One of `OBJECTIVES`.
+    tp_in_domain : bool
+        Whether tensor parallelism must stay in the innermost domain.
+    """
+
+    jobs: tuple[Job, ...]
+    given: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    max_memory_bytes: float = np.inf
+    headroom: float = 0.0
+    objective: str = "step-time"
+    tp_in_domain: bool = True
+
+    def values(self, job: Job) -> dict[str, tuple[float, ...]]:
+        """Return the values of every knob for one of the jobs."""
+        return {**default_values(job, float(job.layout.gpus)), **self.given}
+
+    def without(self, knob: str) -> Question:
+        """Return the question with one knob left to the search."""
+        others = {name: values for name, values in self.given.items() if name != knob}
+        return replace(self, given=others, tp_in_domain=self.tp_in_domain or knob == "tp")
+
+    def limit_bytes(self, job: Job) -> float:
+        """Return the memory that a layout may take. [B]."""
+        return min(self.max_memory_bytes, job.cluster.accelerator.memory_bytes * (1.0 - self.headroom))
+
+    def weight(self, job: Job) -> float:
+        """Return what a second of step time costs in the objective's currency, per token."""
+        tokens = float(job.global_batch * job.seq_len)
+        if self.objective == "step-time":
+            return 1.0
+        gpu_seconds = float(job.layout.gpus) / tokens
+        if self.objective == "mfu":
+            return gpu_seconds * peak_flops_per_s(job)
+        if self.objective == "gpu-hours":
+            return gpu_seconds / 3600.0
+        usd = job.cluster.price_usd_per_gpu_hour
+        if usd is None:
+            raise CostModelError(
+                f"objective: cluster {job.cluster.name} has no price_usd_per_gpu_hour; use gpu-hours"
+            )
+        return gpu_seconds / 3600.0 * usd
+
+
+class Part(NamedTuple):
+    """A priced part of the space: full arrays over a slab."""
+
+    job: int
+    slab: Slab
+    step_time_s: Array
+    memory_bytes: Array
+    possible: NDArray[np.bool_]
+
+
+def priced_parts(
+    question: Question, spaces: Sequence[Space], *, chunk: int = CHUNK_LAYOUTS
+) -> Iterator[Part]:
+    """Price the spaces of the question's jobs part by part; no array is larger than `chunk` layouts."""
+    for index, space in enumerate(spaces):
+        for slab in space.slabs:
+            for part in slab.parts(chunk):
+                step_s, memory = price_slab(question.jobs[index], part)
+                yield Part(index, part, step_s, memory, part.possible())
+
+
+def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
+    """Return step time and memory of every layout of a slab. [s, B]."""
+    bill = price(
+        model=job.model,
+        cluster=job.cluster,
+        recipe=job.recipe,
+        precision=job.precision,
+        layout=slab.layout(),
+        global_batch=job.global_batch,
+        seq_len=job.seq_len,
+        order=job.axis_order,
+    ).bill
+    return np.broadcast_to(bill.step_time_s(), slab.shape), np.broadcast_to(bill.memory_bytes(), slab.shape)
+
+
+@dataclass
+class Tally:
+    """What a search has kept and counted so far."""
+
+    kept: Kept | None = None
+    num_priced: int = 0
+    num_fit: int = 0
+    fastest_s: dict[int, float] = field(default_factory=dict)
+    leanest: tuple[float, Columns] | None = None
+    by_value: dict[str, dict[float, float]] = field(default_factory=dict)
+
+    def add(self, question: Question, part: Part, count: int) -> None:
+        """Keep the best and the front of one more part."""
+        job = question.jobs[part.job]
+        weight = question.weight(job)
+        self.num_priced += part.slab.num_possible
+        possible = np.broadcast_to(part.possible, part.slab.shape)
+        fastest = float(np.min(part.step_time_s, where=possible, initial=np.inf))
+        self.fastest_s[part.job] = min(self.fastest_s.get(part.job, np.inf), fastest)
+        fit = np.flatnonzero(possible & (part.memory_bytes <= question.limit_bytes(job)))
+        if not fit.size:
+            self._note_leanest(part, possible)
+            return
+        self.num_fit += fit.size
+        self._note_values(part, possible, question.limit_bytes(job), weight)
+        step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
+        score = step_s * weight
+        top = smallest_indices(score, count)
+        front = pareto_indices(score, memory)
+        new = Kept(
+            best_rows(rows_of(part, fit[top], score[top]), count),
+            rows_of(part, fit[front], score[front]),
+        )
+        self.kept = new if self.kept is None else self.kept.merged(new, count)
+
+    def _note_values(self, part: Part, possible: NDArray[np.bool_], limit: float, weight: float) -> None:
+        """Note the best score of every value of every knob."""
+        slab = part.slab
+        fits = possible & (part.memory_bytes <= limit)
+        cost = np.where(fits, part.step_time_s, np.inf)
+        over_sharding = cost.min(axis=0)
+        by_placement = over_sharding.min(axis=(0, 1))
+        by_schedule, by_sharding = over_sharding.min(axis=(0, 2)), cost.min(axis=(1, 2, 3))
+        best: list[tuple[str, Array, Array]] = [
+            ("gpus", np.asarray([slab.gpus]), np.asarray([by_placement.min()])),
+            ("recompute", slab.recompute, over_sharding.min(axis=(1, 2))),
+            ("schedule", slab.schedule, by_schedule),
+            ("vp", slab.vp, by_schedule),
+            ("zero_stage", slab.zero_stage, by_sharding),
+            ("shard_group", slab.shard_group, by_sharding),
+            *((knob, slab.placements[knob], by_placement) for knob in PLACEMENT_KNOBS),
+        ]
+        for knob, values, costs in best:
+            table = self.by_value.setdefault(knob, {})
+            for value in np.unique(values):
+                least = weight * float(costs[values == value].min())
+                table[float(value)] = min(table.get(float(value), np.inf), least)
+
+    def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
+        """Remember the layout of least memory, for the message when none fits."""
+        if self.kept is not None:
+            return
+        at = int(np.argmin(np.where(possible, part.memory_bytes, np.inf)))
+        least = float(part.memory_bytes.reshape(-1)[at])
+        if self.leanest is None or least < self.leanest[0]:
+            self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
+
+
+def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:
+    """Return the columns of some layouts of a part."""
+    slab = part.slab
+    sharding, recompute, schedule, placement = np.unravel_index(flat, slab.shape)
+    columns: Columns = {
+        "score": score,
+        "memory_bytes": part.memory_bytes.reshape(-1)[flat],
+        "step_time_s": part.step_time_s.reshape(-1)[flat],
+        "job": np.full(flat.size, float(part.job)),
+        "gpus": np.full(flat.size, slab.gpus),
+    }
+    columns |= {knob: slab.placements[knob][placement] for knob in PLACEMENT_KNOBS}
+    columns["vp"], columns["schedule"] = slab.vp[schedule], slab.schedule[schedule]
+    columns["recompute"] = slab.recompute[recompute]
+    columns["zero_stage"], columns["shard_group"] = slab.zero_stage[sharding], slab.shard_group[sharding]
+    return columns
+
+
+def layout_of(columns: Mapping[str, Array], row: int | slice = slice(None)) -> Layout:
+    """Return the layout (or layouts) of rows that a search kept."""
+    return Layout(
+        gpus=np.asarray(columns["gpus"][row]), **{knob: np.asarray(columns[knob][row]) for knob in KNOBS}
+    )
+
+
+def peak_flops_per_s(job: Job) -> float:
+    """Dense peak of a job's accelerator at the precision of its GEMMs. [FLOP/s]."""
+    return job.cluster.accelerator.peak_flops_per_s[PEAK_KEY[job.precision.matmul_dtype]]
+
+
+def build_spaces(question: Question) -> list[Space]:
+    """Return the space of each of the question's jobs."""
+    return [
+        build_space(job, float(job.layout.gpus), question.values(job), tp_in_domain=question.tp_in_domain)
+        for job in question.jobs
+    ]

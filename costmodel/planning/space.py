@@ -1,0 +1,376 @@
+"""The space of layouts: values of each knob, what divides, and why the rest is out.
+
+Placements (pp, tp, sequence parallelism, cp, ep, etp, micro-batch) are masked on an open mesh of
+their own, so that nothing is priced for a combination that does not divide. What is left is one
+array dimension; schedule with virtual stages, recompute policy, and sharding are three more. Each
+rejected layout is counted under the first rule that it breaks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, layout_problems
+from costmodel.physics.pipeline.schedules import SCHEDULES, fold, valid
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+PLACEMENT_KNOBS = ("pp", "tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch")
+KNOBS = (*PLACEMENT_KNOBS, "vp", "schedule", "recompute", "zero_stage", "shard_group")
+"""Every knob of a layout that a search may turn."""
+
+_NAMES = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
+_MAX_MICRO_BATCH = 64
+_MAX_VIRTUAL_STAGES = 16
+_MAX_EXPERT_TENSOR = 8
+_MIN_TOKENS_PER_CONTEXT_RANK = 128
+_SCHEDULES_WORTH_A_LINE = 12
+
+REASONS = {
+    "gpus_not_divisible": "tp·cp·pp does not divide the GPUs",
+    "heads_not_divisible": "tp does not divide the attention heads",
+    "ffn_not_divisible": "tp does not divide the MLP width",
+    "sequence_not_divisible": "cp·tp does not divide the sequence",
+    "too_many_stages": "more pipeline chunks than layers",
+    "batch_not_divisible": "dp·micro_batch does not divide the batch",
+    "experts_not_divisible": "ep does not divide the experts",
+    "expert_ranks_not_divisible": "ep·etp does not divide tp·cp·dp",
+    "heads_not_divisible_by_cp": "tp·cp does not divide the heads that Ulysses deals out",
+    "shard_group_not_divisible": "shard_group does not divide dp·cp",
+    "vp_without_pp": "virtual stages without a pipeline",
+    "vp_not_divisible": "vp does not divide the layers of a stage",
+    "sequence_parallel_without_tp": "sequence parallelism without tp",
+    "tp_beyond_domain": "tp leaves the scale-up domain",
+    "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
+    "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
+    "does_not_fit": "does not fit the memory",
+}
+"""Why a layout is out, in words."""
+
+
+def divisors(number: float, most: float = np.inf) -> tuple[float, ...]:
+    """Return the divisors of a whole number, up to `most`.
+
+    >>> divisors(12, 6)
+    (1.0, 2.0, 3.0, 4.0, 6.0)
+    """
+    whole = int(number)
+    small = [d for d in range(1, int(whole**0.5) + 1) if whole % d == 0]
+    return tuple(float(d) for d in sorted({*small, *(whole // d for d in small)}) if d <= most)
+
+
+def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
+    """Return the values that a search tries for each knob where the user names none."""
+    model, domain = job.model, float(job.cluster.tiers[0].size)
+    batch, seq = float(np.max(job.global_batch)), float(np.max(job.seq_len))
+    moe = model.num_experts > 0
+    places = model.num_layers + 2
+    beyond = (domain * 2.0**k for k in range(1, 24))
+    groups = [*divisors(min(domain, gpus))[1:], *(size for size in beyond if size < gpus)]
+    if moe:
+        # Experts shard over a group of their own; the rest rarely goes beyond one domain.
+        groups = [domain] if domain < gpus else []
+    return {
+        "tp": divisors(gpus, min(4.0 * domain, model.num_heads)),
+        "sequence_parallel": (0.0, 1.0),
+        "cp": divisors(gpus, max(1.0, seq / _MIN_TOKENS_PER_CONTEXT_RANK)),
+        "ep": tuple(d for d in divisors(model.num_experts) if gpus % d == 0) if moe else (1.0,),
+        "etp": divisors(gpus, min(_MAX_EXPERT_TENSOR, domain)) if moe else (1.0,),
+        "micro_batch": divisors(batch, _MAX_MICRO_BATCH),
+        "pp": divisors(gpus, model.num_layers),
+        "vp": tuple(float(v) for v in range(1, min(places // 2, _MAX_VIRTUAL_STAGES) + 1)),
+        "schedule": tuple(float(code) for code in range(len(SCHEDULES))),
+        "recompute": tuple(float(code) for code in range(len(RECOMPUTE_POLICIES))),
+        "zero_stage": (0.0, 1.0, 2.0, 3.0),
+        "shard_group": (0.0, *groups),
+    }
+
+
+def read_values(knob: str, given: Any) -> tuple[float, ...]:
+    """Read the values of a knob that the user allows: one or several numbers or names.
+
+    Raises
+    ------
+    LayoutError
+        If the knob or a name does not exist, or a value is not a whole number in range.
+    """
+    if knob not in KNOBS:
+        raise LayoutError(f"plan: {knob!r} is not a knob; {choices_hint(knob, KNOBS)}")
+    parts = (
+        given.replace(",", " ").split()
+        if isinstance(given, str)
+        else np.atleast_1d(np.asarray(given)).tolist()
+    )
+    names = _NAMES.get(knob)
+    values = set()
+    for part in parts:
+        text = str(part).strip().lower()
+        if names is not None and text in names:
+            values.add(float(names.index(text)))
+            continue
+        if knob == "sequence_parallel" and text in ("true", "false", "on", "off"):
+            values.add(float(text in ("true", "on")))
+            continue
+        if names is not None and not text.replace(".", "").isdigit():
+            raise LayoutError(f"{knob}: {part!r} is unknown; {choices_hint(text, names)}")
+        try:
+            number = float(text)
+        except ValueError:
+            raise LayoutError(f"{knob}: expected a whole number, got {part!r}") from None
+        least = (
+            0.0
+            if knob in ("sequence_parallel", "recompute", "schedule", "zero_stage", "shard_group")
+            else 1.0
+        )
+        most = {"sequence_parallel": 1.0, "zero_stage": 3.0}.get(
+            knob, np.inf if names is None else len(names) - 1.0
+        )
+        if number != int(number) or not least <= number <= most:
+            limit = f"from {least:.0f} to {most:.0f}" if most < np.inf else f">= {least:.0f}"
+            raise LayoutError(f"{knob}: expected a whole number {limit}, got {part!r}")
+        values.add(number)
+    if not values:
+        raise LayoutError(f"{knob}: no value given")
+    return tuple(sorted(values))
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Layouts of one number of GPUs that divide, with schedules that fold the pipeline alike.
+
+    The dimensions are sharding, recompute, schedule and placement, the last one the longest.
+    """
+
+    gpus: float
+    placements: Mapping[str, Array]
+    schedule: Array
+    vp: Array
+    recompute: Array
+    zero_stage: Array
+    shard_group: Array
+    runs: Mask
+    shards: Mask
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Sharding x recompute x schedule x placement."""
+        return len(self.zero_stage), len(self.recompute), len(self.schedule), len(self.placements["tp"])
+
+    @property
+    def num_possible(self) -> int:
+        """Layouts of the slab that can run."""
+        return int((self.runs.sum(axis=0) * self.shards.sum(axis=0)).sum()) * len(self.recompute)
+
+    def layout(self) -> Layout:
+        """Return the slab as an open mesh."""
+        return Layout(
+            gpus=np.asarray(self.gpus),
+            **self.placements,
+            vp=self.vp[:, None],
+            schedule=self.schedule[:, None],
+            recompute=self.recompute[:, None, None],
+            zero_stage=self.zero_stage[:, None, None, None],
+            shard_group=self.shard_group[:, None, None, None],
+        )
+
+    def possible(self) -> Mask:
+        """Return the mask of layouts that can run (recompute policies all alike)."""
+        return self.runs[None, None, :, :] & self.shards[:, None, None, :]
+
+    def parts(self, most: int) -> Iterator[Slab]:
+        """Cut the slab along its placements so that no part has more than `most` layouts."""
+        sharding, recompute, schedules, _ = self.shape
+        # The many lines of sharded parameters do not know the schedule: few schedules save little.
+        policies = sharding * recompute * max(schedules, _SCHEDULES_WORTH_A_LINE)
+        step = max(1, most // policies)
+        total = self.shape[3]
+        step = ceil(total / ceil(total / step))
+        for start in range(0, total, step):
+            cut = slice(start, start + step)
+            part = replace(
+                self,
+                placements={knob: values[cut] for knob, values in self.placements.items()},
+                runs=self.runs[:, cut],
+                shards=self.shards[:, cut],
+            )
+            yield part.trimmed()
+
+    def trimmed(self) -> Slab:
+        """Drop placements that cannot run at all, and policies that none of the others can use."""
+        keep = self.runs.any(axis=0) & self.shards.any(axis=0)
+        runs, shards = self.runs[:, keep], self.shards[:, keep]
+        run, shard = runs.any(axis=1), shards.any(axis=1)
+        return replace(
+            self,
+            placements={knob: values[keep] for knob, values in self.placements.items()},
+            schedule=self.schedule[run],
+            vp=self.vp[run],
+            runs=runs[run],
+            zero_stage=self.zero_stage[shard],
+            shard_group=self.shard_group[shard],
+            shards=shards[shard],
+        )
+
+
+class Space(NamedTuple):
+    """The slabs of a search, and the count of what is not in them."""
+
+    slabs: list[Slab]
+    considered: int
+    rejected: Counter[str]
+
+
+def build_space(
+    job: Job, gpus: float, values: Mapping[str, Sequence[float]], *, tp_in_domain: bool = True
+) -> Space:
+    """Return the layouts on `gpus` that divide, by number of stages, and count the others by reason.
+
+    Parameters
+    ----------
+    job : Job
+        Model, cluster, batch and sequence length; its layout is not looked at.
+    gpus : float
+        GPUs of the job. [-]
+    values : mapping of str to sequence of float
+        Values of every knob.
+    tp_in_domain : bool
+        Whether tensor parallelism must stay in the innermost domain.
+    """
+    rejected: Counter[str] = Counter()
+    policies = [len(values[knob]) for knob in ("vp", "schedule", "recompute", "zero_stage", "shard_group")]
+    per_placement = prod(policies)
+    axes = [np.asarray(values[knob], dtype=np.float64) for knob in PLACEMENT_KNOBS]
+    mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*axes), strict=True))
+    shape = tuple(len(axis) for axis in axes)
+    alive = np.ones(shape, dtype=bool)
+    for code, bad in _placement_rules(job, gpus, mesh, tp_in_domain):
+        out = alive & bad
+        rejected[code] += int(out.sum()) * per_placement
+        alive &= ~out
+    by_stages = []
+    # Stages come first among the knobs, so that placements of one number of them lie together.
+    for index in range(len(axes[0])):
+        where = (np.full(int(alive[index].sum()), index), *np.nonzero(alive[index]))
+        placements = {knob: axis[w] for knob, axis, w in zip(PLACEMENT_KNOBS, axes, where, strict=True)}
+        if where[0].size:
+            by_stages.append(_with_policies(job, gpus, placements, values, rejected))
+    return Space(_by_fold(by_stages), prod(shape) * per_placement, +rejected)
+
+
+def _by_fold(by_stages: list[Slab]) -> list[Slab]:
+    """Join the slabs of all numbers of stages, and part them by how schedules fold the pipeline.
+
+    How stages share ranks decides what each holds; alike within a slab, it does not spread the
+    lines of parameters and gradients over the dimension of schedules.
+    """
+    if not by_stages:
+        return []
+    first = by_stages[0]
+    whole = replace(
+        first,
+        placements={
+            knob: np.concatenate([slab.placements[knob] for slab in by_stages]) for knob in PLACEMENT_KNOBS
+        },
+        runs=np.concatenate([slab.runs for slab in by_stages], axis=1),
+        shards=np.concatenate([slab.shards for slab in by_stages], axis=1),
+    )
+    folds = fold(whole.schedule)
+    slabs = []
+    for kind in np.unique(folds):
+        of_kind = folds == kind
+        slab = replace(
+            whole, schedule=whole.schedule[of_kind], vp=whole.vp[of_kind], runs=whole.runs[of_kind]
+        ).trimmed()
+        if slab.num_possible:
+            slabs.append(slab)
+    return slabs
+
+
+def _placement_rules(
+    job: Job, gpus: float, mesh: Mapping[str, Array], tp_in_domain: bool
+) -> list[tuple[str, Mask]]:
+    """Return the rules of a placement with the mask of those that break them."""
+    zero, one = np.asarray(0.0), np.asarray(1.0)
+    layout = Layout(
+        gpus=np.asarray(gpus),
+        vp=one,
+        **mesh,
+        zero_stage=zero,
+        shard_group=zero,
+        recompute=zero,
+        schedule=zero,
+    )
+    rules = [
+        (p.code, p.bad)
+        for p in layout_problems(
+            layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method
+        )
+    ]
+    if np.any(mesh["sequence_parallel"] == 0):
+        # With one rank it changes nothing, so that one of the two values is enough.
+        alone = (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)
+        rules.append(("sequence_parallel_without_tp", alone))
+    if tp_in_domain:
+        rules.append(("tp_beyond_domain", mesh["tp"] > float(job.cluster.tiers[0].size)))
+    return rules
+
+
+def _with_policies(
+    job: Job,
+    gpus: float,
+    placements: Mapping[str, Array],
+    values: Mapping[str, Sequence[float]],
+    rejected: Counter[str],
+) -> Slab:
+    """Add the policies to the placements of one number of stages; count those that cannot run."""
+    pp = float(placements["pp"][0])
+    schedule, vp = (grid.ravel() for grid in np.meshgrid(values["schedule"], values["vp"], indexing="ij"))
+    zero, group = (
+        grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij")
+    )
+    recompute = np.asarray(values["recompute"], dtype=np.float64)
+    ranks = gpus / (placements["tp"] * pp)  # dp x cp
+    micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
+    too_deep = (pp * vp > job.model.num_layers) & (vp > 1)
+    without = (vp > 1) & (pp == 1)
+    places = job.model.num_layers + int(job.recipe.embedding_as_layer) + int(job.recipe.head_as_layer)
+    uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without)
+    runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
+    # One stage runs no schedule, several run one.
+    runs &= (schedule[:, None] == SCHEDULES.index("none")) == (pp == 1)
+    runs &= ~(too_deep | without | uneven)[:, None]
+    divides = (group[:, None] == 0) | (
+        (ranks % np.maximum(group[:, None], 1.0) == 0) & (group[:, None] < ranks)
+    )
+    shards = divides & ((group == 0) | (zero > 0))[:, None]
+    for code, bad in (
+        ("vp_without_pp", without),
+        ("too_many_stages", too_deep & ~without),
+        ("vp_not_divisible", uneven),
+    ):
+        rejected[code] += int(bad.sum()) * len(ranks) * len(zero) * len(recompute)
+    stopped = (~runs & ~(too_deep | without | uneven)[:, None]).sum()
+    rejected["schedule_cannot_run"] += int(stopped) * len(zero) * len(recompute)
+    unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
+    rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)
+    return Slab(
+        gpus=gpus,
+        placements=placements,
+        schedule=schedule,
+        vp=vp,
+        recompute=recompute,
+        zero_stage=zero,
+        shard_group=group,
+        runs=runs,
+        shards=shards,
+    )

@@ -1,0 +1,439 @@
+"""Sweeps over models, clusters, scales and link speeds, on one core or on any executor.
+
+A sweep is a list of points, each the keywords of one `costmodel.plan` (or of one estimate, where a
+layout is given). Points go to workers in chunks; what is finished is kept in a file, so that a
+killed sweep goes on where it stopped. The rows are those of a loop, in the order of the points,
+whoever computed them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.errors import CostModelError, LayoutError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from costmodel.describe.hardware.cluster import Cluster
+
+Point = Mapping[str, Any]
+Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+AXES = (
+    "model",
+    "cluster",
+    "gpus",
+    "global_batch",
+    "seq_len",
+    "precision",
+    "recipe",
+    "axis_order",
+    "bandwidth_scale",
+)
+"""Keywords of which a list means one point a value."""
+
+_INPUTS = ("model", "cluster", "gpus", "global_batch", "seq_len", "precision", "recipe", "bandwidth_scale")
+_FIGURES = (
+    "step_time_s",
+    "mfu",
+    "tokens_per_s_per_gpu",
+    "memory_bytes_per_gpu",
+    "tp",
+    "cp",
+    "pp",
+    "vp",
+    "ep",
+    "etp",
+    "dp",
+    "micro_batch",
+    "zero_stage",
+    "shard_group",
+    "sequence_parallel",
+    "schedule",
+    "recompute",
+)
+COLUMNS = (*_INPUTS, "status", "problem", "num_layouts_priced", *_FIGURES)
+"""Columns of the result, always all of them."""
+
+_VERSION = 1
+
+
+class SweepError(CostModelError):
+    """A sweep that cannot go on; what is finished is kept."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Rows of a sweep, one a point, in the order of the points."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """Rows of points whose worker failed every time, with their inputs."""
+        return tuple(row for row in self.rows if row["status"] == "failed")
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the rows as columns."""
+        return {name: [row[name] for row in self.rows] for name in COLUMNS}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows as a frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def grid(**asked: Any) -> list[dict[str, Any]]:
+    """Return the points of a grid: keywords in `AXES` may be lists, all others are the same everywhere.
+
+    Raises
+    ------
+    LayoutError
+        If an axis has no value.
+
+    Examples
+    --------
+    >>> [point["gpus"] for point in grid(model="llama3-8b", gpus=[8, 16], seq_len=8192)]
+    [8, 16]
+    """
+    axes = {
+        name: list(value) for name, value in asked.items() if name in AXES and isinstance(value, list | tuple)
+    }
+    for name, values in axes.items():
+        if not values:
+            raise LayoutError(f"sweep: {name} has no value")
+    rest = {name: value for name, value in asked.items() if name not in axes}
+    return [{**rest, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+
+
+def read_grid(path: str | Path) -> dict[str, Any]:
+    """Read the keywords of a grid from YAML.
+
+    Raises
+    ------
+    SweepError
+        If the file cannot be read or is not a mapping.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        raw = YAML(typ="safe", pure=True).load(Path(path).read_text())
+    except OSError as error:
+        raise SweepError(f"{path}: cannot read the grid ({error.strerror})") from None
+    except YAMLError as error:
+        raise SweepError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise SweepError(f"{path}: expected a mapping such as 'gpus: [64, 128]'")
+    return raw
+
+
+def sweep(
+    points: Iterable[Point] | None = None,
+    *,
+    executor: Executor | Callable[[], Executor] | None = None,
+    chunk: int = 1,
+    retries: int = 2,
+    resume: str | Path | None = None,
+    progress: Progress | None = None,
+    **asked: Any,
+) -> Sweep:
+    """Plan every point of a sweep, on this core or on an executor.
+
+    Parameters
+    ----------
+    points : iterable of mapping, optional
+        Keywords of `costmodel.plan` each; with ``layout`` those of `costmodel.estimate`. Instead
+        of points, keywords of a `grid` can be given.
+    executor : Executor or callable, optional
+        Any `concurrent.futures.Executor` (process pool, Dask's ``client.get_executor()``,
+        ``mpi4py.futures.MPIPoolExecutor``), or a function that makes one and can be called again
+        when a worker dies. Without one, points are planned here.
+    chunk : int
+        Points a task. [-]
+    retries : int
+        How often a chunk is given out again when its worker fails. [-]
+    resume : path, optional
+        File that keeps finished chunks; where it exists already, these are not computed again.
+    progress : callable, optional
+        Called with points done and points in all.
+    **asked
+        Keywords of `grid`.
+
+    Returns
+    -------
+    Sweep
+        A row a point. A point for which no layout fits, or whose input is wrong, has the message
+        in ``problem``; one whose worker failed every time has status ``failed``.
+
+    Raises
+    ------
+    SweepError
+        If the file belongs to another sweep, or the executor is gone and cannot be made again.
+    """
+    todo = [dict(point) for point in points] if points is not None else grid(**asked)
+    if points is not None and asked:
+        raise LayoutError(f"sweep: give points or a grid, not both; {sorted(asked)[0]!r} is of a grid")
+    if chunk < 1:
+        raise LayoutError(f"chunk: expected a whole number >= 1, got {chunk}")
+    chunks = [todo[start : start + chunk] for start in range(0, len(todo), chunk)]
+    store = _Store(Path(resume), todo, chunk) if resume is not None else None
+    done: dict[int, list[Row]] = store.load() if store is not None else {}
+
+    def finish(index: int, rows: list[Row]) -> None:
+        done[index] = rows
+        if store is not None:
+            store.append(index, rows)
+        if progress is not None:
+            progress(sum(len(kept) for kept in done.values()), len(todo))
+
+    left = [index for index in range(len(chunks)) if index not in done]
+    if executor is None:
+        for index in left:
+            finish(index, price_chunk(chunks[index]))
+    else:
+        _Runner(executor, chunks, retries, finish).run(left)
+    return Sweep(tuple(row for index in range(len(chunks)) for row in done[index]))
+
+
+class _Runner:
+    """Gives chunks to an executor, again where a worker fails."""
+
+    def __init__(
+        self,
+        executor: Executor | Callable[[], Executor],
+        chunks: Sequence[list[dict[str, Any]]],
+        retries: int,
+        finish: Callable[[int, list[Row]], None],
+    ) -> None:
+        self.make = None if isinstance(executor, Executor) else executor
+        self.executor = executor if isinstance(executor, Executor) else executor()
+        self.mine = self.make is not None
+        self.chunks, self.retries, self.finish = chunks, retries, finish
+        self.attempts = dict.fromkeys(range(len(chunks)), 0)
+
+    def run(self, left: Sequence[int]) -> None:
+        """Work until every chunk is finished or has failed too often."""
+        waiting = list(left)
+        try:
+            while waiting:
+                waiting = self._round(waiting)
+        finally:
+            if self.mine:
+                self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def _round(self, todo: list[int]) -> list[int]:
+        """Give out chunks once; return those to give out again."""
+        again: list[int] = []
+        broken: BaseException | None = None
+        running: dict[Future[list[Row]], int] = {}
+        # A chunk that broke the pool before goes alone, so that it takes no other with it.
+        suspects = [index for index in todo if self.attempts[index] > 0]
+        given = suspects[:1] if suspects else todo
+        rest = [index for index in todo if index not in given]
+        try:
+            running = {self.executor.submit(price_chunk, self.chunks[index]): index for index in given}
+        except (BrokenExecutor, RuntimeError) as error:
+            self._renew(error)
+            return todo
+        pending = set(running)
+        while pending:
+            ready, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in ready:
+                index = running[future]
+                try:
+                    rows = future.result()
+                except BrokenExecutor as error:
+                    broken = error
+                    self._count(index, error, again)
+                except Exception as error:
+                    self._count(index, error, again)
+                else:
+                    self.finish(index, rows)
+        if broken is not None and (again or rest):
+            self._renew(broken)
+        return again + rest
+
+    def _count(self, index: int, error: BaseException, again: list[int]) -> None:
+        """Note a failed attempt; after the last one report the chunk with its inputs."""
+        self.attempts[index] += 1
+        if self.attempts[index] <= self.retries:
+            again.append(index)
+            return
+        problem = f"worker failed {self.attempts[index]} times: {type(error).__name__}: {error}"
+        self.finish(index, [_row(point, "failed", " ".join(problem.split())) for point in self.chunks[index]])
+
+    def _renew(self, error: BaseException) -> None:
+        """Replace a broken executor."""
+        if self.make is not None:
+            self.executor.shutdown(wait=False, cancel_futures=True)
+            self.executor = self.make()
+        elif isinstance(self.executor, ProcessPoolExecutor):
+            self.executor = ProcessPoolExecutor(getattr(self.executor, "_max_workers", None))
+            self.mine = True
+        else:
+            raise SweepError(
+                f"sweep: the executor is gone ({type(error).__name__}: {error}); pass a function that makes "
+                "one; finished chunks are in the resume file"
+            ) from error
+
+
+class _Store:
+    """A file of finished chunks, a JSON object a line, the first one saying which sweep it is."""
+
+    def __init__(self, path: Path, points: Sequence[Point], chunk: int) -> None:
+        self.path = path
+        try:
+            text = json.dumps([_VERSION, chunk, list(points)], sort_keys=True, default=_plain_input)
+        except TypeError as error:
+            raise SweepError(
+                f"resume: a point cannot be written as JSON ({error}); name models and clusters"
+            ) from None
+        self.key = hashlib.sha256(text.encode()).hexdigest()
+
+    def load(self) -> dict[int, list[Row]]:
+        """Return the finished chunks; a last line cut off by a kill is dropped."""
+        if not self.path.exists():
+            self._write(json.dumps({"sweep": self.key, "version": _VERSION}) + "\n", "w")
+            return {}
+        lines = self.path.read_text().split("\n")
+        try:
+            head = json.loads(lines[0])
+        except json.JSONDecodeError:
+            raise SweepError(f"{self.path}: is not the file of a sweep") from None
+        if not isinstance(head, dict) or head.get("sweep") != self.key:
+            raise SweepError(f"{self.path}: belongs to another sweep; remove it or name another file")
+        done: dict[int, list[Row]] = {}
+        whole = [lines[0]]
+        for line in lines[1:]:
+            try:
+                kept = json.loads(line)
+                done[int(kept["chunk"])] = kept["rows"]
+            except (json.JSONDecodeError, KeyError, TypeError):
+                continue
+            whole.append(line)
+        self._write("\n".join(whole) + "\n", "w")
+        return done
+
+    def append(self, index: int, rows: list[Row]) -> None:
+        """Keep one more chunk (failed points are tried again by the next run)."""
+        if not any(row["status"] == "failed" for row in rows):
+            self._write(json.dumps({"chunk": index, "rows": rows}) + "\n", "a")
+
+    def _write(self, text: str, mode: str) -> None:
+        try:
+            with self.path.open(mode) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SweepError(f"{self.path}: cannot be written ({error.strerror})") from None
+
+
+def _plain_input(value: Any) -> Any:
+    """Return a model or cluster object as something that tells it from others."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    return repr(value)
+
+
+def price_chunk(points: Sequence[Point]) -> list[Row]:
+    """Plan some points; this is what a worker runs."""
+    return [price_point(point) for point in points]
+
+
+def price_point(point: Point) -> Row:
+    """Plan one point and return its row; wrong input is a row too."""
+    try:
+        return _planned(dict(point))
+    except CostModelError as error:
+        return _row(
+            point, "no layout" if type(error).__name__ == "NoLayoutError" else "wrong input", str(error)
+        )
+
+
+def _planned(point: dict[str, Any]) -> Row:
+    from costmodel.planning.best import Columns
+    from costmodel.planning.columns import plan_columns
+    from costmodel.planning.plan import plan
+
+    inputs = dict(point)
+    scale = point.pop("bandwidth_scale", 1.0)
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+
+    point["cluster"] = scaled_cluster(point.get("cluster", DEFAULT_CLUSTER), scale)
+    if point.get("layout") is not None:
+        return _estimated(inputs, point)
+    found = plan(**{**point, "keep": 1})
+    first: Columns = {name: values[:1] for name, values in found.kept.top.items()}
+    table = plan_columns(found.question, found.kept, first)
+    row = _row(inputs, "ok", "")
+    row["num_layouts_priced"] = found.num_priced
+    row |= {name: table[name][0] for name in _FIGURES}
+    return row
+
+
+def _estimated(inputs: Point, point: dict[str, Any]) -> Row:
+    """Price a point whose layout is given."""
+    from costmodel.estimates.estimate import estimate
+    from costmodel.estimates.frame import wide_columns
+
+    est = estimate(**point)
+    table = wide_columns(est)
+    row = _row(inputs, "ok" if est.fits else "does not fit", "")
+    row["num_layouts_priced"] = 1
+    row |= {name: table[name][0] for name in _FIGURES if name in table}
+    return row
+
+
+def _row(point: Point, status: str, problem: str) -> Row:
+    """Return a row with the inputs of a point and nothing else yet."""
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE
+
+    defaults = {
+        "cluster": DEFAULT_CLUSTER,
+        "recipe": DEFAULT_RECIPE,
+        "precision": "bf16",
+        "bandwidth_scale": 1.0,
+    }
+    row: Row = dict.fromkeys(COLUMNS)
+    for name in _INPUTS:
+        value = point.get(name, defaults.get(name))
+        row[name] = getattr(value, "name", value)
+    row["status"], row["problem"] = status, problem
+    return row
+
+
+def scaled_cluster(cluster: str | Cluster, scale: float) -> Cluster:
+    """Return a cluster whose tiers outside the innermost are `scale` times as fast.
+
+    Raises
+    ------
+    LayoutError
+        If the scale is not positive.
+    """
+    from costmodel.describe.hardware.hardware import load_cluster
+
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
+        raise LayoutError(f"bandwidth_scale: expected a number above 0, got {scale!r}")
+    whole = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    if scale == 1:
+        return whole
+    inner, *outer = whole.tiers
+    faster = [replace(tier, bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * scale) for tier in outer]
+    return replace(whole, tiers=(inner, *faster))

@@ -1,0 +1,381 @@
+"""The page: headline, sliders, figures, tables and sources in one HTML file that opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.version import __version__
+from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.estimates.record import (
+    MFU_CONVENTION,
+    input_record,
+    require_single,
+    source_record,
+    time_records,
+)
+from costmodel.reporting import tables
+from costmodel.reporting.html import charts
+from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
+from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
+from costmodel.reporting.series import job_title
+from costmodel.what_if.slider_grid import KNOBS, PARTS, SliderGrid, slider_grid
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+    from costmodel.planning.plan import Plan
+    from costmodel.what_if.sensitivity import Sensitivity
+
+_KNOB_LABELS = {
+    "gpus": "GPUs",
+    "tp": "tensor parallel (tp)",
+    "pp": "pipeline stages (pp)",
+    "cp": "context parallel (cp)",
+    "ep": "expert parallel (ep)",
+    "micro_batch": "micro-batch [sequences]",
+}
+_PART_LABELS = {
+    "compute": ("compute", "math"),
+    "tp": ("tensor parallel", "tp"),
+    "cp": ("context parallel", "cp"),
+    "ep": ("expert parallel", "ep"),
+    "pp": ("pipeline messages", "pp"),
+    "bubble": ("bubble", "bubble"),
+    "dp": ("data parallel, optimizer, other", "dp"),
+}
+
+
+def report_page(
+    est: Estimate,
+    *,
+    plan: Plan | None = None,
+    found: Sensitivity | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> str:
+    """Return the whole page about one job as HTML.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    plan : Plan, optional
+        Layouts to set beside it.
+    found : Sensitivity, optional
+        What each number and switch is worth.
+    tick : callable
+        Called after each part.
+
+    Raises
+    ------
+    CostModelError
+        If plotly is not installed, or the estimate holds several layouts.
+    """
+    require_single(est, "report")
+    library = plotly_library()
+    figures: dict[str, charts.Figure] = {}
+    sections = [_headline(est), _sliders(est)]
+    for make in (_bills, _pipeline, _rooflines, _mesh):
+        sections.append(make(est, figures))
+        tick()
+    if plan is not None:
+        sections.append(_plans(plan, est, figures))
+    if found is not None:
+        sections.append(_sensitivity(found, figures))
+    sections.append(_assumptions(est))
+    data = {"figures": figures, "grid": grid_record(slider_grid(est)), "job": job_record(est)}
+    tick()
+    names = {
+        "title": escape(f"{job_title(est)}: {format_seconds(float(est.step_time_s), 4)} a step"),
+        "style": _asset("page.css"),
+        "body": "\n".join(sections),
+        "library": library,
+        "data": _script_json(data),
+        "script": _asset("page.js"),
+        "version": escape(__version__),
+    }
+    page = _asset("page.html")
+    for name in ("title", "version", "style", "body", "script", "data", "library"):
+        page = page.replace(f"<!--{name}-->", names[name], 1)
+    return page
+
+
+def plotly_library() -> str:
+    """Return plotly.js as text.
+
+    Raises
+    ------
+    CostModelError
+        If plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise CostModelError("a report needs plotly: pip install 'costmodel[report]'") from None
+    return str(get_plotlyjs())
+
+
+def grid_record(grid: SliderGrid) -> dict[str, Any]:
+    """Return a slider grid as JSON: little-endian arrays in base64, the last knob fastest."""
+    return {
+        "knobs": [
+            {
+                "name": knob,
+                "label": _KNOB_LABELS[knob],
+                "values": list(grid.values[knob]),
+                "start": grid.start[knob],
+            }
+            for knob in KNOBS
+        ],
+        "parts": [
+            {"name": part, "label": _PART_LABELS[part][0], "marker": charts.marker(_PART_LABELS[part][1])}
+            for part in PARTS
+        ],
+        "reasons": list(grid.reasons),
+        "step_time_s": _packed(grid.step_time_s, "<f4"),
+        "memory_bytes": _packed(grid.memory_bytes, "<f4"),
+        "shares": _packed(np.round(np.nan_to_num(grid.shares) * 65535.0), "<u2"),
+        "reason": _packed(grid.reason, "<u1"),
+        "plain": _packed(grid.plain, "<u1"),
+    }
+
+
+def _packed(values: NDArray[Any], dtype: str) -> str:
+    """Return an array as base64 of its bytes."""
+    return base64.b64encode(np.ascontiguousarray(values).astype(dtype).tobytes()).decode("ascii")
+
+
+def job_record(est: Estimate) -> dict[str, Any]:
+    """Return what the sliders need to know of the job."""
+    flops = est.model_flops() / est.peak_flops_per_s
+    return {
+        "inputs": {key: value for key, value in input_record(est.job).items() if key != "switches"},
+        "switches": changed_switches(est),
+        "capacity_bytes": float(est.memory_capacity_bytes),
+        "step_time_s": float(est.step_time_s),
+        "peak_seconds_of_one_gpu": float(flops),
+        "tokens_per_step": float(est.tokens_per_step),
+    }
+
+
+def changed_switches(est: Estimate) -> list[str]:
+    """Return the switches that differ from the recipe's preset, as ``--set`` takes them."""
+    job = est.job
+    try:
+        preset = resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator.generation)
+    except CostModelError:
+        return []
+    theirs, ours = preset.model_dump(mode="json"), job.recipe.model_dump(mode="json")
+    changed = {key: value for key, value in ours.items() if theirs.get(key) != value}
+    return [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changed.items()
+    ]
+
+
+def _script_json(data: Mapping[str, Any]) -> str:
+    """Return JSON that may stand inside a script element."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+
+
+def _asset(name: str) -> str:
+    """Return a file that lies beside this module."""
+    return (files("costmodel.reporting.html") / name).read_text(encoding="utf-8")
+
+
+def _chart(name: str, figure: charts.Figure, label: str, figures: dict[str, charts.Figure]) -> str:
+    """Keep a figure and return the place where it is drawn."""
+    figures[name] = figure
+    return f'<div class="chart" id="chart-{name}" role="img" aria-label="{escape(label)}"></div>'
+
+
+def _section(name: str, title: str, *parts: str) -> str:
+    """Return a section with a heading."""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
+
+
+def _table(grid: Grid) -> str:
+    """Return a table that scrolls on its own where the page is narrow."""
+    return f'<div class="wide" tabindex="0">{html_table(grid)}</div>'
+
+
+def _folded(title: str, *parts: str) -> str:
+    """Return parts that open on demand."""
+    return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
+
+
+def _headline(est: Estimate) -> str:
+    """Return the figures that people ask for first."""
+    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    cards = [
+        ("step time", format_seconds(float(est.step_time_s), 4), tables.band_text(est)),
+        ("MFU", f"{float(est.mfu):.1%}", f"causal half: {float(est.mfu_causal):.1%}"),
+        (
+            "memory of a GPU",
+            format_bytes(need),
+            f"of {format_bytes(have)}: {'fits' if est.fits else 'does not fit'}",
+        ),
+        ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.tolls_text(est)),
+    ]
+    if est.job.tokens is not None:
+        tokens = f"for {est.job.tokens:.3g} tokens, no failures"
+        cards.append(("days", f"{float(est.days(est.job.tokens)):,.1f}", tokens))
+    made = "".join(
+        f'<div class="card"><h3>{escape(name)}</h3><p class="big">{escape(value)}</p><p>{escape(note)}</p></div>'
+        for name, value, note in cards
+    )
+    warnings = "".join(f"<li>{escape(text)}</li>" for text in est.warnings)
+    warned = f'<ul class="warnings">{warnings}</ul>' if warnings else ""
+    return (
+        f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.layout_text(est))}; recipe "
+        f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>{warned}'
+    )
+
+
+def _sliders(est: Estimate) -> str:
+    """Return the place of the sliders; the script fills it from the priced grid."""
+    note = (
+        "Every position was priced by costmodel when this page was made; nothing is computed here. "
+        f"Global batch ({float(est.job.global_batch):,.0f} sequences) and everything else stay as in the job."
+    )
+    return _section(
+        "sliders",
+        "What if",
+        f"<p>{escape(note)}</p>",
+        '<div class="panel"><div id="knobs"></div><div id="answer" aria-live="polite">'
+        '<p class="big"><output id="slider-step"></output></p><p><output id="slider-compare"></output></p>'
+        '<p class="big"><output id="slider-memory"></output></p><p><output id="slider-fit"></output></p>'
+        '<div class="chart" id="chart-slider" role="img" aria-label="Parts of the step at this position"></div>'
+        '<ul id="slider-parts"></ul>'
+        '<p><code id="slider-command"></code></p><button type="button" id="slider-reset">Back to the job</button>'
+        "</div></div>",
+    )
+
+
+def _bills(est: Estimate, figures: dict[str, charts.Figure]) -> str:
+    """Return both bills: figures and tables."""
+    step = format_seconds(float(est.step_time_s), 4)
+    return _section(
+        "bills",
+        "The bill",
+        _chart("time", charts.time_chart(est), f"Waterfall of the step of {step}", figures),
+        _folded("Time, line by line", _table(tables.time_grid(est, every_line=True))),
+        _chart("memory", charts.memory_chart(est), "Memory of a GPU by pipeline stage", figures),
+        _folded("Memory, line by line", _table(tables.memory_grid(est, every_line=True))),
+    )
+
+
+def _pipeline(est: Estimate, figures: dict[str, charts.Figure]) -> str:
+    """Return the schedule, where there is a pipeline."""
+    if float(est.job.layout.pp) == 1:
+        return ""
+    figure, note = charts.pipeline_chart(est)
+    made = _chart("pipeline", figure, "Every task of every pipeline rank over time", figures)
+    return _section("pipeline", "The pipeline", f"<p>{escape(note)}</p>", made)
+
+
+def _rooflines(est: Estimate, figures: dict[str, charts.Figure]) -> str:
+    """Return both rooflines."""
+    parts = [
+        "<p>Operators under the roofs of one GPU.</p>",
+        _chart("compute", charts.compute_chart(est), "Operators on the roofline", figures),
+    ]
+    if float(est.job.layout.gpus) > 1:
+        parts += [
+            "<p>Axes under the links of the fabric: the share of the peak that a link allows, were all of an "
+            "axis' communication hidden.</p>",
+            _chart(
+                "communication",
+                charts.communication_chart(est),
+                "Axes on the communication roofline",
+                figures,
+            ),
+        ]
+    return _section("rooflines", "Rooflines", *parts)
+
+
+def _mesh(est: Estimate, figures: dict[str, charts.Figure]) -> str:
+    """Return the mesh: table and map."""
+    from costmodel.estimates.mesh import mesh_grid, mesh_of
+
+    parts = [_table(mesh_grid(mesh_of(est), est))]
+    made = charts.mesh_chart(est)
+    if made is not None:
+        figure, note = made
+        parts += [
+            f"<p>{escape(note)}</p>",
+            _chart("mesh", figure, "Groups of each axis on the first GPUs", figures),
+        ]
+    return _section("mesh", "The mesh", *parts)
+
+
+def _plans(plan: Plan, est: Estimate, figures: dict[str, charts.Figure]) -> str:
+    """Return the best layouts of the same job."""
+    note = (
+        "A search over the degrees of all axes, micro-batches up to 8, recomputation and ZeRO stages, with the job's "
+        "schedule, 1F1B and interleaving; everything else as in the job. costmodel plan searches further."
+    )
+    return _section(
+        "plans",
+        "Other layouts",
+        f"<p>{escape(note)}</p>",
+        "".join(f"<p>{escape(sentence)}</p>" for sentence in plan.advice()),
+        _chart(
+            "pareto", charts.pareto_chart(plan, est), "Step time against memory of other layouts", figures
+        ),
+        _table(top_grid(plan, 10)),
+        _folded("The front of step time against memory", _table(front_grid(plan))),
+        _folded("Why the others are out", _table(rejected_grid(plan))),
+    )
+
+
+def _sensitivity(found: Sensitivity, figures: dict[str, charts.Figure]) -> str:
+    """Return what each number and each switch is worth."""
+    grids: Sequence[Grid] = sensitivity_grids(found)
+    return _section(
+        "sensitivity",
+        "What each number is worth",
+        "".join(f"<p>{escape(sentence)}</p>" for sentence in sensitivity_remarks(found)),
+        _chart("tornado", charts.tornado_chart(found), "Change of step time by each number", figures),
+        *(_folded(grid.title, _table(grid)) for grid in grids),
+    )
+
+
+def _assumptions(est: Estimate) -> str:
+    """Return everything that went in: inputs, switches, formulas, and where each number is from."""
+    record = input_record(est.job)
+    inputs = [[key, str(value)] for key, value in record.items() if key != "switches"]
+    switches = [[key, str(value)] for key, value in record["switches"].items()]
+    formulas = [
+        [
+            line["name"],
+            line["formula"],
+            format_seconds(line["exposed_seconds"]),
+            line["tier"] or "–",
+            line["source"],
+        ]
+        for line in time_records(est)
+        if line["seconds"] > 0
+    ]
+    grids = [
+        Grid("Inputs, after defaults", columns("Input", "Value"), inputs),
+        Grid(f"Switches of recipe {est.job.recipe.name}", columns("Switch", "Value"), switches),
+        Grid(
+            "Formulas", columns("Line", "Formula of one execution", "Exposed >", "Tier", "Source"), formulas
+        ),
+    ]
+    for profile, numbers in source_record(est.job).items():
+        rows = [[key, source] for key, source in numbers.items()]
+        grids.append(Grid(f"Sources: {profile}", columns("Number", "Source"), rows))
+    band = f"<p>Error band: {escape(tables.band_text(est))}.</p><p>MFU: {escape(MFU_CONVENTION)}.</p>"
+    return _section(
+        "assumptions", "Assumptions and sources", band, *(_folded(grid.title, _table(grid)) for grid in grids)
+    )

@@ -1,0 +1,208 @@
+"""A plan as tables and as one record: the best, the front, what is out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.estimates.record import input_record
+from costmodel.planning.space import REASONS
+
+if TYPE_CHECKING:
+    from costmodel.planning.plan import Plan
+    from costmodel.planning.sweep import Sweep
+
+SCHEMA_VERSION = 1
+_FRONT_ROWS = 12
+_DEGREES = ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
+
+
+def plan_grids(plan: Plan, *, count: int, gains: Sequence[tuple[str, float]] = ()) -> list[Grid]:
+    """Return the tables of a plan: the best layouts, the front, scaling, what is out, what would help."""
+    grids = [top_grid(plan, count), front_grid(plan)]
+    if len(plan.by_value["gpus"]) > 1:
+        grids.append(_scaling_grid(plan))
+    grids.append(rejected_grid(plan))
+    if gains:
+        grids.append(_gains_grid(gains))
+    return grids
+
+
+def top_grid(plan: Plan, count: int) -> Grid:
+    """Return the best layouts with memory and the main tolls."""
+    table = plan.columns(count)
+    rows = []
+    for index, est in enumerate(plan.top(count)):
+        step_s = float(est.step_time_s)
+        paid = {toll: float(seconds) / step_s for toll, seconds in est.exposed_by("toll").items()}
+        rows.append(
+            [
+                str(index + 1),
+                *_layout_cells(table, index),
+                format_seconds(step_s, 4),
+                f"{float(est.mfu):.1%}",
+                format_bytes(float(est.memory_bytes_per_gpu)),
+                *(f"{paid.get(toll, 0.0):.1%}" for toll in ("communication", "bubble", "hbm")),
+            ]
+        )
+    tolls = ("Comm >", "Bubble >", "HBM >")
+    return Grid(
+        f"Best by {plan.question.objective}",
+        columns("# >", *_LAYOUT_TITLES, "Step >", "MFU >", "Memory >", *tolls),
+        rows,
+        strong=frozenset({0}),
+    )
+
+
+_LAYOUT_TITLES = ("GPUs >", "Layout", "Micro-batch >", "ZeRO", "Schedule", "Recompute")
+
+
+def _layout_cells(table: dict[str, list[Any]], row: int) -> list[str]:
+    """Return the layout of one row in cells."""
+    degrees = [
+        f"{axis}{table[axis][row]}" for axis in _DEGREES if axis in ("tp", "pp", "dp") or table[axis][row] > 1
+    ]
+    if table["tp"][row] > 1 and not table["sequence_parallel"][row]:
+        degrees.append("no-sp")
+    group = table["shard_group"][row]
+    zero = str(table["zero_stage"][row]) + (f" / {group}" if group else "")
+    return [
+        str(table["gpus"][row]),
+        " ".join(degrees),
+        str(table["micro_batch"][row]),
+        zero,
+        table["schedule"][row],
+        table["recompute"][row],
+    ]
+
+
+def front_grid(plan: Plan) -> Grid:
+    """Return the front of step time against memory, thinned to a dozen rows."""
+    table = plan.pareto_columns()
+    total = len(table["rank"])
+    step = max(1, -(-total // _FRONT_ROWS))
+    rows = [
+        [
+            *_layout_cells(table, row),
+            format_seconds(table["step_time_s"][row], 4),
+            f"{table['mfu'][row]:.1%}",
+            format_bytes(table["memory_bytes_per_gpu"][row]),
+        ]
+        for row in range(0, total, step)
+    ]
+    note = f"every {step}th of {total} layouts; --format json has all" if step > 1 else ""
+    title = f"Front of {plan.question.objective} against memory"
+    return Grid(title, columns(*_LAYOUT_TITLES, "Step >", "MFU >", "Memory >"), rows, note=note)
+
+
+def _scaling_grid(plan: Plan) -> Grid:
+    """Return the best score on each number of GPUs."""
+    scores = plan.by_value["gpus"]
+    fewest = min(scores)
+    rows = [
+        [f"{gpus:.0f}", f"{scores[gpus]:.4g}", f"{scores[fewest] / scores[gpus]:.2f}"]
+        for gpus in sorted(scores)
+    ]
+    return Grid(
+        f"Best {plan.question.objective} by GPUs",
+        columns("GPUs >", "Score >", "Gain >"),
+        rows,
+        note="score: less is better (seconds, or cost per token); gain: over the fewest GPUs",
+    )
+
+
+def rejected_grid(plan: Plan) -> Grid:
+    """Return how many layouts are out, by the first reason that applies."""
+    rows = [[REASONS[code], f"{count:,}"] for code, count in plan.rejected.most_common()]
+    rows.append(["priced", f"{plan.num_priced:,}"])
+    rows.append(["fit", f"{plan.num_fit:,}"])
+    title = f"{plan.num_considered:,} combinations considered"
+    return Grid(title, columns("Why out", "Layouts >"), rows, strong=frozenset({len(rows) - 1}))
+
+
+def _gains_grid(gains: Sequence[tuple[str, float]]) -> Grid:
+    """Return what dropping each constraint would save."""
+    rows = [[name, f"{gain:.1%}"] for name, gain in gains]
+    return Grid("What relaxing a constraint would save", columns("Constraint", "Shorter by >"), rows)
+
+
+def plan_record(
+    plan: Plan,
+    *,
+    count: int,
+    gains: Sequence[tuple[str, float]] = (),
+    answers: Sequence[tuple[str, str]] = (),
+) -> dict[str, Any]:
+    """Return a plan as numbers, texts and lists of them."""
+    from costmodel.base.version import __version__
+
+    best, tail = plan.best, plan.top(count)
+    top = _records(plan.columns(count))
+    for row, est in zip(top, tail, strict=True):
+        row["exposed_s_by_toll"] = {toll: float(seconds) for toll, seconds in est.exposed_by("toll").items()}
+        row["exposed_s_by_axis"] = {axis: float(seconds) for axis, seconds in est.exposed_by("axis").items()}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "objective": plan.question.objective,
+        "inputs": input_record(best.job),
+        "num_layouts_considered": plan.num_considered,
+        "num_layouts_priced": plan.num_priced,
+        "num_layouts_fit": plan.num_fit,
+        "rejected": dict(plan.rejected.most_common()),
+        "top": top,
+        "pareto": _records(plan.pareto_columns()),
+        "relaxed_gain_by_constraint": dict(gains),
+        "advice": plan.advice(),
+        "why_not": dict(answers),
+    }
+
+
+def _records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Turn columns into a record a row."""
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def sweep_grid(done: Sweep) -> Grid:
+    """Return the rows of a sweep."""
+    rows = []
+    for row in done.rows:
+        inputs = [str(row[name]) for name in ("model", "cluster", "gpus", "global_batch", "bandwidth_scale")]
+        if row["step_time_s"] is None:
+            rows.append([*inputs, row["status"], row["problem"], "", "", ""])
+            continue
+        degrees = " ".join(
+            f"{axis}{row[axis]}" for axis in _DEGREES if axis in ("tp", "pp", "dp") or row[axis] > 1
+        )
+        figures = [
+            format_seconds(row["step_time_s"], 4),
+            f"{row['mfu']:.1%}",
+            format_bytes(row["memory_bytes_per_gpu"]),
+        ]
+        rows.append([*inputs, row["status"], f"{degrees} {row['schedule']}", *figures])
+    titles = (
+        "Model",
+        "Cluster",
+        "GPUs >",
+        "Batch >",
+        "Links x >",
+        "Status",
+        "Best layout",
+        "Step >",
+        "MFU >",
+        "Memory >",
+    )
+    return Grid(f"{len(done)} points", columns(*titles), rows)
+
+
+def sweep_record(done: Sweep) -> dict[str, Any]:
+    """Return a sweep as numbers and texts."""
+    from costmodel.base.version import __version__
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "points": [dict(row) for row in done.rows],
+    }

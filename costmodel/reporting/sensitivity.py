@@ -1,0 +1,139 @@
+"""Sensitivity as tables and plain data."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_seconds, format_si
+
+if TYPE_CHECKING:
+    from costmodel.what_if.sensitivity import Effect, Sensitivity
+
+_SMALL = 5e-5
+
+
+def sensitivity_grids(found: Sensitivity, *, every_one: bool = False) -> list[Grid]:
+    """Return numbers by elasticity, then switches by what turning them does."""
+    least = -1.0 if every_one else _SMALL
+    numbers = [effect for effect in found.effects if effect.kind != "switch" and _reach(effect) > least]
+    turned = [effect for effect in found.effects if effect.kind == "switch" and _reach(effect) > least]
+    return [_numbers_grid(found, numbers), _switches_grid(turned)]
+
+
+def _reach(effect: Effect) -> float:
+    return max(effect.reach, abs(effect.memory_more))
+
+
+def _numbers_grid(found: Sensitivity, effects: list[Effect]) -> Grid:
+    """Return what a percent of each number is worth."""
+    rows = [
+        [
+            effect.name,
+            effect.kind,
+            _value(effect),
+            f"{effect.elasticity:+.3f}",
+            f"{effect.memory_elasticity:+.3f}",
+            f"{effect.less:+.2%}",
+            f"{effect.more:+.2%}",
+            effect.removed,
+            effect.created,
+        ]
+        for effect in effects
+    ]
+    rates, latencies = found.total("rate"), found.total("latency")
+    note = (
+        f"Elasticity: percent of step time per percent of the number. "
+        f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} "
+        "(-1 where no algorithm switches)."
+    )
+    by = f"{found.change:.0%}"
+    titles = columns(
+        "Number",
+        "Kind",
+        "Now >",
+        "Elasticity >",
+        "Of memory >",
+        f"-{by} >",
+        f"+{by} >",
+        "Shrinks most when faster",
+        "Grows most then",
+    )
+    return Grid("What each number is worth", titles, rows, note=note)
+
+
+def _value(effect: Effect) -> str:
+    if effect.unit == "s":
+        return format_seconds(effect.value)
+    return (
+        format_si(effect.value, effect.unit)
+        if effect.value >= 1000
+        else f"{effect.value:.4g} {effect.unit}".rstrip()
+    )
+
+
+def _switches_grid(effects: list[Effect]) -> Grid:
+    """Return what the other values of the switches do."""
+    rows = [
+        [
+            effect.name,
+            effect.before,
+            effect.after,
+            f"{effect.more:+.2%}",
+            f"{effect.memory_more:+.2%}",
+            effect.removed,
+            effect.created,
+        ]
+        for effect in sorted(effects, key=lambda effect: effect.more)
+    ]
+    titles = columns("Switch", "Now", "Then", "Step time >", "Memory >", "Shrinks most", "Grows most")
+    return Grid("What the other value of each switch does", titles, rows, note="Fastest first.")
+
+
+def sensitivity_remarks(found: Sensitivity) -> list[str]:
+    """Say what is in the way, and which single switch would help most."""
+    remarks = []
+    rates = [effect for effect in found.effects if effect.kind == "rate"]
+    worth = sorted(rates, key=lambda effect: effect.elasticity)[:3]
+    parts = ", ".join(
+        f"{effect.name} {-effect.elasticity:.0%}" for effect in worth if effect.elasticity < -0.005
+    )
+    if parts:
+        remarks.append(f"The step waits for {parts}.")
+    helps = [effect for effect in found.effects if effect.kind == "switch" and effect.more < -0.001]
+    if helps:
+        best = min(helps, key=lambda effect: effect.more)
+        grown = f", and {best.created} grows" if best.created else ""
+        saved = f"{best.name}={best.after} would save {-best.more:.1%} of the step"
+        remarks.append(f"{saved}: {best.removed} shrinks{grown}.")
+    if found.refused:
+        remarks.append("Not possible here: " + ", ".join(name for name, _ in found.refused) + ".")
+    return remarks
+
+
+def sensitivity_record(found: Sensitivity) -> dict[str, Any]:
+    """Return all effects as plain data."""
+    return {
+        "schema_version": 1,
+        "change": found.change,
+        "step_time_s": float(found.estimate.step_time_s),
+        "memory_bytes_per_gpu": float(found.estimate.memory_bytes_per_gpu),
+        "sum_of_rates": found.total("rate"),
+        "sum_of_latencies": found.total("latency"),
+        "effects": [
+            {
+                key: None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in effect._asdict().items()
+            }
+            for effect in found.effects
+        ],
+        "refused": [{"switch": name, "reason": reason} for name, reason in found.refused],
+    }
+
+
+def sensitivity_columns(found: Sensitivity) -> dict[str, list[Any]]:
+    """Return all effects as columns."""
+    rows = [effect._asdict() for effect in found.effects]
+    texts = ("before", "after", "unit", "removed", "created")
+    return {key: [(row[key] or "none") if key in texts else row[key] for row in rows] for key in rows[0]}

@@ -1,0 +1,121 @@
+"""What figures show, as numbers: the bill by parts that fit a picture.
+
+Both kinds of figure, matplotlib's and plotly's, draw these; nothing is added up anywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import TimeLine
+from costmodel.estimates.frame import memory_part
+from costmodel.estimates.record import require_single
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+
+class Part(NamedTuple):
+    """A part of the step: `fill` names its style in `figures.FILLS`."""
+
+    label: str
+    fill: str
+    exposed_s: float
+    busy_s: float
+
+
+_PARTS = (
+    ("matrix products and attention", "math"),
+    ("memory-bound kernels", "hbm"),
+    ("host and overhead", "overhead"),
+    ("tensor parallel", "tp"),
+    ("context parallel", "cp"),
+    ("expert parallel", "ep"),
+    ("pipeline messages", "pp"),
+    ("data parallel", "dp"),
+    ("optimizer", "optimizer"),
+    ("failures and checkpoints", "resilience"),
+    ("pipeline bubble", "bubble"),
+)
+
+
+def _fill_of(line: TimeLine) -> str:
+    """Return which part of the picture a line belongs to."""
+    if line.axis == "compute":
+        return line.toll if line.toll in ("math", "hbm") else "overhead"
+    return "bubble" if line.toll == "bubble" else line.axis
+
+
+def time_parts(est: Estimate) -> list[Part]:
+    """Return the step by parts, in the order they are drawn; exposed seconds sum to the step time."""
+    require_single(est, "time_parts")
+    exposed: dict[str, float] = {}
+    busy: dict[str, float] = {}
+    for line in est.bill.time_lines:
+        part = _fill_of(line)
+        exposed[part] = exposed.get(part, 0.0) + float(line.exposed_seconds)
+        busy[part] = busy.get(part, 0.0) + float(line.seconds)
+    return [
+        Part(label, name, exposed[name], busy[name])
+        for label, name in _PARTS
+        if busy.get(name, 0.0) > 0 or exposed.get(name, 0.0) != 0
+    ]
+
+
+MEMORY_PARTS = (
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer states", "optimizer"),
+    ("activations", "activation"),
+    ("buffers", "buffer"),
+    ("reserve (allocator, context, NCCL)", "reserve"),
+)
+"""Labels and styles of the memory figure, from the bottom up."""
+
+
+def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
+    """Return the stage numbers, and the bytes of each part on every stage; parts sum to the memory."""
+    require_single(est, "memory_stacks")
+    held = est.bill.memory_per_stage_bytes()
+    stages = np.broadcast_to(est.priced.placed.stages.index, held.shape)
+    parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
+    for line in est.bill.memory_lines:
+        parts[memory_part(line.name)] += np.broadcast_to(line.bytes, held.shape)
+    return np.asarray(stages), parts
+
+
+class Sent(NamedTuple):
+    """What an axis sends, against what a GPU computes meanwhile."""
+
+    axis: str
+    tier: str
+    bytes_per_gpu: float
+    flops_per_byte: float
+
+
+def communication_points(est: Estimate) -> list[Sent]:
+    """Return each axis' FLOPs per byte sent, on the slowest tier that it uses. [FLOP/B]"""
+    require_single(est, "communication_points")
+    flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
+    sent: dict[str, tuple[float, int]] = {}
+    for line in est.bill.time_lines:
+        if line.toll == "communication" and float(line.bytes) > 0:
+            held, tier = sent.get(line.axis, (0.0, -1))
+            sent[line.axis] = (held + float(line.bytes), max(tier, int(line.tier)))
+    names = est.bill.tier_names
+    return [
+        Sent(axis, names[tier], size, flops_per_gpu / size)
+        for axis, (size, tier) in sent.items()
+        if tier >= 0
+    ]
+
+
+def job_title(est: Estimate) -> str:
+    """Return the job in a line, for the title of a figure."""
+    job = est.job
+    return f"{job.model.name} on {float(job.layout.gpus):,.0f} {job.cluster.accelerator.name} ({job.cluster.name})"

@@ -1,0 +1,211 @@
+"""An estimate for people: headline, time bill, memory bill of the worst stage, mesh, warnings."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.bill.lines import AXES
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
+from costmodel.estimates.mesh import mesh_grid, mesh_of
+from costmodel.estimates.record import memory_records, shape_of, time_records, worst_stage
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+
+SMALL_SHARE = 0.005
+_MANY_LAYOUTS = 20
+
+
+def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
+    """Return the tables of an estimate of one layout, in the order they are read.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    every_line : bool
+        Also show lines of less than half a percent one by one.
+    """
+    return [
+        headline_grid(est),
+        time_grid(est, every_line=every_line),
+        memory_grid(est, every_line=every_line),
+        mesh_grid(mesh_of(est), est),
+    ]
+
+
+def band_text(est: Estimate) -> str:
+    """Say how far off the prediction may be, and from what that is known."""
+    band = est.error_band
+    generation = est.job.cluster.accelerator.generation
+    if band is None:
+        return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
+    low, high = (format_seconds(float(est.step_time_s) * share, 3) for share in (band.low, band.high))
+    return (
+        f"{low} to {high}: where 80 % of {band.runs} published {generation} runs lie around their prediction"
+    )
+
+
+def headline_grid(est: Estimate) -> Grid:
+    """Return what people ask first; the convention of each utilisation stands beside it."""
+    job, layout = est.job, est.job.layout
+    peak = format_si(est.peak_flops_per_s, "FLOP/s", 4)
+    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    over = format_bytes(abs(have - need))
+    fits = f"fits, {over} left" if est.fits else f"does not fit, {over} too much"
+    stage = f"stage {worst_stage(est)} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
+    rows = [
+        ("layout", layout_text(est)),
+        ("step time", format_seconds(float(est.step_time_s), 4)),
+        ("error band", band_text(est)),
+        (
+            "MFU",
+            f"{float(est.mfu):.1%} of {peak} dense {job.precision.name}, full attention matrix "
+            f"(causal half: {float(est.mfu_causal):.1%})",
+        ),
+        ("HFU", f"{float(est.hfu):.1%}, recomputation counted too"),
+        ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.1f}"),
+        ("model TFLOP/s/GPU", f"{float(est.model_tflops_per_gpu):,.1f}"),
+        ("paid to", tolls_text(est)),
+        ("memory", f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}"),
+    ]
+    if job.tokens is not None:
+        days, hours = float(est.days(job.tokens)), float(est.gpu_hours(job.tokens))
+        spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, without failures"
+        rows.append((f"{format_si(job.tokens, '')} tokens", spent))
+    title = (
+        f"{job.model.name} on {float(layout.gpus):,.0f} GPUs of {job.cluster.name} "
+        f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
+    )
+    return Grid(title, columns("", ""), rows)
+
+
+def layout_text(est: Estimate) -> str:
+    """Describe a layout in one line."""
+    layout, job = est.job.layout, est.job
+    degrees = " ".join(
+        f"{axis}{float(getattr(layout, axis)):.0f}"
+        for axis in ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
+        if axis in ("tp", "cp", "pp", "dp") or getattr(layout, axis) > 1
+    )
+    micro_batches = float(est.priced.placed.micro_batches)
+    return (
+        f"{degrees}, zero {float(layout.zero_stage):.0f}, {SCHEDULES[int(layout.schedule)]}, "
+        f"recompute {RECOMPUTE_POLICIES[int(layout.recompute)]}, {micro_batches:,.0f} micro-batches of "
+        f"{float(layout.micro_batch):.0f}, {float(job.global_batch):,.0f} sequences of "
+        f"{float(job.seq_len):,.0f} tokens"
+    )
+
+
+def tolls_text(est: Estimate) -> str:
+    """Say in one line where the step goes, largest first."""
+    step = float(est.step_time_s)
+    shares = {toll: float(seconds) / step for toll, seconds in est.exposed_by("toll").items()}
+    largest_first = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{toll} {share:.1%}" for toll, share in largest_first if share >= 0.0005)
+
+
+def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
+    """Return the time bill by axis: what each line costs, and what of it the step waits for."""
+    step = float(est.step_time_s)
+    records = [r for r in time_records(est) if r["seconds"] > 0 or r["exposed_seconds"] != 0]
+    rows: list[list[str]] = []
+    strong = []
+    for axis in AXES:
+        lines = [record for record in records if record["axis"] == axis]
+        if not lines:
+            continue
+        lines.sort(key=lambda line: (-line["exposed_seconds"], -line["seconds"]))
+        large = [line for line in lines if every_line or _is_large(line, step)]
+        small = [line for line in lines if line not in large]
+        if len(small) == 1:
+            large, small = lines, []
+        strong.append(len(rows))
+        rows.append(_time_row(axis, lines, step))
+        # A line under its own axis need not repeat it.
+        rows += [_time_row("  " + line["name"].removeprefix(f"{axis}."), [line], step) for line in large]
+        if small:
+            rows.append(_time_row(f"  {len(small)} smaller lines", small, step))
+    strong.append(len(rows))
+    rows.append(["step time", "", "", "", format_seconds(step, 4), "100.0%", ""])
+    note = "Busy: on the critical rank. Exposed: what the step waits for; only this adds up to the step time."
+    titles = columns("Time", "Toll", "Count >", "Busy >", "Exposed >", "Share >", "Tier")
+    return Grid("Time bill", titles, rows, frozenset(strong), note)
+
+
+def _is_large(line: dict[str, Any], step_time_s: float) -> bool:
+    """Say whether a line is worth a row of its own."""
+    return bool(max(line["exposed_seconds"], line["seconds"]) >= SMALL_SHARE * step_time_s)
+
+
+def _time_row(label: str, lines: list[dict[str, Any]], step_time_s: float) -> list[str]:
+    """Return the row of one line, or of the sum of several."""
+    busy, exposed = (sum(line[key] for line in lines) for key in ("seconds", "exposed_seconds"))
+    costs = [format_seconds(busy), format_seconds(exposed), f"{exposed / step_time_s:.1%}"]
+    if len(lines) > 1 or not label.startswith(" "):
+        return [label, "", "", *costs, ""]
+    return [label, lines[0]["toll"], f"{lines[0]['count']:,.0f}", *costs, lines[0]["tier"] or ""]
+
+
+def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
+    """Return the memory bill of the worst stage, against what the accelerator offers."""
+    total, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    records = sorted((r for r in memory_records(est) if r["bytes"] > 0), key=lambda record: -record["bytes"])
+    large = [record for record in records if every_line or record["bytes"] >= SMALL_SHARE * total]
+    rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in large]
+    if len(large) < len(records):
+        rest = sum(record["bytes"] for record in records) - sum(record["bytes"] for record in large)
+        rows.append(
+            [f"{len(records) - len(large)} smaller lines", "", format_bytes(rest), f"{rest / have:.1%}"]
+        )
+    first_sum = len(rows)
+    rows.append(["memory per GPU", "", format_bytes(total), f"{total / have:.1%}"])
+    rows.append([f"{est.job.cluster.accelerator.name} offers", "", format_bytes(have), "100.0%"])
+    word = "left" if est.fits else "too much"
+    rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])
+    stages = float(est.job.layout.pp)
+    where = f" of stage {worst_stage(est)} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
+    strong = frozenset(range(first_sum, len(rows)))
+    return Grid(f"Memory bill{where}", columns("Memory", "Toll", "Size >", "Of the GPU >"), rows, strong)
+
+
+def estimate_html(est: Estimate) -> str:
+    """Return an estimate as a notebook shows it; many layouts as the first rows of the wide form."""
+    if shape_of(est):
+        return html_table(layouts_grid(est))
+    parts = [html_table(grid) for grid in estimate_grids(est)]
+    if est.warnings:
+        items = "".join(f"<li>{escape(warning)}</li>" for warning in est.warnings)
+        parts.insert(1, f"<p><b>Warnings</b></p><ul>{items}</ul>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def layouts_grid(est: Estimate) -> Grid:
+    """Return inputs that differ and the main results of many layouts, a row each."""
+    table = wide_columns(est)
+    size = len(table["layout"])
+    inputs = [column.name for column in WIDE_COLUMNS[: WIDE_COLUMNS.index(_first_result())]]
+    differing = [name for name in inputs if name == "layout" or len(set(table[name])) > 1]
+    rows = [
+        [
+            *(str(table[name][i]) for name in differing),
+            format_seconds(table["step_time_s"][i], 4),
+            f"{table['mfu'][i]:.1%}",
+            format_bytes(table["memory_bytes_per_gpu"][i]),
+            "yes" if table["fits"][i] else "no",
+        ]
+        for i in range(min(size, _MANY_LAYOUTS))
+    ]
+    titles = [*(f"{name} >" for name in differing), "step time >", "MFU >", "memory/GPU >", "fits"]
+    note = f"the first {_MANY_LAYOUTS} of {size}; to_frame('wide') has all" if size > _MANY_LAYOUTS else ""
+    return Grid(f"{size} layouts of {est.job.model.name}", columns(*titles), rows, note=note)
+
+
+def _first_result() -> object:
+    """Return the first column of the wide form that is not an input."""
+    return next(column for column in WIDE_COLUMNS if column.name == "step_time_s")

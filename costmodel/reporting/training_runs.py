@@ -1,0 +1,212 @@
+"""A whole training run for people and machines: the headline, where the hours go, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.whole_run.run import PERCENTILES, intervals_to_compare
+
+if TYPE_CHECKING:
+    from costmodel.whole_run.run import TrainingRun
+
+_SPREAD_TITLES = {
+    "days": "days",
+    "gpu_hours": "GPU-hours",
+    "energy_kwh": "energy, MWh",
+    "dollars": "dollars",
+    "interruptions": "interruptions",
+}
+
+
+def run_grids(run: TrainingRun) -> list[Grid]:
+    """Return the tables of a run, in the order they are read."""
+    return [_headline(run), _hours(run), _spread(run)]
+
+
+def _headline(run: TrainingRun) -> Grid:
+    """Return what people ask first."""
+    est, given, checkpoint = run.est, run.reliability, run.checkpoint
+    mean = run.mean_time_between_failures_s
+    often = (
+        f"{run.interruptions:,.0f} unexpected, one in {mean / 3600:,.1f} h" if run.failures_per_s else "none"
+    )
+    planned = f", {run.planned_stops:,.0f} planned" if given.planned_stops_per_day else ""
+    found = intervals_to_compare(run) if run.failures_per_s else {}
+    rules = "; ".join(f"{name} {format_duration(seconds)}" for name, seconds in found.items())
+    cost = (
+        f"no price: {run.price_note}"
+        if run.dollars is None
+        else f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note})"
+    )
+    rows = [
+        (
+            "calendar time",
+            f"{run.days:,.1f} days for {format_si(run.tokens, '')} tokens in {run.steps:,.0f} steps of "
+            f"{format_seconds(run.step_time_s, 4)}",
+        ),
+        (
+            "effective training time",
+            f"{run.effective_training_time_ratio:.1%} of it; MFU {float(est.mfu):.1%} in the "
+            f"step, {float(est.mfu) * run.effective_training_time_ratio:.1%} of the calendar",
+        ),
+        (
+            "GPU-hours",
+            f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {run.spare_nodes} spare nodes",
+        ),
+        ("cost", cost),
+        (
+            "energy",
+            f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
+            f"(boards alone at their limit: {_megawatt_hours(run.energy_at_tdp_kwh)})",
+        ),
+        ("interruptions", f"{often}{planned} (rates: {given.name})"),
+        (
+            "checkpoint",
+            f"{format_bytes(checkpoint.size_bytes)}, {given.checkpointing}: written in "
+            f"{format_duration(checkpoint.write_s)}, training waits "
+            f"{format_duration(checkpoint.pause_s)}",
+        ),
+        ("interval", f"{format_duration(run.interval_s)}" + (f" (best by {rules})" if rules else "")),
+    ]
+    title = f"{est.job.model.name} on {run.gpus:,.0f} GPUs of {est.job.cluster.name}, the whole run"
+    return Grid(title, columns("", ""), rows)
+
+
+def _hours(run: TrainingRun) -> Grid:
+    """Return where the GPU-hours go: the tolls of the step, and what failures take."""
+    share = run.steps * run.gpus / 3600.0
+    by_toll: dict[str, float] = {}
+    for line in run.est.bill.time_lines:
+        toll = "stragglers" if line.axis == "resilience" else line.toll
+        by_toll[toll] = by_toll.get(toll, 0.0) + float(line.exposed_seconds) * share
+    useful = sorted(by_toll.items(), key=lambda item: -item[1])
+    in_step = ("stragglers", "jitter")
+    lost = {name: hours for name, hours in run.lost_gpu_hours().items() if not name.startswith(in_step)}
+    rows = [_hours_row("in steps that count", sum(by_toll.values()), run)]
+    rows += [_hours_row(f"  {name}", hours, run) for name, hours in useful]
+    lost_row = len(rows)
+    rows.append(_hours_row("lost to failures and checkpoints", sum(lost.values()), run))
+    largest_first = sorted(lost.items(), key=lambda item: -item[1])
+    rows += [_hours_row("  " + name.replace("_", " "), hours, run) for name, hours in largest_first]
+    rows.append(_hours_row("the whole run", run.gpu_hours, run))
+    strong = frozenset({0, lost_row, len(rows) - 1})
+    return Grid("Where the GPU-hours go", columns("", "GPU-hours >", "Share >"), rows, strong)
+
+
+def _hours_row(label: str, hours: float, run: TrainingRun) -> list[str]:
+    """Return one row."""
+    return [label, f"{hours:,.0f}", f"{hours / run.gpu_hours:.1%}"]
+
+
+def _spread(run: TrainingRun) -> Grid:
+    """Return the percentiles of the Monte Carlo."""
+    given = run.reliability
+    rows = []
+    for name, values in run.spread().items():
+        scale, digits = (1e-3, 0) if name == "energy_kwh" else (1.0, 1 if name == "days" else 0)
+        rows.append([_SPREAD_TITLES[name], *(f"{value * scale:,.{digits}f}" for value in values)])
+    note = (
+        f"{run.samples:,} runs drawn from seed {run.seed}: step time ±{given.step_time_error:.0%}, failure rate "
+        f"×/÷{_factor(given.failure_rate_error)}, downtime ×/÷{_factor(given.downtime_error)} (one standard deviation)"
+    )
+    return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)
+
+
+def _factor(error: float) -> str:
+    """Return a spread of a logarithm as a factor."""
+    from math import exp
+
+    return f"{exp(error):.1f}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in the unit that people would use.
+
+    >>> format_duration(1119.0), format_duration(5.0), format_duration(90000.0)
+    ('18.6 min', '5.0 s', '25.0 h')
+    """
+    for scale, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * scale:
+            return f"{seconds / scale:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 1.0 or seconds == 0.0 else format_seconds(seconds)
+
+
+def run_record(run: TrainingRun) -> dict[str, Any]:
+    """Return everything about a run as numbers and texts; a spread holds p10, p50 and p90."""
+    from costmodel.base.version import __version__
+    from costmodel.estimates.record import SCHEMA_VERSION, input_record
+
+    checkpoint = run.checkpoint
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "inputs": input_record(run.est.job),
+        "tokens": run.tokens,
+        "steps": run.steps,
+        "step_time_s": run.step_time_s,
+        "mfu": float(run.est.mfu),
+        "days": run.days,
+        "effective_training_time_ratio": run.effective_training_time_ratio,
+        "gpu_hours": run.gpu_hours,
+        "spare_gpu_hours": run.spare_gpu_hours,
+        "dollars": run.dollars,
+        "price_usd_per_gpu_hour": run.price_usd_per_gpu_hour,
+        "price_note": run.price_note,
+        "energy_kwh": run.energy_kwh,
+        "energy_at_tdp_kwh": run.energy_at_tdp_kwh,
+        "pue": run.pue,
+        "interruptions": run.interruptions,
+        "planned_stops": run.planned_stops,
+        "mean_time_between_failures_s": run.mean_time_between_failures_s if run.failures_per_s else None,
+        "checkpoint": {
+            **checkpoint.__dict__,
+            "interval_s": run.interval_s,
+            "best_interval_s": intervals_to_compare(run) if run.failures_per_s else None,
+        },
+        "reliability": run.reliability.model_dump(),
+        "spare_nodes": run.spare_nodes,
+        "lost_gpu_hours": run.lost_gpu_hours(),
+        "spread": {
+            name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
+            for name, values in run.spread().items()
+        },
+        "samples": run.samples,
+        "seed": run.seed,
+    }
+
+
+def run_columns(run: TrainingRun) -> dict[str, list[Any]]:
+    """Return a row a figure: name, unit, expectation and percentiles where they are known."""
+    spread = run.spread()
+    figures: list[tuple[str, str, float | None]] = [
+        ("days", "d", run.days),
+        ("gpu_hours", "h", run.gpu_hours),
+        ("energy_kwh", "kWh", run.energy_kwh),
+        ("dollars", "USD", run.dollars),
+        ("interruptions", "", run.interruptions),
+        ("effective_training_time_ratio", "", run.effective_training_time_ratio),
+        ("spare_gpu_hours", "h", run.spare_gpu_hours),
+        ("checkpoint_size_bytes", "B", run.checkpoint.size_bytes),
+        ("checkpoint_interval_s", "s", run.interval_s),
+        *((f"lost_gpu_hours.{name}", "h", hours) for name, hours in run.lost_gpu_hours().items()),
+    ]
+    table: dict[str, list[Any]] = {
+        "figure": [],
+        "unit": [],
+        "expected": [],
+        **{f"p{p}": [] for p in PERCENTILES},
+    }
+    for name, unit, value in figures:
+        table["figure"].append(name)
+        table["unit"].append(unit)
+        table["expected"].append("" if value is None else value)
+        for index, percentile in enumerate(PERCENTILES):
+            table[f"p{percentile}"].append(float(spread[name][index]) if name in spread else "")
+    return table
+
+
+def _megawatt_hours(energy_kwh: float) -> str:
+    """Write an energy in MWh, small ones with three digits."""
+    return f"{energy_kwh / 1e3:,.0f} MWh" if energy_kwh >= 1e5 else f"{energy_kwh / 1e3:.3g} MWh"

@@ -1,0 +1,258 @@
+"""What operators are made of: their sizes, the traffic of element-wise kernels, and how each is built.
+
+Element-wise operators are counted in bytes of HBM traffic, which is the only thing they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from costmodel.describe.recipe import Precision, Recipe
+
+Array = NDArray[np.float64]
+OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory"]
+
+ZERO = np.asarray(0.0)
+ONE = np.asarray(1.0)
+BF16 = 2.0
+
+
+class Shard(NamedTuple):
+    """One micro-batch as one rank sees it; arrays over layouts.
+
+    `tokens` are those between the norms (the sequence over cp), `tokens_sp` those of norms and
+    residuals (also over tp under sequence parallelism); `expert_tokens` are the token copies
+    that arrive at the rank's experts, `local_experts` the experts it holds.
+    """
+
+    micro_batch: Array
+    seq_len: Array
+    tokens: Array
+    tokens_sp: Array
+    tp: Array
+    cp: Array
+    etp: Array
+    expert_tokens: Array
+    local_experts: Array
+
+
+class Operator(NamedTuple):
+    """One operator of a layer, for one micro-batch on one rank.
+
+    Attributes
+    ----------
+    name : str
+        Dotted path inside the layer.
+    kind : str
+        Which time model prices it.
+    modules : frozenset of str
+        Recompute modules that contain it.
+    m, n, k, groups : Array
+        Matrix product: `groups` products of m x k by k x n. [-]
+    low_precision : bool
+        Whether it follows the job's GEMM precision (else bf16).
+    forward_bytes, backward_bytes : Array
+        HBM traffic of an element-wise operator. [B]
+    kernels_forward, kernels_backward : float or Array
+        Kernels that the host launches. [-]
+    saved_bytes : Array
+        What autograd keeps of its output. [B]
+    has_weight : bool
+        Whether the backward pass has a second product besides the input gradient.
+    has_parameters : bool
+        Whether that product is a weight gradient, which is accumulated.
+    casts : bool
+        Whether its kernels quantise, which reach less of the bandwidth than others.
+    attention : AttentionShape or None
+        Shape of a fused attention kernel.
+    """
+
+    name: str
+    kind: OperatorKind
+    modules: frozenset[str]
+    m: Array = ZERO
+    n: Array = ZERO
+    k: Array = ZERO
+    groups: Array = ONE
+    low_precision: bool = True
+    forward_bytes: Array = ZERO
+    backward_bytes: Array = ZERO
+    kernels_forward: float | Array = 1.0
+    kernels_backward: float | Array = 1.0
+    saved_bytes: Array = ZERO
+    has_weight: bool = True
+    casts: bool = False
+    has_parameters: bool = True
+    attention: AttentionShape | None = None
+
+
+class AttentionShape(NamedTuple):
+    """Shape of fused attention on one rank: `calls` kernels of `heads` (batch x heads). [-]"""
+
+    heads: Array
+    seq_q: Array
+    seq_k: Array
+    causal_share: Array
+    qk_head_dim: float
+    v_head_dim: float
+    kv_heads: Array
+    calls: Array
+
+
+def linear(name: str, modules: Iterable[str], m: Array, n: Array, k: Array, **more: object) -> Operator:
+    """Make a linear layer: one forward GEMM, two backward."""
+    return Operator(
+        name,
+        "matmul",
+        frozenset(modules),
+        m=m,
+        n=np.asarray(n),
+        k=np.asarray(k),
+        kernels_backward=2.0,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def memory_bound(
+    name: str, modules: Iterable[str], elements: Array, forward: float, backward: float, **more: object
+) -> Operator:
+    """Make an element-wise operator that moves so many bytes an element."""
+    return Operator(
+        name,
+        "memory",
+        frozenset(modules),
+        forward_bytes=np.asarray(elements * forward),
+        backward_bytes=np.asarray(elements * backward),
+        has_weight=False,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+class Traffic(NamedTuple):
+    """HBM bytes an element, and kernels, of an element-wise operator, forward and backward."""
+
+    forward: float
+    backward: float
+    kernels_forward: float
+    kernels_backward: float
+
+
+# Reads and writes of each kernel in bf16 (2 B), counted kernel by kernel; the unfused chains are
+# those of eager PyTorch with fp32 intermediates where the reference code upcasts. The norm is LLaMA's, in fp32;
+# Aleph-Alpha/scaling as released later computes it in bf16 (26 and 60 bytes).
+NORM_FUSED = Traffic(4, 12, 1, 2)
+NORM_CHAIN = Traffic(36, 92, 7, 16)
+ROPE_FUSED = Traffic(4, 4, 1, 1)
+ROPE_CHAIN = Traffic(22, 22, 8, 8)
+GELU_FUSED = Traffic(4, 6, 1, 1)
+GELU_CHAIN = Traffic(12, 14, 3, 3)
+SWIGLU_FUSED = Traffic(6, 10, 1, 1)
+SWIGLU_CHAIN = Traffic(10, 18, 2, 4)
+ADD_FUSED = Traffic(6, 0, 1, 0)
+ADD_DROPOUT_FUSED = Traffic(7, 5, 1, 1)
+ADD_DROPOUT_CHAIN = Traffic(15, 9, 3, 2)
+SOFTMAX_FUSED = Traffic(4, 6, 1, 1)
+SOFTMAX_CHAIN = Traffic(29, 33, 5, 5)
+SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1)
+
+
+def input_tokens(shard: Shard, recipe: Recipe) -> Array:
+    """Tokens of a TP-split layer's input as autograd keeps it: a slice, or gathered. [-]"""
+    return shard.tokens_sp if recipe.sp_regathers else shard.tokens
+
+
+def norm_operator(name: str, elements: Array, recipe: Recipe, rms: bool, saved: Array) -> Operator:
+    """Make a norm; saves its output, which is the next GEMM's input."""
+    traffic = NORM_FUSED if recipe.fused_norm or recipe.compiled or not rms else NORM_CHAIN
+    extra = 0.0 if traffic is NORM_FUSED else 6.0  # fp32 copy and normalised input
+    return elementwise(name, ("layernorm",), elements, traffic, saved + extra * elements)
+
+
+def elementwise(
+    name: str, modules: Iterable[str], elements: Array, traffic: Traffic, saved: Array = ZERO
+) -> Operator:
+    """Make an element-wise operator of the given traffic."""
+    return memory_bound(
+        name,
+        modules,
+        elements,
+        traffic.forward,
+        traffic.backward,
+        kernels_forward=traffic.kernels_forward,
+        kernels_backward=traffic.kernels_backward,
+        saved_bytes=saved,
+    )
+
+
+def residual_operator(name: str, elements: Array, recipe: Recipe) -> Operator:
+    """Make bias + dropout + residual addition; saves the new residual stream and the mask."""
+    if not recipe.dropout:
+        traffic = ADD_FUSED
+    else:
+        traffic = ADD_DROPOUT_FUSED if recipe.fused_dropout_add or recipe.compiled else ADD_DROPOUT_CHAIN
+    mask = 1.0 if recipe.dropout else 0.0
+    return elementwise(name, (), elements, traffic, elements * (BF16 + mask))
+
+
+class Cast(NamedTuple):
+    """Elements that a pair of linear layers quantises: what enters its first and its second, and their gradients.
+
+    The input of the first and the gradient of the second are sharded by sequence parallelism;
+    `gathered` is what tensor parallelism makes of each.
+    """
+
+    column_input: Array
+    row_input: Array
+    column_grad: Array
+    row_grad: Array
+    gathered: Array
+
+
+def quantise(
+    name: str,
+    modules: Iterable[str],
+    cast: Cast,
+    precision: Precision,
+    after_norm: bool = True,
+    tensors: Array = ONE,
+) -> list[Operator]:
+    """Cast GEMM inputs (forward) and output gradients (backward) to the low precision.
+
+    Transformer Engine casts and transposes in one kernel; the norm writes its output already cast
+    under delayed scaling. What sequence parallelism gathers after the cast has to be transposed
+    on its own, as has the norm's output, where the matrix units only take one layout (Hopper).
+
+    References
+    ----------
+    .. [1] NVIDIA/TransformerEngine, pytorch/module/layernorm_linear.py and base.py
+       (`grad_output_preprocess`), release 1.7.
+    """
+    if precision.cast_bytes == 0:
+        return []
+    each, transpose = precision.cast_bytes, precision.transpose_bytes
+    first = 0.0 if after_norm and precision.norm_casts else each
+    alone = transpose * cast.gathered if first == 0.0 else transpose * (cast.gathered - cast.column_input)
+    alone = alone + transpose * (cast.gathered - cast.row_grad)
+    return [
+        Operator(
+            name,
+            "memory",
+            frozenset(modules),
+            forward_bytes=np.asarray(first * cast.column_input + each * cast.row_input),
+            backward_bytes=np.asarray(each * (cast.column_grad + cast.row_grad) + alone),
+            kernels_forward=2.0 * tensors,
+            kernels_backward=(2.0 if transpose == 0.0 else 4.0) * tensors,
+            has_weight=False,
+            casts=True,
+        )
+    ]
+
+
+def saved_input_bytes(precision: Precision) -> float:
+    """Bytes an element that a linear layer keeps of its input: the quantised copy where there is one."""
+    return precision.input_bytes if precision.cast_bytes else BF16

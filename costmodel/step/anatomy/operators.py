@@ -1,0 +1,528 @@
+"""The operators of a transformer layer: what each computes, moves and keeps for the backward pass.
+
+One table per layer kind serves both bills: `axes.compute` turns it into seconds, and the memory
+lines add up what it saves. Sizes are of one micro-batch on one rank, already divided by the
+parallel degrees that split the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.step.anatomy.operator_parts import (
+    BF16,
+    GELU_CHAIN,
+    GELU_FUSED,
+    ONE,
+    ROPE_CHAIN,
+    ROPE_FUSED,
+    SOFTMAX_CHAIN,
+    SOFTMAX_DROPOUT,
+    SOFTMAX_FUSED,
+    SWIGLU_CHAIN,
+    SWIGLU_FUSED,
+    ZERO,
+    Array,
+    AttentionShape,
+    Cast,
+    Operator,
+    OperatorKind,
+    Shard,
+    Traffic,
+    elementwise,
+    input_tokens,
+    linear,
+    memory_bound,
+    norm_operator,
+    quantise,
+    residual_operator,
+    saved_input_bytes,
+)
+
+if TYPE_CHECKING:
+    from costmodel.describe.models.model import LayerKind, Model
+    from costmodel.describe.recipe import Precision, Recipe
+
+
+def attention_operators(
+    model: Model, kind: LayerKind, shard: Shard, recipe: Recipe, precision: Precision
+) -> list[Operator]:
+    """Return the operators of the attention block: norm, projections, rotary, core, residual."""
+    h, t, t_sp, tp = float(model.hidden_size), shard.tokens, shard.tokens_sp, shard.tp
+    heads = model.num_heads / tp
+    kv_heads = np.maximum(model.num_kv_heads / tp, 1.0)
+    d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
+    saved_in = saved_input_bytes(precision)
+    q_width, k_width, v_width = heads * d_qk, kv_heads * d_qk, kv_heads * d_v
+    rms = model.norm == "rmsnorm"
+    whole = ("attention",)
+    kept = input_tokens(shard, recipe)
+    ops = [norm_operator("attention.norm", t_sp * h, recipe, rms, saved_in * kept * h)]
+    if model.attention == "mla":
+        ops += _latent_projections(model, shard, recipe, precision)
+        k_width, v_width = heads * d_qk, heads * d_v
+        kv_heads = heads
+    else:
+        saved = BF16 * t * (q_width + k_width + v_width)
+        ops.append(
+            linear(
+                "attention.qkv",
+                (*whole, "qkv"),
+                t,
+                q_width + k_width + v_width,
+                np.asarray(h),
+                saved_bytes=saved,
+            )
+        )
+    if model.qk_norm:
+        ops.append(
+            norm_operator(
+                "attention.qk_norm", t * (q_width + k_width), recipe, rms, BF16 * t * (q_width + k_width)
+            )
+        )
+    if model.position == "rope":
+        rotated = t * (q_width + k_width)
+        if model.attention == "mla":
+            rotated = t * model.qk_rope_head_dim * (heads + 1.0)
+        traffic = ROPE_FUSED if recipe.fused_rope or recipe.compiled else ROPE_CHAIN
+        ops.append(elementwise("attention.rope", whole, np.asarray(rotated), traffic))
+    width = t * (q_width + k_width + v_width)
+    ops += quantise(
+        "attention.quantise", whole, Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision
+    )
+    ops += _core(model, kind, shard, recipe, heads, kv_heads)
+    ops.append(linear("attention.out", whole, t, np.asarray(h), heads * d_v))
+    if model.linear_bias:
+        ops += _bias_gradients("attention", whole, t * (q_width + k_width + v_width) + t_sp * h)
+    ops.append(residual_operator("attention.residual", t_sp * h, recipe))
+    return ops
+
+
+def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
+    """MLA: down-projections (replicated over TP, on sharded tokens) and up-projections per head.
+
+    DeepSeek-V2, arXiv:2405.04434, equations 9-19.
+    """
+    h, t, t_sp = float(model.hidden_size), shard.tokens, shard.tokens_sp
+    heads = model.num_heads / shard.tp
+    kv_down = float(model.kv_lora_rank + model.qk_rope_head_dim)
+    q_rank = float(model.q_lora_rank)
+    ops: list[Operator] = []
+    q_input = h
+    if q_rank:
+        ops.append(
+            linear(
+                "attention.q_down",
+                ("attention",),
+                t_sp,
+                np.asarray(q_rank),
+                np.asarray(h),
+                saved_bytes=BF16 * t_sp * q_rank,
+            )
+        )
+        ops.append(norm_operator("attention.q_norm", t * q_rank, recipe, True, BF16 * t * q_rank))
+        q_input = q_rank
+    ops.append(
+        linear(
+            "attention.kv_down",
+            ("attention",),
+            t_sp,
+            np.asarray(kv_down),
+            np.asarray(h),
+            saved_bytes=BF16 * t_sp * kv_down,
+        )
+    )
+    ops.append(
+        norm_operator(
+            "attention.kv_norm",
+            t * float(model.kv_lora_rank),
+            recipe,
+            True,
+            BF16 * t * float(model.kv_lora_rank),
+        )
+    )
+    q_width = heads * float(model.head_dim)
+    up = ("attention", "mla_up_proj")
+    ops.append(linear("attention.q_up", up, t, q_width, np.asarray(q_input), saved_bytes=BF16 * t * q_width))
+    kv_up = heads * float(model.qk_nope_head_dim + model.v_head_dim)
+    kept = heads * float(model.head_dim + model.v_head_dim)
+    ops.append(
+        linear(
+            "attention.kv_up",
+            up,
+            t,
+            kv_up,
+            np.asarray(float(model.kv_lora_rank)),
+            saved_bytes=BF16 * t * kept,
+        )
+    )
+    # K is written once more with the shared rotary part copied to every head.
+    ops.append(
+        memory_bound(
+            "attention.kv_concat",
+            up,
+            np.asarray(t * kept),
+            4.0,
+            4.0,
+            kernels_forward=2.0,
+            kernels_backward=2.0,
+        )
+    )
+    return ops
+
+
+def _core(
+    model: Model, kind: LayerKind, shard: Shard, recipe: Recipe, heads: Array, kv_heads: Array
+) -> list[Operator]:
+    """Return attention itself: one fused kernel, or two batched GEMMs around a softmax through HBM."""
+    modules = ("attention", "core_attn")
+    d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
+    batch_heads = shard.micro_batch * heads
+    seq_q, seq_k = shard.seq_len / shard.cp, shard.seq_len
+    window = float(kind.window) if kind.window else np.inf
+    reach = np.minimum(seq_k, window)
+    out_saved = BF16 * shard.tokens * heads * d_v
+    if recipe.attention_kernel not in ("unfused", "fused-softmax"):
+        # A causal row sees half the keys on average; under a window nearly all of it.
+        share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
+        lse = 4.0 * shard.tokens * heads
+        shape = AttentionShape(
+            batch_heads, seq_q, seq_k, share, d_qk, d_v, shard.micro_batch * kv_heads, np.asarray(1.0)
+        )
+        if recipe.cp_method == "ring":
+            # One kernel a step of the ring, each over one slice of queries and one of keys.
+            shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
+        return [
+            Operator(
+                "attention.core",
+                "attention",
+                frozenset(modules),
+                saved_bytes=out_saved + lse,
+                kernels_backward=2.0,
+                has_weight=False,
+                attention=shape,
+            )
+        ]
+    scores = batch_heads * seq_q * seq_k
+    fused = recipe.attention_kernel == "fused-softmax" or recipe.compiled
+    softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN
+    ops = [
+        linear(
+            "attention.scores",
+            modules,
+            seq_q,
+            seq_k,
+            np.asarray(d_qk),
+            groups=batch_heads,
+            low_precision=False,
+            has_parameters=False,
+        ),
+        elementwise("attention.softmax", modules, np.asarray(scores), softmax, BF16 * scores),
+    ]
+    if recipe.dropout:
+        ops.append(
+            elementwise("attention.dropout", modules, np.asarray(scores), SOFTMAX_DROPOUT, 3.0 * scores)
+        )
+    ops.append(
+        linear(
+            "attention.context",
+            modules,
+            seq_q,
+            np.asarray(d_v),
+            seq_k,
+            groups=batch_heads,
+            low_precision=False,
+            has_parameters=False,
+            saved_bytes=out_saved,
+        )
+    )
+    return ops
+
+
+def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
+    """Return the operators of a dense MLP block, norm and residual included."""
+    h, t, t_sp = float(model.hidden_size), shard.tokens, shard.tokens_sp
+    width = float(model.ffn_size) / shard.tp
+    rms = model.norm == "rmsnorm"
+    kept = input_tokens(shard, recipe)
+    ops = [norm_operator("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
+    ops += _two_layers("mlp", ("mlp",), t, h, width, ONE, model.gated_mlp, recipe, precision, "matmul", t_sp)
+    if model.gated_mlp and recipe.separate_gate:
+        # Autograd adds the input gradients of gate and up projection.
+        ops.append(memory_bound("mlp.input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
+    if model.linear_bias:
+        ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
+    ops.append(residual_operator("mlp.residual", t_sp * h, recipe))
+    return ops
+
+
+def _bias_gradients(prefix: str, modules: Iterable[str], elements: Array) -> list[Operator]:
+    """Sum the output gradients over tokens: one more read of each in the backward pass."""
+    return [
+        memory_bound(
+            f"{prefix}.bias_gradient",
+            modules,
+            np.asarray(elements),
+            0.0,
+            BF16,
+            kernels_forward=0.0,
+            kernels_backward=2.0,
+        )
+    ]
+
+
+def _two_layers(
+    prefix: str,
+    modules: tuple[str, ...],
+    tokens: Array,
+    h: float,
+    width: Array,
+    groups: Array,
+    gated: bool,
+    recipe: Recipe,
+    precision: Precision,
+    kind: OperatorKind,
+    tokens_sp: Array | None = None,
+) -> list[Operator]:
+    """Return fc1, activation, fc2 on `tokens` rows in each of `groups` experts."""
+    up = 2.0 * width if gated else width
+    rows = tokens * groups
+    # Experts get their tokens by exchange, not by gathering a sequence shard.
+    sharded = (tokens if tokens_sp is None else tokens_sp) * groups * h
+    fused = recipe.fused_activation or recipe.compiled
+    gelu, swiglu = (GELU_FUSED, SWIGLU_FUSED) if fused else (GELU_CHAIN, SWIGLU_CHAIN)
+    # What the host issues for all experts: one kernel, or one each from a loop in C++ or in Python.
+    share = recipe.grouped_launch_share if recipe.grouped_gemm else 1.0
+    loop = np.maximum(1.0, share * groups) if kind == "grouped_matmul" else ONE
+    # The block scales of all experts are rearranged in one kernel an operand.
+    launches = np.asarray(loop + precision.scale_kernels)
+    act_module = "moe_act" if kind == "grouped_matmul" else "mlp_act"
+    h_array = np.asarray(h)
+    # Unfused SwiGLU keeps the activated gate besides; GELU is one kernel, which needs its input only.
+    extra = BF16 if gated and not fused else 0.0
+    return [
+        *quantise(
+            f"{prefix}.quantise",
+            modules,
+            Cast(sharded, rows * width, rows * up, sharded, rows * h),
+            precision,
+            after_norm=kind == "matmul",
+            tensors=loop,
+        ),
+        Operator(
+            f"{prefix}.fc1",
+            kind,
+            frozenset(modules),
+            m=tokens,
+            n=np.asarray(up),
+            k=h_array,
+            groups=groups,
+            kernels_forward=launches,
+            kernels_backward=2.0 * launches,
+            saved_bytes=recipe.activation_input_bytes * rows * up,
+        ),
+        elementwise(
+            f"{prefix}.activation",
+            (*modules, act_module),
+            np.asarray(rows * width),
+            swiglu if gated else gelu,
+            rows * width * (saved_input_bytes(precision) + extra),
+        ),
+        Operator(
+            f"{prefix}.fc2",
+            kind,
+            frozenset(modules),
+            m=tokens,
+            n=h_array,
+            k=np.asarray(width),
+            groups=groups,
+            kernels_forward=launches,
+            kernels_backward=2.0 * launches,
+        ),
+    ]
+
+
+# Kernels of router and preprocessing, forward: as PyTorch operators, fused, and with the dispatcher's
+# own preprocessing (NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1).
+_ROUTER_KERNELS: dict[str | bool, float] = {False: 72.0, True: 31.0, "deep-ep": 17.0}
+
+
+# Bias of the experts' second layer, times the router's fp32 probability: product (4 B), sum (6 in,
+# 4 out), concatenation (8) and cast (6); backward the casts, two products and two reductions in fp32.
+# NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias.
+_EXPERT_BIAS = Traffic(28, 36, 5, 8)
+
+
+def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
+    """Return the operators of an MoE block: norm, router, permutation, experts, shared expert."""
+    h, t_sp = float(model.hidden_size), shard.tokens_sp
+    rms = model.norm == "rmsnorm"
+    modules = ("moe",)
+    copies = shard.expert_tokens
+    ops = [norm_operator("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * t_sp * h)]
+    ops.append(
+        linear(
+            "moe.router",
+            modules,
+            t_sp,
+            np.asarray(float(model.num_experts)),
+            np.asarray(h),
+            low_precision=False,
+            saved_bytes=4.0 * t_sp * model.num_experts,
+        )
+    )
+    # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps. Their
+    # backward pass is taken to launch half as many kernels.
+    kernels = _ROUTER_KERNELS["deep-ep" if recipe.moe_dispatcher == "deep-ep" else recipe.router_fusion]
+    ops.append(
+        memory_bound(
+            "moe.routing",
+            modules,
+            np.asarray(t_sp * model.num_experts),
+            24.0,
+            24.0,
+            kernels_forward=kernels,
+            kernels_backward=0.5 * kernels,
+        )
+    )
+    # Gather into expert order before sending and again after receiving; the way back likewise.
+    ops.append(
+        memory_bound(
+            "moe.permute",
+            modules,
+            copies * h,
+            8.0,
+            8.0,
+            kernels_forward=2.0,
+            kernels_backward=2.0,
+            saved_bytes=saved_input_bytes(precision) * copies * h,
+        )
+    )
+    per_expert = copies / shard.local_experts
+    width = np.asarray(model.expert_ffn_size / shard.etp)
+    ops += _two_layers(
+        "moe.experts",
+        modules,
+        per_expert,
+        h,
+        width,
+        shard.local_experts,
+        model.gated_mlp,
+        recipe,
+        precision,
+        "grouped_matmul",
+    )
+    if model.linear_bias and recipe.expert_bias_chain:
+        ops.append(elementwise("moe.experts.bias", modules, copies * h, _EXPERT_BIAS))
+    ops.append(
+        memory_bound(
+            "moe.unpermute",
+            modules,
+            copies * h,
+            8.0,
+            8.0,
+            kernels_forward=2.0,
+            kernels_backward=2.0,
+            saved_bytes=np.asarray(ZERO),
+        )
+    )
+    if model.shared_expert_ffn_size:
+        shared = np.asarray(model.shared_expert_ffn_size / shard.tp)
+        ops += _two_layers(
+            "moe.shared",
+            modules,
+            shard.tokens,
+            h,
+            shared,
+            ONE,
+            model.gated_mlp,
+            recipe,
+            precision,
+            "matmul",
+            t_sp,
+        )
+    ops.append(residual_operator("mlp.residual", t_sp * h, recipe))
+    return ops
+
+
+def layer_operators(
+    model: Model, kind: LayerKind, shard: Shard, recipe: Recipe, precision: Precision
+) -> list[Operator]:
+    """Return all operators of a layer of `kind`, in order.
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models,"
+       MLSys 2023, arXiv:2205.05198, section 4 and equations 1-4 (what each operator saves).
+    .. [2] T. Dao et al., "FlashAttention," NeurIPS 2022, arXiv:2205.14135 (nothing quadratic is kept).
+    """
+    block = moe_operators if kind.is_moe else mlp_operators
+    return [
+        *attention_operators(model, kind, shard, recipe, precision),
+        *block(model, shard, recipe, precision),
+    ]
+
+
+def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
+    """Return the token (and position) look-up; its backward scatters into fp32 rows."""
+    elements = shard.tokens * float(model.hidden_size)
+    mask = 1.0 if recipe.dropout else 0.0
+    saved = shard.tokens_sp * float(model.hidden_size) * mask
+    return [
+        memory_bound(
+            "embedding.lookup",
+            (),
+            np.asarray(elements),
+            4.0,
+            8.0,
+            kernels_forward=3.0,
+            kernels_backward=3.0,
+            saved_bytes=saved,
+        )
+    ]
+
+
+# HBM traffic of the loss per logit, and the bytes per logit that are alive at its peak: those of the
+# recipe; logits and gradient in half precision; a chunk of 1,024 tokens.
+_LOSS = {
+    "unfused": (Traffic(34, 10, 10, 4), None),
+    "fused": (Traffic(6, 4, 3, 1), 4.0),
+    "chunked": (Traffic(6, 4, 16, 0), 8.0),
+}
+_CHUNK_TOKENS = 1024.0
+
+
+def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
+    """Return the final norm, the logits GEMM and the cross-entropy over vocabulary shards.
+
+    Unfused cross-entropy goes through an fp32 copy of the logits in several passes (maximum,
+    subtract, exponentiate, sum, gradient); fused reads and writes them once each way; chunked
+    does so a thousand tokens at a time and computes the gradient in the forward pass.
+    """
+    h, t = float(model.hidden_size), shard.tokens
+    vocab = model.vocab_size / shard.tp
+    # Without a parallel loss the logits are gathered and copied into one tensor, and cut up on the way back.
+    seen = vocab if recipe.vocab_parallel_loss else np.asarray(float(model.vocab_size))
+    gathered = t * (seen - vocab)
+    norm = norm_operator(
+        "head.norm",
+        shard.tokens_sp * h,
+        recipe,
+        model.norm == "rmsnorm",
+        BF16 * input_tokens(shard, recipe) * h,
+    )
+    loss, alive = _LOSS[recipe.cross_entropy]
+    if alive is None:
+        held = recipe.loss_bytes_per_logit + recipe.split_loss_bytes_per_logit * (shard.tp > 1)
+    else:
+        held = np.asarray(alive)
+    chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
+    return [
+        norm,
+        linear("head.logits", (), t, vocab, np.asarray(h), low_precision=False),
+        elementwise("head.loss", (), np.asarray(t * seen), loss, held * chunk * seen),
+        memory_bound("head.gathered_logits", (), np.asarray(gathered), 4.0, 0.0, kernels_backward=0.0),
+    ]

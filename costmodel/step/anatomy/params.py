@@ -1,0 +1,312 @@
+"""Exact parameter counts of a model, component by component, and its FLOPs per token.
+
+Counts are of the whole, unsharded model. How tensor and expert parallelism divide a block is said
+by its `sharding`; how pipeline stages divide the layers is not this module's concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from costmodel.describe.models.model import LayerKind, Model
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ParamBlock:
+    """Parameters that are computed with, and sharded, together."""
+
+    name: str
+    count: float
+    """Elements in the unsharded model. [-]"""
+    sharding: str
+    """``tp`` (divided by tp), ``expert`` (divided by ep·etp) or ``replicated``."""
+    is_matrix: bool = False
+    """True for a weight that every token it serves is multiplied with."""
+
+
+def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
+    """Return the parameters of one layer of the given kind.
+
+    Row-parallel biases (``*.out.bias``, ``mlp.fc2.bias``) are blocks of their own because every
+    tensor rank holds them whole. MLA's down-projections are not split by tensor parallelism.
+    """
+    mlp = _moe_blocks(model) if kind.is_moe else _mlp_blocks("mlp", model, model.ffn_size)
+    norms = ParamBlock("norm", model.norms_per_layer * _norm_size(model), "replicated")
+    return _present([*_attention_blocks(model), *mlp, norms])
+
+
+def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
+    """Return the token table, the learned positions and the norm after them."""
+    h = float(model.hidden_size)
+    positions = model.max_positions if model.position == "learned" else 0
+    return _present(
+        [
+            ParamBlock("embedding.token", model.vocab_size * h, "tp"),
+            ParamBlock("embedding.position", positions * h, "replicated"),
+            ParamBlock("embedding.norm", _norm_size(model) if model.embedding_norm else 0, "replicated"),
+        ]
+    )
+
+
+def head_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
+    """Return the final norm and, unless it is the token table, the output matrix."""
+    output = 0.0 if model.tied_embeddings else float(model.vocab_size) * model.hidden_size
+    return _present(
+        [
+            ParamBlock("head.norm", _norm_size(model), "replicated"),
+            ParamBlock("head.output", output, "tp", is_matrix=True),
+        ]
+    )
+
+
+def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
+    """Return the parameters of all multi-token-prediction layers (none: an empty tuple).
+
+    Each is one transformer layer of the last kind (its blocks keep their names), two norms and a
+    projection of the concatenated hidden state and embedding back to the width, and a final norm
+    (``mtp.*``); it shares the token table and the output matrix (DeepSeek-AI, "DeepSeek-V3
+    technical report," arXiv:2412.19437, section 2.2).
+    """
+    if not model.mtp_layers:
+        return ()
+    kind = model.layer_kinds()[model.kind_of_layer[-1]]
+    h = float(model.hidden_size)
+    one = [
+        ParamBlock("mtp.projection", 2 * h * h, "replicated", is_matrix=True),
+        ParamBlock("mtp.norm", 3 * _norm_size(model), "replicated"),
+        *layer_param_blocks(model, kind),
+    ]
+    return tuple(replace(block, count=block.count * model.mtp_layers) for block in one)
+
+
+def num_params(model: Model) -> float:
+    """Return the exact number of parameters [-], multi-token-prediction layers left out.
+
+    >>> from costmodel.describe.models.model import load_model
+    >>> f"{num_params(load_model('llama3-8b')):,.0f}"
+    '8,030,261,248'
+    """
+    return _sum(_all_blocks(model))
+
+
+def num_active_params(model: Model) -> float:
+    """Return the parameters [-] a token meets: of the routed experts only its `top_k`.
+
+    Embedding, head, router and shared experts count in full; the field's published "active"
+    figures differ in whether they count the embeddings.
+    """
+    return sum(block.count * _active_fraction(model, block) for block in _all_blocks(model))
+
+
+def params_by_component(model: Model) -> dict[str, float]:
+    """Return the parameters [-] of the whole model by block name, in model order.
+
+    Those of multi-token-prediction layers start with ``mtp.`` and are on top of `num_params`.
+    """
+    total: dict[str, float] = {}
+    for block in _all_blocks(model):
+        total[block.name] = total.get(block.name, 0.0) + block.count
+    for block in mtp_param_blocks(model):
+        total["mtp." + block.name.removeprefix("mtp.")] = block.count
+    return total
+
+
+def attended_tokens(seq_len: ArrayLike, window: ArrayLike = 0, *, causal: bool = False) -> Array:
+    r"""Mean number of keys that a query meets.
+
+    .. math:: \bar s = w \quad\text{or, causal,}\quad w \left(1 - \frac{w}{2 s}\right),
+       \qquad w = \min(s, \mathrm{window})
+
+    Parameters
+    ----------
+    seq_len : array_like
+        Tokens of a sequence, :math:`s`. [-]
+    window : array_like
+        Tokens a query may look back on, 0 for all. [-]
+    causal : bool
+        Leave out the keys that come after the query.
+
+    Returns
+    -------
+    keys : ndarray
+        Mean keys per query. [-]
+
+    Notes
+    -----
+    The diagonal (half a key) is left out, so that causal is exactly half of full attention.
+    """
+    s = np.asarray(seq_len, dtype=np.float64)
+    limit = np.asarray(window, dtype=np.float64)
+    w = np.where(limit > 0, np.minimum(s, limit), s)
+    return np.asarray(w * (1.0 - w / (2.0 * s)) if causal else w)
+
+
+def model_flops_per_token(
+    model: Model, seq_len: ArrayLike, causal: bool = False, *, include_mtp: bool = True
+) -> Array:
+    r"""Training FLOPs per token, without recomputation.
+
+    Three times the forward pass: 2 FLOPs for each weight of a matrix the token is multiplied with
+    [1]_, the output matrix once and of the experts only the active ones, and in each layer the two
+    attention products:
+
+    .. math:: F = 3 \left( 2 N_\mathrm{matrix} + \sum_\mathrm{layers} 2 \bar s\, a\, (d_{qk} + d_v) \right)
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    seq_len : array_like
+        Tokens of a sequence. [-]
+    causal : bool
+        Halve the attention products, as a causal kernel does; otherwise the convention of PaLM
+        and Megatron, which count the full matrix.
+    include_mtp : bool
+        Count multi-token-prediction layers, each with its own pass through the output matrix.
+
+    Returns
+    -------
+    flops_per_token : ndarray
+        Model FLOPs of forward and backward pass per token. [FLOP]
+
+    Notes
+    -----
+    Norms, softmax, activations, the embedding lookup and the optimizer are not counted. Windowed
+    layers meet `attended_tokens`.
+
+    References
+    ----------
+    .. [1] A. Chowdhery et al., "PaLM," arXiv:2204.02311, appendix B; D. Narayanan et al., SC21,
+       arXiv:2104.04473, eq. (3) (whose factor 96 counts one recomputed forward pass).
+
+    Examples
+    --------
+    Six per weight, without the input table, and 8 % of the total in attention at 8,192 tokens:
+
+    >>> from costmodel.describe.models.model import load_model
+    >>> model = load_model("llama3-405b")
+    >>> f"{model_flops_per_token(model, 8192) / (6 * num_params(model)):.3f}"
+    '1.078'
+    """
+    mtp = model.mtp_layers if include_mtp else 0
+    head = float(model.vocab_size) * model.hidden_size
+    matrix = _active_matrix_weights(model, _layer_blocks(model)) + head
+    per_key = 2.0 * model.num_heads * (model.head_dim + model.v_head_dim)
+    kinds = model.layer_kinds()
+    layers = [kinds[index] for index in model.kind_of_layer]
+    if mtp:
+        matrix += _active_matrix_weights(model, mtp_param_blocks(model)) + mtp * head
+        layers += [layers[-1]] * mtp
+    keys = np.asarray(0.0)
+    for kind in kinds:
+        keys = keys + layers.count(kind) * attended_tokens(seq_len, kind.window, causal=causal)
+    return np.asarray(3.0 * (2.0 * matrix + per_key * keys))
+
+
+def _attention_blocks(model: Model) -> list[ParamBlock]:
+    """Weights and biases of attention."""
+    h, heads, kv_heads = float(model.hidden_size), model.num_heads, model.num_kv_heads
+    qk, v, rope = model.head_dim, model.v_head_dim, model.qk_rope_head_dim
+    if model.attention == "mla":
+        # Without a low-rank query, q_up reads the hidden state.
+        q_rank, kv_rank, nope = model.q_lora_rank, model.kv_lora_rank, model.qk_nope_head_dim
+        projections = [
+            ParamBlock("attention.q_down", h * q_rank, "replicated", is_matrix=True),
+            ParamBlock("attention.q_up", (q_rank or h) * heads * qk, "tp", is_matrix=True),
+            ParamBlock("attention.kv_down", h * (kv_rank + rope), "replicated", is_matrix=True),
+            ParamBlock("attention.kv_up", kv_rank * heads * (nope + v), "tp", is_matrix=True),
+            ParamBlock("attention.qk_norm", q_rank + kv_rank, "replicated"),
+        ]
+        # Only the down-projections carry the bias (HuggingFace deepseek_v3, attention_bias).
+        qkv_bias, bias_sharding = float(q_rank + kv_rank + rope), "replicated"
+    else:
+        qkv_out = heads * qk + kv_heads * (qk + v)
+        projections = [
+            ParamBlock("attention.qkv", h * qkv_out, "tp", is_matrix=True),
+            ParamBlock("attention.qk_norm", 2 * _norm_size(model, qk) if model.qk_norm else 0, "replicated"),
+        ]
+        qkv_bias, bias_sharding = float(qkv_out), "tp"
+    return [
+        *projections,
+        ParamBlock("attention.qkv.bias", qkv_bias if model.qkv_bias else 0, bias_sharding),
+        ParamBlock("attention.sinks", heads if model.attention_sinks else 0, "tp"),
+        ParamBlock("attention.out", heads * v * h, "tp", is_matrix=True),
+        ParamBlock("attention.out.bias", h if model.attention_out_bias else 0, "replicated"),
+    ]
+
+
+def _mlp_blocks(
+    name: str, model: Model, width: int, copies: int = 1, sharding: str = "tp"
+) -> list[ParamBlock]:
+    """Two matrices of an MLP (the gate is in the first) and their biases, `copies` times."""
+    h, inner = float(model.hidden_size), width * (2 if model.gated_mlp else 1)
+    bias = copies * float(model.linear_bias)
+    row_bias_sharding = "expert" if sharding == "expert" else "replicated"
+    return [
+        ParamBlock(f"{name}.fc1", copies * h * inner, sharding, is_matrix=True),
+        ParamBlock(f"{name}.fc1.bias", bias * inner, sharding),
+        ParamBlock(f"{name}.fc2", copies * h * width, sharding, is_matrix=True),
+        ParamBlock(f"{name}.fc2.bias", bias * h, row_bias_sharding),
+    ]
+
+
+def _moe_blocks(model: Model) -> list[ParamBlock]:
+    """Router, routed experts and shared experts."""
+    h, experts = float(model.hidden_size), model.num_experts
+    blocks = [
+        ParamBlock("moe.router", experts * h, "replicated", is_matrix=True),
+        ParamBlock("moe.router.bias", experts if model.router_bias else 0, "replicated"),
+        *_mlp_blocks("moe.experts", model, model.expert_ffn_size, experts, "expert"),
+    ]
+    if model.shared_expert_ffn_size:
+        blocks += _mlp_blocks("moe.shared", model, model.shared_expert_ffn_size)
+        gate = h if model.shared_expert_gate else 0
+        blocks.append(ParamBlock("moe.shared.gate", gate, "replicated", is_matrix=True))
+    return blocks
+
+
+def _norm_size(model: Model, width: int | None = None) -> float:
+    """Parameters of one norm: scale, and shift where it has one."""
+    return float(model.hidden_size if width is None else width) * (2 if model.norm_bias else 1)
+
+
+def _layer_blocks(model: Model) -> list[ParamBlock]:
+    """All layers' blocks, those of one kind multiplied by the number of its layers."""
+    index = model.kind_of_layer
+    return [
+        replace(block, count=block.count * index.count(number))
+        for number, kind in enumerate(model.layer_kinds())
+        for block in layer_param_blocks(model, kind)
+    ]
+
+
+def _all_blocks(model: Model) -> list[ParamBlock]:
+    """Return every block of the model but those of multi-token prediction."""
+    return [*embedding_param_blocks(model), *_layer_blocks(model), *head_param_blocks(model)]
+
+
+def _active_matrix_weights(model: Model, blocks: Iterable[ParamBlock]) -> float:
+    """Matrix weights that a token is multiplied with."""
+    return sum(block.count * _active_fraction(model, block) for block in blocks if block.is_matrix)
+
+
+def _active_fraction(model: Model, block: ParamBlock) -> float:
+    """Share of a block that one token meets."""
+    return model.top_k / model.num_experts if block.sharding == "expert" else 1.0
+
+
+def _present(blocks: Iterable[ParamBlock]) -> tuple[ParamBlock, ...]:
+    """Leave out the blocks that the model does not have."""
+    return tuple(replace(block, count=float(block.count)) for block in blocks if block.count)
+
+
+def _sum(blocks: Iterable[ParamBlock]) -> float:
+    return sum(block.count for block in blocks)

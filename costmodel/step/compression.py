@@ -1,0 +1,189 @@
+"""Compressed gradients: what data parallelism sends instead, and what that costs in kernels and memory.
+
+Sends: see `physics.gradient_compression`. Hides: the messages as uncompressed ones; the kernels
+run on the GPU that computes, so nothing. Stores: the residual of error feedback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.describe.recipe import DTYPE_BYTES, Recipe
+from costmodel.physics.kernels.kernel_formulas import memory_formula
+from costmodel.physics.kernels.roofline import memory_time_s
+from costmodel.physics.network.gradient_compression import (
+    compression_traffic_bytes,
+    low_rank_elements,
+    top_k_gathered_bytes,
+    wire_bytes_per_element,
+)
+from costmodel.physics.network.mesh import Group, split_group
+from costmodel.step.anatomy.params import (
+    ParamBlock,
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+)
+from costmodel.step.placed_job import Block, PlacedJob
+from costmodel.step.states import stage_params
+
+Array = NDArray[np.float64]
+
+_SOURCES = {
+    "fp16": "PyTorch DDP communication hooks: fp16_compress_hook",
+    "int8": "ZeRO++, arXiv:2306.10209, section 3.3: quantised all-to-all reduce-scatter",
+    "int4": "ZeRO++, arXiv:2306.10209, section 3.3: quantised all-to-all reduce-scatter",
+    "top-k": "Deep gradient compression, arXiv:1712.01887, with error feedback",
+    "powersgd": "PowerSGD, arXiv:1905.13727, algorithms 1 and 2",
+}
+# Products and orthogonalisation of one matrix.
+_KERNELS_PER_MATRIX = 10.0
+
+
+class Message(NamedTuple):
+    """One collective of a gradient reduction."""
+
+    label: str
+    primitive: str
+    group: Group
+    size_bytes: Array
+
+
+def gradient_bytes(recipe: Recipe) -> float:
+    """Bytes of a gradient on the wire of a reduction. [B]."""
+    return wire_bytes_per_element(recipe.gradient_compression, DTYPE_BYTES[recipe.grad_reduce_dtype])
+
+
+def scatter_messages(
+    recipe: Recipe, group: Group, size_bytes: Array, usual: str = "reduce_scatter"
+) -> list[Message]:
+    """Return what leaves every rank with its part of the sum.
+
+    Quantised pieces cannot be added on their way round a ring. They go to their owner, inside the
+    node first, where they are summed, so that a g-th of them crosses the network (ZeRO++).
+    """
+    if recipe.gradient_compression not in ("int8", "int4"):
+        return [Message(f"grad_{usual}", usual, group, size_bytes)]
+    inside, across = split_group(group, group.members[0])
+    return [
+        Message("grad_all_to_all.inside", "all_to_all", inside, size_bytes),
+        Message("grad_all_to_all.across", "all_to_all", across, np.asarray(size_bytes / inside.ranks)),
+    ]
+
+
+def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, expert: bool) -> list[Message]:
+    """Return what an all-reduce of the gradients that a rank holds becomes."""
+    recipe = placed.recipe
+    method, size = recipe.gradient_compression, np.asarray(held * gradient_bytes(recipe))
+    if method in ("int8", "int4"):
+        return [*scatter_messages(recipe, group, size), Message("grad_all_gather", "all_gather", group, size)]
+    if method == "top-k":
+        gathered = top_k_gathered_bytes(held, group.ranks, recipe.compression_density)
+        return [Message("grad_all_gather", "all_gather", group, gathered)]
+    if method == "powersgd":
+        # Vectors are left as they are; the factors take the place of matrices.
+        factors = _low_rank(placed, expert)[0]
+        return [Message("grad_all_reduce", "all_reduce", group, np.asarray(4.0 * factors))]
+    return [Message("grad_all_reduce", "all_reduce", group, size)]
+
+
+def _low_rank(placed: PlacedJob, expert: bool) -> tuple[Array, Array]:
+    """Elements that PowerSGD sends of a stage's dense or expert parameters, and matrices it factors; worst stage. [-]."""
+    stages, model = placed.stages, placed.model
+    per_kind = [_factors(tuple(layer_param_blocks(model, kind)), placed, expert) for kind in placed.kinds]
+    per_kind += [
+        _factors(tuple(embedding_param_blocks(model)), placed, expert),
+        _factors(tuple(head_param_blocks(model)), placed, expert),
+    ]
+    where = [*stages.layers, stages.has_embedding, stages.has_head]
+    elements = sum(each[0][..., None] * count for each, count in zip(per_kind, where, strict=True))
+    matrices = sum(each[1][..., None] * count for each, count in zip(per_kind, where, strict=True))
+    return np.asarray(elements).max(axis=-1), np.asarray(matrices).max(axis=-1)
+
+
+def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, expert: bool) -> tuple[Array, Array]:
+    """Elements sent for one layer, and its matrices; one side of each matrix is the hidden size."""
+    layout, hidden = placed.layout, float(placed.model.hidden_size)
+    elements: Array = np.zeros_like(layout.tp * layout.ep)
+    matrices: Array = np.zeros_like(layout.tp * layout.ep)
+    for block in blocks:
+        if (block.sharding == "expert") != expert:
+            continue
+        number: Array
+        count: Array
+        if expert:
+            number = placed.model.num_experts / layout.ep
+            count = block.count / placed.model.num_experts / layout.etp
+        else:
+            number = np.ones_like(layout.tp)
+            count = np.asarray(
+                block.count / (layout.tp if block.sharding == "tp" else np.ones_like(layout.tp))
+            )
+        is_matrix = np.asarray(count > 64.0 * hidden, dtype=np.float64)
+        low = low_rank_elements(hidden, count / hidden, float(placed.recipe.compression_rank))
+        elements = elements + number * np.where(is_matrix > 0, low, count)
+        matrices = matrices + number * is_matrix
+    return np.asarray(elements), np.asarray(matrices)
+
+
+def kernel_lines(
+    placed: PlacedJob, name: str, held: Array, ranks: Array, expert: bool, *, share: Array, count: Array
+) -> list[TimeLine]:
+    """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
+    recipe, accelerator = placed.recipe, placed.accelerator
+    method = recipe.gradient_compression
+    if method == "none":
+        return []
+    share = np.asarray(share * (ranks > 1))
+    width = DTYPE_BYTES[recipe.grad_reduce_dtype]
+    moved = share * compression_traffic_bytes(
+        method, held, full_bytes=width, density=recipe.compression_density, num_ranks=ranks
+    )
+    if not np.any(moved):
+        return []
+    # PowerSGD works matrix by matrix, the others on flat buckets.
+    kernels = share * _low_rank(placed, expert)[1] * _KERNELS_PER_MATRIX if method == "powersgd" else share
+    about: dict[str, Any] = {
+        "constants": placed.kernels.memory,
+        "kernels": kernels,
+        "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+    }
+    formula = memory_formula(moved, **about)
+    return [
+        time_line(
+            f"{name}.compress",
+            axis="dp",
+            toll="hbm",
+            phase="grad_sync",
+            count=count,
+            each_s=memory_time_s(moved, **about),
+            bytes_each=moved,
+            formula=formula.text,
+            terms=LazyTerms(formula.terms),
+            source=_SOURCES[method],
+        )
+    ]
+
+
+def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
+    """Return the residual that error feedback adds to the next gradient."""
+    recipe = placed.recipe
+    if recipe.gradient_compression not in ("top-k", "powersgd"):
+        return []
+    params = stage_params(placed, blocks)
+    held, width = np.asarray(params.dense + params.expert), np.asarray(DTYPE_BYTES[recipe.grad_reduce_dtype])
+    return [
+        memory_line(
+            "state.gradients.residual",
+            axis="dp",
+            toll="state",
+            size_bytes=width * held,
+            formula="bytes_per_param * params",
+            terms={"bytes_per_param": width, "params": held},
+            source=_SOURCES[recipe.gradient_compression],
+        )
+    ]

@@ -1,0 +1,468 @@
+"""Compute: what the GPU itself spends on layers, embedding, head and optimizer step.
+
+`operator_times` prices every operator of every layer kind once; the other axes read their
+overlap windows from it. Time lines: one an operator and pass. Memory lines: the activations that
+the operators save, by block, for as many micro-batches as the pipeline keeps in flight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.physics.kernels.kernel_formulas import (
+    KernelFormula,
+    attention_formula,
+    matmul_formula,
+    memory_formula,
+)
+from costmodel.physics.kernels.roofline import attention_time_s, matmul_time_s, memory_time_s
+from costmodel.step.anatomy.operator_parts import Operator
+from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
+from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.hardware import Accelerator
+    from costmodel.describe.recipe import Precision
+
+Array = NDArray[np.float64]
+
+MATMUL_SOURCE = "roofline with tiles and waves, fitted to published matmuls: physics/roofline.py, the accelerator's kernels block"
+ATTENTION_SOURCE = (
+    "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator"
+)
+MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
+ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
+_EVERY_SECOND = "every_second_matmul"
+# Nothing that a layer's backward pass needs is made by these: their inputs are what it saved.
+_LAST_OPERATORS = ("mlp.fc2", "mlp.residual")
+
+
+def _recomputation(operator: Operator, placed: PlacedJob) -> tuple[Array, Array]:
+    """Return the share of an operator that is run again, and the bytes of its output that are kept.
+
+    Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and the output
+    of every second product, needed or not, and runs the rest again.
+    """
+    modules = placed.recipe.selective_modules
+    saved: Array = operator.saved_bytes
+    again, kept = 0.0, saved
+    if operator.modules & set(modules):
+        again, kept = 1.0, np.asarray(0.0)
+    elif _EVERY_SECOND in modules and operator.kind in ("matmul", "grouped_matmul"):
+        again, kept = 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
+    elif (_EVERY_SECOND in modules and operator.kind == "memory") or (
+        "all_but_qkv" in modules and "qkv" not in operator.modules
+    ):
+        again, kept = 1.0, np.asarray(0.0)
+    elif "every_second_layer" in modules:
+        again, kept = 0.5, np.asarray(0.5 * saved)
+    policy = placed.layout.recompute
+    whole = 1.0
+    if placed.recipe.recompute_early_stop and operator.name in _LAST_OPERATORS:
+        again, whole = 0.0, 0.0
+    share = np.asarray([0.0, again, whole])[policy.astype(np.int64)]
+    return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
+
+
+def _cast_slowdown(placed: PlacedJob) -> float:
+    """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
+    precision, kernels = placed.precision, placed.kernels
+    if not precision.cast_as_measured:
+        return 1.0
+    constants = kernels.matmul[precision.matmul_dtype]
+    worth = constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
+    return max(worth / (2.0 + precision.input_bytes), 1.0)
+
+
+def _plain_peak(accelerator: Accelerator, peak: Array) -> Array:
+    """Peak of the CUDA cores in fp32, where the profile states it. [FLOP/s]"""
+    return np.minimum(peak, accelerator.peak_flops_per_s.get("fp32", np.inf))
+
+
+class _Kernel(NamedTuple):
+    """Seconds of a pass, and the formula that gives them."""
+
+    seconds: Array
+    formula: KernelFormula
+
+
+def _price(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+    """Price forward, input-gradient and weight-gradient pass of one operator; the last only where there is one."""
+    if operator.kind == "memory":
+        return _memory_kernels(operator, placed)
+    if operator.kind == "attention":
+        return _attention_kernels(operator, placed)
+    return _matmul_kernels(operator, placed)
+
+
+def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+    """Price element-wise kernels by the bytes that they move."""
+    accelerator = placed.accelerator
+    constants = placed.kernels.memory
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s
+    slower = _cast_slowdown(placed) if operator.casts else 1.0
+
+    def moved(size_bytes: Array, kernels: float | Array) -> _Kernel:
+        seconds = memory_time_s(
+            slower * size_bytes, constants=constants, memory_bandwidth_bytes_per_s=bandwidth, kernels=kernels
+        )
+        formula = memory_formula(
+            size_bytes,
+            constants=constants,
+            memory_bandwidth_bytes_per_s=bandwidth,
+            kernels=kernels,
+            cast_slowdown=slower,
+        )
+        return _Kernel(seconds, formula)
+
+    return (
+        moved(operator.forward_bytes, operator.kernels_forward),
+        moved(operator.backward_bytes, operator.kernels_backward),
+    )
+
+
+def _plain_dtype(precision: Precision) -> str:
+    """Return what is computed in where nothing is quantised: the job's own fp16 or fp32, else bf16."""
+    return precision.matmul_dtype if precision.name in ("fp16", "fp32") else "bf16"
+
+
+def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+    """Price fused attention, forward and backward."""
+    accelerator, shape = placed.accelerator, operator.attention
+    assert shape is not None
+    dtype = PEAK_KEY[_plain_dtype(placed.precision)]
+    passes = []
+    for backward in (False, True):
+        sizes = (1.0, shape.seq_q, shape.seq_k, shape.heads)
+        about: dict[str, Any] = {
+            "kv_heads": shape.kv_heads,
+            "qk_head_dim": shape.qk_head_dim,
+            "v_head_dim": shape.v_head_dim,
+            "causal": True,
+            "backward": backward,
+            "constants": placed.kernels.attention[placed.recipe.attention_kernel],
+            "peak_flops_per_s": accelerator.peak_flops_per_s[dtype] * (1.0 - placed.recipe.reserved_sm_share),
+            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+            "keys_per_query": shape.seq_k * shape.causal_share,
+        }
+        formula = attention_formula(*sizes, **about).then(
+            "kernel_s", "calls * kernel_s", {"calls": shape.calls}
+        )
+        passes.append(_Kernel(np.asarray(shape.calls * attention_time_s(*sizes, **about)), formula))
+    return tuple(passes)
+
+
+def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+    """Price a matrix product and the two of its backward pass."""
+    accelerator, precision, recipe = placed.accelerator, placed.precision, placed.recipe
+    kernels, bandwidth = placed.kernels, accelerator.memory_bandwidth_bytes_per_s
+    low = operator.low_precision
+    dtype = precision.matmul_dtype if low else _plain_dtype(precision)
+    table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
+    m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
+    tensor_peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - recipe.reserved_sm_share))
+    # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
+    # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
+    aligned = operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0))
+    common: dict[str, Any] = {
+        "groups": groups,
+        "constants": table[dtype],
+        "peak_flops_per_s": np.where(aligned, tensor_peak, _plain_peak(accelerator, tensor_peak)),
+        "memory_bandwidth_bytes_per_s": bandwidth,
+        "input_bytes": precision.input_bytes if low or precision.name == "fp32" else 2.0,
+    }
+
+    def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> _Kernel:
+        about = {**common, "output_bytes": output_bytes, "accumulate": accumulate}
+        return _Kernel(matmul_time_s(rows, cols, depth, **about), matmul_formula(rows, cols, depth, **about))
+
+    forward, backward = product(m, n, k, 2.0, False), product(m, k, n, 2.0, False)
+    if recipe.fused_grad_accumulation or not operator.has_parameters:
+        wide = recipe.grad_bytes() if operator.has_parameters else 2.0
+        return forward, backward, product(k, n, m, wide, operator.has_parameters)
+    # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
+    weight = product(k, n, m, 2.0, False)
+    width = 2.0 + 2.0 * recipe.grad_bytes()
+    constants = kernels.memory
+    added = memory_time_s(groups * k * n * width, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
+    formula = weight.formula.then(
+        "product_s",
+        "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
+        {
+            "add_fixed_s": constants.fixed_s,
+            "add_bytes": width,
+            "add_memory_fraction": constants.bandwidth_fraction,
+        },
+    )
+    return forward, backward, _Kernel(np.asarray(weight.seconds + added), formula)
+
+
+def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
+    """Price a list of operators and add them up by pass."""
+    priced: dict[str, OperatorTime] = {}
+    forward: Array = np.asarray(0.0)
+    backward: Array = np.asarray(0.0)
+    recompute: Array = np.asarray(0.0)
+    for operator in operators:
+        passes = _price(operator, placed)
+        forward_s, input_s, weight_s = [*(kernel.seconds for kernel in passes), np.asarray(0.0)][:3]
+        again, kept = _recomputation(operator, placed)
+        formulas = tuple(kernel.formula for kernel in passes)
+        times = OperatorTime(operator, forward_s, input_s, weight_s, again, kept, formulas)
+        priced[operator.name] = times
+        forward = forward + times.forward_s
+        backward = backward + times.backward_input_s + times.backward_weight_s
+        recompute = recompute + times.recompute_share * times.forward_s
+    return LayerTimes(priced, np.asarray(forward), np.asarray(backward), np.asarray(recompute))
+
+
+def build_blocks(placed: PlacedJob) -> list[Block]:
+    """Price the operators of every layer kind, of the embedding and of the head."""
+    model, shard, recipe, precision = placed.model, placed.shard, placed.recipe, placed.precision
+    several = len(placed.kinds) > 1
+    blocks = [
+        Block(
+            f"{kind.name}." if several else "",
+            "layer",
+            operator_times(layer_operators(model, kind, shard, recipe, precision), placed),
+            kind,
+        )
+        for kind in placed.kinds
+    ]
+    blocks.append(Block("", "embedding", operator_times(embedding_operators(model, shard, recipe), placed)))
+    blocks.append(Block("", "head", operator_times(head_operators(model, shard, recipe), placed)))
+    return blocks
+
+
+def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+    """Return the operators of one block, one line a pass."""
+    lines = []
+    for name, item in block.times.by_operator.items():
+        operator = item.operator
+        kind = operator.kind
+        toll = "hbm" if kind == "memory" else "math"
+        source = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE}.get(kind, MATMUL_SOURCE)
+        of_forward, *of_backward = item.formulas
+        passes: list[tuple[str, str, Array, Array, KernelFormula]] = [
+            ("forward", "forward", item.forward_s, operator.forward_bytes, of_forward)
+        ]
+        if operator.has_weight:
+            seconds = (item.backward_input_s, item.backward_weight_s)
+            for label, each, formula in zip(
+                ("backward_input", "backward_weight"), seconds, of_backward, strict=True
+            ):
+                passes.append((label, "backward", each, operator.backward_bytes, formula))
+        else:
+            passes.append(("backward", "backward", item.backward_s, operator.backward_bytes, of_backward[0]))
+        if block.role == "layer" and np.any(item.recompute_share > 0):
+            share = item.recompute_share
+            again = of_forward.then("pass_s", "recompute_share * pass_s", {"recompute_share": share})
+            passes.append(
+                ("recompute", "recompute", share * item.forward_s, share * operator.forward_bytes, again)
+            )
+        for label, phase, each, size, formula in passes:
+            lines.append(
+                time_line(
+                    f"compute.{block.label}{name}.{label}",
+                    axis="compute",
+                    toll=toll,
+                    phase=phase,
+                    count=1.0,
+                    each_s=each,
+                    bytes_each=size,
+                    formula=formula.text,
+                    terms=LazyTerms(formula.terms),
+                    source=source,
+                )
+            )
+    return lines
+
+
+# What the host issues besides kernels, in launches: a collective (read off launch-bound single-node runs, vTrain,
+# where TP of 2 adds less than a launch for each of six), and saving and restoring the random state around a recomputed layer.
+_LAUNCHES_PER_COLLECTIVE = 1.0
+_LAUNCHES_PER_CHECKPOINT = 20.0
+
+# Operators whose shapes depend on the routing, which a graph of static shapes leaves out.
+_DYNAMIC = ("moe.experts", "moe.permute", "moe.unpermute")
+
+
+def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -> list[TimeLine]:
+    """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
+
+    Each pass over a block takes the longer of GPU time and launches x launch time; the excess is
+    a line of its own. CUDA graphs take the host out of the way; with blocking launches host and GPU
+    take turns.
+    """
+    recipe, times = placed.recipe, block.times
+    launch = np.asarray(recipe.launch_s * placed.accelerator.host_slowdown)
+    graphed = recipe.cuda_graphs
+    static_only = recipe.cuda_graph_scope == "static"
+    forward: Array = np.asarray(0.0)
+    backward: Array = np.asarray(0.0)
+    for name, item in times.by_operator.items():
+        if graphed and not (static_only and name.startswith(_DYNAMIC)):
+            continue
+        forward = forward + item.operator.kernels_forward
+        backward = (
+            backward + item.operator.kernels_backward + item.operator.kernels_forward * item.recompute_share
+        )
+    if block.role == "layer" and not graphed:
+        backward = backward + _LAUNCHES_PER_CHECKPOINT * (placed.layout.recompute > 0)
+    gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
+    for line in communication:
+        by_host = not graphed or (static_only and line.axis == "ep")
+        issued = _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
+        if line.phase == "forward":
+            forward, gpu_forward = forward + issued, gpu_forward + line.exposed_each_s
+        else:
+            backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
+    hidden = np.asarray(0.0 if recipe.launch_blocking else 1.0)
+    return [
+        time_line(
+            f"compute.{block.label}{block.role}.host.{phase}",
+            axis="compute",
+            toll="overhead",
+            phase=phase,
+            count=1.0,
+            each_s=np.maximum(launches * launch - hidden * gpu, 0.0),
+            formula="max(launches * launch_s - hidden * gpu_s, 0)",
+            terms={"launches": launches, "launch_s": launch, "gpu_s": gpu, "hidden": hidden},
+            source="host-bound blocks: the GPU waits for the kernels that the framework issues",
+        )
+        for phase, launches, gpu in (("forward", forward, gpu_forward), ("backward", backward, gpu_backward))
+    ]
+
+
+def _kept_by_part(times: LayerTimes) -> dict[str, Array]:
+    """Add up what a layer keeps for its backward pass, by part (attention, mlp, moe). [B]"""
+    parts: dict[str, Array] = {}
+    for name, item in times.by_operator.items():
+        part = name.split(".", 1)[0]
+        parts[part] = np.asarray(parts.get(part, 0.0) + item.kept_bytes)
+    return parts
+
+
+def _total(times: LayerTimes) -> tuple[Array, Array]:
+    """Add up what a block's operators save in a whole pass, and what of it is kept. [B]"""
+    saved: Array = np.asarray(0.0)
+    kept: Array = np.asarray(0.0)
+    for item in times.by_operator.values():
+        saved, kept = saved + item.operator.saved_bytes, kept + item.kept_bytes
+    return np.asarray(saved), np.asarray(kept)
+
+
+def _working_set(times: LayerTimes) -> Array:
+    """Gradients alive at the widest point of a layer's backward pass: of an operator's output and input. [B]"""
+    widest: Array = np.asarray(0.0)
+    for item in times.by_operator.values():
+        op = item.operator
+        if op.kind in ("matmul", "grouped_matmul"):
+            widest = np.maximum(widest, 2.0 * op.m * (op.n + op.k) * op.groups)
+    return np.asarray(widest)
+
+
+def _weight_stubs(placed: PlacedJob, blocks: list[Block]) -> tuple[Array, Array]:
+    """Bytes of the stubs that autograd gets where gradients are added in place: of the layers, of the head. [B]
+
+    The stub of the logits matrix is made while the logits are alive. The layers' are cached by
+    shape (Transformer Engine, module/base.py, get_dummy_wgrad), so one layer's are there for good
+    and experts share theirs.
+    """
+    shapes: dict[str, Array] = {}
+    head: Array = np.asarray(0.0)
+    kinds = iter(placed.stages.layers)
+    for block in blocks:
+        held = next(kinds) if block.role == "layer" else placed.stages.has_head
+        for name, item in block.times.by_operator.items():
+            op = item.operator
+            if op.kind not in ("matmul", "grouped_matmul") or not op.has_weight:
+                continue
+            size = (held > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
+            if block.role == "head":
+                head = head + size
+            elif op.low_precision:
+                shapes[name] = np.maximum(shapes.get(name, np.asarray(0.0)), size)
+    on = float(placed.recipe.fused_wgrad)
+    return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
+
+
+def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> list[MemoryLine]:
+    """Return the activation lines, per pipeline stage (last dimension).
+
+    `in_flight` counts the micro-batches whose activations a stage holds at its peak. Where layers
+    are recomputed, whole or by operator, each keeps its input, and one at a time is whole again.
+    On top comes what one backward pass needs for a moment: the gradients at a layer's widest
+    point, or the logits, whichever is more.
+    """
+    stages, shard, layout = placed.stages, placed.shard, placed.layout
+    lines = []
+    by_operator = _EVERY_SECOND in placed.recipe.selective_modules
+    holds_input = (layout.recompute == 2) | ((layout.recompute == 1) & by_operator)
+    checkpoint = (holds_input * 2.0 * shard.tokens_sp * float(placed.model.hidden_size))[..., None]
+    again: Array = np.asarray(0.0)
+    working: Array = np.asarray(0.0)
+    layer_stubs, head_stub = _weight_stubs(placed, blocks)
+    head_alive: Array = head_stub
+
+    def activation(name: str, where: Array, saved: Array, held: Array) -> MemoryLine:
+        return memory_line(
+            f"activation.{name}",
+            axis="compute",
+            toll="activation",
+            size_bytes=where * saved * held,
+            formula="blocks * saved_bytes * in_flight",
+            terms={"blocks": where, "saved_bytes": saved, "in_flight": held},
+            source=ACTIVATION_SOURCE,
+        )
+
+    layer_index = 0
+    for block in blocks:
+        saved, kept = _total(block.times)
+        if block.role == "head":
+            # A rank with the head works on the logits of one micro-batch at a time.
+            here = np.ceil(stages.has_head)
+            head_alive = head_alive + here * saved[..., None]
+            lines.append(activation("head", here, saved[..., None], np.asarray(1.0)))
+            continue
+        if block.role == "embedding":
+            lines.append(activation("embedding", stages.has_embedding, saved[..., None], in_flight))
+            continue
+        count = stages.layers[layer_index]
+        layer_index += 1
+        for part, size in _kept_by_part(block.times).items():
+            lines.append(activation(f"{block.label}{part}", count, size[..., None], in_flight))
+        lines.append(activation(f"{block.label}checkpoint", count, checkpoint, in_flight))
+        again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * (count > 0))
+        working = np.maximum(working, _working_set(block.times)[..., None] * (count > 0))
+    for name, stub in (("layers", layer_stubs), ("head", head_stub)):
+        if np.any(stub):
+            lines.append(
+                memory_line(
+                    f"buffer.weight_gradient_stub.{name}",
+                    axis="compute",
+                    toll="activation",
+                    size_bytes=stub,
+                    formula="stub_bytes",
+                    terms={"stub_bytes": stub},
+                    source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
+                )
+            )
+    beyond_head = np.maximum(again + working - head_alive, 0.0)
+    lines.append(
+        memory_line(
+            "activation.backward_pass",
+            axis="compute",
+            toll="activation",
+            size_bytes=beyond_head,
+            formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
+            terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
+            source="one layer's recomputed activations and gradients are alive at a time, after the head's",
+        )
+    )
+    return lines

@@ -1,0 +1,154 @@
+"""Context parallelism: each rank holds a slice of every sequence; attention must see all of it.
+
+Sends: `ring` rotates K and V (and in the backward pass their gradients) around the group, a
+chunk behind the attention of the chunk before; `all-gather` collects K and V first (Llama 3);
+`ulysses` swaps sequence for heads by all-to-all before and after attention. Hides: only the ring,
+behind attention itself. Stores: the K and V of other ranks while they pass through. Slices are
+dealt in zig-zag, so that a causal mask leaves every rank the same work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.kernels.kernel_formulas import memory_formula
+from costmodel.physics.kernels.roofline import memory_time_s
+from costmodel.step.placed_job import Block, PlacedJob, communication_line
+
+Array = NDArray[np.float64]
+
+
+def _kv_bytes(placed: PlacedJob) -> Array:
+    """K and V of this rank's slice, bf16. [B]"""
+    model = placed.model
+    kv_heads = model.num_heads if model.attention == "mla" else model.num_kv_heads
+    per_rank = np.maximum(kv_heads / placed.layout.tp, 1.0)
+    return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
+
+
+def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+    """Return the exchange of one micro-batch through one layer.
+
+    References
+    ----------
+    .. [1] H. Liu et al., "Ring attention with blockwise transformers," arXiv:2310.01889, section 3.
+    .. [2] A. Grattafiori et al., "The Llama 3 herd of models," arXiv:2407.21783, section 3.3.2.
+    .. [3] S. A. Jacobs et al., "DeepSpeed Ulysses," arXiv:2309.14509, section 3.
+    """
+    if block.role != "layer" or not np.any(placed.layout.cp > 1):
+        return []
+    cp, group = placed.layout.cp, placed.mesh.cp
+    core = (
+        "attention.core",
+        "attention.scores",
+        "attention.softmax",
+        "attention.dropout",
+        "attention.context",
+    )
+    forward_s, backward_s = block.times.of("forward", *core), block.times.of("backward", *core)
+    held = _kv_bytes(placed)
+    again = placed.full_recompute
+    name = f"cp.{block.label}attention"
+    lines = []
+
+    def line(label: str, phase: str, primitive: str, size: Array, window: Array, share: Array) -> None:
+        if np.any(share):
+            lines.append(
+                communication_line(
+                    placed,
+                    f"{name}.{label}",
+                    axis="cp",
+                    phase=phase,
+                    primitive=primitive,
+                    size_bytes=size,
+                    group=group,
+                    window_s=window,
+                    share=share,
+                )
+            )
+
+    one, none = np.asarray(1.0), np.asarray(0.0)
+    method = placed.recipe.cp_method
+    if method == "ring":
+        steps, hidden = cp - 1.0, (cp - 1.0) / cp
+        line("ring.forward", "forward", "send_recv", held, forward_s * hidden, steps)
+        line("ring.recompute", "recompute", "send_recv", held, forward_s * hidden, steps * again)
+        # K, V and the gradients of both travel together.
+        line("ring.backward", "backward", "send_recv", 2.0 * held, backward_s * hidden, steps)
+        lines += _merge_lines(placed, name)
+    elif method == "all-gather":
+        line("all_gather.forward", "forward", "all_gather", held * cp, none, one)
+        line("all_gather.recompute", "recompute", "all_gather", held * cp, none, again)
+        line("all_gather.backward", "backward", "all_gather", held * cp, none, one)
+        line("reduce_scatter.backward", "backward", "reduce_scatter", held * cp, none, one)
+    else:
+        model, shard = placed.model, placed.shard
+        heads = model.num_heads / placed.layout.tp
+        into = held + 2.0 * shard.tokens * heads * model.head_dim
+        out = 2.0 * shard.tokens * heads * model.v_head_dim
+        for phase, share in (("forward", one), ("recompute", again), ("backward", one)):
+            line(f"all_to_all_qkv.{phase}", phase, "all_to_all", into, none, share)
+            line(f"all_to_all_out.{phase}", phase, "all_to_all", out, none, share)
+    return lines
+
+
+def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
+    """Add up what the steps of the ring return: outputs with their softmax sums, and gradients.
+
+    Each step reads its bf16 result and reads and writes an fp32 accumulator.
+    """
+    model, accelerator, cp = placed.model, placed.accelerator, placed.layout.cp
+    heads = model.num_heads / placed.layout.tp
+    tokens = placed.shard.tokens
+    on = np.asarray(cp > 1, dtype=np.float64)
+    outputs = tokens * heads * model.v_head_dim
+    gradients = tokens * heads * model.head_dim + _kv_bytes(placed) / 2.0
+    lines = []
+    passes = [("forward", outputs, on), ("backward", gradients, on)]
+    if np.any(placed.full_recompute):
+        passes.insert(1, ("recompute", outputs, on * placed.full_recompute))
+    for phase, elements, share in passes:
+        moved = share * cp * 10.0 * elements
+        about: dict[str, Any] = {
+            "constants": placed.kernels.memory,
+            "kernels": 2.0 * share * cp,
+            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+        }
+        formula = memory_formula(moved, **about)
+        lines.append(
+            time_line(
+                f"{name}.merge.{phase}",
+                axis="cp",
+                toll="hbm",
+                phase=phase,
+                count=1.0,
+                each_s=memory_time_s(moved, **about),
+                bytes_each=moved,
+                formula=formula.text,
+                terms=LazyTerms(formula.terms),
+                source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
+            )
+        )
+    return lines
+
+
+def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
+    """Return the K and V of other ranks: two chunks in flight on a ring, all of them otherwise."""
+    cp = placed.layout.cp
+    chunks = np.minimum(2.0, cp - 1.0) if placed.recipe.cp_method == "ring" else cp - 1.0
+    size = _kv_bytes(placed)
+    return [
+        memory_line(
+            "buffer.cp.keys_values",
+            axis="cp",
+            toll="activation",
+            size_bytes=(chunks * size)[..., None],
+            formula="chunks * size_bytes",
+            terms={"chunks": chunks[..., None], "size_bytes": size[..., None]},
+            source="K and V received from other ranks, arXiv:2310.01889, section 3",
+        )
+    ]

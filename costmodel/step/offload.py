@@ -1,0 +1,75 @@
+"""Activations in the host's memory: each stage sends what it saves, and fetches it for the backward pass.
+
+Sends: the offloaded share of a micro-batch's activations to the host and back, over PCIe or C2C.
+Hides: behind the forward and the backward pass of the same stage. Stores: two layers' worth stay
+on the GPU while they travel. Off unless the recipe's `offload_activations` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
+from costmodel.step.pipeline import StageTimes
+from costmodel.step.placed_job import PlacedJob, hidden_communication
+
+Array = NDArray[np.float64]
+
+_LAYERS_ON_THE_WAY = 2.0
+_SOURCE = "activation offloading beside compute: SSDTrain, arXiv:2408.10013; double buffering of layers"
+
+
+def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Array:
+    """Bytes of activations that leave the GPU on each stage (last dimension), micro-batches in flight together. [B]."""
+    saved = broadcast_sum([line.bytes for line in lines if line.name.startswith("activation.")])
+    layers = broadcast_sum(list(placed.stages.layers))
+    stays = np.minimum(_LAYERS_ON_THE_WAY / np.maximum(layers, 1.0), 1.0)
+    return np.asarray(placed.recipe.offload_activations * saved * (1.0 - stays))
+
+
+def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
+    """Return what the GPU no longer holds, as a negative line."""
+    if not placed.recipe.offload_activations:
+        return []
+    away = _travelling(placed, lines)
+    return [
+        memory_line(
+            "offloaded.activations",
+            axis="compute",
+            toll="activation",
+            size_bytes=-away,
+            formula="-away_bytes",
+            terms={"away_bytes": away},
+            source=_SOURCE,
+        )
+    ]
+
+
+def time_lines(
+    placed: PlacedJob, lines: Sequence[MemoryLine], in_flight: Array, stage: StageTimes
+) -> list[TimeLine]:
+    """Return both ways over the host's link for each micro-batch, beside its passes."""
+    if not placed.recipe.offload_activations:
+        return []
+    size = np.asarray((_travelling(placed, lines) / np.maximum(in_flight, 1.0)).max(axis=-1))
+    link = placed.accelerator.host_link_bytes_per_s
+    busy, contention = np.asarray(size / link), 0.0
+    return [
+        time_line(
+            f"offload.activations.{phase}",
+            axis="compute",
+            toll="activation",
+            phase=phase,
+            count=placed.micro_batches,
+            each_s=busy,
+            bytes_each=size,
+            exposed_each_s=hidden_communication(busy, window, contention),
+            formula="max(size_bytes / link_bytes_per_s - window_s, 0)",
+            terms={"size_bytes": size, "link_bytes_per_s": np.asarray(link), "window_s": window},
+            source=_SOURCE,
+        )
+        for phase, window in (("forward", stage.forward_s), ("backward", stage.backward_s))
+    ]

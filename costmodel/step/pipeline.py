@@ -1,0 +1,240 @@
+"""Pipeline parallelism: layers are dealt to stages, micro-batches flow through them.
+
+Sends: one activation forward and one gradient backward per micro-batch and chunk, point to
+point. Pays: the bubble, which the schedule and the slowest stage decide. Hides: transfers of
+interleaved schedules behind the next chunk. Stores: the activations of all micro-batches in
+flight (counted in compute, times `in_flight`) and, for schedules that run both ways, a second
+copy of the parameters (counted in data).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.network.collective_formulas import collective_terms, collective_text
+from costmodel.physics.network.nccl import collective_time
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.messages import exposed_p2p_messages
+from costmodel.physics.pipeline.schedule_formulas import BUBBLE_FORMULAS
+from costmodel.step.placed_job import PlacedJob, communication_line
+
+Array = NDArray[np.float64]
+
+# Launches around a message, counted in DeepSpeed's runtime/pipe/engine.py: a micro-batch sends twice, receives
+# twice and copies once, five for the two messages that the critical path waits for. Megatron, which
+# synchronises the device after each exchange, is taken as the same.
+_LAUNCHES_PER_MESSAGE = 3.0
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds that one micro-batch takes: on the critical stage, and on all stages together."""
+
+    forward_s: Array
+    backward_input_s: Array
+    backward_weight_s: Array
+    sum_forward_s: Array
+    sum_backward_s: Array
+
+    @property
+    def backward_s(self) -> Array:
+        """Both backward passes and recomputation on the critical stage. [s]"""
+        return np.asarray(self.backward_input_s + self.backward_weight_s)
+
+
+def _message_bytes(placed: PlacedJob) -> Array:
+    """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
+    shard = placed.shard
+    sent = shard.tokens / shard.tp if placed.recipe.pp_scatter_gather else shard.tokens_sp
+    return np.asarray(2.0 * sent * float(placed.model.hidden_size))
+
+
+def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
+    """Return the bubble and the stage-to-stage transfers of one step.
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., SC21, arXiv:2104.04473, section 2.2 (bubble, interleaving) and
+       section 4.1 (scatter/gather of the transfers).
+    """
+    layout = placed.layout
+    if not np.any(layout.pp > 1):
+        return []
+    m = placed.micro_batches
+    bubble = schedules.bubble_time_s(
+        layout.schedule,
+        stages=layout.pp,
+        micro_batches=m,
+        virtual_stages=layout.vp,
+        forward_s=stage.forward_s,
+        backward_input_s=stage.backward_input_s,
+        backward_weight_s=stage.backward_weight_s,
+        sum_forward_s=stage.sum_forward_s,
+        sum_backward_s=stage.sum_backward_s,
+        pending_weight_fraction=pending_weight_fraction(placed),
+    )
+    messages = schedules.p2p_messages(layout.schedule, stages=layout.pp, virtual_stages=layout.vp) * m
+    exposed = exposed_p2p_messages(
+        layout.schedule,
+        stages=layout.pp,
+        micro_batches=m,
+        virtual_stages=layout.vp,
+        overlapped=placed.recipe.pp_overlap,
+    )
+    size, group, tiers = _message_bytes(placed), placed.mesh.pp, placed.cluster.tiers
+    cost = collective_time("send_recv", size, group, tiers)
+    sent = collective_text("send_recv")
+
+    def message_terms() -> Mapping[str, ArrayLike]:
+        return collective_terms("send_recv", size, group, tiers, cost)
+
+    host_s = 0.0 if placed.recipe.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.recipe.launch_s
+    message_s = np.asarray(cost.latency_s + cost.transfer_s + host_s)
+    # The critical path waits for some messages whole; how many is a property of the schedule, and
+    # while the pipeline fills and drains they are those of other stages.
+    share = np.minimum(exposed / np.maximum(messages, 1.0), 1.0)
+    others = np.maximum(exposed - messages, 0.0)
+    lines = [
+        time_line(
+            "pp.bubble",
+            axis="pp",
+            toll="bubble",
+            phase="step",
+            count=1.0,
+            each_s=bubble,
+            formula=_bubble_formula(placed),
+            terms={
+                "bubble_s": bubble,
+                "stages": layout.pp,
+                "micro_batches": m,
+                "virtual_stages": layout.vp,
+                "forward_s": stage.forward_s,
+                "backward_input_s": stage.backward_input_s,
+                "backward_weight_s": stage.backward_weight_s,
+                "sum_forward_s": stage.sum_forward_s,
+                "sum_backward_s": stage.sum_backward_s,
+                "pending_weight_fraction": pending_weight_fraction(placed),
+            },
+            source="closed form of the schedule, checked against its simulation: physics/schedules.py",
+        ),
+        time_line(
+            "pp.send_recv",
+            axis="pp",
+            toll="communication",
+            phase="step",
+            count=messages,
+            each_s=message_s,
+            exposed_each_s=message_s * share,
+            bytes_each=cost.wire_bytes,
+            tier=cost.tier,
+            formula=f"{sent}; (latency_s + transfer_s + host_s) * min(exposed_messages / messages, 1)",
+            terms=LazyTerms(
+                lambda: {
+                    **message_terms(),
+                    "host_s": host_s,
+                    "exposed_messages": exposed,
+                    "messages": np.maximum(messages, 1.0),
+                }
+            ),
+            source="messages on the critical path of the schedule: physics/schedule_messages.py",
+        ),
+        time_line(
+            "pp.send_recv_of_others",
+            axis="pp",
+            toll="communication",
+            phase="step",
+            count=others,
+            each_s=message_s,
+            tier=cost.tier,
+            formula=f"{sent}; latency_s + transfer_s + host_s",
+            terms=LazyTerms(lambda: {**message_terms(), "host_s": host_s}),
+            source="messages between other stages that this one waits for: physics/schedule_messages.py",
+        ),
+    ]
+    if placed.model.tied_embeddings:
+        model = placed.model
+        table = 4.0 * float(model.vocab_size * model.hidden_size) / layout.tp
+        ends = placed.mesh.pp._replace(ranks=np.minimum(placed.mesh.pp.ranks, 2.0))
+        ends = ends._replace(members=tuple(np.minimum(part, 2.0) for part in ends.members))
+        lines.append(
+            communication_line(
+                placed,
+                "pp.tied_embedding_grad.all_reduce",
+                axis="pp",
+                phase="grad_sync",
+                primitive="all_reduce",
+                size_bytes=table,
+                group=ends,
+            )
+        )
+    return lines
+
+
+def _bubble_formula(placed: PlacedJob) -> str:
+    """Return the closed form of the schedule; many schedules at once have no single one."""
+    layout = placed.layout
+    if layout.schedule.size > 1:
+        return "bubble_s"
+    formula = BUBBLE_FORMULAS.get(schedules.SCHEDULES[int(layout.schedule.item())], "0")
+    steps = formula.split("; ")
+    return formula if layout.pp.size == 1 else "; ".join([*steps[:-1], f"where(stages > 1, {steps[-1]}, 0)"])
+
+
+def pending_weight_fraction(placed: PlacedJob) -> Array:
+    """Share of a layer's activations that a postponed weight gradient still needs. [-]
+
+    Zero-bubble schedules free the rest (scores and masks of unfused attention) with the input
+    gradient: 32 of 34 + 5 a s / h bytes per token and hidden (Qi et al., arXiv:2401.10241, table 1).
+    """
+    model = placed.model
+    scores = 0.0
+    if placed.recipe.attention_kernel in ("unfused", "fused-softmax"):
+        scores = 5.0 * model.num_heads / model.hidden_size
+    return np.asarray(32.0 / (34.0 + scores * placed.seq_len))
+
+
+def in_flight(placed: PlacedJob) -> Array:
+    """Return the micro-batches whose activations each stage holds at its peak (last dimension: stages)."""
+    layout = placed.layout
+    return schedules.in_flight(
+        layout.schedule[..., None],
+        stages=layout.pp[..., None],
+        micro_batches=placed.micro_batches[..., None],
+        virtual_stages=layout.vp[..., None],
+        stage=placed.stages.index,
+    )
+
+
+def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
+    """Return the send and receive buffers of a stage, and outputs that its engine keeps."""
+    on = (placed.layout.pp > 1)[..., None]
+    size = _message_bytes(placed)[..., None]
+    # Without recomputation the output of the last layer is saved anyway.
+    kept = on * (placed.layout.recompute > 1)[..., None] * float(placed.recipe.pp_keeps_outputs)
+    output = 2.0 * (placed.shard.tokens_sp * float(placed.model.hidden_size))[..., None]
+    held = kept * in_flight(placed)
+    return [
+        memory_line(
+            "buffer.pp.outputs",
+            axis="pp",
+            toll="activation",
+            size_bytes=held * output,
+            formula="micro_batches * size_bytes",
+            terms={"micro_batches": held, "size_bytes": output},
+            source=f"recipe {placed.recipe.name}: pp_keeps_outputs",
+        ),
+        memory_line(
+            "buffer.pp.send_recv",
+            axis="pp",
+            toll="activation",
+            size_bytes=4.0 * on * size,
+            formula="4 * on * size_bytes",
+            terms={"on": on, "size_bytes": size},
+            source="activation and gradient, sent and received",
+        ),
+    ]

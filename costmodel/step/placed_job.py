@@ -1,0 +1,197 @@
+"""What every axis is told: the job, where its ranks sit, and what one micro-batch looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.lines import LazyTerms, TimeLine, time_line
+from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.recipe import Precision, Recipe
+from costmodel.physics.kernels.kernel_formulas import KernelFormula
+from costmodel.physics.network.collective_formulas import collective_terms, collective_text
+from costmodel.physics.network.mesh import Group, Mesh
+from costmodel.physics.network.nccl import collective_time
+from costmodel.physics.pipeline.stages import StagePlan
+from costmodel.step.anatomy.operator_parts import Operator, Shard
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.hardware import Accelerator, Cluster
+    from costmodel.describe.hardware.kernels import KernelConstants
+    from costmodel.describe.models.model import LayerKind, Model
+
+Array = NDArray[np.float64]
+
+NCCL_SOURCE = "Hockney alpha-beta, least over NCCL's (algorithm, protocol); NVIDIA/nccl src/graph/tuning.cc"
+
+
+class OperatorTime(NamedTuple):
+    """Seconds of one operator on one micro-batch, by pass.
+
+    `recompute_share` of the forward pass is run again; `kept_bytes` of its output stay until then.
+    """
+
+    operator: Operator
+    forward_s: Array
+    backward_input_s: Array
+    backward_weight_s: Array
+    recompute_share: Array
+    kept_bytes: Array
+    formulas: tuple[KernelFormula, ...] = ()
+    """Of forward, input-gradient and weight-gradient pass; of forward and backward where these are one."""
+
+    @property
+    def backward_s(self) -> Array:
+        """Both backward passes, without recomputation. [s]"""
+        return np.asarray(self.backward_input_s + self.backward_weight_s)
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Compute seconds of one layer of one kind, one micro-batch, by operator and in sum."""
+
+    by_operator: Mapping[str, OperatorTime]
+    forward_s: Array
+    backward_s: Array
+    recompute_s: Array
+
+    def backward_weight_s(self, *names: str) -> Array:
+        """Weight-gradient time of the named operators that the layer has. [s]"""
+        held: Array = np.asarray(0.0)
+        for name in names:
+            if name in self.by_operator:
+                held = held + self.by_operator[name].backward_weight_s
+        return np.asarray(held)
+
+    def of(self, phase: str, *names: str) -> Array:
+        """Forward or backward time of the named operators that the layer has. [s]"""
+        held: Array = np.asarray(0.0)
+        for name in names:
+            if name in self.by_operator:
+                times = self.by_operator[name]
+                held = held + (times.forward_s if phase == "forward" else times.backward_s)
+        return np.asarray(held)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What runs together in one pass: a layer of some kind, the embedding, or the head.
+
+    Lines of a block are made for one micro-batch through one such block; the planner counts how
+    many of them the critical stage runs in a step.
+    """
+
+    label: str
+    role: str
+    times: LayerTimes
+    kind: LayerKind | None = None
+
+
+@dataclass(frozen=True)
+class PlacedJob:
+    """A job, or an array of jobs that differ in layout, ready to be priced."""
+
+    model: Model
+    cluster: Cluster
+    recipe: Recipe
+    precision: Precision
+    layout: Layout
+    mesh: Mesh
+    stages: StagePlan
+    shard: Shard
+    kinds: tuple[LayerKind, ...]
+    global_batch: Array
+    seq_len: Array
+    micro_batches: Array
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The GPU of the cluster."""
+        return self.cluster.accelerator
+
+    @property
+    def kernels(self) -> KernelConstants:
+        """Constants of its kernels; `make_job` refuses an accelerator without."""
+        constants = self.cluster.accelerator.kernels
+        assert constants is not None
+        return constants
+
+    @property
+    def full_recompute(self) -> Array:
+        """1 where whole layers are recomputed, else 0. [-]"""
+        return np.asarray(self.layout.recompute == 2.0, dtype=np.float64)
+
+
+def hidden_communication(
+    busy_s: Array, window_s: ArrayLike, contention: float, least_share: ArrayLike = 0.0
+) -> Array:
+    """Return what the critical path pays for communication beside a window of compute.
+
+    The part beyond the window is exposed, at least `least_share` of it (the first and last piece
+    of a pipelined exchange cannot hide); the hidden part slows the compute that it runs beside
+    by the share of SMs and bandwidth that it takes. [s]
+    """
+    window = np.asarray(window_s, dtype=np.float64)
+    exposed = np.maximum(busy_s - window, np.asarray(least_share) * busy_s)
+    return np.asarray(exposed + contention * (busy_s - exposed))
+
+
+def communication_line(
+    placed: PlacedJob,
+    name: str,
+    *,
+    axis: str,
+    phase: str,
+    primitive: str,
+    size_bytes: ArrayLike,
+    group: Group,
+    window_s: ArrayLike = 0.0,
+    least_share: ArrayLike = 0.0,
+    share: ArrayLike = 1.0,
+    count: ArrayLike = 1.0,
+) -> TimeLine:
+    """Price one collective over `group` and make its line; what fits into `window_s` is hidden.
+
+    `share` scales the whole line (a recomputed pass that only some layouts run). A group of one
+    costs nothing.
+    """
+    cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers)
+    part = np.asarray(share, dtype=np.float64)
+    busy = np.asarray((cost.latency_s + cost.transfer_s) * part)
+    contention = placed.recipe.overlap_contention
+    window = np.asarray(window_s, dtype=np.float64)
+    return time_line(
+        name,
+        axis=axis,
+        toll="communication",
+        phase=phase,
+        count=count,
+        each_s=busy,
+        exposed_each_s=hidden_communication(busy, window, contention, least_share),
+        bytes_each=cost.wire_bytes * part,
+        tier=cost.tier,
+        formula=f"{collective_text(primitive)}; busy = share * (latency_s + transfer_s); "
+        "exposed = max(busy - window_s, least_share * busy); exposed + contention * (busy - exposed)",
+        terms=LazyTerms(
+            lambda: {
+                **collective_terms(primitive, size_bytes, group, placed.cluster.tiers, cost),
+                "share": part,
+                "window_s": window,
+                "least_share": least_share,
+                "contention": contention,
+            }
+        ),
+        source=NCCL_SOURCE,
+    )
+
+
+def exposed_sum(lines: Iterable[TimeLine]) -> Array:
+    """Exposed seconds of one execution of each line, added up. [s]"""
+    total: Array = np.asarray(0.0)
+    for line in lines:
+        total = total + line.exposed_each_s
+    return np.asarray(total)

@@ -1,0 +1,387 @@
+"""One estimate: collect the lines of every axis, and hand back the bill.
+
+`price` is the only place where a job becomes a bill; a search calls it with arrays of layouts,
+`costmodel.estimate` with scalars. Lines are first made for one block (a layer of some kind, the
+embedding, the head) and one micro-batch; the slowest pipeline stage then says how many of each
+the critical path runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.lines import (
+    Bill,
+    MemoryLine,
+    TimeLine,
+    broadcast_sum,
+    memory_line,
+    settled,
+    sum_exposed,
+    time_line,
+)
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.models.model import Model
+from costmodel.describe.recipe import Precision, Recipe
+from costmodel.physics.network.mesh import DEFAULT_ORDER, build_mesh
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.stages import plan_stages
+from costmodel.step import (
+    compression,
+    compute,
+    context,
+    data,
+    expert,
+    offload,
+    pipeline,
+    resilience,
+    states,
+    tensor,
+)
+from costmodel.step.anatomy.operator_parts import Shard
+from costmodel.step.pipeline import StageTimes
+from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A bill and what it was made from."""
+
+    bill: Bill
+    placed: PlacedJob
+    blocks: tuple[Block, ...]
+    stage: StageTimes
+    block_lines: tuple[tuple[TimeLine, ...], ...] = ()
+    """Of each block: its lines for one micro-batch through one such block, count 1."""
+
+
+def price(
+    *,
+    model: Model,
+    cluster: Cluster,
+    recipe: Recipe,
+    precision: Precision,
+    layout: Layout,
+    global_batch: ArrayLike,
+    seq_len: ArrayLike,
+    order: Sequence[str] = DEFAULT_ORDER,
+    every_stage: bool = False,
+) -> Priced:
+    """Price a job, or an array of jobs that differ in layout, batch or sequence length.
+
+    Parameters
+    ----------
+    model, cluster, recipe, precision :
+        What runs, where, and how the framework runs it.
+    layout : Layout
+        Scalars, or arrays that broadcast together.
+    global_batch, seq_len : array_like
+        Sequences a step, and tokens a sequence. [-]
+    order : sequence of str
+        Axis order on the machine, innermost first.
+    every_stage : bool
+        Look at every pipeline stage of a single layout instead of first, middle and last.
+
+    Returns
+    -------
+    Priced
+        The bill and what it was made from. Layouts that cannot exist are priced all the same;
+        `costmodel.describe.jobs.layout.layout_problems` masks them.
+    """
+    placed = place_job(
+        model=model,
+        cluster=cluster,
+        recipe=recipe,
+        precision=precision,
+        layout=layout,
+        global_batch=global_batch,
+        seq_len=seq_len,
+        order=order,
+        every_stage=every_stage,
+    )
+    blocks = compute.build_blocks(placed)
+    block_lines = [_block_lines(placed, block) for block in blocks]
+    counts, stage = _critical_stage(placed, blocks, block_lines)
+    m = placed.micro_batches
+    time_lines: list[TimeLine] = []
+    step_counts = [np.asarray(count * m) for count in counts]
+    for lines, count in zip(block_lines, step_counts, strict=True):
+        time_lines += [replace(line, count=count) for line in lines]
+    time_lines += pipeline.time_lines(placed, stage)
+    time_lines += data.time_lines(placed, blocks, step_counts, block_lines, stage)
+    in_flight = pipeline.in_flight(placed)
+    memory_lines = [
+        *states.memory_lines(placed, blocks),
+        *compression.memory_lines(placed, blocks),
+        *compute.memory_lines(placed, blocks, in_flight),
+        *tensor.memory_lines(placed),
+        *context.memory_lines(placed),
+        *expert.memory_lines(placed),
+        *pipeline.memory_lines(placed),
+    ]
+    time_lines += offload.time_lines(placed, memory_lines, in_flight, stage)
+    memory_lines += offload.memory_lines(placed, memory_lines)
+    time_lines += _overhead_lines(placed, time_lines)
+    time_lines += resilience.time_lines(placed, time_lines)
+    memory_lines += states.step_memory_lines(placed, blocks, memory_lines)
+    memory_lines += _reserve_lines(placed, memory_lines)
+    names = tuple(tier.name for tier in cluster.tiers)
+    made = tuple(tuple(lines) for lines in block_lines)
+    return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), placed, tuple(blocks), stage, made)
+
+
+def place_job(
+    *,
+    model: Model,
+    cluster: Cluster,
+    recipe: Recipe,
+    precision: Precision,
+    layout: Layout,
+    global_batch: ArrayLike,
+    seq_len: ArrayLike,
+    order: Sequence[str],
+    every_stage: bool,
+) -> PlacedJob:
+    """Place the ranks and work out what one micro-batch looks like on one of them."""
+    batch, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
+    kinds = tuple(model.layer_kinds())
+    stages = plan_stages(
+        model.kind_of_layer,
+        len(kinds),
+        layout.pp,
+        embedding_as_layer=recipe.embedding_as_layer,
+        head_as_layer=_head_places(model, recipe),
+        fold=settled(schedules.fold(layout.schedule)),
+        every_stage=every_stage,
+    )
+    if model.mtp_layers:
+        # A multi-token-prediction layer is one more layer of the last kind, on the last stage.
+        last = model.kind_of_layer[-1]
+        extra = [stages.has_head * (model.mtp_layers if kind == last else 0) for kind in range(len(kinds))]
+        stages = replace(stages, layers=tuple(a + b for a, b in zip(stages.layers, extra, strict=True)))
+    tokens = layout.micro_batch * seq / layout.cp
+    tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
+    load = recipe.moe_capacity_factor if recipe.moe_capacity_factor > 0 else recipe.moe_imbalance
+    shard = Shard(
+        micro_batch=layout.micro_batch,
+        seq_len=seq,
+        tokens=np.asarray(tokens),
+        tokens_sp=np.asarray(tokens_sp),
+        tp=layout.tp,
+        cp=layout.cp,
+        etp=layout.etp,
+        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
+        local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
+    )
+    mesh = build_mesh(
+        tp=layout.tp,
+        cp=layout.cp,
+        pp=layout.pp,
+        dp=layout.dp,
+        ep=layout.ep,
+        etp=layout.etp,
+        tier_sizes=[float(tier.size) for tier in cluster.tiers],
+        order=order,
+    )
+    return PlacedJob(
+        model=model,
+        cluster=cluster,
+        recipe=recipe,
+        precision=precision,
+        layout=layout,
+        mesh=mesh,
+        stages=stages,
+        shard=shard,
+        kinds=kinds,
+        global_batch=batch,
+        seq_len=seq,
+        micro_batches=np.asarray(batch / (layout.dp * layout.micro_batch)),
+    )
+
+
+def _head_places(model: Model, recipe: Recipe) -> float:
+    """Layers whose place the head takes when layers are dealt to stages. [-]"""
+    if not recipe.head_by_work:
+        return float(recipe.head_as_layer)
+    # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
+    layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
+    return float(model.vocab_size / layer)
+
+
+def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+    """Return all lines of one block for one micro-batch."""
+    communication = [
+        *tensor.time_lines(placed, block),
+        *context.time_lines(placed, block),
+        *expert.time_lines(placed, block),
+    ]
+    return [
+        *compute.time_lines(placed, block),
+        *compute.host_lines(placed, block, communication),
+        *communication,
+    ]
+
+
+def blocks_on_stages(placed: PlacedJob) -> list[Array]:
+    """Count the passes through each block that a micro-batch makes on every stage: layers, embedding, head. [-]"""
+    stages = placed.stages
+    return [*stages.layers, stages.has_embedding, stages.has_head * (1.0 + placed.model.mtp_layers)]
+
+
+def _critical_stage(
+    placed: PlacedJob, blocks: list[Block], block_lines: list[list[TimeLine]]
+) -> tuple[list[Array], StageTimes]:
+    """Find the slowest stage: how many blocks of each sort it holds, and its times."""
+    model = placed.model
+    held = blocks_on_stages(placed)
+    head_passes = 1.0 + model.mtp_layers
+    forward, weight, rest = [], [], []
+    for lines in block_lines:
+        forward.append(exposed_sum(line for line in lines if line.phase == "forward"))
+        weight.append(exposed_sum(line for line in lines if line.name.endswith(".backward_weight")))
+        rest.append(
+            exposed_sum(
+                line
+                for line in lines
+                if line.phase != "forward" and not line.name.endswith(".backward_weight")
+            )
+        )
+    whole = [np.asarray(f + w + r) for f, w, r in zip(forward, weight, rest, strict=True)]
+    stage_s = broadcast_sum([count * each[..., None] for count, each in zip(held, whole, strict=True)])
+    slowest = np.argmax(stage_s, axis=-1)[..., None]
+
+    def at_slowest(values: Array) -> Array:
+        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, stage_s.shape))
+        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
+
+    counts = [at_slowest(count) for count in held]
+    pattern = np.asarray(model.kind_of_layer)
+    total_layers = [float(np.sum(pattern == kind)) for kind in range(len(placed.kinds))]
+    total_layers[int(pattern[-1])] += model.mtp_layers
+    totals = [*total_layers, 1.0, head_passes]
+    return counts, StageTimes(
+        forward_s=broadcast_sum([c * f for c, f in zip(counts, forward, strict=True)]),
+        backward_input_s=broadcast_sum([c * r for c, r in zip(counts, rest, strict=True)]),
+        backward_weight_s=broadcast_sum([c * w for c, w in zip(counts, weight, strict=True)]),
+        sum_forward_s=broadcast_sum([np.asarray(t * f) for t, f in zip(totals, forward, strict=True)]),
+        sum_backward_s=broadcast_sum(
+            [np.asarray(t * (r + w)) for t, r, w in zip(totals, rest, weight, strict=True)]
+        ),
+    )
+
+
+def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
+    """Return the host's time between steps, the wait for data, and the recipe's one fitted constant."""
+    recipe, layout = placed.recipe, placed.layout
+    made = []
+    if recipe.step_overhead_s:
+        made.append(
+            time_line(
+                "overhead.step",
+                axis="compute",
+                toll="overhead",
+                phase="step",
+                count=1.0,
+                each_s=recipe.step_overhead_s,
+                formula="seconds",
+                terms={"seconds": recipe.step_overhead_s},
+                source=f"recipe {recipe.name}: step_overhead_s",
+            )
+        )
+    if recipe.overhead_fraction:
+        data_axes = ("dp", "optimizer")
+        parts = {
+            "overhead.unexplained": [line for line in lines if line.axis not in data_axes],
+            "overhead.unexplained.data_parallel": [line for line in lines if line.axis in data_axes],
+        }
+        # What data parallelism costs depends on other knobs than the rest: a line of its own keeps
+        # a search on small grids.
+        for name, part in parts.items():
+            known = sum_exposed(part)
+            made.append(
+                time_line(
+                    name,
+                    axis="compute",
+                    toll="overhead",
+                    phase="step",
+                    count=1.0,
+                    each_s=known * recipe.overhead_fraction,
+                    formula="fraction * known_s",
+                    terms={"fraction": recipe.overhead_fraction, "known_s": known},
+                    source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs",
+                )
+            )
+    if recipe.input_tokens_per_s:
+        known = sum_exposed([*lines, *made])
+        # Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
+        replicas = np.maximum(placed.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
+        tokens = placed.global_batch * placed.seq_len / layout.dp * np.minimum(replicas, layout.dp)
+        wait = np.maximum(tokens / recipe.input_tokens_per_s - known, 0.0)
+        made.append(
+            time_line(
+                "overhead.input",
+                axis="compute",
+                toll="overhead",
+                phase="step",
+                count=1.0,
+                each_s=wait,
+                formula="max(tokens / tokens_per_s - known_s, 0)",
+                terms={"tokens": tokens, "tokens_per_s": recipe.input_tokens_per_s, "known_s": known},
+                source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
+            )
+        )
+    return made
+
+
+def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLine]:
+    """Return what the tensors do not show: allocator slack, CUDA context, communicators."""
+    recipe = placed.recipe
+    layout, mesh = placed.layout, placed.mesh
+    axes = (layout.tp, layout.cp, layout.pp, mesh.grad.ranks, layout.ep)
+    # One more for the norm over all that hold a part of the model.
+    several = (*(ranks > 1 for ranks in axes), (layout.tp > 1) & (layout.pp > 1))
+    used = [np.asarray(some, dtype=np.float64) for some in several]
+    groups = broadcast_sum(used)[..., None]
+    slack = []
+    # States and activations depend on different knobs: one line each keeps a search on small grids.
+    for toll in ("state", "activation"):
+        allocated = broadcast_sum([line.bytes for line in lines if line.toll == toll])
+        slack.append(
+            memory_line(
+                f"reserve.allocator_slack.{toll}",
+                axis="compute",
+                toll="state",
+                size_bytes=recipe.allocator_slack * allocated,
+                formula="slack * allocated_bytes",
+                terms={"slack": np.asarray(recipe.allocator_slack), "allocated_bytes": allocated},
+                source=f"recipe {recipe.name}: fragmentation of the caching allocator",
+            )
+        )
+    return [
+        *slack,
+        memory_line(
+            "reserve.cuda_context",
+            axis="compute",
+            toll="state",
+            size_bytes=np.asarray(recipe.context_bytes),
+            formula="context_bytes",
+            terms={"context_bytes": np.asarray(recipe.context_bytes)},
+            source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi",
+        ),
+        memory_line(
+            "reserve.communicators",
+            axis="dp",
+            toll="state",
+            size_bytes=recipe.communicator_bytes * groups,
+            formula="communicator_bytes * groups",
+            terms={"communicator_bytes": np.asarray(recipe.communicator_bytes), "groups": groups},
+            source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)",
+        ),
+    ]

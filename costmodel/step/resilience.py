@@ -1,0 +1,92 @@
+"""Resilience: what a step loses because not all ranks are equally fast.
+
+Sends and stores nothing. Pays: at every synchronisation the group waits for its slowest member.
+Ranks that differ for good cost the expected maximum over all of them, told by the level that
+meets them (tensor group, expert group, pipeline, whole job); jitter costs at each level again.
+Off unless the recipe's `stragglers` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import TimeLine, sum_exposed, time_line
+from costmodel.physics.run.stragglers import RankTimes, jitter_excess, lasting_excess
+from costmodel.step.placed_job import PlacedJob
+
+Array = NDArray[np.float64]
+
+_LEVELS = ("tensor", "context", "expert", "pipeline", "job")
+_SOURCE = "expected maximum of independent ranks: David and Nagaraja, Order Statistics, section 3.1"
+
+
+def time_lines(placed: PlacedJob, lines: Sequence[TimeLine]) -> list[TimeLine]:
+    """Return what each level of synchronisation waits for its slowest rank.
+
+    A slow rank is slow at its own work: communication of the critical path does not grow.
+    """
+    recipe = placed.recipe
+    if recipe.stragglers == "none":
+        return []
+    work_s = sum_exposed([line for line in lines if line.toll != "communication"])
+    ranks = _ranks_below(placed)
+    times = RankTimes(
+        recipe.straggler_variation,
+        recipe.stragglers == "lognormal",
+        recipe.straggler_slow_fraction,
+        recipe.straggler_slowdown,
+    )
+    made = [
+        _line(f"resilience.stragglers.{level}", excess, work_s, count)
+        for level, excess, count in zip(_LEVELS, lasting_excess(ranks, times), ranks, strict=True)
+    ]
+    if recipe.straggler_jitter:
+        excesses = jitter_excess(ranks, _syncs(placed), recipe.straggler_jitter)
+        made += [
+            _line(f"resilience.jitter.{level}", excess, work_s, count)
+            for level, excess, count in zip(_LEVELS, excesses, ranks, strict=True)
+        ]
+    return [line for line in made if np.any(line.each_s)]
+
+
+def _line(name: str, excess: Array, work_s: Array, ranks: Array) -> TimeLine:
+    """Make the line of one level."""
+    return time_line(
+        name,
+        axis="resilience",
+        toll="overhead",
+        phase="step",
+        count=1.0,
+        each_s=excess * work_s,
+        formula="excess * work_s",
+        terms={"excess": excess, "work_s": work_s, "ranks": ranks},
+        source=_SOURCE,
+    )
+
+
+def _ranks_below(placed: PlacedJob) -> list[Array]:
+    """Return how many ranks have waited for one another once each level has met."""
+    layout = placed.layout
+    context = layout.tp * layout.cp
+    expert = np.maximum(context, layout.ep * layout.etp)
+    pipeline = np.minimum(expert * layout.pp, layout.gpus)
+    return [np.asarray(n) for n in (layout.tp, context, expert, pipeline, layout.gpus)]
+
+
+def _syncs(placed: PlacedJob) -> list[Array]:
+    """Return how often each level synchronises a rank in a step."""
+    layout, model = placed.layout, placed.model
+    m = placed.micro_batches
+    # Attention and MLP meet once each way, as do dispatch and combine.
+    layers = 4.0 * m * model.num_layers / layout.pp
+    stages = 2.0 * m * layout.vp
+    return [
+        np.maximum(layers, 1.0),
+        np.maximum(layers, 1.0),
+        np.maximum(layers, 1.0),
+        np.maximum(stages, 1.0),
+        np.ones_like(m),
+    ]

@@ -1,0 +1,348 @@
+"""What data parallelism stores: parameters, gradients and optimizer states, each at its dtype and sharding.
+
+The other half of the axis (`axes.data` is what it sends): which rank holds which parameters, what
+of them is sharded over how many ranks, and the buffers that gathers, reductions and the optimizer
+step need for a moment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import MemoryLine, broadcast_sum, memory_line, settled
+from costmodel.describe.recipe import DTYPE_BYTES, quantised_weight_bytes
+from costmodel.physics.pipeline import schedules
+from costmodel.step.anatomy.params import (
+    ParamBlock,
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+    mtp_param_blocks,
+)
+from costmodel.step.placed_job import Block, PlacedJob
+
+Array = NDArray[np.float64]
+
+
+class Params(NamedTuple):
+    """Parameters that one rank holds before data parallelism shards them: dense and expert. [-]"""
+
+    dense: Array
+    expert: Array
+
+    def __add__(self, other: object) -> Params:
+        """Add two sets block by block."""
+        assert isinstance(other, Params)
+        return Params(np.asarray(self.dense + other.dense), np.asarray(self.expert + other.expert))
+
+    def scaled(self, factor: Array) -> Params:
+        """Return `factor` such sets."""
+        return Params(np.asarray(self.dense * factor), np.asarray(self.expert * factor))
+
+    def for_stages(self) -> Params:
+        """Return the same with a trailing dimension for pipeline stages."""
+        return Params(self.dense[..., None], self.expert[..., None])
+
+
+def _held(blocks: tuple[ParamBlock, ...], placed: PlacedJob) -> Params:
+    """Divide parameter blocks by the axes that split them."""
+    layout = placed.layout
+    dense: Array = np.zeros_like(layout.tp)
+    expert: Array = np.zeros_like(layout.ep * layout.etp)
+    for block in blocks:
+        if block.sharding == "expert":
+            expert = expert + block.count / (layout.ep * layout.etp)
+        else:
+            dense = dense + block.count / (layout.tp if block.sharding == "tp" else 1.0)
+    return Params(np.asarray(dense), np.asarray(expert))
+
+
+def block_params(placed: PlacedJob, block: Block) -> Params:
+    """Return what one rank holds of a layer, the embedding or the head."""
+    model = placed.model
+    if block.role == "embedding":
+        return _held(tuple(embedding_param_blocks(model)), placed)
+    if block.role == "head":
+        return _held(tuple(head_param_blocks(model)), placed)
+    assert block.kind is not None
+    return _held(tuple(layer_param_blocks(model, block.kind)), placed)
+
+
+def stage_params(placed: PlacedJob, blocks: list[Block]) -> Params:
+    """Return the parameters on each looked-at stage (last dimension)."""
+    stages, model = placed.stages, placed.model
+    zero = np.zeros_like(stages.has_head)
+    total = Params(zero, zero)
+    layer_index = 0
+    for block in blocks:
+        if block.role == "layer":
+            where = stages.layers[layer_index]
+            layer_index += 1
+        else:
+            where = stages.has_head if block.role == "head" else stages.has_embedding
+        total = total + block_params(placed, block).for_stages().scaled(where)
+    if model.tied_embeddings:
+        # With several stages the last one needs its own copy of the table for the logits.
+        table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
+        copies = stages.has_head * (1.0 - stages.has_embedding)
+        total = total + Params(table * copies, np.zeros_like(copies))
+    if model.mtp_layers:
+        # The planner already counts the layers; what is left are their projection and norms.
+        extra = _held(
+            tuple(b for b in mtp_param_blocks(model) if b.name in ("mtp.projection", "mtp.norm")), placed
+        )
+        total = total + extra.for_stages().scaled(stages.has_head)
+    return total
+
+
+def shard_ranks(placed: PlacedJob) -> tuple[Array, Array]:
+    """Ranks that shard dense and expert states between them. [-]"""
+    group = placed.layout.shard_group
+    dense, expert = placed.mesh.grad.ranks, placed.mesh.edp.ranks
+    whole = group == 0
+    return (
+        np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
+        np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
+    )
+
+
+def local_params(placed: PlacedJob, params: Params) -> Array:
+    """Parameters that a rank's optimizer steps, worst stage. [-]"""
+    dense_ranks, expert_ranks = shard_ranks(placed)
+    sharded = placed.layout.zero_stage >= 1
+    dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
+    expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
+    return np.asarray(dense + expert)
+
+
+def stays_gathered(placed: PlacedJob) -> NDArray[np.bool_]:
+    """Whether ZeRO-3 gathers parameters once a step and keeps them for all micro-batches."""
+    return np.asarray(placed.recipe.fsdp_pp_keeps_gathered & (placed.layout.pp > 1))
+
+
+def param_bytes(placed: PlacedJob) -> float:
+    """Bytes a parameter of the resident weights: quantised where they are primary."""
+    recipe = placed.recipe
+    primary = quantised_weight_bytes(placed.precision) if recipe.quantised_weights == "primary" else 0.0
+    return primary or recipe.param_bytes()
+
+
+def gathered_bytes(placed: PlacedJob) -> float:
+    """Bytes a parameter as it is gathered over data parallelism: quantised, in one orientation, where primary."""
+    precision, recipe = placed.precision, placed.recipe
+    primary = precision.input_bytes if recipe.quantised_weights == "primary" and precision.cast_bytes else 0.0
+    return primary or DTYPE_BYTES[recipe.gather_dtype]
+
+
+def _cached_bytes(placed: PlacedJob) -> float:
+    """Bytes a parameter of quantised copies beside it."""
+    cached = placed.recipe.quantised_weights == "cached"
+    return quantised_weight_bytes(placed.precision) if cached else 0.0
+
+
+def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
+    """Return parameters, gradients, optimizer states and gathered layers per stage (last dimension).
+
+    References
+    ----------
+    .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 3.1 and figure 1.
+    """
+    recipe = placed.recipe
+    params = stage_params(placed, blocks)
+    zero = placed.layout.zero_stage[..., None]
+    copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
+    lines = []
+    # What autograd keeps in the resident gradient is sharded from ZeRO-2 on, the weights from ZeRO-3 on.
+    states = (
+        ("parameters", param_bytes(placed), zero >= 3, copies),
+        ("parameters.quantised", _cached_bytes(placed), zero >= 3, copies),
+        ("gradients", recipe.grad_bytes(), zero >= 2, copies),
+        ("gradients.autograd", recipe.autograd_grad_bytes, np.asarray(False), copies),
+        ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
+        ("optimizer.moments", recipe.moments_bytes, zero >= 1, np.asarray(1.0)),
+    )
+    for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
+        if not np.any(held):
+            continue
+        for name, width, is_sharded, factor in states:
+            if not width:
+                continue
+            on_gpu = 0.0 if recipe.offload_optimizer and name.startswith("optimizer") else 1.0
+            shards = np.where(is_sharded, ranks, 1.0)
+            lines.append(
+                memory_line(
+                    f"state.{part}.{name}",
+                    axis="dp",
+                    toll="state",
+                    size_bytes=on_gpu * factor * width * held / shards,
+                    formula="on_gpu * copies * bytes_per_param * params / shards",
+                    terms={
+                        "on_gpu": np.asarray(on_gpu),
+                        "copies": factor,
+                        "bytes_per_param": np.asarray(width),
+                        "params": held,
+                        "shards": shards,
+                    },
+                    source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes",
+                )
+            )
+    if recipe.sync_every > 1:
+        lines.append(_outer_line(placed, params))
+    if np.any(zero >= 3):
+        lines.append(_gathered_line(placed, blocks, params, np.asarray(zero >= 3, dtype=np.float64)))
+    return lines
+
+
+def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
+    """Return the parameters of the last average, and the outer momentum, in fp32 and sharded as the optimizer."""
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
+    sharded = placed.layout.zero_stage[..., None] >= 1
+    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(
+        sharded, expert_ranks, 1.0
+    )
+    width = np.asarray(8.0 if placed.recipe.outer_momentum else 4.0)
+    return memory_line(
+        "state.optimizer.outer",
+        axis="dp",
+        toll="state",
+        size_bytes=width * local,
+        formula="bytes_per_param * params",
+        terms={"bytes_per_param": width, "params": local},
+        source="DiLoCo, arXiv:2311.08105, algorithm 1",
+    )
+
+
+def _largest_tensor(placed: PlacedJob) -> Array:
+    """Elements of the largest parameter on each stage: a matrix of a layer, or the token table. [-]"""
+    model, stages, tp = placed.model, placed.stages, placed.layout.tp[..., None]
+    table = (
+        float(model.vocab_size * model.hidden_size) / tp * np.maximum(stages.has_embedding, stages.has_head)
+    )
+    layer = max(
+        block.count / (max(model.num_experts, 1) if block.sharding == "expert" else 1.0)
+        for kind in placed.kinds
+        for block in layer_param_blocks(model, kind)
+    )
+    return np.asarray(np.maximum(table, layer / tp))
+
+
+def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[MemoryLine]) -> list[MemoryLine]:
+    """Return what the end of a step needs: bucket and norm of gradients, and temporaries of Adam.
+
+    Activations are gone by then, so Adam's temporaries only count for what they exceed them by.
+    Bucket and norm each take one large block, for which the caching allocator has no free one: they
+    add to what is reserved, not to the peak of what is allocated.
+    """
+    recipe = placed.recipe
+    params = stage_params(placed, blocks)
+    lines = []
+    if recipe.reduce_bucket_elements:
+        several = (placed.mesh.grad.ranks > 1)[..., None] * 1.0
+        elements = np.minimum(params.dense + params.expert, recipe.reduce_bucket_elements)
+        # The flat copy, and its conversion where the reduction has another dtype.
+        cast = (
+            DTYPE_BYTES[recipe.grad_reduce_dtype]
+            if recipe.grad_reduce_dtype != recipe.grad_accum_dtype
+            else 0.0
+        )
+        width = np.asarray(recipe.grad_bytes() + cast)
+        lines.append(
+            memory_line(
+                "reserve.reduce_bucket",
+                axis="dp",
+                toll="state",
+                size_bytes=several * elements * width,
+                formula="several * elements * bytes_per_element",
+                terms={"several": several, "elements": elements, "bytes_per_element": width},
+                source=f"recipe {recipe.name}: reduce_bucket_elements",
+            )
+        )
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
+    sharded = placed.layout.zero_stage[..., None] >= 1
+    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(
+        sharded, expert_ranks, 1.0
+    )
+    if recipe.norm_copy_bytes:
+        largest = np.minimum(_largest_tensor(placed), local)
+        lines.append(
+            memory_line(
+                "reserve.gradient_norm",
+                axis="optimizer",
+                toll="state",
+                size_bytes=recipe.norm_copy_bytes * largest,
+                formula="bytes_per_element * largest",
+                terms={"bytes_per_element": np.asarray(recipe.norm_copy_bytes), "largest": largest},
+                source=f"recipe {recipe.name}: norm_copy_bytes",
+            )
+        )
+    if recipe.adam_temporary_bytes:
+        activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
+        size = np.maximum(recipe.adam_temporary_bytes * local - activations, 0.0)
+        lines.append(
+            memory_line(
+                "state.optimizer.temporaries",
+                axis="optimizer",
+                toll="state",
+                size_bytes=size,
+                formula="max(bytes_per_param * params - activation_bytes, 0)",
+                terms={
+                    "bytes_per_param": np.asarray(recipe.adam_temporary_bytes),
+                    "params": local,
+                    "activation_bytes": activations,
+                },
+                source=f"recipe {recipe.name}: adam_temporary_bytes; activations are gone in the step",
+            )
+        )
+    return lines
+
+
+def _gathered_line(placed: PlacedJob, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
+    """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
+
+    A group of one has nothing to gather.
+    """
+    recipe, stages = placed.recipe, placed.stages
+    dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
+    held = {b.role: (block_params(placed, b).dense * dense)[..., None] for b in blocks if b.role != "layer"}
+    root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
+    layer_params = [block_params(placed, block) for block in blocks if block.role == "layer"]
+    sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
+    largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
+    gather, grad = gathered_bytes(placed), DTYPE_BYTES[recipe.grad_reduce_dtype]
+    stays = stays_gathered(placed)[..., None]
+    whole = stays | (not recipe.fsdp_reshard_after_forward)
+    gathered = params.dense * dense[..., None] + params.expert * expert[..., None]
+    layers = np.where(whole, 1.0, 1.0 + recipe.fsdp_prefetch)
+    unit = largest
+    largest = np.where(whole, gathered, largest)
+    root = np.where(whole, 0.0, root)
+    # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype. Over
+    # several micro-batches of a pipeline, all of them add up in the latter.
+    grads = np.where(whole, unit, np.maximum(unit, root))
+    summed = np.where(stays, gathered, grads)
+    size = on * (gather * (layers * largest + root) + gather * grads + grad * summed)
+    formula = (
+        "on * (gather_bytes * (layers * params + root_params + grad_params) + grad_bytes * summed_params)"
+    )
+    return memory_line(
+        "buffer.dp.gathered_layers",
+        axis="dp",
+        toll="state",
+        size_bytes=size,
+        formula=formula,
+        terms={
+            "on": on,
+            "params": largest,
+            "layers": np.asarray(layers),
+            "gather_bytes": np.asarray(gather),
+            "grad_bytes": np.asarray(grad),
+            "root_params": root,
+            "grad_params": grads,
+            "summed_params": summed,
+        },
+        source="PyTorch FSDP, arXiv:2304.11277, section 3.3",
+    )

@@ -1,0 +1,1 @@
+"""Evidence: published runs beside the model, error bands, and the constants that measurements give."""

@@ -1,0 +1,1 @@
+"""Measurements to constants: kernels, fabrics, clusters; measuring needs torch, nothing else does."""

@@ -1,0 +1,339 @@
+"""A cluster's fabric fitted to its own sweeps, starting from a shipped profile.
+
+One-node sweeps tell the innermost link, others the network around it; what they do not tell stays
+as the profile has it. A fit that should not be used says why (`ClusterFit.problems`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from costmodel.base.errors import DataError
+from costmodel.describe.hardware.cluster import Cluster, Tier
+from costmodel.estimates.collective import bus_bytes
+from costmodel.physics.network.fabric import constants_of
+from costmodel.physics.network.mesh import Group, usable_domain_size
+from costmodel.trust.calibration.fabric_fit import (
+    BASE_FIELDS,
+    INNER_START,
+    NVLS,
+    RATES,
+    START,
+    Constants,
+    Fitted,
+    Run,
+    fit_constants,
+    free_names,
+    predict,
+    predict_inner,
+    score,
+)
+from costmodel.trust.calibration.nccl_tests import Sweep
+
+Array = NDArray[np.float64]
+
+MIN_POINTS = 6
+MIN_SPAN = 64.0
+"""Largest over smallest size below which latency and rate cannot be told apart."""
+MAX_ERROR = 0.20
+"""Mean relative error above which a fit is refused."""
+NETWORK = "network"
+TRUST = 0.2
+"""Pull towards the profile, as a share of that of a fit to everybody's sweeps: between 0.1 and 0.3 the
+held-out error of 82 published sweeps, each fitted alone, is lowest."""
+SWITCH = {"simple_step_s": 1e-6, "ll_bandwidth_bytes_per_s": 100e9}
+"""Where a change of protocol inside a node starts from; it must lower the residual by a twentieth."""
+FAR = 2.0
+"""Where the times are further off than this, the starting constants are scaled first."""
+
+
+class AlphaBeta(NamedTuple):
+    """A straight line through one sweep, T = alpha + S beta, as textbooks measure it."""
+
+    run: str
+    points: int
+    alpha_s: float
+    bandwidth_bytes_per_s: float
+    crossover_bytes: float
+    relative_error: float
+
+
+class ClusterFit(NamedTuple):
+    """Fitted tiers and what speaks for and against them.
+
+    Attributes
+    ----------
+    runs : tuple of Run
+        The sweeps, on two levels: inside the innermost domain and around it.
+    tiers : dict of Fitted
+        By index into the cluster's tiers: 0, and that of the network.
+    points : DataFrame
+        A row a point: run, size, error of the fit and of a plain line (`score`).
+    held_out : DataFrame
+        The same of fits to every other size, scored on the sizes between.
+    lines : tuple of AlphaBeta
+        A straight line through each sweep.
+    problems : tuple of str
+        Why the fit should not be used; empty if it is sound.
+    """
+
+    runs: tuple[Run, ...]
+    tiers: Mapping[int, Fitted]
+    points: pd.DataFrame
+    held_out: pd.DataFrame
+    lines: tuple[AlphaBeta, ...]
+    problems: tuple[str, ...]
+
+
+def sweep_run(sweep: Sweep, cluster: Cluster, *, in_place: bool = False) -> Run:
+    """Return a sweep as a run on two levels of `cluster`.
+
+    Raises
+    ------
+    DataError
+        If such a run does not fit on the cluster, or the log's GPU is another one.
+    """
+    _check_gpu(sweep, cluster)
+    domain = cluster.tiers[0].size
+    nodes = sweep.nodes or -(-sweep.ranks // cluster.gpus_per_node)
+    if sweep.ranks % nodes:
+        raise DataError(
+            f"{sweep.file}:{sweep.line}: {sweep.ranks} ranks on {nodes} nodes: expected as many on each"
+        )
+    # Trays of a rack-scale domain are nodes by name only.
+    rack_scale = domain > cluster.gpus_per_node
+    inside = int(usable_domain_size(sweep.ranks, domain)) if rack_scale else sweep.ranks // nodes
+    if inside > domain:
+        raise DataError(
+            f"{sweep.file}:{sweep.line}: {inside} ranks a node, but {cluster.name} joins {domain} GPUs by "
+            f"{cluster.tiers[0].name}; another --cluster, or --nodes"
+        )
+    network = None if inside == sweep.ranks else NETWORK
+    if network and len(cluster.tiers) < 2:
+        raise DataError(f"{sweep.file}:{sweep.line}: {nodes} nodes, but {cluster.name} has no network")
+    group = Group(np.asarray(float(sweep.ranks)), (np.asarray(float(inside)), np.asarray(float(sweep.ranks))))
+    times = sweep.in_place_time_s if in_place else sweep.time_s
+    told = np.isfinite(times)
+    if not told.any():
+        raise DataError(f"{sweep.file}:{sweep.line}: no in-place times; leave out --in-place")
+    name = f"{sweep.name}{' in-place' if in_place else ''}"
+    algorithm = _forced(sweep, cluster.tiers[0], inside, several=network is not None)
+    return Run(
+        name,
+        sweep.primitive,
+        group,
+        cluster.tiers[0].link,
+        network,
+        algorithm,
+        sweep.size_bytes[told],
+        times[told],
+    )
+
+
+def _forced(sweep: Sweep, inner: Tier, inside: int, *, several: bool) -> str:
+    """Return the algorithm that NCCL_ALGO forces; where it does not apply, NCCL chooses after all."""
+    if sweep.primitive != "all_reduce":
+        return "auto"
+    if sweep.algorithm.startswith("nvls"):
+        usable = inner.reduction_bandwidth_bytes_per_s > 0 and inside >= constants_of(inner).nvls_min_ranks
+        return ("nvls-tree" if several else "nvls") if usable else "auto"
+    return "auto" if sweep.algorithm == "tree" and not several else sweep.algorithm
+
+
+def _check_gpu(sweep: Sweep, cluster: Cluster) -> None:
+    """Refuse a log of another GPU than the profile's."""
+    known = ("V100", "A100", "A800", "H100", "H200", "H800", "H20", "B200", "B300", "MI250", "MI300")
+    words = sweep.gpu.upper().replace("-", " ").replace("_", " ").split()
+    given = next(
+        (name for name in known if any(word.removeprefix("G").startswith(name) for word in words)), ""
+    )
+    ours = cluster.accelerator.name.upper()
+    if given and given not in ours:
+        raise DataError(
+            f"{sweep.file}:{sweep.line}: the log is of {sweep.gpu!r}, {cluster.name} has "
+            f"{cluster.accelerator.name}; start from another --cluster"
+        )
+
+
+def fit_cluster(runs: Sequence[Run], cluster: Cluster, *, max_error: float = MAX_ERROR) -> ClusterFit:
+    """Fit the tiers that the runs cross, and judge the fit.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        From `sweep_run`.
+    cluster : Cluster
+        Where the fit starts, and what stays where no run tells it.
+    max_error : float
+        Mean relative error above which the fit is a problem. [-]
+    """
+    if not runs:
+        raise DataError("calibrate: no sweeps to fit")
+    tiers = _fit_tiers(runs, cluster.tiers)
+    points = score(list(runs), partial(price_run, base=cluster.tiers, tiers=tiers))
+    held_out = score_held_out(runs, cluster.tiers)
+    problems = [*_too_little(runs, cluster), *_too_far(points, max_error), *_too_fast(runs, cluster, tiers)]
+    return ClusterFit(
+        tuple(runs), tiers, points, held_out, tuple(straight_line(run) for run in runs), tuple(problems)
+    )
+
+
+def price_run(run: Run, base: Sequence[Tier], tiers: Mapping[int, Fitted]) -> Array:
+    """Price a run on fitted tiers, and on those of the profile where none was fitted."""
+    inner = tiers[0].tier if 0 in tiers else base[0]
+    if run.network is None:
+        return predict_inner(run, inner)
+    return predict(run, inner, tiers[1].tier if 1 in tiers else base[1])
+
+
+def _fit_tiers(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False) -> dict[int, Fitted]:
+    """Fit the innermost tier, then the network with it held fixed."""
+    fitted: dict[int, Fitted] = {}
+    inside = [run for run in runs if run.network is None]
+    if inside:
+        fitted[0] = _fit_tier(base[0], inside, predict_inner, network=False, blank=blank)
+    across = [run for run in runs if run.network is not None]
+    if across:
+        inner = fitted[0].tier if fitted else base[0]
+
+        def price(run: Run, tier: Tier) -> Array:
+            return predict(run, inner, tier)
+
+        fitted[1] = _fit_tier(base[1], across, price, network=True, blank=blank)
+    return fitted
+
+
+def _fit_tier(
+    tier: Tier, runs: Sequence[Run], price: Callable[[Run, Tier], Array], *, network: bool, blank: bool
+) -> Fitted:
+    """Fit one tier, from the profile's constants (or `blank`), scaled where the times are far from them."""
+    known = constants_of(tier)
+    if tier.fabric is None:
+        tier = replace(tier, fabric=Constants(known))  # type: ignore[arg-type]
+    names = free_names(runs, network=network)
+    ranks = max((float(run.group.members[0]) for run in runs if run.primitive == "all_reduce"), default=0.0)
+    if not network and tier.reduction_bandwidth_bytes_per_s and ranks >= known.nvls_min_ranks:
+        names += NVLS
+    told = known._asdict() | {key: getattr(tier, key) for key in BASE_FIELDS}
+    assumed = {**START} if network else {**START, **INNER_START}
+    start = {name: told[name] if told[name] > 0 and not blank else assumed[name] for name in names}
+    measured = np.concatenate([run.time_s for run in runs])
+    size = np.concatenate([run.size_bytes for run in runs])
+    ratio = measured / np.concatenate([price(run, tier) for run in runs])
+    slow, thin = (
+        float(np.median(ratio[part]))
+        for part in (size <= np.quantile(size, 0.25), size >= np.quantile(size, 0.75))
+    )
+
+    def fit(names: Sequence[str], start: Mapping[str, float]) -> Fitted:
+        moved = {name: value * _scale(name, slow, thin) for name, value in start.items()}
+        return fit_constants(runs, price, tier, names, moved, known, network=network, trust=TRUST)
+
+    best = fit(names, start)
+    if network or set(SWITCH) & set(names):
+        return best
+    switching = fit([*names, *SWITCH], start | SWITCH)
+    return switching if switching.residual < 0.95 * best.residual else best
+
+
+def _scale(name: str, slow: float, thin: float) -> float:
+    """Return what to multiply a constant by where small times or large ones are far off."""
+    if name in (*RATES, "copy_bandwidth_bytes_per_s", "nvls_rate_factor"):
+        return 1.0 if 1 / FAR < thin < FAR else 1.0 / thin
+    return 1.0 if 1 / FAR < slow < FAR else slow
+
+
+def score_held_out(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False) -> pd.DataFrame:
+    """Score fits to every other size on the sizes between, both ways.
+
+    With `blank` the fits start from constants that no sweep was fitted to, since those of a shipped
+    profile may have seen the very sizes that are held out.
+    """
+    frames = []
+    for first in (0, 1):
+        parts = [(_every_other(run, first), _every_other(run, 1 - first)) for run in runs]
+        parts = [(train, test) for train, test in parts if len(train.size_bytes) and len(test.size_bytes)]
+        if not parts:
+            continue
+        tiers = _fit_tiers([train for train, _ in parts], base, blank=blank)
+        frames.append(score([test for _, test in parts], partial(price_run, base=base, tiers=tiers)))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _every_other(run: Run, first: int) -> Run:
+    """Return a run with every other of its sizes."""
+    return run._replace(size_bytes=run.size_bytes[first::2], time_s=run.time_s[first::2])
+
+
+def straight_line(run: Run) -> AlphaBeta:
+    """Fit T = alpha + S beta by least squares on the times, unweighted."""
+    if len(run.size_bytes) < 2:
+        return AlphaBeta(run.name, len(run.size_bytes), np.nan, np.nan, np.nan, np.nan)
+    beta, alpha = np.polyfit(run.size_bytes, run.time_s, 1)
+    error = float(np.mean(np.abs((alpha + beta * run.size_bytes) / run.time_s - 1.0)))
+    rate = 1.0 / beta if beta > 0 else np.nan
+    return AlphaBeta(run.name, len(run.size_bytes), float(alpha), float(rate), float(alpha * rate), error)
+
+
+def _too_little(runs: Sequence[Run], cluster: Cluster) -> list[str]:
+    """Say which tiers have too few or too similar sizes."""
+    found = []
+    for network, tier in ((None, cluster.tiers[0]), (NETWORK, cluster.tiers[min(1, len(cluster.tiers) - 1)])):
+        sizes = [run.size_bytes for run in runs if run.network == network]
+        if not sizes:
+            continue
+        size = np.concatenate(sizes)
+        if len(size) < MIN_POINTS:
+            found.append(f"{tier.name}: {len(size)} points; expected at least {MIN_POINTS}")
+        elif size.max() < MIN_SPAN * size.min():
+            found.append(
+                f"{tier.name}: sizes from {size.min():.0f} to {size.max():.0f} B; expected a range of "
+                f"{MIN_SPAN:.0f} times or more, to tell latency from rate"
+            )
+    return found
+
+
+def _too_far(points: pd.DataFrame, max_error: float) -> list[str]:
+    """Say which tiers the fit misses."""
+    found = []
+    for several, part in points.groupby(points["nodes"] > 1):
+        error = float(part["error"].mean())
+        if error > max_error:
+            by_run = part.groupby("run")["error"].mean()
+            where = "several nodes" if several else "one node"
+            found.append(
+                f"{where}: the fit is {error:.0%} off on average, more than {max_error:.0%} (--max-error); "
+                f"worst is {by_run.idxmax()} with {by_run.max():.0%}"
+            )
+    return found
+
+
+def _too_fast(runs: Sequence[Run], cluster: Cluster, tiers: Mapping[int, Fitted]) -> list[str]:
+    """Say where large messages were faster than the profile's wire."""
+    found = []
+    for run in runs:
+        index = 0 if run.network is None else 1
+        if (
+            run.primitive == "all_reduce" or index not in tiers
+        ):  # the switch may add, two nodes may take a tree
+            continue
+        tier = cluster.tiers[index]
+        bus = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks))
+        share = (
+            1.0 if run.primitive in ("send_recv", "all_to_all") or index == 0 else float(run.group.members[0])
+        )
+        rate = float(np.max(bus / run.time_s))
+        line = tier.bandwidth_bytes_per_s * share
+        if rate > 1.1 * line:
+            found.append(
+                f"{run.name}: {rate / 1e9:.4g} GB/s of bus bandwidth, but {tier.link} of {cluster.name} "
+                f"carries {line / 1e9:.4g} GB/s; start from a cluster with the right network"
+            )
+    return found

@@ -1,0 +1,279 @@
+"""The ``kernels:`` block of a profile, built from fits or from an accelerator's nearest relative."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants
+from costmodel.trust.calibration.kernel_estimates import (
+    AMD_ATTENTION,
+    FLASH1_CAUSAL,
+    FLASH1_RATE,
+    H20_ATTENTION,
+    LIKENESS,
+    MEMORY_FLOOR_S,
+    TRITON_RATE,
+    Likeness,
+    memory_share,
+)
+from costmodel.trust.calibration.kernel_fits import AttentionFit, Device, MatmulFit
+from costmodel.trust.calibration.kernel_measurements import count_sources
+
+Block = dict[str, Any]
+MatmulFits = Mapping[tuple[str, str, str], MatmulFit]
+AttentionFits = Mapping[tuple[str, str], AttentionFit]
+
+KERNEL_FLOOR_S = 5e-6
+"""Longest floor of a measured kernel that is the kernel's own. [s]"""
+GROUPED_FIXED_S = 2e-6
+"""Fixed time a group where no grouped kernel was measured: between A100 (0) and B200 (4 us)."""
+
+# Which measured accelerator lends dtypes and attention kernels that a relative has no rows of.
+BF16_PEAK = {"h100-sxm-80gb": 989.4e12, "a100-sxm-80gb": 312e12, "b200-sxm-180gb": 2250e12}
+DTYPE_LENDERS = {
+    "hopper": {"bf16": "h100-sxm-80gb", "fp8": "h100-sxm-80gb", "fp8-block": "h100-sxm-80gb"},
+    "blackwell": {"bf16": "b200-sxm-180gb", "fp8": "b300", "nvfp4": "b200-sxm-180gb"},
+}
+GROUPED_LENDERS = {"ampere": "a100-pcie-80gb", "blackwell": "b200-sxm-180gb"}
+KERNELS = ("triton", "flash1", "flash2", "flash3", "cudnn")
+
+
+def seconds(value: float) -> str:
+    """Return a time as the profiles write it."""
+    return f"{value * 1e6:.4g} us"
+
+
+def fraction(value: float) -> float:
+    """Round a share to what the fit supports."""
+    return float(f"{value:.3g}")
+
+
+def _constants(c: MatmulConstants, scale: float = 1.0, sustained: float = 1.0) -> Block:
+    """Write matrix constants, leaving out what is zero."""
+    loss = 1.0 - min(1.0, (1.0 - c.sustained_loss) * sustained)
+    block: Block = {
+        "fixed": seconds(c.fixed_s),
+        "peak_fraction": fraction(min(0.98, c.peak_fraction * scale)),
+        "memory_fraction": fraction(c.memory_fraction),
+        "tile": [c.tile_m, c.tile_n],
+        "wave_fraction": round(c.wave_fraction, 3),
+        "ramp_k": fraction(c.ramp_k),
+    }
+    optional: Block = {
+        "split_k": fraction(c.split_k),
+        "small_tile_fraction": fraction(c.small_tile_fraction),
+        "epilogue_fraction": round(c.epilogue_fraction, 3),
+        "sustained_loss": round(loss, 3),
+        "cast_bytes_per_element": fraction(c.cast_bytes_per_element),
+    }
+    block |= {key: value for key, value in optional.items() if value}
+    if loss:
+        block["sustained_flops"] = f"{c.sustained_flops / 1e9:.4g} GFLOP"
+    if c.cast_fixed_s:
+        block["cast_fixed"] = seconds(c.cast_fixed_s)
+    if c.fixed_per_group_s > 1e-7:
+        block["fixed_per_group"] = seconds(c.fixed_per_group_s)
+    return block
+
+
+def without_host(found: MatmulFit) -> MatmulFit:
+    """Replace a fixed time that is a host's launch path, where single calls were timed, by a kernel's."""
+    return found._replace(
+        constants=found.constants._replace(fixed_s=min(found.constants.fixed_s, KERNEL_FLOOR_S))
+    )
+
+
+def matmul_block(found: MatmulFit) -> Block:
+    """Write a fit of this accelerator's own rows."""
+    source = count_sources(found.sources)
+    head = {
+        "basis": "measured",
+        "source": f"{source}; power limit: {found.power_limit}" if found.power_limit else source,
+        "points": found.points,
+        "held_out_error": round(found.held_out_error, 3),
+    }
+    return head | _constants(found.constants)
+
+
+def _estimated(found: MatmulFit, why: str, basis: str, like: Likeness) -> Block:
+    """Write another accelerator's fit, changed as `like` says."""
+    return {"basis": basis, "source": why} | _constants(
+        without_host(found).constants, like.rate, like.sustained
+    )
+
+
+def borrowed_matmul(block: Block, this: Device, fits: MatmulFits) -> None:
+    """Add the dtypes and the grouped kernels that this accelerator has no rows of."""
+    like = LIKENESS.get(this.name, Likeness(this.name, 1.0, 1.0, "same chip"))
+    for (owner, op, dtype), found in fits.items():
+        if owner == like.base and op == "matmul" and dtype not in block["matmul"]:
+            why = f"{like.base}, fitted ({like.reason})"
+            block["matmul"][dtype] = _estimated(found, why, "estimated", like)
+    for dtype, lender in DTYPE_LENDERS.get(this.generation, {}).items():
+        if dtype not in block["matmul"]:
+            why = f"{lender}: the nearest of its generation with measurements"
+            block["matmul"][dtype] = _estimated(
+                fits[lender, "matmul", dtype], why, "generation-average", like
+            )
+    for dtype, dense in block["matmul"].items():
+        if dtype in block["grouped_matmul"]:
+            continue
+        own = next(
+            (f for (n, op, t), f in fits.items() if (n, op, t) == (like.base, "grouped_matmul", dtype)), None
+        )
+        per_group = GROUPED_FIXED_S
+        lender = GROUPED_LENDERS.get(this.generation, "")
+        if (lender, "grouped_matmul", "bf16") in fits:
+            per_group = fits[lender, "grouped_matmul", "bf16"].constants.fixed_per_group_s
+        if own is not None:
+            why = f"{like.base}, fitted ({like.reason})"
+            block["grouped_matmul"][dtype] = _estimated(own, why, "estimated", like)
+        else:
+            kept = {
+                k: v for k, v in dense.items() if k not in ("points", "held_out_error", "basis", "source")
+            }
+            head = {"basis": "estimated", "source": f"as the {dtype} product, with a fixed time a group"}
+            block["grouped_matmul"][dtype] = head | kept | {"fixed_per_group": seconds(per_group)}
+
+
+def _pass_block(c: AttentionPassConstants, head: Block, peaks: dict[int, float], causal: float) -> Block:
+    """Write the constants of one pass."""
+    block = head | {
+        "fixed": seconds(c.fixed_s),
+        "memory_fraction": c.memory_fraction,
+        "peak_fractions": {dim: fraction(min(0.95, value)) for dim, value in sorted(peaks.items())},
+        "causal_fraction": fraction(causal),
+        "ramp_seq": fraction(c.ramp_seq),
+        "tile_rows": c.tile_rows,
+        "wave_fraction": round(c.wave_fraction, 3),
+    }
+    if c.side_bytes_per_element > 0.2:
+        block["side_bytes_per_element"] = fraction(c.side_bytes_per_element)
+    return block
+
+
+def _peaks(c: AttentionPassConstants) -> dict[int, float]:
+    """Return share of the peak by head dimension."""
+    return {round(dim): value for dim, value in zip(c.head_dims, c.peak_fractions, strict=True)}
+
+
+def attention_block(found: AttentionFit, this: Device, fits: AttentionFits) -> Block:
+    """Write a fit of this accelerator's own rows.
+
+    Where every row was causal, the share without a mask is the fitted one over the causal factor
+    of the kernel on its nearest relative, and head dimension 64 follows that relative's ratio.
+    """
+    relative = fits.get(
+        ("a100-sxm-80gb", "flash2") if this.generation == "ampere" else ("h100-sxm-80gb", "cudnn")
+    )
+    head = {
+        "basis": "measured",
+        "source": count_sources(found.sources),
+        "points": found.points,
+        "held_out_error": round(found.held_out_error, 3),
+    }
+    block: Block = {}
+    for name in ("forward", "backward"):
+        own: AttentionPassConstants = getattr(found.constants, name)
+        peaks, causal = _peaks(own), own.causal_fraction
+        if relative is not None and 64 not in peaks and 128 in peaks:
+            near: AttentionPassConstants = getattr(relative.constants, name)
+            near_causal: AttentionPassConstants = relative.constants.forward
+            causal = near_causal.causal_fraction
+            ratio = _peaks(near)[64] / _peaks(near)[128]
+            peaks = {dim: value / causal for dim, value in peaks.items()}
+            peaks[64] = peaks[128] * ratio
+        block[name] = _pass_block(own, head, peaks, causal)
+    return block
+
+
+def _scaled(found: Block, rate: float, why: str, causal: float = 1.0) -> Block:
+    """Return a written kernel with its shares of the peak times `rate`, marked as an estimate."""
+    block: Block = {}
+    for name, one in found.items():
+        kept = {k: v for k, v in one.items() if k not in ("points", "held_out_error")}
+        peaks = {dim: fraction(min(0.95, value * rate)) for dim, value in one["peak_fractions"].items()}
+        block[name] = kept | {
+            "basis": "estimated",
+            "source": why,
+            "peak_fractions": peaks,
+            "causal_fraction": fraction(one["causal_fraction"] * causal),
+        }
+    return block
+
+
+def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
+    """Add the attention kernels that this accelerator has no rows of."""
+    attention: Block = block["attention"]
+
+    def lend(name: str, kernel: str) -> Block:
+        lender = Device(name, this.generation, 0.0, {}, 0.0)
+        return attention_block(fits[name, kernel], lender, fits)
+
+    if this.generation == "hopper":
+        for kernel in ("flash2", "flash3", "cudnn"):
+            if kernel in attention:
+                continue
+            like = LIKENESS.get(this.name, Likeness("h100-sxm-80gb", 1.0, 1.0, "same SMs and power limit"))
+            rate = H20_ATTENTION[kernel] if this.name.startswith("h20-") else min(like.sustained, 1.0)
+            attention[kernel] = _scaled(lend("h100-sxm-80gb", kernel), rate, f"h100-sxm-80gb ({like.reason})")
+    elif this.generation == "blackwell":
+        peak = this.peak_flops_per_s["bf16"]
+        if "cudnn" not in attention:
+            rate = BF16_PEAK["b200-sxm-180gb"] / peak * (1.05 if peak > 2.3e15 else 1.0)
+            attention["cudnn"] = _scaled(lend("b200-sxm-180gb", "cudnn"), rate, "b200-sxm-180gb, by clock")
+        older = Device("h100-sxm-80gb", "hopper", 132.0, {}, 0.0)
+        rate = BF16_PEAK["h100-sxm-80gb"] / peak * this.num_sms / older.num_sms
+        why = "h100-sxm-80gb: the kernel uses no instruction newer than Ampere's, so its rate goes by SMs"
+        attention["flash2"] = _scaled(
+            attention_block(fits["h100-sxm-80gb", "flash2"], older, fits), rate, why
+        )
+        why = "cudnn of this accelerator: FlashAttention-3 is for Hopper, frameworks run cuDNN here"
+        attention["flash3"] = _scaled(attention["cudnn"], 1.0, why)
+    elif this.generation in ("ampere", "volta"):
+        if "flash2" not in attention:
+            base = LIKENESS[this.name].base
+            attention["flash2"] = _scaled(lend(base, "flash2"), LIKENESS[this.name].rate, f"{base}, fitted")
+        for kernel in ("flash3", "cudnn"):
+            attention[kernel] = _scaled(
+                attention["flash2"], 1.0, "flash2: no newer kernel for this generation"
+            )
+    else:
+        like_a100 = lend("a100-sxm-80gb", "flash2")
+        why = "no measured table was found; the shape follows the A100's kernel"
+        for name, share in zip(("forward", "backward"), AMD_ATTENTION, strict=True):
+            scale = share / like_a100[name]["peak_fractions"][128]
+            like_a100[name] = _scaled({name: like_a100[name]}, scale, why)[name]
+        attention |= {kernel: _scaled(like_a100, 1.0, why) for kernel in ("flash2", "flash3", "cudnn")}
+    why = "flash2 times 0.53 (T. Dao, arXiv:2307.08691: 25-40 % of an A100's peak against 50-73 %)"
+    attention["flash1"] = _scaled(attention["flash2"], FLASH1_RATE, why, FLASH1_CAUSAL)
+    why = "flash2 times 0.55 (T. Dao, arXiv:2307.08691: FlashAttention-2 is 1.3-2.5 times faster than in Triton)"
+    attention["triton"] = _scaled(attention["flash2"], TRITON_RATE, why)
+    block["attention"] = {kernel: attention[kernel] for kernel in KERNELS}
+
+
+def memory_block(name: str) -> Block:
+    """Write what memory-bound kernels of an accelerator reach."""
+    share, basis, source = memory_share(name)
+    return {"basis": basis, "source": source, "bandwidth_fraction": share, "fixed": seconds(MEMORY_FLOOR_S)}
+
+
+def yaml_lines(block: Mapping[str, Any], depth: int) -> list[str]:
+    """Write nested mappings as YAML lines; numbers and short text only."""
+    lines = []
+    for key, value in block.items():
+        pad = "  " * depth
+        if isinstance(value, Mapping) and not all(isinstance(k, int) for k in value):
+            lines += [f"{pad}{key}:", *yaml_lines(value, depth + 1)]
+        elif isinstance(value, Mapping):
+            lines.append(f"{pad}{key}: {{{', '.join(f'{k}: {v:g}' for k, v in value.items())}}}")
+        elif isinstance(value, list):
+            lines.append(f"{pad}{key}: [{', '.join(f'{v:g}' for v in value)}]")
+        elif isinstance(value, float):
+            lines.append(f"{pad}{key}: {value:g}")
+        elif key == "source":
+            lines.append(f"{pad}{key}: '{str(value).replace(chr(39), chr(39) * 2)}'")
+        else:
+            lines.append(f"{pad}{key}: {value}")
+    return lines

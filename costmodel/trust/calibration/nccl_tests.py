@@ -1,0 +1,366 @@
+"""Logs of nccl-tests and rccl-tests (``all_reduce_perf`` … ``sendrecv_perf``) read into sweeps.
+
+A log is what the tests print, with or without the ``#`` lines, in whatever noise a launcher adds
+(MPI prefixes, NCCL INFO). Each line of a table must hold together: size over time must be the
+bandwidth printed beside it, and the ratio of the two bandwidths must be that of the collective and
+the number of ranks. What does not is reported by file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.trust.calibration.nccl_rows import (
+    NUMBER,
+    Row,
+    bus_factor,
+    guess_primitive,
+    looks_like_row,
+    ranks_by_ratio,
+    read_row,
+)
+
+Array = NDArray[np.float64]
+
+PROGRAMS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "send_recv",
+}
+"""Name of each test program (before ``_perf``) and of its collective here."""
+
+_UNPRICED = ("scatter", "gather", "hypercube", "alltoallv", "all_to_allv")
+_LAUNCHER_PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:?\s?|\d+:\s(?=\s*(?:#|\d)))")
+_RANK_LINE = re.compile(
+    r"^#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+\S+\s+\[\w[\w:.]*\]\s*(.*)$"
+)
+_STARTING = re.compile(r"Collective test starting:\s*(\S+?)_perf")
+_PROGRAM = re.compile(r"\b(\w+)_perf\b")
+_FORCED = re.compile(r"NCCL_ALGO[=\s]+(?:set by environment to\s+)?\"?(\w+)")
+_VERSION = re.compile(r"(?:nccl-library=(\d+)|(?:NCCL|RCCL) version[ :]+(\S+))")
+_FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP|RCCL) failure|NCCL WARN|Segmentation fault|Aborted \(core", re.I)
+_FORCED_NAMES = {"ring": "ring", "tree": "tree", "nvls": "nvls", "nvlstree": "nvls-tree"}
+
+
+class Problem(NamedTuple):
+    """Something wrong, and where."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        """Write as compilers do."""
+        return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+
+
+class Sweep(NamedTuple):
+    """One table of a log.
+
+    Attributes
+    ----------
+    file, line : str, int
+        Where the table starts.
+    primitive, algorithm : str
+        The collective, and ``auto`` or the algorithm that NCCL_ALGO forced.
+    ranks, nodes : int
+        GPUs, and hosts that they sit in; 0 hosts where the log does not say.
+    gpu, version : str
+        As the log has them, empty where it does not.
+    size_bytes, time_s, in_place_time_s : Array
+        The full buffer [B]; out-of-place and in-place [s], nan where not printed.
+    """
+
+    file: str
+    line: int
+    primitive: str
+    algorithm: str
+    ranks: int
+    nodes: int
+    gpu: str
+    version: str
+    size_bytes: Array
+    time_s: Array
+    in_place_time_s: Array
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+        hosts = f"/{self.nodes}" if self.nodes > 1 else ""
+        return f"{Path(self.file).stem} {self.primitive} {self.ranks}{hosts}"
+
+
+class Log(NamedTuple):
+    """Everything that logs hold: sweeps, what is wrong, and what is worth knowing."""
+
+    sweeps: tuple[Sweep, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...]
+
+
+@dataclass
+class _Table:
+    """A table while it is read."""
+
+    line: int = 0
+    program: str = ""
+    algorithm: str = "auto"
+    version: str = ""
+    hosts: dict[int, str] = field(default_factory=dict)
+    gpu: str = ""
+    columns: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    bad_rows: int = 0
+
+
+def read_logs(paths: Iterable[str | Path], *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
+    """Read several logs; see `read_log`."""
+    logs = [read_log(path, collective=collective, ranks=ranks, nodes=nodes) for path in paths]
+    return Log(
+        tuple(sweep for log in logs for sweep in log.sweeps),
+        tuple(problem for log in logs for problem in log.problems),
+        tuple(note for log in logs for note in log.notes),
+    )
+
+
+def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
+    """Read one log.
+
+    Parameters
+    ----------
+    path : path
+        A text file.
+    collective : str, optional
+        What was run, where neither the log nor its name says.
+    ranks, nodes : int, optional
+        GPUs and hosts, where the list of devices is missing.
+
+    Returns
+    -------
+    log : Log
+        Nothing is raised: a file that cannot be read is a problem, too.
+    """
+    file = Path(path).name
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        return Log((), (Problem(str(path), 0, f"cannot be read ({error.strerror})"),), ())
+    except UnicodeDecodeError:
+        return Log((), (Problem(file, 0, "is not text; expected what nccl-tests prints"),), ())
+    reader = _Reader(file, collective, ranks, nodes)
+    for number, line in enumerate(text.splitlines(), start=1):
+        reader.take(number, line)
+    return reader.finish()
+
+
+class _Reader:
+    """Goes through a log line by line."""
+
+    def __init__(self, file: str, collective: str, ranks: int, nodes: int) -> None:
+        self.file, self.collective, self.ranks, self.nodes = file, collective, ranks, nodes
+        self.sweeps: list[Sweep] = []
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+        self.table = _Table()
+        self.tables = 0
+
+    def wrong(self, line: int, text: str) -> None:
+        """Keep a problem."""
+        self.problems.append(Problem(self.file, line, text))
+
+    def take(self, number: int, raw: str) -> None:
+        """Read one line."""
+        line = _LAUNCHER_PREFIX.sub("", raw).strip()
+        if _FAILED.search(line):
+            self.wrong(number, f"the test failed: {line[:80]}")
+            return
+        for pattern, key in ((_FORCED, "algorithm"), (_VERSION, "version")):
+            found = pattern.search(line)
+            if found:
+                value = next(group for group in found.groups() if group)
+                setattr(
+                    self.table, key, _FORCED_NAMES.get(value.lower(), "auto") if key == "algorithm" else value
+                )
+        if line.startswith("#"):
+            self.comment(number, line)
+            return
+        words = line.split()
+        if len(words) >= 2 and NUMBER.match(words[0]) and ":" not in words[0]:
+            if self.table.columns or looks_like_row(words):
+                self.row(number, words)
+        elif len(words) == 1 and self.table.columns and NUMBER.match(words[0]):
+            self.row(number, words)
+        elif not self.table.rows:
+            self.program(line)
+
+    def program(self, line: str) -> None:
+        """Note the test program that a command line names."""
+        for word in _PROGRAM.findall(line):
+            if word in PROGRAMS or word in _UNPRICED:
+                self.table.program = word
+
+    def comment(self, number: int, line: str) -> None:
+        """Read a ``#`` line: the start of a run, a device, the head of a table, or noise."""
+        started = _STARTING.search(line)
+        device = _RANK_LINE.match(line)
+        if line.replace(":", "").startswith("# nThread") or started:
+            if self.table.rows or self.table.columns:
+                self.close()
+            if started:
+                self.table.program = started[1]
+        elif device:
+            if self.table.rows:
+                self.close()
+            self.table.hosts[int(device[1])] = device[2]
+            self.table.gpu = device[3].strip()
+        elif re.match(r"^#\s+size\s+count\b", line):
+            if self.table.rows:
+                self.close(keep=True)
+            self.table.columns = line.lstrip("# ").split()
+            self.table.line = number
+        elif re.match(r"^#\s*(?:Out of bounds|Avg bus)", line):
+            if self.table.rows:
+                self.close()
+        elif re.match(r"^#\s*\(\w+\)\s+\(elements\)", line):
+            units = re.findall(r"\(([^)]*)\)", line)
+            odd = [unit for unit in units if unit not in ("B", "elements", "us", "GB/s")]
+            if odd:
+                self.wrong(number, f"expected the units (B), (elements), (us) and (GB/s); got ({odd[0]})")
+        elif not self.table.rows:
+            self.program(line)
+
+    def row(self, number: int, words: list[str]) -> None:
+        """Read one line of a table."""
+        table = self.table
+        table.line = table.line or number
+        row = read_row(number, words, table.columns)
+        if isinstance(row, Row):
+            problem = _place_problem(row, table.rows)
+            if not problem and row.size == 0:
+                self.notes.append(Problem(self.file, number, "size 0 (fewer bytes than ranks), left out"))
+            elif not problem:
+                table.rows.append(row)
+        else:
+            problem = row
+        if problem:
+            table.bad_rows += 1
+            self.wrong(number, problem)
+
+    def close(self, *, keep: bool = False) -> None:
+        """End a table and turn it into a sweep; `keep` what its run said about devices."""
+        table = self.table
+        self.table = _Table(
+            program=table.program,
+            algorithm=table.algorithm,
+            version=table.version,
+            hosts=table.hosts if keep else {},
+            gpu=table.gpu if keep else "",
+        )
+        self.tables += 1
+        if not table.rows:
+            if not table.bad_rows:
+                self.wrong(table.line, "the table has no rows: was the run cut off?")
+            return
+        primitive = self.primitive_of(table)
+        if not primitive:
+            return
+        count = self.ranks_of(table, primitive)
+        if not count:
+            return
+        sizes = np.array([row.size for row in table.rows])
+        hosts = len(set(table.hosts.values()))
+        self.sweeps.append(
+            Sweep(
+                self.file,
+                table.line,
+                primitive,
+                table.algorithm,
+                count,
+                self.nodes or hosts,
+                table.gpu,
+                table.version,
+                sizes,
+                np.array([row.time_us for row in table.rows]) * 1e-6,
+                np.array([row.in_place_us for row in table.rows]) * 1e-6,
+            )
+        )
+
+    def primitive_of(self, table: _Table) -> str:
+        """Return the collective of a table: as given, as the log says, as its name says, by its columns."""
+        stem = Path(self.file).stem.lower().replace("-", "_").replace("all_to_all", "alltoall")
+        by_name = [name for name in PROGRAMS if re.search(rf"(?:^|_|\d){name}(?:_|$|\d|\.)", stem)]
+        if "reduce" in by_name and len(by_name) > 1:
+            by_name.remove("reduce")
+        if self.collective:
+            return self.collective
+        if table.program in PROGRAMS:
+            return PROGRAMS[table.program]
+        if table.program:
+            self.wrong(table.line, f"{table.program}_perf is not a collective that can be fitted")
+            return ""
+        if len(by_name) == 1:
+            return PROGRAMS[by_name[0]]
+        found = guess_primitive(table.rows, self.ranks or len(table.hosts))
+        if not found:
+            self.wrong(
+                table.line,
+                "which collective this is cannot be told; name it by --collective or in the file's name",
+            )
+        return found
+
+    def ranks_of(self, table: _Table, primitive: str) -> int:
+        """Return the ranks of a table, checked against the ratio of its two bandwidths."""
+        listed = self.ranks or len(table.hosts)
+        line, last = table.rows[0].line, max(table.rows, key=lambda row: row.algbw)
+        told = ranks_by_ratio(primitive, table.rows)
+        if not listed:
+            if told is None:
+                self.wrong(
+                    line, "the number of GPUs cannot be told without the list of devices; give --ranks"
+                )
+            return told or 0
+        if listed == 1:
+            self.wrong(line, "one GPU has nobody to talk to; expected a run of two or more")
+            return 0
+        wanted = bus_factor(primitive, listed)
+        if last.algbw <= 1.0 or abs(last.busbw / last.algbw - wanted) <= 0.01 * wanted + 0.02 / last.algbw:
+            return listed
+        hint = f", as {told} ranks have" if told else ""
+        self.wrong(
+            last.line,
+            f"busbw is {last.busbw / last.algbw:.4g} times algbw{hint}; {listed} ranks of {primitive} "
+            f"have {wanted:.4g}",
+        )
+        return 0
+
+    def finish(self) -> Log:
+        """End the file."""
+        if self.table.rows or self.table.columns or self.table.bad_rows:
+            self.close()
+        if not self.tables and not self.problems:
+            self.wrong(
+                0, "holds no table of nccl-tests; expected lines of size, count, type, …, time, algbw, busbw"
+            )
+        return Log(tuple(self.sweeps), tuple(self.problems), tuple(self.notes))
+
+
+def _place_problem(row: Row, before: Sequence[Row]) -> str:
+    """Say what is wrong with a row among the rows before it."""
+    if row.wrong > 1e-2:  # old versions print the largest error instead of a count
+        return f"the test counted wrong results (#wrong = {row.wrong:g}): its times mean nothing"
+    if before and 0 < row.size <= before[-1].size:
+        return (
+            f"size {row.size:.0f} follows {before[-1].size:.0f}: expected sizes that go up; two logs mixed?"
+        )
+    return ""

@@ -1,0 +1,186 @@
+"""Fit the kernel constants of every shipped accelerator and write them into its profile.
+
+    python -m costmodel.trust.calibration.ship_kernels MATMUL.csv ATTENTION.csv [ATTENTION.csv …] [--write FOLDER]
+
+The tables' columns are those of ``tests/published/matmul_sample.csv`` and
+``attention_h100_flash3_paper.csv``. Without ``--write`` the report is printed and nothing changes.
+Accelerators without rows of their own take constants from `costmodel.trust.calibration.kernel_estimates`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
+from costmodel.trust.calibration.kernel_blocks import (
+    attention_block,
+    borrowed_attention,
+    borrowed_matmul,
+    matmul_block,
+    memory_block,
+    yaml_lines,
+)
+from costmodel.trust.calibration.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
+from costmodel.trust.calibration.kernel_measurements import (
+    AttentionRows,
+    MatmulRows,
+    read_attention,
+    read_matmul,
+)
+
+# One die of an MI250X, sold alone; it has measurements and no profile.
+MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
+MIN_POINTS = 9
+"""Fewer rows than this are a check, not a fit."""
+BACKWARD_RATIO = 0.875
+"""Backward over forward peak share of FlashAttention-2, as measured on H100 (322 of 370 TFLOP/s)."""
+
+MatmulFits = dict[tuple[str, str, str], MatmulFit]
+AttentionFits = dict[tuple[str, str], AttentionFit]
+
+
+def device(name: str) -> Device:
+    """Return what the fits need of an accelerator."""
+    if name == MI210.name:
+        return MI210
+    a = load_accelerator(name)
+    return Device(name, a.generation, a.num_sms, dict(a.peak_flops_per_s), a.memory_bandwidth_bytes_per_s)
+
+
+def fit_matmuls(rows: Mapping[tuple[str, str, str], MatmulRows], known_names: set[str]) -> MatmulFits:
+    """Fit dense products first; quantised and grouped ones keep what they cannot tell from them."""
+    fits: MatmulFits = {}
+    order = {"bf16": 0}
+    for key in sorted(rows, key=lambda key: (key[0], key[1] != "matmul", order.get(key[2], 1), key)):
+        name, op, dtype = key
+        if len(rows[key].m) < MIN_POINTS or name not in known_names or op == "batched_matmul":
+            continue
+        known: dict[str, float] = {}
+        dense = fits.get((name, "matmul", dtype))
+        if op == "grouped_matmul" and dense is not None and dtype == "bf16":
+            free: tuple[str, ...] = ("num_sms", "peak_fraction", "memory_fraction", "fixed_per_group_s")
+            if len(rows[key].m) >= 30:
+                free += ("epilogue_fraction", "ramp_k")
+            known = {k: v for k, v in dense.constants._asdict().items() if k not in free}
+        elif dtype != "bf16" and (name, "matmul", "bf16") in fits:
+            known = {"fixed_s": fits[name, "matmul", "bf16"].constants.fixed_s}
+        fits[key] = fit_matmul(rows[key], device(name), dtype, known)
+    return share_power_limits(fits, rows)
+
+
+def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], MatmulRows]) -> MatmulFits:
+    """Give dtypes that were only timed in bursts the power limit seen nearest to them.
+
+    First another dtype of the same accelerator, then the mean of the generation; a Blackwell part
+    takes the mean even of its own other dtypes, because bf16 and fp8 differ there by a factor of
+    three and no rule for it is known.
+    """
+    seen: dict[tuple[str, str], float] = {}
+    for key, found in fits.items():
+        if rows[key].sustained.any() and key[1] == "matmul":
+            seen[key[0], key[2]] = found.constants.sustained_loss
+    shared: MatmulFits = {}
+    for key, found in fits.items():
+        name, op, dtype = key
+        constants, told = found.constants, ""
+        if (name, dtype) not in seen and not (op == "grouped_matmul" and rows[key].sustained.any()):
+            generation = device(name).generation
+            siblings: dict[str, list[float]] = {}
+            for (other, _), loss in seen.items():
+                if device(other).generation == generation:
+                    siblings.setdefault(other, []).append(loss)
+            own = siblings.get(name)
+            if own and generation != "blackwell":
+                loss, told = sum(own) / len(own), "its other dtypes"
+            elif siblings:
+                loss = sum(sum(v) / len(v) for v in siblings.values()) / len(siblings)
+                told = "mean of " + " and ".join(sorted(siblings))
+            else:
+                loss, told = 0.0, "none known"
+            constants = constants._replace(sustained_loss=loss)
+        shared[key] = found._replace(constants=constants, power_limit=told)
+    return shared
+
+
+def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: set[str]) -> AttentionFits:
+    """Fit every attention kernel with enough rows."""
+    fits: AttentionFits = {}
+    for (name, kernel), part in sorted(rows.items()):
+        timed = set(part.passes.tolist())
+        if name in known_names and len(part.batch) >= MIN_POINTS and (2.0 in timed or len(timed) > 1):
+            both_only = bool((part.passes == 2.0).all())
+            fits[name, kernel] = fit_attention(part, device(name), BACKWARD_RATIO if both_only else None)
+    return fits
+
+
+def kernels_block(name: str, matmuls: MatmulFits, attentions: AttentionFits) -> dict[str, Any]:
+    """Return the ``kernels:`` block of one accelerator: its own fits, then what is borrowed."""
+    this = device(name)
+    block: dict[str, Any] = {"num_sms": this.num_sms, "matmul": {}, "grouped_matmul": {}, "attention": {}}
+    for (owner, op, dtype), found in matmuls.items():
+        if owner == name:
+            block[op][dtype] = matmul_block(found)
+    borrowed_matmul(block, this, matmuls)
+    for (owner, kernel), fitted in attentions.items():
+        if owner == name:
+            block["attention"][kernel] = attention_block(fitted, this, attentions)
+    borrowed_attention(block, this, attentions)
+    block["memory"] = memory_block(name)
+    return block
+
+
+def replace_block(text: str, block: Mapping[str, Any]) -> str:
+    """Return a profile's text with its ``kernels:`` block replaced, or added before ``sources:``."""
+    lines, kept, skipping = text.splitlines(), [], False
+    for line in lines:
+        top_level = bool(line) and not line[0].isspace() and not line.startswith("#")
+        if top_level:
+            skipping = line.startswith("kernels:")
+        if not skipping:
+            kept.append(line)
+    at = next((i for i, line in enumerate(kept) if line.startswith("sources:")), len(kept))
+    head = ["kernels:  # written by costmodel.trust.calibration.ship_kernels from published measurements"]
+    return "\n".join(kept[:at] + head + yaml_lines(block, 1) + kept[at:]) + "\n"
+
+
+def report(matmuls: MatmulFits, attentions: AttentionFits) -> str:
+    """Return the held-out errors as text."""
+    lines = ["kernel            accelerator        dtype/kernel  points  held-out mean error"]
+    for (name, op, dtype), found in matmuls.items():
+        lines.append(f"{op:17} {name:18} {dtype:13} {found.points:6d}  {100 * found.held_out_error:5.1f} %")
+    for (name, kernel), fitted in attentions.items():
+        lines.append(
+            f"{'attention':17} {name:18} {kernel:13} {fitted.points:6d}  {100 * fitted.held_out_error:5.1f} %"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit, report, and with ``--write`` rewrite the profiles."""
+    parser = argparse.ArgumentParser(
+        prog="costmodel.trust.calibration.ship_kernels", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("matmul", type=Path, help="table of matrix products")
+    parser.add_argument("attention", type=Path, nargs="+", help="tables of attention kernels")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="folder of accelerator profiles to rewrite"
+    )
+    options = parser.parse_args(arguments)
+    names = set(list_profiles("accelerator"))
+    measured = names | {MI210.name}
+    matmuls = fit_matmuls(read_matmul(options.matmul), measured)
+    attentions = fit_attentions(read_attention(options.attention), measured)
+    sys.stdout.write(report(matmuls, attentions) + "\n")
+    if options.write:
+        for path in sorted(options.write.glob("*.yaml")):
+            block = kernels_block(path.stem, matmuls, attentions)
+            path.write_text(replace_block(path.read_text("utf-8"), block), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,380 @@
+"""Published training runs: a row of a table of measurements to a job, with no knob of its own.
+
+Columns are those of `tests/published/runs.csv` (documented in `notebooks/02_validation.ipynb`).
+Everything that a row does not say comes from the recipe of its framework and year.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from costmodel.base.errors import CostModelError, DataError
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.hardware import compose_cluster
+from costmodel.describe.jobs.job import Job, make_job
+from costmodel.describe.models.model import model_from_dims
+from costmodel.describe.recipe import load_recipe
+
+Row = Mapping[str, str]
+
+REQUIRED_COLUMNS = (
+    "id",
+    "source",
+    "framework",
+    "layers",
+    "hidden",
+    "heads",
+    "vocab",
+    "seq_len",
+    "accelerator",
+    "gpus",
+    "gpus_per_node",
+    "nvlink_domain",
+    "precision",
+    "tp",
+    "pp",
+    "mbs",
+    "gbs",
+)
+
+# Framework as the table names it -> recipe, by the first year it holds from.
+_RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
+    "megatron-lm": ((2019, "megatron-2021"), (2022, "megatron-2022"), (2023, "megatron-core")),
+    "megatron-deepspeed": ((2019, "megatron-deepspeed"),),
+    "aleph-scaling": ((2019, "aleph-scaling"),),
+    "nemo": ((2019, "nemo"),),
+    "megatron-bridge": ((2019, "megatron-bridge"),),
+    "nemo-automodel": ((2019, "nemo-automodel"),),
+    "llm-foundry": ((2019, "composer-fsdp"),),
+    "torchtitan": ((2019, "torchtitan-2024"), (2025, "torchtitan")),
+    "nanotron": ((2019, "nanotron"),),
+    "internevo": ((2019, "internevo"),),
+    "zero-bubble": ((2019, "zero-bubble"),),
+    "deepspeed": ((2019, "deepspeed-2021"), (2023, "deepspeed")),
+    "sagemaker-smp": ((2019, "deepspeed-2021"),),
+    "megascale": ((2019, "megascale"),),
+    "hai-llm": ((2019, "hai-llm"),),
+    "maxtext": ((2019, "maxtext"),),
+    "paxml": ((2019, "maxtext"),),
+    "pathways": ((2019, "maxtext"),),
+    "atorch": ((2019, "megatron-core"),),
+    "alpa": ((2019, "megatron-2021"),),
+    "gpt-neox": ((2019, "megatron-deepspeed"),),
+    "flash-attention": ((2019, "flash-attention"),),
+    "litgpt-thunder": ((2019, "litgpt-thunder"),),
+    "lit-gpt": ((2019, "torchtitan"),),
+    "megatron-llama": ((2019, "megatron-core"),),
+    "colossal-ai": ((2019, "deepspeed"),),
+    "meta-internal": ((2019, "llama3"),),
+}
+
+# Words of a row's reference or notes that tell a version of the framework, from a year on -> recipe.
+_ERAS: dict[str, tuple[tuple[int, str, str], ...]] = {
+    # LLM Foundry's tables of PyTorch 1.13 ran in PURE mixed precision, those of 2.x in DEFAULT.
+    "llm-foundry": ((2019, "mp mode pure", "composer-fsdp-torch1"),),
+    # The Slurm scripts of BLOOM set CUDA_LAUNCH_BLOCKING=1.
+    "megatron-deepspeed": ((2022, "bigscience", "megatron-deepspeed-blocking"),),
+}
+
+# Frameworks whose tables do not print the attention kernel: what the recipe says holds.
+_KERNEL_NOT_PRINTED = ("llm-foundry",)
+
+# Frameworks whose tensor-parallel overlap cuts each exchange into pieces: user buffers, async TP.
+_PIPELINED_TP = ("nemo", "megatron-bridge", "megatron-lm", "torchtitan")
+
+# Container of a source that names it (year and month), and the one from which Megatron-Bridge's MoE
+# recipes replay whole iterations from CUDA graphs.
+_RELEASE = re.compile(r"\b\d\d\.\d\d\b")
+_BRIDGE_FULL_GRAPHS = "26.06"
+
+# NICs of the vendor's own machine of that generation, where a run does not state its network.
+_USUAL_NIC_GBIT = {
+    "v100": 100,
+    "a100": 200,
+    "a800": 200,
+    "h100": 400,
+    "h200": 400,
+    "h800": 400,
+    "b200": 400,
+    "gb200": 400,
+    "b300": 800,
+}
+
+# What tables say of recomputation -> modules of `Recipe.selective_modules`.
+_RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("per-op sac", ("every_second_matmul",)),
+    ("every 2nd layer", ("every_second_layer",)),
+    ("save_qkv_proj", ("all_but_qkv",)),
+    # MaxText's policies that keep every product, or every product outside the MLP.
+    ("minimal_flash", ("layernorm", "mlp_act")),
+    ("minimal_with_context", ("layernorm", "mlp_act")),
+    ("except_mlp", ("layernorm", "mlp")),
+    ("core_attn", ("core_attn",)),
+    ("attention core", ("core_attn",)),
+    ("core attention", ("core_attn",)),
+    ("mla_up_proj", ("mla_up_proj",)),
+    ("mla up", ("mla_up_proj",)),
+    ("norm", ("layernorm",)),
+    ("moe_act", ("moe_act",)),
+    ("norm, act", ("moe_act",)),
+)
+
+# What a framework does unless told otherwise: torchtitan checkpoints by operator, and Pax's base
+# configurations save nothing (google/paxml tasks/lm/params/lm_cloud.py).
+_USUAL_RECOMPUTE = {"torchtitan": "selective", "paxml": "full"}
+
+# Megatron-Core keeps gradients in one buffer, in the dtype in which it reduces them.
+_ONE_GRAD_DTYPE = ("nemo", "megatron-bridge")
+
+_DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
+
+
+def shipped_runs() -> Path:
+    """Return the table of published runs that comes with the package, or lies in the checkout."""
+    packaged = Path(str(files("costmodel") / "published_runs.csv"))
+    return packaged if packaged.is_file() else Path(__file__).parents[2] / "tests" / "published" / "runs.csv"
+
+
+def read_rows(path: str | Path) -> list[dict[str, str]]:
+    """Read a table of runs.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty, or lacks a column; names what is missing.
+    """
+    file = Path(path)
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            rows = list(_rows(csv.DictReader(stream), file))
+    except OSError as error:
+        raise DataError(f"{file}: cannot read the table ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: not a UTF-8 CSV file") from None
+    if not rows:
+        raise DataError(f"{file}: no rows below the header")
+    return rows
+
+
+def _rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
+    missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise DataError(
+            f"{file}: the table lacks the column {missing[0]!r} (needed: {', '.join(REQUIRED_COLUMNS)})"
+        )
+    for row in reader:
+        if None in row.values() or None in row:
+            raise DataError(f"{file}: line {reader.line_num}: has more or fewer cells than the header")
+        yield row
+
+
+def recipe_of_row(row: Row) -> str:
+    """Return the name of the recipe for the framework and era of a published run.
+
+    Raises
+    ------
+    CostModelError
+        If no recipe stands for the framework.
+    """
+    framework, year = row["framework"], _year(row)
+    if framework not in _RECIPES:
+        raise CostModelError(f"framework {framework!r} has no recipe")
+    name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
+    found = _RELEASE.search(row["source"])
+    if found and found.group() >= _BRIDGE_FULL_GRAPHS and framework == "megatron-bridge":
+        name = "megatron-bridge-2606"
+    said = f"{row.get('reference') or ''} {row.get('notes') or ''}".lower()
+    for first, word, era in _ERAS.get(framework, ()):
+        if word in said and year >= first:
+            name = era
+    return name
+
+
+def job_of_row(row: Row) -> Job:
+    """Return the job that a published run describes.
+
+    Raises
+    ------
+    CostModelError
+        With the reason why the row cannot be priced.
+    """
+    name = recipe_of_row(row)
+    gpus = _integer(row, "gpus")
+    tp = _integer(row, "tp")
+    sp = row.get("sp", "")
+    return make_job(
+        model=model_from_dims(**row),
+        cluster=_cluster(
+            row["accelerator"],
+            _integer(row, "gpus_per_node"),
+            _integer(row, "nvlink_domain"),
+            row.get("nic_gbit_per_gpu", ""),
+            row.get("network", ""),
+            gpus,
+        ),
+        gpus=gpus,
+        tp=tp,
+        pp=_integer(row, "pp"),
+        cp=_integer(row, "cp", 1),
+        vp=_integer(row, "vp", 1),
+        ep=_integer(row, "ep", 1),
+        etp=_integer(row, "etp", tp),
+        micro_batch=_integer(row, "mbs"),
+        global_batch=_integer(row, "gbs"),
+        seq_len=_integer(row, "seq_len"),
+        zero_stage=_integer(row, "zero_stage", 1),
+        shard_group=_integer(row, "shard_group", 0),
+        sequence_parallel=(sp == "true") if sp else None,
+        schedule=row.get("schedule") or None,
+        recompute=_recompute(row),
+        precision=row["precision"],
+        recipe=load_recipe(name),
+        switches=_switches(row),
+        check=False,
+    )
+
+
+def _year(row: Row) -> int:
+    """Return the year of a run: a month in its reference (`_202412_`) says it best, and Blackwell dates from 2025."""
+    dated = re.search(r"_(20\d\d)(?:0[1-9]|1[0-2])_", row.get("reference") or "")
+    year = int(dated.group(1)) if dated else int(row.get("year") or 2023)
+    return max(year, 2025) if row["accelerator"].startswith(("b200", "gb200", "b300")) else year
+
+
+def _integer(row: Row, column: str, default: int | None = None) -> int:
+    """Return a whole number of the row, or the default where the cell is empty."""
+    text = row.get(column) or ""
+    if not text:
+        if default is None:
+            raise CostModelError(f"{column} is not given")
+        return default
+    try:
+        return int(float(text))
+    except ValueError:
+        raise CostModelError(f"{column}: expected a whole number, got {text!r}") from None
+
+
+@lru_cache(maxsize=512)
+def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, network: str, gpus: int) -> Cluster:
+    """Compose the machine; a job inside one NVLink domain needs no network."""
+    inside = gpus <= max(per_node, domain)
+    kind = "none" if inside else (network if network not in ("", "none") else "ib")
+    if not inside and not nic_gbit:
+        generation = next((g for g in _USUAL_NIC_GBIT if accelerator.startswith(g)), None)
+        if generation is None:
+            raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
+        nic_gbit = str(_USUAL_NIC_GBIT[generation])
+    rate = float(nic_gbit or 0) * 1e9 / 8
+    return compose_cluster(accelerator, min(per_node, gpus), min(domain, gpus), rate, kind, gpus)
+
+
+def _recompute(row: Row) -> str:
+    """Return the recompute policy; selective recomputation of whole modules is full."""
+    return row.get("recompute") or _USUAL_RECOMPUTE.get(row["framework"], "none")
+
+
+def _switches(row: Row) -> dict[str, Any]:
+    """Return what the row says of the recipe's switches."""
+    switches: dict[str, Any] = {}
+    notes = (row.get("fused_kernels_note") or "").lower()
+    kernel = row.get("attention_kernel") or ""
+    if kernel and kernel != "flash" and row["framework"] not in _KERNEL_NOT_PRINTED:
+        switches["attention_kernel"] = kernel
+    for column, switch in (
+        ("cuda_graphs", "cuda_graphs"),
+        ("ep_overlap", "ep_overlap"),
+        ("dropout", "dropout"),
+    ):
+        if row.get(column):
+            switches[switch] = row[column] == "true"
+    if switches.get("cuda_graphs") and row.get("num_experts") and "full_iteration" not in notes:
+        switches["cuda_graph_scope"] = "static"
+    if row.get("grad_dtype"):
+        switches["grad_reduce_dtype"] = row["grad_dtype"]
+        if row["framework"] in _ONE_GRAD_DTYPE:
+            switches["grad_accum_dtype"] = row["grad_dtype"]
+    if "fp32 gradients (4 B/param, unsharded)" in (row.get("optimizer_bytes_note") or ""):
+        # DeepSpeed's BF16_Optimizer sums its fp32 gradients by all-reduce (runtime/pipe/engine.py), steps
+        # on them in place, and takes their norm without a copy.
+        switches |= {
+            "grad_accum_dtype": "fp32",
+            "autograd_grad_bytes": 2.0,
+            "grad_reduce_dtype": "fp32",
+            "zero_all_reduce": True,
+            "master_weights_bytes": 4.0,
+            "norm_copy_bytes": 0.0,
+        }
+    if row.get("dp_overlap") == "false":
+        switches["dp_overlap"] = "none"
+    if "all overlap paths off" in (row.get("notes") or "").lower():
+        switches["tp_overlap"] = "none"
+    if row.get("tp_overlap") == "true" and row["framework"] in _PIPELINED_TP:
+        switches["tp_overlap"] = "pipelined"
+    if (row.get("offload") or "").startswith("optimizer"):
+        switches["offload_optimizer"] = True
+    if notes == "eager":
+        switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
+    if "unfused rmsnorm" in notes:
+        switches |= {"fused_norm": False, "fused_rope": False, "fused_activation": False}
+    elif "fused rmsnorm" in notes:
+        switches |= {"fused_norm": True, "fused_rope": False, "fused_activation": False}
+    if "eager" in notes:
+        switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
+    for word, dispatcher in _DISPATCHERS.items():
+        if word in notes:
+            switches["moe_dispatcher"] = dispatcher
+    if "fused grouped mlp" in notes:
+        switches |= {"grouped_launch_share": 0.0, "expert_bias_chain": False}
+    if "balanced fake gate" in (row.get("notes") or "").lower():
+        # NeMo AutoModel's gate deals consecutive experts to a token: they lie on one node.
+        switches["node_limited_routing"] = 1
+    if "cp by all-to-all" in (row.get("notes") or "").lower():
+        switches["cp_method"] = "ulysses"
+    if "node-limited" in notes:
+        switches |= {"moe_dispatcher": "deep-ep", "node_limited_routing": 4}
+    if "not fused" in notes and "liger" in notes:
+        # Without Liger's kernels the layers are those of Hugging Face's eager code.
+        switches |= {
+            "cross_entropy": "unfused",
+            "fused_norm": False,
+            "fused_rope": False,
+            "fused_activation": False,
+        }
+    elif "liger" in notes:
+        # Its patch of a model replaces norm, rotary and activation along with the loss.
+        switches |= {
+            "cross_entropy": "chunked",
+            "fused_norm": True,
+            "fused_rope": True,
+            "fused_activation": True,
+        }
+    elif "fused cross-entropy" in notes:
+        switches["cross_entropy"] = "fused"
+    modules = _modules((row.get("recompute_detail") or "").lower())
+    if modules:
+        switches["selective_modules"] = modules
+    if "first and last stage hold one layer less" in (row.get("notes") or "").lower():
+        switches |= {"embedding_as_layer": True, "head_as_layer": True}
+    return switches
+
+
+def _modules(detail: str) -> tuple[str, ...]:
+    """Translate a table's words for selective recomputation into modules."""
+    if not detail:
+        return ()
+    found: list[str] = []
+    for word, modules in _RECOMPUTE_WORDS:
+        if word in detail:
+            found += [m for m in modules if m not in found]
+    parts = detail.replace("+", " ").replace(",", " ").split()
+    if "mlp" in parts:
+        found.append("mlp")
+    if "moe" in parts:
+        found.append("moe")
+    return tuple(found)

@@ -1,0 +1,100 @@
+"""Measured training steps against the model: the residual, and what could explain it.
+
+A step's time is split by where it is paid (math, memory traffic, communication, bubble, overhead).
+For each part alone, the factor on it that would bring the model closest to all measured steps is
+found, with the error that would be left: a part that explains one step may be refuted by the next.
+Nothing is changed in the model; a constant is fitted only on request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.estimates.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+
+class MeasuredStep(NamedTuple):
+    """A job and what its step took. [s], [B] (nan where memory was not measured)."""
+
+    name: str
+    estimate: Estimate
+    time_s: float
+    memory_bytes: float = float("nan")
+
+
+class Explanation(NamedTuple):
+    """One part of the step, and the factor on it alone that brings the model closest.
+
+    Attributes
+    ----------
+    part : str
+        Where time is paid, or ``constant`` for a time added to every step.
+    share : float
+        Of the model's step times. [-]
+    factor : float
+        On the part; seconds for ``constant``.
+    error_left : float
+        Mean relative error of all steps with it. [-]
+    plausible : bool
+        Whether the part would change by less than half or double, a constant be a fifth of a step.
+    """
+
+    part: str
+    share: float
+    factor: float
+    error_left: float
+    plausible: bool
+
+
+def explain(steps: Sequence[MeasuredStep]) -> list[Explanation]:
+    """Return what each part alone could explain, the best plausible one first."""
+    model = np.array([float(step.estimate.step_time_s) for step in steps])
+    measured = np.array([step.time_s for step in steps])
+    parts: dict[str, Array] = {}
+    for index, step in enumerate(steps):
+        for toll, seconds in step.estimate.exposed_by("toll").items():
+            parts.setdefault(toll, np.zeros(len(steps)))[index] = float(seconds)
+    found = []
+    for part, seconds in parts.items():
+        if seconds.sum() < 1e-3 * model.sum():
+            continue
+        weight = seconds / measured
+        extra = float(np.sum(weight * (measured - model) / measured) / np.sum(weight * weight))
+        factor = max(1.0 + extra, 0.0)
+        error = np.abs((model + (factor - 1.0) * seconds) / measured - 1.0)
+        found.append(
+            Explanation(
+                part, float(seconds.sum() / model.sum()), factor, float(error.mean()), 0.5 <= factor <= 2.0
+            )
+        )
+    constant = constant_s(steps)
+    error = np.abs((model + constant) / measured - 1.0)
+    fits = bool(abs(constant) <= 0.2 * measured.min())
+    found.append(Explanation("constant", float("nan"), constant, float(error.mean()), fits))
+    return sorted(found, key=lambda one: (not one.plausible, one.error_left))
+
+
+def constant_s(steps: Sequence[MeasuredStep]) -> float:
+    """Return the seconds that, added to every step, fit best; least squares on relative error."""
+    model = np.array([float(step.estimate.step_time_s) for step in steps])
+    measured = np.array([step.time_s for step in steps])
+    weight = 1.0 / measured
+    return float(np.sum(weight * (measured - model) / measured) / np.sum(weight * weight))
+
+
+def split_spec(text: str) -> tuple[Path, str, str]:
+    """Split ``JOB.yaml=5.21s,61GiB`` into the file, the time and the memory (may be empty).
+
+    >>> split_spec("job.yaml=5.21s,61GiB")
+    (PosixPath('job.yaml'), '5.21s', '61GiB')
+    """
+    path, _, rest = text.rpartition("=")
+    time, _, memory = rest.partition(",")
+    return Path(path), time, memory

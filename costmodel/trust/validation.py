@@ -1,0 +1,264 @@
+"""Published runs against the model: price every row, compare, and say how far off it is where.
+
+A row that cannot be priced is kept with its reason. Errors are relative, (predicted - measured) /
+measured; the summary gives them by source, accelerator and axis, and for sweeps also how well the
+model ranks the layouts that were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from costmodel.base.errors import CostModelError
+from costmodel.bill.lines import Bill, broadcast_sum
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row
+
+if TYPE_CHECKING:
+    from costmodel.reporting.plots.faces import ValidationPlots
+
+RESULT_COLUMNS = (
+    "id",
+    "measured_step_time_s",
+    "predicted_step_time_s",
+    "measured_peak_memory_gib",
+    "predicted_peak_memory_gib",
+    "oom",
+    "predicted_fits",
+    "skipped_reason",
+)
+
+# Lines that a way of measuring memory does not see.
+_UNSEEN = {
+    "max_allocated": ("reserve.",),
+    "max_reserved": ("reserve.cuda_context", "reserve.communicators"),
+    "nvidia-smi": (),
+    "stated": ("reserve.cuda_context", "reserve.communicators"),
+    "": ("reserve.cuda_context", "reserve.communicators"),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published run, predicted beside measured; None where a side has no value."""
+
+    id: str
+    source: str
+    accelerator: str
+    framework: str
+    recipe: str
+    model: str
+    num_experts: int
+    gpus: int
+    global_batch: int
+    parallelism: str
+    use: str
+    quality: str
+    measured_step_time_s: float | None
+    predicted_step_time_s: float | None
+    measured_peak_memory_gib: float | None
+    predicted_peak_memory_gib: float | None
+    oom: bool
+    predicted_fits: bool | None
+    skipped_reason: str
+
+
+def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
+    """Return the peak memory that `memory_kind` would show for a bill, worst stage. [B]"""
+    unseen: tuple[str, ...] = _UNSEEN.get(memory_kind, _UNSEEN[""])
+    lines = [line.bytes for line in bill.memory_lines if not line.name.startswith(unseen)]
+    return float(broadcast_sum(lines).max(axis=-1))
+
+
+def price_row(row: Row) -> Run:
+    """Price one published run; a row that cannot be priced carries the reason."""
+    estimate: Estimate | None = None
+    reason = recipe = ""
+    try:
+        recipe = recipe_of_row(row)
+        estimate = estimate_job(job_of_row(row))
+        predicted = float(estimate.step_time_s)
+        if not np.isfinite(predicted) or predicted <= 0:
+            raise CostModelError(f"the model gives no usable step time ({predicted})")
+    except CostModelError as error:
+        estimate, reason = None, str(error)
+    memory = row.get("peak_memory_gib") or ""
+    time = row.get("step_time_s") or ""
+    return Run(
+        id=row["id"],
+        source=row["source"],
+        accelerator=row["accelerator"],
+        framework=row["framework"],
+        recipe=recipe,
+        model=row.get("model", ""),
+        num_experts=int(float(row.get("num_experts") or 0)),
+        gpus=int(float(row["gpus"] or 0)),
+        global_batch=int(float(row["gbs"] or 0)),
+        parallelism=_axes(row),
+        use=row.get("use") or "time",
+        quality=row.get("quality") or "A",
+        measured_step_time_s=float(time) if time else None,
+        predicted_step_time_s=float(estimate.step_time_s) if estimate else None,
+        measured_peak_memory_gib=float(memory) if memory else None,
+        predicted_peak_memory_gib=(
+            seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30 if estimate else None
+        ),
+        oom=row.get("oom") == "true",
+        predicted_fits=bool(estimate.fits) if estimate else None,
+        skipped_reason=reason,
+    )
+
+
+def _axes(row: Row) -> str:
+    """Name the axes with a degree above one, as `tp+pp`."""
+    used = [axis for axis in ("tp", "pp", "vp", "cp", "ep") if float(row.get(axis) or 1) > 1]
+    if row.get("zero_stage") == "3":
+        used.append("fsdp")
+    return "+".join(used) or "dp only"
+
+
+def validate(
+    source: str | Path | Iterable[Row], *, tick: Callable[[], None] | None = None, scored_only: bool = True
+) -> Validation:
+    """Price every run of a table.
+
+    Parameters
+    ----------
+    source : path or rows
+        A CSV in the columns of `tests/published/runs.csv`, or its rows.
+    tick : callable, optional
+        Called after each row (progress).
+    scored_only : bool
+        Leave out rows whose `use` is ``none``.
+
+    Raises
+    ------
+    DataError
+        If the table cannot be read.
+    """
+    rows = read_rows(source) if isinstance(source, (str, Path)) else list(source)
+    runs = []
+    for row in rows:
+        if scored_only and (row.get("use") or "time") == "none":
+            continue
+        runs.append(price_row(row))
+        if tick:
+            tick()
+    return Validation(pd.DataFrame(runs, columns=[f.name for f in fields(Run)]))
+
+
+class Validation:
+    """The compared runs as a frame (`runs`), and their summaries."""
+
+    def __init__(self, runs: pd.DataFrame) -> None:
+        self.runs = runs.assign(
+            time_error=_relative(runs.predicted_step_time_s, runs.measured_step_time_s).where(
+                runs.use.str.contains("time")
+            ),
+            memory_error=_relative(runs.predicted_peak_memory_gib, runs.measured_peak_memory_gib).where(
+                runs.use.str.contains("memory")
+            ),
+        )
+
+    @property
+    def plot(self) -> ValidationPlots:
+        """Figures: ``validation.plot.predicted()``."""
+        from costmodel.reporting.plots.faces import ValidationPlots
+
+        return ValidationPlots(self)
+
+    @property
+    def judged(self) -> pd.DataFrame:
+        """Rows of quality A or B."""
+        return self.runs[self.runs.quality.isin(["A", "B"])]
+
+    def results(self) -> pd.DataFrame:
+        """Return a row per run in the documented columns."""
+        return self.runs[list(RESULT_COLUMNS)]
+
+    def summary(self, by: str | None = None, *, of: str = "time") -> pd.DataFrame:
+        """Return rows, skipped, median, mean, p90 of the absolute error and the bias, in percent."""
+        judged = self.judged
+        scored = judged[judged.use.str.contains(of)]
+        if by == "axis":
+            scored = scored.assign(axis=scored.parallelism.str.split("+")).explode("axis")
+        groups = [("all", scored)] if by is None else scored.groupby(by)
+        return pd.DataFrame(
+            [{by or "rows": name, **_figures(group, f"{of}_error")} for name, group in groups]
+        )
+
+    def out_of_memory(self) -> dict[str, float]:
+        """Return how well `fits` tells runs that ran out of memory from runs that did not."""
+        known = self.runs[self.runs.predicted_fits.notna()]
+        known = known[known.oom | known.use.str.contains("time|memory")]
+        oom, predicted = known.oom.astype(bool), ~known.predicted_fits.astype(bool)
+        hits = int((oom & predicted).sum())
+        return {
+            "rows": len(known),
+            "oom_rows": int(oom.sum()),
+            "right": float((oom == predicted).mean()) if len(known) else float("nan"),
+            "precision": hits / max(int(predicted.sum()), 1),
+            "recall": hits / max(int(oom.sum()), 1),
+        }
+
+    def sweeps(self, least: int = 6) -> pd.DataFrame:
+        """Return rank correlation and regret for every group of layouts of one job.
+
+        A group has one source, model, number of GPUs and batch, and at least `least` layouts.
+        """
+        scored = self.judged.dropna(subset=["time_error"])
+        found = []
+        for key, group in scored.groupby(["source", "model", "gpus", "global_batch"]):
+            if len(group) < least:
+                continue
+            measured, predicted = group.measured_step_time_s, group.predicted_step_time_s
+            chosen = float(measured.iloc[int(predicted.argmin())])
+            found.append(
+                {
+                    **dict(zip(("source", "model", "gpus", "global_batch"), key, strict=True)),
+                    "layouts": len(group),
+                    "spearman": float(measured.rank().corr(predicted.rank())),
+                    "regret": chosen / float(measured.min()) - 1.0,
+                }
+            )
+        return pd.DataFrame(
+            found, columns=["source", "model", "gpus", "global_batch", "layouts", "spearman", "regret"]
+        )
+
+    def pair_order(self, apart: float = 0.02) -> float:
+        """Return the share of layout pairs of one job, measured `apart` or more, that are ordered right."""
+        right = pairs = 0
+        for _, group in self.judged.dropna(subset=["time_error"]).groupby(
+            ["source", "model", "gpus", "global_batch"]
+        ):
+            m, p = group.measured_step_time_s.to_numpy(), group.predicted_step_time_s.to_numpy()
+            i, j = np.triu_indices(len(group), 1)
+            clear = np.abs(m[i] - m[j]) >= apart * np.minimum(m[i], m[j])
+            pairs += int(clear.sum())
+            right += int((np.sign(m[i] - m[j]) == np.sign(p[i] - p[j]))[clear].sum())
+        return right / pairs if pairs else float("nan")
+
+
+def _relative(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series[float]:
+    """Return (predicted - measured) / measured, NaN where a side is missing."""
+    return (predicted.astype(float) - measured.astype(float)) / measured.astype(float)
+
+
+def _figures(group: pd.DataFrame, column: str) -> dict[str, float]:
+    """Return the figures of one group of runs."""
+    error = group[column].dropna()
+    size = error.abs()
+    return {
+        "runs": len(group),
+        "skipped": int((group.skipped_reason != "").sum()),
+        "median_%": 100 * float(size.median()),
+        "mean_%": 100 * float(size.mean()),
+        "p90_%": 100 * float(size.quantile(0.9)),
+        "bias_%": 100 * float(error.mean()),
+    }

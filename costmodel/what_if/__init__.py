@@ -1,0 +1,1 @@
+"""The same job with something different: comparisons, sensitivities, sliders."""

@@ -1,0 +1,220 @@
+r"""Sensitivity: what a little more of each number, and the other choice of each switch, do to a job.
+
+The elasticity of step time T to a number x is the change in percent per percent,
+
+.. math:: e_x = \frac{\ln T(1.1\,x) - \ln T(0.9\,x)}{\ln 1.1 - \ln 0.9}
+
+Time is homogeneous: with all rates doubled and all latencies halved everything takes half as long.
+By Euler's theorem the elasticities to all rates, less those to all latencies, add up to -1, as far
+as no algorithm switches in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from costmodel.base.errors import CostModelError
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.record import require_single
+from costmodel.what_if.changes import Knob, Switch, hardware_knobs, recipe_knobs, switches
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from costmodel.reporting.plots.faces import SensitivityPlots
+
+_LEAST = 1e-9
+_IN_PROPORTION = "overhead.unexplained"
+"""Lines that move with all others, so that they are no bottleneck of their own."""
+
+
+class Effect(NamedTuple):
+    """What one number or switch does to a job.
+
+    Attributes
+    ----------
+    name, kind : str
+        `kind` is rate, latency, number or switch.
+    before, after : str
+        Of a switch: its value, and the other one. Empty for numbers.
+    value, unit : float, str
+        Of a number; NaN for a switch.
+    elasticity, memory_elasticity : float
+        Percent of step time, and of memory, per percent of the number; NaN for a switch. [-]
+    less, more : float
+        Relative change of step time with 10 % less and 10 % more; of a switch, both with the other value. [-]
+    memory_more : float
+        The same of memory, with more, or with the other value. [-]
+    removed, created : str
+        The lines that shrink and grow most when things get faster: with more of a rate, less of anything
+        else, or the other value of a switch. Empty where none does.
+    """
+
+    name: str
+    kind: str
+    before: str
+    after: str
+    value: float
+    unit: str
+    elasticity: float
+    memory_elasticity: float
+    less: float
+    more: float
+    memory_more: float
+    removed: str
+    created: str
+
+    @property
+    def reach(self) -> float:
+        """Largest relative change of step time that it makes. [-]."""
+        return max(abs(self.less), abs(self.more))
+
+
+class Sensitivity(NamedTuple):
+    """All effects on a job, largest first, and the switches that it cannot turn with why not."""
+
+    estimate: Estimate
+    change: float
+    effects: tuple[Effect, ...]
+    refused: tuple[tuple[str, str], ...]
+
+    def total(self, kind: str) -> float:
+        """Sum of the elasticities of a kind: rate, latency or number. [-]."""
+        return math.fsum(effect.elasticity for effect in self.effects if effect.kind == kind)
+
+    @property
+    def plot(self) -> SensitivityPlots:
+        """Figures: ``found.plot.tornado()``."""
+        from costmodel.reporting.plots.faces import SensitivityPlots
+
+        return SensitivityPlots(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row an effect."""
+        import pandas as pd
+
+        return pd.DataFrame([effect._asdict() for effect in self.effects])
+
+    def _repr_html_(self) -> str:
+        from costmodel.base.grid import html_table
+        from costmodel.reporting.sensitivity import sensitivity_grids
+
+        return "".join(html_table(grid) for grid in sensitivity_grids(self))
+
+
+def sensitivity(
+    est: Estimate, *, change: float = 0.1, tick: Callable[[], None] = lambda: None
+) -> Sensitivity:
+    """Price a job with a little less and a little more of everything, and with every switch turned.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    change : float
+        How much less and more. [-]
+    tick : callable
+        Called after each number or switch.
+
+    Returns
+    -------
+    sensitivity : Sensitivity
+        Effects on step time and memory, largest first.
+
+    Notes
+    -----
+    A switch may need what the job has not (a kernel, a schedule): then it is among `refused`.
+
+    Examples
+    --------
+    >>> import costmodel as cm
+    >>> est = cm.estimate(model="llama3-8b", gpus=8, tp=2, global_batch=64, seq_len=8192)
+    >>> [effect.name for effect in cm.sensitivity(est).effects if effect.kind != "switch"][0]
+    'bf16 peak'
+    """
+    require_single(est, "sensitivity")
+    if not 0.0 < change < 1.0:
+        raise CostModelError(f"change: expected more than 0 and less than 1, got {change:g}")
+    lines = _seconds(est)
+    effects = []
+    for knob in (*hardware_knobs(est.job), *recipe_knobs(est.job)):
+        effects.append(_of_knob(est, lines, knob, change))
+        tick()
+    refused = []
+    for switch in switches(est.job):
+        try:
+            effects.append(_of_switch(est, lines, switch))
+        except (CostModelError, KeyError, ZeroDivisionError) as error:
+            refused.append((f"{switch.name}={switch.after}", str(error)))
+        tick()
+    effects.sort(key=lambda effect: -effect.reach)
+    return Sensitivity(est, change, tuple(effects), tuple(refused))
+
+
+def count_knobs(est: Estimate) -> int:
+    """Count what `sensitivity` will price, for a progress bar."""
+    return len(hardware_knobs(est.job)) + len(recipe_knobs(est.job)) + len(switches(est.job))
+
+
+def _seconds(est: Estimate) -> dict[str, float]:
+    return {line.name: float(line.exposed_seconds) for line in est.bill.time_lines}
+
+
+def _of_knob(est: Estimate, lines: dict[str, float], knob: Knob, change: float) -> Effect:
+    """Price 10 % less and 10 % more."""
+    less, more = (estimate_job(knob.scaled(factor)) for factor in (1.0 - change, 1.0 + change))
+    span = math.log((1.0 + change) / (1.0 - change))
+    time = [float(one.step_time_s) for one in (less, est, more)]
+    held = [float(one.memory_bytes_per_gpu) for one in (less, est, more)]
+    faster = more if time[2] <= time[0] else less
+    return Effect(
+        knob.name,
+        knob.kind,
+        "",
+        "",
+        knob.value,
+        knob.unit,
+        elasticity=math.log(time[2] / time[0]) / span,
+        memory_elasticity=math.log(held[2] / held[0]) / span,
+        less=time[0] / time[1] - 1.0,
+        more=time[2] / time[1] - 1.0,
+        memory_more=held[2] / held[1] - 1.0,
+        **_moved(lines, faster),
+    )
+
+
+def _of_switch(est: Estimate, lines: dict[str, float], switch: Switch) -> Effect:
+    """Price the other value of a switch."""
+    other = estimate_job(switch.switched())
+    change = float(other.step_time_s / est.step_time_s) - 1.0
+    held = float(other.memory_bytes_per_gpu / est.memory_bytes_per_gpu) - 1.0
+    nothing = math.nan
+    return Effect(
+        switch.name,
+        "switch",
+        switch.before,
+        switch.after,
+        nothing,
+        "",
+        nothing,
+        nothing,
+        change,
+        change,
+        held,
+        **_moved(lines, other),
+    )
+
+
+def _moved(lines: dict[str, float], after: Estimate) -> dict[str, Any]:
+    """Return the lines that fell and rose most."""
+    now = _seconds(after)
+    names = [name for name in {**lines, **now} if not name.startswith(_IN_PROPORTION)]
+    moved = {name: now.get(name, 0.0) - lines.get(name, 0.0) for name in names}
+    least = _LEAST * float(after.step_time_s)
+    falls, rises = min(moved, key=lambda n: moved[n]), max(moved, key=lambda n: moved[n])
+    return {
+        "removed": falls if moved[falls] < -least else "",
+        "created": rises if moved[rises] > least else "",
+    }

@@ -1,0 +1,227 @@
+"""The neighbourhood of a job, priced once: what the sliders of a report move through.
+
+Every knob gets a handful of values around the job's own; all combinations that can run are priced
+in one call of `price`, the same that makes an estimate, and the others carry the reason why not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import TimeLine, broadcast_sum
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout import Layout, layout_problems
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.record import require_single
+from costmodel.physics.pipeline.schedules import SCHEDULES, valid
+from costmodel.planning.space import REASONS
+from costmodel.step.price import price
+
+Array = NDArray[np.float64]
+
+KNOBS = ("gpus", "tp", "pp", "cp", "ep", "micro_batch")
+"""The sliders, in the order of the grid's dimensions."""
+
+PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp")
+"""What the step is split into; `dp` with optimizer, failures and the rest."""
+
+MOST_POINTS = 16_000
+_MIN_TOKENS_A_RANK = 512
+_OWN, _PLAIN = 0, 1
+
+
+class SliderGrid(NamedTuple):
+    """Step time and memory over all combinations of the sliders.
+
+    Attributes
+    ----------
+    values : dict of str to tuple of int
+        Values of each of `KNOBS`, ascending; the job's own is among them.
+    start : dict of str to int
+        Where the job itself sits: an index into each of them.
+    step_time_s, memory_bytes : Array
+        A dimension a knob; NaN where the layout cannot run. [s, B]
+    shares : Array
+        Part of the step by `PARTS` in the last dimension. [-]
+    reason : NDArray
+        0 where it can run, else 1 + an index into `reasons`.
+    reasons : tuple of str
+        Why a layout cannot run.
+    plain : NDArray
+        True where the job's schedule cannot run and plain 1F1B without virtual stages was priced.
+    """
+
+    values: dict[str, tuple[int, ...]]
+    start: dict[str, int]
+    step_time_s: Array
+    memory_bytes: Array
+    shares: Array
+    reason: NDArray[np.uint8]
+    reasons: tuple[str, ...]
+    plain: NDArray[np.bool_]
+
+
+def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
+    """Return the values of every slider: powers of two around the job's own."""
+    layout, model = job.layout, job.model
+    own = {knob: int(getattr(layout, knob)) for knob in KNOBS}
+    domain = min(job.cluster.tiers[0].size, 64)
+    tokens = int(job.seq_len) // _MIN_TOKENS_A_RANK
+    limits = {
+        "gpus": (own["gpus"] // 8, min(own["gpus"] * 4, job.cluster.max_gpus)),
+        "tp": (1, max(domain if domain <= 16 else 16, own["tp"])),
+        "pp": (1, min(model.num_layers, max(32, 2 * own["pp"]))),
+        "cp": (1, max(min(16, tokens), own["cp"])),
+        "ep": (1, min(model.num_experts, 256)) if model.num_experts else (1, 1),
+        "micro_batch": (1, max(8, own["micro_batch"])),
+    }
+    values = {knob: _doublings(own[knob], *limits[knob]) for knob in KNOBS}
+    while np.prod([float(len(held)) for held in values.values()]) > MOST_POINTS:
+        longest = max(values, key=lambda knob: len(values[knob]))
+        values[longest] = _thinned(values[longest], own[longest])
+    return values
+
+
+def _doublings(own: int, least: int, most: int) -> tuple[int, ...]:
+    """Return the job's value halved and doubled as long as it stays whole and in range."""
+    held = {own}
+    value = own
+    while value % 2 == 0 and value // 2 >= max(least, 1):
+        value //= 2
+        held.add(value)
+    value = own
+    while value * 2 <= most:
+        value *= 2
+        held.add(value)
+    return tuple(sorted(held | ({1} if least <= 1 else set())))
+
+
+def _thinned(values: tuple[int, ...], own: int) -> tuple[int, ...]:
+    """Drop the value that is furthest from the job's own."""
+    first, last = values[0], values[-1]
+    return values[1:] if own / first > last / own else values[:-1]
+
+
+def slider_grid(est: Estimate) -> SliderGrid:
+    """Price the neighbourhood of an estimate of one layout.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout; everything that is not a slider stays as it is.
+
+    Notes
+    -----
+    Where the job's schedule cannot run a combination (its virtual stages do not divide, one stage
+    needs none), plain 1F1B without virtual stages is priced instead, and `plain` says so.
+    """
+    require_single(est, "slider_grid")
+    job = est.job
+    values = slider_values(job)
+    axes = dict(
+        zip(KNOBS, np.ix_(*(np.asarray(values[knob], dtype=np.float64) for knob in KNOBS)), strict=True)
+    )
+    shape = tuple(len(values[knob]) for knob in KNOBS)
+    flat = {knob: np.broadcast_to(axis, shape).ravel() for knob, axis in axes.items()}
+    layout, plain = _layouts(job, flat)
+    reason, reasons = _reasons(job, layout)
+    can = reason == 0
+    bill = price(
+        model=job.model,
+        cluster=job.cluster,
+        recipe=job.recipe,
+        precision=job.precision,
+        layout=_picked(layout, can),
+        global_batch=job.global_batch,
+        seq_len=job.seq_len,
+        order=job.axis_order,
+    ).bill
+
+    def spread(held: Array) -> Array:
+        out = np.full(can.shape, np.nan)
+        out[can] = held
+        return out.reshape(shape)
+
+    step = bill.step_time_s()
+    by_part: dict[str, list[Array]] = {part: [np.zeros(step.shape)] for part in PARTS}
+    for line in bill.time_lines:
+        by_part[_part_of(line)].append(line.exposed_seconds)
+    shares = np.stack([spread(broadcast_sum(by_part[part]) / step) for part in PARTS], axis=-1)
+    own = {knob: values[knob].index(int(getattr(job.layout, knob))) for knob in KNOBS}
+    return SliderGrid(
+        values,
+        own,
+        spread(step),
+        spread(np.broadcast_to(bill.memory_bytes(), step.shape)),
+        shares,
+        reason.reshape(shape),
+        reasons,
+        plain.reshape(shape),
+    )
+
+
+def _part_of(line: TimeLine) -> str:
+    """Return which of `PARTS` a line belongs to."""
+    if line.toll == "bubble":
+        return "bubble"
+    return line.axis if line.axis in PARTS else "dp"
+
+
+def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_]]:
+    """Return all combinations with the job's policies, plain ones where its schedule cannot run."""
+    own = job.layout
+    size = flat["gpus"].size
+    with np.errstate(divide="ignore"):
+        dp = flat["gpus"] / (flat["tp"] * flat["cp"] * flat["pp"])
+        micro_batches = job.global_batch / (dp * flat["micro_batch"])
+    places = job.model.num_layers + int(job.recipe.embedding_as_layer) + int(job.recipe.head_as_layer)
+    divides = (np.ceil(places / flat["pp"]) % own.vp == 0) | (own.vp == 1)
+    runs = divides & (flat["pp"] > 1) & valid(own.schedule, flat["pp"], micro_batches, own.vp)
+    one = SCHEDULES.index("none")
+    schedule = np.where(runs, own.schedule, np.where(flat["pp"] > 1, SCHEDULES.index("1f1b"), one))
+    with_sp = own.sequence_parallel > 0 if own.tp > 1 else np.asarray(True)
+    layout = Layout(
+        gpus=flat["gpus"],
+        tp=flat["tp"],
+        cp=flat["cp"],
+        pp=flat["pp"],
+        vp=np.where(runs, own.vp, 1.0),
+        ep=flat["ep"],
+        etp=np.full(size, float(own.etp)),
+        micro_batch=flat["micro_batch"],
+        zero_stage=np.full(size, float(own.zero_stage)),
+        shard_group=np.full(size, float(own.shard_group)),
+        recompute=np.full(size, float(own.recompute)),
+        schedule=np.asarray(schedule, dtype=np.float64),
+        sequence_parallel=np.asarray(with_sp & (flat["tp"] > 1), dtype=np.float64),
+    )
+    return layout, np.asarray(~runs & (flat["pp"] > 1))
+
+
+def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Return why each layout cannot run, 0 where it can."""
+    reason = np.zeros(layout.gpus.size, dtype=np.uint8)
+    said: list[str] = []
+
+    def rule(text: str, bad: NDArray[np.bool_]) -> None:
+        said.append(text)
+        reason[(reason == 0) & np.broadcast_to(bad, reason.shape)] = len(said)
+
+    for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len):
+        rule(REASONS.get(problem.code, problem.code.replace("_", " ")), problem.bad)
+    micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
+    stopped = (layout.pp > 1) & ~valid(layout.schedule, layout.pp, micro_batches, layout.vp)
+    rule(REASONS["schedule_cannot_run"], np.asarray(stopped))
+    group, ranks = layout.shard_group, layout.dp * layout.cp
+    rule(REASONS["sharding_not_divisible"], np.asarray((group > 0) & (ranks % np.maximum(group, 1.0) != 0)))
+    return reason, tuple(said)
+
+
+def _picked(layout: Layout, mask: NDArray[np.bool_]) -> Layout:
+    """Return the layouts under a mask."""
+    names = layout.__slots__
+    return replace(layout, **{name: getattr(layout, name)[mask] for name in names})

@@ -1,0 +1,1 @@
+"""Days and dollars: whole trainings with failures and checkpoints, and budgets solved backwards."""

@@ -1,0 +1,420 @@
+"""From money or time back to tokens, parameters and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
+from costmodel.describe.recipe import precision as load_precision
+from costmodel.estimates.estimate import estimate
+from costmodel.physics.run.scaling_laws import (
+    KAPLAN_SOURCE,
+    LAWS,
+    cheapest_over_lifetime,
+    compute_optimal,
+    kaplan_loss,
+    kaplan_optimal,
+    loss,
+)
+from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch
+from costmodel.step.anatomy.params import num_params
+from costmodel.whole_run.run import TrainingRun, run_of
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.cluster import Accelerator, Cluster
+    from costmodel.describe.models.model import Model
+
+Array = NDArray[np.float64]
+
+# MFU and effective training time of well-run trainings of this size (Llama 3: 38-43 % and above 90 %).
+DEFAULT_MFU = 0.40
+DEFAULT_EFFECTIVE_TIME = 0.93
+_SIZES = 120
+_SERVING_GPUS, _SERVING_BATCHES = 2.0 ** np.arange(8), 2.0 ** np.arange(0, 10.25, 0.25)[:, None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one rule would buy."""
+
+    rule: str
+    num_params: float
+    tokens: float
+    loss: float
+    train_usd: float
+    serve_usd: float | None
+    """None where so large a model was not priced."""
+    source: str
+
+    @property
+    def tokens_per_parameter(self) -> float:
+        """Tokens for each parameter. [-]."""
+        return self.tokens / self.num_params
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What it costs to decode with a model."""
+
+    gpus: int
+    batch: float
+    step_s: float
+    tokens_per_s_per_gpu: float
+    cache_bytes_per_sequence: float
+    usd_per_token: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A budget of training, and what the scaling laws would do with it."""
+
+    cluster: Cluster
+    price_usd_per_gpu_hour: float
+    dollars: float
+    gpu_hours: float
+    training_flops: float
+    mfu: float
+    effective_time: float
+    precision: str
+    days: float | None
+    gpus: float | None
+    served_tokens: float
+    context: int
+    choices: tuple[Choice, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers and texts."""
+        from costmodel.reporting.budgets import budget_record
+
+        return budget_record(self)
+
+    def _repr_html_(self) -> str:
+        from costmodel.base.grid import html_table
+        from costmodel.reporting.budgets import budget_grids
+
+        return "".join(html_table(grid) for grid in budget_grids(self))
+
+
+def _positive(name: str, value: float | None) -> float | None:
+    """Return a positive number or None."""
+    if value is not None and not (np.isfinite(value) and value > 0):
+        raise CostModelError(f"{name}: expected a positive number, got {value!r}")
+    return value
+
+
+def _price_of(cluster: Cluster, given: float | None) -> float:
+    """Return the price of a GPU-hour."""
+    price = cluster.price_usd_per_gpu_hour if _positive("price", given) is None else given
+    if price is None:
+        raise CostModelError(f"price: cluster {cluster.name} has no price of a GPU-hour; give --price USD")
+    return price
+
+
+def serving(
+    model: Model,
+    accelerator: Accelerator,
+    *,
+    price_usd_per_gpu_hour: float,
+    context: int = 4096,
+    step_limit_s: float = 0.05,
+    element_bytes: float = 2.0,
+) -> Serving:
+    """Find the cheapest decoding of a model: GPUs that share it, and the largest batch that is fast enough.
+
+    Parameters
+    ----------
+    model : Model
+        Whose cache and weights are counted exactly.
+    accelerator : Accelerator
+        That serves.
+    price_usd_per_gpu_hour : float
+        [USD/h]
+    context : int
+        Tokens a sequence holds on average. [-]
+    step_limit_s : float
+        Longest step, so slowest token, that users accept. [s]
+    element_bytes : float
+        Of weights and cache. [B]
+
+    Returns
+    -------
+    Serving
+        By roofline; communication, prefill and scheduling are left out.
+
+    Raises
+    ------
+    CostModelError
+        If no power of two of GPUs, up to 128, holds the model and is fast enough.
+    """
+    gpus, batch = _SERVING_GPUS, _SERVING_BATCHES
+    most = largest_batch(
+        model,
+        context,
+        gpus=gpus,
+        memory_bytes=accelerator.memory_bytes,
+        weight_bytes=element_bytes,
+        cache_bytes=element_bytes,
+    )
+    step = decode_step_s(
+        model,
+        batch,
+        context,
+        gpus=gpus,
+        peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
+        memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+        weight_bytes=element_bytes,
+        cache_bytes=element_bytes,
+    )
+    possible = (batch <= most) & (step <= step_limit_s)
+    if not np.any(possible):
+        raise CostModelError(
+            f"serving: {model.name} at {context} tokens does not fit 128 {accelerator.name} within "
+            f"{step_limit_s * 1e3:.0f} ms a token"
+        )
+    cost = np.where(possible, gpus * step / batch, np.inf)
+    at = np.unravel_index(int(np.argmin(cost)), cost.shape)
+    rate = 1.0 / float(cost[at])
+    return Serving(
+        gpus=int(gpus[at[1]]),
+        batch=float(batch[at[0], 0]),
+        step_s=float(step[at]),
+        tokens_per_s_per_gpu=rate,
+        cache_bytes_per_sequence=float(kv_cache_bytes(model, context, element_bytes=element_bytes)),
+        usd_per_token=price_usd_per_gpu_hour / 3600.0 / rate,
+    )
+
+
+def budget(
+    *,
+    dollars: float | None = None,
+    gpus: float | None = None,
+    days: float | None = None,
+    cluster: str | Cluster = DEFAULT_CLUSTER,
+    price_usd_per_gpu_hour: float | None = None,
+    precision: str = "bf16",
+    mfu: float = DEFAULT_MFU,
+    effective_time: float = DEFAULT_EFFECTIVE_TIME,
+    served_tokens: float = 0.0,
+    context: int = 4096,
+) -> Budget:
+    """Say what model to train on how many tokens for a budget.
+
+    Parameters
+    ----------
+    dollars : float, optional
+        To spend on training; or `gpus` and `days`. [USD]
+    gpus, days : float, optional
+        Both give the budget; one of them beside `dollars` gives the other. [-], [d]
+    cluster : str or Cluster
+        Whose accelerator, and dated price, are taken.
+    price_usd_per_gpu_hour : float, optional
+        In place of the cluster's. [USD/h]
+    precision : str
+        Of the matrix products; `mfu` is of its dense peak.
+    mfu, effective_time : float
+        Model FLOPs utilisation of a step, and share of the calendar in steps that count; take them
+        from `costmodel.run` of a similar job. [-]
+    served_tokens : float
+        Tokens to serve over the model's life; 0 leaves serving out. [-]
+    context : int
+        Tokens a served sequence holds on average. [-]
+
+    Returns
+    -------
+    Budget
+        With a `Choice` for each law, and, where tokens are served, the cheapest over the life at
+        the loss of the compute-optimal one.
+
+    Raises
+    ------
+    CostModelError
+        One line that names what is missing or wrong.
+    """
+    the_cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    price = _price_of(the_cluster, price_usd_per_gpu_hour)
+    for name, value in (("budget", dollars), ("gpus", gpus), ("days", days)):
+        _positive(name, value)
+    for name, value in (("mfu", mfu), ("effective_time", effective_time)):
+        if not 0.0 < value <= 1.0:
+            raise CostModelError(f"{name}: expected a share above 0 and up to 1, got {value!r}")
+    if not (np.isfinite(served_tokens) and served_tokens >= 0):
+        raise CostModelError(f"served_tokens: expected 0 or more, got {served_tokens!r}")
+    if dollars is None:
+        if gpus is None or days is None:
+            raise CostModelError("budget: give --budget USD, or both --gpus and --days")
+        hours = gpus * days * 24.0
+        dollars = hours * price
+    else:
+        if gpus is not None and days is not None:
+            raise CostModelError("budget: --budget, --gpus and --days are one too many; leave one out")
+        hours = dollars / price
+        if gpus is not None:
+            days = hours / gpus / 24.0
+        elif days is not None:
+            gpus = hours / days / 24.0
+    accelerator = the_cluster.accelerator
+    dtype = PEAK_KEY[load_precision(precision, accelerator.generation).matmul_dtype]
+    if dtype not in accelerator.peak_flops_per_s:
+        raise CostModelError(f"precision: {accelerator.name} has no {dtype} matrix units")
+    flops = hours * 3600.0 * accelerator.peak_flops_per_s[dtype] * mfu * effective_time
+    return Budget(
+        cluster=the_cluster,
+        price_usd_per_gpu_hour=price,
+        dollars=dollars,
+        gpu_hours=hours,
+        training_flops=flops,
+        mfu=mfu,
+        effective_time=effective_time,
+        precision=precision,
+        days=days,
+        gpus=gpus,
+        served_tokens=served_tokens,
+        context=context,
+        choices=tuple(_choices(the_cluster, flops, dollars, price, served_tokens, context)),
+    )
+
+
+def _choices(
+    cluster: Cluster, flops: float, dollars: float, price: float, served_tokens: float, context: int
+) -> list[Choice]:
+    """Return what each rule buys."""
+    found: list[tuple[str, float, float, float, float, str]] = []
+    for name, law in LAWS.items():
+        n, d = (float(value) for value in compute_optimal(law, flops))
+        found.append((f"{name}, compute-optimal", n, d, float(loss(law, n, d)), dollars, law.source))
+    n = (flops / 120.0) ** 0.5
+    law = LAWS["hoffmann"]
+    found.append(
+        (
+            "20 tokens a parameter",
+            n,
+            20 * n,
+            float(loss(law, n, 20 * n)),
+            dollars,
+            "Hoffmann et al., arXiv:2203.15556, table 3, as usually quoted",
+        )
+    )
+    n, d = (float(value) for value in kaplan_optimal(flops))
+    found.append(("kaplan, compute-optimal", n, d, float(kaplan_loss(n, d)), dollars, KAPLAN_SOURCE))
+    if served_tokens:
+        sizes, usd_per_token = _serving_costs(cluster.accelerator, price, context)
+        for name, law in LAWS.items():
+            target = float(loss(law, *compute_optimal(law, flops)))
+            best, tokens, _ = cheapest_over_lifetime(
+                law,
+                target,
+                served_tokens,
+                num_params=sizes,
+                train_usd_per_flop=dollars / flops,
+                serve_usd_per_token=usd_per_token,
+            )
+            spent = 6.0 * float(best) * float(tokens) * dollars / flops
+            found.append(
+                (
+                    f"{name}, cheapest with serving",
+                    float(best),
+                    float(tokens),
+                    target,
+                    spent,
+                    f"{law.source}; Sardana et al., arXiv:2401.00448",
+                )
+            )
+    else:
+        sizes = usd_per_token = np.asarray([])
+
+    def served(n: float) -> float | None:
+        if not served_tokens:
+            return 0.0
+        if not sizes[0] <= n <= sizes[-1]:
+            return None
+        return float(served_tokens * np.interp(np.log(n), np.log(sizes), usd_per_token))
+
+    return [
+        Choice(rule, n, d, reached, spent, served(n), source) for rule, n, d, reached, spent, source in found
+    ]
+
+
+def _serving_costs(accelerator: Accelerator, price: float, context: int) -> tuple[Array, Array]:
+    """Return sizes of generic dense models and what a served token costs with each [USD]."""
+    sizes, costs = [], []
+    for wanted in np.geomspace(SMALLEST * 1.2, min(LARGEST, 1e13), _SIZES):
+        model = dense_model(float(wanted))
+        try:
+            found = serving(model, accelerator, price_usd_per_gpu_hour=price, context=context)
+        except CostModelError:
+            break
+        sizes.append(num_params(model))
+        costs.append(found.usd_per_token)
+    order = np.argsort(sizes)
+    return np.asarray(sizes)[order], np.asarray(costs)[order]
+
+
+def affordable_tokens(
+    found: TrainingRun, *, dollars: float | None = None, days: float | None = None
+) -> float:
+    """Return the tokens that a run of the same job reaches within a budget or a time; the tighter of both.
+
+    Raises
+    ------
+    CostModelError
+        If the job has no price, or nothing is given.
+    """
+    limits = []
+    if _positive("budget", dollars) is not None:
+        if not found.dollars:
+            raise CostModelError(f"budget: {found.price_note}")
+        limits.append(float(dollars or 0.0) / found.dollars)
+    if _positive("days", days) is not None:
+        limits.append(float(days or 0.0) / found.days)
+    if not limits:
+        raise CostModelError("run: give --tokens, --budget or --days")
+    return found.tokens * min(limits)
+
+
+def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_options: Any) -> TrainingRun:
+    """Return the run with the fewest GPUs, replicas added, that trains on so many tokens in so many days.
+
+    Parameters
+    ----------
+    job : mapping
+        As for `costmodel.estimate`, without gpus.
+    tokens, days : float
+        What must be reached. [-], [d]
+    **run_options
+        As for `costmodel.whole_run.run.run_of`.
+
+    Raises
+    ------
+    CostModelError
+        If no data-parallel degree of the batch, up to the cluster's size, is fast enough.
+    """
+    _positive("days", days)
+    settings = {key: value for key, value in job.items() if key not in ("gpus", "dp", "tokens")}
+    probe = {key: int(settings.get(key) or 1) for key in ("tp", "cp", "pp", "micro_batch")}
+    replica = probe["tp"] * probe["cp"] * probe["pp"]
+    sequences = int(settings["global_batch"]) // probe["micro_batch"]
+    best_days, refusal = float("inf"), ""
+    for dp in (d for d in range(1, sequences + 1) if sequences % d == 0):
+        try:
+            found = run_of(estimate(**settings, gpus=replica * dp), tokens, **run_options)
+        except LayoutError as error:
+            refusal = refusal or str(error)
+            continue
+        best_days = min(best_days, found.days)
+        if found.days <= days:
+            return found
+    if np.isinf(best_days):
+        raise CostModelError(f"days: no number of replicas can run this job ({refusal})")
+    raise CostModelError(
+        f"days: {days:g} cannot be reached with a global batch of {settings['global_batch']}; the fastest takes "
+        f"{best_days:,.1f} (a larger batch, another layout, or faster GPUs)"
+    )

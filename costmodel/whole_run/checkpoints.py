@@ -1,0 +1,97 @@
+"""Checkpoints of a job: their size from the states in the memory bill, their times from the storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.base.errors import CostModelError
+from costmodel.physics.run.goodput import checkpoint_write_s
+from costmodel.step.anatomy.params import num_params
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.cluster import Cluster
+    from costmodel.estimates.estimate import Estimate
+
+# To gather states and start the copy; ByteCheckpoint (arXiv:2407.20143) reports stalls below a second. Assumed.
+_SNAPSHOT_S = 0.5
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of the whole job. Bytes and seconds."""
+
+    size_bytes: float
+    write_s: float
+    """On the file system, all nodes together."""
+    pause_s: float
+    """While training waits."""
+    persist_s: float
+    """From the end of the pause until a failure cannot hurt it."""
+    load_s: float
+    """To read it again after a failure."""
+
+
+def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | None = None) -> Checkpoint:
+    """Size and times of a checkpoint of parameters and optimizer states.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    how : str
+        blocking, async or replica, see `costmodel.describe.reliability.Reliability`.
+    storage_bytes_per_s : float, optional
+        What the file system takes and gives in all, in place of the cluster's. [B/s]
+
+    Returns
+    -------
+    Checkpoint
+        Gradients are not saved: bytes a parameter are those of the recipe's states in the memory bill.
+
+    Raises
+    ------
+    CostModelError
+        If the cluster has no storage and none is given.
+    """
+    job = est.job
+    recipe, layout, cluster = job.recipe, job.layout, job.cluster
+    # A copy of the gradient that a recipe counts among the main weights is not saved either.
+    width = recipe.param_bytes() + min(recipe.master_weights_bytes, 4.0) + recipe.moments_bytes
+    size = num_params(job.model) * width
+    nodes = max(float(layout.gpus) / cluster.gpus_per_node, 1.0)
+    write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)
+    # States that every replica holds are copied by one of them.
+    holders = float(layout.gpus) if layout.zero_stage >= 1 else float(layout.tp * layout.pp)
+    copy = size / holders / cluster.accelerator.host_link_bytes_per_s
+    write = float(
+        checkpoint_write_s(size, 1.0, node_bytes_per_s=write_bytes_per_s, shared_bytes_per_s=np.inf)
+    )
+    load = size / read_bytes_per_s
+    if how == "blocking":
+        return Checkpoint(size, write, pause_s=write, persist_s=0.0, load_s=load)
+    copy += _SNAPSHOT_S
+    if how == "async":
+        return Checkpoint(size, write, pause_s=copy, persist_s=write, load_s=load)
+    link = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth_bytes_per_s
+    across = size / holders / link
+    return Checkpoint(size, write, pause_s=copy, persist_s=across, load_s=across + copy)
+
+
+def _storage(cluster: Cluster, nodes: float, given: float | None) -> tuple[float, float]:
+    """Return what so many nodes write and read together [B/s]."""
+    if given is not None:
+        if not given > 0.0:
+            raise CostModelError(f"storage_bandwidth: expected more than 0 bytes a second, got {given!r}")
+        return given, given
+    storage = cluster.storage
+    if storage is None:
+        raise CostModelError(
+            f"storage: cluster {cluster.name} has none; give what it takes with --storage-bandwidth 100GB/s"
+        )
+    return (
+        min(nodes * storage.write_bandwidth_per_node_bytes_per_s, storage.write_bandwidth_shared_bytes_per_s),
+        min(nodes * storage.read_bandwidth_per_node_bytes_per_s, storage.read_bandwidth_shared_bytes_per_s),
+    )

@@ -1,0 +1,414 @@
+"""A whole training run: from the bill of a step to calendar days, GPU-hours, energy and dollars.
+
+What failures cost is added to the bill of the step as lines of axis `resilience`, in seconds for
+each step that counts, so that days are still steps times the sum of the bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_seconds
+from costmodel.bill.lines import Bill
+from costmodel.describe.reliability import DEFAULT_RELIABILITY, Reliability, make_reliability
+from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.physics.run.goodput import (
+    Losses,
+    best_interval_s,
+    daly_interval_s,
+    losses,
+    shortage_fraction,
+    spares_needed,
+    young_interval_s,
+)
+from costmodel.physics.run.power import mean_power_w
+from costmodel.physics.run.sampling import SampledRuns, sample_runs
+from costmodel.whole_run.checkpoints import Checkpoint, describe_checkpoint
+from costmodel.whole_run.losses import loss_lines
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.cluster import Cluster
+
+Array = NDArray[np.float64]
+
+DAY_S = 86400.0
+HOUR_S = 3600.0
+PERCENTILES = (10, 50, 90)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A priced step, the tokens to train on, and how the machine fails.
+
+    Figures are expectations; `spread` has the percentiles of the same figures.
+    """
+
+    est: Estimate
+    tokens: float
+    reliability: Reliability
+    checkpoint: Checkpoint
+    interval_s: float
+    spare_nodes: int
+    price_usd_per_gpu_hour: float | None
+    price_note: str
+    pue: float
+    samples: int
+    seed: int
+
+    @property
+    def gpus(self) -> float:
+        """GPUs that train. [-]."""
+        return float(self.est.job.layout.gpus)
+
+    @property
+    def num_nodes(self) -> float:
+        """Hosts of the job. [-]."""
+        return max(self.gpus / self.est.job.cluster.gpus_per_node, 1.0)
+
+    @property
+    def steps(self) -> float:
+        """Steps of the run. [-]."""
+        return self.tokens / float(self.est.tokens_per_step)
+
+    @property
+    def step_time_s(self) -> float:
+        """One step while nothing fails. [s]."""
+        return float(self.est.step_time_s)
+
+    @property
+    def failures_per_s(self) -> float:
+        """Rate of unexpected interruptions of the job. [1/s]."""
+        return self.reliability.failures_per_second(self.gpus)
+
+    @property
+    def mean_time_between_failures_s(self) -> float:
+        """Of the whole job; infinite if nothing fails. [s]."""
+        return 1.0 / self.failures_per_s if self.failures_per_s else float("inf")
+
+    @property
+    def downtime_s(self) -> float:
+        """From a failure until training goes on, if no restart fails. [s]."""
+        return self.reliability.detection_s + self.reliability.restart_s + self.checkpoint.load_s
+
+    @cached_property
+    def losses(self) -> Losses:
+        """What checkpoints and failures cost for each second of useful work."""
+        return losses(
+            self.failures_per_s,
+            interval_s=self.interval_s,
+            pause_s=self.checkpoint.pause_s,
+            downtime_s=self.downtime_s,
+            persist_s=self.checkpoint.persist_s,
+        )
+
+    @property
+    def planned_fraction(self) -> float:
+        """Share of calendar time that planned stops take. [-]."""
+        stop_s = self.checkpoint.pause_s + self.reliability.restart_s + self.checkpoint.load_s
+        return self.reliability.planned_stops_per_day * stop_s / DAY_S
+
+    @property
+    def shortage_fraction(self) -> float:
+        """Share of calendar time without enough healthy nodes. [-]."""
+        return float(shortage_fraction(_broken_nodes(self.reliability, self.gpus), self.spare_nodes))
+
+    @cached_property
+    def bill(self) -> Bill:
+        """The bill of the step with what each step pays for failures as lines of axis `resilience`."""
+        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *loss_lines(self)))
+
+    @cached_property
+    def calendar_s(self) -> float:
+        """From start to the last step: steps times the sum of the bill. [s]."""
+        return self.steps * float(self.bill.step_time_s())
+
+    @property
+    def days(self) -> float:
+        """Calendar days. [d]."""
+        return self.calendar_s / DAY_S
+
+    @property
+    def effective_training_time_ratio(self) -> float:
+        """Time in steps that count over calendar time. [-]."""
+        return self.steps * self.step_time_s / self.calendar_s
+
+    @property
+    def interruptions(self) -> float:
+        """Unexpected interruptions, those during a restart too. [-]."""
+        return (
+            self.failures_per_s
+            * self.calendar_s
+            * (1.0 - self.planned_fraction)
+            * (1.0 - self.shortage_fraction)
+        )
+
+    @property
+    def planned_stops(self) -> float:
+        """Stops for maintenance. [-]."""
+        return self.reliability.planned_stops_per_day * self.days
+
+    @property
+    def gpu_hours(self) -> float:
+        """Hours of the GPUs that train, waiting included. [h]."""
+        return self.gpus * self.calendar_s / HOUR_S
+
+    @property
+    def spare_gpu_hours(self) -> float:
+        """Hours of the GPUs that are kept ready. [h]."""
+        return self.spare_nodes * self.est.job.cluster.gpus_per_node * self.calendar_s / HOUR_S
+
+    @cached_property
+    def gpu_power_w(self) -> float:
+        """Mean power of a GPU and its share of the host, over the calendar time. [W]."""
+        by_toll = self.est.exposed_by("toll")
+        busy = sum(float(by_toll.get(toll, 0.0)) for toll in ("math", "hbm", "state", "activation"))
+        return float(
+            mean_power_w(
+                self.est.job.cluster.accelerator.tdp_w,
+                busy_fraction=busy / self.step_time_s,
+                running_fraction=self.effective_training_time_ratio,
+            )
+        )
+
+    @property
+    def energy_kwh(self) -> float:
+        """Energy of GPUs, hosts and building. [kWh]."""
+        return self.gpu_hours * self.gpu_power_w * self.pue / 1e3
+
+    @property
+    def energy_at_tdp_kwh(self) -> float:
+        """As model cards count: GPU-hours at the board's limit, no hosts, times the PUE. [kWh]."""
+        return self.gpu_hours * self.est.job.cluster.accelerator.tdp_w * self.pue / 1e3
+
+    @property
+    def dollars(self) -> float | None:
+        """Rent of training and spare GPUs; none without a price. [USD]."""
+        if self.price_usd_per_gpu_hour is None:
+            return None
+        return (self.gpu_hours + self.spare_gpu_hours) * self.price_usd_per_gpu_hour
+
+    def lost_gpu_hours(self) -> dict[str, float]:
+        """GPU-hours that the run loses by cause: the resilience lines of the bill. [h]."""
+        share = self.steps * self.gpus / HOUR_S
+        return {
+            line.name.removeprefix("resilience."): float(line.exposed_seconds) * share
+            for line in self.bill.time_lines
+            if line.axis == "resilience"
+        }
+
+    @cached_property
+    def sampled(self) -> SampledRuns:
+        """Calendar time and interruptions of `samples` runs, drawn from the seed."""
+        rng, given = np.random.default_rng(self.seed), self.reliability
+        size = self.samples
+
+        def spread(error: float) -> Array:
+            return np.asarray(np.exp(error * rng.standard_normal(size)))
+
+        work = self.steps * self.step_time_s * spread(given.step_time_error)
+        rate = self.failures_per_s * spread(given.failure_rate_error)
+        stop = (given.detection_s + given.restart_s) * spread(given.downtime_error) + self.checkpoint.load_s
+        drawn = sample_runs(
+            rng,
+            work_s=work,
+            failures_per_s=rate,
+            interval_s=np.asarray(self.interval_s),
+            downtime_s=stop,
+            pause_s=np.asarray(self.checkpoint.pause_s),
+            persist_s=np.asarray(self.checkpoint.persist_s),
+        )
+        available = (1.0 - self.planned_fraction) * (1.0 - self.shortage_fraction)
+        return drawn._replace(calendar_s=drawn.calendar_s / available)
+
+    def spread(self, *percentiles: float) -> dict[str, Array]:
+        """Return percentiles of the run's figures (p10, p50 and p90 unless others are given)."""
+        at = percentiles or PERCENTILES
+        calendar = np.percentile(self.sampled.calendar_s, at)
+        scale = calendar / self.calendar_s
+        found = {
+            "days": calendar / DAY_S,
+            "gpu_hours": self.gpu_hours * scale,
+            "energy_kwh": self.energy_kwh * scale,
+            "interruptions": np.percentile(self.sampled.interruptions, at),
+        }
+        if self.dollars is not None:
+            found["dollars"] = self.dollars * scale
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers and texts, as `--format json` prints it."""
+        from costmodel.reporting.training_runs import run_record
+
+        return run_record(self)
+
+    def _repr_html_(self) -> str:
+        from costmodel.base.grid import html_table
+        from costmodel.reporting.training_runs import run_grids
+
+        return "".join(html_table(grid) for grid in run_grids(self))
+
+
+def _broken_nodes(reliability: Reliability, gpus: float) -> float:
+    """Return how many nodes are in repair on average [-]."""
+    return reliability.failures_per_second(gpus) * reliability.hardware_fraction * reliability.repair_s
+
+
+def run_of(
+    est: Estimate,
+    tokens: float,
+    *,
+    reliability: str | Reliability = DEFAULT_RELIABILITY,
+    changes: Mapping[str, Any] | None = None,
+    price_usd_per_gpu_hour: float | None = None,
+    pue: float | None = None,
+    storage_bytes_per_s: float | None = None,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> TrainingRun:
+    """Price a whole run of an estimate of one layout; see `run` for the parameters."""
+    if est.step_time_s.shape:
+        raise CostModelError("run: expected one layout, got an array of them")
+    if not (np.isfinite(tokens) and tokens > 0):
+        raise CostModelError(f"tokens: expected a positive number, got {tokens!r}")
+    if not 1 <= samples <= 1_000_000:
+        raise CostModelError(f"samples: expected 1 to 1,000,000, got {samples!r}")
+    given = make_reliability(reliability, changes) if isinstance(reliability, str) else reliability
+    cluster = est.job.cluster
+    price, note = _price(cluster, price_usd_per_gpu_hour)
+    if pue is not None and not pue >= 1.0:
+        raise CostModelError(f"pue: expected 1 or more, got {pue!r}")
+    checkpoint = describe_checkpoint(est, given.checkpointing, storage_bytes_per_s)
+    gpus = float(est.job.layout.gpus)
+    # A checkpoint lies between two steps.
+    interval = max(_interval(given, checkpoint, gpus), float(est.step_time_s))
+    spares = given.spare_nodes
+    made = TrainingRun(
+        est=est,
+        tokens=float(tokens),
+        reliability=given,
+        checkpoint=checkpoint,
+        interval_s=interval,
+        spare_nodes=spares_needed(_broken_nodes(given, gpus)) if spares is None else spares,
+        price_usd_per_gpu_hour=price,
+        price_note=note,
+        pue=cluster.pue if pue is None else pue,
+        samples=samples,
+        seed=seed,
+    )
+    if made.planned_fraction >= 1.0 or made.shortage_fraction > 0.99:
+        raise CostModelError(
+            f"reliability: planned stops take {made.planned_fraction:.0%} of the time and missing nodes "
+            f"{made.shortage_fraction:.0%}; the job never ends (more spare_nodes, shorter repair_s)"
+        )
+    return made
+
+
+def _price(cluster: Cluster, given: float | None) -> tuple[float | None, str]:
+    """Return the price of a GPU-hour and where it comes from."""
+    if given is None:
+        if cluster.price_usd_per_gpu_hour is None:
+            return None, f"cluster {cluster.name} has no price; give --price USD"
+        return cluster.price_usd_per_gpu_hour, f"profile {cluster.name}, {cluster.price_date}"
+    if not (np.isfinite(given) and given >= 0):
+        raise CostModelError(f"price: expected dollars a GPU-hour, 0 or more, got {given!r}")
+    return given, "given"
+
+
+def _interval(given: Reliability, checkpoint: Checkpoint, gpus: float) -> float:
+    """Return the interval to use; refuse one that hardly any run between two failures reaches."""
+    rate = given.failures_per_second(gpus)
+    if not rate:
+        return HOUR_S if given.checkpoint_interval_s is None else given.checkpoint_interval_s
+    mean = 1.0 / rate
+    best = float(best_interval_s(max(checkpoint.pause_s, 1e-3), mean, persist_s=checkpoint.persist_s))
+    interval = best if given.checkpoint_interval_s is None else given.checkpoint_interval_s
+    safe_after = checkpoint.pause_s + checkpoint.persist_s
+    if safe_after > mean:
+        raise CostModelError(
+            f"checkpoint: writing one takes {safe_after:,.0f} s, longer than the mean time between failures of the "
+            f"job ({mean:,.0f} s); faster storage or fewer GPUs"
+        )
+    if interval + checkpoint.pause_s < checkpoint.persist_s:
+        raise CostModelError(
+            f"checkpoint_interval_s: {interval:.0f} is shorter than a checkpoint takes to be safe "
+            f"({checkpoint.persist_s:.0f} s); faster storage, or an interval of {best:.0f} s"
+        )
+    if interval > mean:
+        raise CostModelError(
+            f"checkpoint_interval_s: {interval:,.0f} is longer than the mean time between failures of the job "
+            f"({mean:,.0f} s); the best interval is {format_seconds(best)}"
+        )
+    return interval
+
+
+def intervals_to_compare(run: TrainingRun) -> dict[str, float]:
+    """Return the interval by Young, by Daly and by the exact result [s]."""
+    mean, pause = run.mean_time_between_failures_s, max(run.checkpoint.pause_s, 1e-3)
+    return {
+        "young": float(young_interval_s(pause, mean)),
+        "daly": float(daly_interval_s(pause, mean)),
+        "exact": float(best_interval_s(pause, mean, persist_s=run.checkpoint.persist_s)),
+    }
+
+
+def run(
+    *,
+    tokens: float,
+    reliability: str | Reliability = DEFAULT_RELIABILITY,
+    changes: Mapping[str, Any] | None = None,
+    price_usd_per_gpu_hour: float | None = None,
+    pue: float | None = None,
+    storage_bytes_per_s: float | None = None,
+    samples: int = 10_000,
+    seed: int = 0,
+    **job: Any,
+) -> TrainingRun:
+    """Price a whole training run.
+
+    Parameters
+    ----------
+    tokens : float
+        Tokens to train on. [-]
+    reliability : str or Reliability
+        Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, bloom or none.
+    changes : mapping, optional
+        Fields of `costmodel.describe.reliability.Reliability` to change.
+    price_usd_per_gpu_hour : float, optional
+        In place of the cluster's dated price. [USD/h]
+    pue : float, optional
+        In place of the cluster's. [-]
+    storage_bytes_per_s : float, optional
+        What the file system takes and gives in all, in place of the cluster's. [B/s]
+    samples, seed : int
+        Of the Monte Carlo behind `TrainingRun.spread`. [-]
+    **job
+        As for `costmodel.estimate`.
+
+    Returns
+    -------
+    TrainingRun
+        Days, GPU-hours, energy and dollars, with the losses as lines of its bill.
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+    """
+    return run_of(
+        estimate(**job),
+        tokens,
+        reliability=reliability,
+        changes=changes,
+        pue=pue,
+        samples=samples,
+        seed=seed,
+        price_usd_per_gpu_hour=price_usd_per_gpu_hour,
+        storage_bytes_per_s=storage_bytes_per_s,
+    )
