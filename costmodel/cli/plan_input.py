@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.units import parse_quantity
+from costmodel.base.version import install_command
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -180,7 +181,7 @@ def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:
     try:
         found.to_frame().to_parquet(path, index=False)
     except ImportError:
-        raise CostModelError("parquet: needs pyarrow; pip install pyarrow, or use --csv") from None
+        raise CostModelError(f"parquet needs pyarrow: {install_command('parquet')}; or use --csv") from None
     except OSError as error:
         raise CostModelError(f"{path}: cannot be written ({error.strerror})") from None
     if not quiet:

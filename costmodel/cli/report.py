@@ -30,8 +30,8 @@ def report(
 ) -> None:
     """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
-    The page needs no network: it can be mailed, archived and opened from a login node. It needs
-    plotly to be made: pip install 'costmodel[report]'.
+    The page needs no network: it can be mailed, archived and opened from a login node. To
+    make it takes plotly (the extra `report`).
     """
     import sys
 

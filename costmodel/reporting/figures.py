@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.version import install_command
 
 FORMATS = (".svg", ".png", ".pdf")
 
@@ -80,7 +81,7 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise CostModelError("figures need matplotlib: pip install 'costmodel[plot]'") from None
+        raise CostModelError(f"figures need matplotlib: {install_command('plot')}") from None
 
     class ShownFigure(Figure):
         def _repr_png_(self) -> bytes:

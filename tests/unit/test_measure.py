@@ -5,6 +5,7 @@ import importlib.util
 
 import pytest
 
+from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.trust.calibration.measure_collectives import sizes_of
 from costmodel.trust.calibration.nccl_tests import read_log
@@ -24,7 +25,7 @@ def test_without_torch_one_line_says_so(what, monkeypatch, capsys):
 
     monkeypatch.setattr(builtins, "__import__", no_torch)
     assert main(["measure", what]) == 2
-    assert capsys.readouterr().err == "Error: measuring needs torch: pip install 'costmodel[measure]'\n"
+    assert capsys.readouterr().err == f"Error: measuring needs torch: {install_command('measure')}\n"
 
 
 @needs_torch

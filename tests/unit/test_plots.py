@@ -8,6 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
@@ -277,4 +278,4 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, capsys, tmp_path):
     figures._figure_class.cache_clear()
 
     assert main(["estimate", *job_flags(SMALL), "--plot", str(tmp_path / "bill.svg")]) == 2
-    assert "costmodel[plot]" in capsys.readouterr().err
+    assert install_command("plot") in capsys.readouterr().err

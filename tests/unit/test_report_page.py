@@ -8,6 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.reporting.html.page import report_page
 
@@ -147,4 +148,4 @@ def test_without_plotly_the_extra_is_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "plotly", None)
 
     assert main(["report", *FLAGS, "--html", str(tmp_path / "page.html")]) == 2
-    assert "costmodel[report]" in capsys.readouterr().err
+    assert install_command("report") in capsys.readouterr().err

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.base.version import __version__
+from costmodel.base.version import __version__, install_command
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.estimates.record import (
     MFU_CONVENTION,
@@ -120,7 +120,7 @@ def plotly_library() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise CostModelError("a report needs plotly: pip install 'costmodel[report]'") from None
+        raise CostModelError(f"a report needs plotly: {install_command('report')}") from None
     return str(get_plotlyjs())
 
 

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.version import install_command
 
 
 def import_torch() -> Any:
@@ -23,7 +24,7 @@ def import_torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise CostModelError("measuring needs torch: pip install 'costmodel[measure]'") from None
+        raise CostModelError(f"measuring needs torch: {install_command('measure')}") from None
     return torch
 
 
