@@ -7,7 +7,7 @@ outside the pipeline (gradients, optimizer, overhead) follows the last task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -136,19 +136,7 @@ def stages_in_order(priced: Priced) -> StagePlan:
 def _cut(priced: Priced, count: float) -> StagePlan:
     """Deal the layers to so many stages one after the other."""
     placed = priced.placed
-    model, recipe = placed.model, placed.recipe
-    plan = plan_stages(
-        model.kind_of_layer,
-        len(placed.kinds),
-        count,
-        embedding_as_layer=recipe.embedding_as_layer,
-        head_as_layer=float(recipe.head_as_layer),
-        every_stage=True,
-    )
-    extra = [model.mtp_layers * (kind == model.kind_of_layer[-1]) for kind in range(len(placed.kinds))]
-    return replace(
-        plan, layers=tuple(held + more * plan.has_head for held, more in zip(plan.layers, extra, strict=True))
-    )
+    return plan_stages(placed.model.kind_of_layer, len(placed.kinds), count, placed.split, every_stage=True)
 
 
 def _on_stages(priced: Priced, stages: StagePlan) -> Durations:

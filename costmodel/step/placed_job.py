@@ -16,7 +16,7 @@ from costmodel.physics.kernels.kernel_formulas import KernelFormula
 from costmodel.physics.network.collective_formulas import collective_terms, collective_text
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
-from costmodel.physics.pipeline.stages import StagePlan
+from costmodel.physics.pipeline.stages import Split, StagePlan
 from costmodel.step.anatomy.operator_parts import Operator, Shard
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class PlacedJob:
     precision: Precision
     layout: Layout
     mesh: Mesh
+    split: Split
     stages: StagePlan
     shard: Shard
     kinds: tuple[LayerKind, ...]

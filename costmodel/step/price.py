@@ -30,7 +30,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import Precision, Recipe
 from costmodel.physics.network.mesh import DEFAULT_ORDER, build_mesh
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import plan_stages
+from costmodel.physics.pipeline.stages import Split, plan_stages
 from costmodel.step import (
     compression,
     compute,
@@ -152,20 +152,15 @@ def place_job(
     """Place the ranks and work out what one micro-batch looks like on one of them."""
     batch, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
     kinds = tuple(model.layer_kinds())
+    split = _split(model, recipe)
     stages = plan_stages(
         model.kind_of_layer,
         len(kinds),
         layout.pp,
-        embedding_as_layer=recipe.embedding_as_layer,
-        head_as_layer=_head_places(model, recipe),
+        split,
         fold=settled(schedules.fold(layout.schedule)),
         every_stage=every_stage,
     )
-    if model.mtp_layers:
-        # A multi-token-prediction layer is one more layer of the last kind, on the last stage.
-        last = model.kind_of_layer[-1]
-        extra = [stages.has_head * (model.mtp_layers if kind == last else 0) for kind in range(len(kinds))]
-        stages = replace(stages, layers=tuple(a + b for a, b in zip(stages.layers, extra, strict=True)))
     tokens = layout.micro_batch * seq / layout.cp
     tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
     load = recipe.moe_capacity_factor if recipe.moe_capacity_factor > 0 else recipe.moe_imbalance
@@ -197,6 +192,7 @@ def place_job(
         precision=precision,
         layout=layout,
         mesh=mesh,
+        split=split,
         stages=stages,
         shard=shard,
         kinds=kinds,
@@ -206,13 +202,12 @@ def place_job(
     )
 
 
-def _head_places(model: Model, recipe: Recipe) -> float:
-    """Layers whose place the head takes when layers are dealt to stages. [-]"""
-    if not recipe.head_by_work:
-        return float(recipe.head_as_layer)
+def _split(model: Model, recipe: Recipe) -> Split:
+    """Return how the recipe deals the layers of a model to pipeline stages."""
     # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
-    return float(model.vocab_size / layer)
+    head = model.vocab_size / layer if recipe.head_by_work else recipe.head_as_layer
+    return Split(float(recipe.embedding_as_layer), float(head), model.mtp_layers)
 
 
 def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:

@@ -1,11 +1,15 @@
 """How the layers of a model fall on pipeline stages, counted by kind without a loop over stages."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from costmodel.physics.pipeline.chunks import Chunk
 
 Array = NDArray[np.float64]
 
@@ -19,7 +23,7 @@ class StagePlan:
     index : Array
         Number of the stage, 0 … pp-1. [-]
     layers : tuple of Array
-        Layers on the stage, one array a layer kind. [-]
+        Layers on the stage, one array a layer kind, multi-token prediction among them. [-]
     has_embedding, has_head : Array
         1 on the first and on the last stage. [-]
     """
@@ -30,19 +34,40 @@ class StagePlan:
     has_head: Array
 
 
+@dataclass(frozen=True)
+class Split:
+    """The rule by which layers are dealt to stages.
+
+    Attributes
+    ----------
+    embedding, head : Array
+        Layers whose place the embedding and the head take on the first and last stage; arrays over
+        layouts, or scalars. [-]
+    mtp_layers : int
+        Multi-token-prediction layers: more layers of the last kind, beside the head unless `chunks`
+        say where. [-]
+    chunks : tuple of Chunk
+        What each chunk holds, in the order of the model; empty where layers are dealt evenly.
+    """
+
+    embedding: ArrayLike = 0.0
+    head: ArrayLike = 0.0
+    mtp_layers: int = 0
+    chunks: tuple[Chunk, ...] = field(default=())
+
+
 def plan_stages(
     kind_of_layer: Sequence[int],
     num_kinds: int,
     pp: ArrayLike,
+    split: Split | None = None,
     *,
-    embedding_as_layer: bool = False,
-    head_as_layer: float = 0.0,
     fold: ArrayLike = 0,
     every_stage: bool = False,
 ) -> StagePlan:
-    """Divide the layers over `pp` stages, in order, as evenly as whole layers allow.
+    """Divide the layers over `pp` stages, in order, as evenly as whole layers allow, or as chunks say.
 
-    Where the embedding or the head counts as a layer, the first or last stage holds one layer
+    Where the embedding or the head counts as layers, the first or last stage holds as many
     less (Llama 3, BLOOM). What does not divide leaves the later stages one layer shorter, which
     is where the head is.
 
@@ -54,10 +79,8 @@ def plan_stages(
         Number of kinds. [-]
     pp : array_like
         Pipeline stages. [-]
-    embedding_as_layer : bool
-        Whether it takes the place of a layer.
-    head_as_layer : float
-        Layers whose place the head takes, or whose work it does. [-]
+    split : Split, optional
+        What embedding and head count for, and chunks written out; without it an even division.
     fold : array_like
         What one rank holds: 0 its stage; 1 stage i and stage p-1-i, each for half of the
         micro-batches, so that the counts are their mean (DualPipe); 2 the i-th chunk from either
@@ -68,64 +91,116 @@ def plan_stages(
     Notes
     -----
     With virtual stages a rank holds several shorter runs of layers; for a stack that mixes kinds
-    the counts are those of one contiguous run, exact when kinds alternate or only lead.
+    the counts are those of one contiguous run, exact when kinds alternate or only lead, and always
+    where chunks are written out.
     """
-    stages, folds = np.broadcast_arrays(np.asarray(pp, dtype=np.float64), np.asarray(fold, dtype=np.float64))
-    stages, folds = stages[..., None], folds[..., None]
+    rule = split or Split()
     kinds = np.asarray(kind_of_layer, dtype=np.int64)
     before = [np.concatenate([[0.0], np.cumsum(kinds == kind)]) for kind in range(num_kinds)]
-    split = _Split(len(kind_of_layer), int(embedding_as_layer), float(head_as_layer), before)
-    index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, split)
-    *layers, embedding, head = split.on_rank(index, stages, folds)
-    return StagePlan(index=np.asarray(index), layers=tuple(layers), has_embedding=embedding, has_head=head)
+    stages, folds, embedding, head = (
+        part[..., None]
+        for part in np.broadcast_arrays(
+            *(np.asarray(part, dtype=np.float64) for part in (pp, fold, rule.embedding, rule.head))
+        )
+    )
+    last_kind = int(kinds[-1])
+    dealt: _Chunks | _Even
+    if rule.chunks:
+        dealt = _Chunks(_chunk_rows(rule.chunks, before, last_kind))
+    else:
+        extra = np.zeros(num_kinds)
+        extra[last_kind] = rule.mtp_layers
+        dealt = _Even(len(kinds), embedding, head, before, extra)
+    index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, dealt)
+    *layers, first, last = dealt.on_rank(index, stages, folds)
+    return StagePlan(index=np.asarray(index), layers=tuple(layers), has_embedding=first, has_head=last)
 
 
-class _Split(NamedTuple):
-    """How a stack of layers is cut: its layers, the places of embedding and head, layers of each kind before."""
+def _chunk_rows(chunks: Sequence[Chunk], before: Sequence[Array], last_kind: int) -> Array:
+    """Layers of each kind, embedding and loss of every chunk: (kinds + 2, chunks). [-]"""
+    ends = np.cumsum([chunk.layers for chunk in chunks])
+    begins = ends - [chunk.layers for chunk in chunks]
+    rows = np.array([each[ends] - each[begins] for each in before])
+    rows[last_kind] += [chunk.mtp for chunk in chunks]
+    return np.array([*rows, [c.embedding for c in chunks], [c.loss for c in chunks]], dtype=np.float64)
 
-    num_layers: int
-    embedding: int
-    head: float
-    before: list[Array]
 
-    def held(self, index: Array, stages: Array) -> tuple[Array, ...]:
-        """Layers of each kind on stage `index` of `stages`."""
-        places = self.num_layers + self.embedding + self.head
-        cuts = (np.ceil((index + after) * places / stages) - self.embedding for after in (0.0, 1.0))
-        begin, end = (np.clip(cut, 0, self.num_layers).astype(np.int64) for cut in cuts)
-        return tuple(np.asarray(before[end] - before[begin]) for before in self.before)
+class _Chunks(NamedTuple):
+    """Chunks that were written out, `rows` of what each holds; every layout has the same."""
+
+    rows: Array
+
+    def at(self, stages: Array, folds: Array, *_: Array) -> _Chunks:
+        return self
 
     def on_rank(self, index: Array, stages: Array, folds: Array) -> list[Array]:
         """Layers of each kind, embedding and head on pipeline rank `index`."""
+        pp, fold = int(stages.flat[0]), int(folds.flat[0])
+        by_rank = self.rows.reshape(len(self.rows), -1, pp).sum(axis=1)
+        if fold == 1:
+            by_rank = 0.5 * (by_rank + by_rank[:, ::-1])
+        if fold == 2:
+            by_rank = self.rows[:, :pp] + self.rows[:, : pp - 1 : -1]
+        return list(by_rank[:, index.astype(np.int64)])
 
-        def whole(at: Array, of: Array) -> list[Array]:
-            return [*self.held(at, of), np.asarray(at == 0), np.asarray(at == of - 1)]
 
-        plain = whole(index, stages)
+class _Even(NamedTuple):
+    """Layers dealt evenly: their number, the places of embedding and head, layers of each kind before."""
+
+    num_layers: int
+    embedding: Array
+    head: Array
+    before: list[Array]
+    beside_head: Array
+
+    def at(self, stages: Array, folds: Array, embedding: Array, head: Array) -> _Even:
+        return self._replace(embedding=embedding, head=head)
+
+    def held(self, index: Array, stages: Array) -> list[Array]:
+        """Layers of each kind, embedding and head on stage `index` of `stages`."""
+        places = self.num_layers + self.embedding + self.head
+        cuts = (np.ceil((index + after) * places / stages) - self.embedding for after in (0.0, 1.0))
+        begin, end = (np.clip(cut, 0, self.num_layers).astype(np.int64) for cut in cuts)
+        last = np.asarray(index == stages - 1)
+        layers = [
+            np.asarray(before[end] - before[begin] + more * last)
+            for before, more in zip(self.before, self.beside_head, strict=True)
+        ]
+        return [*layers, np.asarray(index == 0), last]
+
+    def on_rank(self, index: Array, stages: Array, folds: Array) -> list[Array]:
+        """Layers of each kind, embedding and head on pipeline rank `index`."""
+        plain = self.held(index, stages)
         if not folds.any():
             return [np.asarray(part, dtype=np.float64) for part in plain]
-        mirrored = whole(stages - 1 - index, stages)
-        ends = zip(whole(index, 2 * stages), whole(2 * stages - 1 - index, 2 * stages), strict=True)
+        mirrored = self.held(stages - 1 - index, stages)
+        ends = zip(self.held(index, 2 * stages), self.held(2 * stages - 1 - index, 2 * stages), strict=True)
         return [
             np.where(folds == 1, 0.5 * (a + 1.0 * b), np.where(folds == 2, first + 1.0 * last, 1.0 * a))
             for a, b, (first, last) in zip(plain, mirrored, ends, strict=True)
         ]
 
 
-def _representatives(stages: Array, folds: Array, split: _Split) -> Array:
+def _representatives(stages: Array, folds: Array, dealt: _Chunks | _Even) -> Array:
     """Return the first stage of each make-up, the last stage at the end, repeated where others have more.
 
     Stages that hold the same are equally fast, and the first of them keeps most micro-batches in
     flight: no other stage can be the slowest or the fullest.
     """
-    chosen: dict[tuple[float, float], list[float]] = {}
-    for count, fold in {*zip(stages.ravel().tolist(), folds.ravel().tolist(), strict=True)}:
-        rows = np.stack(split.on_rank(np.arange(count), np.asarray(count), np.asarray(fold)), axis=-1)
-        _, first = np.unique(rows, axis=0, return_index=True)
-        chosen[count, fold] = sorted(float(i) for i in first)
+    embedding = getattr(dealt, "embedding", np.zeros_like(stages))
+    head = getattr(dealt, "head", np.zeros_like(stages))
+    columns = (stages, folds, embedding, head)
+    chosen: dict[tuple[float, ...], list[float]] = {}
+    for case in {*zip(*(column.ravel().tolist() for column in columns), strict=True)}:
+        count, fold, *places = (np.asarray(value) for value in case)
+        held = dealt.at(count, fold, *places).on_rank(np.arange(float(count)), count, fold)
+        _, first = np.unique(np.stack(held, axis=-1), axis=0, return_index=True)
+        chosen[case] = sorted(float(i) for i in first)
     width = max(len(found) for found in chosen.values())
     index = np.empty((*stages.shape[:-1], width))
-    for (count, fold), found in chosen.items():
-        here = (stages[..., 0] == count) & (folds[..., 0] == fold)
+    for case, found in chosen.items():
+        here = np.logical_and.reduce(
+            [column[..., 0] == value for column, value in zip(columns, case, strict=True)]
+        )
         index[here] = found + [found[-1]] * (width - len(found))
     return index
