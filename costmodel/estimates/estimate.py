@@ -233,18 +233,7 @@ class Estimate:
 def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     """Price a checked job."""
     single = job.layout.shape == ()
-    priced = price(
-        model=job.model,
-        cluster=job.cluster,
-        recipe=job.recipe,
-        precision=job.precision,
-        layout=job.layout,
-        global_batch=job.global_batch,
-        seq_len=job.seq_len,
-        order=job.axis_order,
-        every_stage=single if every_stage is None else every_stage,
-    )
-    return Estimate(job, priced)
+    return Estimate(job, price(job, every_stage=single if every_stage is None else every_stage))
 
 
 def estimate(

@@ -129,16 +129,7 @@ def _stack(layouts: list[Layout]) -> Layout:
 
 def _price(job: Job, layout: Layout) -> tuple[Array, Array]:
     """Return memory and step time of the job in another layout, or in several."""
-    bill = price(
-        model=job.model,
-        cluster=job.cluster,
-        recipe=job.recipe,
-        precision=job.precision,
-        layout=layout,
-        global_batch=job.global_batch,
-        seq_len=job.seq_len,
-        order=job.axis_order,
-    ).bill
+    bill = price(replace(job, layout=layout)).bill
     return np.broadcast_to(bill.memory_bytes(), layout.shape), np.broadcast_to(
         bill.step_time_s(), layout.shape
     )

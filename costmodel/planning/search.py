@@ -112,16 +112,7 @@ def priced_parts(
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
     """Return step time and memory of every layout of a slab. [s, B]."""
-    bill = price(
-        model=job.model,
-        cluster=job.cluster,
-        recipe=job.recipe,
-        precision=job.precision,
-        layout=slab.layout(),
-        global_batch=job.global_batch,
-        seq_len=job.seq_len,
-        order=job.axis_order,
-    ).bill
+    bill = price(replace(job, layout=slab.layout())).bill
     return np.broadcast_to(bill.step_time_s(), slab.shape), np.broadcast_to(bill.memory_bytes(), slab.shape)
 
 

@@ -8,11 +8,10 @@ the critical path runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from costmodel.bill.lines import (
     Bill,
@@ -24,11 +23,10 @@ from costmodel.bill.lines import (
     sum_exposed,
     time_line,
 )
-from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.models.model import Model
-from costmodel.describe.recipe import Precision, Recipe
-from costmodel.physics.network.mesh import DEFAULT_ORDER, build_mesh
+from costmodel.describe.recipe import Recipe
+from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, plan_stages
 from costmodel.step import (
@@ -62,30 +60,13 @@ class Priced:
     """Of each block: its lines for one micro-batch through one such block, count 1."""
 
 
-def price(
-    *,
-    model: Model,
-    cluster: Cluster,
-    recipe: Recipe,
-    precision: Precision,
-    layout: Layout,
-    global_batch: ArrayLike,
-    seq_len: ArrayLike,
-    order: Sequence[str] = DEFAULT_ORDER,
-    every_stage: bool = False,
-) -> Priced:
+def price(job: Job, *, every_stage: bool = False) -> Priced:
     """Price a job, or an array of jobs that differ in layout, batch or sequence length.
 
     Parameters
     ----------
-    model, cluster, recipe, precision :
-        What runs, where, and how the framework runs it.
-    layout : Layout
-        Scalars, or arrays that broadcast together.
-    global_batch, seq_len : array_like
-        Sequences a step, and tokens a sequence. [-]
-    order : sequence of str
-        Axis order on the machine, innermost first.
+    job : Job
+        Its layout, batch and sequence length may be arrays that broadcast together.
     every_stage : bool
         Look at every pipeline stage of a single layout instead of first, middle and last.
 
@@ -95,17 +76,7 @@ def price(
         The bill and what it was made from. Layouts that cannot exist are priced all the same;
         `costmodel.describe.jobs.layout.layout_problems` masks them.
     """
-    placed = place_job(
-        model=model,
-        cluster=cluster,
-        recipe=recipe,
-        precision=precision,
-        layout=layout,
-        global_batch=global_batch,
-        seq_len=seq_len,
-        order=order,
-        every_stage=every_stage,
-    )
+    placed = place_job(job, every_stage=every_stage)
     blocks = compute.build_blocks(placed)
     block_lines = [_block_lines(placed, block) for block in blocks]
     counts, stage = _critical_stage(placed, blocks, block_lines)
@@ -132,25 +103,14 @@ def price(
     time_lines += resilience.time_lines(placed, time_lines)
     memory_lines += states.step_memory_lines(placed, blocks, memory_lines)
     memory_lines += _reserve_lines(placed, memory_lines)
-    names = tuple(tier.name for tier in cluster.tiers)
+    names = tuple(tier.name for tier in job.cluster.tiers)
     made = tuple(tuple(lines) for lines in block_lines)
     return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), placed, tuple(blocks), stage, made)
 
 
-def place_job(
-    *,
-    model: Model,
-    cluster: Cluster,
-    recipe: Recipe,
-    precision: Precision,
-    layout: Layout,
-    global_batch: ArrayLike,
-    seq_len: ArrayLike,
-    order: Sequence[str],
-    every_stage: bool,
-) -> PlacedJob:
+def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     """Place the ranks and work out what one micro-batch looks like on one of them."""
-    batch, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
+    model, recipe, layout, seq = job.model, job.recipe, job.layout, job.seq_len
     kinds = tuple(model.layer_kinds())
     split = _split(model, recipe)
     stages = plan_stages(
@@ -182,23 +142,23 @@ def place_job(
         dp=layout.dp,
         ep=layout.ep,
         etp=layout.etp,
-        tier_sizes=[float(tier.size) for tier in cluster.tiers],
-        order=order,
+        tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
+        order=job.axis_order,
     )
     return PlacedJob(
         model=model,
-        cluster=cluster,
+        cluster=job.cluster,
         recipe=recipe,
-        precision=precision,
+        precision=job.precision,
         layout=layout,
         mesh=mesh,
         split=split,
         stages=stages,
         shard=shard,
         kinds=kinds,
-        global_batch=batch,
+        global_batch=job.global_batch,
         seq_len=seq,
-        micro_batches=np.asarray(batch / (layout.dp * layout.micro_batch)),
+        micro_batches=np.asarray(job.global_batch / (layout.dp * layout.micro_batch)),
     )
 
 

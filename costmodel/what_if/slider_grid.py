@@ -130,16 +130,7 @@ def slider_grid(est: Estimate) -> SliderGrid:
     layout, plain = _layouts(job, flat)
     reason, reasons = _reasons(job, layout)
     can = reason == 0
-    bill = price(
-        model=job.model,
-        cluster=job.cluster,
-        recipe=job.recipe,
-        precision=job.precision,
-        layout=_picked(layout, can),
-        global_batch=job.global_batch,
-        seq_len=job.seq_len,
-        order=job.axis_order,
-    ).bill
+    bill = price(replace(job, layout=_picked(layout, can))).bill
 
     def spread(held: Array) -> Array:
         out = np.full(can.shape, np.nan)
