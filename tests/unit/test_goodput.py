@@ -44,6 +44,18 @@ def test_young_and_daly_approach_it():
     assert float(best_interval_s(1.0, mean, persist_s=500.0)) == 499.0
 
 
+def test_best_interval_where_failures_are_as_frequent_as_pauses_are_long():
+    # W(-exp(-2)) = -0.158594339563 (DLMF 4.13: the root of w exp(w) = -exp(-2) above -1)
+    assert float(best_interval_s(100.0, 100.0)) == pytest.approx(84.1405660437, rel=1e-10)
+    assert float(best_interval_s(1e9, 1.0)) == 1.0
+
+
+@pytest.mark.parametrize("pause", [0.0, 1e-12, 1e-9, 0.99e-7, 1.01e-7, 1e-6])
+def test_best_interval_of_almost_free_snapshots(pause):
+    second_order = np.sqrt(2 * pause) - 2 * pause / 3
+    assert float(best_interval_s(pause, 1.0)) == pytest.approx(second_order, rel=1e-6, abs=1e-15)
+
+
 def simulate(rate, tau, pause, persist, down, work, generator):
     """Follow one run from event to event: independent of the formulas and of the sampler."""
     now = done = 0.0
@@ -147,6 +159,9 @@ def test_spares():
         spares = spares_needed(mean)
         assert float(shortage_fraction(mean, spares)) <= 0.01
         assert spares == 0 or float(shortage_fraction(mean, spares - 1)) > 0.01
+    assert spares_needed(0.0) == 0
+    # Poisson of mean 10,000 is normal of deviation 100: 2.326 deviations leave 1 %.
+    assert spares_needed(10_000.0) == pytest.approx(10_233, abs=2)
 
 
 def test_writing_is_bound_by_links_or_by_the_store():

@@ -10,7 +10,6 @@ from costmodel.physics.run.stragglers import (
     jitter_excess,
     lasting_excess,
     maximum_moments,
-    slowest_rank_excess,
 )
 
 S = np.sqrt(np.log1p(0.25))  # of a lognormal with a coefficient of variation of one half
@@ -33,11 +32,11 @@ def test_against_a_simulation():
 def test_sixteen_thousand_ranks():
     """First post of 000: "something like 22 %", which is sqrt(2 ln N); the exact value is 19.8 %."""
     assert 0.05 * np.sqrt(2 * np.log(16_000)) == pytest.approx(0.22, abs=0.001)
-    assert float(slowest_rank_excess(16_000, 0.05)) == pytest.approx(0.198, abs=0.0005)
+    assert float(0.05 * expected_maximum_normal(16_000)) == pytest.approx(0.198, abs=0.0005)
 
 
 def test_it_grows_with_ranks_and_spread_and_broadcasts():
-    late = slowest_rank_excess(np.asarray([[1.0], [8.0], [1e6], [1e12]]), np.asarray([0.01, 0.05]))
+    late = np.asarray([0.01, 0.05]) * expected_maximum_normal(np.asarray([[1.0], [8.0], [1e6], [1e12]]))
     assert late.shape == (4, 2)
     assert np.all(np.diff(late, axis=0) > 0)
     assert late[0, 0] == pytest.approx(0.0, abs=1e-12)
@@ -69,7 +68,7 @@ def test_moments_against_a_simulation(times, draw):
 def test_moments_agree_with_the_integral_for_normals():
     ranks = np.asarray([[1.0, 2.0, 8.0], [64.0, 16_000.0, 1e6]])
     mean, deviation = maximum_moments(ranks, RankTimes(0.05))
-    assert mean == pytest.approx(1 + slowest_rank_excess(ranks, 0.05), abs=1e-6)
+    assert mean == pytest.approx(1 + 0.05 * expected_maximum_normal(ranks), abs=1e-6)
     assert float(deviation[0, 0]) == pytest.approx(0.05, rel=1e-4)
     # Var[max of 2] = 1 - 1/pi
     assert float(deviation[0, 1]) == pytest.approx(0.05 * np.sqrt(1 - 1 / np.pi), rel=1e-4)
@@ -78,11 +77,11 @@ def test_moments_agree_with_the_integral_for_normals():
 def test_lasting_differences_are_paid_once_and_jitter_at_every_level():
     levels = [np.asarray(n) for n in (8.0, 8.0, 8.0, 128.0, 16384.0)]
     lasting = lasting_excess(levels, RankTimes(0.05))
-    assert sum(lasting) == pytest.approx(slowest_rank_excess(16384, 0.05), abs=1e-6)
+    assert sum(lasting) == pytest.approx(0.05 * expected_maximum_normal(16384), abs=1e-6)
     assert lasting[1] == lasting[2] == 0
     once = [np.asarray(1.0)] * 5
     together = jitter_excess([np.asarray(1.0)] * 4 + [np.asarray(512.0)], once, 0.05)
-    assert sum(together) == pytest.approx(slowest_rank_excess(512, 0.05), abs=1e-6)
+    assert sum(together) == pytest.approx(0.05 * expected_maximum_normal(512), abs=1e-6)
     often = jitter_excess(levels, [np.asarray(320.0)] * 3 + [np.asarray(16.0), np.asarray(1.0)], 0.01)
     assert often[0] == pytest.approx(np.sqrt(320) * float(expected_maximum_normal(8)) * 0.01, rel=1e-4)
     assert sum(often) > sum(lasting_excess(levels, RankTimes(0.01)))
@@ -108,7 +107,7 @@ def test_lines_of_an_estimate():
     assert not [line for line in off.bill.time_lines if line.axis == "resilience"]
     work = sum(float(line.exposed_seconds) for line in off.bill.time_lines if line.toll != "communication")
     waited = sum(float(line.exposed_seconds) for line in added)
-    assert waited == pytest.approx(float(slowest_rank_excess(64, 0.05)) * work, rel=1e-5)
+    assert waited == pytest.approx(float(0.05 * expected_maximum_normal(64)) * work, rel=1e-5)
     assert float(on.step_time_s) == pytest.approx(float(off.step_time_s) + waited, rel=1e-12)
     assert {line.name.rpartition(".")[2] for line in added} == {"tensor", "pipeline", "job"}
     heavy = job(stragglers="lognormal", straggler_variation=0.05)

@@ -109,27 +109,21 @@ def best_interval_s(
 
     Notes
     -----
-    Zero of the derivative of `losses` by :math:`\tau`; neither R nor L moves it. Lambert's W is
-    found by Newton's method on :math:`(1 - u) e^u = e^{-C/M}`, u = :math:`\tau / M` in (0, 1).
+    Zero of the derivative of `losses` by :math:`\tau`; neither R nor L moves it. Where C is below
+    1e-7 of M, :math:`1 + W_0` loses its digits, and Daly's series is exact to ten.
 
     Examples
     --------
     >>> round(float(best_interval_s(60.0, 3 * 3600.0)))
     1099
     """
-    mean = np.asarray(mean_time_between_failures_s, dtype=np.float64)
-    # Beyond 30 the interval is the mean to the last digit.
-    ratio = np.minimum(np.asarray(pause_s, dtype=np.float64) / mean, 30.0)
-    # g(u) = log(1 - u) + u + ratio falls from `ratio` to minus infinity; start left of the zero or on it.
-    u = np.minimum(np.sqrt(2.0 * ratio), 1.0 - 0.5 * np.exp(-1.0 - ratio))
-    for _ in range(60):
-        slope = -u / (1.0 - u)
-        value = np.log1p(-u) + u + ratio
-        step = np.divide(value, slope, out=np.zeros_like(value + slope), where=slope != 0.0)
-        # Halving towards the bounds keeps u inside (0, 1), where the logarithm lives.
-        u = np.clip(u - step, 0.5 * u, 0.5 * (1.0 + u))
-    free = u * mean
-    return np.asarray(np.maximum(free, np.asarray(persist_s, dtype=np.float64) - np.asarray(pause_s)))
+    from scipy.special import lambertw
+
+    pause, mean = (np.asarray(value, dtype=np.float64) for value in (pause_s, mean_time_between_failures_s))
+    ratio = pause / mean
+    exact = (1.0 + lambertw(-np.exp(-1.0 - np.maximum(ratio, 1e-7))).real) * mean
+    free = np.where(ratio < 1e-7, daly_interval_s(pause, mean), exact)
+    return np.asarray(np.maximum(free, np.asarray(persist_s, dtype=np.float64) - pause))
 
 
 def losses(
@@ -204,14 +198,9 @@ def shortage_fraction(broken_nodes: ArrayLike, spare_nodes: ArrayLike) -> Array:
     >>> f"{float(shortage_fraction(2.0, 4)):.4f}"
     '0.0527'
     """
-    mean = np.asarray(broken_nodes, dtype=np.float64)
-    spares = np.asarray(spare_nodes, dtype=np.float64)
-    k = np.arange(int(np.max(spares)) + 1, dtype=np.float64)
-    log_factorial = np.asarray([math.lgamma(value + 1.0) for value in k])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_mass = np.where(k == 0.0, 0.0, k * np.log(mean)[..., None]) - mean[..., None] - log_factorial
-    held = np.where(k <= spares[..., None], np.exp(log_mass), 0.0).sum(axis=-1)
-    return np.asarray(np.clip(1.0 - held, 0.0, 1.0))
+    from scipy.special import pdtrc
+
+    return np.asarray(pdtrc(np.asarray(spare_nodes, dtype=np.float64), np.asarray(broken_nodes)))
 
 
 def spares_needed(broken_nodes: float, shortage: float = 0.01) -> int:
@@ -220,10 +209,8 @@ def spares_needed(broken_nodes: float, shortage: float = 0.01) -> int:
     >>> spares_needed(2.0)
     6
     """
-    mass = cumulative = math.exp(-broken_nodes)
-    spares = 0
-    while cumulative < 1.0 - shortage and spares < 100_000:
-        spares += 1
-        mass *= broken_nodes / spares
-        cumulative += mass
-    return spares
+    from scipy.special import pdtrc
+
+    # Ten deviations beyond the mean the shortage is below 1e-12.
+    spares = np.arange(broken_nodes + 10.0 * math.sqrt(broken_nodes) + 40.0)
+    return int(np.argmax(pdtrc(spares, broken_nodes) <= max(shortage, 1e-12)))

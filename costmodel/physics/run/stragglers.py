@@ -22,9 +22,10 @@ _STEPS, _STEP = 600, 0.02  # each way from zero, in standard deviations
 @cache
 def _grid() -> tuple[Array, Array]:
     """Return standard deviations and the logarithm of the normal distribution function there."""
+    from scipy.special import log_ndtr
+
     x = _STEP * np.arange(-_STEPS, _STEPS + 1)
-    tail = np.asarray([0.5 * math.erfc(abs(value) / math.sqrt(2.0)) for value in x])
-    return np.asarray(x, dtype=np.float64), np.where(x < 0, np.log(tail), np.log1p(-tail))
+    return np.asarray(x, dtype=np.float64), np.asarray(log_ndtr(x))
 
 
 def expected_maximum_normal(num_ranks: ArrayLike) -> Array:
@@ -61,15 +62,6 @@ def expected_maximum_normal(num_ranks: ArrayLike) -> Array:
     # The step at zero falls on a grid point, which belongs to both integrals by half.
     weight = np.where(x > 0, 1.0 - below, np.where(x < 0, -below, 0.5 - below))
     return np.asarray(weight.sum(axis=-1) * _STEP)
-
-
-def slowest_rank_excess(num_ranks: ArrayLike, variation: ArrayLike) -> Array:
-    """Return by what share of the mean the slowest of normally distributed ranks is late [-].
-
-    >>> f"{float(slowest_rank_excess(16000, 0.05)):.1%}"
-    '19.8%'
-    """
-    return np.asarray(expected_maximum_normal(num_ranks) * np.asarray(variation, dtype=np.float64))
 
 
 class RankTimes(NamedTuple):
@@ -110,8 +102,10 @@ def _one_rank(times: RankTimes) -> tuple[Array, Array]:
 
 def _later_than(x: Array, spread: float, heavy_tail: bool) -> Array:
     """Return the probability that a healthy rank takes longer than each of `x`."""
+    from scipy.special import ndtr
+
     z = (np.log(x) + spread**2 / 2.0) / spread if heavy_tail else (x - 1.0) / spread
-    return np.asarray([0.5 * math.erfc(value / math.sqrt(2.0)) for value in z])
+    return np.asarray(ndtr(-z))
 
 
 def maximum_moments(num_ranks: ArrayLike, times: RankTimes) -> tuple[Array, Array]:

@@ -1,15 +1,14 @@
-"""Small robust least squares for calibration: bounded parameters, NumPy only, few dozen rows.
+"""Robust least squares for calibration: on the logarithm of predicted over measured.
 
-Every fit is on the logarithm of predicted over measured, with weights that keep outliers from
-ruling. `fit` has named parameters between bounds and moves an unbounded image of each (logarithmic
+The loss keeps outliers from ruling. `fit` has named parameters between bounds (moved by factors
 where the bounds span decades); `fit_pulled` has positive constants that stay where they were unless
 the rows say otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,63 +26,11 @@ class Bound(NamedTuple):
     log: bool = False
 
 
-def _to_unbounded(value: float, bound: Bound) -> float:
-    """Map a value inside its bounds to the real line."""
-    low, high, x = bound.low, bound.high, value
-    if bound.log:
-        low, high, x = np.log(low), np.log(high), np.log(max(value, bound.low))
-    share = np.clip((x - low) / (high - low), 1e-4, 1 - 1e-4)
-    return float(np.log(share / (1 - share)))
+def _solve(residual: Callable[[Array], Array], start: Array, low: ArrayLike, high: ArrayLike) -> Any:
+    """Minimise the soft-L1 loss 2(sqrt(1 + r^2) - 1) of the residuals between bounds."""
+    from scipy.optimize import least_squares
 
-
-def _to_bounded(z: float, bound: Bound) -> float:
-    """Map a real number back inside the bounds."""
-    share = 1.0 / (1.0 + np.exp(-np.clip(z, -30, 30)))
-    if bound.log:
-        return float(np.exp(np.log(bound.low) + share * (np.log(bound.high) - np.log(bound.low))))
-    return float(bound.low + share * (bound.high - bound.low))
-
-
-class Minimum(NamedTuple):
-    """Where `minimise` ended: position, residuals, their derivatives there, and the mean loss."""
-
-    x: Array
-    residuals: Array
-    jacobian: Array
-    loss: float
-
-
-def minimise(residual: Callable[[Array], Array], start: Array, *, iterations: int = 80) -> Minimum:
-    """Minimise the mean soft-L1 loss 2(sqrt(1 + r^2) - 1) of residuals by Levenberg-Marquardt."""
-
-    def cost(r: Array) -> float:
-        return float(np.mean(2.0 * (np.sqrt(1.0 + r * r) - 1.0)))
-
-    def derivatives(x: Array, r: Array) -> Array:
-        return np.stack([(residual(x + 1e-4 * e) - r) / 1e-4 for e in np.eye(len(x))], axis=1)
-
-    x, r, damping = start.copy(), residual(start), 1e-2
-    best, jacobian = cost(r), derivatives(start, r)
-    for _ in range(iterations):
-        weight = 1.0 / np.sqrt(1.0 + r * r)
-        normal = jacobian.T @ (weight[:, None] * jacobian)
-        gradient = jacobian.T @ (weight * r)
-        for _ in range(8):
-            scale = np.diag(np.diag(normal) * damping + 1e-9)
-            move = np.clip(np.linalg.solve(normal + scale, -gradient), -2.0, 2.0)
-            trial = residual(x + move)
-            if cost(trial) < best:
-                break
-            damping *= 4.0
-        else:
-            break
-        improvement = best - cost(trial)
-        x, r, best = x + move, trial, cost(trial)
-        jacobian = derivatives(x, r)
-        damping = max(damping / 6.0, 1e-9)
-        if improvement < 1e-7 * max(best, 1e-9):
-            break
-    return Minimum(x, r, jacobian, best)
+    return least_squares(residual, start, bounds=(low, high), loss="soft_l1", x_scale="jac", ftol=1e-7)
 
 
 def fit(
@@ -92,24 +39,29 @@ def fit(
     bounds: Mapping[str, Bound],
     *,
     outlier_scale: float = 0.06,
-    iterations: int = 80,
 ) -> tuple[Parameters, float]:
     """Fit the parameters in `bounds` so that `predict` gives `measured`; return them and the cost.
 
     The cost is the mean of the soft-L1 loss of the logarithmic error, in units of
     `outlier_scale` squared.
     """
-    names = list(bounds)
-    start = np.array([_to_unbounded(bounds[name].start, bounds[name]) for name in names])
+    names, ranges = list(bounds), list(bounds.values())
+    by_factors = np.asarray([bound.log for bound in ranges])
 
-    def parameters(z: Array) -> Parameters:
-        return {name: _to_bounded(x, bounds[name]) for name, x in zip(names, z, strict=True)}
+    def moved(values: Sequence[float]) -> Array:
+        x = np.asarray(values, dtype=np.float64)
+        return np.log(x, out=x.copy(), where=by_factors)
 
-    def residual(z: Array) -> Array:
-        return np.asarray(np.log(predict(parameters(z)) / measured) / outlier_scale)
+    def parameters(x: Array) -> Parameters:
+        values = np.exp(x, out=x.copy(), where=by_factors)
+        return {name: float(value) for name, value in zip(names, values, strict=True)}
 
-    found = minimise(residual, start, iterations=iterations)
-    return parameters(found.x), found.loss
+    def residual(x: Array) -> Array:
+        return np.asarray(np.log(predict(parameters(x)) / measured) / outlier_scale)
+
+    low, high = moved([bound.low for bound in ranges]), moved([bound.high for bound in ranges])
+    found = _solve(residual, moved([bound.start for bound in ranges]), low, high)
+    return parameters(found.x), 2.0 * float(found.cost) / len(measured)
 
 
 class PulledFit(NamedTuple):
@@ -152,13 +104,12 @@ def fit_pulled(
         rows = weights * np.log(predict(np.exp(x)) / measured)
         return np.asarray(np.concatenate([rows, pulls * (x - x0)]) / outlier_scale)
 
-    found = minimise(residual, x0, iterations=200)
-    jacobian, r = found.jacobian[: len(measured)], found.residuals[: len(measured)]
-    softened = (1.0 / np.sqrt(1.0 + r * r))[:, None]
+    found = _solve(residual, x0, -np.inf, np.inf)
+    # The curvature of the loss, to which the rows and the pull both contribute.
     prior = np.diag((pulls / outlier_scale) ** 2 + 1e-12)
-    covariance = np.linalg.inv(jacobian.T @ (softened * jacobian) + prior)
-    freedom = max(len(measured) - len(x0), 1)
-    variance = float(np.sum(softened[:, 0] * r * r)) / freedom
+    covariance = np.linalg.inv(found.jac[: len(measured)].T @ found.jac[: len(measured)] + prior)
+    r = found.fun[: len(measured)]
+    variance = float(np.sum(r * r / np.sqrt(1.0 + r * r))) / max(len(measured) - len(x0), 1)
     told = 1.0 - np.clip(np.diag(covariance) * np.diag(prior), 0.0, 1.0)
     return PulledFit(np.exp(found.x), np.sqrt(np.diag(covariance) * variance), told)
 
