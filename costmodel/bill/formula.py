@@ -60,9 +60,12 @@ class Step(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A formula ready to run: `run(numbers)` returns the value of every step, the result last."""
+    """A formula ready to run: `run(numbers)` returns the value of every step, the result last.
 
-    needs: frozenset[str]
+    `needs` are the names that it must be given, in the order of their first use.
+    """
+
+    needs: tuple[str, ...]
     names: tuple[str, ...]
     expressions: tuple[str, ...]
     run: Callable[[Mapping[str, ArrayLike]], tuple[ArrayLike, ...]]
@@ -91,7 +94,8 @@ def evaluate_steps(formula: str, terms: Mapping[str, ArrayLike]) -> list[Step]:
     """
     made = compiled(formula)
     values = run(formula, terms)
-    return [Step(*step) for step in zip(made.names, made.expressions, values, strict=True)]
+    arrays = [np.asarray(value, dtype=np.float64) for value in values]
+    return [Step(*step) for step in zip(made.names, made.expressions, arrays, strict=True)]
 
 
 def evaluate(formula: str, terms: Mapping[str, ArrayLike]) -> Array:
@@ -100,18 +104,18 @@ def evaluate(formula: str, terms: Mapping[str, ArrayLike]) -> Array:
     >>> float(evaluate("fixed_s + size_bytes / rate", {"fixed_s": 1, "size_bytes": 6, "rate": 3}))
     3.0
     """
-    return run(formula, terms)[-1]
+    return np.asarray(run(formula, terms)[-1], dtype=np.float64)
 
 
-def run(formula: str, terms: Mapping[str, ArrayLike]) -> tuple[Array, ...]:
+def run(formula: str, terms: Mapping[str, ArrayLike]) -> tuple[ArrayLike, ...]:
     """Return the values of all steps of a formula, the result last; see `evaluate_steps`."""
-    made = compiled(formula)
-    for name in made.needs:
-        if name not in terms:
-            raise CostModelError(
-                f"formula: {name!r} in {formula!r} has no number; {choices_hint(name, terms)}"
-            )
-    return tuple(np.asarray(value, dtype=np.float64) for value in made.run(terms))
+    try:
+        return compiled(formula).run(terms)
+    except KeyError as missing:
+        (name,) = missing.args
+        raise CostModelError(
+            f"formula: {name!r} in {formula!r} has no number; {choices_hint(name, terms)}"
+        ) from None
 
 
 @lru_cache(maxsize=4096)
@@ -124,6 +128,15 @@ def names_of(formula: str) -> list[str]:
     nodes = [node for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Name)]
     nodes.sort(key=lambda node: (node.lineno, node.col_offset))
     return list(dict.fromkeys(node.id for node in nodes if node.id not in FUNCTIONS))
+
+
+def inputs_of(formula: str) -> tuple[str, ...]:
+    """Return the names that a formula must be given, in the order of their first use.
+
+    >>> inputs_of("busy = share * wire_s; max(busy - window_s, 0)")
+    ('share', 'wire_s', 'window_s')
+    """
+    return compiled(formula).needs
 
 
 @lru_cache(maxsize=4096)
@@ -147,23 +160,23 @@ def compiled(formula: str) -> Compiled:
         If the formula is not one.
     """
     steps = _parse(formula)
-    given: set[str] = set()
+    given: dict[str, None] = {}
     known: set[str] = set()
     body: list[str] = []
     for index, (name, node) in enumerate(steps):
         _check(node, formula)
-        given |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in FUNCTIONS} - known
+        given |= {used: None for used in names_of(ast.unparse(node)) if used not in known}
         value = ast.unparse(ast.fix_missing_locations(_Compile().visit(ast.parse(ast.unparse(node)).body[0])))
         body.append(f"{name or f'_{index}'} = {value}")
         known.add(name)
     held = ", ".join(name or f"_{index}" for index, (name, _) in enumerate(steps))
-    numbers = [f"{name} = _terms[{name!r}]" for name in sorted(given)]
+    numbers = [f"{name} = _terms[{name!r}]" for name in given]
     lines = "\n    ".join([*numbers, *body, f"return ({held},)"])
     space: dict[str, Callable[..., ArrayLike]] = {f"_{name}": call for name, call in FUNCTIONS.items()}
     exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
     expressions = tuple(ast.unparse(node) for _, node in steps)
     names = tuple(name for name, _ in steps)
-    return Compiled(frozenset(given), names, expressions, space["_run"])  # type: ignore[arg-type]
+    return Compiled(tuple(given), names, expressions, space["_run"])  # type: ignore[arg-type]
 
 
 class _Compile(ast.NodeTransformer):

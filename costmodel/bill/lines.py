@@ -144,8 +144,9 @@ def time_line(
     The formula gives the exposed seconds of one execution; a step called ``busy_s`` gives its busy
     seconds, which are the exposed ones where there is no such step.
     """
+    terms = {} if terms is None else terms
     if made is None and each_s is None:
-        made = quantity(formula, **(terms or {}))
+        made = quantity(formula, **terms)
     if made is not None:
         formula, terms, exposed_each_s = made.formula, made.terms, made.value
         each_s = made.steps.get("busy_s", made.value)
@@ -161,7 +162,7 @@ def time_line(
         bytes_each=np.asarray(bytes_each, dtype=np.float64),
         tier=np.asarray(tier, dtype=np.float64),
         formula=formula,
-        terms=_numbers(terms or {}),
+        terms=_numbers(terms),
         source=source,
     )
 

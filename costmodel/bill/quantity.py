@@ -24,14 +24,14 @@ class Quantity(NamedTuple):
         Steps and a result in the language of `costmodel.bill.formula`.
     terms : mapping of str to array_like
         The numbers of the formula's names, in SI units.
-    steps : mapping of str to Array
+    steps : mapping of str to array_like
         The values of the steps that were computed last, by name.
     """
 
     value: Array
     formula: str
     terms: Mapping[str, ArrayLike]
-    steps: Mapping[str, Array]
+    steps: Mapping[str, ArrayLike]
 
     def then(self, name: str, formula: str, **more: ArrayLike) -> Quantity:
         """Call this value `name` and go on with `formula`, which may use it and the numbers of `more`.
@@ -79,4 +79,5 @@ def quantity(formula: str, **terms: ArrayLike) -> Quantity:
 def _made(formula: str, terms: Mapping[str, ArrayLike]) -> Quantity:
     values = run(formula, terms)
     names = compiled(formula).names
-    return Quantity(values[-1], formula, terms, dict(zip(names[:-1], values[:-1], strict=True)))
+    value = np.asarray(values[-1], dtype=np.float64)
+    return Quantity(value, formula, terms, dict(zip(names[:-1], values[:-1], strict=True)))

@@ -6,15 +6,13 @@ run on the GPU that computes, so nothing. Stores: the residual of error feedback
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.describe.recipe import DTYPE_BYTES, Recipe
-from costmodel.physics.kernels.kernel_formulas import memory_formula
-from costmodel.physics.kernels.roofline import memory_time_s
 from costmodel.physics.network.gradient_compression import (
     compression_traffic_bytes,
     low_rank_elements,
@@ -134,7 +132,7 @@ def kernel_lines(
     placed: PlacedJob, name: str, held: Array, ranks: Array, expert: bool, *, share: Array, count: Array
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
-    recipe, accelerator = placed.recipe, placed.accelerator
+    recipe = placed.recipe
     method = recipe.gradient_compression
     if method == "none":
         return []
@@ -147,12 +145,6 @@ def kernel_lines(
         return []
     # PowerSGD works matrix by matrix, the others on flat buckets.
     kernels = share * _low_rank(placed, expert)[1] * _KERNELS_PER_MATRIX if method == "powersgd" else share
-    about: dict[str, Any] = {
-        "constants": placed.kernels.memory,
-        "kernels": kernels,
-        "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-    }
-    formula = memory_formula(moved, **about)
     return [
         time_line(
             f"{name}.compress",
@@ -160,10 +152,8 @@ def kernel_lines(
             toll="hbm",
             phase="grad_sync",
             count=count,
-            each_s=memory_time_s(moved, **about),
+            made=placed.memory_bound(moved, kernels),
             bytes_each=moved,
-            formula=formula.text,
-            terms=LazyTerms(formula.terms),
             source=_SOURCES[method],
         )
     ]
@@ -181,7 +171,6 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
             "state.gradients.residual",
             axis="dp",
             toll="state",
-            size_bytes=width * held,
             formula="bytes_per_param * params",
             terms={"bytes_per_param": width, "params": held},
             source=_SOURCES[recipe.gradient_compression],

@@ -7,26 +7,20 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.quantity import Quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.physics.kernels.kernel_formulas import (
-    KernelFormula,
-    attention_formula,
-    matmul_formula,
-    memory_formula,
-)
-from costmodel.physics.kernels.roofline import attention_time_s, matmul_time_s, memory_time_s
+from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.operator_parts import Operator
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.hardware import Accelerator
     from costmodel.describe.recipe import Precision
 
 Array = NDArray[np.float64]
@@ -79,19 +73,7 @@ def _cast_slowdown(placed: PlacedJob) -> float:
     return max(worth / (2.0 + precision.input_bytes), 1.0)
 
 
-def _plain_peak(accelerator: Accelerator, peak: Array) -> Array:
-    """Peak of the CUDA cores in fp32, where the profile states it. [FLOP/s]"""
-    return np.minimum(peak, accelerator.peak_flops_per_s.get("fp32", np.inf))
-
-
-class _Kernel(NamedTuple):
-    """Seconds of a pass, and the formula that gives them."""
-
-    seconds: Array
-    formula: KernelFormula
-
-
-def _price(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price forward, input-gradient and weight-gradient pass of one operator; the last only where there is one."""
     if operator.kind == "memory":
         return _memory_kernels(operator, placed)
@@ -100,29 +82,12 @@ def _price(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
     return _matmul_kernels(operator, placed)
 
 
-def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price element-wise kernels by the bytes that they move."""
-    accelerator = placed.accelerator
-    constants = placed.kernels.memory
-    bandwidth = accelerator.memory_bandwidth_bytes_per_s
     slower = _cast_slowdown(placed) if operator.casts else 1.0
-
-    def moved(size_bytes: Array, kernels: float | Array) -> _Kernel:
-        seconds = memory_time_s(
-            slower * size_bytes, constants=constants, memory_bandwidth_bytes_per_s=bandwidth, kernels=kernels
-        )
-        formula = memory_formula(
-            size_bytes,
-            constants=constants,
-            memory_bandwidth_bytes_per_s=bandwidth,
-            kernels=kernels,
-            cast_slowdown=slower,
-        )
-        return _Kernel(seconds, formula)
-
     return (
-        moved(operator.forward_bytes, operator.kernels_forward),
-        moved(operator.backward_bytes, operator.kernels_backward),
+        placed.memory_bound(operator.forward_bytes, operator.kernels_forward, slower),
+        placed.memory_bound(operator.backward_bytes, operator.kernels_backward, slower),
     )
 
 
@@ -131,75 +96,71 @@ def _plain_dtype(precision: Precision) -> str:
     return precision.matmul_dtype if precision.name in ("fp16", "fp32") else "bf16"
 
 
-def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price fused attention, forward and backward."""
     accelerator, shape = placed.accelerator, operator.attention
     assert shape is not None
     dtype = PEAK_KEY[_plain_dtype(placed.precision)]
-    passes = []
-    for backward in (False, True):
-        sizes = (1.0, shape.seq_q, shape.seq_k, shape.heads)
-        about: dict[str, Any] = {
-            "kv_heads": shape.kv_heads,
-            "qk_head_dim": shape.qk_head_dim,
-            "v_head_dim": shape.v_head_dim,
-            "causal": True,
-            "backward": backward,
-            "constants": placed.kernels.attention[placed.recipe.attention_kernel],
-            "peak_flops_per_s": accelerator.peak_flops_per_s[dtype] * (1.0 - placed.recipe.reserved_sm_share),
-            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-            "keys_per_query": shape.seq_k * shape.causal_share,
-        }
-        formula = attention_formula(*sizes, **about).then(
-            "kernel_s", "calls * kernel_s", {"calls": shape.calls}
+    keys = shape.seq_k * shape.causal_share
+
+    def one_pass(backward: bool) -> Quantity:
+        call = attention_time(
+            1.0,
+            shape.seq_q,
+            shape.seq_k,
+            shape.heads,
+            kv_heads=shape.kv_heads,
+            qk_head_dim=shape.qk_head_dim,
+            v_head_dim=shape.v_head_dim,
+            causal=True,
+            backward=backward,
+            constants=placed.kernels.attention[placed.recipe.attention_kernel],
+            peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * (1.0 - placed.recipe.reserved_sm_share),
+            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+            keys_per_query=keys,
         )
-        passes.append(_Kernel(np.asarray(shape.calls * attention_time_s(*sizes, **about)), formula))
-    return tuple(passes)
+        return call.then("kernel_s", "calls * kernel_s", calls=shape.calls)
+
+    return one_pass(backward=False), one_pass(backward=True)
 
 
-def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[_Kernel, ...]:
+def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price a matrix product and the two of its backward pass."""
     accelerator, precision, recipe = placed.accelerator, placed.precision, placed.recipe
-    kernels, bandwidth = placed.kernels, accelerator.memory_bandwidth_bytes_per_s
+    kernels = placed.kernels
     low = operator.low_precision
     dtype = precision.matmul_dtype if low else _plain_dtype(precision)
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
-    tensor_peak = np.asarray(accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - recipe.reserved_sm_share))
+    peak: float | Array = accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - recipe.reserved_sm_share)
     # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
     # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
-    aligned = operator.has_parameters | ((n % 8 == 0) & (k % 8 == 0))
+    if not operator.has_parameters:
+        aligned = (n % 8 == 0) & (k % 8 == 0)
+        peak = np.where(aligned, peak, min(peak, accelerator.peak_flops_per_s.get("fp32", np.inf)))
     common: dict[str, Any] = {
         "groups": groups,
         "constants": table[dtype],
-        "peak_flops_per_s": np.where(aligned, tensor_peak, _plain_peak(accelerator, tensor_peak)),
-        "memory_bandwidth_bytes_per_s": bandwidth,
+        "peak_flops_per_s": peak,
+        "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
         "input_bytes": precision.input_bytes if low or precision.name == "fp32" else 2.0,
     }
 
-    def product(rows: Array, cols: Array, depth: Array, output_bytes: float, accumulate: bool) -> _Kernel:
-        about = {**common, "output_bytes": output_bytes, "accumulate": accumulate}
-        return _Kernel(matmul_time_s(rows, cols, depth, **about), matmul_formula(rows, cols, depth, **about))
-
-    forward, backward = product(m, n, k, 2.0, False), product(m, k, n, 2.0, False)
-    if recipe.fused_grad_accumulation or not operator.has_parameters:
-        wide = recipe.grad_bytes() if operator.has_parameters else 2.0
-        return forward, backward, product(k, n, m, wide, operator.has_parameters)
+    forward, backward = matmul_time(m, n, k, **common), matmul_time(m, k, n, **common)
+    if not operator.has_parameters:
+        return forward, backward, matmul_time(k, n, m, **common)
+    if recipe.fused_grad_accumulation:
+        weight = matmul_time(k, n, m, output_bytes=recipe.grad_bytes(), accumulate=True, **common)
+        return forward, backward, weight
     # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
-    weight = product(k, n, m, 2.0, False)
-    width = 2.0 + 2.0 * recipe.grad_bytes()
-    constants = kernels.memory
-    added = memory_time_s(groups * k * n * width, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
-    formula = weight.formula.then(
+    weight = matmul_time(k, n, m, **common).then(
         "product_s",
         "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
-        {
-            "add_fixed_s": constants.fixed_s,
-            "add_bytes": width,
-            "add_memory_fraction": constants.bandwidth_fraction,
-        },
+        add_fixed_s=kernels.memory.fixed_s,
+        add_bytes=2.0 + 2.0 * recipe.grad_bytes(),
+        add_memory_fraction=kernels.memory.bandwidth_fraction,
     )
-    return forward, backward, _Kernel(np.asarray(weight.seconds + added), formula)
+    return forward, backward, weight
 
 
 def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
@@ -209,14 +170,10 @@ def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
     backward: Array = np.asarray(0.0)
     recompute: Array = np.asarray(0.0)
     for operator in operators:
-        passes = _price(operator, placed)
-        forward_s, input_s, weight_s = [*(kernel.seconds for kernel in passes), np.asarray(0.0)][:3]
-        again, kept = _recomputation(operator, placed)
-        formulas = tuple(kernel.formula for kernel in passes)
-        times = OperatorTime(operator, forward_s, input_s, weight_s, again, kept, formulas)
+        times = OperatorTime(operator, _price(operator, placed), *_recomputation(operator, placed))
         priced[operator.name] = times
         forward = forward + times.forward_s
-        backward = backward + times.backward_input_s + times.backward_weight_s
+        backward = backward + times.backward_s
         recompute = recompute + times.recompute_share * times.forward_s
     return LayerTimes(priced, np.asarray(forward), np.asarray(backward), np.asarray(recompute))
 
@@ -247,25 +204,18 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
         kind = operator.kind
         toll = "hbm" if kind == "memory" else "math"
         source = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE}.get(kind, MATMUL_SOURCE)
-        of_forward, *of_backward = item.formulas
-        passes: list[tuple[str, str, Array, Array, KernelFormula]] = [
-            ("forward", "forward", item.forward_s, operator.forward_bytes, of_forward)
+        of_forward, *of_backward = item.passes
+        labels = ("backward_input", "backward_weight") if operator.has_weight else ("backward",)
+        passes: list[tuple[str, str, Quantity, Array]] = [
+            ("forward", "forward", of_forward, operator.forward_bytes)
         ]
-        if operator.has_weight:
-            seconds = (item.backward_input_s, item.backward_weight_s)
-            for label, each, formula in zip(
-                ("backward_input", "backward_weight"), seconds, of_backward, strict=True
-            ):
-                passes.append((label, "backward", each, operator.backward_bytes, formula))
-        else:
-            passes.append(("backward", "backward", item.backward_s, operator.backward_bytes, of_backward[0]))
+        for label, made in zip(labels, of_backward, strict=True):
+            passes.append((label, "backward", made, operator.backward_bytes))
         if block.role == "layer" and np.any(item.recompute_share > 0):
             share = item.recompute_share
-            again = of_forward.then("pass_s", "recompute_share * pass_s", {"recompute_share": share})
-            passes.append(
-                ("recompute", "recompute", share * item.forward_s, share * operator.forward_bytes, again)
-            )
-        for label, phase, each, size, formula in passes:
+            again = of_forward.then("pass_s", "recompute_share * pass_s", recompute_share=share)
+            passes.append(("recompute", "recompute", again, share * operator.forward_bytes))
+        for label, phase, made, size in passes:
             lines.append(
                 time_line(
                     f"compute.{block.label}{name}.{label}",
@@ -273,10 +223,8 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
                     toll=toll,
                     phase=phase,
                     count=1.0,
-                    each_s=each,
+                    made=made,
                     bytes_each=size,
-                    formula=formula.text,
-                    terms=LazyTerms(formula.terms),
                     source=source,
                 )
             )
@@ -330,7 +278,6 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
             toll="overhead",
             phase=phase,
             count=1.0,
-            each_s=np.maximum(launches * launch - hidden * gpu, 0.0),
             formula="max(launches * launch_s - hidden * gpu_s, 0)",
             terms={"launches": launches, "launch_s": launch, "gpu_s": gpu, "hidden": hidden},
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
@@ -415,7 +362,6 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
             f"activation.{name}",
             axis="compute",
             toll="activation",
-            size_bytes=where * saved * held,
             formula="blocks * saved_bytes * in_flight",
             terms={"blocks": where, "saved_bytes": saved, "in_flight": held},
             source=ACTIVATION_SOURCE,
@@ -447,19 +393,16 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
                     f"buffer.weight_gradient_stub.{name}",
                     axis="compute",
                     toll="activation",
-                    size_bytes=stub,
                     formula="stub_bytes",
                     terms={"stub_bytes": stub},
                     source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
                 )
             )
-    beyond_head = np.maximum(again + working - head_alive, 0.0)
     lines.append(
         memory_line(
             "activation.backward_pass",
             axis="compute",
             toll="activation",
-            size_bytes=beyond_head,
             formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
             terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
             source="one layer's recomputed activations and gradients are alive at a time, after the head's",

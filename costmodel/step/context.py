@@ -9,14 +9,11 @@ dealt in zig-zag, so that a causal mask leaves every rank the same work.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
-from costmodel.physics.kernels.kernel_formulas import memory_formula
-from costmodel.physics.kernels.roofline import memory_time_s
+from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.quantity import quantity
 from costmodel.step.placed_job import Block, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -101,7 +98,7 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
 
     Each step reads its bf16 result and reads and writes an fp32 accumulator.
     """
-    model, accelerator, cp = placed.model, placed.accelerator, placed.layout.cp
+    model, cp = placed.model, placed.layout.cp
     heads = model.num_heads / placed.layout.tp
     tokens = placed.shard.tokens
     on = np.asarray(cp > 1, dtype=np.float64)
@@ -112,13 +109,7 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     if np.any(placed.full_recompute):
         passes.insert(1, ("recompute", outputs, on * placed.full_recompute))
     for phase, elements, share in passes:
-        moved = share * cp * 10.0 * elements
-        about: dict[str, Any] = {
-            "constants": placed.kernels.memory,
-            "kernels": 2.0 * share * cp,
-            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-        }
-        formula = memory_formula(moved, **about)
+        moved = quantity("share * cp * 10 * elements", share=share, cp=cp, elements=elements)
         lines.append(
             time_line(
                 f"{name}.merge.{phase}",
@@ -126,10 +117,8 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
                 toll="hbm",
                 phase=phase,
                 count=1.0,
-                each_s=memory_time_s(moved, **about),
-                bytes_each=moved,
-                formula=formula.text,
-                terms=LazyTerms(formula.terms),
+                made=placed.memory_bound(moved, kernels=2.0 * share * cp),
+                bytes_each=moved.value,
                 source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
             )
         )
@@ -146,7 +135,6 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
             "buffer.cp.keys_values",
             axis="cp",
             toll="activation",
-            size_bytes=(chunks * size)[..., None],
             formula="chunks * size_bytes",
             terms={"chunks": chunks[..., None], "size_bytes": size[..., None]},
             source="K and V received from other ranks, arXiv:2310.01889, section 3",

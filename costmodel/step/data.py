@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import LazyTerms, TimeLine, time_line
+from costmodel.bill.lines import TimeLine, time_line
+from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.recipe import DTYPE_BYTES
-from costmodel.physics.kernels.kernel_formulas import memory_formula
-from costmodel.physics.kernels.roofline import memory_time_s
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step import compression
 from costmodel.step.anatomy.params import layer_param_blocks
@@ -362,7 +360,7 @@ def _buffer_lines(
        (foreach_all_gather_copy_out, foreach_reduce).
     .. [2] pytorch/pytorch, torch/distributed/fsdp/_runtime_utils.py (_post_backward_hook).
     """
-    recipe, accelerator = placed.recipe, placed.accelerator
+    recipe = placed.recipe
     kind = recipe.fsdp_buffers
     if kind == "none":
         return []
@@ -380,13 +378,9 @@ def _buffer_lines(
     ):
         if not width:
             continue
-        moved = times * width * params
-        about: dict[str, Any] = {
-            "constants": placed.kernels.memory,
-            "kernels": times,
-            "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-        }
-        formula = memory_formula(moved, **about)
+        moved = quantity(
+            "kernels * bytes_per_param * params", kernels=times, bytes_per_param=width, params=params
+        )
         lines.append(
             time_line(
                 f"{name}.{label}",
@@ -394,10 +388,8 @@ def _buffer_lines(
                 toll="hbm",
                 phase=phase,
                 count=count,
-                each_s=memory_time_s(moved, **about),
-                bytes_each=moved,
-                formula=formula.text,
-                terms=LazyTerms(formula.terms),
+                made=placed.memory_bound(moved, kernels=times),
+                bytes_each=moved.value,
                 source="PyTorch FSDP: copies between parameters and communication buffers",
             )
         )
@@ -409,13 +401,8 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
     recipe = placed.recipe
     if recipe.sync_every == 1:
         return []
-    local = local_params(placed, params)
-    moved = local * (5.0 if recipe.outer_momentum else 3.0) * 4.0
-    about: dict[str, Any] = {
-        "constants": placed.kernels.memory,
-        "memory_bandwidth_bytes_per_s": placed.accelerator.memory_bandwidth_bytes_per_s,
-    }
-    formula = memory_formula(moved, **about)
+    copies = 5.0 if recipe.outer_momentum else 3.0
+    moved = quantity("4 * copies * params", copies=copies, params=local_params(placed, params))
     return [
         time_line(
             "optimizer.outer",
@@ -423,10 +410,8 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
             toll="state",
             phase="optimizer",
             count=1.0 / recipe.sync_every,
-            each_s=memory_time_s(moved, **about),
-            bytes_each=moved,
-            formula=formula.text,
-            terms=LazyTerms(formula.terms),
+            made=placed.memory_bound(moved),
+            bytes_each=moved.value,
             source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters",
         )
     ]
@@ -434,44 +419,20 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
 
 def _optimizer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
     """Return Adam, priced by the bytes it reads and writes, and the gradient norm before it."""
-    recipe, accelerator = placed.recipe, placed.accelerator
+    recipe = placed.recipe
     local = local_params(placed, params)
     states = recipe.master_weights_bytes + recipe.moments_bytes
     # Read gradient and states, write states and the parameter.
-    moved = recipe.grad_bytes() + 2.0 * states + recipe.param_bytes()
-    bandwidth = accelerator.memory_bandwidth_bytes_per_s
-    constants = placed.kernels.memory
-    if recipe.offload_optimizer:
-        # Gradients travel behind the backward pass; the new parameters come back after the step.
-        link = accelerator.host_link_bytes_per_s
-        sharing = np.minimum(placed.layout.gpus, float(placed.cluster.gpus_per_node))
-        # From NVMe, states are read and written beside the steps of the host: the slower of both counts.
-        stream = 2.0 * states / recipe.nvme_bytes_per_s if recipe.nvme_bytes_per_s else 0.0
-        each = max(1.0 / _HOST_ADAM_PARAMS_PER_S, stream)
-        seconds = local * (sharing * each + recipe.param_bytes() / link)
-        formula = "params * (gpus_per_host * max(1 / host_params_per_s, nvme_s) + link_bytes_per_param / link_bytes_per_s)"
-        terms = {
-            "params": local,
-            "gpus_per_host": sharing,
-            "host_params_per_s": np.asarray(_HOST_ADAM_PARAMS_PER_S),
-            "link_bytes_per_s": np.asarray(link),
-            "nvme_s": np.asarray(stream),
-            "link_bytes_per_param": np.asarray(recipe.param_bytes()),
-        }
-    else:
-        seconds = memory_time_s(local * moved, constants=constants, memory_bandwidth_bytes_per_s=bandwidth)
-        formula = "fixed_s + params * bytes_per_param / bytes_per_s"
-        terms = {
-            "params": local,
-            "bytes_per_param": np.asarray(moved),
-            "fixed_s": np.asarray(constants.fixed_s),
-            "bytes_per_s": np.asarray(constants.bandwidth_fraction * bandwidth),
-        }
+    moved = quantity(
+        "(grad_bytes + 2 * state_bytes + weight_bytes) * params",
+        grad_bytes=recipe.grad_bytes(),
+        state_bytes=states,
+        weight_bytes=recipe.param_bytes(),
+        params=local,
+    )
     # The norm reads every gradient once; clipping and zeroing write it.
     full = np.where(placed.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
-    norm = memory_time_s(
-        3.0 * recipe.grad_bytes() * full, constants=constants, memory_bandwidth_bytes_per_s=bandwidth
-    )
+    norm = quantity("3 * grad_bytes * params", grad_bytes=recipe.grad_bytes(), params=full)
     return [
         time_line(
             "optimizer.adam",
@@ -479,10 +440,8 @@ def _optimizer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
             toll="state",
             phase="optimizer",
             count=1.0,
-            each_s=seconds,
-            bytes_each=local * moved,
-            formula=formula,
-            terms=terms,
+            made=_host_adam(placed, local) if recipe.offload_optimizer else placed.memory_bound(moved),
+            bytes_each=moved.value,
             source="Adam: reads gradient, main weight and two moments, writes the latter three and the weight",
         ),
         time_line(
@@ -491,15 +450,33 @@ def _optimizer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
             toll="state",
             phase="optimizer",
             count=1.0,
-            each_s=norm,
-            bytes_each=3.0 * recipe.grad_bytes() * full,
-            formula="fixed_s + 3 * grad_bytes * params / bytes_per_s",
-            terms={
-                "params": full,
-                "grad_bytes": np.asarray(recipe.grad_bytes()),
-                "fixed_s": np.asarray(constants.fixed_s),
-                "bytes_per_s": np.asarray(constants.bandwidth_fraction * bandwidth),
-            },
+            made=placed.memory_bound(norm),
+            bytes_each=norm.value,
             source="gradient norm, clipping and zeroing",
         ),
     ]
+
+
+def _host_adam(placed: PlacedJob, params: Array) -> Quantity:
+    """Time of Adam on the host, whose processors and NVMe the GPUs of a node share. [s]
+
+    Gradients travel behind the backward pass; the new parameters come back after the step. From
+    NVMe, states are read and written beside the steps of the host: the slower of both counts.
+    """
+    recipe = placed.recipe
+    nvme = recipe.nvme_bytes_per_s
+    stream = "2 * state_bytes / nvme_bytes_per_s" if nvme else "0"
+    return quantity(
+        f"each_s = max(1 / host_params_per_s, {stream}); "
+        "params * (gpus_per_host * each_s + weight_bytes / link_bytes_per_s)",
+        params=params,
+        gpus_per_host=np.minimum(placed.layout.gpus, float(placed.cluster.gpus_per_node)),
+        host_params_per_s=_HOST_ADAM_PARAMS_PER_S,
+        link_bytes_per_s=placed.accelerator.host_link_bytes_per_s,
+        weight_bytes=recipe.param_bytes(),
+        **(
+            {"state_bytes": recipe.master_weights_bytes + recipe.moments_bytes, "nvme_bytes_per_s": nvme}
+            if nvme
+            else {}
+        ),
+    )

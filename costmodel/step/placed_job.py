@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import LazyTerms, TimeLine, time_line
+from costmodel.bill.quantity import Quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.recipe import Precision, Recipe
-from costmodel.physics.kernels.kernel_formulas import KernelFormula
+from costmodel.physics.kernels.roofline import memory_time
 from costmodel.physics.network.collective_formulas import collective_terms, collective_text
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
@@ -36,13 +37,25 @@ class OperatorTime(NamedTuple):
     """
 
     operator: Operator
-    forward_s: Array
-    backward_input_s: Array
-    backward_weight_s: Array
+    passes: tuple[Quantity, ...]
+    """Forward, input-gradient and weight-gradient pass; forward and backward where these are one."""
     recompute_share: Array
     kept_bytes: Array
-    formulas: tuple[KernelFormula, ...] = ()
-    """Of forward, input-gradient and weight-gradient pass; of forward and backward where these are one."""
+
+    @property
+    def forward_s(self) -> Array:
+        """Forward pass. [s]"""
+        return self.passes[0].value
+
+    @property
+    def backward_input_s(self) -> Array:
+        """Gradient of the input; the whole backward pass where there is no weight gradient. [s]"""
+        return self.passes[1].value
+
+    @property
+    def backward_weight_s(self) -> Array:
+        """Gradient of the weights. [s]"""
+        return self.passes[2].value if len(self.passes) > 2 else np.asarray(0.0)
 
     @property
     def backward_s(self) -> Array:
@@ -120,6 +133,18 @@ class PlacedJob:
         constants = self.cluster.accelerator.kernels
         assert constants is not None
         return constants
+
+    def memory_bound(
+        self, moved_bytes: ArrayLike | Quantity, kernels: ArrayLike = 1.0, cast_slowdown: float = 1.0
+    ) -> Quantity:
+        """Time of kernels of this GPU that only move bytes; see `roofline.memory_time`. [s]"""
+        return memory_time(
+            moved_bytes,
+            constants=self.kernels.memory,
+            memory_bandwidth_bytes_per_s=self.accelerator.memory_bandwidth_bytes_per_s,
+            kernels=kernels,
+            cast_slowdown=cast_slowdown,
+        )
 
     @property
     def full_recompute(self) -> Array:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.kernels.roofline import MatmulConstants, MemoryConstants, matmul_time_s, memory_time_s
+from costmodel.physics.kernels.roofline import MatmulConstants, MemoryConstants, matmul_time, memory_time
 
 Array = NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def score_matrix_attention_time_s(
 
     Notes
     -----
-    The products' own traffic over the score matrix is priced in `matmul_time_s`.
+    The products' own traffic over the score matrix is priced in `matmul_time`.
 
     References
     ----------
@@ -128,7 +128,7 @@ def score_matrix_attention_time_s(
     groups = b * h
 
     def product(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-        return matmul_time_s(
+        return matmul_time(
             m,
             n,
             k,
@@ -138,7 +138,7 @@ def score_matrix_attention_time_s(
             memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s,
             input_bytes=element_bytes,
             output_bytes=element_bytes,
-        )
+        ).value
 
     scores_s, values_s = product(sq, skv, qk_head_dim), product(sq, v_head_dim, skv)
     if backward:
@@ -147,10 +147,10 @@ def score_matrix_attention_time_s(
         query_and_key_s = product(sq, qk_head_dim, skv) + product(skv, qk_head_dim, sq)
         values_s = product(skv, v_head_dim, sq) + query_and_key_s
     bytes_per_score = traffic.backward_bytes if backward else traffic.forward_bytes
-    softmax_s = memory_time_s(
+    softmax_s = memory_time(
         groups * sq * skv * bytes_per_score,
         constants=memory,
         memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s,
         kernels=traffic.backward_kernels if backward else traffic.forward_kernels,
     )
-    return np.asarray(scores_s + values_s + softmax_s)
+    return np.asarray(scores_s + values_s + softmax_s.value)

@@ -9,7 +9,7 @@ import pytest
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.estimates.estimate import estimate
-from costmodel.physics.kernels.roofline import attention_time_s, matmul_time_s
+from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain
 
@@ -24,7 +24,7 @@ def matmul_csv(slower=1.0):
     lines = ["# torch 2.13, H200", "m,n,k,dtype,time_us"]
     for m in (512, 2048, 8192, 16384):
         for n, k in ((1024, 4096), (4096, 4096), (8192, 2048), (14336, 4096), (8192, 8192)):
-            one = matmul_time_s(
+            one = matmul_time(
                 m,
                 n,
                 k,
@@ -34,7 +34,7 @@ def matmul_csv(slower=1.0):
                 sustained=False,
             )
             lines.append(
-                f"{m},{n},{k},bf16,{float(one) * 1e6 * slower * np.exp(0.02 * rng.standard_normal()):.3f}"
+                f"{m},{n},{k},bf16,{float(one.value) * 1e6 * slower * np.exp(0.02 * rng.standard_normal()):.3f}"
             )
     return "\n".join(lines) + "\n"
 
@@ -48,7 +48,7 @@ def attention_csv():
             (128, False, False),
             (64, False, True),
         ):
-            time_s = attention_time_s(
+            time_s = attention_time(
                 16384 // seq,
                 seq,
                 seq,
@@ -64,7 +64,7 @@ def attention_csv():
             )
             op = "attention_bwd" if backward else "attention_fwd"
             lines.append(
-                f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{float(time_s) * 1e6:.3f}"
+                f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{float(time_s.value) * 1e6:.3f}"
             )
     return "\n".join(lines) + "\n"
 
@@ -93,11 +93,9 @@ def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
     assert fits["memory", ""]["constants"]["fixed"] == "3 us"
     assert check_file(profile) == []
     ours = load_accelerator(profile)
-    price = partial(
-        matmul_time_s, 8192, 8192, 8192, peak_flops_per_s=PEAK, memory_bandwidth_bytes_per_s=MEMORY
-    )
-    ratio = price(constants=ours.kernels.matmul["bf16"]) / price(constants=H200.kernels.matmul["bf16"])
-    assert float(ratio) == pytest.approx(1.25, rel=0.03)
+    price = partial(matmul_time, 8192, 8192, 8192, peak_flops_per_s=PEAK, memory_bandwidth_bytes_per_s=MEMORY)
+    now, before = (price(constants=chip.kernels.matmul["bf16"]).value for chip in (ours, H200))
+    assert float(now / before) == pytest.approx(1.25, rel=0.03)
     # what was not measured, and the power limit that bursts do not show, stay as they were
     assert ours.kernels.matmul["fp8"] == H200.kernels.matmul["fp8"]
     assert ours.kernels.matmul["bf16"].sustained_loss == H200.kernels.matmul["bf16"].sustained_loss

@@ -8,9 +8,9 @@ from costmodel.physics.kernels.roofline import (
     AttentionPassConstants,
     MatmulConstants,
     MemoryConstants,
-    attention_time_s,
-    matmul_time_s,
-    memory_time_s,
+    attention_time,
+    matmul_time,
+    memory_time,
 )
 
 PEAK, BANDWIDTH = 1e15, 3e12
@@ -50,11 +50,11 @@ DEVICE = {"peak_flops_per_s": PEAK, "memory_bandwidth_bytes_per_s": BANDWIDTH}
 
 
 def matmul(m, n, k, constants=FULL, **options):
-    return matmul_time_s(m, n, k, constants=constants, **DEVICE, **options)
+    return matmul_time(m, n, k, constants=constants, **DEVICE, **options).value
 
 
 def attention(batch=2, seq=2048, heads=16, *, causal=True, backward=False, constants=ATTENTION, **options):
-    return attention_time_s(
+    return attention_time(
         batch,
         seq,
         seq,
@@ -67,7 +67,7 @@ def attention(batch=2, seq=2048, heads=16, *, causal=True, backward=False, const
         constants=constants,
         **DEVICE,
         **options,
-    )
+    ).value
 
 
 def test_large_ideal_product_runs_at_the_peak():
@@ -123,14 +123,14 @@ def test_sustained_loss_reaches_its_limit_only_in_large_kernels():
 def test_a_last_wave_costs_what_is_lost_of_it():
     constants = IDEAL._replace(wave_fraction=1.0, tile_m=128.0, tile_n=128.0)
     full, one_more = (
-        matmul_time_s(
+        matmul_time(
             128 * tiles,
             128,
             65536,
             constants=constants,
             peak_flops_per_s=PEAK,
             memory_bandwidth_bytes_per_s=1e15,
-        )
+        ).value
         for tiles in (100, 101)
     )
     assert one_more / full == pytest.approx(2.0, rel=0.02)
@@ -185,5 +185,5 @@ def test_no_heads_cost_no_more_than_the_fixed_time():
 
 def test_memory_bound_kernels_pay_bytes_and_a_floor_each():
     constants = MemoryConstants(bandwidth_fraction=0.5, fixed_s=2e-6)
-    time_s = memory_time_s(3e9, constants=constants, memory_bandwidth_bytes_per_s=BANDWIDTH, kernels=3)
+    time_s = memory_time(3e9, constants=constants, memory_bandwidth_bytes_per_s=BANDWIDTH, kernels=3).value
     assert time_s == pytest.approx(3e9 / (0.5 * BANDWIDTH) + 6e-6)

@@ -80,7 +80,7 @@ class MatmulBlock(_Block):
     fixed_per_group: Seconds = 0.0
 
     def constants(self, num_sms: float) -> MatmulConstants:
-        """Return what `matmul_time_s` takes."""
+        """Return what `matmul_time` takes."""
         return MatmulConstants(
             num_sms=num_sms,
             fixed_s=self.fixed,
@@ -115,7 +115,7 @@ class AttentionPassBlock(_Block):
     side_bytes_per_element: float = Field(default=0.0, ge=0)
 
     def constants(self, num_sms: float) -> AttentionPassConstants:
-        """Return what `attention_time_s` takes."""
+        """Return what `attention_time` takes."""
         dims = sorted(self.peak_fractions)
         return AttentionPassConstants(
             num_sms=num_sms,
@@ -147,7 +147,7 @@ class MemoryBlock(_Block):
     fixed: Seconds
 
     def constants(self) -> MemoryConstants:
-        """Return what `memory_time_s` takes."""
+        """Return what `memory_time` takes."""
         return MemoryConstants(bandwidth_fraction=self.bandwidth_fraction, fixed_s=self.fixed)
 
 

@@ -7,17 +7,22 @@ it computes whole tiles in waves over its SMs, fills and drains a pipeline per t
 its clock when long kernels draw more power than it may have. The constants are fitted to
 published micro-benchmarks by `costmodel.trust.calibration.ship_kernels`, never to a training run.
 
-Every function is pure and broadcasts. Times are GPU times: the host's launch cost is not in them.
+Every function is pure and broadcasts, and returns a `Quantity`: its value with the formula and the
+numbers that gave it. Parts that the constants of an accelerator switch off are left out of the formula.
+Times are GPU times: the host's launch cost is not in them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from costmodel.bill.formula import inputs_of
+from costmodel.bill.quantity import Quantity, quantity
 
 SMALL_TILE = 64.0
 """Side of the small output tile. [elements]"""
@@ -126,32 +131,21 @@ class MemoryConstants(NamedTuple):
     fixed_s: float
 
 
-def _smooth_maximum(a: Array, b: Array) -> Array:
-    """Join two bounds: the larger when they differ, 26 % above either when they are equal."""
-    return np.asarray(np.cbrt(a * a * a + b * b * b))
-
-
-def _waves(tiles: Array, num_sms: float, lost_fraction: Array | float) -> Array:
-    """Return waves of `tiles` over the SMs, with the stated share of the last one's idle part."""
-    waves = tiles / num_sms
-    return np.asarray(waves + lost_fraction * (np.ceil(waves) - waves))
-
-
-def matmul_time_s(
+def matmul_time(
     m: ArrayLike,
     n: ArrayLike,
     k: ArrayLike,
     *,
     groups: ArrayLike = 1.0,
     constants: MatmulConstants,
-    peak_flops_per_s: float | Array,
+    peak_flops_per_s: ArrayLike,
     memory_bandwidth_bytes_per_s: float,
     input_bytes: ArrayLike = 2.0,
     output_bytes: ArrayLike = 2.0,
     accumulate: ArrayLike = False,
     sustained: ArrayLike = True,
     cast: ArrayLike = False,
-) -> Array:
+) -> Quantity:
     r"""Time of `groups` products of an m x k by a k x n matrix in one kernel.
 
     .. math::
@@ -190,7 +184,7 @@ def matmul_time_s(
 
     Returns
     -------
-    time_s : ndarray
+    Quantity
         GPU time of the kernel, without the host's launch cost. [s]
 
     Notes
@@ -205,38 +199,85 @@ def matmul_time_s(
     .. [2] NVIDIA, "Matrix multiplication background user's guide," DU-09798-001, section 4
        (tile and wave quantisation).
     """
-    rows, cols, depth, count = (np.asarray(x, dtype=np.float64) for x in (m, n, k, groups))
     c = constants
-    area = rows * cols * count
-    lost: Array | float = c.wave_fraction
-    if c.split_k:
-        lost = c.wave_fraction * np.minimum(1.0, c.split_k / depth)
-    tiles = np.ceil(rows / c.tile_m) * np.ceil(cols / c.tile_n) * count
-    padded_area = _waves(tiles, c.num_sms, lost) * (c.num_sms * c.tile_m * c.tile_n)
-    if c.small_tile_fraction:
-        tiles = np.ceil(rows / SMALL_TILE) * np.ceil(cols / SMALL_TILE) * count
-        small_area = _waves(tiles, c.num_sms, lost) * (c.num_sms * SMALL_TILE**2 / c.small_tile_fraction)
-        padded_area = np.minimum(padded_area, small_area)
-    math_s = padded_area * (depth + c.ramp_k) * (2.0 / (c.peak_fraction * peak_flops_per_s))
-    if c.sustained_loss:
-        flops = 2.0 * area * depth
-        loss = c.sustained_loss * np.asarray(sustained, dtype=np.float64)
-        math_s = math_s / (1.0 - loss * flops / (flops + c.sustained_flops))
-    rate = c.memory_fraction * memory_bandwidth_bytes_per_s
-    element_s = np.asarray(output_bytes, dtype=np.float64) / rate
-    output_s = (1.0 + np.asarray(accumulate, dtype=np.float64)) * element_s * area
-    input_s = (rows + cols) * depth * count * (np.asarray(input_bytes, dtype=np.float64) / rate)
-    time_s = c.fixed_s + _smooth_maximum(math_s, input_s + output_s) + c.epilogue_fraction * output_s
-    if c.fixed_per_group_s:
-        time_s = time_s + c.fixed_per_group_s * count
-    if c.cast_bytes_per_element or c.cast_fixed_s:
-        elements = rows * depth * count
-        cast_s = c.cast_fixed_s + (c.cast_bytes_per_element / rate) * elements
-        time_s = time_s + np.asarray(cast, dtype=np.float64) * cast_s
-    return np.asarray(time_s)
+    formula = _matmul_formula(
+        bool(c.wave_fraction),
+        bool(c.split_k),
+        bool(c.small_tile_fraction),
+        bool(c.sustained_loss),
+        sustained is not True,
+        accumulate is not False,
+        bool(c.epilogue_fraction),
+        bool(c.fixed_per_group_s),
+        cast is not False and bool(c.cast_bytes_per_element or c.cast_fixed_s),
+    )
+    given: dict[str, ArrayLike] = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "groups": groups,
+        "input_bytes": input_bytes,
+        "output_bytes": output_bytes,
+        "accumulate": accumulate,
+        "sustained": sustained,
+        "cast": cast,
+        "peak_flops_per_s": peak_flops_per_s,
+        "hbm_bytes_per_s": memory_bandwidth_bytes_per_s,
+    }
+    return _used(formula, given, c)
 
 
-def attention_time_s(
+@lru_cache(maxsize=512)
+def _matmul_formula(
+    waves_lost: bool,
+    split: bool,
+    small_tiles: bool,
+    power_limited: bool,
+    any_clock: bool,
+    accumulates: bool,
+    epilogue: bool,
+    per_group: bool,
+    casts: bool,
+) -> str:
+    """Return the steps of a matrix product that its constants and arguments leave."""
+    lost = "wave_fraction * min(1, split_k / k)" if split else "wave_fraction"
+
+    def waves(tiles: str) -> str:
+        whole = f"{tiles} / num_sms"
+        return f"{whole} + {lost} * (ceil({whole}) - {whole})" if waves_lost else whole
+
+    steps = ["tiles = ceil(m / tile_m) * ceil(n / tile_n) * groups", f"waves = {waves('tiles')}"]
+    area = "waves * (num_sms * tile_m * tile_n)"
+    if small_tiles:
+        side = f"{SMALL_TILE:.0f}"
+        steps += [
+            f"small_tiles = ceil(m / {side}) * ceil(n / {side}) * groups",
+            f"small_waves = {waves('small_tiles')}",
+        ]
+        area = f"min({area}, small_waves * (num_sms * {side} * {side} / small_tile_fraction))"
+    steps += [f"padded_area = {area}", "area = m * n * groups", "flops = 2 * k * area"]
+    rate = "peak_fraction * peak_flops_per_s"
+    if power_limited:
+        loss = "sustained * sustained_loss" if any_clock else "sustained_loss"
+        rate += f" * (1 - {loss} * flops / (flops + sustained_flops))"
+    steps += [
+        f"math_s = 2 * padded_area * (k + ramp_k) / ({rate})",
+        f"written_bytes = {'(1 + accumulate) * ' if accumulates else ''}output_bytes * area",
+        "moved_bytes = input_bytes * (m + n) * k * groups + written_bytes",
+        "memory_s = moved_bytes / (memory_fraction * hbm_bytes_per_s)",
+    ]
+    total = "fixed_s + cbrt(math_s ** 3 + memory_s ** 3)"
+    if epilogue:
+        total += " + epilogue_fraction / (memory_fraction * hbm_bytes_per_s) * written_bytes"
+    if per_group:
+        total += " + fixed_per_group_s * groups"
+    if casts:
+        cast = "cast_bytes_per_element / (memory_fraction * hbm_bytes_per_s) * m * k * groups"
+        total += f" + cast * (cast_fixed_s + {cast})"
+    return "; ".join([*steps, total])
+
+
+def attention_time(
     batch: ArrayLike,
     seq_q: ArrayLike,
     seq_kv: ArrayLike,
@@ -252,7 +293,7 @@ def attention_time_s(
     memory_bandwidth_bytes_per_s: float,
     keys_per_query: ArrayLike | None = None,
     element_bytes: float = 2.0,
-) -> Array:
+) -> Quantity:
     r"""Time of a fused attention kernel that never writes the score matrix.
 
     .. math::
@@ -290,7 +331,7 @@ def attention_time_s(
 
     Returns
     -------
-    time_s : ndarray
+    Quantity
         GPU time of the kernel, without the host's launch cost. [s]
 
     Notes
@@ -304,41 +345,82 @@ def attention_time_s(
     .. [2] J. Shah et al., "FlashAttention-3: fast and accurate attention with asynchrony and
        low-precision," arXiv:2407.08608.
     """
-    b, sq, skv, h = (np.asarray(x, dtype=np.float64) for x in (batch, seq_q, seq_kv, heads))
-    is_causal = np.asarray(causal, dtype=np.float64)
     c = constants.backward if backward else constants.forward
-    keys = skv * (1.0 - 0.5 * is_causal) if keys_per_query is None else np.asarray(keys_per_query, np.float64)
-    d_qk, d_v = float(qk_head_dim), float(v_head_dim)
-    scores = b * h * sq * keys
-    flops = 2.0 * scores * (3.0 * d_qk + 2.0 * d_v if backward else d_qk + d_v)
-    peak_fraction = np.interp(np.log(0.5 * (d_qk + d_v)), np.log(c.head_dims), c.peak_fractions)
-    rate = peak_fraction * peak_flops_per_s * (1.0 - (1.0 - c.causal_fraction) * is_causal)
-    tiles = b * h * np.ceil((skv if backward else sq) / c.tile_rows)
-    # 1e-9 keeps no heads at no time instead of none over none.
-    per_sm = np.maximum(tiles / c.num_sms, 1e-9)
-    keys = np.maximum(keys, 1.0)
-    busiest_sm = np.maximum(_waves(tiles, c.num_sms, c.wave_fraction), np.minimum(skv / keys, 2.0))
-    math_s = flops / rate * (1.0 + c.ramp_seq / keys) * (busiest_sm / per_sm)
-    bandwidth = c.memory_fraction * memory_bandwidth_bytes_per_s
-    queries = b * sq * h
-    pairs = b * skv * np.asarray(kv_heads, dtype=np.float64)
-    moved_bytes = (2.0 if backward else 1.0) * element_bytes * (d_qk + d_v) * (queries + pairs)
-    side_s = c.side_bytes_per_element * d_qk * queries / bandwidth
-    return np.asarray(c.fixed_s + _smooth_maximum(math_s, moved_bytes / bandwidth) + side_s)
+    formula = _attention_formula(
+        backward,
+        keys_per_query is None,
+        causal if isinstance(causal, bool) else None,
+        bool(c.wave_fraction),
+        bool(c.side_bytes_per_element),
+    )
+    given: dict[str, ArrayLike] = {
+        "batch": batch,
+        "seq_q": seq_q,
+        "seq_kv": seq_kv,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "qk_head_dim": qk_head_dim,
+        "v_head_dim": v_head_dim,
+        "causal": causal,
+        "element_bytes": element_bytes,
+        "peak_fraction": _peak_fraction(c, qk_head_dim, v_head_dim),
+        "peak_flops_per_s": peak_flops_per_s,
+        "hbm_bytes_per_s": memory_bandwidth_bytes_per_s,
+    }
+    if keys_per_query is not None:
+        given["keys_per_query"] = keys_per_query
+    return _used(formula, given, c)
 
 
-def memory_time_s(
-    size_bytes: ArrayLike,
+@lru_cache(maxsize=512)
+def _peak_fraction(c: AttentionPassConstants, qk_head_dim: float, v_head_dim: float) -> float:
+    """Share of the peak at the mean of both head dimensions. [-]"""
+    return float(np.interp(np.log(0.5 * (qk_head_dim + v_head_dim)), np.log(c.head_dims), c.peak_fractions))
+
+
+@lru_cache(maxsize=64)
+def _attention_formula(backward: bool, whole: bool, causal: bool | None, waves_lost: bool, side: bool) -> str:
+    """Return the steps of fused attention: two products a score forward, five backward.
+
+    `whole` attention counts its keys itself; `causal` is None where it differs along an array.
+    """
+    products = "(3 * qk_head_dim + 2 * v_head_dim)" if backward else "(qk_head_dim + v_head_dim)"
+    rows, moves = ("seq_kv", "2 * ") if backward else ("seq_q", "")
+    waves = "per_sm + wave_fraction * (ceil(tiles / num_sms) - tiles / num_sms)" if waves_lost else "per_sm"
+    mask = {True: " * causal_fraction", False: "", None: " * (1 - (1 - causal_fraction) * causal)"}[causal]
+    steps = ["keys_per_query = seq_kv * (1 - causal / 2)"] if whole else []
+    steps += [
+        f"flops = 2 * {products} * batch * heads * seq_q * keys_per_query",
+        "keys = max(keys_per_query, 1)",
+        f"tiles = batch * heads * ceil({rows} / tile_rows)",
+        # 1e-9 keeps no heads at no time instead of none over none.
+        "per_sm = max(tiles / num_sms, 1e-9)",
+        f"busiest_sm = max({waves}, min(seq_kv / keys, 2))",
+        f"math_s = flops / (peak_fraction{mask} * peak_flops_per_s) * (1 + ramp_seq / keys) * busiest_sm / per_sm",
+        f"moved_bytes = {moves}element_bytes * (qk_head_dim + v_head_dim) * batch"
+        " * (seq_q * heads + seq_kv * kv_heads)",
+        "memory_s = moved_bytes / (memory_fraction * hbm_bytes_per_s)",
+    ]
+    total = "fixed_s + cbrt(math_s ** 3 + memory_s ** 3)"
+    if side:
+        rate = "(memory_fraction * hbm_bytes_per_s)"
+        total += f" + side_bytes_per_element * qk_head_dim / {rate} * batch * seq_q * heads"
+    return "; ".join([*steps, total])
+
+
+def memory_time(
+    moved_bytes: ArrayLike | Quantity,
     *,
     constants: MemoryConstants,
     memory_bandwidth_bytes_per_s: float,
     kernels: ArrayLike = 1.0,
-) -> Array:
-    r"""Time of memory-bound kernels: :math:`t = n_k t_0 + n / (e_{mem} B)`.
+    cast_slowdown: float = 1.0,
+) -> Quantity:
+    r"""Time of memory-bound kernels: :math:`t = n_k t_0 + c\, n / (e_{mem} B)`.
 
     Parameters
     ----------
-    size_bytes : array_like
+    moved_bytes : array_like or Quantity
         Bytes read plus bytes written, by all kernels together. [B]
     constants : MemoryConstants
         Of the accelerator.
@@ -346,10 +428,12 @@ def memory_time_s(
         HBM bandwidth of the data sheet. [B/s]
     kernels : array_like
         Kernels that move them. [-]
+    cast_slowdown : float
+        How much slower than others kernels that quantise move a byte. [-]
 
     Returns
     -------
-    time_s : ndarray
+    Quantity
         GPU time, without the host's launch cost. [s]
 
     Notes
@@ -359,10 +443,30 @@ def memory_time_s(
     Examples
     --------
     >>> constants = MemoryConstants(bandwidth_fraction=0.8, fixed_s=0.0)
-    >>> t = memory_time_s(1e9, constants=constants, memory_bandwidth_bytes_per_s=2e12)
-    >>> f"{t * 1e6:.0f} us"
+    >>> t = memory_time(1e9, constants=constants, memory_bandwidth_bytes_per_s=2e12)
+    >>> f"{t.value * 1e6:.0f} us"
     '625 us'
     """
-    moved = np.asarray(size_bytes, dtype=np.float64)
-    rate = constants.bandwidth_fraction * memory_bandwidth_bytes_per_s
-    return np.asarray(np.asarray(kernels, dtype=np.float64) * constants.fixed_s + moved / rate)
+    given: dict[str, ArrayLike] = {
+        "kernels": kernels,
+        "fixed_s": constants.fixed_s,
+        "memory_fraction": constants.bandwidth_fraction,
+        "hbm_bytes_per_s": memory_bandwidth_bytes_per_s,
+    }
+    formula = "kernels * fixed_s + moved_bytes / (memory_fraction * hbm_bytes_per_s)"
+    if cast_slowdown != 1.0:
+        given["cast_slowdown"] = cast_slowdown
+        formula = "kernels * fixed_s + cast_slowdown * moved_bytes / (memory_fraction * hbm_bytes_per_s)"
+    if isinstance(moved_bytes, Quantity):
+        return moved_bytes.then("moved_bytes", formula, **given)
+    return quantity(formula, moved_bytes=moved_bytes, **given)
+
+
+def _used(
+    formula: str, given: Mapping[str, ArrayLike], constants: MatmulConstants | AttentionPassConstants
+) -> Quantity:
+    """Compute a formula from what of the given numbers and the constants it names."""
+    return quantity(
+        formula,
+        **{name: given[name] if name in given else getattr(constants, name) for name in inputs_of(formula)},
+    )

@@ -14,8 +14,8 @@ from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
     MatmulConstants,
-    attention_time_s,
-    matmul_time_s,
+    attention_time,
+    matmul_time,
 )
 from costmodel.trust.calibration.fitting import Bound, Parameters, fit, thirds
 from costmodel.trust.calibration.kernel_measurements import INPUT_BYTES, AttentionRows, MatmulRows
@@ -99,7 +99,7 @@ def matmul_predictor(
 
 def predict_matmul(rows: MatmulRows, device: Device, dtype: str, constants: MatmulConstants) -> Array:
     """Price measured products with `constants`."""
-    return matmul_time_s(
+    return matmul_time(
         rows.m,
         rows.n,
         rows.k,
@@ -112,7 +112,7 @@ def predict_matmul(rows: MatmulRows, device: Device, dtype: str, constants: Matm
         accumulate=rows.accumulate,
         sustained=rows.sustained,
         cast=rows.cast,
-    )
+    ).value
 
 
 def _fit_over_tiles(rows: MatmulRows, device: Device, dtype: str, known: Parameters) -> MatmulConstants:
@@ -208,7 +208,7 @@ def predict_attention(
         part = rows.take(here)
         both = [
             part.host_timed * host_s[backward]
-            + attention_time_s(
+            + attention_time(
                 part.batch,
                 part.seq_len,
                 part.seq_len,
@@ -221,7 +221,7 @@ def predict_attention(
                 constants=constants,
                 peak_flops_per_s=device.peak_flops_per_s["bf16"],
                 memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-            )
+            ).value
             for backward in (0, 1)
         ]
         time_s[here] = np.where(part.passes != 1.0, both[0], 0.0) + np.where(part.passes != 0.0, both[1], 0.0)
