@@ -113,9 +113,17 @@ def borrowed_matmul(block: Block, this: Device, fits: MatmulFits) -> None:
     for dtype, lender in DTYPE_LENDERS.get(this.generation, {}).items():
         if dtype not in block["matmul"]:
             why = f"{lender}: the nearest of its generation with measurements"
-            block["matmul"][dtype] = _estimated(
-                fits[lender, "matmul", dtype], why, "generation-average", like
-            )
+            found = fits[lender, "matmul", dtype]
+            own_losses = [
+                f.constants.sustained_loss
+                for (n, op, _), f in fits.items()
+                if (n, op) == (this.name, "matmul") and f.power_limit.startswith("interpolated")
+            ]
+            if own_losses:
+                # The kernel is the lender's, the power limit is not.
+                found = found._replace(constants=found.constants._replace(sustained_loss=max(own_losses)))
+                why += "; power limit of its own TDP"
+            block["matmul"][dtype] = _estimated(found, why, "generation-average", like)
     for dtype, dense in block["matmul"].items():
         if dtype in block["grouped_matmul"]:
             continue

@@ -37,6 +37,7 @@ class Device(NamedTuple):
     num_sms: float
     peak_flops_per_s: dict[str, float]
     memory_bandwidth_bytes_per_s: float
+    tdp_w: float = 0.0
 
 
 class MatmulFit(NamedTuple):

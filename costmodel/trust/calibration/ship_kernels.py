@@ -48,7 +48,9 @@ def device(name: str) -> Device:
     if name == MI210.name:
         return MI210
     a = load_accelerator(name)
-    return Device(name, a.generation, a.num_sms, dict(a.peak_flops_per_s), a.memory_bandwidth_bytes_per_s)
+    return Device(
+        name, a.generation, a.num_sms, dict(a.peak_flops_per_s), a.memory_bandwidth_bytes_per_s, a.tdp_w
+    )
 
 
 def fit_matmuls(rows: Mapping[tuple[str, str, str], MatmulRows], known_names: set[str]) -> MatmulFits:
@@ -75,35 +77,67 @@ def fit_matmuls(rows: Mapping[tuple[str, str, str], MatmulRows], known_names: se
 def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], MatmulRows]) -> MatmulFits:
     """Give dtypes that were only timed in bursts the power limit seen nearest to them.
 
-    First another dtype of the same accelerator, then the mean of the generation; a Blackwell part
-    takes the mean even of its own other dtypes, because bf16 and fp8 differ there by a factor of
-    three and no rule for it is known.
+    An accelerator that was never timed for long takes what its TDP says (`loss_at_power`), between the
+    largest losses seen on each accelerator of its generation. One that was timed at another dtype takes
+    that; on Blackwell the mean with its siblings, because bf16 and fp8 differ there by a factor of three
+    and no rule for it is known.
     """
-    seen: dict[tuple[str, str], float] = {}
-    for key, found in fits.items():
-        if rows[key].sustained.any() and key[1] == "matmul":
-            seen[key[0], key[2]] = found.constants.sustained_loss
+    seen: dict[str, list[float]] = {}
+    own_dtypes = set()
+    for (name, op, dtype), found in fits.items():
+        if rows[name, op, dtype].sustained.any() and op == "matmul":
+            seen.setdefault(name, []).append(found.constants.sustained_loss)
+            own_dtypes.add((name, dtype))
     shared: MatmulFits = {}
     for key, found in fits.items():
         name, op, dtype = key
         constants, told = found.constants, ""
-        if (name, dtype) not in seen and not (op == "grouped_matmul" and rows[key].sustained.any()):
-            generation = device(name).generation
-            siblings: dict[str, list[float]] = {}
-            for (other, _), loss in seen.items():
-                if device(other).generation == generation:
-                    siblings.setdefault(other, []).append(loss)
-            own = siblings.get(name)
-            if own and generation != "blackwell":
-                loss, told = sum(own) / len(own), "its other dtypes"
+        if (name, dtype) not in own_dtypes and not (op == "grouped_matmul" and rows[key].sustained.any()):
+            siblings = {
+                other: losses
+                for other, losses in seen.items()
+                if device(other).generation == device(name).generation
+            }
+            means = {other: sum(losses) / len(losses) for other, losses in siblings.items()}
+            if name in means and device(name).generation != "blackwell":
+                loss, told = means[name], "its other dtypes"
+            elif name in means:
+                loss, told = sum(means.values()) / len(means), "mean of " + " and ".join(sorted(means))
             elif siblings:
-                loss = sum(sum(v) / len(v) for v in siblings.values()) / len(siblings)
-                told = "mean of " + " and ".join(sorted(siblings))
+                points = [(device(other).tdp_w, max(losses)) for other, losses in siblings.items()]
+                loss = loss_at_power(device(name).tdp_w, points)
+                told = "interpolated by TDP from " + " and ".join(sorted(siblings))
             else:
                 loss, told = 0.0, "none known"
             constants = constants._replace(sustained_loss=loss)
         shared[key] = found._replace(constants=constants, power_limit=told)
     return shared
+
+
+def loss_at_power(tdp_w: float, seen: Sequence[tuple[float, float]]) -> float:
+    """Return the share of the peak that long kernels lose at a power limit.
+
+    Parameters
+    ----------
+    tdp_w : float
+        Power limit of the accelerator. [W]
+    seen : sequence of (float, float)
+        Power limits and losses measured in its generation. [W, -]
+
+    Returns
+    -------
+    loss : float
+        On the least-squares line through the points, never below 0; with one power limit, what was
+        seen there. More power never loses more. [-]
+
+    >>> round(loss_at_power(1100, [(1000, 0.3), (1200, 0.1)]), 6), loss_at_power(1400, [(1000, 0.3), (1200, 0.1)])
+    (0.2, 0.0)
+    """
+    mean_w = sum(w for w, _ in seen) / len(seen)
+    mean_loss = sum(loss for _, loss in seen) / len(seen)
+    spread = sum((w - mean_w) ** 2 for w, _ in seen)
+    slope = sum((w - mean_w) * (loss - mean_loss) for w, loss in seen) / spread if spread else 0.0
+    return max(mean_loss + min(slope, 0.0) * (tdp_w - mean_w), 0.0)
 
 
 def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: set[str]) -> AttentionFits:
