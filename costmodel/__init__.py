@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costmodel.base.errors import CostModelError
     from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster
-    from costmodel.describe.models.model import list_models, load_model
+    from costmodel.describe.models.model_files import list_models, load_model
     from costmodel.estimates.estimate import Estimate, estimate
     from costmodel.planning.plan import Plan, plan
     from costmodel.planning.sweep import Sweep, sweep
@@ -31,8 +31,8 @@ _HOME = {
     "load_cluster": "costmodel.describe.hardware.hardware",
     "load_accelerator": "costmodel.describe.hardware.hardware",
     "list_profiles": "costmodel.describe.hardware.hardware",
-    "load_model": "costmodel.describe.models.model",
-    "list_models": "costmodel.describe.models.model",
+    "load_model": "costmodel.describe.models.model_files",
+    "list_models": "costmodel.describe.models.model_files",
     "plan": "costmodel.planning.plan",
     "Plan": "costmodel.planning.plan",
     "sweep": "costmodel.planning.sweep",

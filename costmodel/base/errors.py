@@ -40,6 +40,10 @@ class LayoutError(CostModelError):
     """A layout that does not fit the model, the batch or the cluster."""
 
 
+class NoLayoutError(LayoutError):
+    """No layout meets the constraints; the message names the one that bites, and what would do."""
+
+
 class DataError(CostModelError):
     """A table of measurements that cannot be read; names file and line."""
 

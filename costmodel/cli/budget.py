@@ -44,10 +44,9 @@ def budget(
 
     Give --budget, or --gpus and --days; --budget with one of them gives the other.
     """
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.describe.hardware.hardware import load_cluster
     from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-    from costmodel.reporting import budgets
     from costmodel.whole_run.budget import budget as solve
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
@@ -66,11 +65,4 @@ def budget(
         served_tokens=serve_tokens,
         context=context,
     )
-    show(
-        Result(
-            grids=lambda: budgets.budget_grids(found),
-            record=lambda: budgets.budget_record(found),
-            table=lambda: budgets.budget_columns(found),
-        ),
-        target,
-    )
+    show(answer_result(found), target)

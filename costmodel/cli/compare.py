@@ -41,10 +41,11 @@ def compare(
     Every job is compared with the first; with one value to vary, the job as given is the first.
     Differences of lines add up to the difference of step times (and of memory).
     """
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.vary import varied_jobs
     from costmodel.estimates.estimate import estimate
-    from costmodel.what_if import compare as report
+    from costmodel.reporting.comparison import compare_remarks
+    from costmodel.what_if.compare import compare as lay_side_by_side
 
     target = plan_output(**output)
     files = job or [""]
@@ -55,14 +56,9 @@ def compare(
                 " ".join(part for part in (name if len(files) > 1 else "", label) if part) or "as given"
             )
             jobs.append(asked)
-    comparison = report.compare(*(estimate(**asked) for asked in jobs), labels=labels)
+    comparison = lay_side_by_side(*(estimate(**asked) for asked in jobs), labels=labels)
     show(
-        Result(
-            grids=lambda: report.compare_grids(comparison, every_line=every_line),
-            record=lambda: report.compare_record(comparison),
-            table=lambda: report.compare_columns(comparison),
-            remarks=report.compare_remarks(comparison),
-        ),
+        answer_result(comparison, remarks=compare_remarks(comparison), every_line=every_line),
         target,
     )
 

@@ -43,21 +43,17 @@ def estimate(
     """
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.estimates import frame as frames
-    from costmodel.estimates import record as records
     from costmodel.estimates.estimate import estimate as price_job
-    from costmodel.reporting import tables
-    from costmodel.reporting.plots.faces import EstimatePlots
+    from costmodel.reporting.faces import EstimateFace
 
     target = plan_output(**output)
-    draw = planned_figure(EstimatePlots, plot, figure, force=output["force"])
+    draw = planned_figure(EstimateFace, plot, figure, force=output["force"])
     est = price_job(**merged_job(given))
-    in_form = frames.long_columns if form is opt.Form.long else frames.wide_columns
     show(
         Result(
-            grids=lambda: tables.estimate_grids(est, every_line=every_line),
-            record=lambda: records.estimate_record(est),
-            table=lambda: in_form(est),
+            grids=lambda: est.grids(every_line=every_line),
+            record=est.to_dict,
+            table=lambda: est.columns(form.value),
             remarks=[f"Warning: {warning}" for warning in est.warnings],
         ),
         target,

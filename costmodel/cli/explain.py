@@ -36,8 +36,7 @@ def explain(
     recomputed by hand, gives the line; count times line is what the step pays.
     """
     from costmodel.base.errors import CostModelError
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.estimates import explain as report
+    from costmodel.cli.output import Result, answer_result, plan_output, show
     from costmodel.estimates.estimate import estimate
     from costmodel.reporting import tree as trees
 
@@ -54,10 +53,5 @@ def explain(
             table=lambda: trees.tree_columns(root),
         )
     else:
-        lines = est.explain(line)
-        result = Result(
-            grids=lambda: report.explain_grids(lines),
-            record=lambda: {"schema_version": 1, "lines": report.explain_records(lines)},
-            table=lambda: report.explain_columns(lines),
-        )
+        result = answer_result(est.explain(line))
     show(result, target)

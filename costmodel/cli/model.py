@@ -65,7 +65,7 @@ def show_one(
 ) -> None:
     """Show a model's parameters by component, its FLOPs per token and its dimensions."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.models.model import load_model
+    from costmodel.describe.models.model_files import load_model
     from costmodel.reporting.models import component_columns, model_grids, model_record
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)

@@ -13,6 +13,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli.options import Format
 
 if TYPE_CHECKING:
+    from costmodel.base.answer import Answer
     from costmodel.base.grid import Grid
 
 
@@ -26,6 +27,16 @@ class Result(NamedTuple):
     """Sentences below the tables; with CSV they go to stderr."""
     json_text: Callable[[], str] | None = None
     """JSON in a form of its own instead of `record`, for files that other programs read."""
+
+
+def answer_result(answer: Answer, *, remarks: Sequence[str] = (), **options: Any) -> Result:
+    """Return the faces of an answer; `options` are those of its tables."""
+    return Result(
+        grids=lambda: answer.grids(**options),
+        record=answer.to_dict,
+        table=answer.columns,
+        remarks=remarks,
+    )
 
 
 class Target(NamedTuple):

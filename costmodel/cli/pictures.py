@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.cli.output import Target, plan_output
 
 if TYPE_CHECKING:
-    from costmodel.reporting.plots.faces import Plots
+    from costmodel.base.answer import Face
 
 
 def plan_picture(name: str, *, force: bool) -> Path | None:
@@ -25,8 +25,8 @@ def tell(path: Path, target: Target) -> None:
 
 
 def planned_figure(
-    kind: type[Plots], plot: str, figure: str, *, force: bool
-) -> Callable[[Plots, Target], None]:
+    kind: type[Face], plot: str, figure: str, *, force: bool
+) -> Callable[[Face, Target], None]:
     """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for.
 
     Raises
@@ -42,7 +42,7 @@ def planned_figure(
     if path is not None:
         check_picture(path)
 
-    def draw(plots: Plots, target: Target) -> None:
+    def draw(plots: Face, target: Target) -> None:
         if path is not None:
             write_figure(plots.named(name), path, target)
 

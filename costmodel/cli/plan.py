@@ -105,17 +105,16 @@ def plan(
     meets are one line that names the constraint and what would do.
     """
     given: dict[str, Any] = dict(locals())
+    from costmodel.base.errors import NoLayoutError
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.plan_input import asked_of, emitted, waiting, write_parquet
-    from costmodel.planning.advice import relaxed_gains
-    from costmodel.planning.plan import NoLayoutError, make_question, search
-    from costmodel.reporting.plans import plan_grids, plan_record
-    from costmodel.reporting.plots.faces import PlanPlots
+    from costmodel.planning.plan import make_question, search
+    from costmodel.reporting.faces import PlanFace
 
     parquet = out if out.lower().endswith(".parquet") else ""
     target = plan_output(format, "" if parquet else out, csv, force=force, quiet=quiet)
-    draw = planned_figure(PlanPlots, plot, figure, force=force)
+    draw = planned_figure(PlanFace, plot, figure, force=force)
     asked = asked_of(given)
     try:
         question = make_question(**asked)
@@ -135,12 +134,12 @@ def plan(
         return
     if parquet:
         write_parquet(found, parquet, force=force, quiet=quiet)
-    gains = relaxed_gains(found)
+    gains = found.gains()
     show(
         Result(
-            grids=lambda: plan_grids(found, count=top, gains=gains),
-            record=lambda: plan_record(found, count=top, gains=gains, answers=answers),
-            table=lambda: found.columns(),
+            grids=lambda: found.grids(count=top, gains=gains),
+            record=lambda: found.to_dict(count=top, gains=gains, answers=answers),
+            table=found.columns,
             remarks=remarks,
         ),
         target,

@@ -92,12 +92,11 @@ def run(
 
     from costmodel.base.errors import CostModelError
     from costmodel.cli.durations import duration
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.sizes import quantity
     from costmodel.describe.jobs.merge import require_complete
     from costmodel.describe.reliability import DEFAULT_RELIABILITY
     from costmodel.estimates.estimate import estimate as price_job
-    from costmodel.reporting import training_runs
     from costmodel.whole_run.budget import affordable_tokens, gpus_needed
     from costmodel.whole_run.run import run_of
 
@@ -141,12 +140,5 @@ def run(
         found = run_of(est, 1e12 if tokens is None else tokens, **options)
         if tokens is None:
             found = replace(found, tokens=affordable_tokens(found, dollars=budget, days=days))
-    show(
-        Result(
-            grids=lambda: training_runs.run_grids(found),
-            record=lambda: training_runs.run_record(found),
-            table=lambda: training_runs.run_columns(found),
-            remarks=[f"Warning: {warning}" for warning in found.est.warnings],
-        ),
-        target,
-    )
+    remarks = [f"Warning: {warning}" for warning in found.est.warnings]
+    show(answer_result(found, remarks=remarks), target)

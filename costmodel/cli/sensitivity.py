@@ -29,27 +29,22 @@ def sensitivity(
     more. Beside it stand the lines that shrink and grow most: the bottleneck that goes, and the one
     that comes.
     """
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.progress import progress
     from costmodel.estimates.estimate import estimate
-    from costmodel.reporting import sensitivity as report
-    from costmodel.reporting.plots.faces import SensitivityPlots
+    from costmodel.reporting.faces import SensitivityFace
+    from costmodel.reporting.sensitivity import sensitivity_remarks
     from costmodel.what_if.sensitivity import count_knobs
     from costmodel.what_if.sensitivity import sensitivity as find
 
     target = plan_output(**output)
-    draw = planned_figure(SensitivityPlots, plot, "", force=output["force"])
+    draw = planned_figure(SensitivityFace, plot, "", force=output["force"])
     est = estimate(**merged_job(given))
     with progress("pricing variants", count_knobs(est), quiet=target.quiet) as tick:
         found = find(est, change=by, tick=tick)
     show(
-        Result(
-            grids=lambda: report.sensitivity_grids(found, every_one=every_one),
-            record=lambda: report.sensitivity_record(found),
-            table=lambda: report.sensitivity_columns(found),
-            remarks=report.sensitivity_remarks(found),
-        ),
+        answer_result(found, remarks=sensitivity_remarks(found), every_one=every_one),
         target,
     )
     draw(found.plot, target)

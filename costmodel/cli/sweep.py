@@ -40,25 +40,15 @@ def sweep(
     from concurrent.futures import ProcessPoolExecutor
     from functools import partial
 
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.plan_input import waiting
     from costmodel.planning.sweep import grid, read_grid
     from costmodel.planning.sweep import sweep as run
-    from costmodel.reporting.plans import sweep_grid, sweep_record
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
     points = grid(**read_grid(file))
     executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
     with waiting("planning points", quiet=quiet) as progress:
         done = run(points, executor=executor, resume=resume or None, retries=retries, progress=progress)
-    show(
-        Result(
-            grids=lambda: [sweep_grid(done)],
-            record=lambda: sweep_record(done),
-            table=done.columns,
-            remarks=[f"Warning: {len(done.failed)} points failed; run again with --resume"]
-            if done.failed
-            else [],
-        ),
-        target,
-    )
+    failed = f"Warning: {len(done.failed)} points failed; run again with --resume"
+    show(answer_result(done, remarks=[failed] if done.failed else []), target)

@@ -33,26 +33,20 @@ def validate(
     measurement, over rows of quality A and B. A row that cannot be priced is counted with its
     reason. --csv writes a row per run.
     """
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.progress import progress
-    from costmodel.reporting.plots.faces import ValidationPlots
-    from costmodel.reporting.validation import skipped_remarks, validation_grids, validation_record
+    from costmodel.reporting.faces import ValidationFace
     from costmodel.trust.published_runs import read_rows, shipped_runs
     from costmodel.trust.validation import validate as compare
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
-    draw = planned_figure(ValidationPlots, plot, "", force=force)
+    draw = planned_figure(ValidationFace, plot, "", force=force)
     rows = read_rows(file or shipped_runs())
     with progress("pricing runs", len(rows), quiet=quiet) as tick:
         checked = compare(rows, tick=tick)
     show(
-        Result(
-            grids=lambda: validation_grids(checked, worst=worst),
-            record=lambda: validation_record(checked),
-            table=lambda: {str(name): column.tolist() for name, column in checked.results().items()},
-            remarks=skipped_remarks(checked),
-        ),
+        answer_result(checked, remarks=checked.skipped, worst=worst),
         target,
     )
     draw(checked.plot, target)

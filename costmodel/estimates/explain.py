@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import evaluate_steps, names_of
 from costmodel.bill.lines import MemoryLine, TimeLine
-from costmodel.estimates.record import require_single
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
-
-if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
 
 Array = NDArray[np.float64]
 
@@ -113,21 +110,53 @@ class ExplainedLine(NamedTuple):
     steps: tuple[ShownStep, ...]
 
 
-class Explanation(tuple[ExplainedLine, ...]):
+class Explanation(tuple[ExplainedLine, ...], Answer):
     """Opened lines; prints as text and shows as tables in a notebook."""
 
-    __slots__ = ()
+    def to_dict(self) -> dict[str, Any]:
+        """Return opened lines as plain data, numbers in full."""
+        lines = [
+            {
+                **line._asdict(),
+                "phase": line.phase or None,
+                "tier": line.tier or None,
+                "algorithm": line.algorithm or None,
+                "terms": [term._asdict() for term in line.terms],
+                "steps": [step._asdict() for step in line.steps],
+            }
+            for line in self
+        ]
+        return {"schema_version": 1, "lines": lines}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return opened lines as columns, a row a step."""
+        rows: list[dict[str, Any]] = [
+            {
+                "name": line.name,
+                "bill": line.bill,
+                "axis": line.axis,
+                "toll": line.toll,
+                "count": line.times,
+                "tier": line.tier or "none",
+                "step": step.name or "result",
+                "formula": step.expression,
+                "with_numbers": step.with_numbers,
+                "value": step.value,
+                "unit": step.unit or "-",
+                "source": line.source,
+            }
+            for line in self
+            for step in line.steps
+        ]
+        return {key: [row[key] for row in rows] for key in rows[0]}
 
     def __repr__(self) -> str:
         return "\n\n".join(_text(line) for line in self)
 
-    def _repr_html_(self) -> str:
-        return "".join(html_table(grid) for grid in explain_grids(self))
 
-
-def explain(est: Estimate, name: str = "") -> Explanation:
+def explain(est: PricedJob, name: str = "") -> Explanation:
     """Open up the line `name`, or all lines whose names begin so; see `Estimate.explain`."""
-    require_single(est, "explain")
+    est.require_single("explain")
     bill = est.bill
     every: list[TimeLine | MemoryLine] = [*bill.time_lines, *bill.memory_lines]
     chosen = [line for line in every if line.name == name]
@@ -255,21 +284,7 @@ def headline(line: ExplainedLine) -> str:
     return f"{line.name} ({about}): {cost}, {line.share:.2%} of the step"
 
 
-def explain_grids(lines: Explanation) -> list[Grid]:
-    """Return a table a line: a row a step, with its formula, the numbers put in, and its value."""
-    grids = []
-    for line in lines:
-        rows = [
-            [step.name or "=", step.expression, step.with_numbers, value_text(step.value, step.unit)]
-            for step in line.steps
-        ]
-        note = f"{_where(line)}source: {line.source}"
-        titles = columns("Step", "Formula", "With its numbers", "Value >")
-        grids.append(Grid(headline(line), titles, rows, frozenset({len(rows) - 1}), note))
-    return grids
-
-
-def _where(line: ExplainedLine) -> str:
+def where_text(line: ExplainedLine) -> str:
     """Return the numbers that a formula starts from, with units."""
     numbers = ", ".join(f"{term.name} = {value_text(term.value, term.unit)}" for term in line.terms)
     return f"where {numbers}\n" if numbers else ""
@@ -281,43 +296,5 @@ def _text(line: ExplainedLine) -> str:
     for step in line.steps:
         rows.append(f"  {step.name or 'result'} = {step.expression}")
         rows.append(f"    = {step.with_numbers} = {value_text(step.value, step.unit)}")
-    rows += [f"  {part}" for part in (_where(line) + f"source: {line.source}").splitlines()]
+    rows += [f"  {part}" for part in (where_text(line) + f"source: {line.source}").splitlines()]
     return "\n".join(rows)
-
-
-def explain_records(lines: Explanation) -> list[dict[str, Any]]:
-    """Return opened lines as plain data, numbers in full."""
-    return [
-        {
-            **line._asdict(),
-            "phase": line.phase or None,
-            "tier": line.tier or None,
-            "algorithm": line.algorithm or None,
-            "terms": [term._asdict() for term in line.terms],
-            "steps": [step._asdict() for step in line.steps],
-        }
-        for line in lines
-    ]
-
-
-def explain_columns(lines: Explanation) -> dict[str, list[Any]]:
-    """Return opened lines as columns, a row a step."""
-    rows: list[dict[str, Any]] = [
-        {
-            "name": line.name,
-            "bill": line.bill,
-            "axis": line.axis,
-            "toll": line.toll,
-            "count": line.times,
-            "tier": line.tier or "none",
-            "step": step.name or "result",
-            "formula": step.expression,
-            "with_numbers": step.with_numbers,
-            "value": step.value,
-            "unit": step.unit or "-",
-            "source": line.source,
-        }
-        for line in lines
-        for step in line.steps
-    ]
-    return {key: [row[key] for row in rows] for key in rows[0]}

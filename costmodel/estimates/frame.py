@@ -7,20 +7,15 @@ empty cells, so that both forms go through a CSV and pandas and come back equal.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import AXES, TOLLS
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
-from costmodel.estimates.record import shape_of
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.pipeline.schedules import SCHEDULES
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from costmodel.estimates.estimate import Estimate
 
 NONE = "none"
 
@@ -106,9 +101,9 @@ _BY_MEMORY = tuple(
 WIDE_COLUMNS = _INPUTS + _RESULTS + _BY_AXIS + _BY_TOLL + _BY_MEMORY
 
 
-def long_columns(est: Estimate) -> dict[str, list[Any]]:
+def long_columns(est: PricedJob) -> dict[str, list[Any]]:
     """Return the long form as columns: for each layout its time lines, then its memory lines."""
-    shape, bill = shape_of(est), est.bill
+    shape, bill = est.shape, est.bill
     size = int(np.prod(shape))
     worst = _worst(est, shape)
     tiers = np.array([*bill.tier_names, NONE])
@@ -158,9 +153,9 @@ def long_columns(est: Estimate) -> dict[str, list[Any]]:
     return table
 
 
-def wide_columns(est: Estimate) -> dict[str, list[Any]]:
+def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     """Return the wide form as columns: inputs, results, and sums of lines by axis, toll and memory part."""
-    shape, job, layout = shape_of(est), est.job, est.job.layout
+    shape, job, layout = est.shape, est.job, est.job.layout
     size = int(np.prod(shape))
     placed = est.priced.placed
 
@@ -228,7 +223,7 @@ def memory_part(name: str) -> str:
     return first
 
 
-def _worst(est: Estimate, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _worst(est: PricedJob, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the stage with most memory of each layout, as an index that keeps the last dimension."""
     held = est.bill.memory_per_stage_bytes()
     return np.asarray(np.argmax(np.broadcast_to(held, (*shape, held.shape[-1])), axis=-1)[..., None])
@@ -241,17 +236,3 @@ def _at_stage(
     values = np.atleast_1d(values)
     num_stages = max(values.shape[-1], int(stage.max()) + 1)
     return np.take_along_axis(np.broadcast_to(values, (*shape, num_stages)), stage, axis=-1)[..., 0]
-
-
-def long_frame(est: Estimate) -> pd.DataFrame:
-    """Return the long form as a frame with the columns of `LONG_COLUMNS`."""
-    import pandas as pd
-
-    return pd.DataFrame(long_columns(est))
-
-
-def wide_frame(est: Estimate) -> pd.DataFrame:
-    """Return the wide form as a frame with the columns of `WIDE_COLUMNS`."""
-    import pandas as pd
-
-    return pd.DataFrame(wide_columns(est))

@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.base.errors import LayoutError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier, split_group
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
     from costmodel.describe.jobs.layout import Layout
     from costmodel.describe.recipe import Recipe
-    from costmodel.estimates.estimate import Estimate
 
 _CP_COMM = {
     "ring": "send/recv of keys and values",
@@ -131,7 +131,7 @@ def _row(dim: str, group: Group, comm: str, gpus: float, cluster: Cluster) -> Me
     return MeshRow(dim, round(ranks), round(gpus / ranks), link.name, rate, members, comm)
 
 
-def mesh_of(est: Estimate) -> list[MeshRow]:
+def mesh_of(est: PricedJob) -> list[MeshRow]:
     """Return the mesh rows of an estimate of one layout."""
     job = est.job
     return mesh_rows(job.layout, job.cluster, job.axis_order, job.recipe)
@@ -155,7 +155,7 @@ def mesh_columns(rows: Sequence[MeshRow]) -> dict[str, list[Any]]:
     }
 
 
-def mesh_grid(rows: Sequence[MeshRow], est: Estimate | None = None) -> Grid:
+def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
     """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
     titles = ["Dim", "Factor >", "Groups >", "Link", "Comm"]
     paid = _paid(est, {row.dim for row in rows}) if est is not None else {}
@@ -177,7 +177,7 @@ def mesh_grid(rows: Sequence[MeshRow], est: Estimate | None = None) -> Grid:
     return Grid("Mesh (innermost first; link rate per GPU and direction)", columns(*titles), cells)
 
 
-def _paid(est: Estimate, dims: set[str]) -> dict[str, tuple[float, float, float]]:
+def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:
     """Add up bytes, busy and exposed seconds of the communication lines of each axis of the mesh."""
     total: dict[str, tuple[float, float, float]] = {}
     for line in est.bill.time_lines:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.version import __version__
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.estimates.frame import wide_columns
+from costmodel.estimates.mesh import mesh_of, mesh_records
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.pipeline.schedules import SCHEDULES
-
-if TYPE_CHECKING:
-    from costmodel.describe.jobs.job import Job
-    from costmodel.estimates.estimate import Estimate
 
 Array = NDArray[np.float64]
 
@@ -27,31 +28,27 @@ MFU_CONVENTION = (
 _LABELS = ("name", "description", "source")
 
 
-def estimate_record(est: Estimate) -> dict[str, Any]:
+def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
     """Return everything about an estimate as numbers, texts and lists of them.
 
     Parameters
     ----------
-    est : Estimate
+    est : PricedJob
         Of one layout; an estimate of many gives the inputs they share and a row a layout.
+    warnings : sequence of str
+        What somebody should know before running it.
 
     Returns
     -------
     record : dict
         ``inputs`` are complete after defaults and can be given back to `costmodel.estimate`.
     """
-    from costmodel.base.version import __version__
-
     head: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "version": __version__}
-    if shape_of(est):
-        from costmodel.estimates.frame import wide_columns
-
+    if est.shape:
         table = wide_columns(est)
         rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
         layouts = [{key: _json_value(value) for key, value in row.items()} for row in rows]
         return {**head, "layouts": layouts, "sources": source_record(est.job)}
-    from costmodel.estimates.mesh import mesh_of, mesh_records
-
     tokens = est.job.tokens
     return {
         **head,
@@ -70,11 +67,11 @@ def estimate_record(est: Estimate) -> dict[str, Any]:
         "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
         "memory_capacity_bytes": float(est.memory_capacity_bytes),
         "fits": bool(est.fits),
-        "worst_stage": worst_stage(est),
+        "worst_stage": est.worst_stage,
         "lines": time_records(est),
         "memory_lines": memory_records(est),
         "mesh": mesh_records(mesh_of(est)),
-        "warnings": list(est.warnings),
+        "warnings": list(warnings),
         "sources": source_record(est.job),
     }
 
@@ -84,40 +81,9 @@ def to_json(record: Mapping[str, Any] | list[Any]) -> str:
     return json.dumps(record, allow_nan=False, indent=2, ensure_ascii=False)
 
 
-def shape_of(est: Estimate) -> tuple[int, ...]:
-    """Return the shape that all figures of an estimate broadcast to."""
-    job = est.job
-    return np.broadcast_shapes(
-        est.step_time_s.shape,
-        job.layout.shape,
-        job.global_batch.shape,
-        job.seq_len.shape,
-        est.memory_bytes_per_gpu.shape,
-    )
-
-
-def require_single(est: Estimate, what: str) -> None:
-    """Refuse to describe an estimate of many layouts as if it were one.
-
-    Raises
-    ------
-    CostModelError
-        If any figure is an array.
-    """
-    if shape_of(est):
-        raise CostModelError(f"{what}: this estimate holds {shape_of(est)} layouts; use to_frame('wide')")
-
-
-def worst_stage(est: Estimate) -> int:
-    """Return the number of the pipeline stage that needs most memory, from 0."""
-    held = est.bill.memory_per_stage_bytes()
-    index = np.broadcast_to(est.priced.placed.stages.index, held.shape)
-    return int(index[int(np.argmax(held))])
-
-
-def time_records(est: Estimate) -> list[dict[str, Any]]:
+def time_records(est: PricedJob) -> list[dict[str, Any]]:
     """Return every time line of one layout; `tier` is a name, none where no fabric is used."""
-    require_single(est, "lines")
+    est.require_single("lines")
     names = est.bill.tier_names
     return [
         {
@@ -138,9 +104,9 @@ def time_records(est: Estimate) -> list[dict[str, Any]]:
     ]
 
 
-def memory_records(est: Estimate) -> list[dict[str, Any]]:
+def memory_records(est: PricedJob) -> list[dict[str, Any]]:
     """Return every memory line of one layout on its worst pipeline stage."""
-    require_single(est, "memory_lines")
+    est.require_single("memory_lines")
     held = est.bill.memory_per_stage_bytes()
     worst = int(np.argmax(held))
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import MemoryLine, TimeLine
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
-from costmodel.estimates.record import require_single
 from costmodel.physics.pipeline.engine import Orders, Task, simulate, task_orders
 from costmodel.physics.pipeline.schedules import SCHEDULES
 from costmodel.step.pipeline import pending_weight_fraction
@@ -136,7 +135,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
     what it exposes, after it. What a data-parallel line hides is drawn at the end of the backward
     passes, or for parameters at the start of the step.
     """
-    require_single(est, "trace")
+    est.require_single("trace")
     placed = est.priced.placed
     layout = placed.layout
     stages, m = int(layout.pp), int(placed.micro_batches)

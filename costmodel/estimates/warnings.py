@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
+from costmodel.estimates.memory_savings import memory_levers
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import SCHEDULES
-
-if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
@@ -23,7 +21,7 @@ TIGHT_SHARE = 0.03
 SKEW_SHARE = 1.10
 
 
-def warnings_of(est: Estimate) -> list[str]:
+def warnings_of(est: PricedJob) -> list[str]:
     """Return what somebody should know before running this job, most important first.
 
     An estimate of many layouts has none; its columns say what fits.
@@ -43,7 +41,7 @@ def warnings_of(est: Estimate) -> list[str]:
     ]
 
 
-def accumulation(est: Estimate) -> Iterator[str]:
+def accumulation(est: PricedJob) -> Iterator[str]:
     """Say that ZeRO-2 with one reduction a step needs whole gradients for a while, which are not on the bill."""
     layout, recipe = est.job.layout, est.job.recipe
     count = float(est.job.global_batch / (layout.dp * layout.micro_batch))
@@ -60,7 +58,7 @@ def accumulation(est: Estimate) -> Iterator[str]:
         )
 
 
-def _memory(est: Estimate) -> Iterator[str]:
+def _memory(est: PricedJob) -> Iterator[str]:
     """Say by how much it does not fit and what would free most, or that it barely fits."""
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     name = est.job.cluster.accelerator.name
@@ -73,10 +71,8 @@ def _memory(est: Estimate) -> Iterator[str]:
         yield f"barely fits: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage"
 
 
-def _best_lever(est: Estimate, capacity: float) -> str:
+def _best_lever(est: PricedJob, capacity: float) -> str:
     """Say which single change frees most, and which one that fits costs the least time."""
-    from costmodel.estimates.memory_savings import memory_levers
-
     levers = memory_levers(est.job)
     if not levers:
         return "no single change of layout or recipe frees memory"
@@ -93,7 +89,7 @@ def _best_lever(est: Estimate, capacity: float) -> str:
     return f"{said}; {cheapest.change} is the cheapest that fits ({freed}, step {cheapest.slowdown:+.0%})"
 
 
-def _placement(est: Estimate) -> Iterator[str]:
+def _placement(est: PricedJob) -> Iterator[str]:
     """Say where tensor parallelism leaves the fastest tier."""
     tiers, group = est.job.cluster.tiers, est.priced.placed.mesh.tp
     crossed = int(slowest_tier(group))
@@ -107,7 +103,7 @@ def _placement(est: Estimate) -> Iterator[str]:
         )
 
 
-def _bubble(est: Estimate) -> Iterator[str]:
+def _bubble(est: PricedJob) -> Iterator[str]:
     """Say that the pipeline idles, and what would shrink it."""
     share = _share(est, "toll", "bubble")
     if share > BUBBLE_SHARE:
@@ -119,7 +115,7 @@ def _bubble(est: Estimate) -> Iterator[str]:
         )
 
 
-def _communication(est: Estimate) -> Iterator[str]:
+def _communication(est: PricedJob) -> Iterator[str]:
     """Name each axis that the step waits for more than a fifth of its time."""
     exposed = {axis: 0.0 for axis in ("tp", "cp", "ep", "pp", "dp")}
     for line in est.bill.time_lines:
@@ -134,7 +130,7 @@ def _communication(est: Estimate) -> Iterator[str]:
             )
 
 
-def _host(est: Estimate) -> Iterator[str]:
+def _host(est: PricedJob) -> Iterator[str]:
     """Say that kernels are too small for the host."""
     hosts = [line.exposed_seconds for line in est.bill.time_lines if ".host." in line.name]
     share = float(broadcast_sum(hosts) / est.step_time_s)
@@ -145,7 +141,7 @@ def _host(est: Estimate) -> Iterator[str]:
         )
 
 
-def _balance(est: Estimate) -> Iterator[str]:
+def _balance(est: PricedJob) -> Iterator[str]:
     """Say that layers do not divide over the pipeline, so that the busiest rank sets the pace."""
     layout, stages = est.job.layout, est.priced.placed.stages
     if layout.pp == 1:
@@ -159,7 +155,7 @@ def _balance(est: Estimate) -> Iterator[str]:
         )
 
 
-def _ignored(est: Estimate) -> Iterator[str]:
+def _ignored(est: PricedJob) -> Iterator[str]:
     """Name what was given and changes nothing."""
     layout, model = est.job.layout, est.job.model
     if layout.shard_group > 0 and layout.zero_stage == 0:
@@ -173,7 +169,7 @@ def _ignored(est: Estimate) -> Iterator[str]:
         )
 
 
-def _evidence(est: Estimate) -> Iterator[str]:
+def _evidence(est: PricedJob) -> Iterator[str]:
     """Say where the matrix-kernel constants of this accelerator are not measured on it."""
     accelerator, dtype = est.job.cluster.accelerator, est.job.precision.matmul_dtype
     if accelerator.kernels is None:
@@ -188,6 +184,6 @@ def _evidence(est: Estimate) -> Iterator[str]:
         yield f"{accelerator.name}: {used} matrix kernels are not measured on it ({blocks[used].basis})"
 
 
-def _share(est: Estimate, attribute: str, value: str) -> float:
+def _share(est: PricedJob, attribute: str, value: str) -> float:
     """Return the share of the step that lines with this attribute expose [-]."""
     return float(est.exposed_by(attribute).get(value, 0.0)) / float(est.step_time_s)

@@ -239,7 +239,7 @@ def import_torchtitan(text: str, *, recipe: str = DEFAULT_RECIPE, gpus: int | No
     if preset is not None:
         job["model"] = preset
         if layers_each:
-            from costmodel.describe.models.model import load_model
+            from costmodel.describe.models.model_files import load_model
 
             job["vp"] = -(-load_model(preset).num_layers // (degrees["pp"] * layers_each))
     elif layers_each:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.errors import LayoutError, NoLayoutError, choices_hint
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.describe.jobs.layout import parse_layout
+from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
 from costmodel.describe.jobs.layout_text import layout_text, value_text
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.search import Question, layout_of
+from costmodel.estimates.warnings import accumulation
+from costmodel.planning.found import Found
+from costmodel.planning.no_layout import leanest_of
+from costmodel.planning.search import Question, build_spaces, layout_of
 from costmodel.planning.space import KNOBS, REASONS, read_values
-
-if TYPE_CHECKING:
-    from costmodel.planning.plan import Plan
 
 _NEAR_TIE = 0.005
 
 
-def advice(plan: Plan) -> list[str]:
+def advice(plan: Found) -> list[str]:
     """Explain the pick: an opening, a sentence a choice that matters, and what limits it."""
     best = plan.best
     said = [
@@ -45,12 +45,10 @@ def advice(plan: Plan) -> list[str]:
 
 def _accumulation(best: Estimate) -> list[str]:
     """Say what ZeRO-2 rests on where gradients of several micro-batches are added up."""
-    from costmodel.estimates.warnings import accumulation
-
     return [f"Mind: {said}." for said in accumulation(best)]
 
 
-def _limit(plan: Plan) -> float:
+def _limit(plan: Found) -> float:
     return plan.question.limit_bytes(plan.best.job)
 
 
@@ -64,7 +62,7 @@ def _share(est: Estimate, *axes: str, toll: str | None = None) -> str:
     return f"{paid / float(est.step_time_s):.1%}"
 
 
-def _otherwise(plan: Plan, knob: str, value: float) -> str:
+def _otherwise(plan: Found, knob: str, value: float) -> str:
     """Say what the best layout with another value of a knob costs."""
     name = f"{knob} {value_text(knob, value)}"
     score = plan.by_value.get(knob, {}).get(value, np.inf)
@@ -73,7 +71,7 @@ def _otherwise(plan: Plan, knob: str, value: float) -> str:
     return f"the best with {name} is {score / float(plan.kept.top['score'][0]) - 1.0:.1%} slower"
 
 
-def _alternatives(plan: Plan, knob: str) -> str:
+def _alternatives(plan: Found, knob: str) -> str:
     """Say what the values next to the chosen one would cost."""
     chosen = float(plan.kept.top[knob][0])
     known = sorted(plan.by_value.get(knob, {}))
@@ -84,7 +82,7 @@ def _alternatives(plan: Plan, knob: str) -> str:
     return "; " + ", ".join(_otherwise(plan, knob, value) for value in near)
 
 
-def _tensor(plan: Plan) -> str:
+def _tensor(plan: Found) -> str:
     best = plan.best
     tp, domain = float(best.job.layout.tp), best.job.cluster.tiers[0].size
     if tp == 1:
@@ -101,7 +99,7 @@ def _tensor(plan: Plan) -> str:
     return f"TP{tp:.0f} {where} and costs {_share(best, 'tp')} of the step{_alternatives(plan, 'tp')}."
 
 
-def _pipeline(plan: Plan) -> str:
+def _pipeline(plan: Found) -> str:
     best = plan.best
     pp = float(best.job.layout.pp)
     if pp == 1:
@@ -129,7 +127,7 @@ def _memory_without_pipeline(best: Estimate) -> str:
     return f" ({format_bytes(float(states.max()))} a GPU instead of {format_bytes(float(states.sum()))})"
 
 
-def _context(plan: Plan) -> str:
+def _context(plan: Found) -> str:
     cp = float(plan.best.job.layout.cp)
     if cp == 1:
         second = [value for value in plan.by_value.get("cp", {}) if value > 1]
@@ -137,7 +135,7 @@ def _context(plan: Plan) -> str:
     return f"CP{cp:.0f} costs {_share(plan.best, 'cp')} of the step{_alternatives(plan, 'cp')}."
 
 
-def _expert(plan: Plan) -> str:
+def _expert(plan: Found) -> str:
     best = plan.best
     if best.job.model.num_experts == 0:
         return ""
@@ -145,7 +143,7 @@ def _expert(plan: Plan) -> str:
     return f"EP{ep:.0f} costs {_share(best, 'ep')} of the step{_alternatives(plan, 'ep')}."
 
 
-def _data(plan: Plan) -> str:
+def _data(plan: Found) -> str:
     layout = plan.best.job.layout
     return (
         f"DP{float(layout.dp):.0f} with ZeRO-{float(layout.zero_stage):.0f} costs {_share(plan.best, 'dp')} of the step "
@@ -153,7 +151,7 @@ def _data(plan: Plan) -> str:
     )
 
 
-def _recompute(plan: Plan) -> str:
+def _recompute(plan: Found) -> str:
     values = plan.by_value.get("recompute", {})
     chosen = float(plan.kept.top["recompute"][0])
     others = [value for value in sorted(values) if value != chosen]
@@ -163,7 +161,7 @@ def _recompute(plan: Plan) -> str:
     return f"Recompute {value_text('recompute', chosen)}: {listed}."
 
 
-def _limits(plan: Plan) -> str:
+def _limits(plan: Found) -> str:
     """Say what more memory would buy."""
     gain = 1.0 - plan.fastest_without_memory_limit_s / float(plan.best.step_time_s)
     if gain < _NEAR_TIE:
@@ -171,10 +169,8 @@ def _limits(plan: Plan) -> str:
     return f"With memory enough for any layout, the step would be {gain:.1%} shorter."
 
 
-def relaxed_gains(plan: Plan) -> list[tuple[str, float]]:
+def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
-    from costmodel.planning.plan import search
-
     question = plan.question
     score = float(plan.kept.top["score"][0])
     changed: list[tuple[str, Question]] = [
@@ -193,7 +189,8 @@ def relaxed_gains(plan: Plan) -> list[tuple[str, float]]:
     if question.tp_in_domain and float(plan.kept.top["tp"][0]) >= plan.best.job.cluster.tiers[0].size:
         changed.append(("tp inside the domain", replace(question, tp_in_domain=False)))
     gains = [
-        (name, 1.0 - float(search(asked, keep=1).kept.top["score"][0]) / score) for name, asked in changed
+        (name, 1.0 - float(Found.search(asked, keep=1).kept.top["score"][0]) / score)
+        for name, asked in changed
     ]
     gains.append(
         ("memory of the GPU", 1.0 - plan.fastest_without_memory_limit_s / float(plan.best.step_time_s))
@@ -201,10 +198,8 @@ def relaxed_gains(plan: Plan) -> list[tuple[str, float]]:
     return gains
 
 
-def why_not(plan: Plan, layout: str | Mapping[str, Any], job_index: int = 0) -> str:
+def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) -> str:
     """Say why a layout is not the plan. Degrees left out are 1; other choices take their best value."""
-    from costmodel.planning.plan import NoLayoutError, search
-
     question, job = plan.question, plan.question.jobs[job_index]
     named: dict[str, Any] = dict(parse_layout(layout) if isinstance(layout, str) else layout)
     dp = named.pop("dp", None)
@@ -223,7 +218,7 @@ def why_not(plan: Plan, layout: str | Mapping[str, Any], job_index: int = 0) -> 
     asked = replace(question, jobs=(job,), given=given, tp_in_domain=False, max_memory_bytes=np.inf)
     roomy = replace(job.cluster.accelerator, memory_bytes=np.inf)
     try:
-        found = search(
+        found = Found.search(
             replace(
                 asked, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),), headroom=0.0
             ),
@@ -233,10 +228,8 @@ def why_not(plan: Plan, layout: str | Mapping[str, Any], job_index: int = 0) -> 
         return f"impossible: {_broken_rule(question, given, job_index)}"
     limit = question.limit_bytes(job)
     try:
-        found = search(replace(question, jobs=(job,), given=given, tp_in_domain=False), keep=1)
+        found = Found.search(replace(question, jobs=(job,), given=given, tp_in_domain=False), keep=1)
     except NoLayoutError:
-        from costmodel.planning.no_layout import leanest_of
-
         least = leanest_of(asked)
         need = format_bytes(float(least["memory_bytes"][0]))
         return f"does not fit: its leanest form ({layout_text(layout_of(least, 0))}) needs {need} of {format_bytes(limit)}"
@@ -244,7 +237,7 @@ def why_not(plan: Plan, layout: str | Mapping[str, Any], job_index: int = 0) -> 
     return _slower(plan, est, float(found.kept.top["score"][0]), question)
 
 
-def _slower(plan: Plan, est: Estimate, score: float, question: Question) -> str:
+def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str:
     """Compare the best form of a layout with the plan, line group by line group."""
     best_score = float(plan.kept.top["score"][0])
     rank = plan.better_than(score) + 1
@@ -268,9 +261,6 @@ def _slower(plan: Plan, est: Estimate, score: float, question: Question) -> str:
 
 def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job_index: int) -> str:
     """Return the rule that a layout breaks, with numbers where it is one of the degrees."""
-    from costmodel.describe.jobs.layout import make_layout, require_possible
-    from costmodel.planning.search import build_spaces
-
     job = question.jobs[job_index]
     degrees = {axis: values[0] for axis, values in given.items() if axis not in ("schedule", "recompute")}
     layout = make_layout(gpus=job.layout.gpus, **degrees)

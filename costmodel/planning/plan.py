@@ -2,186 +2,101 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.version import __version__
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE, Job, make_job
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.recipe import load_recipe, with_switches
-from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.emit import values_that_run
 from costmodel.physics.network.mesh import DEFAULT_ORDER
-from costmodel.planning.best import Kept
-from costmodel.planning.columns import plan_columns
-from costmodel.planning.search import OBJECTIVES, Question, Tally, build_spaces, layout_of, priced_parts
+from costmodel.planning.advice import advice, relaxed_gains, why_not
+from costmodel.planning.found import KEPT, Found, Progress
+from costmodel.planning.search import OBJECTIVES, Question
 from costmodel.planning.space import read_values
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from costmodel.describe.hardware.cluster import Cluster
     from costmodel.describe.models.model import Model
     from costmodel.describe.recipe import Recipe
-    from costmodel.reporting.plots.faces import PlanPlots
-
-Array = NDArray[np.float64]
-Progress = Callable[[int, int], None]
-
-_KEPT = 1000
 
 
-class NoLayoutError(LayoutError):
-    """No layout meets the constraints; the message names the one that bites, and what would do."""
-
-
-class Plan:
+class Plan(Found, Answer):
     """The answer of a search: the best layouts, the front, and why the others are out."""
-
-    def __init__(
-        self,
-        question: Question,
-        kept: Kept,
-        *,
-        num_considered: int,
-        num_priced: int,
-        num_fit: int,
-        rejected: Counter[str],
-        fastest_s: Mapping[int, float],
-        by_value: Mapping[str, Mapping[float, float]],
-    ) -> None:
-        self.question = question
-        self.kept = kept
-        self.num_considered = num_considered
-        self.num_priced = num_priced
-        self.num_fit = num_fit
-        self.rejected = rejected
-        self.by_value = by_value
-        self._fastest_s = fastest_s
-
-    def __len__(self) -> int:
-        return int(self.kept.top["score"].size)
-
-    def estimate_of(self, columns: Mapping[str, Array], row: int) -> Estimate:
-        """Return the estimate of one kept row."""
-        job = self.question.jobs[int(columns["job"][row])]
-        return estimate_job(replace(job, layout=layout_of(columns, row)))
-
-    @cached_property
-    def best(self) -> Estimate:
-        """The estimate of the best layout."""
-        return self.estimate_of(self.kept.top, 0)
-
-    def top(self, count: int = 10) -> list[Estimate]:
-        """Return the estimates of the best layouts, best first."""
-        return [self.estimate_of(self.kept.top, row) for row in range(min(count, len(self)))]
-
-    def pareto(self) -> list[Estimate]:
-        """Return the layouts that no other beats in objective and memory both, best objective first."""
-        return [self.estimate_of(self.kept.front, row) for row in range(self.kept.front["score"].size)]
-
-    @property
-    def fastest_without_memory_limit_s(self) -> float:
-        """Step time of the fastest layout whether it fits or not, for the best one's job. [s]."""
-        return float(self._fastest_s[int(self.kept.top["job"][0])])
-
-    def better_than(self, score: float) -> int:
-        """Count the layouts that fit and score better (the rank of one is one more)."""
-        count = 0
-        for part in priced_parts(self.question, build_spaces(self.question)):
-            job = self.question.jobs[part.job]
-            better = part.step_time_s * self.question.weight(job) < score * (1.0 - 1e-12)
-            count += int(
-                np.sum(part.possible & better & (part.memory_bytes <= self.question.limit_bytes(job)))
-            )
-        return count
 
     def why_not(self, layout: str | Mapping[str, Any], job: int = 0) -> str:
         """Say why a layout is not the plan: impossible, too large, or slower and by what."""
-        from costmodel.planning.advice import why_not
-
         return why_not(self, layout, job)
 
     def advice(self) -> list[str]:
         """Explain the pick in a few sentences with numbers from bills."""
-        from costmodel.planning.advice import advice
-
         return advice(self)
 
-    def columns(self, count: int | None = None) -> dict[str, list[Any]]:
-        """Return the kept layouts as columns: rank, figures, knobs by name, and whether on the front."""
-        rows = len(self) if count is None else min(count, len(self))
-        return plan_columns(
-            self.question, self.kept, {name: values[:rows] for name, values in self.kept.top.items()}
-        )
+    def gains(self) -> list[tuple[str, float]]:
+        """Return each of the user's constraints with the share of step time that dropping it would save. [-]"""
+        return relaxed_gains(self)
 
-    def pareto_columns(self) -> dict[str, list[Any]]:
-        """Return the front as columns."""
-        return plan_columns(self.question, self.kept, self.kept.front)
+    def to_dict(
+        self,
+        *,
+        count: int = 10,
+        gains: Sequence[tuple[str, float]] = (),
+        answers: Sequence[tuple[str, str]] = (),
+    ) -> dict[str, Any]:
+        """Return a plan as numbers, texts and lists of them.
 
-    @property
-    def plot(self) -> PlanPlots:
-        """Figures: ``plan.plot.pareto()`` and, over several GPU counts, ``plan.plot.scaling()``."""
-        from costmodel.reporting.plots.faces import PlanPlots
-
-        return PlanPlots(self)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the kept layouts, a row each, best first."""
-        import pandas as pd
-
-        return pd.DataFrame(self.columns())
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().head(10).to_html(index=False))
+        Parameters
+        ----------
+        count : int
+            Of the best layouts. [-]
+        gains : sequence of (str, float)
+            What `gains` says, where that was asked for.
+        answers : sequence of (str, str)
+            Layouts, and what `why_not` says about them.
+        """
+        best, tail = self.best, self.top(count)
+        top = _records(self.columns(count))
+        for row, est in zip(top, tail, strict=True):
+            for what in ("toll", "axis"):
+                row[f"exposed_s_by_{what}"] = {
+                    name: float(seconds) for name, seconds in est.exposed_by(what).items()
+                }
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "objective": self.question.objective,
+            "inputs": input_record(best.job),
+            "num_layouts_considered": self.num_considered,
+            "num_layouts_priced": self.num_priced,
+            "num_layouts_fit": self.num_fit,
+            "rejected": dict(self.rejected.most_common()),
+            "top": top,
+            "pareto": _records(self.pareto_columns()),
+            "relaxed_gain_by_constraint": dict(gains),
+            "advice": self.advice(),
+            "why_not": dict(answers),
+        }
 
     def __repr__(self) -> str:
         return f"Plan({self.num_priced:,} layouts priced, {self.num_fit:,} fit; best: {self.best!r})"
 
 
-def search(question: Question, *, keep: int = _KEPT, progress: Progress | None = None) -> Plan:
-    """Answer a question: price every layout that divides.
+def _records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Turn columns into a record a row."""
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
-    Raises
-    ------
-    NoLayoutError
-        If none is left; the message names the constraint that bites first and what would do.
-    """
-    if not question.jobs:
-        raise LayoutError("plan: no job to plan")
-    spaces = build_spaces(question)
-    rejected: Counter[str] = Counter()
-    for space in spaces:
-        rejected.update(space.rejected)
-    considered = sum(space.considered for space in spaces)
-    total = sum(slab.num_possible for space in spaces for slab in space.slabs)
-    tally = Tally()
-    for part in priced_parts(question, spaces):
-        tally.add(question, part, keep)
-        if progress is not None:
-            progress(tally.num_priced, total)
-    if tally.kept is None:
-        from costmodel.planning.no_layout import explain_empty
 
-        raise NoLayoutError(explain_empty(question, rejected, tally.leanest))
-    rejected["does_not_fit"] = tally.num_priced - tally.num_fit
-    return Plan(
-        question,
-        tally.kept,
-        num_considered=considered,
-        num_priced=tally.num_priced,
-        num_fit=tally.num_fit,
-        rejected=+rejected,
-        fastest_s=tally.fastest_s,
-        by_value=tally.by_value,
-    )
+def search(question: Question, *, keep: int = KEPT, progress: Progress | None = None) -> Plan:
+    """Answer a question; see `Found.search`."""
+    return Plan.search(question, keep=keep, progress=progress)
 
 
 def make_question(
@@ -279,7 +194,7 @@ def make_question(
     return question
 
 
-def plan(*, keep: int = _KEPT, progress: Progress | None = None, **asked: Any) -> Plan:
+def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Any) -> Plan:
     """Find the best layout of a job by pricing every one that divides.
 
     Parameters
@@ -326,4 +241,4 @@ def plan(*, keep: int = _KEPT, progress: Progress | None = None, **asked: Any) -
     ...     count for reason, count in found.rejected.items() if reason != "does_not_fit")
     True
     """
-    return search(make_question(**asked), keep=keep, progress=progress)
+    return Plan.search(make_question(**asked), keep=keep, progress=progress)

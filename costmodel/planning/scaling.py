@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.base.errors import LayoutError
+from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.estimates.estimate import Estimate
-from costmodel.planning.plan import NoLayoutError, Plan, search
+from costmodel.planning.plan import Plan, search
 
 
 def best_of_each_job(plan: Plan) -> list[Estimate]:

@@ -18,11 +18,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.answer import Answer
+from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError
+from costmodel.base.version import __version__
+from costmodel.estimates.record import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from costmodel.describe.hardware.cluster import Cluster
 
 Point = Mapping[str, Any]
@@ -73,7 +74,7 @@ class SweepError(CostModelError):
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Answer):
     """Rows of a sweep, one a point, in the order of the points."""
 
     rows: tuple[Row, ...]
@@ -87,11 +88,13 @@ class Sweep:
         """Return the rows as columns."""
         return {name: [row[name] for row in self.rows] for name in COLUMNS}
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the rows as a frame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.columns())
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows as numbers and texts."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "points": [dict(row) for row in self.rows],
+        }
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -362,9 +365,7 @@ def price_point(point: Point) -> Row:
     try:
         return _planned(dict(point))
     except CostModelError as error:
-        return _row(
-            point, "no layout" if type(error).__name__ == "NoLayoutError" else "wrong input", str(error)
-        )
+        return _row(point, "no layout" if isinstance(error, NoLayoutError) else "wrong input", str(error))
 
 
 def _planned(point: dict[str, Any]) -> Row:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
-
-if TYPE_CHECKING:
-    from costmodel.whole_run.budget import Budget, Choice
+from costmodel.whole_run.budget import Budget
 
 
 def budget_grids(found: Budget) -> list[Grid]:
@@ -69,43 +65,3 @@ def _choices(found: Budget) -> Grid:
         "embeddings. 'Cheapest with serving' reaches the same law's compute-optimal loss."
     )
     return Grid("What to train", columns(*titles), rows, note=note)
-
-
-def budget_record(found: Budget) -> dict[str, Any]:
-    """Return a budget as numbers and texts."""
-    from costmodel.base.version import __version__
-    from costmodel.estimates.record import SCHEMA_VERSION
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": __version__,
-        "cluster": found.cluster.name,
-        **{
-            key: getattr(found, key)
-            for key in (
-                "price_usd_per_gpu_hour",
-                "dollars",
-                "gpu_hours",
-                "training_flops",
-                "mfu",
-                "effective_time",
-                "precision",
-                "days",
-                "gpus",
-                "served_tokens",
-                "context",
-            )
-        },
-        "choices": [_choice_record(choice) for choice in found.choices],
-    }
-
-
-def _choice_record(choice: Choice) -> dict[str, Any]:
-    """Return one choice with its ratio."""
-    return {**choice.__dict__, "tokens_per_parameter": choice.tokens_per_parameter}
-
-
-def budget_columns(found: Budget) -> dict[str, list[Any]]:
-    """Return a row for each rule."""
-    records = [_choice_record(choice) for choice in found.choices]
-    return {key: [record[key] for record in records] for key in records[0]}

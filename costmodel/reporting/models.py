@@ -6,7 +6,8 @@ from typing import Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
-from costmodel.describe.models.model import Model, list_models, load_model
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import (
     model_flops_per_token,
     num_active_params,

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.estimates.record import input_record
+from costmodel.planning.plan import Plan
 from costmodel.planning.space import REASONS
+from costmodel.planning.sweep import Sweep
 
-if TYPE_CHECKING:
-    from costmodel.planning.plan import Plan
-    from costmodel.planning.sweep import Sweep
-
-SCHEMA_VERSION = 1
 _FRONT_ROWS = 12
 _DEGREES = ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
 
 
-def plan_grids(plan: Plan, *, count: int, gains: Sequence[tuple[str, float]] = ()) -> list[Grid]:
+def plan_grids(plan: Plan, *, count: int = 10, gains: Sequence[tuple[str, float]] = ()) -> list[Grid]:
     """Return the tables of a plan: the best layouts, the front, scaling, what is out, what would help."""
     grids = [top_grid(plan, count), front_grid(plan)]
     if len(plan.by_value["gpus"]) > 1:
@@ -128,43 +124,6 @@ def _gains_grid(gains: Sequence[tuple[str, float]]) -> Grid:
     return Grid("What relaxing a constraint would save", columns("Constraint", "Shorter by >"), rows)
 
 
-def plan_record(
-    plan: Plan,
-    *,
-    count: int,
-    gains: Sequence[tuple[str, float]] = (),
-    answers: Sequence[tuple[str, str]] = (),
-) -> dict[str, Any]:
-    """Return a plan as numbers, texts and lists of them."""
-    from costmodel.base.version import __version__
-
-    best, tail = plan.best, plan.top(count)
-    top = _records(plan.columns(count))
-    for row, est in zip(top, tail, strict=True):
-        row["exposed_s_by_toll"] = {toll: float(seconds) for toll, seconds in est.exposed_by("toll").items()}
-        row["exposed_s_by_axis"] = {axis: float(seconds) for axis, seconds in est.exposed_by("axis").items()}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": __version__,
-        "objective": plan.question.objective,
-        "inputs": input_record(best.job),
-        "num_layouts_considered": plan.num_considered,
-        "num_layouts_priced": plan.num_priced,
-        "num_layouts_fit": plan.num_fit,
-        "rejected": dict(plan.rejected.most_common()),
-        "top": top,
-        "pareto": _records(plan.pareto_columns()),
-        "relaxed_gain_by_constraint": dict(gains),
-        "advice": plan.advice(),
-        "why_not": dict(answers),
-    }
-
-
-def _records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Turn columns into a record a row."""
-    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-
-
 def sweep_grid(done: Sweep) -> Grid:
     """Return the rows of a sweep."""
     rows = []
@@ -195,14 +154,3 @@ def sweep_grid(done: Sweep) -> Grid:
         "Memory >",
     )
     return Grid(f"{len(done)} points", columns(*titles), rows)
-
-
-def sweep_record(done: Sweep) -> dict[str, Any]:
-    """Return a sweep as numbers and texts."""
-    from costmodel.base.version import __version__
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": __version__,
-        "points": [dict(row) for row in done.rows],
-    }

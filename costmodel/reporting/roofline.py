@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.formula import evaluate_steps
-from costmodel.estimates.record import require_single
 from costmodel.physics.network.comm_roofline import (
     REGIMES,
     batch_for_efficiency,
@@ -72,7 +71,7 @@ class OperatorRow(NamedTuple):
 
 def operator_rows(est: Estimate) -> list[OperatorRow]:
     """Return every pass of every operator that takes time, largest share of the step first."""
-    require_single(est, "roofline")
+    est.require_single("roofline")
     step = float(est.step_time_s)
     rows = [_operator_row(line, step) for line in est.bill.time_lines if _is_operator(line)]
     return sorted((row for row in rows if row is not None), key=lambda row: -row.share)
@@ -145,7 +144,7 @@ class AxisRow(NamedTuple):
 
 def axis_rows(est: Estimate) -> list[AxisRow]:
     """Return every axis that sends, the one nearest to being in the way first."""
-    require_single(est, "roofline")
+    est.require_single("roofline")
     tiers, names = est.job.cluster.tiers, est.bill.tier_names
     ridges = dict(zip(names, ridge_points(est.peak_flops_per_s, tiers).tolist(), strict=True))
     step = float(est.step_time_s)

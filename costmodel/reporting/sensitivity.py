@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds, format_si
-
-if TYPE_CHECKING:
-    from costmodel.what_if.sensitivity import Effect, Sensitivity
+from costmodel.what_if.sensitivity import Effect, Sensitivity
 
 _SMALL = 5e-5
 
@@ -110,30 +105,3 @@ def sensitivity_remarks(found: Sensitivity) -> list[str]:
     if found.refused:
         remarks.append("Not possible here: " + ", ".join(name for name, _ in found.refused) + ".")
     return remarks
-
-
-def sensitivity_record(found: Sensitivity) -> dict[str, Any]:
-    """Return all effects as plain data."""
-    return {
-        "schema_version": 1,
-        "change": found.change,
-        "step_time_s": float(found.estimate.step_time_s),
-        "memory_bytes_per_gpu": float(found.estimate.memory_bytes_per_gpu),
-        "sum_of_rates": found.total("rate"),
-        "sum_of_latencies": found.total("latency"),
-        "effects": [
-            {
-                key: None if isinstance(value, float) and math.isnan(value) else value
-                for key, value in effect._asdict().items()
-            }
-            for effect in found.effects
-        ],
-        "refused": [{"switch": name, "reason": reason} for name, reason in found.refused],
-    }
-
-
-def sensitivity_columns(found: Sensitivity) -> dict[str, list[Any]]:
-    """Return all effects as columns."""
-    rows = [effect._asdict() for effect in found.effects]
-    texts = ("before", "after", "unit", "removed", "created")
-    return {key: [(row[key] or "none") if key in texts else row[key] for row in rows] for key in rows[0]}

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine
 from costmodel.estimates.frame import memory_part
-from costmodel.estimates.record import require_single
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -53,7 +52,7 @@ def _fill_of(line: TimeLine) -> str:
 
 def time_parts(est: Estimate) -> list[Part]:
     """Return the step by parts, in the order they are drawn; exposed seconds sum to the step time."""
-    require_single(est, "time_parts")
+    est.require_single("time_parts")
     exposed: dict[str, float] = {}
     busy: dict[str, float] = {}
     for line in est.bill.time_lines:
@@ -80,7 +79,7 @@ MEMORY_PARTS = (
 
 def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     """Return the stage numbers, and the bytes of each part on every stage; parts sum to the memory."""
-    require_single(est, "memory_stacks")
+    est.require_single("memory_stacks")
     held = est.bill.memory_per_stage_bytes()
     stages = np.broadcast_to(est.priced.placed.stages.index, held.shape)
     parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
@@ -100,7 +99,7 @@ class Sent(NamedTuple):
 
 def communication_points(est: Estimate) -> list[Sent]:
     """Return each axis' FLOPs per byte sent, on the slowest tier that it uses. [FLOP/B]"""
-    require_single(est, "communication_points")
+    est.require_single("communication_points")
     flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
     sent: dict[str, tuple[float, int]] = {}
     for line in est.bill.time_lines:

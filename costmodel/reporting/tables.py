@@ -11,7 +11,7 @@ from costmodel.bill.lines import AXES
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_grid, mesh_of
-from costmodel.estimates.record import memory_records, shape_of, time_records, worst_stage
+from costmodel.estimates.record import memory_records, time_records
 from costmodel.physics.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def headline_grid(est: Estimate) -> Grid:
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     over = format_bytes(abs(have - need))
     fits = f"fits, {over} left" if est.fits else f"does not fit, {over} too much"
-    stage = f"stage {worst_stage(est)} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
+    stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
     rows = [
         ("layout", layout_text(est)),
         ("step time", format_seconds(float(est.step_time_s), 4)),
@@ -169,14 +169,14 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     word = "left" if est.fits else "too much"
     rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])
     stages = float(est.job.layout.pp)
-    where = f" of stage {worst_stage(est)} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
+    where = f" of stage {est.worst_stage} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
     strong = frozenset(range(first_sum, len(rows)))
     return Grid(f"Memory bill{where}", columns("Memory", "Toll", "Size >", "Of the GPU >"), rows, strong)
 
 
 def estimate_html(est: Estimate) -> str:
     """Return an estimate as a notebook shows it; many layouts as the first rows of the wide form."""
-    if shape_of(est):
+    if est.shape:
         return html_table(layouts_grid(est))
     parts = [html_table(grid) for grid in estimate_grids(est)]
     if est.warnings:

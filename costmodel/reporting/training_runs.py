@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.whole_run.run import PERCENTILES, intervals_to_compare
-
-if TYPE_CHECKING:
-    from costmodel.whole_run.run import TrainingRun
+from costmodel.whole_run.run import PERCENTILES, TrainingRun, intervals_to_compare
 
 _SPREAD_TITLES = {
     "days": "days",
@@ -131,80 +126,6 @@ def format_duration(seconds: float) -> str:
         if seconds >= 2 * scale:
             return f"{seconds / scale:.1f} {unit}"
     return f"{seconds:.1f} s" if seconds >= 1.0 or seconds == 0.0 else format_seconds(seconds)
-
-
-def run_record(run: TrainingRun) -> dict[str, Any]:
-    """Return everything about a run as numbers and texts; a spread holds p10, p50 and p90."""
-    from costmodel.base.version import __version__
-    from costmodel.estimates.record import SCHEMA_VERSION, input_record
-
-    checkpoint = run.checkpoint
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": __version__,
-        "inputs": input_record(run.est.job),
-        "tokens": run.tokens,
-        "steps": run.steps,
-        "step_time_s": run.step_time_s,
-        "mfu": float(run.est.mfu),
-        "days": run.days,
-        "effective_training_time_ratio": run.effective_training_time_ratio,
-        "gpu_hours": run.gpu_hours,
-        "spare_gpu_hours": run.spare_gpu_hours,
-        "dollars": run.dollars,
-        "price_usd_per_gpu_hour": run.price_usd_per_gpu_hour,
-        "price_note": run.price_note,
-        "energy_kwh": run.energy_kwh,
-        "energy_at_tdp_kwh": run.energy_at_tdp_kwh,
-        "pue": run.pue,
-        "interruptions": run.interruptions,
-        "planned_stops": run.planned_stops,
-        "mean_time_between_failures_s": run.mean_time_between_failures_s if run.failures_per_s else None,
-        "checkpoint": {
-            **checkpoint.__dict__,
-            "interval_s": run.interval_s,
-            "best_interval_s": intervals_to_compare(run) if run.failures_per_s else None,
-        },
-        "reliability": run.reliability.model_dump(),
-        "spare_nodes": run.spare_nodes,
-        "lost_gpu_hours": run.lost_gpu_hours(),
-        "spread": {
-            name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
-            for name, values in run.spread().items()
-        },
-        "samples": run.samples,
-        "seed": run.seed,
-    }
-
-
-def run_columns(run: TrainingRun) -> dict[str, list[Any]]:
-    """Return a row a figure: name, unit, expectation and percentiles where they are known."""
-    spread = run.spread()
-    figures: list[tuple[str, str, float | None]] = [
-        ("days", "d", run.days),
-        ("gpu_hours", "h", run.gpu_hours),
-        ("energy_kwh", "kWh", run.energy_kwh),
-        ("dollars", "USD", run.dollars),
-        ("interruptions", "", run.interruptions),
-        ("effective_training_time_ratio", "", run.effective_training_time_ratio),
-        ("spare_gpu_hours", "h", run.spare_gpu_hours),
-        ("checkpoint_size_bytes", "B", run.checkpoint.size_bytes),
-        ("checkpoint_interval_s", "s", run.interval_s),
-        *((f"lost_gpu_hours.{name}", "h", hours) for name, hours in run.lost_gpu_hours().items()),
-    ]
-    table: dict[str, list[Any]] = {
-        "figure": [],
-        "unit": [],
-        "expected": [],
-        **{f"p{p}": [] for p in PERCENTILES},
-    }
-    for name, unit, value in figures:
-        table["figure"].append(name)
-        table["unit"].append(unit)
-        table["expected"].append("" if value is None else value)
-        for index, percentile in enumerate(PERCENTILES):
-            table[f"p{percentile}"].append(float(spread[name][index]) if name in spread else "")
-    return table
 
 
 def _megawatt_hours(energy_kwh: float) -> str:

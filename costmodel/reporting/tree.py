@@ -9,7 +9,6 @@ import numpy as np
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds
 from costmodel.bill.lines import TimeLine
-from costmodel.estimates.record import require_single
 from costmodel.step.price import blocks_on_stages
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def step_tree(est: Estimate) -> Node:
 
     Micro-batches are those of the slowest stage, and what runs once a step stands beside them.
     """
-    require_single(est, "tree")
+    est.require_single("tree")
     priced = est.priced
     micro_batches = float(priced.placed.micro_batches)
     on_bill = {line.name: line for line in est.bill.time_lines}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from costmodel.base.grid import Grid, columns
+from costmodel.trust.validation import GROUPINGS, Validation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from costmodel.trust.validation import Validation
-
 _FIGURES = ("median_%", "mean_%", "p90_%", "bias_%")
-GROUPINGS = ("source", "accelerator", "axis")
 
 
 def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
@@ -113,36 +111,3 @@ def _worst_grid(checked: Validation, count: int) -> Grid:
     ]
     titles = columns("Run", "Model", "GPUs >", "Axes", "Measured >", "Predicted >", "Error >")
     return Grid(f"The {count} runs furthest off", titles, rows)
-
-
-def skipped_remarks(checked: Validation) -> list[str]:
-    """Return a sentence for every reason why rows were left out."""
-    reasons = checked.runs.skipped_reason[checked.runs.skipped_reason != ""].value_counts()
-    return [f"skipped {count} row{'s' if count > 1 else ''}: {reason}" for reason, count in reasons.items()]
-
-
-def validation_record(checked: Validation) -> dict[str, Any]:
-    """Return the summary as plain numbers, absent ones as None."""
-
-    def table(frame: pd.DataFrame) -> list[dict[str, Any]]:
-        return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-    return {
-        "schema_version": 1,
-        "time": {"all": table(checked.summary()), **{by: table(checked.summary(by)) for by in GROUPINGS}},
-        "memory": {
-            "all": table(checked.summary(of="memory")),
-            "source": table(checked.summary("source", of="memory")),
-        },
-        "out_of_memory": {key: _plain(value) for key, value in checked.out_of_memory().items()},
-        "sweeps": table(checked.sweeps()),
-        "pair_order": _plain(checked.pair_order()),
-        "skipped": skipped_remarks(checked),
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Return a number that JSON has."""
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return value.item() if hasattr(value, "item") else value

@@ -7,21 +7,23 @@ model ranks the layouts that were measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row
 
-if TYPE_CHECKING:
-    from costmodel.reporting.plots.faces import ValidationPlots
+GROUPINGS = ("source", "accelerator", "axis")
+"""What a summary can be by."""
 
 RESULT_COLUMNS = (
     "id",
@@ -153,7 +155,7 @@ def validate(
     return Validation(pd.DataFrame(runs, columns=[f.name for f in fields(Run)]))
 
 
-class Validation:
+class Validation(Answer):
     """The compared runs as a frame (`runs`), and their summaries."""
 
     def __init__(self, runs: pd.DataFrame) -> None:
@@ -167,20 +169,44 @@ class Validation:
         )
 
     @property
-    def plot(self) -> ValidationPlots:
-        """Figures: ``validation.plot.predicted()``."""
-        from costmodel.reporting.plots.faces import ValidationPlots
-
-        return ValidationPlots(self)
-
-    @property
     def judged(self) -> pd.DataFrame:
         """Rows of quality A or B."""
         return self.runs[self.runs.quality.isin(["A", "B"])]
 
-    def results(self) -> pd.DataFrame:
-        """Return a row per run in the documented columns."""
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row per run in the columns of `RESULT_COLUMNS`."""
+        return {name: self.runs[name].tolist() for name in RESULT_COLUMNS}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per run in the columns of `RESULT_COLUMNS`."""
         return self.runs[list(RESULT_COLUMNS)]
+
+    @property
+    def skipped(self) -> list[str]:
+        """A sentence for every reason why rows were left out."""
+        reasons = self.runs.skipped_reason[self.runs.skipped_reason != ""].value_counts()
+        return [
+            f"skipped {count} row{'s' if count > 1 else ''}: {reason}" for reason, count in reasons.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summaries as plain numbers, absent ones as None."""
+
+        def table(frame: pd.DataFrame) -> list[dict[str, Any]]:
+            return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+
+        return {
+            "schema_version": 1,
+            "time": {"all": table(self.summary()), **{by: table(self.summary(by)) for by in GROUPINGS}},
+            "memory": {
+                "all": table(self.summary(of="memory")),
+                "source": table(self.summary("source", of="memory")),
+            },
+            "out_of_memory": {key: _plain(value) for key, value in self.out_of_memory().items()},
+            "sweeps": table(self.sweeps()),
+            "pair_order": _plain(self.pair_order()),
+            "skipped": self.skipped,
+        }
 
     def summary(self, by: str | None = None, *, of: str = "time") -> pd.DataFrame:
         """Return rows, skipped, median, mean, p90 of the absolute error and the bias, in percent."""
@@ -243,6 +269,13 @@ class Validation:
             pairs += int(clear.sum())
             right += int((np.sign(m[i] - m[j]) == np.sign(p[i] - p[j]))[clear].sum())
         return right / pairs if pairs else float("nan")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number that JSON has."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
 
 
 def _relative(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Series[float]:

@@ -7,20 +7,17 @@ difference of the totals.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
-from costmodel.base.grid import Grid, columns, html_table
-from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import names_of
-from costmodel.estimates.record import memory_records, require_single, time_records
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.record import memory_records, time_records
 
-if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
-
-_SMALL_SHARE = 0.005
 _MOST_TERMS = 4
 _CHANGED = 1e-9
 
@@ -50,7 +47,8 @@ class LineDifference(NamedTuple):
         return self.values[job] - self.values[0]
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True)
+class Comparison(Answer):
     """Several jobs against the first.
 
     Attributes
@@ -72,8 +70,45 @@ class Comparison(NamedTuple):
         moved = [line for line in self.lines if line.bill == bill and line.difference(job)]
         return sorted(moved, key=lambda line: -abs(line.difference(job)))
 
-    def _repr_html_(self) -> str:
-        return "".join(html_table(grid) for grid in compare_grids(self))
+    def to_dict(self) -> dict[str, Any]:
+        """Return the headline of every job, and every line on all of them."""
+        return {
+            "schema_version": 1,
+            "jobs": [
+                {
+                    "label": label,
+                    "step_time_s": float(est.step_time_s),
+                    "mfu": float(est.mfu),
+                    "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
+                    "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
+                    "fits": bool(est.fits),
+                }
+                for label, est in zip(self.labels, self.estimates, strict=True)
+            ],
+            "lines": [
+                {**line._asdict(), "differences": [line.difference(job) for job in range(len(line.values))]}
+                for line in self.lines
+            ],
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a line and job."""
+        rows = [
+            {
+                "job": label,
+                "bill": line.bill,
+                "name": line.name,
+                "axis": line.axis,
+                "toll": line.toll,
+                "value": line.values[job],
+                "unit": "s" if line.bill == "time" else "B",
+                "difference": line.difference(job),
+                "why": line.why[job] or "none",
+            }
+            for line in self.lines
+            for job, label in enumerate(self.labels)
+        ]
+        return {key: [row[key] for row in rows] for key in rows[0]}
 
 
 def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
@@ -99,7 +134,7 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
     if len(estimates) < 2:
         raise CostModelError("compare: one job given, expected two or more, or one with something to vary")
     for est in estimates:
-        require_single(est, "compare")
+        est.require_single("compare")
     names = tuple(labels) or tuple(chr(ord("A") + i) for i in range(len(estimates)))
     time = [{record["name"]: record for record in time_records(est)} for est in estimates]
     memory = [{record["name"]: record for record in memory_records(est)} for est in estimates]
@@ -167,128 +202,3 @@ def _changed_terms(before: Mapping[str, float], after: Mapping[str, float]) -> l
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
-
-
-def compare_remarks(comparison: Comparison) -> list[str]:
-    """Say of each job in one sentence how it differs from the first, and which tolls it is."""
-    first, remarks = comparison.estimates[0], []
-    for job, est in enumerate(comparison.estimates[1:], start=1):
-        before, after = float(first.step_time_s), float(est.step_time_s)
-        word = "slower" if after > before else "faster"
-        tolls: dict[str, float] = {}
-        for line in comparison.lines:
-            if line.bill == "time":
-                tolls[line.toll] = tolls.get(line.toll, 0.0) + line.difference(job)
-        largest = sorted(tolls.items(), key=lambda item: -abs(item[1]))[:3]
-        parts = ", ".join(f"{toll} {_signed_seconds(seconds)}" for toll, seconds in largest if seconds)
-        change = f"{format_seconds(abs(after - before))} ({abs(after / before - 1):.1%}) {word} a step"
-        a, b = comparison.labels[0], comparison.labels[job]
-        remarks.append(
-            f"{b} takes as long as {a}." if after == before else f"{b} is {change} than {a}: {parts}."
-        )
-    return remarks
-
-
-def _signed_seconds(value: float) -> str:
-    return ("−" if value < 0 else "+") + format_seconds(abs(value))
-
-
-def _signed_bytes(value: float) -> str:
-    return ("−" if value < 0 else "+") + format_bytes(abs(value))
-
-
-def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[Grid]:
-    """Return the headline of all jobs, and of each but the first the differences of both bills."""
-    from costmodel.reporting.tables import layout_text
-
-    ests = comparison.estimates
-    rows = [
-        ["model", *(est.job.model.name for est in ests)],
-        ["cluster", *(f"{float(est.job.layout.gpus):,.0f} GPUs of {est.job.cluster.name}" for est in ests)],
-        ["layout", *(layout_text(est) for est in ests)],
-        ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
-        ["step time", *(format_seconds(float(est.step_time_s), 4) for est in ests)],
-        ["MFU", *(f"{float(est.mfu):.1%}" for est in ests)],
-        ["tokens/s/GPU", *(f"{float(est.tokens_per_s_per_gpu):,.1f}" for est in ests)],
-        ["memory", *(format_bytes(float(est.memory_bytes_per_gpu)) for est in ests)],
-        ["fits", *("yes" if est.fits else "no" for est in ests)],
-    ]
-    grids = [Grid("Jobs", columns("", *comparison.labels), rows)]
-    for job in range(1, len(ests)):
-        grids += [
-            _difference_grid(comparison, bill, job, every_line)
-            for bill in ("time", "memory")
-            if comparison.largest(bill, job)
-        ]
-    return grids
-
-
-def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:
-    """Return what moved between the first job and another on one bill."""
-    plain, signed = (format_seconds, _signed_seconds) if bill == "time" else (format_bytes, _signed_bytes)
-    moved = comparison.largest(bill, job)
-    totals = [sum(line.values[i] for line in comparison.lines if line.bill == bill) for i in (0, job)]
-    least = 0.0 if every_line else _SMALL_SHARE * max(totals)
-    large = [line for line in moved if abs(line.difference(job)) >= least]
-    rest = [line for line in moved if abs(line.difference(job)) < least]
-    rows = [
-        [
-            line.name,
-            plain(line.values[0]),
-            plain(line.values[job]),
-            signed(line.difference(job)),
-            line.why[job],
-        ]
-        for line in large
-    ]
-    if rest:
-        sums = [sum(line.values[i] for line in rest) for i in (0, job)]
-        rows.append([f"{len(rest)} lines that move less", *map(plain, sums), signed(sums[1] - sums[0]), ""])
-    strong = frozenset({len(rows)})
-    name = "step time" if bill == "time" else "memory of the worst stage"
-    rows.append([name, *map(plain, totals), signed(totals[1] - totals[0]), ""])
-    before, after = comparison.labels[0], comparison.labels[job]
-    titles = columns("Line", f"{before} >", f"{after} >", "Difference >", "Why")
-    return Grid(f"{after} against {before}: {bill}", titles, rows, strong)
-
-
-def compare_record(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data."""
-    return {
-        "schema_version": 1,
-        "jobs": [
-            {
-                "label": label,
-                "step_time_s": float(est.step_time_s),
-                "mfu": float(est.mfu),
-                "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
-                "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
-                "fits": bool(est.fits),
-            }
-            for label, est in zip(comparison.labels, comparison.estimates, strict=True)
-        ],
-        "lines": [
-            {**line._asdict(), "differences": [line.difference(job) for job in range(len(line.values))]}
-            for line in comparison.lines
-        ],
-    }
-
-
-def compare_columns(comparison: Comparison) -> dict[str, list[Any]]:
-    """Return a comparison as columns, a row a line and job."""
-    rows = [
-        {
-            "job": label,
-            "bill": line.bill,
-            "name": line.name,
-            "axis": line.axis,
-            "toll": line.toll,
-            "value": line.values[job],
-            "unit": "s" if line.bill == "time" else "B",
-            "difference": line.difference(job),
-            "why": line.why[job] or "none",
-        }
-        for line in comparison.lines
-        for job, label in enumerate(comparison.labels)
-    ]
-    return {key: [row[key] for row in rows] for key in rows[0]}

@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.estimates.record import require_single
 from costmodel.what_if.changes import Knob, Switch, hardware_knobs, recipe_knobs, switches
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from costmodel.reporting.plots.faces import SensitivityPlots
 
 _LEAST = 1e-9
 _IN_PROPORTION = "overhead.unexplained"
@@ -72,7 +68,8 @@ class Effect(NamedTuple):
         return max(abs(self.less), abs(self.more))
 
 
-class Sensitivity(NamedTuple):
+@dataclass(frozen=True)
+class Sensitivity(Answer):
     """All effects on a job, largest first, and the switches that it cannot turn with why not."""
 
     estimate: Estimate
@@ -84,24 +81,30 @@ class Sensitivity(NamedTuple):
         """Sum of the elasticities of a kind: rate, latency or number. [-]."""
         return math.fsum(effect.elasticity for effect in self.effects if effect.kind == kind)
 
-    @property
-    def plot(self) -> SensitivityPlots:
-        """Figures: ``found.plot.tornado()``."""
-        from costmodel.reporting.plots.faces import SensitivityPlots
+    def to_dict(self) -> dict[str, Any]:
+        """Return all effects as plain data."""
+        return {
+            "schema_version": 1,
+            "change": self.change,
+            "step_time_s": float(self.estimate.step_time_s),
+            "memory_bytes_per_gpu": float(self.estimate.memory_bytes_per_gpu),
+            "sum_of_rates": self.total("rate"),
+            "sum_of_latencies": self.total("latency"),
+            "effects": [
+                {
+                    key: None if isinstance(value, float) and math.isnan(value) else value
+                    for key, value in effect._asdict().items()
+                }
+                for effect in self.effects
+            ],
+            "refused": [{"switch": name, "reason": reason} for name, reason in self.refused],
+        }
 
-        return SensitivityPlots(self)
-
-    def to_frame(self) -> pd.DataFrame:
+    def columns(self) -> dict[str, list[Any]]:
         """Return a row an effect."""
-        import pandas as pd
-
-        return pd.DataFrame([effect._asdict() for effect in self.effects])
-
-    def _repr_html_(self) -> str:
-        from costmodel.base.grid import html_table
-        from costmodel.reporting.sensitivity import sensitivity_grids
-
-        return "".join(html_table(grid) for grid in sensitivity_grids(self))
+        rows = [effect._asdict() for effect in self.effects]
+        texts = ("before", "after", "unit", "removed", "created")
+        return {key: [(row[key] or "none") if key in texts else row[key] for row in rows] for key in rows[0]}
 
 
 def sensitivity(
@@ -134,7 +137,7 @@ def sensitivity(
     >>> [effect.name for effect in cm.sensitivity(est).effects if effect.kind != "switch"][0]
     'bf16 peak'
     """
-    require_single(est, "sensitivity")
+    est.require_single("sensitivity")
     if not 0.0 < change < 1.0:
         raise CostModelError(f"change: expected more than 0 and less than 1, got {change:g}")
     lines = _seconds(est)

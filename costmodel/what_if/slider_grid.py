@@ -16,7 +16,6 @@ from costmodel.bill.lines import TimeLine, broadcast_sum
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems
 from costmodel.estimates.estimate import Estimate
-from costmodel.estimates.record import require_single
 from costmodel.physics.pipeline.schedules import SCHEDULES, valid
 from costmodel.planning.space import REASONS
 from costmodel.step.price import price
@@ -119,7 +118,7 @@ def slider_grid(est: Estimate) -> SliderGrid:
     Where the job's schedule cannot run a combination (its virtual stages do not divide, one stage
     needs none), plain 1F1B without virtual stages is priced instead, and `plain` says so.
     """
-    require_single(est, "slider_grid")
+    est.require_single("slider_grid")
     job = est.job
     values = slider_values(job)
     axes = dict(

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.version import __version__
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
 from costmodel.describe.recipe import precision as load_precision
 from costmodel.estimates.estimate import estimate
+from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
     LAWS,
@@ -60,6 +63,10 @@ class Choice:
         """Tokens for each parameter. [-]."""
         return self.tokens / self.num_params
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields with their ratio."""
+        return {**self.__dict__, "tokens_per_parameter": self.tokens_per_parameter}
+
 
 @dataclass(frozen=True)
 class Serving:
@@ -74,7 +81,7 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Answer):
     """A budget of training, and what the scaling laws would do with it."""
 
     cluster: Cluster
@@ -93,15 +100,31 @@ class Budget:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
-        from costmodel.reporting.budgets import budget_record
+        figures = (
+            "price_usd_per_gpu_hour",
+            "dollars",
+            "gpu_hours",
+            "training_flops",
+            "mfu",
+            "effective_time",
+            "precision",
+            "days",
+            "gpus",
+            "served_tokens",
+            "context",
+        )
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "cluster": self.cluster.name,
+            **{key: getattr(self, key) for key in figures},
+            "choices": [choice.to_dict() for choice in self.choices],
+        }
 
-        return budget_record(self)
-
-    def _repr_html_(self) -> str:
-        from costmodel.base.grid import html_table
-        from costmodel.reporting.budgets import budget_grids
-
-        return "".join(html_table(grid) for grid in budget_grids(self))
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each rule."""
+        records = [choice.to_dict() for choice in self.choices]
+        return {key: [record[key] for record in records] for key in records[0]}
 
 
 def _positive(name: str, value: float | None) -> float | None:

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
+from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
 from costmodel.describe.reliability import DEFAULT_RELIABILITY, Reliability, make_reliability
 from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.physics.run.goodput import (
     Losses,
     best_interval_s,
@@ -44,7 +47,7 @@ PERCENTILES = (10, 50, 90)
 
 
 @dataclass(frozen=True)
-class TrainingRun:
+class TrainingRun(Answer):
     """A priced step, the tokens to train on, and how the machine fails.
 
     Figures are expectations; `spread` has the percentiles of the same figures.
@@ -122,7 +125,18 @@ class TrainingRun:
     @cached_property
     def bill(self) -> Bill:
         """The bill of the step with what each step pays for failures as lines of axis `resilience`."""
-        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *loss_lines(self)))
+        lost = loss_lines(
+            self.losses,
+            step_s=self.step_time_s,
+            failures_per_s=self.failures_per_s,
+            interval_s=self.interval_s,
+            checkpoint=self.checkpoint,
+            reliability=self.reliability,
+            planned_fraction=self.planned_fraction,
+            shortage_fraction=self.shortage_fraction,
+            spare_nodes=self.spare_nodes,
+        )
+        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *lost))
 
     @cached_property
     def calendar_s(self) -> float:
@@ -243,16 +257,74 @@ class TrainingRun:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers and texts, as `--format json` prints it."""
-        from costmodel.reporting.training_runs import run_record
+        """Return everything about a run as numbers and texts; a spread holds p10, p50 and p90."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "inputs": input_record(self.est.job),
+            "tokens": self.tokens,
+            "steps": self.steps,
+            "step_time_s": self.step_time_s,
+            "mfu": float(self.est.mfu),
+            "days": self.days,
+            "effective_training_time_ratio": self.effective_training_time_ratio,
+            "gpu_hours": self.gpu_hours,
+            "spare_gpu_hours": self.spare_gpu_hours,
+            "dollars": self.dollars,
+            "price_usd_per_gpu_hour": self.price_usd_per_gpu_hour,
+            "price_note": self.price_note,
+            "energy_kwh": self.energy_kwh,
+            "energy_at_tdp_kwh": self.energy_at_tdp_kwh,
+            "pue": self.pue,
+            "interruptions": self.interruptions,
+            "planned_stops": self.planned_stops,
+            "mean_time_between_failures_s": self.mean_time_between_failures_s
+            if self.failures_per_s
+            else None,
+            "checkpoint": {
+                **self.checkpoint.__dict__,
+                "interval_s": self.interval_s,
+                "best_interval_s": intervals_to_compare(self) if self.failures_per_s else None,
+            },
+            "reliability": self.reliability.model_dump(),
+            "spare_nodes": self.spare_nodes,
+            "lost_gpu_hours": self.lost_gpu_hours(),
+            "spread": {
+                name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
+                for name, values in self.spread().items()
+            },
+            "samples": self.samples,
+            "seed": self.seed,
+        }
 
-        return run_record(self)
-
-    def _repr_html_(self) -> str:
-        from costmodel.base.grid import html_table
-        from costmodel.reporting.training_runs import run_grids
-
-        return "".join(html_table(grid) for grid in run_grids(self))
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a figure: name, unit, expectation and percentiles where they are known."""
+        spread = self.spread()
+        figures: list[tuple[str, str, float | None]] = [
+            ("days", "d", self.days),
+            ("gpu_hours", "h", self.gpu_hours),
+            ("energy_kwh", "kWh", self.energy_kwh),
+            ("dollars", "USD", self.dollars),
+            ("interruptions", "", self.interruptions),
+            ("effective_training_time_ratio", "", self.effective_training_time_ratio),
+            ("spare_gpu_hours", "h", self.spare_gpu_hours),
+            ("checkpoint_size_bytes", "B", self.checkpoint.size_bytes),
+            ("checkpoint_interval_s", "s", self.interval_s),
+            *((f"lost_gpu_hours.{name}", "h", hours) for name, hours in self.lost_gpu_hours().items()),
+        ]
+        table: dict[str, list[Any]] = {
+            "figure": [],
+            "unit": [],
+            "expected": [],
+            **{f"p{p}": [] for p in PERCENTILES},
+        }
+        for name, unit, value in figures:
+            table["figure"].append(name)
+            table["unit"].append(unit)
+            table["expected"].append("" if value is None else value)
+            for index, percentile in enumerate(PERCENTILES):
+                table[f"p{percentile}"].append(float(spread[name][index]) if name in spread else "")
+        return table
 
 
 def _broken_nodes(reliability: Reliability, gpus: float) -> float:

@@ -44,7 +44,7 @@ def test_sources_with_many_rows_have_a_median_below_fifteen_percent(checked):
 
 
 def test_results_have_the_documented_columns_and_every_row(checked):
-    results = checked.results()
+    results = checked.to_frame()
     assert list(results.columns) == [
         "id",
         "measured_step_time_s",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.describe.models.model import load_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.step.anatomy.params import num_params
 

@@ -9,7 +9,8 @@ import pytest
 
 from costmodel.describe.hardware.hardware import compose_cluster, load_cluster
 from costmodel.describe.jobs.layout import make_layout
-from costmodel.describe.models.model import load_model, make_model
+from costmodel.describe.models.model import make_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.estimate import estimate
 from costmodel.estimates.mesh import mesh_rows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
-from costmodel.describe.models.model import load_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.physics.network.comm_roofline import (
     REGIMES,
     batch_for_efficiency,

@@ -7,7 +7,7 @@ is wrong (ERRATA.md) the printed value stands beside the right one.
 import numpy as np
 import pytest
 
-from costmodel.describe.models.model import load_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.physics.network.collectives import textbook_time
 from costmodel.step.anatomy.params import num_active_params, num_params

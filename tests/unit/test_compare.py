@@ -6,7 +6,8 @@ from famous_jobs import LLAMA3_405B, famous
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli.vary import varied_jobs
-from costmodel.what_if.compare import compare, compare_grids, compare_record, compare_remarks
+from costmodel.reporting.comparison import compare_remarks
+from costmodel.what_if.compare import compare
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -63,16 +64,16 @@ def test_a_wider_group_moves_to_another_link():
 def test_an_equal_job_has_no_differences():
     comparison = compare(small(), small())
     assert not comparison.largest("time", 1)
-    assert len(compare_grids(comparison)) == 1
+    assert len(comparison.grids()) == 1
     assert compare_remarks(comparison) == ["B takes as long as A."]
 
 
 def test_tables_and_records_say_the_same():
     comparison = compare(small(), small(tp=4), labels=["narrow", "wide"])
-    jobs, time, memory = compare_grids(comparison)
+    jobs, time, memory = comparison.grids()
     assert [column.title for column in jobs.columns] == ["", "narrow", "wide"]
     assert time.rows[-1][0] == "step time"
-    record = compare_record(comparison)
+    record = comparison.to_dict()
     moved = sum(line["differences"][1] for line in record["lines"] if line["bill"] == "memory")
     assert moved == pytest.approx(
         record["jobs"][1]["memory_bytes_per_gpu"] - record["jobs"][0]["memory_bytes_per_gpu"]

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.layout import layout_problems, make_layout
-from costmodel.describe.models.model import load_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.network.mesh import usable_domain_size
 from costmodel.step.anatomy.params import model_flops_per_token

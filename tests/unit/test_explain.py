@@ -10,7 +10,7 @@ from famous_jobs import JOBS, famous
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.bill.formula import evaluate
-from costmodel.estimates.explain import explain_grids, unit_of
+from costmodel.estimates.explain import unit_of
 from costmodel.physics.network.collective_formulas import collective_terms, collective_text
 from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.network.nccl import PRIMITIVES, collective_time
@@ -48,7 +48,7 @@ def test_every_printed_formula_recomputed_by_hand_gives_its_line(name):
     lines = est.explain()
     assert len(lines) == len(est.bill.time_lines) + len(est.bill.memory_lines)
     for line in lines:
-        (grid,) = explain_grids(type(lines)([line]))
+        (grid,) = type(lines)([line]).grids()
         for (label, _, printed, shown), step in zip(grid.rows, line.steps, strict=True):
             value = float(shown.split()[0])
             # A difference of rounded numbers is as exact as these are.

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config, supported_types
-from costmodel.describe.models.model import load_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.step.anatomy.params import num_params
 
 # Real shapes, cut to the keys that matter and a few that must not. `null` is None.

@@ -8,7 +8,8 @@ import pytest
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.dense_model import dense_model
-from costmodel.describe.models.model import list_models, load_model, make_model, model_from_dims
+from costmodel.describe.models.model import make_model, model_from_dims
+from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import num_params
 
 SMALL = {
@@ -420,7 +421,7 @@ def test_a_row_without_a_dimension_is_refused_by_name():
 
 def test_listing_models_reads_no_file_and_loading_one_stays_light():
     code = (
-        "import sys; from costmodel.describe.models.model import list_models, load_model; list_models();"
+        "import sys; from costmodel.describe.models.model_files import list_models, load_model; list_models();"
         "assert 'ruamel.yaml' not in sys.modules; load_model('llama3-8b');"
         "heavy = {'pandas', 'numpy', 'rich', 'typer', 'costmodel.describe.models.huggingface'} & set(sys.modules);"
         "assert not heavy, heavy"

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.describe.models.model import LayerKind, list_models, load_model, make_model
+from costmodel.describe.models.model import LayerKind, make_model
+from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import (
     attended_tokens,
     embedding_param_blocks,

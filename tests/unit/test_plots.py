@@ -14,9 +14,9 @@ from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.physics.pipeline.schedules import SCHEDULES
 from costmodel.reporting import figures
+from costmodel.reporting.faces import EstimateFace
 from costmodel.reporting.figures import FILLS, save
 from costmodel.reporting.plots.collectives import draw_collective
-from costmodel.reporting.plots.faces import EstimatePlots
 from costmodel.reporting.plots.mesh_map import group_numbers
 from costmodel.reporting.plots.rooflines import operator_points
 from costmodel.reporting.series import communication_points, memory_stacks, time_parts
@@ -83,7 +83,7 @@ def test_bars_of_the_waterfall_follow_one_another(est):
     assert ends[-1] == pytest.approx(ends[-2]) == pytest.approx(float(est.step_time_s))
 
 
-@pytest.mark.parametrize("name", EstimatePlots.names())
+@pytest.mark.parametrize("name", EstimateFace.names())
 def test_every_figure_names_the_job_and_its_units(est, name, tmp_path):
     figure = est.plot.named(name)
     title = figure.get_suptitle()

@@ -13,12 +13,12 @@ import costmodel as cm
 from costmodel.base.csv_text import to_csv
 from costmodel.base.grid import Grid, columns, html_table, rich_table
 from costmodel.describe.recipe import Recipe
-from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS, long_columns, long_frame, wide_frame
+from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 from costmodel.estimates.memory_savings import _SWITCHES, memory_levers
 from costmodel.estimates.mesh import mesh_rows
-from costmodel.estimates.record import estimate_record, to_json
+from costmodel.estimates.record import to_json
 from costmodel.reporting.recipes import recipe_record, switch_meanings
-from costmodel.reporting.tables import estimate_grids, estimate_html, memory_grid, time_grid
+from costmodel.reporting.tables import estimate_grids, memory_grid, time_grid
 
 DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}
 EXPERTS = {"model": "qwen3-30b-a3b", "gpus": 64, "layout": "pp2 ep8", "global_batch": 256, "seq_len": 4096}
@@ -80,7 +80,7 @@ LINE_KEYS = [
 
 
 def test_record_has_the_promised_keys_and_is_strict_json(est):
-    record = estimate_record(est)
+    record = est.to_dict()
     assert list(record) == RECORD_KEYS
     assert all(list(line) == LINE_KEYS for line in record["lines"])
     assert json.loads(to_json(record)) == json.loads(json.dumps(record))
@@ -92,7 +92,7 @@ def test_json_refuses_what_json_does_not_have():
 
 
 def test_record_sums_are_the_totals(est):
-    record = estimate_record(est)
+    record = est.to_dict()
     assert sum(line["exposed_seconds"] for line in record["lines"]) == pytest.approx(
         record["step_time_s"], rel=1e-12
     )
@@ -101,7 +101,7 @@ def test_record_sums_are_the_totals(est):
 
 
 def test_names_of_lines_are_unique_and_sourced(est):
-    record = estimate_record(est)
+    record = est.to_dict()
     for lines in (record["lines"], record["memory_lines"]):
         names = [line["name"] for line in lines]
         assert len(set(names)) == len(names)
@@ -109,13 +109,13 @@ def test_names_of_lines_are_unique_and_sourced(est):
 
 
 def test_inputs_given_back_give_the_same_bill(est):
-    record = estimate_record(est)
-    again = estimate_record(cm.estimate(**record["inputs"]))
+    record = est.to_dict()
+    again = cm.estimate(**record["inputs"]).to_dict()
     assert again == record
 
 
 def test_sources_name_every_number_of_the_hardware(est):
-    sources = estimate_record(est)["sources"]
+    sources = est.to_dict()["sources"]
     assert {
         "cluster dgx-h100-ndr",
         "accelerator h100-sxm-80gb",
@@ -129,13 +129,13 @@ def test_sources_name_every_number_of_the_hardware(est):
 def test_sources_of_a_changed_cluster_are_not_claimed():
     cluster = cm.load_cluster("dgx-h100-ndr")
     slow = replace(cluster, tiers=(replace(cluster.tiers[0], bandwidth_bytes_per_s=1e9), *cluster.tiers[1:]))
-    sources = estimate_record(cm.estimate(**DENSE, cluster=slow))["sources"]
+    sources = cm.estimate(**DENSE, cluster=slow).to_dict()["sources"]
     assert "cluster dgx-h100-ndr" not in sources
     assert "accelerator h100-sxm-80gb" in sources
 
 
 def test_record_of_many_layouts_has_a_row_a_layout(many):
-    record = estimate_record(many)
+    record = many.to_dict()
     assert [row["tp"] for row in record["layouts"]] == [1, 1, 2, 2, 4, 4]
     json.loads(to_json(record))
 
@@ -145,8 +145,8 @@ def test_record_of_many_layouts_has_a_row_a_layout(many):
 
 def test_columns_are_the_documented_ones_in_order(est, many):
     for one in (est, many):
-        assert list(long_frame(one)) == [column.name for column in LONG_COLUMNS]
-        assert list(wide_frame(one)) == [column.name for column in WIDE_COLUMNS]
+        assert list(one.to_frame("long")) == [column.name for column in LONG_COLUMNS]
+        assert list(one.to_frame("wide")) == [column.name for column in WIDE_COLUMNS]
     documented = LONG_COLUMNS + WIDE_COLUMNS
     assert all(column.unit and column.meaning for column in documented)
 
@@ -232,7 +232,7 @@ def test_column_names_are_stable():
 
 
 def test_sums_of_the_wide_form_are_its_totals(est, many):
-    for frame in (wide_frame(est), wide_frame(many)):
+    for frame in (est.to_frame("wide"), many.to_frame("wide")):
         by_axis = frame[[name for name in frame if name.endswith("_exposed_s")]].sum(axis=1)
         by_toll = frame[[name for name in frame if name.startswith("toll_")]].sum(axis=1)
         parts = [
@@ -245,14 +245,14 @@ def test_sums_of_the_wide_form_are_its_totals(est, many):
 
 
 def test_sums_of_the_long_form_are_the_totals_of_the_wide_form(many):
-    long, wide = long_frame(many), wide_frame(many)
+    long, wide = many.to_frame("long"), many.to_frame("wide")
     sums = long.groupby(["layout", "bill"])[["exposed_seconds", "bytes"]].sum()
     np.testing.assert_allclose(sums.exposed_seconds.xs("time", level="bill"), wide.step_time_s, rtol=1e-12)
     np.testing.assert_allclose(sums.bytes.xs("memory", level="bill"), wide.memory_bytes_per_gpu, rtol=1e-12)
 
 
 def test_a_row_of_many_layouts_is_the_single_layout(many):
-    rows = wide_frame(many)
+    rows = many.to_frame("wide")
     for index, (tp, recompute) in enumerate((tp, r) for tp in (1, 2, 4) for r in ("none", "full")):
         one = cm.estimate(
             model="llama3-8b",
@@ -263,7 +263,7 @@ def test_a_row_of_many_layouts_is_the_single_layout(many):
             seq_len=8192,
             tokens=1e12,
         )
-        single = wide_frame(one).iloc[0].drop("layout")
+        single = one.to_frame("wide").iloc[0].drop("layout")
         for name, value in rows.iloc[index].drop("layout").items():
             expected = single[name]
             assert value == (
@@ -273,22 +273,22 @@ def test_a_row_of_many_layouts_is_the_single_layout(many):
 
 def test_a_knob_that_changes_no_figure_still_has_a_row_each():
     est = cm.estimate(model="llama3-8b", gpus=8, global_batch=64, seq_len=8192, shard_group=np.array([0, 8]))
-    assert list(wide_frame(est).shard_group) == [0, 8]
-    assert long_frame(est).layout.max() == 1
+    assert list(est.to_frame("wide").shard_group) == [0, 8]
+    assert est.to_frame("long").layout.max() == 1
 
 
-@pytest.mark.parametrize("form", [long_frame, wide_frame])
+@pytest.mark.parametrize("form", ["long", "wide"])
 def test_frames_survive_a_csv(est, many, form):
     for one in (est, many):
-        frame = form(one)
+        frame = one.to_frame(form)
         pd.testing.assert_frame_equal(
             pd.read_csv(io.StringIO(frame.to_csv(index=False))), frame, check_exact=True
         )
 
 
 def test_the_command_line_writes_the_same_csv_as_the_frame_reads(est):
-    read = pd.read_csv(io.StringIO(to_csv(long_columns(est))))
-    pd.testing.assert_frame_equal(read, long_frame(est), check_exact=True)
+    read = pd.read_csv(io.StringIO(to_csv(est.columns())))
+    pd.testing.assert_frame_equal(read, est.to_frame("long"), check_exact=True)
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_memory_bill_names_worst_stage_and_the_device(est):
 
 
 def test_html_is_escaped_and_complete(est):
-    page = estimate_html(est)
+    page = est._repr_html_()
     for grid in estimate_grids(est):
         for row in grid.rows:
             assert row[0].replace("&", "&amp;").replace("<", "&lt;") in page

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.physics.pipeline.schedules import SCHEDULES, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
-from costmodel.planning.plan import NoLayoutError, make_question
+from costmodel.planning.plan import make_question
 from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
 from costmodel.planning.space import KNOBS, build_space, divisors, read_values
 

@@ -11,12 +11,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.job import make_job
 from costmodel.estimates.estimate import estimate_job
-from costmodel.reporting.sensitivity import (
-    sensitivity_columns,
-    sensitivity_grids,
-    sensitivity_record,
-    sensitivity_remarks,
-)
+from costmodel.reporting.sensitivity import sensitivity_remarks
 from costmodel.what_if.changes import hardware_knobs, recipe_knobs, switches
 from costmodel.what_if.compare import compare
 
@@ -158,14 +153,14 @@ def test_effects_are_differences_of_estimates():
 
 def test_tables_and_records():
     found = cm.sensitivity(cm.estimate(**JOBS["tensor and pipeline"]))
-    numbers, turned = sensitivity_grids(found)
+    numbers, turned = found.grids()
     assert "rates less latencies -1.0" in numbers.note
     changes = [float(row[3].rstrip("%")) for row in turned.rows]
     assert changes == sorted(changes)
-    record = sensitivity_record(found)
+    record = found.to_dict()
     assert record["sum_of_rates"] == pytest.approx(found.total("rate"))
     assert all(effect["elasticity"] is None for effect in record["effects"] if effect["kind"] == "switch")
-    assert len(sensitivity_columns(found)["name"]) == len(found.effects) == len(found.to_frame())
+    assert len(found.columns()["name"]) == len(found.effects) == len(found.to_frame())
     assert "bf16 peak" in sensitivity_remarks(found)[0]
     reach = [effect.reach for effect in found.effects]
     assert reach == sorted(reach, reverse=True)

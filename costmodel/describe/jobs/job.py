@@ -18,7 +18,8 @@ from costmodel.base.errors import CostModelError, LayoutError, ProfileError, cho
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout, require_possible
-from costmodel.describe.models.model import Model, load_model
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.schedules import SCHEDULES, valid

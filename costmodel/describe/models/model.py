@@ -273,25 +273,3 @@ def model_from_dims(**fields: Any) -> Model:
 
     values = values_from_dims(fields)
     return make_model(values, f"model {values.get('name', '')} (from its dimensions)")
-
-
-def load_model(name: str) -> Model:
-    """Return a model: a preset's name, a size such as ``dense-100b``, a YAML file or a ``config.json``.
-
-    Names ignore case and punctuation; a folder is searched for its ``config.json``.
-
-    Raises
-    ------
-    ModelConfigError
-        If there is no such preset or file, or it cannot be read as a model.
-    """
-    from costmodel.describe.models.model_files import load
-
-    return load(name)
-
-
-def list_models() -> tuple[str, ...]:
-    """Return the names of the shipped models; no file is read."""
-    from costmodel.describe.models.model_files import preset_names
-
-    return preset_names()

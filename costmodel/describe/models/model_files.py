@@ -19,14 +19,16 @@ _ALIASES = "aliases.yaml"
 
 
 @cache
-def preset_names() -> tuple[str, ...]:
+def list_models() -> tuple[str, ...]:
     """Return the names of the shipped models; no file is read."""
     found = (f.name for f in _folder().iterdir() if f.name.endswith(".yaml") and f.name != _ALIASES)
     return tuple(sorted(name.removesuffix(".yaml") for name in found))
 
 
-def load(name: str) -> Model:
-    """Return the model that `name` means: see `costmodel.describe.models.model.load_model`.
+def load_model(name: str) -> Model:
+    """Return a model: a preset's name, a size such as ``dense-100b``, a YAML file or a ``config.json``.
+
+    Names ignore case and punctuation; a folder is searched for its ``config.json``.
 
     Raises
     ------
@@ -51,10 +53,10 @@ def load(name: str) -> Model:
 
 def _hint(name: str) -> str:
     """Return the presets nearest to a wrong name, by their names or aliases, then all presets."""
-    preset_by_name = {**{preset: preset for preset in preset_names()}, **_aliases()}
+    preset_by_name = {**{preset: preset for preset in list_models()}, **_aliases()}
     near = get_close_matches(name.lower(), preset_by_name, n=5, cutoff=0.5)
     nearest = dict.fromkeys(preset_by_name[match] for match in near)
-    listed = f"known: {', '.join(preset_names())}"
+    listed = f"known: {', '.join(list_models())}"
     return (
         f"did you mean {' or '.join(repr(preset) for preset in nearest)}? ({listed})" if nearest else listed
     )
@@ -82,7 +84,7 @@ def _load_preset(name: str) -> Model:
 def _preset_of(name: str) -> str | None:
     """Return the preset that a name or alias means, None for no preset."""
     wanted = _plain(name)
-    by_name = {_plain(preset): preset for preset in preset_names()}
+    by_name = {_plain(preset): preset for preset in list_models()}
     if wanted in by_name:
         return by_name[wanted]
     return {_plain(alias): preset for alias, preset in _aliases().items()}.get(wanted)

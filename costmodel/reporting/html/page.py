@@ -20,7 +20,6 @@ from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.estimates.record import (
     MFU_CONVENTION,
     input_record,
-    require_single,
     source_record,
     time_records,
 )
@@ -80,7 +79,7 @@ def report_page(
     CostModelError
         If plotly is not installed, or the estimate holds several layouts.
     """
-    require_single(est, "report")
+    est.require_single("report")
     library = plotly_library()
     figures: dict[str, charts.Figure] = {}
     sections = [_headline(est), _sliders(est)]

@@ -46,7 +46,7 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
 
     Examples
     --------
-    >>> from costmodel.describe.models.model import load_model
+    >>> from costmodel.describe.models.model_files import load_model
     >>> float(kv_cache_bytes(load_model("llama3-70b"), 1)), float(kv_cache_bytes(load_model("deepseek-v3"), 1))
     (327680.0, 70272.0)
     """

@@ -90,7 +90,7 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
 def num_params(model: Model) -> float:
     """Return the exact number of parameters [-], multi-token-prediction layers left out.
 
-    >>> from costmodel.describe.models.model import load_model
+    >>> from costmodel.describe.models.model_files import load_model
     >>> f"{num_params(load_model('llama3-8b')):,.0f}"
     '8,030,261,248'
     """
@@ -191,7 +191,7 @@ def model_flops_per_token(
     --------
     Six per weight, without the input table, and 8 % of the total in attention at 8,192 tokens:
 
-    >>> from costmodel.describe.models.model import load_model
+    >>> from costmodel.describe.models.model_files import load_model
     >>> model = load_model("llama3-405b")
     >>> f"{model_flops_per_token(model, 8192) / (6 * num_params(model)):.3f}"
     '1.078'

@@ -1,0 +1,197 @@
+"""A job and its bill, with the figures that people ask for first."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError
+from costmodel.bill.lines import Bill, broadcast_sum
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.jobs.job import Job
+from costmodel.step.anatomy.params import model_flops_per_token
+from costmodel.step.price import Priced
+
+Array = NDArray[np.float64]
+
+
+class ErrorBand(NamedTuple):
+    """Measured over predicted step time: the middle 80 % of `runs` published runs, each source held out of the fit."""
+
+    low: float
+    high: float
+    runs: int
+
+
+@cache
+def error_bands() -> dict[str, ErrorBand]:
+    """Return the shipped bands by accelerator generation and kind of model."""
+    from ruamel.yaml import YAML
+
+    text = (files("costmodel") / "describe" / "data" / "error_bands.yaml").read_text()
+    return {key: ErrorBand(**band) for key, band in YAML(typ="safe", pure=True).load(text).items()}
+
+
+class PricedJob:
+    """A job, or an array of them, and its bill. Every figure comes from the lines of `bill`."""
+
+    def __init__(self, job: Job, priced: Priced) -> None:
+        self.job = job
+        self.priced = priced
+
+    @property
+    def bill(self) -> Bill:
+        """Time lines and memory lines."""
+        return self.priced.bill
+
+    @cached_property
+    def step_time_s(self) -> Array:
+        """Step time: the sum of exposed seconds. [s]"""
+        return self.bill.step_time_s()
+
+    @property
+    def tokens_per_step(self) -> Array:
+        """Tokens of the global batch. [-]"""
+        return np.asarray(self.job.global_batch * self.job.seq_len)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Array:
+        """Throughput of one GPU. [1/s]"""
+        return np.asarray(self.tokens_per_step / self.step_time_s / self.job.layout.gpus)
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        """Dense peak of the accelerator at the precision of the job's GEMMs. [FLOP/s]"""
+        accelerator = self.job.cluster.accelerator
+        return accelerator.peak_flops_per_s[PEAK_KEY[self.job.precision.matmul_dtype]]
+
+    def model_flops(self, *, causal: bool = False) -> Array:
+        """Model FLOPs of one step: full attention matrix (PaLM, Megatron), or half of it. [FLOP]"""
+        return np.asarray(
+            model_flops_per_token(self.job.model, self.job.seq_len, causal) * self.tokens_per_step
+        )
+
+    @property
+    def model_tflops_per_gpu(self) -> Array:
+        """Model TFLOP/s of one GPU, full-attention convention. [TFLOP/s]"""
+        return np.asarray(self.model_flops() / self.step_time_s / self.job.layout.gpus / 1e12)
+
+    @property
+    def mfu(self) -> Array:
+        """Model FLOPs utilisation, full attention matrix, of the dense peak at the GEMM precision. [-]"""
+        return np.asarray(self.model_tflops_per_gpu * 1e12 / self.peak_flops_per_s)
+
+    @property
+    def mfu_causal(self) -> Array:
+        """The same with causal attention counted half. [-]"""
+        return np.asarray(self.mfu * self.model_flops(causal=True) / self.model_flops())
+
+    @property
+    def hfu(self) -> Array:
+        """Hardware FLOPs utilisation: recomputed products counted too. [-]"""
+        return np.asarray(self.mfu * (1.0 + self._recomputed_flops() / self.model_flops()))
+
+    def _recomputed_flops(self) -> Array:
+        """Matrix FLOPs that the step runs a second time, over all layers and ranks. [FLOP]"""
+        placed = self.priced.placed
+        pattern = np.asarray(self.job.model.kind_of_layer)
+        again: Array = np.asarray(0.0)
+        layer_kinds = [block for block in self.priced.blocks if block.role == "layer"]
+        for index, block in enumerate(layer_kinds):
+            layers = float(np.sum(pattern == index))
+            for item in block.times.by_operator.values():
+                op = item.operator
+                flops = 2.0 * op.m * op.n * op.k * op.groups
+                if op.attention is not None:
+                    shape = op.attention
+                    flops = (
+                        2.0
+                        * shape.calls
+                        * shape.heads
+                        * shape.seq_q
+                        * shape.seq_k
+                        * (shape.qk_head_dim + shape.v_head_dim)
+                    )
+                again = again + layers * item.recompute_share * flops
+        layout = placed.layout
+        ranks_per_stage = layout.tp * layout.cp * layout.dp
+        return np.asarray(again * placed.micro_batches * ranks_per_stage)
+
+    @cached_property
+    def memory_bytes_per_gpu(self) -> Array:
+        """Memory of the worst pipeline stage. [B]"""
+        return self.bill.memory_bytes()
+
+    @property
+    def memory_capacity_bytes(self) -> float:
+        """What the device really offers a program. [B]"""
+        return self.job.cluster.accelerator.memory_bytes
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Whether the worst stage fits."""
+        return np.asarray(self.memory_bytes_per_gpu <= self.memory_capacity_bytes)
+
+    def gpu_hours(self, tokens: float) -> Array:
+        """GPU-hours to train on so many tokens, nothing lost to failures. [h]"""
+        return np.asarray(tokens / self.tokens_per_s_per_gpu / 3600.0)
+
+    def days(self, tokens: float) -> Array:
+        """Days to train on so many tokens, nothing lost to failures. [d]"""
+        return np.asarray(self.gpu_hours(tokens) / self.job.layout.gpus / 24.0)
+
+    def exposed_by(self, attribute: str) -> dict[str, Array]:
+        """Add up exposed seconds by an attribute of the lines: axis, toll or phase. [s]"""
+        groups: dict[str, list[Array]] = {}
+        for line in self.bill.time_lines:
+            groups.setdefault(getattr(line, attribute), []).append(line.exposed_seconds)
+        return {name: broadcast_sum(parts) for name, parts in groups.items()}
+
+    @property
+    def error_band(self) -> ErrorBand | None:
+        """Where 80 % of comparable published runs lie around such a prediction; None where there are too few."""
+        kind = "moe" if self.job.model.num_experts else "dense"
+        return error_bands().get(f"{self.job.cluster.accelerator.generation}-{kind}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape that all figures broadcast to; empty for one layout."""
+        job = self.job
+        return np.broadcast_shapes(
+            self.step_time_s.shape,
+            job.layout.shape,
+            job.global_batch.shape,
+            job.seq_len.shape,
+            self.memory_bytes_per_gpu.shape,
+        )
+
+    def require_single(self, what: str) -> None:
+        """Refuse to describe many layouts as if they were one.
+
+        Raises
+        ------
+        CostModelError
+            If any figure is an array.
+        """
+        if self.shape:
+            raise CostModelError(f"{what}: this estimate holds {self.shape} layouts; use to_frame('wide')")
+
+    @property
+    def worst_stage(self) -> int:
+        """Number of the pipeline stage that needs most memory, from 0 (one layout only). [-]"""
+        held = self.bill.memory_per_stage_bytes()
+        index = np.broadcast_to(self.priced.placed.stages.index, held.shape)
+        return int(index[int(np.argmax(held))])
+
+    def __repr__(self) -> str:
+        if self.step_time_s.shape:
+            return f"Estimate of {self.step_time_s.size} layouts of {self.job.model.name}"
+        return (
+            f"Estimate({self.job.model.name} on {float(self.job.layout.gpus):.0f} GPUs of {self.job.cluster.name}: "
+            f"{float(self.step_time_s):.4g} s a step, MFU {float(self.mfu):.1%}, "
+            f"{float(self.memory_bytes_per_gpu) / 2**30:.1f} GiB a GPU, {'fits' if self.fits else 'does not fit'})"
+        )

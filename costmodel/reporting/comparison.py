@@ -1,0 +1,91 @@
+"""Bills side by side as tables and sentences."""
+
+from __future__ import annotations
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.reporting.tables import layout_text
+from costmodel.what_if.compare import Comparison
+
+_SMALL_SHARE = 0.005
+
+
+def compare_remarks(comparison: Comparison) -> list[str]:
+    """Say of each job in one sentence how it differs from the first, and which tolls it is."""
+    first, remarks = comparison.estimates[0], []
+    for job, est in enumerate(comparison.estimates[1:], start=1):
+        before, after = float(first.step_time_s), float(est.step_time_s)
+        word = "slower" if after > before else "faster"
+        tolls: dict[str, float] = {}
+        for line in comparison.lines:
+            if line.bill == "time":
+                tolls[line.toll] = tolls.get(line.toll, 0.0) + line.difference(job)
+        largest = sorted(tolls.items(), key=lambda item: -abs(item[1]))[:3]
+        parts = ", ".join(f"{toll} {_signed_seconds(seconds)}" for toll, seconds in largest if seconds)
+        change = f"{format_seconds(abs(after - before))} ({abs(after / before - 1):.1%}) {word} a step"
+        a, b = comparison.labels[0], comparison.labels[job]
+        remarks.append(
+            f"{b} takes as long as {a}." if after == before else f"{b} is {change} than {a}: {parts}."
+        )
+    return remarks
+
+
+def _signed_seconds(value: float) -> str:
+    return ("−" if value < 0 else "+") + format_seconds(abs(value))
+
+
+def _signed_bytes(value: float) -> str:
+    return ("−" if value < 0 else "+") + format_bytes(abs(value))
+
+
+def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[Grid]:
+    """Return the headline of all jobs, and of each but the first the differences of both bills."""
+    ests = comparison.estimates
+    rows = [
+        ["model", *(est.job.model.name for est in ests)],
+        ["cluster", *(f"{float(est.job.layout.gpus):,.0f} GPUs of {est.job.cluster.name}" for est in ests)],
+        ["layout", *(layout_text(est) for est in ests)],
+        ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
+        ["step time", *(format_seconds(float(est.step_time_s), 4) for est in ests)],
+        ["MFU", *(f"{float(est.mfu):.1%}" for est in ests)],
+        ["tokens/s/GPU", *(f"{float(est.tokens_per_s_per_gpu):,.1f}" for est in ests)],
+        ["memory", *(format_bytes(float(est.memory_bytes_per_gpu)) for est in ests)],
+        ["fits", *("yes" if est.fits else "no" for est in ests)],
+    ]
+    grids = [Grid("Jobs", columns("", *comparison.labels), rows)]
+    for job in range(1, len(ests)):
+        grids += [
+            _difference_grid(comparison, bill, job, every_line)
+            for bill in ("time", "memory")
+            if comparison.largest(bill, job)
+        ]
+    return grids
+
+
+def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:
+    """Return what moved between the first job and another on one bill."""
+    plain, signed = (format_seconds, _signed_seconds) if bill == "time" else (format_bytes, _signed_bytes)
+    moved = comparison.largest(bill, job)
+    totals = [sum(line.values[i] for line in comparison.lines if line.bill == bill) for i in (0, job)]
+    least = 0.0 if every_line else _SMALL_SHARE * max(totals)
+    large = [line for line in moved if abs(line.difference(job)) >= least]
+    rest = [line for line in moved if abs(line.difference(job)) < least]
+    rows = [
+        [
+            line.name,
+            plain(line.values[0]),
+            plain(line.values[job]),
+            signed(line.difference(job)),
+            line.why[job],
+        ]
+        for line in large
+    ]
+    if rest:
+        sums = [sum(line.values[i] for line in rest) for i in (0, job)]
+        rows.append([f"{len(rest)} lines that move less", *map(plain, sums), signed(sums[1] - sums[0]), ""])
+    strong = frozenset({len(rows)})
+    name = "step time" if bill == "time" else "memory of the worst stage"
+    rows.append([name, *map(plain, totals), signed(totals[1] - totals[0]), ""])
+    before, after = comparison.labels[0], comparison.labels[job]
+    titles = columns("Line", f"{before} >", f"{after} >", "Difference >", "Why")
+    return Grid(f"{after} against {before}: {bill}", titles, rows, strong)

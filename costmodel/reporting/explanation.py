@@ -1,0 +1,20 @@
+"""Opened lines of a bill as tables: a row a step, with its formula, the numbers put in, and its value."""
+
+from __future__ import annotations
+
+from costmodel.base.grid import Grid, columns
+from costmodel.estimates.explain import Explanation, headline, value_text, where_text
+
+
+def explain_grids(lines: Explanation) -> list[Grid]:
+    """Return a table a line: a row a step, with its formula, the numbers put in, and its value."""
+    grids = []
+    for line in lines:
+        rows = [
+            [step.name or "=", step.expression, step.with_numbers, value_text(step.value, step.unit)]
+            for step in line.steps
+        ]
+        note = f"{where_text(line)}source: {line.source}"
+        titles = columns("Step", "Formula", "With its numbers", "Value >")
+        grids.append(Grid(headline(line), titles, rows, frozenset({len(rows) - 1}), note))
+    return grids

@@ -1,0 +1,186 @@
+"""What draws each kind of answer: its tables, and its figures by name.
+
+An answer finds its face here when it is first seen. Each is imported when it is used: a table of an
+estimate needs no matplotlib, and none of planning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.answer import Face, face
+
+if TYPE_CHECKING:
+    from costmodel.base.grid import Grid
+
+
+@face("Estimate")
+class EstimateFace(Face):
+    """Tables and figures of one estimate."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return headline, bills and mesh of one layout, or the first rows of many."""
+        from costmodel.reporting.tables import estimate_grids, layouts_grid
+
+        many = bool(self._answer.shape)
+        return [layouts_grid(self._answer)] if many else estimate_grids(self._answer, **options)
+
+    def html(self) -> str:
+        """Return the tables with the warnings below the headline."""
+        from costmodel.reporting.tables import estimate_html
+
+        return estimate_html(self._answer)
+
+    def time(self) -> Any:
+        """Draw the step as a waterfall of what it waits for."""
+        from costmodel.reporting.plots.bill import draw_time
+
+        return draw_time(self._answer)
+
+    def memory(self) -> Any:
+        """Draw the memory of every pipeline stage against the capacity."""
+        from costmodel.reporting.plots.bill import draw_memory
+
+        return draw_memory(self._answer)
+
+    def pipeline(self) -> Any:
+        """Draw the schedule task by task, the bubble in white."""
+        from costmodel.reporting.plots.pipeline import draw_pipeline
+
+        return draw_pipeline(self._answer)
+
+    def compute_roofline(self) -> Any:
+        """Draw operators under the roofs of the GPU."""
+        from costmodel.reporting.plots.rooflines import draw_compute_roofline
+
+        return draw_compute_roofline(self._answer)
+
+    def communication_roofline(self) -> Any:
+        """Draw axes against the ridge points of the fabric."""
+        from costmodel.reporting.plots.rooflines import draw_communication_roofline
+
+        return draw_communication_roofline(self._answer)
+
+    def mesh(self) -> Any:
+        """Draw which GPUs form a group of each axis."""
+        from costmodel.reporting.plots.mesh_map import draw_mesh
+
+        return draw_mesh(self._answer)
+
+    def tornado(self) -> Any:
+        """Draw what each number and each switch is worth."""
+        from costmodel.what_if.sensitivity import sensitivity
+
+        return sensitivity(self._answer).plot.named("tornado")
+
+
+@face("Explanation")
+class ExplanationFace(Face):
+    """Tables of opened lines."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a table a line."""
+        from costmodel.reporting.explanation import explain_grids
+
+        return explain_grids(self._answer, **options)
+
+
+@face("Comparison")
+class ComparisonFace(Face):
+    """Tables of jobs side by side."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the jobs, and what moved on both bills of each."""
+        from costmodel.reporting.comparison import compare_grids
+
+        return compare_grids(self._answer, **options)
+
+
+@face("Sensitivity")
+class SensitivityFace(Face):
+    """Tables and figures of a sensitivity."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return numbers by elasticity, and switches by what turning them does."""
+        from costmodel.reporting.sensitivity import sensitivity_grids
+
+        return sensitivity_grids(self._answer, **options)
+
+    def tornado(self) -> Any:
+        """Draw what each number and each switch is worth."""
+        from costmodel.reporting.plots.tornado import draw_tornado
+
+        return draw_tornado(self._answer)
+
+
+@face("Plan")
+class PlanFace(Face):
+    """Tables and figures of a search."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the best layouts, the front, scaling, and what is out."""
+        from costmodel.reporting.plans import plan_grids
+
+        return plan_grids(self._answer, **options)
+
+    def pareto(self) -> Any:
+        """Draw step time against memory, with the front."""
+        from costmodel.reporting.plots.plans import draw_pareto
+
+        return draw_pareto(self._answer)
+
+    def scaling(self) -> Any:
+        """Draw throughput over the number of GPUs."""
+        from costmodel.reporting.plots.plans import draw_scaling
+
+        return draw_scaling(self._answer)
+
+
+@face("Sweep")
+class SweepFace(Face):
+    """The table of a sweep."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a row a point."""
+        from costmodel.reporting.plans import sweep_grid
+
+        return [sweep_grid(self._answer, **options)]
+
+
+@face("TrainingRun")
+class TrainingRunFace(Face):
+    """Tables of a whole run."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the headline, where the hours go, and how sure that is."""
+        from costmodel.reporting.training_runs import run_grids
+
+        return run_grids(self._answer, **options)
+
+
+@face("Budget")
+class BudgetFace(Face):
+    """Tables of a budget."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return what the budget buys, and what each rule would train."""
+        from costmodel.reporting.budgets import budget_grids
+
+        return budget_grids(self._answer, **options)
+
+
+@face("Validation")
+class ValidationFace(Face):
+    """Tables and figures of a validation."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return errors by source, accelerator and axis, sweeps and memory."""
+        from costmodel.reporting.validation import validation_grids
+
+        return validation_grids(self._answer, **options)
+
+    def predicted(self) -> Any:
+        """Draw predicted over measured step time."""
+        from costmodel.reporting.plots.validation import draw_predicted
+
+        return draw_predicted(self._answer)

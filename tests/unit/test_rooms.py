@@ -1,0 +1,131 @@
+"""Rooms import only what stands below them, and answers share one protocol."""
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from famous_jobs import FSDP_8B
+
+import costmodel as cm
+from costmodel.base.answer import Answer, Face
+from costmodel.trust.validation import validate
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "costmodel"
+SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 16, "seq_len": 8192}
+LAYERS = ["base", "bill", "physics", "describe", "step", "estimates", "interop", "trust", "whole_run"]
+LAYERS += ["planning", "what_if", "reporting", "cli : (app)"]
+
+
+def lint(folder):
+    """Return what import-linter says about a package, and whether its contracts hold."""
+    command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, '.'); {command}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr, done.returncode == 0
+
+
+def test_no_import_runs_upward_and_no_room_has_a_circle():
+    said, kept = lint(ROOT)
+    assert kept, said
+    assert "2 kept" in said
+
+
+def test_the_contract_holds_every_room_and_excuses_no_import():
+    layers, circles = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    assert layers["layers"] == LAYERS[::-1]
+    assert layers["exhaustive"]
+    assert "ignore_imports" not in {**layers, **circles}
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert rooms - {"app"} == {name.split()[0] for name in LAYERS}
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("bill/lines.py", "def late():\n    from costmodel.step import price\n"),
+        ("estimates/record.py", "from costmodel.estimates.estimate import Estimate\n"),
+    ],
+    ids=["upward, inside a function", "a circle in a room"],
+)
+def test_the_contract_sees(tmp_path, file, line):
+    shutil.copytree(PACKAGE, tmp_path / "costmodel", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "costmodel" / file).open("a") as source:
+        source.write(line)
+    said, kept = lint(tmp_path)
+    assert not kept, said
+
+
+def test_only_the_face_of_the_package_and_the_registry_import_by_name():
+    """What a linter cannot see: a module imported by its name as text."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("import_module", "__import__")
+    }
+    # The exporters of a framework are in the room of the table that names them.
+    assert found <= {"__init__.py", "base/answer.py", "interop/emit.py"}
+
+
+@pytest.fixture(scope="module")
+def answers():
+    est = cm.estimate(**FSDP_8B)
+    row = dict.fromkeys(("id", "source", "accelerator", "framework", "gpus", "gbs"), "1")
+    return {
+        "Estimate": est,
+        "Explanation": est.explain("compute.mlp"),
+        "Comparison": cm.compare(est, est),
+        "Sensitivity": cm.sensitivity(cm.estimate(**SMALL, tp=2)),
+        "Plan": cm.plan(**SMALL, fix={"pp": 1, "schedule": "none"}),
+        "Sweep": cm.sweep(**SMALL, layout="tp2"),
+        "TrainingRun": cm.run(**SMALL, tp=2, tokens=1e12),
+        "Budget": cm.budget(dollars=1e6),
+        "Validation": validate([row]),
+    }
+
+
+NINE = ("Estimate", "Explanation", "Comparison", "Sensitivity", "Plan", "Sweep", "TrainingRun", "Budget")
+NINE += ("Validation",)
+
+
+@pytest.mark.parametrize("kind", NINE)
+def test_every_answer_keeps_the_protocol(answers, kind):
+    answer = answers[kind]
+    assert isinstance(answer, Answer)
+    assert type(answer).__name__ == kind
+    assert answer.to_dict()["schema_version"] == 1
+    columns = answer.columns()
+    assert len({len(values) for values in columns.values()}) == 1
+    assert list(answer.to_frame()) == list(columns)
+    assert len(answer.to_frame()) == len(next(iter(columns.values()))) > 0
+    page = answer._repr_html_()
+    for grid in answer.grids():
+        assert grid.columns
+        assert all(len(row) == len(grid.columns) for row in grid.rows)
+    assert page.count("<table>") == len(answer.grids()) > 0
+    assert isinstance(answer.plot, Face)
+
+
+def test_every_registered_face_is_of_an_answer(answers):
+    assert set(Face.registered) == set(answers)
+
+
+def test_a_figure_that_there_is_not_is_named(answers):
+    with pytest.raises(AttributeError, match="'pipelin'; did you mean 'pipeline'"):
+        answers["Estimate"].plot.pipelin()
+    with pytest.raises(cm.CostModelError, match="figure: 'map' is unknown"):
+        answers["Budget"].plot.named("map")
