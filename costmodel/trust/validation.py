@@ -181,6 +181,9 @@ class Validation(Answer):
         """Return a row per run in the columns of `RESULT_COLUMNS`."""
         return self.runs[list(RESULT_COLUMNS)]
 
+    results = to_frame
+    """The name that scripts knew before answers shared theirs."""
+
     @property
     def skipped(self) -> list[str]:
         """A sentence for every reason why rows were left out."""
