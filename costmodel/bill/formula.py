@@ -40,6 +40,7 @@ _OPERATORS: tuple[type[ast.AST], ...] = (
     ast.Mult,
     ast.Div,
     ast.Pow,
+    ast.Mod,
     ast.USub,
     ast.UAdd,
     ast.Gt,

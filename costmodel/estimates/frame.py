@@ -178,7 +178,7 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     table["micro_batches"] = whole(placed.micro_batches)
     table["zero_stage"], table["shard_group"] = whole(layout.zero_stage), whole(layout.shard_group)
     table["recompute"] = flat(np.array(RECOMPUTE_POLICIES)[layout.recompute.astype(np.int64)])
-    table["schedule"] = flat(np.array(SCHEDULES)[layout.schedule.astype(np.int64)])
+    table["schedule"] = flat(np.array(list(SCHEDULES))[layout.schedule.astype(np.int64)])
     table["sequence_parallel"] = flat(layout.sequence_parallel > 0)
     table["global_batch"], table["seq_len"] = whole(job.global_batch), whole(job.seq_len)
     for name in (

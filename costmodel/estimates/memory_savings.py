@@ -17,7 +17,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, layout_problems
 from costmodel.describe.recipe import with_switches
-from costmodel.physics.pipeline.schedules import SCHEDULES, valid
+from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.step.price import price
 
 Array = NDArray[np.float64]
@@ -96,7 +96,7 @@ def _layout_changes(job: Job) -> Iterator[tuple[str, Layout]]:
         if axis == "tp":
             changed = replace(changed, sequence_parallel=np.asarray(1.0))
         if axis == "pp" and layout.pp == 1:
-            changed = replace(changed, schedule=np.asarray(float(SCHEDULES.index("1f1b"))))
+            changed = replace(changed, schedule=np.asarray(float(schedule_code("1f1b"))))
         yield f"{axis} {float(degree):.0f}", changed
     if layout.micro_batch > 1:
         half = np.asarray(np.ceil(layout.micro_batch / 2.0))
@@ -104,7 +104,7 @@ def _layout_changes(job: Job) -> Iterator[tuple[str, Layout]]:
     if layout.tp > 1 and layout.sequence_parallel == 0:
         yield "sequence parallelism", replace(layout, sequence_parallel=np.asarray(1.0))
     if layout.vp > 1:
-        one_f_one_b = np.asarray(float(SCHEDULES.index("1f1b")))
+        one_f_one_b = np.asarray(float(schedule_code("1f1b")))
         yield "vp 1 (schedule 1f1b)", replace(layout, vp=np.asarray(1.0), schedule=one_f_one_b)
     if layout.shard_group > 0 and layout.zero_stage > 0:
         yield "shard group over all of dp·cp", replace(layout, shard_group=np.asarray(0.0))

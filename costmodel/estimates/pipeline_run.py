@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import LayoutError
 from costmodel.bill.lines import TimeLine
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.engine import Timeline, simulate, task_orders
+from costmodel.physics.pipeline.engine import Timeline, simulate
 from costmodel.physics.pipeline.stages import StagePlan, plan_stages
 from costmodel.step.pipeline import pending_weight_fraction
 
@@ -83,14 +83,14 @@ def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
     placed, layout = est.priced.placed, est.job.layout
     p, v, m = int(layout.pp), int(layout.vp), int(placed.micro_batches)
     code = int(layout.schedule)
-    name = schedules.SCHEDULES[code] if p > 1 else "1f1b"
+    name = schedules.schedule_at(code).name if p > 1 else "1f1b"
     chunks = int(schedules.chunks_passed(float(code), np.asarray(float(v))))
     shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
     # Two-way schedules want an even number, interleaved ones a multiple of the stages.
     shown = m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p)
     sends = [line for line in est.bill.time_lines if line.name == "pp.send_recv"]
     timeline = simulate(
-        task_orders(name, p, shown, v),
+        schedules.task_orders(name, p, shown, v),
         **durations(est.priced)._asdict(),
         message_s=float(sends[0].each_s) if sends else 0.0,
         blocking=bool(sends) and not placed.recipe.pp_overlap,

@@ -16,7 +16,7 @@ from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 Array = NDArray[np.float64]
 
@@ -141,7 +141,7 @@ def input_record(job: Job) -> dict[str, Any]:
         "gpus": round(float(layout.gpus)),
         **counts,
         "recompute": RECOMPUTE_POLICIES[int(layout.recompute)],
-        "schedule": SCHEDULES[int(layout.schedule)],
+        "schedule": schedule_at(layout.schedule).name,
         "sequence_parallel": bool(layout.sequence_parallel),
         "global_batch": round(float(job.global_batch)),
         "seq_len": round(float(job.seq_len)),

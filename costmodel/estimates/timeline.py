@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import MemoryLine, TimeLine
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
-from costmodel.physics.pipeline.engine import Orders, Task, simulate, task_orders
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.engine import Task, simulate
+from costmodel.physics.pipeline.orders import Orders
+from costmodel.physics.pipeline.schedules import schedule_at, task_orders
 from costmodel.step.pipeline import pending_weight_fraction
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
     if np.size(placed.stages.index) != stages:
         est = estimate_job(est.job, every_stage=True)
         placed = est.priced.placed
-    schedule = SCHEDULES[int(layout.schedule)]
+    schedule = schedule_at(layout.schedule).name
     orders = task_orders(schedule, stages, m, int(layout.vp))
     parts = _part_times(est.priced)
     on_bill = {line.name: line for line in est.bill.time_lines}

@@ -12,7 +12,7 @@ from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.estimates.memory_savings import memory_levers
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import slowest_tier
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
@@ -109,7 +109,7 @@ def _bubble(est: PricedJob) -> Iterator[str]:
     if share > BUBBLE_SHARE:
         layout, micro_batches = est.job.layout, float(est.priced.placed.micro_batches)
         yield (
-            f"the pipeline bubble is {share:.0%} of the step ({SCHEDULES[int(layout.schedule)]}, pp "
+            f"the pipeline bubble is {share:.0%} of the step ({schedule_at(layout.schedule).name}, pp "
             f"{float(layout.pp):.0f}, vp {float(layout.vp):.0f}, {micro_batches:.0f} micro-batches): more "
             f"micro-batches, a smaller pp or more virtual stages shrink it"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, counts_of, unsaid_switches
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -62,7 +62,7 @@ def emit_deepspeed(job: Job) -> str:
         If DeepSpeed cannot run the schedule or the precision.
     """
     counts, recipe = counts_of(job), job.recipe
-    schedule = SCHEDULES[int(job.layout.schedule)]
+    schedule = schedule_at(job.layout.schedule).name
     if schedule not in ("none", "1f1b"):
         raise FrameworkConfigError(
             f"emit: DeepSpeed has no schedule {schedule}; plan with schedule = 1f1b, vp = 1"

@@ -23,7 +23,7 @@ from costmodel.interop.framework import (
 from costmodel.interop.megatron_model import model_flags, model_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.physics.network.mesh import DEFAULT_ORDER
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -100,7 +100,7 @@ def _lines_of(flags: list[str]) -> list[str]:
 def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return degrees, batch, schedule and sharding."""
     layout = job.layout
-    schedule = SCHEDULES[int(layout.schedule)]
+    schedule = schedule_at(layout.schedule).name
     if schedule not in ("none", "1f1b", "interleaved"):
         raise FrameworkConfigError(
             f"emit: Megatron-LM has no schedule {schedule}; plan with schedule = 1f1b, interleaved"

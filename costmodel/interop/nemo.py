@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.interop.framework import FrameworkConfigError, counts_of
 from costmodel.interop.megatron import VALUES_THAT_RUN
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -39,7 +39,7 @@ def emit_nemo(job: Job) -> str:
         If Megatron-Bridge cannot run the schedule or the precision.
     """
     counts, recipe = counts_of(job), job.recipe
-    schedule = SCHEDULES[int(job.layout.schedule)]
+    schedule = schedule_at(job.layout.schedule).name
     if schedule not in ("none", "1f1b", "interleaved"):
         raise FrameworkConfigError(
             f"emit: Megatron-Bridge has no schedule {schedule}; plan with schedule = 1f1b, interleaved"

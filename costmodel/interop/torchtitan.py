@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, counts_of, unsaid_switches
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -58,7 +58,7 @@ def emit_torchtitan(job: Job) -> str:
         If torchtitan has no setting for the sharding, the schedule or the precision.
     """
     counts, layout = counts_of(job), job.layout
-    schedule = SCHEDULES[int(layout.schedule)]
+    schedule = schedule_at(layout.schedule).name
     if schedule != "none" and schedule not in _SCHEDULES:
         raise FrameworkConfigError(
             f"emit: torchtitan has no schedule {schedule}; plan with {', '.join(_SCHEDULES)}"

@@ -9,16 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.describe.jobs.layout_text import value_text
 from costmodel.planning.best import Kept
 from costmodel.planning.search import Question, peak_flops_per_s
 from costmodel.planning.space import KNOBS
 from costmodel.step.anatomy.params import model_flops_per_token
 
 Array = NDArray[np.float64]
-
-_CODED = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
 
 
 def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> dict[str, list[Any]]:
@@ -52,8 +49,8 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
     for knob in ("micro_batch", "zero_stage", "shard_group"):
         columns[knob] = [int(value) for value in rows[knob]]
     columns["sequence_parallel"] = [bool(value) for value in rows["sequence_parallel"]]
-    for knob, names in _CODED.items():
-        columns[knob] = [names[int(code)] for code in rows[knob]]
+    for knob in ("schedule", "recompute"):
+        columns[knob] = [value_text(knob, code) for code in rows[knob]]
     return columns
 
 

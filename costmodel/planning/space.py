@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, layout_problems
-from costmodel.physics.pipeline.schedules import SCHEDULES, fold, valid
+from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, choice_names, layout_problems
+from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -29,7 +29,6 @@ PLACEMENT_KNOBS = ("pp", "tp", "sequence_parallel", "cp", "ep", "etp", "micro_ba
 KNOBS = (*PLACEMENT_KNOBS, "vp", "schedule", "recompute", "zero_stage", "shard_group")
 """Every knob of a layout that a search may turn."""
 
-_NAMES = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
 _MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
@@ -111,17 +110,17 @@ def read_values(knob: str, given: Any) -> tuple[float, ...]:
         if isinstance(given, str)
         else np.atleast_1d(np.asarray(given)).tolist()
     )
-    names = _NAMES.get(knob)
+    names = choice_names(knob)
     values = set()
     for part in parts:
         text = str(part).strip().lower()
-        if names is not None and text in names:
+        if text in names:
             values.add(float(names.index(text)))
             continue
         if knob == "sequence_parallel" and text in ("true", "false", "on", "off"):
             values.add(float(text in ("true", "on")))
             continue
-        if names is not None and not text.replace(".", "").isdigit():
+        if names and not text.replace(".", "").isdigit():
             raise LayoutError(f"{knob}: {part!r} is unknown; {choices_hint(text, names)}")
         try:
             number = float(text)
@@ -132,9 +131,7 @@ def read_values(knob: str, given: Any) -> tuple[float, ...]:
             if knob in ("sequence_parallel", "recompute", "schedule", "zero_stage", "shard_group")
             else 1.0
         )
-        most = {"sequence_parallel": 1.0, "zero_stage": 3.0}.get(
-            knob, np.inf if names is None else len(names) - 1.0
-        )
+        most = {"sequence_parallel": 1.0, "zero_stage": 3.0}.get(knob, len(names) - 1.0 if names else np.inf)
         if number != int(number) or not least <= number <= most:
             limit = f"from {least:.0f} to {most:.0f}" if most < np.inf else f">= {least:.0f}"
             raise LayoutError(f"{knob}: expected a whole number {limit}, got {part!r}")
@@ -347,7 +344,7 @@ def _with_policies(
     uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without)
     runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
     # One stage runs no schedule, several run one.
-    runs &= (schedule[:, None] == SCHEDULES.index("none")) == (pp == 1)
+    runs &= (schedule[:, None] == schedule_code("none")) == (pp == 1)
     runs &= ~(too_deep | without | uneven)[:, None]
     divides = (group[:, None] == 0) | (
         (ranks % np.maximum(group[:, None], 1.0) == 0) & (group[:, None] < ranks)

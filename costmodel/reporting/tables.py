@@ -12,7 +12,7 @@ from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_grid, mesh_of
 from costmodel.estimates.record import memory_records, time_records
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -95,7 +95,7 @@ def layout_text(est: Estimate) -> str:
     )
     micro_batches = float(est.priced.placed.micro_batches)
     return (
-        f"{degrees}, zero {float(layout.zero_stage):.0f}, {SCHEDULES[int(layout.schedule)]}, "
+        f"{degrees}, zero {float(layout.zero_stage):.0f}, {schedule_at(layout.schedule).name}, "
         f"recompute {RECOMPUTE_POLICIES[int(layout.recompute)]}, {micro_batches:,.0f} micro-batches of "
         f"{float(layout.micro_batch):.0f}, {float(job.global_batch):,.0f} sequences of "
         f"{float(job.seq_len):,.0f} tokens"

@@ -19,8 +19,6 @@ from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, t
 from costmodel.physics.network.collective_formulas import collective_terms, collective_text
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.messages import exposed_p2p_messages
-from costmodel.physics.pipeline.schedule_formulas import BUBBLE_FORMULAS
 from costmodel.step.placed_job import PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -66,20 +64,8 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
     if not np.any(layout.pp > 1):
         return []
     m = placed.micro_batches
-    bubble = schedules.bubble_time_s(
-        layout.schedule,
-        stages=layout.pp,
-        micro_batches=m,
-        virtual_stages=layout.vp,
-        forward_s=stage.forward_s,
-        backward_input_s=stage.backward_input_s,
-        backward_weight_s=stage.backward_weight_s,
-        sum_forward_s=stage.sum_forward_s,
-        sum_backward_s=stage.sum_backward_s,
-        pending_weight_fraction=pending_weight_fraction(placed),
-    )
     messages = schedules.p2p_messages(layout.schedule, stages=layout.pp, virtual_stages=layout.vp) * m
-    exposed = exposed_p2p_messages(
+    exposed = schedules.exposed_p2p_messages(
         layout.schedule,
         stages=layout.pp,
         micro_batches=m,
@@ -106,10 +92,9 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             toll="bubble",
             phase="step",
             count=1.0,
-            each_s=bubble,
-            formula=_bubble_formula(placed),
+            formula=schedules.bubble_formula(layout.schedule),
             terms={
-                "bubble_s": bubble,
+                "schedule": layout.schedule,
                 "stages": layout.pp,
                 "micro_batches": m,
                 "virtual_stages": layout.vp,
@@ -119,8 +104,9 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
                 "sum_forward_s": stage.sum_forward_s,
                 "sum_backward_s": stage.sum_backward_s,
                 "pending_weight_fraction": pending_weight_fraction(placed),
+                "synchronized": 0.0,
             },
-            source="closed form of the schedule, checked against its simulation: physics/schedules.py",
+            source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
         ),
         time_line(
             "pp.send_recv",
@@ -141,7 +127,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
                     "messages": np.maximum(messages, 1.0),
                 }
             ),
-            source="messages on the critical path of the schedule: physics/schedule_messages.py",
+            source="messages on the critical path of the schedule: physics/pipeline/schedules.py",
         ),
         time_line(
             "pp.send_recv_of_others",
@@ -153,7 +139,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             tier=cost.tier,
             formula=f"{sent}; latency_s + transfer_s + host_s",
             terms=LazyTerms(lambda: {**message_terms(), "host_s": host_s}),
-            source="messages between other stages that this one waits for: physics/schedule_messages.py",
+            source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
         ),
     ]
     if placed.model.tied_embeddings:
@@ -173,16 +159,6 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             )
         )
     return lines
-
-
-def _bubble_formula(placed: PlacedJob) -> str:
-    """Return the closed form of the schedule; many schedules at once have no single one."""
-    layout = placed.layout
-    if layout.schedule.size > 1:
-        return "bubble_s"
-    formula = BUBBLE_FORMULAS.get(schedules.SCHEDULES[int(layout.schedule.item())], "0")
-    steps = formula.split("; ")
-    return formula if layout.pp.size == 1 else "; ".join([*steps[:-1], f"where(stages > 1, {steps[-1]}, 0)"])
 
 
 def pending_weight_fraction(placed: PlacedJob) -> Array:

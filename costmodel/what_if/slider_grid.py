@@ -16,7 +16,7 @@ from costmodel.bill.lines import TimeLine, broadcast_sum
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems
 from costmodel.estimates.estimate import Estimate
-from costmodel.physics.pipeline.schedules import SCHEDULES, valid
+from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.planning.space import REASONS
 from costmodel.step.price import price
 
@@ -171,8 +171,8 @@ def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_
     places = job.model.num_layers + int(job.recipe.embedding_as_layer) + int(job.recipe.head_as_layer)
     divides = (np.ceil(places / flat["pp"]) % own.vp == 0) | (own.vp == 1)
     runs = divides & (flat["pp"] > 1) & valid(own.schedule, flat["pp"], micro_batches, own.vp)
-    one = SCHEDULES.index("none")
-    schedule = np.where(runs, own.schedule, np.where(flat["pp"] > 1, SCHEDULES.index("1f1b"), one))
+    one = schedule_code("none")
+    schedule = np.where(runs, own.schedule, np.where(flat["pp"] > 1, schedule_code("1f1b"), one))
     with_sp = own.sequence_parallel > 0 if own.tp > 1 else np.asarray(True)
     layout = Layout(
         gpus=flat["gpus"],

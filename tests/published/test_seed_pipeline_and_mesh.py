@@ -14,8 +14,8 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.estimate import estimate
 from costmodel.estimates.mesh import mesh_rows
-from costmodel.physics.pipeline.engine import simulate, task_orders
-from costmodel.physics.pipeline.schedules import bubble_time_s, in_flight, schedule_code
+from costmodel.physics.pipeline.engine import simulate
+from costmodel.physics.pipeline.schedules import bubble_time_s, in_flight, schedule_code, task_orders
 from costmodel.step.anatomy.params import num_active_params, num_params
 
 # 002 §10.1-§10.6 and 000: schedule, stages, micro-batches, virtual stages, printed bubble fraction

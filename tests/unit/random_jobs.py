@@ -50,7 +50,7 @@ def questions(draw: st.DrawFn) -> dict[str, Any]:
 def layouts(draw: st.DrawFn, moe: bool) -> dict[str, Any]:
     """Degrees and choices of one possible layout, codes as numbers."""
     pp = draw(st.sampled_from([1, 1, 2, 4]))
-    name = draw(st.sampled_from(SCHEDULES[1:])) if pp > 1 else "none"
+    name = draw(st.sampled_from(list(SCHEDULES)[1:])) if pp > 1 else "none"
     layout = {
         "tp": draw(st.sampled_from([1, 1, 2, 4, 8])),
         "cp": draw(st.sampled_from([1, 1, 2])),

@@ -14,8 +14,6 @@ from costmodel.estimates.explain import unit_of
 from costmodel.physics.network.collective_formulas import collective_terms, collective_text
 from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.network.nccl import PRIMITIVES, collective_time
-from costmodel.physics.pipeline.schedule_formulas import BUBBLE_FORMULAS
-from costmodel.physics.pipeline.schedules import SCHEDULES, bubble_time_s, schedule_code
 from costmodel.reporting.tree import step_tree
 
 # What a reader with a calculator has: no evaluator of ours.
@@ -88,24 +86,6 @@ def test_tiles_waves_and_the_power_limit_of_one_product():
     assert steps["tiles"] == 64 * 104
     assert steps["moved_bytes"] == 2 * (8192 * 16384 + 16384 * 13312 + 8192 * 13312)
     assert steps["math_s"] > steps["flops"] / 989.4e12
-
-
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name != "none"])
-@pytest.mark.parametrize(("f", "b", "w"), [(1.0, 1.0, 1.0), (1.0, 1.4, 0.7), (1.3, 1.0, 0.4)])
-def test_the_text_of_a_bubble_is_its_function(schedule, f, b, w):
-    numbers = {
-        "stages": 8.0,
-        "micro_batches": 24.0,
-        "virtual_stages": 2.0,
-        "forward_s": f,
-        "backward_input_s": b,
-        "backward_weight_s": w,
-        "sum_forward_s": 8.3 * f,
-        "sum_backward_s": 8.2 * (b + w),
-        "pending_weight_fraction": 32 / 34,
-    }
-    expected = bubble_time_s(schedule_code(schedule), **numbers)
-    assert float(evaluate(BUBBLE_FORMULAS[schedule], numbers)) == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_units_follow_the_names():

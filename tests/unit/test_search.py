@@ -9,7 +9,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import layout_problems, make_layout
-from costmodel.physics.pipeline.schedules import SCHEDULES, valid
+from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
 from costmodel.planning.plan import make_question
@@ -115,7 +115,7 @@ def test_the_space_is_the_brute_force_one():
         if any(problem.bad.any() for problem in layout_problems(layout, job.model, 64, 8192)):
             continue
         single = knobs["pp"] == 1
-        if (SCHEDULES[int(knobs["schedule"])] == "none") != single or (
+        if (schedule_at(knobs["schedule"]).name == "none") != single or (
             knobs["tp"] == 1 and knobs["sequence_parallel"]
         ):
             continue

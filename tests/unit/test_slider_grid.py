@@ -7,7 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.what_if.slider_grid import KNOBS, MOST_POINTS, slider_grid
 
 LLAMA = {
@@ -60,7 +60,7 @@ def job_at(job, est, grid, at):
     chosen = {knob: grid.values[knob][place] for knob, place in zip(KNOBS, at, strict=True)}
     own = est.job.layout
     keep = chosen["pp"] > 1 and not grid.plain[at]
-    schedule = SCHEDULES[int(own.schedule)] if keep else "1f1b" if chosen["pp"] > 1 else "none"
+    schedule = schedule_at(own.schedule).name if keep else "1f1b" if chosen["pp"] > 1 else "none"
     more = {"vp": int(own.vp) if keep else 1, "schedule": schedule}
     return {**job, **chosen, **more}
 

@@ -22,7 +22,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
 from costmodel.physics.network.mesh import DEFAULT_ORDER
-from costmodel.physics.pipeline.schedules import SCHEDULES, valid
+from costmodel.physics.pipeline.schedules import schedule_at, valid
 
 Array = NDArray[np.float64]
 
@@ -157,10 +157,11 @@ def check_job(job: Job, dp: int | None = None) -> None:
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     if not np.all(runs):
         code, pp, vp, count = first_of(~runs, layout.schedule, layout.pp, layout.vp, micro_batches)
-        name = SCHEDULES[int(code)]
+        schedule = schedule_at(code)
+        broken = schedule.broken_rules(stages=pp, micro_batches=count, virtual_stages=vp)
         raise LayoutError(
-            f"schedule: {name} cannot run pp = {pp:.0f} stages, vp = {vp:.0f} and "
-            f"{count:.0f} micro-batches; {_SCHEDULE_NEEDS.get(name, 'it needs pp > 1 and vp = 1')}"
+            f"schedule: {schedule.name} cannot run pp = {pp:.0f} stages, vp = {vp:.0f} and "
+            f"{count:.0f} micro-batches; it needs {', '.join(rule.text for rule in broken)}"
         )
 
 
@@ -178,17 +179,6 @@ def _check_reduction(job: Job) -> None:
             f"sync_every: {recipe.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
             f"smaller than dp·cp, between which the average is rare"
         )
-
-
-_SCHEDULE_NEEDS = {
-    "none": "several stages need a schedule such as 1f1b",
-    "interleaved": "it needs vp >= 2 and micro-batches that are a multiple of pp",
-    "zb-v": "it needs vp = 2",
-    "v-half": "it needs vp = 2",
-    "v-min": "it needs vp = 2",
-    "dualpipe": "it needs an even pp, an even number of micro-batches, at least 2·pp of them, and vp = 1",
-    "dualpipe-v": "it needs vp = 2 and at least 2·pp micro-batches",
-}
 
 
 def _precision(name: str, cluster: Cluster) -> Precision:

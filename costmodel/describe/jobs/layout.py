@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import Model
@@ -122,14 +122,12 @@ def make_layout(
     arrays = {name: _whole(name, value, least=1) for name, value in values.items()}
     arrays["zero_stage"] = _whole("zero_stage", zero_stage, least=0, most=3)
     arrays["shard_group"] = _whole("shard_group", shard_group, least=0)
-    arrays["recompute"] = _codes("recompute", recompute, RECOMPUTE_POLICIES)
+    arrays["recompute"] = _codes("recompute", recompute)
     if schedule is None:
-        one_f_one_b = np.where(arrays["vp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
-        arrays["schedule"] = np.where(arrays["pp"] > 1, one_f_one_b, SCHEDULES.index("none")).astype(
-            np.float64
-        )
+        one_f_one_b = np.where(arrays["vp"] > 1, schedule_code("interleaved"), schedule_code("1f1b"))
+        arrays["schedule"] = np.where(arrays["pp"] > 1, one_f_one_b, schedule_code("none")).astype(np.float64)
     else:
-        arrays["schedule"] = _codes("schedule", schedule, SCHEDULES)
+        arrays["schedule"] = _codes("schedule", schedule)
     sp = arrays["tp"] > 1 if sequence_parallel is None else np.asarray(sequence_parallel, dtype=bool)
     arrays["sequence_parallel"] = np.asarray(sp, dtype=np.float64)
     return Layout(**arrays)
@@ -150,9 +148,9 @@ def _whole(name: str, value: ArrayLike, *, least: int, most: float = np.inf) -> 
     return array
 
 
-def _codes(name: str, value: ArrayLike | str, names: tuple[str, ...]) -> Array:
+def _codes(name: str, value: ArrayLike | str) -> Array:
     """Turn names (or codes already) into float codes."""
-    array = np.asarray(value)
+    array, names = np.asarray(value), choice_names(name)
     if array.dtype.kind in "US":
         lookup = {known: float(code) for code, known in enumerate(names)}
         for given in np.unique(array):
@@ -160,6 +158,15 @@ def _codes(name: str, value: ArrayLike | str, names: tuple[str, ...]) -> Array:
                 raise LayoutError(f"{name}: {str(given)!r} is unknown; {choices_hint(str(given), names)}")
         return np.asarray(np.vectorize(lookup.__getitem__, otypes=[np.float64])(array))
     return _whole(name, array, least=0, most=len(names) - 1)
+
+
+def choice_names(knob: str) -> tuple[str, ...]:
+    """Return the names of a knob's values in the order of their codes; none where they are numbers.
+
+    >>> choice_names("recompute"), choice_names("tp")
+    (('none', 'selective', 'full'), ())
+    """
+    return {"schedule": tuple(SCHEDULES), "recompute": RECOMPUTE_POLICIES}.get(knob, ())
 
 
 def parse_layout(text: str) -> dict[str, int]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout
-from costmodel.physics.pipeline.schedules import SCHEDULES
-
-_NAMES = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
+from costmodel.describe.jobs.layout import Layout, choice_names
 
 
 def value_text(knob: str, value: float) -> str:
@@ -14,7 +11,7 @@ def value_text(knob: str, value: float) -> str:
     >>> value_text("schedule", 3.0), value_text("tp", 8.0)
     ('1f1b', '8')
     """
-    names = _NAMES.get(knob)
+    names = choice_names(knob)
     return names[int(value)] if names else f"{value:g}"
 
 

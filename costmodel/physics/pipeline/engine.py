@@ -15,9 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.pipeline.orders import Orders, Step, task_orders
-
-__all__ = ["Orders", "Step", "Task", "Timeline", "simulate", "task_orders"]
+from costmodel.physics.pipeline.orders import Orders, Step
 
 Array = NDArray[np.float64]
 

@@ -1,16 +1,15 @@
 """What every rank of a pipeline does, in order, under each published schedule.
 
-The orders are written down without times: `schedule_engine` runs them. Kinds of task: F forward,
+The orders are written down without times: `engine` runs them, and the records of `schedules` name them. Each
+function takes stages p, micro-batches m and virtual stages v, and trusts its record's rules. Kinds of task: F forward,
 B whole backward, I backward towards the input, W backward towards the weights.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
-
-from costmodel.base.errors import LayoutError, choices_hint
 
 
 class Step(NamedTuple):
@@ -74,42 +73,40 @@ def _one_f_one_b(
     return tuple(steps)
 
 
-def _naive(p: int, m: int, v: int) -> Orders:
+def naive(p: int, m: int, v: int) -> Orders:
     """One micro-batch at a time through the whole model."""
     steps = tuple(Step(kind, 0, i) for i in range(m) for kind in "FB")
     return Orders((steps,) * p, _loop(p, 1), 1)
 
 
-def _gpipe(p: int, m: int, v: int) -> Orders:
+def gpipe(p: int, m: int, v: int) -> Orders:
     """All forwards, then all backwards."""
     steps = tuple(Step(kind, 0, i) for kind in "FB" for i in range(m))
     return Orders((steps,) * p, _loop(p, 1), 1)
 
 
-def _plain(p: int, m: int, v: int) -> Orders:
+def one_f_one_b(p: int, m: int, v: int) -> Orders:
     """PipeDream-flush, 1F1B: rank r is p - r - 1 forwards ahead."""
     tasks = [(0, i) for i in range(m)]
     return Orders(tuple(_one_f_one_b(tasks, tasks, p - r - 1, "B") for r in range(p)), _loop(p, 1), 1)
 
 
-def _interleaved(p: int, m: int, v: int) -> Orders:
+def interleaved(p: int, m: int, v: int) -> Orders:
     """Megatron's interleaved 1F1B: p micro-batches through a chunk before the next chunk."""
-    if m % p:
-        raise LayoutError(f"micro_batches: {m} is not a multiple of {p} stages, as 'interleaved' needs")
     forwards = [(c, g + i) for g in range(0, m, p) for c in range(v) for i in range(p)]
     backwards = [(v - 1 - c, i) for c, i in forwards]
     ranks = [_one_f_one_b(forwards, backwards, 2 * (p - r - 1) + (v - 1) * p, "B") for r in range(p)]
     return Orders(tuple(ranks), _loop(p, v), v)
 
 
-def _zb_h1(p: int, m: int, v: int) -> Orders:
+def zb_h1(p: int, m: int, v: int) -> Orders:
     """1F1B with the weight gradients put off as long as the memory of 1F1B's first rank allows."""
     tasks = [(0, i) for i in range(m)]
     ranks = tuple(_one_f_one_b(tasks, tasks, p - r - 1, "I") for r in range(p))
     return Orders(ranks, _loop(p, 1), 1, fill_limit=p)
 
 
-def _zb_2p(p: int, m: int, v: int) -> Orders:
+def zb_2p(p: int, m: int, v: int) -> Orders:
     """ZB-H2: twice the warm-up, so that no rank waits for the first backward."""
     tasks = [(0, i) for i in range(m)]
     ranks = tuple(_one_f_one_b(tasks, tasks, 2 * (p - r - 1), "I") for r in range(p))
@@ -140,7 +137,7 @@ def _building_block(
     return tuple(ranks)
 
 
-def _zb_v(p: int, m: int, v: int) -> Orders:
+def zb_v(p: int, m: int, v: int) -> Orders:
     """ZB-V: two chunks in a V, the memory of 1F1B, no bubble where F, I and W take the same time."""
     ranks = []
     for r in range(p):
@@ -156,13 +153,13 @@ def _zb_v(p: int, m: int, v: int) -> Orders:
     return Orders(tuple(ranks), _vee(p), 2, fill_limit=2 * p)
 
 
-def _v_half(p: int, m: int, v: int) -> Orders:
+def v_half(p: int, m: int, v: int) -> Orders:
     """V-Half: half the activations of 1F1B."""
     ranks = _building_block(p, m, (2, 1, 2, 1), (1, 2, 1) if p % 2 else (4, 2, 4))
     return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 2) // 2))
 
 
-def _v_min(p: int, m: int, v: int) -> Orders:
+def v_min(p: int, m: int, v: int) -> Orders:
     """V-Min: a third of the activations of 1F1B."""
     ranks = _building_block(p, m, (1, 1, 1, 1), (1, 1, 1) if p % 3 else (3, 1, 3))
     return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 4) // 3))
@@ -212,13 +209,8 @@ def _numbered(steps: list[tuple[str, int, bool]], micro_batches: Sequence[Sequen
     return tuple(out)
 
 
-def _dualpipe(p: int, m: int, v: int) -> Orders:
+def dualpipe(p: int, m: int, v: int) -> Orders:
     """DualPipe: micro-batches enter at both ends, and every rank holds two stages."""
-    if p % 2 or m % 2 or m < 2 * p:
-        raise LayoutError(
-            f"micro_batches: 'dualpipe' needs even stages and an even number of at least {2 * p} "
-            f"micro-batches, got {p} stages and {m} micro-batches"
-        )
     streams = (range(0, m, 2), range(1, m, 2))
     ranks = [
         _numbered(_dual_order(p // 2, min(r, p - 1 - r), m // 2, int(r >= p // 2)), streams) for r in range(p)
@@ -226,32 +218,7 @@ def _dualpipe(p: int, m: int, v: int) -> Orders:
     return Orders(tuple(ranks), _both_ways(p), 1)
 
 
-def _dualpipe_v(p: int, m: int, v: int) -> Orders:
+def dualpipe_v(p: int, m: int, v: int) -> Orders:
     """DualPipe cut in half: both chunks of the V on one rank, one copy of the parameters."""
-    if m < 2 * p:
-        raise LayoutError(f"micro_batches: 'dualpipe-v' needs at least {2 * p} with {p} stages, got {m}")
     ranks = [_numbered(_dual_order(p, r, m, 0), (range(m), range(m))) for r in range(p)]
     return Orders(tuple(ranks), _vee(p), 2)
-
-
-_ORDERS: dict[str, Callable[[int, int, int], Orders]] = {
-    "none": _plain,
-    "naive": _naive,
-    "gpipe": _gpipe,
-    "1f1b": _plain,
-    "interleaved": _interleaved,
-    "zb-h1": _zb_h1,
-    "zb-2p": _zb_2p,
-    "zb-v": _zb_v,
-    "dualpipe": _dualpipe,
-    "dualpipe-v": _dualpipe_v,
-    "v-half": _v_half,
-    "v-min": _v_min,
-}
-
-
-def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Orders:
-    """Return what every rank does under `schedule`, without times."""
-    if schedule not in _ORDERS:
-        raise LayoutError(f"schedule: no schedule is called {schedule!r}; {choices_hint(schedule, _ORDERS)}")
-    return _ORDERS[schedule](stages, micro_batches, virtual_stages)

@@ -1,40 +1,382 @@
-"""Pipeline schedules in closed form: bubble, micro-batches held, copies of weights.
+"""Pipeline schedules: one record each, with its order and its closed forms, and the registry of them.
 
 Time of one micro-batch on one stage is split in three, as zero-bubble schedules need it: forward
 (F), backward towards the input (B) and backward towards the weights (W). Schedules that do not
 split the backward run B and W together. A stage is everything one rank holds, so the chunk of an
 interleaved schedule takes 1/v of these times.
 
-Every function broadcasts over arrays of schedule codes (`schedule_code`) and layouts. The forms
-are tested against the step-by-step simulation of `schedule_engine`.
+The closed forms of a record are text in the language of `costmodel.bill.formula`, over the names of
+`NAMES`; the text is the code. The functions broadcast over arrays of codes (`schedule_code`: the
+position in `SCHEDULES`) and layouts. A new schedule is a new record: the oracle runs every record's
+order step by step (`engine`) and holds the forms to it, within what `Exactness` states.
 """
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.bill.formula import compiled, evaluate, named_result
+from costmodel.physics.pipeline import orders
+from costmodel.physics.pipeline.stages import Fold
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-SCHEDULES = (
-    "none",
-    "naive",
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "zb-h1",
-    "zb-2p",
-    "zb-v",
-    "dualpipe",
-    "dualpipe-v",
-    "v-half",
-    "v-min",
+_LAYOUT = ("stages", "micro_batches", "virtual_stages")
+NAMES = {
+    "chunks": ("virtual_stages",),
+    "bubble": (
+        *_LAYOUT,
+        "forward_s",
+        "backward_input_s",
+        "backward_weight_s",
+        "sum_forward_s",
+        "sum_backward_s",
+        "pending_weight_fraction",
+        "synchronized",
+    ),
+    "held": (*_LAYOUT, "stage"),
+    "messages": _LAYOUT,
+    "messages_stopping": _LAYOUT,
+}
+"""What each closed form of a record may use; `bubble_time_s` and `in_flight` say what the names mean."""
+
+
+class Rule(NamedTuple):
+    """A condition on `stages`, `micro_batches` and `virtual_stages`, and how to say it."""
+
+    holds: str
+    text: str
+
+
+class Exactness(NamedTuple):
+    """How far the closed forms may be from the simulation.
+
+    Attributes
+    ----------
+    bubble : float
+        Of the step, with equal stages, W <= F and F <= B <= 1.25 F. [-]
+    messages, messages_stopping : float
+        Of the step, with messages of 2 % of F. [-]
+    held_on_every_rank : bool
+        Whether each rank holds what the form says, or only the fullest one.
+    least_stages : int
+        Pipelines shorter than this are not held to it. [-]
+    """
+
+    bubble: float
+    messages: float
+    messages_stopping: float
+    held_on_every_rank: bool
+    least_stages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Everything that is known of a schedule; a field that is left out is a `TypeError` at import.
+
+    Attributes
+    ----------
+    name : str
+        As users write it.
+    order : callable
+        What every rank does, from stages, micro-batches and virtual stages: the engine's task order.
+    fold : Fold
+        Which stages share a rank.
+    chunks : str
+        Chunks of a rank that a micro-batch passes. [-]
+    weight_copies : float
+        Copies of its parameters that a rank holds. [-]
+    needs : tuple of Rule
+        When it can run.
+    bubble : str
+        Time per step that the busiest rank is idle, messages not counted. [s]
+    held : str
+        Micro-batches whose activations a rank holds at its peak, in units of its whole stage; never more
+        than there are, and 1 without a pipeline. [-]
+    messages : str
+        Messages between neighbours per step whose time the critical path pays where ranks compute
+        while they send. [-]
+    messages_stopping : str
+        The same where a rank stands still while it sends; never fewer. [-]
+    exact : Exactness
+        What the oracle holds the forms to.
+    source : str
+        Where the order, and the forms that were not read off the simulation, come from.
+
+    Raises
+    ------
+    ValueError
+        If a form uses a name that it does not get.
+    """
+
+    name: str
+    order: Callable[[int, int, int], orders.Orders]
+    fold: Fold
+    chunks: str
+    weight_copies: float
+    needs: tuple[Rule, ...]
+    bubble: str
+    held: str
+    messages: str
+    messages_stopping: str
+    exact: Exactness
+    source: str
+
+    def __post_init__(self) -> None:
+        """Read every formula once, so that a typing error does not wait for the first job."""
+        forms = [(getattr(self, form), names) for form, names in NAMES.items()]
+        for text, names in [*forms, *((rule.holds, _LAYOUT) for rule in self.needs)]:
+            if unknown := sorted(set(compiled(text).needs) - set(names)):
+                raise ValueError(
+                    f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
+                )
+
+    def broken_rules(self, **layout: float) -> list[Rule]:
+        """Return what keeps it from running with these `stages`, `micro_batches` and `virtual_stages`."""
+        return [rule for rule in self.needs if not evaluate(rule.holds, layout)]
+
+
+_ONE_CHUNK = Rule("virtual_stages == 1", "vp = 1")
+_TWO_CHUNKS = Rule("virtual_stages == 2", "vp = 2")
+_TWICE_THE_STAGES = Rule("micro_batches >= 2 * stages", "at least 2·pp micro-batches")
+
+_HOPS = "hops = stages - 1"
+_OTHERS = "others_s = sum_forward_s + sum_backward_s - forward_s - backward_input_s - backward_weight_s"
+_FORWARD_AND_INPUT = f"{_HOPS}; {_OTHERS}; others_fb_s = others_s - hops * backward_weight_s"
+# What stages of unequal length add to the schedules whose form is written for equal ones.
+_UNEVEN = (
+    f"{_HOPS}; {_OTHERS}; uneven_s = others_s - hops * (forward_s + backward_input_s + backward_weight_s)"
 )
-_CODE = {name: code for code, name in enumerate(SCHEDULES)}
-_V_SHAPED = ("zb-v", "dualpipe-v", "v-half", "v-min")
+_HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
+
+# Every message of an inner rank; with two ranks each is an end and sends in one direction only.
+_INNER = "where(stages > 2, 2, 1)"
+_FILL = "2 * (stages - 2)"
+
+
+def _dual(depth: str, part: str) -> str:
+    """Return DualPipe's bubble: `depth` ranks from the turn, chunk times `part` of those of the stage."""
+    return (
+        f"{_UNEVEN}; depth = {depth}; f_s = {part}forward_s; b_s = {part}backward_input_s; "
+        f"w_s = {part}backward_weight_s; "
+        "max(depth * (2 * f_s + max(b_s - w_s, 0)), depth * (f_s + 2 * b_s - w_s) - f_s) + uneven_s"
+    )
+
+
+_GPIPE = "Huang et al., arXiv:1811.06965, section 2.3"
+_MEGATRON = "Narayanan et al., arXiv:2104.04473, section 2.2"
+_ZERO_BUBBLE = "Qi et al., arXiv:2401.10241, tables 1, 2, 5, section 6 and appendix H"
+_CONTROLLABLE = "Qi et al., arXiv:2405.15362, and its building blocks"
+_DEEPSEEK = "DeepSeek-AI, arXiv:2412.19437, table 2; deepseek-ai/DualPipe"
+
+_RECORDS = (
+    Schedule(
+        name="none",
+        order=orders.one_f_one_b,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        needs=(Rule("stages == 1", "pp = 1; several stages need a schedule such as 1f1b"), _ONE_CHUNK),
+        bubble="0",
+        held="1",
+        messages="0",
+        messages_stopping="0",
+        exact=Exactness(0.0, 0.0, 0.0, True, 1),
+        source="no pipeline",
+    ),
+    Schedule(
+        name="naive",
+        order=orders.naive,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_OTHERS}; micro_batches * others_s",
+        held="1",
+        messages="2 * (stages - 1) * micro_batches",
+        messages_stopping="2 * (stages - 1) * micro_batches",
+        exact=Exactness(0.0, 0.0, 0.0, True, 2),
+        source=_GPIPE,
+    ),
+    Schedule(
+        name="gpipe",
+        order=orders.gpipe,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_OTHERS}; others_s",
+        held="micro_batches",
+        # The first micro-batch's way there and back.
+        messages="2 * (stages - 1)",
+        messages_stopping=f"2 * micro_batches + {_FILL}",
+        exact=Exactness(0.0, 0.0, 0.0, True, 2),
+        source=_GPIPE,
+    ),
+    Schedule(
+        name="1f1b",
+        order=orders.one_f_one_b,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_OTHERS}; others_s",
+        held="stages - stage",
+        # No slack: a forward is ready just when its rank wants to run it, so that even with overlap
+        # each micro-batch pays nearly two.
+        messages="2 * (micro_batches + stages - 2) - 2 * ceil((micro_batches - 1) / stages)",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=_MEGATRON,
+    ),
+    Schedule(
+        name="interleaved",
+        order=orders.interleaved,
+        fold=Fold.OWN,
+        chunks="virtual_stages",
+        weight_copies=1.0,
+        needs=(
+            Rule("virtual_stages >= 2", "vp >= 2"),
+            Rule("micro_batches % stages == 0", "micro-batches that are a multiple of pp"),
+        ),
+        bubble=f"{_OTHERS}; others_s / virtual_stages",
+        # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py.
+        held="(2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1) / virtual_stages",
+        # It starts twice as many forwards ahead as 1F1B; from then on each message has the time of half a
+        # forward and backward of a chunk to arrive.
+        messages="2 * (virtual_stages * stages - 1)",
+        messages_stopping=f"2 * virtual_stages * micro_batches + {_FILL}",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=_MEGATRON,
+    ),
+    Schedule(
+        name="zb-h1",
+        order=orders.zb_h1,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_FORWARD_AND_INPUT}; others_fb_s - min(hops, micro_batches - 1) * backward_weight_s",
+        held="stages",
+        messages="4 * (stages - 1)",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=f"{_ZERO_BUBBLE}: searched for the memory of 1F1B (ZB-1p)",
+    ),
+    Schedule(
+        name="zb-2p",
+        order=orders.zb_2p,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        needs=(_ONE_CHUNK,),
+        # Where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow) the
+        # forward passes that fill the pipeline show.
+        bubble=f"{_FORWARD_AND_INPUT}; "
+        "filled = min(2 * hops / pending_weight_fraction, micro_batches - 1); "
+        "free_s = max(others_fb_s - filled * backward_weight_s, 0); "
+        "max(free_s, synchronized * (sum_forward_s - forward_s))",
+        held="2 * stages - 1",
+        messages="2 * (stages - 1)",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=f"{_ZERO_BUBBLE}: searched for twice the memory of 1F1B (ZB-2p)",
+    ),
+    Schedule(
+        name="zb-v",
+        order=orders.zb_v,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        needs=(_TWO_CHUNKS,),
+        bubble=f"{_HOPS}; {_HIGH_LOW}; "
+        "free_s = max(hops * max(high_s - backward_weight_s, 0.5 * (backward_weight_s - low_s)), 0); "
+        "max(free_s, synchronized * 0.5 * hops * max(high_s, backward_weight_s))",
+        held="stages",
+        messages="6 * (stages - 1)",
+        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        exact=Exactness(0.025, 0.01, 0.01, True, 2),
+        source=f"{_ZERO_BUBBLE}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="dualpipe",
+        order=orders.dualpipe,
+        fold=Fold.BOTH_WAYS,
+        chunks="1",
+        weight_copies=2.0,
+        needs=(
+            Rule("stages % 2 == 0", "an even pp"),
+            Rule("micro_batches % 2 == 0", "an even number of micro-batches"),
+            _TWICE_THE_STAGES,
+            _ONE_CHUNK,
+        ),
+        # A forward and backward in a pair are taken to last their sum; overlap inside a pair belongs
+        # into F, B and W.
+        bubble=_dual("0.5 * stages - 1", ""),
+        held="stages + 1",
+        messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        exact=Exactness(0.025, 0.0, 0.01, True, 2),
+        source=f"{_DEEPSEEK}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="dualpipe-v",
+        order=orders.dualpipe_v,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        needs=(_TWO_CHUNKS, _TWICE_THE_STAGES),
+        bubble=_dual("hops", "0.5 * "),
+        held="stages + 0.5",
+        messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
+        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        exact=Exactness(0.025, 0.01, 0.01, True, 2),
+        source=f"{_DEEPSEEK}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="v-half",
+        order=orders.v_half,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        needs=(_TWO_CHUNKS,),
+        bubble=f"{_UNEVEN}; 0.5 * hops * (forward_s + 3 * backward_input_s - backward_weight_s) "
+        "- 0.5 * forward_s + micro_batches * max(forward_s - backward_input_s, 0) + uneven_s",
+        held="floor((stages + 2) / 2)",
+        messages="2 * micro_batches + 4 * (stages - 1)",
+        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        # With two or three ranks it is all turn; nobody runs one.
+        exact=Exactness(0.025, 0.01, 0.01, False, 4),
+        source=f"{_CONTROLLABLE}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="v-min",
+        order=orders.v_min,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        needs=(_TWO_CHUNKS,),
+        bubble=f"{_UNEVEN}; {_HIGH_LOW}; hops * (forward_s + backward_input_s) - 0.5 * forward_s "
+        "+ micro_batches * max(2 * high_s - low_s - backward_weight_s, 0) + uneven_s",
+        held="floor((stages + 4) / 3)",
+        messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
+        messages_stopping=f"where(stages > 2, 6, 3) * micro_batches + {_FILL}",
+        exact=Exactness(0.1, 0.15, 0.01, False, 4),
+        source=f"{_CONTROLLABLE}; bubble read off the simulation",
+    ),
+)
+
+SCHEDULES: dict[str, Schedule] = {record.name: record for record in _RECORDS}
+"""Every schedule by its name; its place here is its code."""
 
 
 def schedule_code(name: str) -> int:
@@ -51,39 +393,58 @@ def schedule_code(name: str) -> int:
     3
     """
     key = name.strip().lower().replace("_", "-")
-    if key not in _CODE:
+    if key not in SCHEDULES:
         raise LayoutError(f"schedule: no schedule is called {name!r}; {choices_hint(key, SCHEDULES)}")
-    return _CODE[key]
+    return list(SCHEDULES).index(key)
 
 
-def as_array(value: ArrayLike) -> Array:
-    """Return `value` as a float64 array."""
-    return np.asarray(value, dtype=np.float64)
+def schedule_at(code: ArrayLike) -> Schedule:
+    """Return the record that one code stands for.
 
+    Raises
+    ------
+    LayoutError
+        If it stands for none.
 
-def is_schedule(schedule: ArrayLike, *names: str) -> BoolArray:
-    """Return where `schedule` is one of `names`."""
-    codes = np.asarray(schedule)
-    mask = np.zeros(codes.shape, dtype=np.bool_)
-    for name in names:
-        mask = mask | (codes == _CODE[name])
-    return mask
-
-
-def select_schedule(schedule: ArrayLike, forms: Mapping[str, Callable[[], Array]]) -> Array:
-    """Return, element by element, the form of the schedule that its code names; 0 without a form.
-
-    Only the forms of schedules that occur are computed: a search over one or two of them does not
-    pay for all.
+    >>> schedule_at(3.0).name
+    '1f1b'
     """
-    codes = np.asarray(schedule)
-    occurring = [name for name in forms if np.any(codes == _CODE[name])]
-    if codes.ndim == 0:
-        return forms[occurring[0]]() if occurring else np.zeros(())
-    result = np.zeros(())
-    for name in occurring:
-        result = np.where(codes == _CODE[name], forms[name](), result)
-    return np.asarray(result)
+    number = int(np.asarray(code).item())
+    if not 0 <= number < len(SCHEDULES):
+        raise LayoutError(f"schedule: expected a code from 0 to {len(SCHEDULES) - 1}, got {number}")
+    return list(SCHEDULES.values())[number]
+
+
+def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> orders.Orders:
+    """Return what every rank does under `schedule`, without times: what `engine.simulate` runs.
+
+    Raises
+    ------
+    LayoutError
+        If there is no such schedule, or it cannot run with these numbers.
+    """
+    record = schedule_at(schedule_code(schedule))
+    broken = record.broken_rules(stages=stages, micro_batches=micro_batches, virtual_stages=virtual_stages)
+    if broken:
+        raise LayoutError(
+            f"schedule: {record.name} needs {broken[0].text}, got {stages} stages, "
+            f"{micro_batches} micro-batches and vp = {virtual_stages}"
+        )
+    return record.order(stages, micro_batches, virtual_stages)
+
+
+def _occurring(schedule: ArrayLike) -> tuple[Schedule, ...]:
+    """Return the schedules whose codes occur, in the order of the registry."""
+    return tuple(schedule_at(code) for code in np.unique(np.asarray(schedule)))
+
+
+def bubble_formula(schedule: ArrayLike) -> str:
+    """Return the bubble of the schedules that occur as one formula; see `bubble_time_s` for its names.
+
+    With several, `schedule` is their code.
+    """
+    form = _one_formula(schedule, "bubble")
+    return f"{named_result(form, 'idle_s')}; where(stages > 1, max(idle_s, 0), 0)"
 
 
 def bubble_time_s(
@@ -102,24 +463,8 @@ def bubble_time_s(
 ) -> Array:
     r"""Time per step that the busiest rank is idle because of the pipeline, messages not counted.
 
-    With :math:`S = \sum_{other\ stages} (F + B + W)`, which is :math:`(p - 1)(F + B + W)` for equal
-    stages, and :math:`S_{FB}` the same without W:
-
-    ============  ==================================================================  =========
-    schedule      bubble                                                              source
-    ============  ==================================================================  =========
-    naive         :math:`m S`                                                         [1]_
-    gpipe         sum of others' F + sum of others' (B + W)                           [1]_
-    1f1b          :math:`S`                                                           [2]_
-    interleaved   :math:`S / v`                                                       [2]_
-    zb-h1         :math:`S_{FB} - \min(p - 1, m - 1) W`                               [3]_
-    zb-2p         :math:`S_{FB} - \min(2 (p - 1) / \kappa, m - 1) W`                  [3]_, fit
-    zb-v          :math:`(p - 1) \max(F \vee B - W, (W - F \wedge B) / 2)`            fit
-    dualpipe      :math:`\max(h (2 F + (B - W)^+), h (F + 2 B - W) - F)`, h = p/2 - 1  fit, [4]_
-    dualpipe-v    the same with h = p - 1 and half the times                          fit
-    v-half        :math:`(p - 1)(F + 3 B - W) / 2 - F / 2 + m (F - B)^+`               fit, [5]_
-    v-min         :math:`(p - 1)(F + B) - F/2 + m (2 (F \vee B) - F \wedge B - W)^+`  fit, [5]_
-    ============  ==================================================================  =========
+    The forms stand in the records (`Schedule.bubble`). With :math:`S` the sum of F + B + W over all
+    other stages it is :math:`S` for 1F1B and :math:`S / v` for the interleaved schedule.
 
     Parameters
     ----------
@@ -137,7 +482,7 @@ def bubble_time_s(
         F, and B + W, summed over all stages; by default p times that of the busiest. [s]
     pending_weight_fraction : array_like
         Share of a micro-batch's activations that W still needs when B is done, kappa: 32/34 with
-        flash attention, 32 / (34 + 5 a s / h) where the scores are kept [3]_. [-]
+        flash attention, 32 / (34 + 5 a s / h) where the scores are kept (arXiv:2401.10241). [-]
     synchronized : array_like of bool
         Whether all ranks wait for each other at the optimizer (a gradient norm, a check for
         overflow). ZB-2p and ZB-V reach their bubble only where they do not. [-]
@@ -149,27 +494,10 @@ def bubble_time_s(
 
     Notes
     -----
-    Exact against the simulation for naive, gpipe, 1f1b, interleaved, zb-h1 and zb-2p with equal
-    stages; the forms marked "fit" were read off it and hold within 2.5 % of the step (v-min 10 %)
-    for p >= 4, W <= F and F <= B <= 1.25 F. "zb-h1" and "zb-2p" are the schedules searched for
-    the memory of one and two times 1F1B (ZB-1p, ZB-2p); with kappa = 1 they are the handcrafted
-    ZB-H1 and ZB-H2.
     Uneven stages: exact for gpipe where one stage is slowest in both passes, and for 1f1b and
     interleaved where it is the last one (the head and the loss). A slow stage k ranks before the
     end works off part of its wait, so that 1f1b is overestimated by k times its excess, at most 3 %
     of the step with 30 % of excess (`one_f_one_b_time_s` is exact). Others: within 5 %.
-    DualPipe's pairs of a forward and a backward are taken to last the sum of the two; overlap
-    inside a pair belongs into F, B and W.
-
-    References
-    ----------
-    .. [1] Y. Huang et al., "GPipe," NeurIPS 2019, arXiv:1811.06965, section 2.3.
-    .. [2] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters
-       using Megatron-LM," SC21, arXiv:2104.04473, section 2.2.
-    .. [3] P. Qi et al., "Zero bubble pipeline parallelism," ICLR 2024, arXiv:2401.10241, Tables 1,
-       2, 5 and appendix H.
-    .. [4] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, Table 2.
-    .. [5] P. Qi et al., "Pipeline parallelism with controllable memory," arXiv:2405.15362.
 
     Examples
     --------
@@ -177,37 +505,20 @@ def bubble_time_s(
     ...                     backward_input_s=1.0, backward_weight_s=1.0))
     3.0
     """
-    p, m, v = as_array(stages), as_array(micro_batches), np.maximum(as_array(virtual_stages), 1.0)
-    f, b, w = as_array(forward_s), as_array(backward_input_s), as_array(backward_weight_s)
-    hops = p - 1.0
-    other_f = hops * f if sum_forward_s is None else as_array(sum_forward_s) - f
-    other_b = hops * (b + w) if sum_backward_s is None else as_array(sum_backward_s) - (b + w)
-    others = other_f + other_b
-    others_fb = others - hops * w
-    # What stages of unequal length add to the schedules whose form is written for equal ones.
-    uneven = others - hops * (f + b + w)
-    high, low = np.maximum(f, b), np.minimum(f, b)
-    fill_2p = np.minimum(2.0 * hops / as_array(pending_weight_fraction), m - 1.0)
-    zb_2p = np.maximum(others_fb - fill_2p * w, 0.0)
-    zb_v = np.maximum(hops * np.maximum(high - w, 0.5 * (w - low)), 0.0)
-    apart = np.asarray(synchronized, dtype=np.bool_)
-    bubble = select_schedule(
-        schedule,
+    p, backward_s = as_array(stages), as_array(backward_input_s) + as_array(backward_weight_s)
+    return evaluate(
+        bubble_formula(schedule),
         {
-            "naive": lambda: m * others,
-            "gpipe": lambda: others,
-            "1f1b": lambda: others,
-            "interleaved": lambda: others / v,
-            "zb-h1": lambda: others_fb - np.minimum(hops, m - 1.0) * w,
-            "zb-2p": lambda: np.where(apart, np.maximum(zb_2p, other_f), zb_2p),
-            "zb-v": lambda: np.where(apart, np.maximum(zb_v, 0.5 * hops * np.maximum(high, w)), zb_v),
-            "dualpipe": lambda: _dualpipe_bubble(0.5 * p - 1.0, f, b, w) + uneven,
-            "dualpipe-v": lambda: _dualpipe_bubble(hops, 0.5 * f, 0.5 * b, 0.5 * w) + uneven,
-            "v-half": lambda: 0.5 * hops * (f + 3.0 * b - w) - 0.5 * f + m * np.maximum(f - b, 0.0) + uneven,
-            "v-min": lambda: hops * (f + b) - 0.5 * f + m * np.maximum(2.0 * high - low - w, 0.0) + uneven,
+            **_layout_terms(schedule, p, micro_batches, virtual_stages),
+            "forward_s": forward_s,
+            "backward_input_s": backward_input_s,
+            "backward_weight_s": backward_weight_s,
+            "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
+            "sum_backward_s": p * backward_s if sum_backward_s is None else sum_backward_s,
+            "pending_weight_fraction": pending_weight_fraction,
+            "synchronized": as_array(synchronized),
         },
     )
-    return np.asarray(np.where(p > 1.0, np.maximum(bubble, 0.0), 0.0))
 
 
 def one_f_one_b_time_s(stage_times_s: ArrayLike, micro_batches: ArrayLike) -> Array:
@@ -249,11 +560,6 @@ def one_f_one_b_time_s(stage_times_s: ArrayLike, micro_batches: ArrayLike) -> Ar
     return np.asarray(limits.max(axis=-1))
 
 
-def _dualpipe_bubble(depth: Array, f: Array, b: Array, w: Array) -> Array:
-    """Return the bubble of DualPipe's order, `depth` ranks from the turn, for chunk times f, b, w."""
-    return np.asarray(np.maximum(depth * (2.0 * f + np.maximum(b - w, 0.0)), depth * (f + 2.0 * b - w) - f))
-
-
 def in_flight(
     schedule: ArrayLike,
     *,
@@ -262,22 +568,7 @@ def in_flight(
     virtual_stages: ArrayLike = 1.0,
     stage: ArrayLike = 0.0,
 ) -> Array:
-    r"""Peak number of micro-batches whose activations a rank holds, in units of its whole stage.
-
-    ============  ===================================================================
-    schedule      micro-batches held by stage s = 0 .. p - 1, at most m
-    ============  ===================================================================
-    gpipe         m
-    1f1b          p - s [1]_
-    interleaved   (2 (p - s - 1) + (v - 1) p + 1) / v [1]_
-    zb-h1         p on every stage, forward or waiting for W [2]_
-    zb-2p         2 p - 1 on every stage [2]_
-    zb-v          p on every stage [2]_
-    dualpipe      p + 1 on every stage [3]_
-    dualpipe-v    p + 1/2 on every stage: 2 p + 1 chunks [3]_
-    v-half        floor((p + 2) / 2) on every stage [4]_
-    v-min         floor((p + 4) / 3) on every stage [4]_
-    ============  ===================================================================
+    """Peak number of micro-batches whose activations a rank holds, in units of its whole stage.
 
     Parameters
     ----------
@@ -300,57 +591,65 @@ def in_flight(
     bounds, reached by the stages on which nothing is put off. The input that a stage has received
     ahead of its turn is not counted.
 
-    References
-    ----------
-    .. [1] D. Narayanan et al., SC21, arXiv:2104.04473, section 2.2; megatron-core,
-       pipeline_parallel/schedules.py (number of warm-up micro-batches).
-    .. [2] P. Qi et al., ICLR 2024, arXiv:2401.10241, Table 2 and section 6.
-    .. [3] DeepSeek-AI, arXiv:2412.19437, Table 2; deepseek-ai/DualPipe, README.
-    .. [4] P. Qi et al., arXiv:2405.15362; its Hugging Face space, description1.md.
-
     Examples
     --------
     >>> float(in_flight(schedule_code("interleaved"), stages=8, micro_batches=32, virtual_stages=2))
     11.5
     """
-    p, m, v = as_array(stages), as_array(micro_batches), np.maximum(as_array(virtual_stages), 1.0)
-    s = as_array(stage)
-    held = select_schedule(
-        schedule,
-        {
-            "none": lambda: np.ones(()),
-            "naive": lambda: np.ones(()),
-            "gpipe": lambda: m,
-            "1f1b": lambda: p - s,
-            "interleaved": lambda: (2.0 * (p - s - 1.0) + (v - 1.0) * p + 1.0) / v,
-            "zb-h1": lambda: p,
-            "zb-2p": lambda: 2.0 * p - 1.0,
-            "zb-v": lambda: p,
-            "dualpipe": lambda: p + 1.0,
-            "dualpipe-v": lambda: p + 0.5,
-            "v-half": lambda: np.floor((p + 2.0) / 2.0),
-            "v-min": lambda: np.floor((p + 4.0) / 3.0),
-        },
-    )
-    return np.asarray(np.where(p > 1.0, np.minimum(held, m), 1.0))
-
-
-def weight_copies(schedule: ArrayLike) -> Array:
-    """Return how many copies of a stage's parameters one rank holds: 2 with DualPipe, else 1 [-]."""
-    return np.where(is_schedule(schedule, "dualpipe"), 2.0, 1.0)
-
-
-def fold(schedule: ArrayLike) -> Array:
-    """Return which stages share a rank, as `physics.stages.plan_stages` counts them: 1 DualPipe, 2 a V [-]."""
-    return np.where(
-        is_schedule(schedule, "dualpipe"), 1.0, np.where(is_schedule(schedule, *_V_SHAPED), 2.0, 0.0)
+    formula = f"{named_result(_one_formula(schedule, 'held'), 'held')}; where(stages > 1, min(held, micro_batches), 1)"
+    return evaluate(
+        formula, {**_layout_terms(schedule, stages, micro_batches, virtual_stages), "stage": stage}
     )
 
 
-def chunks_passed(schedule: ArrayLike, virtual_stages: Array) -> Array:
-    """Return how many chunks of a rank a micro-batch passes [-]."""
-    looped = np.where(is_schedule(schedule, "interleaved"), virtual_stages, 1.0)
-    return np.where(is_schedule(schedule, *_V_SHAPED), 2.0, looped)
+def messages_formula(schedule: ArrayLike, *, overlapped: bool) -> str:
+    """Return the messages per step whose time the critical path pays, as one formula.
+
+    Its names are `stages`, `micro_batches` and `virtual_stages`; with several schedules also `schedule`,
+    their code.
+    """
+    beside = f"{named_result(_one_formula(schedule, 'messages'), 'beside')}"
+    if overlapped:
+        return f"{beside}; where(stages > 1, beside, 0)"
+    stopping = named_result(_one_formula(schedule, "messages_stopping"), "stopping")
+    return f"{beside}; {stopping}; where(stages > 1, max(stopping, beside), 0)"
+
+
+def exposed_p2p_messages(
+    schedule: ArrayLike,
+    *,
+    stages: ArrayLike,
+    micro_batches: ArrayLike,
+    virtual_stages: ArrayLike = 1.0,
+    overlapped: bool = False,
+) -> Array:
+    """Messages per step whose time the critical path pays.
+
+    The simulation was run with a delay per message, and the number of delays by which the step grew
+    was read off: most hide behind the waits that the schedule has anyway.
+
+    Parameters
+    ----------
+    schedule : array_like of int
+        Codes from `schedule_code`. [-]
+    stages, micro_batches, virtual_stages : array_like
+        p, m and v. [-]
+    overlapped : bool
+        Whether ranks compute while they send (Megatron's ``overlap_p2p_comm``, which it has for
+        the interleaved schedule only; the zero-bubble runtimes). [-]
+
+    Returns
+    -------
+    messages : ndarray
+        To be multiplied with the time of one message between neighbours; 0 with one stage. [-]
+
+    Notes
+    -----
+    That 1F1B's form is also what the zero-bubble paper's own simulation (arXiv:2401.10241, Table 5)
+    charges follows from its printed bubble rates.
+    """
+    formula = messages_formula(schedule, overlapped=overlapped)
+    return evaluate(formula, _layout_terms(schedule, stages, micro_batches, virtual_stages))
 
 
 def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: ArrayLike = 1.0) -> Array:
@@ -371,8 +670,25 @@ def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: Arra
     messages : ndarray
         0 with one stage. [-]
     """
-    p, v = as_array(stages), np.maximum(as_array(virtual_stages), 1.0)
-    return np.asarray(np.where(p > 1.0, 2.0 * chunks_passed(schedule, v), 0.0))
+    chunks = chunks_passed(schedule, virtual_stages)
+    return evaluate("where(stages > 1, 2 * chunks, 0)", {"stages": stages, "chunks": chunks})
+
+
+def weight_copies(schedule: ArrayLike) -> Array:
+    """Return how many copies of a stage's parameters one rank holds [-]."""
+    return np.asarray([record.weight_copies for record in SCHEDULES.values()])[_codes(schedule)]
+
+
+def fold(schedule: ArrayLike) -> Array:
+    """Return which stages share a rank, as `physics.stages.Fold` numbers them [-]."""
+    return np.asarray([float(record.fold) for record in SCHEDULES.values()])[_codes(schedule)]
+
+
+def chunks_passed(schedule: ArrayLike, virtual_stages: ArrayLike) -> Array:
+    """Return how many chunks of a rank a micro-batch passes [-]."""
+    formula = _one_formula(schedule, "chunks")
+    found = evaluate(formula, {"schedule": schedule, "virtual_stages": virtual_stages})
+    return found + np.zeros(np.shape(schedule))
 
 
 def valid(
@@ -382,9 +698,6 @@ def valid(
     virtual_stages: ArrayLike = 1.0,
 ) -> BoolArray:
     """Return where a schedule can run with so many stages, micro-batches and chunks per rank.
-
-    "none" means one stage. Interleaved needs v >= 2 and m a multiple of p; the V-shaped schedules
-    have v = 2, all others v = 1; DualPipe needs even p and m, and both DualPipes m >= 2 p.
 
     Parameters
     ----------
@@ -397,12 +710,69 @@ def valid(
     -------
     fits : ndarray of bool
     """
-    p, m, v = as_array(stages), as_array(micro_batches), as_array(virtual_stages)
-    fits = np.where(is_schedule(schedule, "none"), p == 1.0, p >= 1.0)
-    fits = fits & np.where(is_schedule(schedule, "interleaved"), (v >= 2.0) & (np.mod(m, p) == 0.0), True)
-    fits = fits & np.where(is_schedule(schedule, *_V_SHAPED), v == 2.0, True)
-    fits = fits & np.where(is_schedule(schedule, "interleaved", *_V_SHAPED), True, v == 1.0)
-    even = (np.mod(p, 2.0) == 0.0) & (np.mod(m, 2.0) == 0.0)
-    fits = fits & np.where(is_schedule(schedule, "dualpipe"), even & (m >= 2.0 * p), True)
-    fits = fits & np.where(is_schedule(schedule, "dualpipe-v"), m >= 2.0 * p, True)
-    return np.asarray(fits, dtype=np.bool_)
+    terms = _layout_terms(schedule, stages, micro_batches, virtual_stages)
+    codes = np.asarray(schedule)
+    fits = np.ones(np.broadcast_shapes(*(np.shape(term) for term in terms.values())), dtype=np.bool_)
+    for record in _occurring(schedule):
+        here = codes == schedule_code(record.name)
+        for rule in record.needs:
+            fits &= ~here | (evaluate(rule.holds, terms) > 0)
+    return fits
+
+
+def as_array(value: ArrayLike) -> Array:
+    """Return `value` as a float64 array."""
+    return np.asarray(value, dtype=np.float64)
+
+
+def _codes(schedule: ArrayLike) -> NDArray[np.int64]:
+    """Return codes as indices."""
+    return np.asarray(schedule).astype(np.int64)
+
+
+def _layout_terms(
+    schedule: ArrayLike, stages: ArrayLike, micro_batches: ArrayLike, virtual_stages: ArrayLike
+) -> dict[str, ArrayLike]:
+    """Return the numbers of a layout by the names that formulas use."""
+    return {
+        "schedule": schedule,
+        "stages": stages,
+        "micro_batches": micro_batches,
+        "virtual_stages": virtual_stages,
+    }
+
+
+def _one_formula(schedule: ArrayLike, form: str) -> str:
+    """Return a closed form of the schedules that occur as one formula."""
+    found = _occurring(schedule)
+    texts = tuple((schedule_code(record.name), getattr(record, form)) for record in found)
+    return texts[0][1] if len(texts) == 1 else _either(texts)
+
+
+@lru_cache(maxsize=1024)
+def _either(forms: tuple[tuple[int, str], ...]) -> str:
+    """Join formulas into one that takes, by the number `schedule`, the result of one of them.
+
+    Steps that are the same in several are computed once; others of the same name are numbered.
+
+    >>> _either(((0, "a = 2 * x; a + 1"), (1, "a = 2 * x; a"), (2, "a = x; a")))
+    'a = 2 * x; a_2 = x; where(schedule == 0, a + 1, where(schedule == 1, a, a_2))'
+    """
+    steps: dict[str, str] = {}
+    results: list[tuple[int, str]] = []
+    for code, text in forms:
+        renamed: dict[str, str] = {}
+        for statement in ast.parse(text).body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                    node.id = renamed.get(node.id, node.id)
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                name, value = statement.targets[0].id, ast.unparse(statement.value)
+                key = name if steps.get(name, value) == value else f"{name}_{code}"
+                steps[key], renamed[name] = value, key
+            else:
+                results.append((code, ast.unparse(statement)))
+    chosen = results[-1][1]
+    for code, result in reversed(results[:-1]):
+        chosen = f"where(schedule == {code}, {result}, {chosen})"
+    return "; ".join([*(f"{name} = {value}" for name, value in steps.items()), chosen])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.physics.pipeline.chunks import Chunk
 
 Array = NDArray[np.float64]
+
+
+class Fold(IntEnum):
+    """Which of its stages a pipeline rank holds."""
+
+    OWN = 0
+    """Its own."""
+    BOTH_WAYS = 1
+    """Stages i and p-1-i, each for half of the micro-batches (DualPipe)."""
+    VEE = 2
+    """The i-th chunk from either end of 2 p (schedules in the shape of a V)."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ def plan_stages(
     pp: ArrayLike,
     split: Split | None = None,
     *,
-    fold: ArrayLike = 0,
+    fold: ArrayLike = Fold.OWN,
     every_stage: bool = False,
 ) -> StagePlan:
     """Divide the layers over `pp` stages, in order, as evenly as whole layers allow, or as chunks say.
@@ -82,9 +94,7 @@ def plan_stages(
     split : Split, optional
         What embedding and head count for, and chunks written out; without it an even division.
     fold : array_like
-        What one rank holds: 0 its stage; 1 stage i and stage p-1-i, each for half of the
-        micro-batches, so that the counts are their mean (DualPipe); 2 the i-th chunk from either
-        end of 2 p (schedules in the shape of a V). [-]
+        What one rank holds, as `Fold`; with `BOTH_WAYS` the counts are the mean of its two stages. [-]
     every_stage : bool
         All ranks of a single layout one by one, instead of one of each make-up.
 
@@ -137,9 +147,9 @@ class _Chunks(NamedTuple):
         """Layers of each kind, embedding and head on pipeline rank `index`."""
         pp, fold = int(stages.flat[0]), int(folds.flat[0])
         by_rank = self.rows.reshape(len(self.rows), -1, pp).sum(axis=1)
-        if fold == 1:
+        if fold == Fold.BOTH_WAYS:
             by_rank = 0.5 * (by_rank + by_rank[:, ::-1])
-        if fold == 2:
+        if fold == Fold.VEE:
             by_rank = self.rows[:, :pp] + self.rows[:, : pp - 1 : -1]
         return list(by_rank[:, index.astype(np.int64)])
 
@@ -176,7 +186,11 @@ class _Even(NamedTuple):
         mirrored = self.held(stages - 1 - index, stages)
         ends = zip(self.held(index, 2 * stages), self.held(2 * stages - 1 - index, 2 * stages), strict=True)
         return [
-            np.where(folds == 1, 0.5 * (a + 1.0 * b), np.where(folds == 2, first + 1.0 * last, 1.0 * a))
+            np.where(
+                folds == Fold.BOTH_WAYS,
+                0.5 * (a + 1.0 * b),
+                np.where(folds == Fold.VEE, first + 1.0 * last, 1.0 * a),
+            )
             for a, b, (first, last) in zip(plain, mirrored, ends, strict=True)
         ]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.estimate import Estimate
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.plan import Plan, search
 from costmodel.planning.search import Question
 
@@ -21,7 +21,7 @@ def other_layouts(est: Estimate) -> Plan | None:
     """
     job, own = est.job, est.job.layout
     names = ("none", "1f1b", "interleaved")
-    schedules = {float(own.schedule), *(float(SCHEDULES.index(name)) for name in names)}
+    schedules = {float(own.schedule), *(float(schedule_code(name)) for name in names)}
     given = {
         "schedule": tuple(sorted(schedules)),
         "vp": tuple(sorted({1.0, 2.0, 4.0, float(own.vp)})),

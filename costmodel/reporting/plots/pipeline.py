@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.base.units import format_seconds
 from costmodel.estimates.pipeline_run import PipelineRun, run_pipeline
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.figures import FILLS, empty_figure
 from costmodel.reporting.series import job_title
 from costmodel.reporting.tables import layout_text
@@ -32,7 +32,7 @@ def draw_pipeline(est: Estimate) -> Any:
     share = _idle_share(run)
     shown = "" if run.is_whole else f" (first {run.simulated} of {run.micro_batches:,} micro-batches)"
     title = (
-        f"{job_title(est)}: {SCHEDULES[int(est.job.layout.schedule)]} pipeline, ranks idle {share:.1%}{shown}\n"
+        f"{job_title(est)}: {schedule_at(est.job.layout.schedule).name} pipeline, ranks idle {share:.1%}{shown}\n"
         f"{layout_text(est)}"
     )
     whole_s = run.timeline.makespan_s() + run.after_s
