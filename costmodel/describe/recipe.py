@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.base.errors import RecipeError, choices_hint
+from costmodel.base.yaml_files import read_mapping
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -362,9 +363,7 @@ def load_recipe(name: str) -> Recipe:
     """
     if name not in list_recipes():
         raise RecipeError(f"recipe: {name!r} is unknown; {choices_hint(name, list_recipes())}")
-    from ruamel.yaml import YAML
-
-    raw: dict[str, Any] = YAML(typ="safe", pure=True).load((_folder() / f"{name}.yaml").read_text())
+    raw = read_mapping(_folder() / f"{name}.yaml", example="zero_stage: 1", error=RecipeError)
     return make_recipe({"name": name, **raw})
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.yaml_files import read_mapping
 
 Checkpointing = Literal["blocking", "async", "replica"]
 DEFAULT_RELIABILITY = "llama3"
@@ -69,11 +70,8 @@ class Reliability(BaseModel):
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
     """Read the shipped file."""
-    from ruamel.yaml import YAML
-
-    text = (files("costmodel") / "describe" / "data" / "reliability.yaml").read_text()
-    found: dict[str, dict[str, Any]] = YAML(typ="safe", pure=True).load(text)
-    return found
+    path = files("costmodel") / "describe" / "data" / "reliability.yaml"
+    return read_mapping(path, example="llama3: {downtime_s: 600}")
 
 
 def make_reliability(

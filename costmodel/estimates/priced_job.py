@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
@@ -30,10 +31,9 @@ class ErrorBand(NamedTuple):
 @cache
 def error_bands() -> dict[str, ErrorBand]:
     """Return the shipped bands by accelerator generation and kind of model."""
-    from ruamel.yaml import YAML
-
-    text = (files("costmodel") / "describe" / "data" / "error_bands.yaml").read_text()
-    return {key: ErrorBand(**band) for key, band in YAML(typ="safe", pure=True).load(text).items()}
+    path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
+    bands = read_mapping(path, example="hopper-dense: {low: 0.9, high: 1.1, runs: 30}")
+    return {key: ErrorBand(**band) for key, band in bands.items()}
 
 
 class PricedJob:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError
 from costmodel.base.version import __version__
+from costmodel.base.yaml_files import read_mapping
 from costmodel.estimates.record import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -131,18 +132,7 @@ def read_grid(path: str | Path) -> dict[str, Any]:
     SweepError
         If the file cannot be read or is not a mapping.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        raw = YAML(typ="safe", pure=True).load(Path(path).read_text())
-    except OSError as error:
-        raise SweepError(f"{path}: cannot read the grid ({error.strerror})") from None
-    except YAMLError as error:
-        raise SweepError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
-        raise SweepError(f"{path}: expected a mapping such as 'gpus: [64, 128]'")
-    return raw
+    return read_mapping(Path(path), example="gpus: [64, 128]", error=SweepError)
 
 
 def sweep(

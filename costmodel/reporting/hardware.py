@@ -13,12 +13,12 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import ProfileNumber, ProfilePath, load_cluster, profile_numbers
 from costmodel.describe.hardware.profile_files import (
     FOLDERS,
+    at_a_glance,
     check_header,
     find_profile,
     profile_files,
     read_yaml,
     search_folders,
-    title_at_a_glance,
 )
 
 
@@ -51,7 +51,7 @@ def list_entries(kind: str | None = None, *, profile_path: ProfilePath = None) -
         raise ProfileError(f"kind: {kind!r} is unknown; {choices_hint(kind, FOLDERS)}")
     folders = search_folders(profile_path)
     return [
-        ProfileEntry(each, path.stem, title_at_a_glance(path))
+        ProfileEntry(each, path.stem, at_a_glance(path, "title"))
         for each in (FOLDERS if kind is None else (kind,))
         for _, path in sorted(profile_files(each, folders))
     ]

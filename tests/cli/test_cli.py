@@ -385,7 +385,7 @@ WRONG = {
     "axis order": (["estimate", *SMALL, "--axis-order", "tp pp"], "each of tp, cp, dp, pp once"),
     "tokens": (["estimate", *SMALL, "--tokens", "-5"], "tokens"),
     "batch is not positive": (["estimate", *SMALL, "--global-batch", "-64"], "global_batch"),
-    "job file": (["estimate", "nowhere.yaml"], "nowhere.yaml: cannot read"),
+    "job file": (["estimate", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
     "folder of the output": (["estimate", *SMALL, "--out", "nowhere/x.json"], "no folder"),
     "output is a folder": (["estimate", *SMALL, "--out", "."], "folder"),
     "profile folder": (["estimate", *SMALL, "--profiles", "nowhere"], "nowhere"),
@@ -413,10 +413,10 @@ def test_wrong_input_gets_one_line_and_exit_code_2(run, tmp_path, monkeypatch, a
 
 
 WRONG_JOBS = {
-    "not YAML": ("model: [", "not valid YAML"),
-    "not a mapping": ("- model", "expected a mapping"),
+    "not YAML": ("model: [", "expected valid YAML"),
+    "not a mapping": ("- model", "expected keys with values"),
     "unknown key": ("modell: llama3-8b", "model"),
-    "key twice": ("gpus: 8\ngpus: 16", "not valid YAML"),
+    "key twice": ("gpus: 8\ngpus: 16", "line 2: expected valid YAML"),
     "text for a number": ("gpus: eight", "gpus: expected one number"),
     "number for a text": ("model: 8", "model: expected a text"),
     "list of degrees": ("tp: [1, 2]", "lists are for the Python API"),

@@ -103,7 +103,7 @@ def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
     assert main(["sweep", str(file), "--format", "csv", "--resume", str(kept)]) == 0
     assert capsys.readouterr().out == alone
     assert main(["sweep", str(tmp_path / "none.yaml")]) == 2
-    assert "cannot read the grid" in capsys.readouterr().err
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_quantities():

@@ -114,8 +114,8 @@ def test_a_file_named_by_its_path(tmp_path):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("num_layers: [1", "not YAML"),
-        ("- 1", "expected fields such as"),
+        ("num_layers: [1", "line 1: expected valid YAML"),
+        ("- 1", "expected keys with values such as"),
         ("num_layer: 3", "field 'num_layer' is unknown; did you mean 'num_layers'"),
         ("num_layers: 3", "missing hidden_size, vocab_size, num_heads, gated_mlp"),
     ],

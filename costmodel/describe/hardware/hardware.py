@@ -224,7 +224,7 @@ def _nearest_nic(network_kind: str, bandwidth_bytes_per_s: float, profile_path: 
     folders = disk.search_folders(profile_path)
     kinds = NETWORKS[network_kind]
     candidates = [
-        path for _, path in disk.profile_files("link", folders) if disk.key_at_a_glance(path, "kind") in kinds
+        path for _, path in disk.profile_files("link", folders) if disk.at_a_glance(path, "kind") in kinds
     ]
     links = [_tier(path, folders, size=1) for path in candidates]
     if not links:

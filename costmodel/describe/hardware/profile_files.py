@@ -7,17 +7,14 @@ of `FOLDERS` or the files themselves.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
 from costmodel.base.errors import ProfileError
+from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
 SCHEMA_VERSION = 1
@@ -25,7 +22,6 @@ SCHEMA_CHANGES = {
     1: "every number is written as {value: ..., source: ...} and names its dimension, e.g. 3.35 TB/s",
 }
 PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
-_ALIASES = re.compile(r"^aliases: *\[([^\]]*)\]", re.MULTILINE)
 
 
 def shipped_folder() -> Path:
@@ -70,7 +66,7 @@ def profile_files(kind: str, folders: Iterable[Path]) -> Iterator[tuple[str, Pat
         for place in (folder / FOLDERS[kind], folder):
             for path in sorted(place.glob("*.yaml")):
                 name = path.stem.lower()
-                if name in seen or (place == folder and key_at_a_glance(path, "profile") != kind):
+                if name in seen or (place == folder and at_a_glance(path, "profile") != kind):
                     continue
                 seen.add(name)
                 yield name, path
@@ -94,14 +90,15 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     for folder in folders:
         for place in (folder / FOLDERS[kind], folder):
             path = place / f"{wanted}.yaml"
-            if path.is_file() and (place != folder or key_at_a_glance(path, "profile") == kind):
+            if path.is_file() and (place != folder or at_a_glance(path, "profile") == kind):
                 return path
     known = dict(profile_files(kind, folders))
     if wanted in known:
         return known[wanted]
-    aliases = {alias: path for path in reversed(known.values()) for alias in _aliases_at_a_glance(path)}
-    if wanted in aliases:
-        return aliases[wanted]
+    for path in known.values():
+        if wanted in _aliases_at_a_glance(path, wanted):
+            return path
+    aliases = [alias for path in known.values() for alias in _aliases_at_a_glance(path)]
     near = get_close_matches(wanted, [*known, *aliases], n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {text!r}: {meant}(known: {', '.join(sorted(known))})")
@@ -141,18 +138,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _read_yaml(path: Path, _mtime_ns: int) -> dict[str, Any]:
     """Read and cache; the modification time is in the key so that an edited file is read again."""
-    try:
-        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        problem = " ".join(str(error.problem or error.context).split()).partition(" with value")[0]
-        raise ProfileError(f"{path.name}: {line}expected valid YAML; {problem}") from None
-    except (YAMLError, UnicodeDecodeError, ValueError) as error:
-        problem = str(error).strip().splitlines()[0]
-        raise ProfileError(f"{path.name}: expected valid YAML in UTF-8; {problem}") from None
-    if not isinstance(content, dict):
-        raise ProfileError(f"{path.name}: expected keys with values, got {type(content).__name__}")
-    return content
+    return read_mapping(path, example="profile: cluster", error=ProfileError, name=path.name)
 
 
 def check_header(content: dict[str, Any], path: Path, kind: str | None = None) -> str:
@@ -176,21 +162,24 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _aliases_at_a_glance(path: Path) -> list[str]:
-    """Read a file's aliases without parsing it, because a look-up must not load every profile."""
-    match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
-    return [alias.strip().lower() for alias in match[1].split(",")] if match else []
+def at_a_glance(path: Path, key: str) -> str:
+    """Return the text of a top-level key without parsing the rest of the file, empty if there is none."""
+    found = _glance(path, key).get(key, "")
+    return str(found)
 
 
-def key_at_a_glance(path: Path, key: str) -> str | None:
-    """Read the plain text of a top-level key without parsing the file."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    match = re.search(rf"^{key}: *([\w-]+)", text, re.MULTILINE)
-    return match[1] if match else None
+def _aliases_at_a_glance(path: Path, wanted: str = "") -> list[str]:
+    """Return a file's aliases without parsing the rest, because a look-up must not load every profile."""
+    aliases = _glance(path, "aliases", wanted).get("aliases")
+    return [str(alias).lower() for alias in aliases] if isinstance(aliases, list) else []
 
 
-def title_at_a_glance(path: Path) -> str:
-    """Read a profile's title without parsing the file, for lists of many."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    match = re.search(r"^title: *(['\"]?)(.*?)\1 *$", text, re.MULTILINE)
-    return match[2] if match else ""
+def _glance(path: Path, key: str, wanted: str = "") -> dict[str, Any]:
+    """Return one key of a file if its lines hold `wanted`; what is no YAML is for `read_yaml` to say."""
+    lines = top_level_lines(path.read_text(encoding="utf-8", errors="replace"), (key,))
+    if not lines or wanted not in lines.lower():
+        return {}
+    try:
+        return parse_mapping(lines, path.name, example="", error=ProfileError)
+    except ProfileError:
+        return {}

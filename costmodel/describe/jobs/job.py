@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, choices_hint
+from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout, require_possible
@@ -224,22 +225,8 @@ def load_job_file(path: str | Path) -> dict[str, Any]:
     CostModelError
         If the file is missing, is not YAML, or has a key that is not a field of a job.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     file = Path(path)
-    try:
-        text = file.read_text()
-    except OSError as error:
-        raise CostModelError(f"{file}: cannot read the job file ({error.strerror})") from None
-    try:
-        raw = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        raise CostModelError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(raw, dict):
-        raise CostModelError(
-            f"{file}: expected a mapping such as 'model: llama3-405b', got {type(raw).__name__}"
-        )
+    raw = read_mapping(file, example="model: llama3-405b")
     for key in raw:
         if key not in JOB_KEYS:
             raise CostModelError(

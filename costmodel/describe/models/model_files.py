@@ -7,15 +7,17 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from costmodel.base.errors import ModelConfigError
+from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.model import Model, make_model
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _ALIASES = "aliases.yaml"
+_EXAMPLE = "num_layers: 32"
 
 
 @cache
@@ -70,15 +72,15 @@ def _load_file(path: Path) -> Model:
         from costmodel.describe.models.huggingface import model_from_hf_config
 
         return model_from_hf_config(path)
-    values = _read_yaml(path.read_text(encoding="utf-8"), str(path))
+    values = read_mapping(path, example=_EXAMPLE, error=ModelConfigError, name=f"model file {path}")
     return make_model({"name": path.stem, **values}, f"model file {path}")
 
 
 @cache
 def _load_preset(name: str) -> Model:
     """Return a shipped model by its exact name."""
-    text = (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
-    return make_model({"name": name, **_read_yaml(text, name)})
+    values = read_mapping(_folder() / f"{name}.yaml", example=_EXAMPLE, error=ModelConfigError)
+    return make_model({"name": name, **values})
 
 
 def _preset_of(name: str) -> str | None:
@@ -98,27 +100,9 @@ def _plain(name: str) -> str:
 @cache
 def _aliases() -> dict[str, str]:
     """Return other names in use, each with its preset."""
-    text = (_folder() / _ALIASES).read_text(encoding="utf-8")
-    table = _read_yaml(text, _ALIASES)
+    table = read_mapping(_folder() / _ALIASES, example="llama3-8b: [llama-3-8b]", error=ModelConfigError)
     return {str(alias): preset for preset, others in table.items() for alias in others}
 
 
 def _folder() -> Traversable:
     return files("costmodel") / "describe" / "data" / "models"
-
-
-def _read_yaml(text: str, origin: str) -> dict[str, Any]:
-    """Return the mapping that a YAML text holds."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        values = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ModelConfigError(f"model file {origin}: not YAML: {reason}") from None
-    if not isinstance(values, dict):
-        raise ModelConfigError(
-            f"model file {origin}: expected fields such as 'num_layers: 32', got {values!r}"
-        )
-    return values

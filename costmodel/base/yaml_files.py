@@ -1,0 +1,154 @@
+"""YAML as this package reads and writes it: mappings, with one set of errors; comments survive a rewrite.
+
+Every file of a user and every shipped one comes in through `read_mapping`. What is written goes
+through a round-trip document, so that a profile keeps its comments, its quotes and its layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.errors import CostModelError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+MOST_CHARACTERS = 4_000_000
+"""Longer files are no job, profile or model."""
+
+
+def read_mapping(
+    path: Path | Traversable,
+    *,
+    example: str,
+    error: type[CostModelError] = CostModelError,
+    name: str = "",
+) -> dict[str, Any]:
+    """Return the keys and values that a YAML file holds.
+
+    Parameters
+    ----------
+    path : Path or Traversable
+        The file.
+    example : str
+        A line such a file may have, for the message of a file that holds something else.
+    error : type of CostModelError
+        What to raise.
+    name : str
+        What messages call the file; its path if empty.
+
+    Raises
+    ------
+    CostModelError
+        Of the type `error`, one line, if the file cannot be read, is not YAML or holds no mapping.
+    """
+    called = name or str(path)
+    try:
+        with path.open("r", encoding="utf-8") as stream:
+            text = stream.read(MOST_CHARACTERS + 1)
+    except OSError as problem:
+        raise error(f"{called}: cannot be read ({problem.strerror})") from None
+    except UnicodeDecodeError:
+        raise error(f"{called}: expected text in UTF-8") from None
+    return parse_mapping(text, called, example=example, error=error)
+
+
+def parse_mapping(
+    text: str, name: str, *, example: str, error: type[CostModelError] = CostModelError
+) -> dict[str, Any]:
+    """Return the keys and values of a YAML text; see `read_mapping`."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    if len(text) > MOST_CHARACTERS:
+        raise error(f"{name}: expected at most {MOST_CHARACTERS:,} characters")
+    try:
+        found = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as problem:
+        line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
+        what = " ".join(str(problem.problem or problem.context).split()).partition(" with value")[0]
+        raise error(f"{name}: {line}expected valid YAML; {what}") from None
+    except RecursionError:
+        raise error(f"{name}: expected valid YAML; it is nested too deeply") from None
+    except Exception as problem:  # the reader's own: of dates, numbers, tags and keys that cannot be
+        what = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise error(f"{name}: expected valid YAML; {what}") from None
+    if not isinstance(found, dict):
+        got = "nothing" if found is None else type(found).__name__
+        raise error(f"{name}: expected keys with values such as '{example}'; got {got}")
+    strange = [key for key in found if not isinstance(key, str)]
+    if strange:
+        raise error(f"{name}: expected keys that are words such as '{example}'; got {strange[0]!r}")
+    return found
+
+
+def top_level_lines(text: str, keys: Collection[str]) -> str:
+    """Return the lines of some top-level keys and of what they hold, as a YAML text of their own."""
+    taken, wanted = [], False
+    for line in text.splitlines():
+        if line[:1].isalpha() or line[:1] in ("'", '"', "_"):
+            wanted = line.partition(":")[0].strip(" '\"") in keys
+        if wanted:
+            taken.append(line)
+    return "\n".join(taken)
+
+
+def _writer() -> Any:
+    """Return a reader and writer that keeps comments, quotes, long lines and the profiles' indents."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 1_000_000
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+def document(text: str) -> Any:
+    """Return a YAML text as a mapping that remembers its comments and its layout."""
+    return _writer().load(text)
+
+
+def document_text(content: Mapping[str, Any]) -> str:
+    """Write a mapping, or what `document` returned, as YAML."""
+    stream = StringIO()
+    _writer().dump(content if hasattr(content, "ca") else node(content), stream)
+    return stream.getvalue()
+
+
+def node(value: Any, *, inline: bool = False) -> Any:
+    """Return a value as a part of a document, in one line if `inline`.
+
+    Whole numbers lose their point and others are written in six digits; lists of numbers, and
+    mappings with `value` or by number, stand in one line as in the shipped profiles.
+    """
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    if isinstance(value, Mapping):
+        made = CommentedMap((key, node(item)) for key, item in value.items())
+        if inline or "value" in value or (value and all(isinstance(key, int) for key in value)):
+            made.fa.set_flow_style()
+        return made
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        listed = CommentedSeq([node(item) for item in value])
+        if inline or all(isinstance(item, (int, float)) for item in value):
+            listed.fa.set_flow_style()
+        return listed
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else float(f"{value:g}")
+    return value
+
+
+def put_block(text: str, key: str, block: Mapping[str, Any], *, comment: str, before: str) -> str:
+    """Return a YAML text with one top-level block replaced, or added before the key `before`."""
+    content = document(text)
+    if key in content:
+        content[key] = node(block)
+    else:
+        place = list(content).index(before) if before in content else len(content)
+        content.insert(place, key, node(block))
+    content.yaml_add_eol_comment(comment, key, column=len(key) + 3)
+    return document_text(content)

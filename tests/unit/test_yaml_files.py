@@ -1,0 +1,104 @@
+"""One reader for every YAML file, with one set of errors; rewriting a profile keeps what it does not mean."""
+
+from pathlib import Path
+
+import pytest
+
+from costmodel.base.errors import ProfileError
+from costmodel.base.yaml_files import (
+    MOST_CHARACTERS,
+    document,
+    document_text,
+    put_block,
+    read_mapping,
+    top_level_lines,
+)
+
+PROFILES = sorted((Path(__file__).parents[2] / "hardware_profiles").glob("*/*.yaml"))
+
+WRONG = {
+    "open list": ("a: 1\nb: [1, 2", "line 2: expected valid YAML"),
+    "key twice": ("a: 1\na: 2", "line 2: expected valid YAML; found duplicate key"),
+    "tag of another language": ("a: !!python/object:os.system {}", "expected valid YAML"),
+    "day that does not exist": ("a: 2026-02-31", "expected valid YAML; day"),
+    "number that is none": ("a: !!int eight", "expected valid YAML"),
+    "key that is a list": ("? [1]\n: 2", "keys that are words such as 'gpus: 8'"),
+    "nested": ("[" * 5000, "expected valid YAML"),
+    "nothing": ("", "expected keys with values such as 'gpus: 8'; got nothing"),
+    "a list": ("- a", "got list"),
+    "a word": ("word", "got str"),
+    "numbers for keys": ("1: a", "got 1"),
+    "control character": ("a: \x07", "expected valid YAML"),
+    "too long": ("# " + "x" * MOST_CHARACTERS, "expected at most 4,000,000 characters"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_read_is_one_line_of_the_error_asked_for(text, expected, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ProfileError) as caught:
+        read_mapping(path, example="gpus: 8", error=ProfileError, name="x.yaml")
+    message = str(caught.value)
+    assert message.startswith("x.yaml: ")
+    assert expected in message
+    assert len(message.splitlines()) == 1
+    assert len(message) < 300
+
+
+def test_a_file_that_is_not_there_or_not_text_is_one_line_too(tmp_path):
+    with pytest.raises(ProfileError, match=r"gone\.yaml: cannot be read \(No such file"):
+        read_mapping(tmp_path / "gone.yaml", example="", error=ProfileError)
+    with pytest.raises(ProfileError, match=r"cannot be read \(Is a directory"):
+        read_mapping(tmp_path, example="", error=ProfileError)
+    (tmp_path / "latin.yaml").write_bytes("title: Köln".encode("latin-1"))
+    with pytest.raises(ProfileError, match="expected text in UTF-8"):
+        read_mapping(tmp_path / "latin.yaml", example="", error=ProfileError)
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("a: 1e9\nb: 010\nc: on\nd: 0o10\n")
+    assert read_mapping(path, example="") == {"a": 1e9, "b": 10, "c": "on", "d": 8}
+
+
+def test_lines_of_a_key_are_found_however_they_are_written():
+    text = "name: x\n'aliases' : # others\n- a\n- b\n\n  # more\nnotes: >-\n  aliases: [c]\ntitle: 'it''s'\n"
+    assert top_level_lines(text, ("aliases",)) == "'aliases' : # others\n- a\n- b\n\n  # more"
+    assert top_level_lines(text, ("title",)) == "title: 'it''s'"
+    assert top_level_lines(text, ("kind",)) == ""
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_a_shipped_profile_is_written_as_it_was_read(path):
+    text = path.read_text(encoding="utf-8")
+    assert document_text(document(text)) == text
+
+
+BLOCK = {"basis": "measured", "source": "it's", "points": 3.0, "share": 0.123456789, "tile": [128.0, 1.5]}
+WRITTEN = """fabric:  # fitted
+  basis: measured
+  source: it's
+  points: 3
+  share: 0.123457
+  tile: [128, 1.5]
+"""
+
+
+@pytest.mark.parametrize("name", ["ib-ndr", "nvlink4"])
+def test_a_block_is_replaced_and_every_other_line_stays(name):
+    path = next(path for path in PROFILES if path.stem == name)
+    text = path.read_text(encoding="utf-8")
+    head, _, rest = text.partition("fabric:")
+    tail = rest[rest.index("sources:") :]
+
+    once = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
+
+    assert once == head + WRITTEN + tail
+    assert put_block(once, "fabric", BLOCK, comment="fitted", before="sources") == once
+
+
+def test_a_block_that_is_new_stands_before_the_sources():
+    text = "name: x  # a name\nsources:\n  a: {title: b}\n"
+    found = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
+    assert found == "name: x  # a name\n" + WRITTEN + "sources:\n  a: {title: b}\n"
