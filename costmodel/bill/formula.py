@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, Callable[..., ArrayLike]] = {
     "cbrt": np.cbrt,
     "log2": np.log2,
     "exp": np.exp,
+    "expm1": np.expm1,
 }
 """What a formula may call; ``max`` and ``min`` take two values or more."""
 

@@ -179,21 +179,22 @@ def memory_line(
     *,
     axis: str,
     toll: str,
-    formula: str,
-    terms: Mapping[str, ArrayLike],
+    formula: str = "",
+    terms: Mapping[str, ArrayLike] | None = None,
+    made: Quantity | None = None,
     size_bytes: ArrayLike | None = None,
     source: str,
 ) -> MemoryLine:
-    """Build a `MemoryLine` from its formula and the numbers of its names (last dimension: pipeline stages)."""
-    if size_bytes is None:
-        size_bytes = quantity(formula, **terms).value
+    """Build a `MemoryLine` as `time_line` does a `TimeLine`; pipeline stages are the last dimension."""
+    if made is None:
+        made = quantity(formula, **(terms or {}))
     return MemoryLine(
         name=name,
         axis=axis,
         toll=toll,
-        bytes=np.asarray(size_bytes, dtype=np.float64),
-        formula=formula,
-        terms=_numbers(terms),
+        bytes=made.value if size_bytes is None else np.asarray(size_bytes, dtype=np.float64),
+        formula=made.formula,
+        terms=_numbers(made.terms),
         source=source,
     )
 

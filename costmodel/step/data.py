@@ -322,7 +322,6 @@ def _sharded_lines(
             )
         if overlaps and block.role == "layer":
             # Nothing runs yet before the first gather, and nothing is left after the last reduction.
-            hidden = ahead.each_s - ahead.exposed_each_s + back_s - back_exposed_s
             present = np.asarray(np.minimum(count, steps))
             lines.append(
                 time_line(
@@ -331,7 +330,6 @@ def _sharded_lines(
                     toll="communication",
                     phase="param_sync",
                     count=present,
-                    each_s=hidden,
                     formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
                     terms={
                         "gather_s": ahead.each_s,

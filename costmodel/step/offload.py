@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
+from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.pipeline import StageTimes
-from costmodel.step.placed_job import PlacedJob, hidden_communication
+from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
 
@@ -22,27 +23,27 @@ _LAYERS_ON_THE_WAY = 2.0
 _SOURCE = "activation offloading beside compute: SSDTrain, arXiv:2408.10013; double buffering of layers"
 
 
-def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Array:
+def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Quantity:
     """Bytes of activations that leave the GPU on each stage (last dimension), micro-batches in flight together. [B]."""
-    saved = broadcast_sum([line.bytes for line in lines if line.name.startswith("activation.")])
-    layers = broadcast_sum(list(placed.stages.layers))
-    stays = np.minimum(_LAYERS_ON_THE_WAY / np.maximum(layers, 1.0), 1.0)
-    return np.asarray(placed.recipe.offload_activations * saved * (1.0 - stays))
+    return quantity(
+        "stays = min(layers_on_the_way / max(layers, 1), 1); share * saved_bytes * (1 - stays)",
+        share=placed.recipe.offload_activations,
+        saved_bytes=broadcast_sum([line.bytes for line in lines if line.name.startswith("activation.")]),
+        layers=broadcast_sum(list(placed.stages.layers)),
+        layers_on_the_way=_LAYERS_ON_THE_WAY,
+    )
 
 
 def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
     """Return what the GPU no longer holds, as a negative line."""
     if not placed.recipe.offload_activations:
         return []
-    away = _travelling(placed, lines)
     return [
         memory_line(
             "offloaded.activations",
             axis="compute",
             toll="activation",
-            size_bytes=-away,
-            formula="-away_bytes",
-            terms={"away_bytes": away},
+            made=_travelling(placed, lines).then("away_bytes", "-away_bytes"),
             source=_SOURCE,
         )
     ]
@@ -54,9 +55,8 @@ def time_lines(
     """Return both ways over the host's link for each micro-batch, beside its passes."""
     if not placed.recipe.offload_activations:
         return []
-    size = np.asarray((_travelling(placed, lines) / np.maximum(in_flight, 1.0)).max(axis=-1))
+    size = np.asarray((_travelling(placed, lines).value / np.maximum(in_flight, 1.0)).max(axis=-1))
     link = placed.accelerator.host_link_bytes_per_s
-    busy, contention = np.asarray(size / link), 0.0
     return [
         time_line(
             f"offload.activations.{phase}",
@@ -64,11 +64,9 @@ def time_lines(
             toll="activation",
             phase=phase,
             count=placed.micro_batches,
-            each_s=busy,
+            formula="busy_s = size_bytes / link_bytes_per_s; max(busy_s - window_s, 0)",
+            terms={"size_bytes": size, "link_bytes_per_s": link, "window_s": window},
             bytes_each=size,
-            exposed_each_s=hidden_communication(busy, window, contention),
-            formula="max(size_bytes / link_bytes_per_s - window_s, 0)",
-            terms={"size_bytes": size, "link_bytes_per_s": np.asarray(link), "window_s": window},
             source=_SOURCE,
         )
         for phase, window in (("forward", stage.forward_s), ("backward", stage.backward_s))

@@ -244,7 +244,6 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                 toll="overhead",
                 phase="step",
                 count=1.0,
-                each_s=recipe.step_overhead_s,
                 formula="seconds",
                 terms={"seconds": recipe.step_overhead_s},
                 source=f"recipe {recipe.name}: step_overhead_s",
@@ -267,7 +266,6 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                     toll="overhead",
                     phase="step",
                     count=1.0,
-                    each_s=known * recipe.overhead_fraction,
                     formula="fraction * known_s",
                     terms={"fraction": recipe.overhead_fraction, "known_s": known},
                     source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs",
@@ -278,7 +276,6 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
         # Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
         replicas = np.maximum(placed.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
         tokens = placed.global_batch * placed.seq_len / layout.dp * np.minimum(replicas, layout.dp)
-        wait = np.maximum(tokens / recipe.input_tokens_per_s - known, 0.0)
         made.append(
             time_line(
                 "overhead.input",
@@ -286,7 +283,6 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                 toll="overhead",
                 phase="step",
                 count=1.0,
-                each_s=wait,
                 formula="max(tokens / tokens_per_s - known_s, 0)",
                 terms={"tokens": tokens, "tokens_per_s": recipe.input_tokens_per_s, "known_s": known},
                 source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
@@ -313,7 +309,6 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
                 f"reserve.allocator_slack.{toll}",
                 axis="compute",
                 toll="state",
-                size_bytes=recipe.allocator_slack * allocated,
                 formula="slack * allocated_bytes",
                 terms={"slack": np.asarray(recipe.allocator_slack), "allocated_bytes": allocated},
                 source=f"recipe {recipe.name}: fragmentation of the caching allocator",
@@ -325,7 +320,6 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
             "reserve.cuda_context",
             axis="compute",
             toll="state",
-            size_bytes=np.asarray(recipe.context_bytes),
             formula="context_bytes",
             terms={"context_bytes": np.asarray(recipe.context_bytes)},
             source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi",
@@ -334,7 +328,6 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
             "reserve.communicators",
             axis="dp",
             toll="state",
-            size_bytes=recipe.communicator_bytes * groups,
             formula="communicator_bytes * groups",
             terms={"communicator_bytes": np.asarray(recipe.communicator_bytes), "groups": groups},
             source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)",

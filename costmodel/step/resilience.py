@@ -60,7 +60,6 @@ def _line(name: str, excess: Array, work_s: Array, ranks: Array) -> TimeLine:
         toll="overhead",
         phase="step",
         count=1.0,
-        each_s=excess * work_s,
         formula="excess * work_s",
         terms={"excess": excess, "work_s": work_s, "ranks": ranks},
         source=_SOURCE,

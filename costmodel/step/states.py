@@ -178,7 +178,6 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
                     f"state.{part}.{name}",
                     axis="dp",
                     toll="state",
-                    size_bytes=on_gpu * factor * width * held / shards,
                     formula="on_gpu * copies * bytes_per_param * params / shards",
                     terms={
                         "on_gpu": np.asarray(on_gpu),
@@ -209,7 +208,6 @@ def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
         "state.optimizer.outer",
         axis="dp",
         toll="state",
-        size_bytes=width * local,
         formula="bytes_per_param * params",
         terms={"bytes_per_param": width, "params": local},
         source="DiLoCo, arXiv:2311.08105, algorithm 1",
@@ -255,7 +253,6 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
                 "reserve.reduce_bucket",
                 axis="dp",
                 toll="state",
-                size_bytes=several * elements * width,
                 formula="several * elements * bytes_per_element",
                 terms={"several": several, "elements": elements, "bytes_per_element": width},
                 source=f"recipe {recipe.name}: reduce_bucket_elements",
@@ -273,7 +270,6 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
                 "reserve.gradient_norm",
                 axis="optimizer",
                 toll="state",
-                size_bytes=recipe.norm_copy_bytes * largest,
                 formula="bytes_per_element * largest",
                 terms={"bytes_per_element": np.asarray(recipe.norm_copy_bytes), "largest": largest},
                 source=f"recipe {recipe.name}: norm_copy_bytes",
@@ -281,13 +277,11 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
         )
     if recipe.adam_temporary_bytes:
         activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
-        size = np.maximum(recipe.adam_temporary_bytes * local - activations, 0.0)
         lines.append(
             memory_line(
                 "state.optimizer.temporaries",
                 axis="optimizer",
                 toll="state",
-                size_bytes=size,
                 formula="max(bytes_per_param * params - activation_bytes, 0)",
                 terms={
                     "bytes_per_param": np.asarray(recipe.adam_temporary_bytes),
@@ -324,16 +318,12 @@ def _gathered_line(placed: PlacedJob, blocks: list[Block], params: Params, on: A
     # several micro-batches of a pipeline, all of them add up in the latter.
     grads = np.where(whole, unit, np.maximum(unit, root))
     summed = np.where(stays, gathered, grads)
-    size = on * (gather * (layers * largest + root) + gather * grads + grad * summed)
-    formula = (
-        "on * (gather_bytes * (layers * params + root_params + grad_params) + grad_bytes * summed_params)"
-    )
     return memory_line(
         "buffer.dp.gathered_layers",
         axis="dp",
         toll="state",
-        size_bytes=size,
-        formula=formula,
+        formula="on * (gather_bytes * (layers * params + root_params + grad_params)"
+        " + grad_bytes * summed_params)",
         terms={
             "on": on,
             "params": largest,

@@ -244,7 +244,6 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
             "buffer.tp.gathered_input",
             axis="tp",
             toll="activation",
-            size_bytes=on * size,
             formula="on * size_bytes",
             terms={"on": on, "size_bytes": size},
             source="Megatron-Core tensor_parallel/layers.py: one global gather buffer",

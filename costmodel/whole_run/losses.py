@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from costmodel.bill.lines import TimeLine, time_line
+from costmodel.bill.quantity import Quantity
 from costmodel.describe.reliability import Reliability
 from costmodel.physics.run.goodput import Losses
 from costmodel.whole_run.checkpoints import Checkpoint
@@ -18,8 +17,6 @@ def loss_lines(
     losses: Losses,
     *,
     step_s: float,
-    failures_per_s: float,
-    interval_s: float,
     checkpoint: Checkpoint,
     reliability: Reliability,
     planned_fraction: float,
@@ -34,10 +31,6 @@ def loss_lines(
         For each second of useful work. [-]
     step_s : float
         A step while nothing fails. [s]
-    failures_per_s : float
-        Of the whole job. [1/s]
-    interval_s : float
-        Between two checkpoints. [s]
     checkpoint, reliability : Checkpoint, Reliability
         What a checkpoint takes, and what a failure takes.
     planned_fraction, shortage_fraction : float
@@ -45,70 +38,37 @@ def loss_lines(
     spare_nodes : int
         Nodes that are kept ready. [-]
     """
-    total = float(losses.total)
-    down = float(losses.downtime) * step_s
+    made = {
+        "checkpoint_pause": losses.pause.then("pause", "step_s * pause", step_s=step_s),
+        "rework": losses.rework.then("rework", "step_s * rework", step_s=step_s),
+    }
     # Failed restarts are dealt to detection, restart and loading as these share the downtime.
     parts = {
         "detection": reliability.detection_s,
         "restart": reliability.restart_s,
         "checkpoint_load": checkpoint.load_s,
     }
-    whole = sum(parts.values())
-    up_terms = {
-        "step_s": step_s,
-        "failures_per_s": failures_per_s,
-        "interval_s": interval_s,
-        "pause_s": checkpoint.pause_s,
-        "persist_s": checkpoint.persist_s,
-    }
-    up = float(losses.total - losses.downtime)
-    lines = [
-        _line(
-            "checkpoint_pause",
-            float(losses.pause) * step_s,
-            "step_s * pause_s / interval_s",
-            {key: up_terms[key] for key in ("step_s", "pause_s", "interval_s")},
-        ),
-        _line(
-            "rework",
-            float(losses.rework) * step_s,
-            "step_s * (up - 1 - pause_s / interval_s)",
-            {**up_terms, "up": up},
-        ),
-    ]
-    for name, seconds in parts.items():
-        if whole:
-            lines.append(
-                _line(
-                    name,
-                    down * seconds / whole,
-                    "down_s * part_s / downtime_s",
-                    {"down_s": down, "part_s": seconds, "downtime_s": whole},
-                )
+    if sum(parts.values()):
+        for name, part_s in parts.items():
+            made[name] = losses.downtime.then(
+                "down", "step_s * down * part_s / downtime_s", step_s=step_s, part_s=part_s
             )
-    planned, short = planned_fraction, shortage_fraction
-    running = step_s * total
-    lines.append(
-        _line(
-            "planned_stops",
-            running * planned / (1.0 - planned),
-            "running_s * share / (1 - share)",
-            {"running_s": running, "share": planned},
-        )
+    made["planned_stops"] = losses.total.then(
+        "total", "step_s * total * planned / (1 - planned)", step_s=step_s, planned=planned_fraction
     )
-    available = running / (1.0 - planned)
-    lines.append(
-        _line(
-            "waiting_for_nodes",
-            available * short / (1.0 - short),
-            "running_s * share / (1 - share)",
-            {"running_s": available, "share": short, "spare_nodes": float(spare_nodes)},
-        )
+    made["waiting_for_nodes"] = losses.total.then(
+        "total",
+        "available_s = step_s * total / (1 - planned); available_s * short / (1 - short)",
+        step_s=step_s,
+        planned=planned_fraction,
+        short=shortage_fraction,
+        spare_nodes=float(spare_nodes),
     )
+    lines = [_line(name, each) for name, each in made.items()]
     return [line for line in lines if float(line.each_s) > 0.0]
 
 
-def _line(name: str, seconds: float, formula: str, terms: Mapping[str, float]) -> TimeLine:
+def _line(name: str, made: Quantity) -> TimeLine:
     """Make one line of the month."""
     return time_line(
         f"resilience.{name}",
@@ -116,8 +76,6 @@ def _line(name: str, seconds: float, formula: str, terms: Mapping[str, float]) -
         toll="overhead",
         phase="step",
         count=1.0,
-        each_s=seconds,
-        formula=formula,
-        terms=terms,
+        made=made,
         source=_SOURCE,
     )

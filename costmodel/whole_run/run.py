@@ -128,8 +128,6 @@ class TrainingRun(Answer):
         lost = loss_lines(
             self.losses,
             step_s=self.step_time_s,
-            failures_per_s=self.failures_per_s,
-            interval_s=self.interval_s,
             checkpoint=self.checkpoint,
             reliability=self.reliability,
             planned_fraction=self.planned_fraction,

@@ -6,6 +6,7 @@ import json
 import pytest
 
 import costmodel as cm
+from costmodel.bill.formula import evaluate
 from costmodel.cli import main
 from costmodel.whole_run.run import intervals_to_compare
 
@@ -28,7 +29,10 @@ def test_days_are_steps_times_the_bill():
     run = price()
     assert run.days * 86400 == pytest.approx(run.steps * float(run.bill.step_time_s()), rel=1e-12)
     by_hand = (
-        run.step_time_s * float(run.losses.total) / (1 - run.planned_fraction) / (1 - run.shortage_fraction)
+        run.step_time_s
+        * float(run.losses.total.value)
+        / (1 - run.planned_fraction)
+        / (1 - run.shortage_fraction)
     )
     assert float(run.bill.step_time_s()) == pytest.approx(by_hand, rel=1e-12)
     lost = sum(run.lost_gpu_hours().values())
@@ -40,9 +44,9 @@ def test_formulas_of_the_loss_lines_give_their_values():
     for line in price().bill.time_lines:
         if line.axis == "resilience":
             terms = {name: float(value) for name, value in line.terms.items()}
-            assert eval(line.formula, {}, terms) == pytest.approx(float(line.exposed_each_s), rel=1e-9), (
-                line.name
-            )
+            assert float(evaluate(line.formula, terms)) == pytest.approx(
+                float(line.exposed_each_s), rel=1e-12
+            ), line.name
 
 
 def test_a_machine_that_never_fails_only_pauses():

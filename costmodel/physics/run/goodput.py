@@ -14,27 +14,34 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.bill.quantity import Quantity, quantity
+
 Array = NDArray[np.float64]
+
+# Seconds until a second of work is safe, restarts left out. A job that never fails pays its pauses only.
+_UP = (
+    "segment_s = interval_s + pause_s; hazard = failures_per_s * segment_s; "
+    "growth = where(hazard > 0, expm1(hazard) / max(hazard, 1e-300), 1); "
+    "exp(failures_per_s * persist_s) * growth * segment_s / interval_s"
+)
 
 
 class Losses(NamedTuple):
     """Seconds of wall-clock time for each second of work that counts. [-]"""
 
-    pause: Array
+    pause: Quantity
     """Training stands still while a snapshot is taken."""
-    rework: Array
+    rework: Quantity
     """Work that a failure threw away."""
-    downtime: Array
+    downtime: Quantity
     """From a failure until training goes on, failed restarts included."""
-    total: Array
+    total: Quantity
     """1 + the above: calendar time over useful time."""
-    failures_per_s: Array
-    """Interruptions for each second of work that counts. [1/s]"""
 
     @property
     def effective_training_time_ratio(self) -> Array:
         """Useful time over calendar time. [-]."""
-        return np.asarray(1.0 / self.total)
+        return np.asarray(1.0 / self.total.value)
 
 
 def checkpoint_write_s(
@@ -169,23 +176,13 @@ def losses(
     >>> f"{float(found.effective_training_time_ratio):.3f}"
     '0.868'
     """
-    rate, tau, pause, persist, down = (
-        np.asarray(value, dtype=np.float64)
-        for value in (failures_per_s, interval_s, pause_s, persist_s, downtime_s)
-    )
-    segment = tau + pause
-    hazard = rate * segment
-    # expm1(x)/x without 0/0, so that a job that never fails pays its pauses only.
-    growth = np.divide(np.expm1(hazard), hazard, out=np.ones_like(hazard), where=hazard > 0.0)
-    up = np.exp(rate * persist) * growth * segment / tau
-    total = up * np.exp(rate * down)
-    paused = pause / tau
+    given = {"failures_per_s": failures_per_s, "interval_s": interval_s, "pause_s": pause_s}
+    up = quantity(_UP, **given, persist_s=persist_s)
     return Losses(
-        pause=np.asarray(paused + np.zeros_like(total)),
-        rework=np.asarray(up - 1.0 - paused + np.zeros_like(total)),
-        downtime=np.asarray(total - up),
-        total=np.asarray(total),
-        failures_per_s=np.asarray(rate * total),
+        pause=quantity("pause_s / interval_s", pause_s=pause_s, interval_s=interval_s),
+        rework=up.then("up", "up - 1 - pause_s / interval_s"),
+        downtime=up.then("up", "up * expm1(failures_per_s * downtime_s)", downtime_s=downtime_s),
+        total=up.then("up", "up * exp(failures_per_s * downtime_s)", downtime_s=downtime_s),
     )
 
 
