@@ -24,8 +24,6 @@ from costmodel.bill.lines import (
     time_line,
 )
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.models.model import Model
-from costmodel.describe.recipe import Recipe
 from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, plan_stages
@@ -112,7 +110,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     """Place the ranks and work out what one micro-batch looks like on one of them."""
     model, recipe, layout, seq = job.model, job.recipe, job.layout, job.seq_len
     kinds = tuple(model.layer_kinds())
-    split = _split(model, recipe)
+    split = _split(job)
     stages = plan_stages(
         model.kind_of_layer,
         len(kinds),
@@ -162,12 +160,13 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     )
 
 
-def _split(model: Model, recipe: Recipe) -> Split:
-    """Return how the recipe deals the layers of a model to pipeline stages."""
+def _split(job: Job) -> Split:
+    """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
+    model, recipe = job.model, job.recipe
     # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
     head = model.vocab_size / layer if recipe.head_by_work else recipe.head_as_layer
-    return Split(float(recipe.embedding_as_layer), float(head), model.mtp_layers)
+    return Split(float(recipe.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
 
 
 def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:

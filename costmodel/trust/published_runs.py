@@ -88,6 +88,9 @@ _KERNEL_NOT_PRINTED = ("llm-foundry",)
 # Frameworks whose tensor-parallel overlap cuts each exchange into pieces: user buffers, async TP.
 _PIPELINED_TP = ("nemo", "megatron-bridge", "megatron-lm", "torchtitan")
 
+# Words for Megatron's --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
+_COUNTED_AS_LAYERS = "embedding and loss count as layers"
+
 # Container of a source that names it (year and month), and the one from which Megatron-Bridge's MoE
 # recipes replay whole iterations from CUDA graphs.
 _RELEASE = re.compile(r"\b\d\d\.\d\d\b")
@@ -224,7 +227,7 @@ def job_of_row(row: Row) -> Job:
         cp=_integer(row, "cp", 1),
         vp=_integer(row, "vp", 1),
         ep=_integer(row, "ep", 1),
-        etp=_integer(row, "etp", tp),
+        etp=_integer(row, "etp", _usual_etp(row)),
         micro_batch=_integer(row, "mbs"),
         global_batch=_integer(row, "gbs"),
         seq_len=_integer(row, "seq_len"),
@@ -236,8 +239,27 @@ def job_of_row(row: Row) -> Job:
         precision=row["precision"],
         recipe=load_recipe(name),
         switches=_switches(row),
+        pipeline_layout=_pipeline_layout(row),
         check=False,
     )
+
+
+def _usual_etp(row: Row) -> int:
+    """Return the expert-tensor degree of a run that prints none.
+
+    Megatron-Bridge's recipes set expert_tensor_parallel_size to 1, and so does Megatron-LM's MoE of 2025;
+    NeMo up to 25.05 shards experts as it shards the rest.
+    """
+    alone = row["framework"] == "megatron-bridge" or (
+        row["framework"] == "megatron-lm" and _year(row) >= 2025
+    )
+    return 1 if alone else _integer(row, "tp")
+
+
+def _pipeline_layout(row: Row) -> str | None:
+    """Return the layout string of a run, where its table has one and not words about it."""
+    text = row.get("pp_layout") or ""
+    return text if text and _COUNTED_AS_LAYERS not in text else None
 
 
 def _year(row: Row) -> int:
@@ -359,7 +381,8 @@ def _switches(row: Row) -> dict[str, Any]:
     modules = _modules((row.get("recompute_detail") or "").lower())
     if modules:
         switches["selective_modules"] = modules
-    if "first and last stage hold one layer less" in (row.get("notes") or "").lower():
+    dealt = f"{row.get('pp_layout') or ''} {row.get('notes') or ''}".lower()
+    if "first and last stage hold one layer less" in dealt or _COUNTED_AS_LAYERS in dealt:
         switches |= {"embedding_as_layer": True, "head_as_layer": True}
     return switches
 

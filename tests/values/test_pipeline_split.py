@@ -6,8 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.base.errors import LayoutError
+from costmodel.describe.jobs.job import make_job
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks, require_chunks
 from costmodel.physics.pipeline.stages import Split, plan_stages
+from costmodel.step.price import price
+from costmodel.trust import published_runs
 
 DEEPSEEK = "Et*4|(t*4|)*14tmL"
 """Megatron-Bridge recipes/deepseek/deepseek_v3.py, 16 chunks."""
@@ -125,3 +128,40 @@ def test_every_layer_lies_on_one_stage(layers, pp, embedding, head, mtp):
     plan = plan_stages([0] * layers, 1, pp, Split(embedding, head, mtp), every_stage=True)
     assert plan.layers[0].sum() == layers + mtp
     assert plan.has_head.sum() == plan.has_embedding.sum() == 1
+
+
+def test_a_job_with_a_written_layout():
+    """The last of four ranks holds 12 + 1 layers of 61, MTP and both heads; evenly dealt it holds 15 and more time."""
+    job = {"model": "deepseek-v3", "cluster": "h800-cx7", "gpus": 256, "global_batch": 1024, "seq_len": 4096}
+    job |= {"layout": "pp4 vp4 ep64", "precision": "fp8-block"}
+    even, given_one = make_job(**job), make_job(**job, pipeline_layout=DEEPSEEK)
+    assert sum(float(held.sum()) for held in price(given_one, every_stage=True).placed.stages.layers) == 62
+    assert float(price(given_one).bill.step_time_s()) < float(price(even).bill.step_time_s())
+    with pytest.raises(LayoutError, match="needs 8"):
+        make_job(**{**job, "layout": "pp4 vp2 ep64"}, pipeline_layout=DEEPSEEK)
+
+
+def test_rows_of_published_runs_say_how_layers_are_dealt():
+    row = {
+        "pp_layout": "embedding and loss count as layers (126+2)",
+        "framework": "megatron-bridge",
+        "notes": "",
+    }
+    assert published_runs._pipeline_layout(row) is None
+    switches = published_runs._switches(row)
+    assert (switches["embedding_as_layer"], switches["head_as_layer"]) == (True, True)
+    assert published_runs._pipeline_layout({**row, "pp_layout": DEEPSEEK}) == DEEPSEEK
+
+
+@pytest.mark.parametrize(
+    ("framework", "year", "etp"),
+    [
+        ("megatron-bridge", "2025", 1),
+        ("megatron-lm", "2025", 1),
+        ("megatron-lm", "2023", 4),
+        ("nemo", "2025", 4),
+    ],
+)
+def test_expert_tensor_degree_that_no_row_prints(framework, year, etp):
+    row = {"framework": framework, "year": year, "tp": "4", "accelerator": "h100-sxm-80gb"}
+    assert published_runs._usual_etp(row) == etp

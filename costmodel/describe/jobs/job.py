@@ -23,6 +23,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
 from costmodel.physics.network.mesh import DEFAULT_ORDER
+from costmodel.physics.pipeline.chunks import Chunk, parse_chunks, require_chunks
 from costmodel.physics.pipeline.schedules import schedule_at, valid
 
 Array = NDArray[np.float64]
@@ -57,6 +58,7 @@ JOB_KEYS = (
     "switches",
     "axis_order",
     "tokens",
+    "pipeline_layout",
 )
 
 
@@ -73,6 +75,7 @@ class Job:
     seq_len: Array
     axis_order: tuple[str, ...] = DEFAULT_ORDER
     tokens: float | None = None
+    pipeline_layout: tuple[Chunk, ...] = ()
 
 
 def make_job(
@@ -88,6 +91,7 @@ def make_job(
     switches: Mapping[str, Any] | None = None,
     axis_order: str | Sequence[str] = DEFAULT_ORDER,
     tokens: float | None = None,
+    pipeline_layout: str | None = None,
     dp: int | None = None,
     check: bool = True,
     **degrees: Any,
@@ -133,7 +137,10 @@ def make_job(
         seq_len=_positive("seq_len", seq_len),
         axis_order=_axis_order(axis_order),
         tokens=None if tokens is None else float(_positive("tokens", tokens)),
+        pipeline_layout=() if pipeline_layout is None else parse_chunks(pipeline_layout),
     )
+    if job.pipeline_layout:
+        _check_pipeline_layout(job)
     if check:
         check_job(job, dp)
     return job
@@ -164,6 +171,20 @@ def check_job(job: Job, dp: int | None = None) -> None:
             f"schedule: {schedule.name} cannot run pp = {pp:.0f} stages, vp = {vp:.0f} and "
             f"{count:.0f} micro-batches; it needs {', '.join(rule.text for rule in broken)}"
         )
+
+
+def _check_pipeline_layout(job: Job) -> None:
+    """Refuse a pipeline layout that does not hold the model on the stages of every layout."""
+    pp, vp = np.unique(job.layout.pp), np.unique(job.layout.vp)
+    if pp.size > 1 or vp.size > 1:
+        raise LayoutError("pipeline_layout: needs one pp and one vp, this job has several")
+    require_chunks(
+        job.pipeline_layout,
+        layers=job.model.num_layers,
+        mtp=job.model.mtp_layers,
+        pp=int(pp[0]),
+        vp=int(vp[0]),
+    )
 
 
 def _check_reduction(job: Job) -> None:
