@@ -8,7 +8,7 @@ line's `terms`, so that anybody can put the numbers in and get the line's value 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -24,33 +24,6 @@ Array = NDArray[np.float64]
 AXES = ("compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience")
 TOLLS = ("math", "hbm", "communication", "bubble", "state", "activation", "overhead")
 PHASES = ("forward", "backward", "recompute", "grad_sync", "param_sync", "optimizer", "step")
-
-
-class LazyTerms(Mapping[str, Array]):
-    """Numbers of a formula that are gathered when somebody reads them, so that a search need not."""
-
-    __slots__ = ("_make", "_numbers")
-
-    def __init__(self, make: Callable[[], Mapping[str, ArrayLike]]) -> None:
-        self._make = make
-        self._numbers: dict[str, Array] | None = None
-
-    def _held(self) -> dict[str, Array]:
-        if self._numbers is None:
-            self._numbers = {key: np.asarray(value, dtype=np.float64) for key, value in self._make().items()}
-        return self._numbers
-
-    def __getitem__(self, key: str) -> Array:
-        """Return one number."""
-        return self._held()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        """Go through the names in the order of the formula's author."""
-        return iter(self._held())
-
-    def __len__(self) -> int:
-        """Count the names."""
-        return len(self._held())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +46,8 @@ class TimeLine:
         Bytes of one execution: wire bytes sent per GPU, or HBM traffic. [B]
     tier : Array
         Index of the slowest fabric tier used, -1 where none is. [-]
+    algorithm : Array
+        Index of the algorithm that a collective runs by, 0 where there is none. [-]
     formula : str
         Expression for one exposed execution over the names in `terms`.
     terms : Mapping[str, Array]
@@ -90,6 +65,7 @@ class TimeLine:
     exposed_each_s: Array
     bytes_each: Array
     tier: Array
+    algorithm: Array
     formula: str
     terms: Mapping[str, Array]
     source: str
@@ -137,6 +113,7 @@ def time_line(
     exposed_each_s: ArrayLike | None = None,
     bytes_each: ArrayLike = 0.0,
     tier: ArrayLike = -1,
+    algorithm: ArrayLike = 0,
     source: str,
 ) -> TimeLine:
     """Build a `TimeLine` from its formula and the numbers of its names, or from a quantity already `made`.
@@ -161,6 +138,7 @@ def time_line(
         exposed_each_s=busy if exposed_each_s is None else np.asarray(exposed_each_s, dtype=np.float64),
         bytes_each=np.asarray(bytes_each, dtype=np.float64),
         tier=np.asarray(tier, dtype=np.float64),
+        algorithm=np.asarray(algorithm, dtype=np.float64),
         formula=formula,
         terms=_numbers(terms),
         source=source,
@@ -168,9 +146,7 @@ def time_line(
 
 
 def _numbers(terms: Mapping[str, ArrayLike]) -> Mapping[str, Array]:
-    """Return the numbers of a formula as arrays; lazy ones stay lazy."""
-    if isinstance(terms, LazyTerms):
-        return terms
+    """Return the numbers of a formula as arrays."""
     return {key: np.asarray(value, dtype=np.float64) for key, value in terms.items()}
 
 

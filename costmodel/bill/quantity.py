@@ -33,6 +33,14 @@ class Quantity(NamedTuple):
     terms: Mapping[str, ArrayLike]
     steps: Mapping[str, ArrayLike]
 
+    def step(self, name: str) -> Array:
+        """Return the value of a named step that was computed last.
+
+        >>> float(quantity("a = 2 * x; a + 1", x=3.0).step("a"))
+        6.0
+        """
+        return np.asarray(self.steps[name], dtype=np.float64)
+
     def then(self, name: str, formula: str, **more: ArrayLike) -> Quantity:
         """Call this value `name` and go on with `formula`, which may use it and the numbers of `more`.
 

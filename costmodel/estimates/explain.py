@@ -19,7 +19,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import evaluate_steps, names_of
 from costmodel.bill.lines import MemoryLine, TimeLine
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS
+from costmodel.physics.network.nccl import NCCL_ALGORITHMS, PROTOCOLS
 
 Array = NDArray[np.float64]
 
@@ -27,6 +27,7 @@ _UNITS = (
     ("bytes_per_s", "B/s"),
     ("flops_per_s", "FLOP/s"),
     ("per_s", "1/s"),
+    ("s_per_byte", "s/B"),
     ("_bytes", "B"),
     ("bytes_per_param", "B"),
     ("bytes_per_element", "B"),
@@ -35,17 +36,12 @@ _UNITS = (
 )
 
 
-_SECONDS = ("busy", "exposed")
-
-
 def unit_of(name: str) -> str:
     """Return the unit that a term's name ends in, none for a plain number.
 
     >>> unit_of("hbm_bytes_per_s"), unit_of("window_s"), unit_of("num_sms")
     ('B/s', 's', '')
     """
-    if name in _SECONDS:
-        return "s"
     return next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
 
 
@@ -81,7 +77,7 @@ class ExplainedLine(NamedTuple):
 
     Attributes
     ----------
-    name, bill, axis, toll, phase, tier, algorithm, source : str
+    name, bill, axis, toll, phase, tier, algorithm, protocol, source : str
         As on the bill (`bill` is time or memory), and what a collective runs by; empty where there is none.
     times, each, total, share : float
         Executions; what the step waits for one, or bytes held; both multiplied; share of the sum. [-, s or B]
@@ -100,6 +96,7 @@ class ExplainedLine(NamedTuple):
     phase: str
     tier: str
     algorithm: str
+    protocol: str
     source: str
     times: float
     each: float
@@ -121,6 +118,7 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
                 "phase": line.phase or None,
                 "tier": line.tier or None,
                 "algorithm": line.algorithm or None,
+                "protocol": line.protocol or None,
                 "terms": [term._asdict() for term in line.terms],
                 "steps": [step._asdict() for step in line.steps],
             }
@@ -186,7 +184,8 @@ def _time(line: TimeLine, tier_names: tuple[str, ...], step_time_s: float) -> Ex
         toll=line.toll,
         phase=line.phase,
         tier=tier_names[int(line.tier)] if line.tier >= 0 else "",
-        algorithm=NCCL_ALGORITHMS[int(terms["algorithm"])] if terms.get("algorithm") else "",
+        algorithm=NCCL_ALGORITHMS[int(line.algorithm)] if line.algorithm else "",
+        protocol=PROTOCOLS[NCCL_ALGORITHMS[int(line.algorithm)]],
         source=line.source,
         times=float(line.count),
         each=float(line.exposed_each_s),
@@ -214,6 +213,7 @@ def _memory(line: MemoryLine, shape: tuple[int, ...], worst: int, most_bytes: fl
         phase="",
         tier="",
         algorithm="",
+        protocol="",
         source=line.source,
         times=1.0,
         each=total,
@@ -275,6 +275,7 @@ def headline(line: ExplainedLine) -> str:
             line.phase,
             line.tier and f"on {line.tier}",
             line.algorithm and f"by {line.algorithm}",
+            line.protocol and f"protocol {line.protocol}",
         )
         if text
     )

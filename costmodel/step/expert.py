@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
-from costmodel.physics.network.collective_formulas import DISPATCH_TEXT, dispatch_terms
+from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
-from costmodel.step.placed_job import Block, PlacedJob, communication_line
+from costmodel.step.placed_job import HIDDEN, Block, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
 
@@ -106,30 +105,25 @@ def _deep_ep_line(
         placed.cluster.tiers,
         node_limit=float(recipe.node_limited_routing),
     )
-    busy = (cost.latency_s + cost.transfer_s) * recipe.moe_imbalance * share
-    contention = recipe.overlap_contention
-    exposed = np.maximum(busy - window, 0.0)
+    made = cost.made.then(
+        "exchange_s",
+        f"busy_s = share * imbalance * exchange_s; {HIDDEN}",
+        share=share,
+        imbalance=recipe.moe_imbalance,
+        window_s=window,
+        least_share=0.0,
+        contention=recipe.overlap_contention,
+    )
     return time_line(
         name,
         axis="ep",
         toll="communication",
         phase=phase,
         count=1.0,
-        each_s=busy,
-        exposed_each_s=exposed + contention * (busy - exposed),
+        made=made,
         bytes_each=cost.wire_bytes * share,
         tier=cost.tier,
-        formula=f"{DISPATCH_TEXT}; busy = share * imbalance * (latency_s + transfer_s); "
-        "exposed = max(busy - window_s, 0); exposed + contention * (busy - exposed)",
-        terms=LazyTerms(
-            lambda: {
-                **dispatch_terms(tokens, token_bytes, placed.mesh.ep, cost),
-                "window_s": window,
-                "share": share,
-                "imbalance": recipe.moe_imbalance,
-                "contention": contention,
-            }
-        ),
+        algorithm=cost.algorithm,
         source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
     )
 

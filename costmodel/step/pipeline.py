@@ -9,14 +9,12 @@ copy of the parameters (counted in data).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from costmodel.bill.lines import LazyTerms, MemoryLine, TimeLine, memory_line, time_line
-from costmodel.physics.network.collective_formulas import collective_terms, collective_text
+from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
 from costmodel.step.placed_job import PlacedJob, communication_line
@@ -74,16 +72,9 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
     )
     size, group, tiers = _message_bytes(placed), placed.mesh.pp, placed.cluster.tiers
     cost = collective_time("send_recv", size, group, tiers)
-    sent = collective_text("send_recv")
-
-    def message_terms() -> Mapping[str, ArrayLike]:
-        return collective_terms("send_recv", size, group, tiers, cost)
-
     host_s = 0.0 if placed.recipe.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.recipe.launch_s
-    message_s = np.asarray(cost.latency_s + cost.transfer_s + host_s)
     # The critical path waits for some messages whole; how many is a property of the schedule, and
     # while the pipeline fills and drains they are those of other stages.
-    share = np.minimum(exposed / np.maximum(messages, 1.0), 1.0)
     others = np.maximum(exposed - messages, 0.0)
     lines = [
         time_line(
@@ -114,19 +105,16 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             toll="communication",
             phase="step",
             count=messages,
-            each_s=message_s,
-            exposed_each_s=message_s * share,
+            made=cost.made.then(
+                "send_s",
+                "busy_s = send_s + host_s; busy_s * min(exposed_messages / max(messages, 1), 1)",
+                host_s=host_s,
+                exposed_messages=exposed,
+                messages=messages,
+            ),
             bytes_each=cost.wire_bytes,
             tier=cost.tier,
-            formula=f"{sent}; (latency_s + transfer_s + host_s) * min(exposed_messages / messages, 1)",
-            terms=LazyTerms(
-                lambda: {
-                    **message_terms(),
-                    "host_s": host_s,
-                    "exposed_messages": exposed,
-                    "messages": np.maximum(messages, 1.0),
-                }
-            ),
+            algorithm=cost.algorithm,
             source="messages on the critical path of the schedule: physics/pipeline/schedules.py",
         ),
         time_line(
@@ -135,10 +123,9 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             toll="communication",
             phase="step",
             count=others,
-            each_s=message_s,
+            made=cost.made.then("send_s", "send_s + host_s", host_s=host_s),
             tier=cost.tier,
-            formula=f"{sent}; latency_s + transfer_s + host_s",
-            terms=LazyTerms(lambda: {**message_terms(), "host_s": host_s}),
+            algorithm=cost.algorithm,
             source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
         ),
     ]

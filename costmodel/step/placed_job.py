@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import LazyTerms, TimeLine, time_line
+from costmodel.bill.formula import evaluate
+from costmodel.bill.lines import TimeLine, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.recipe import Precision, Recipe
 from costmodel.physics.kernels.roofline import memory_time
-from costmodel.physics.network.collective_formulas import collective_terms, collective_text
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline.stages import Split, StagePlan
@@ -152,18 +152,28 @@ class PlacedJob:
         return np.asarray(self.layout.recompute == 2.0, dtype=np.float64)
 
 
+HIDDEN = (
+    "exposed_s = max(busy_s - window_s, least_share * busy_s); exposed_s + contention * (busy_s - exposed_s)"
+)
+"""What the critical path pays for ``busy_s`` of communication beside a window of compute.
+
+The part beyond the window is exposed, at least `least_share` of it (the first and last piece of a
+pipelined exchange cannot hide); the hidden part slows the compute that it runs beside by the share
+of SMs and bandwidth that it takes.
+"""
+
+
 def hidden_communication(
     busy_s: Array, window_s: ArrayLike, contention: float, least_share: ArrayLike = 0.0
 ) -> Array:
-    """Return what the critical path pays for communication beside a window of compute.
-
-    The part beyond the window is exposed, at least `least_share` of it (the first and last piece
-    of a pipelined exchange cannot hide); the hidden part slows the compute that it runs beside
-    by the share of SMs and bandwidth that it takes. [s]
-    """
-    window = np.asarray(window_s, dtype=np.float64)
-    exposed = np.maximum(busy_s - window, np.asarray(least_share) * busy_s)
-    return np.asarray(exposed + contention * (busy_s - exposed))
+    """Return what the critical path pays for communication beside a window of compute, by `HIDDEN`. [s]"""
+    terms = {
+        "busy_s": busy_s,
+        "window_s": window_s,
+        "contention": contention,
+        "least_share": least_share,
+    }
+    return evaluate(HIDDEN, terms)
 
 
 def communication_line(
@@ -187,30 +197,24 @@ def communication_line(
     """
     cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers)
     part = np.asarray(share, dtype=np.float64)
-    busy = np.asarray((cost.latency_s + cost.transfer_s) * part)
-    contention = placed.recipe.overlap_contention
-    window = np.asarray(window_s, dtype=np.float64)
+    made = cost.made.then(
+        "collective_s",
+        f"busy_s = share * collective_s; {HIDDEN}",
+        share=part,
+        window_s=window_s,
+        least_share=least_share,
+        contention=placed.recipe.overlap_contention,
+    )
     return time_line(
         name,
         axis=axis,
         toll="communication",
         phase=phase,
         count=count,
-        each_s=busy,
-        exposed_each_s=hidden_communication(busy, window, contention, least_share),
+        made=made,
         bytes_each=cost.wire_bytes * part,
         tier=cost.tier,
-        formula=f"{collective_text(primitive)}; busy = share * (latency_s + transfer_s); "
-        "exposed = max(busy - window_s, least_share * busy); exposed + contention * (busy - exposed)",
-        terms=LazyTerms(
-            lambda: {
-                **collective_terms(primitive, size_bytes, group, placed.cluster.tiers, cost),
-                "share": part,
-                "window_s": window,
-                "least_share": least_share,
-                "contention": contention,
-            }
-        ),
+        algorithm=cost.algorithm,
         source=NCCL_SOURCE,
     )
 

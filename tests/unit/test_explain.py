@@ -11,8 +11,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.bill.formula import evaluate
 from costmodel.estimates.explain import unit_of
-from costmodel.physics.network.collective_formulas import collective_terms, collective_text
-from costmodel.physics.network.mesh import build_mesh
+from costmodel.physics.network.mesh import Group, build_mesh
 from costmodel.physics.network.nccl import PRIMITIVES, collective_time
 from costmodel.reporting.tree import step_tree
 
@@ -159,7 +158,7 @@ def test_the_tree_names_step_stage_micro_batch_layer_and_operator():
     "cluster", ["dgx-h100-ndr", "gb200-nvl72-ndr", "llama3-roce", "dgx-v100-edr", "p5-efa"]
 )
 @pytest.mark.parametrize("primitive", PRIMITIVES)
-def test_the_text_of_a_collective_is_its_function(primitive, cluster):
+def test_the_text_of_a_collective_is_what_ran(primitive, cluster):
     """Over groups in a node, across nodes and of one, and sizes through every switch of algorithm."""
     tiers = cm.load_cluster(cluster).tiers
     mesh = build_mesh(
@@ -175,12 +174,26 @@ def test_the_text_of_a_collective_is_its_function(primitive, cluster):
     seen = set()
     for group in (mesh.tp, mesh.dp):
         cost = collective_time(primitive, sizes, group, tiers)
-        terms = collective_terms(primitive, sizes, group, tiers, cost)
-        assert all(np.isfinite(value).all() for value in terms.values())
-        got = evaluate(f"{collective_text(primitive)}; transfer_s", terms)
-        np.testing.assert_allclose(got, cost.transfer_s, rtol=1e-7, atol=1e-15)
+        assert all(np.isfinite(value).all() for value in cost.made.terms.values())
+        np.testing.assert_array_equal(evaluate(cost.made.formula, cost.made.terms), cost.time_s)
+        np.testing.assert_array_equal(cost.latency_s + cost.transfer_s, cost.time_s)
         seen |= set(np.unique(cost.algorithm).tolist())
     assert len(seen) > 1
+
+
+def test_one_collective_is_the_text_of_the_way_that_ran():
+    """A ring over two nodes of eight: the NICs are slower than NVLink's seven hops in eight."""
+    tiers = cm.load_cluster("dgx-h100-ndr").tiers
+    ranks = np.asarray(16.0)
+    group = Group(ranks, (np.asarray(8.0), *[ranks] * (len(tiers) - 1)))
+    made = collective_time("all_gather", 1e9, group, tiers).made
+    assert "where" not in made.formula
+    assert "tree" not in made.formula
+    assert {"nvlink_bytes_per_s", "leaf_bytes_per_s", "leaf_hop_s", "ranks"} <= set(made.terms)
+    assert "nvlink_hops = ranks - ranks / nvlink_members" in made.formula
+    assert "leaf_hops = ranks / nvlink_members - ranks / leaf_members" in made.formula
+    rate = 8 * tiers[1].achieved_bandwidth_bytes_per_s * tiers[1].fabric.constants.rate_factor
+    assert float(made.steps["wire_s"]) == pytest.approx(15 / 16 * 1e9 / rate, rel=1e-12)
 
 
 def test_collectives_open_up_to_bytes_ranks_and_rate():
@@ -190,10 +203,12 @@ def test_collectives_open_up_to_bytes_ranks_and_rate():
     terms = {term.name: term.value for term in line.terms}
     assert steps["wire_bytes"] == 7 / 8 * 8192 * 16384 * 2
     assert terms["ranks"] == 8
-    assert 300e9 < terms["bus_bytes_per_s"] < 450e9
-    assert (line.tier, line.algorithm) == ("nvlink", "ring")
+    assert terms["nvlink_bytes_per_s"] == 0.8 * 450e9
+    assert steps["ring_s_per_byte"] == 1 / (0.8 * 450e9 * terms["nvlink_efficiency"])
+    assert (line.tier, line.algorithm, line.protocol) == ("nvlink", "ring", "Simple")
     (dispatch,) = famous("deepseek-v3").explain("ep.moe.moe.dispatch.forward")
     numbers = {term.name: term.value for term in dispatch.terms}
     assert numbers["tokens"] == 4096
-    assert 1 < numbers["copies"] < 4
+    crossed = {step.name: step.value for step in dispatch.steps}
+    assert 1 < crossed["spine_copies"] < 4
     assert "by direct" in repr(type(famous("deepseek-v3").explain())([dispatch]))

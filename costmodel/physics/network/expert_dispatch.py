@@ -16,17 +16,22 @@ References
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, TierLike, constants_of
+from costmodel.bill.formula import evaluate
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
+from costmodel.physics.network.paths import Level, Route, Steps, go_on, no_facts, path_of
 
 Array = NDArray[np.float64]
 
 DISPATCH_LATENCY_S = 25e-6
 """Fixed time of a dispatch or combine: DeepEP's low-latency table at EP 8 to 256, straight line."""
+
+_COPIES = "usable * (1 - (1 - 1 / usable) ** top_k) * (1 - 1 / domains)"
 
 
 def expected_copies(num_domains: ArrayLike, top_k: ArrayLike, *, domain_limit: ArrayLike = np.inf) -> Array:
@@ -35,10 +40,49 @@ def expected_copies(num_domains: ArrayLike, top_k: ArrayLike, *, domain_limit: A
     >>> round(float(expected_copies(8, 8, domain_limit=4)), 2)
     3.15
     """
-    domains = np.asarray(num_domains, dtype=np.float64)
-    usable = np.minimum(np.asarray(domain_limit, dtype=np.float64), domains)
-    hit = usable * (1.0 - (1.0 - 1.0 / usable) ** np.asarray(top_k, dtype=np.float64))
-    return np.asarray(hit * (1.0 - 1.0 / domains))
+    formula = f"usable = min(limit, domains); {_COPIES}"
+    return evaluate(formula, {"domains": num_domains, "top_k": top_k, "limit": domain_limit})
+
+
+def _steps(levels: tuple[Level, ...], *, deduplicate: bool, limited: bool) -> Steps:
+    """Return the copies that cross each tier, and seconds a byte of a token on the slowest."""
+    steps, slowest_s, most = [], "", "0"
+    for at in levels:
+        name = at.name
+        steps.append((f"{name}_domains", at.over_below("ranks")))
+        copies = f"top_k * (1 - 1 / {name}_domains)"
+        if deduplicate:
+            # GPUs that a token may go to are those of the nodes that it may use.
+            limit = f"node_limit * {name}_members" if at.inner else "node_limit"
+            usable = f"min({limit}, {name}_domains)" if limited else f"{name}_domains"
+            steps.append((f"{name}_usable", usable))
+            copies = _COPIES.replace("usable", f"{name}_usable").replace("domains", f"{name}_domains")
+        steps.append((f"{name}_copies", at.where_crossed(copies)))
+        rate = f"{name}_bytes_per_s * {name}_efficiency"
+        steps.append((f"{name}_s_per_byte", f"{name}_copies / ({rate})"))
+        most = (
+            f"where({name}_s_per_byte > {slowest_s}, {name}_copies, {most})"
+            if slowest_s
+            else f"{name}_copies"
+        )
+        slowest_s = f"max({slowest_s}, {name}_s_per_byte)" if slowest_s else f"{name}_s_per_byte"
+    steps += [("exchange_s_per_byte", slowest_s or "0"), ("copies", most)]
+    return tuple(steps)
+
+
+def _of_tier(tier: TierLike, fabric: Fabric) -> dict[str, float]:
+    return {
+        "bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
+        "efficiency": fabric.dispatch_rate_factor,
+    }
+
+
+@cache
+def _route(deduplicate: bool, limited: bool) -> Route:
+    """Return the traffic of tokens sent once a domain or once an expert, to all domains or to some."""
+    return Route(
+        lambda levels: _steps(levels, deduplicate=deduplicate, limited=limited), _of_tier, no_facts, no_facts
+    )
 
 
 def moe_exchange_time(
@@ -86,31 +130,27 @@ def moe_exchange_time(
     Routing is uniform over experts. The kernels take SMs from the computation beside them, which is
     for the caller to count.
     """
-    n = np.asarray(group.ranks, dtype=np.float64)
-    tokens = np.asarray(num_tokens, dtype=np.float64) * np.asarray(imbalance, dtype=np.float64)
-    payload = tokens * np.asarray(bytes_per_token, dtype=np.float64)
     nodes = np.asarray(node_limit, dtype=np.float64)
-    nodes = np.where(nodes > 0.0, nodes, np.inf)
-    below = np.ones_like(n)
-    transfer, wire = np.zeros_like(payload * n), np.zeros_like(payload * n)
-    index = np.zeros_like(n) - 1.0
-    for t, (tier, members) in enumerate(zip(tiers, group.members, strict=True)):
-        inside = np.asarray(members, dtype=np.float64)
-        crossed = inside > below
-        domains = n / below
-        # GPUs that a token may go to are those of the nodes that it may use.
-        limit = nodes * (inside if t == 0 else 1.0)
-        once = expected_copies(domains, top_k, domain_limit=limit)
-        copies = once if deduplicate else np.asarray(top_k) * (1.0 - 1.0 / domains)
-        sent = np.where(crossed, payload * copies, 0.0)
-        rate = tier.achieved_bandwidth_bytes_per_s * constants_of(tier).dispatch_rate_factor
-        seconds = sent * concurrent / rate
-        slower = seconds > transfer
-        transfer, wire = np.where(slower, seconds, transfer), np.where(slower, sent, wire)
-        index = np.where(crossed, float(t), index)
-        below = np.maximum(below, inside)
-    alone = n <= 1.0
-    direct = float(NCCL_ALGORITHMS.index("direct"))
-    return GroupCost(
-        np.where(alone, 0.0, DISPATCH_LATENCY_S), transfer, wire, index, np.where(alone, 0.0, direct)
+    limited = bool((nodes > 0.0).any())
+    more: tuple[tuple[str, ArrayLike], ...] = (("top_k", top_k),)
+    if limited:
+        more += (("node_limit", np.where(nodes > 0.0, nodes, np.inf)),)
+    path = path_of(group, tiers, concurrent, _route(deduplicate, limited), more)
+    known = {
+        **path.terms,
+        **path.values,
+        "tokens": np.asarray(num_tokens, dtype=np.float64),
+        "busiest": imbalance,
+        "token_bytes": bytes_per_token,
+        "start_s": DISPATCH_LATENCY_S,
+    }
+    start = "where(ranks > 1, start_s, 0)" if path.alone.any() else "start_s"
+    made = go_on(
+        f"latency_s = {start}; payload_bytes = tokens * busiest * token_bytes; "
+        "transfer_s = payload_bytes * exchange_s_per_byte; latency_s + transfer_s",
+        path.steps,
+        known,
     )
+    wire = np.asarray(made.step("payload_bytes") * path.values["copies"])
+    direct = float(NCCL_ALGORITHMS.index("direct"))
+    return GroupCost(made, wire, path.tier, np.where(path.alone, 0.0, direct))

@@ -1,9 +1,14 @@
 """What every formula over a fabric shares: a tier, its fitted constants, and the cost that comes out."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodel.bill.quantity import Quantity
 
 Array = NDArray[np.float64]
 
@@ -12,7 +17,45 @@ NCCL_ALGORITHMS = ("none", "ll", "ring", "tree", "nvls", "nvls-tree", "direct")
 
 
 class Fabric(NamedTuple):
-    """Constants of the collective library on one link; see `costmodel.describe.hardware.fabric`."""
+    """Constants of the collective library on one link.
+
+    The file model of a link's ``fabric:`` block is made from these fields: their names say the unit
+    (`costmodel.describe.hardware.fabric`). Defaults are those of a link that nobody has measured.
+
+    Attributes
+    ----------
+    rate_factor : float
+        Asymptotic rate of a ring over the link's achieved bandwidth. [-]
+    copy_bandwidth_bytes_per_s : float
+        Rate at which a rank copies its own shard beside the wire, 0 = free. [B/s]
+    pipeline_s, pipeline_step_s : float
+        Fill time of the chunk pipeline: fixed, and per ring step. [s]
+    simple_step_s : float
+        What each ring step takes longer under the bandwidth protocol, when this link is the outermost. [s]
+    ll_bandwidth_bytes_per_s : float
+        Rate cap of the low-latency protocol over this link, for all GPUs of a node together;
+        0 = no switch of protocol is seen. [B/s]
+    tree_step_s : float
+        Latency of one level of a tree across this link, 0 = that of a ring step. [s]
+    tree_pipeline_s : float
+        Fill time of a tree's chunk pipeline across this link. [s]
+    tree_rate_factor : float
+        Asymptotic rate of a tree over that of the ring on this link. [-]
+    nvls_latency_s, nvls_pipeline_s, nvls_rate_factor, nvls_min_ranks : float
+        In-switch reduction: fixed time, fill time per rank, asymptotic rate over the link's reduction
+        bandwidth, and the smallest group that the library uses it for.
+    nvls_tree_rate_factor, nvls_tree_pipeline_s : float
+        In-switch reduction in a tree across nodes: its rate over that in one node [-], and what
+        this link adds to the fill time. [s]
+    all_to_all_latency_s, all_to_all_message_s, all_to_all_pipeline_s : float
+        Fixed time of an all-to-all (0 = of a ring step), time per peer across this link, fill time. [s]
+    send_latency_s, send_pipeline_s : float
+        Fixed time (0 = of a ring step) and fill time of a single send. [s]
+    send_rate_factor : float
+        Asymptotic rate of a single send over the link's achieved bandwidth. [-]
+    dispatch_rate_factor : float
+        Rate of token dispatch and combine kernels over the link's achieved bandwidth. [-]
+    """
 
     rate_factor: float = 1.0
     copy_bandwidth_bytes_per_s: float = 0.0
@@ -50,6 +93,10 @@ class TierLike(Protocol):
     """One level of a cluster, as `costmodel.describe.hardware.cluster.Tier` describes it."""
 
     @property
+    def name(self) -> str:
+        """What the level is called; the formulas' terms are called after it."""
+
+    @property
     def achieved_bandwidth_bytes_per_s(self) -> float:
         """What large messages of a GPU get, per direction."""
 
@@ -70,13 +117,15 @@ class TierLike(Protocol):
         """Fitted constants, if any."""
 
 
-class GroupCost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GroupCost:
     """Time of one collective, and what it sends.
 
     Attributes
     ----------
-    latency_s, transfer_s : Array
-        The part that does not depend on the size, and the rest. [s]
+    made : Quantity
+        The time [s] with the formula that gave it; its steps ``latency_s`` and ``transfer_s`` are the part
+        that does not depend on the size, and the rest.
     wire_bytes : Array
         Bytes that each GPU sends by the ring's count (nccl-tests' bus bandwidth). [B]
     tier : Array
@@ -85,16 +134,25 @@ class GroupCost(NamedTuple):
         Index into `NCCL_ALGORITHMS`. [-]
     """
 
-    latency_s: Array
-    transfer_s: Array
+    made: Quantity
     wire_bytes: Array
     tier: Array
     algorithm: Array
 
     @property
+    def latency_s(self) -> Array:
+        """The part that does not depend on the size. [s]"""
+        return self.made.step("latency_s")
+
+    @property
+    def transfer_s(self) -> Array:
+        """The part with bytes. [s]"""
+        return self.made.step("transfer_s")
+
+    @property
     def time_s(self) -> Array:
         """Both parts together, in seconds."""
-        return np.asarray(self.latency_s + self.transfer_s)
+        return self.made.value
 
 
 def constants_of(tier: TierLike) -> Fabric:

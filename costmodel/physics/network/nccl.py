@@ -1,15 +1,12 @@
 r"""What a collective of NCCL (or RCCL) takes on a fabric of nested tiers, in a form cheap to search.
 
-A group with :math:`m_t` members inside one domain of tier :math:`t` (:math:`m_{-1} = 1`, all n at the
-end) crosses tier :math:`t` in :math:`h_t = n/m_{t-1} - n/m_t` of the n - 1 hops of a ring, and
-:math:`m_{t-1}` members, each with its own port, share every crossing. A TP-strided data-parallel group
-(:math:`m_0 = 1`) has one NIC and a whole node has eight, by the same formula. Each candidate is
+Each way of doing a collective is a `Way`: a formula over the steps of a path (`paths`), of the form
 
 .. math:: t = T_0 + \sum_t h_t a_t + 2\sqrt{P\,W b} + W b + \frac{S}{n B_c}
 
 with W the wire bytes of a GPU, b the seconds per byte of the tightest tier, P the fill time of the
 chunk pipeline (the square root is what a pipeline with the best chunk size pays [1]_) and B_c the
-copy of a rank's own shard; the fastest of these candidates is taken, as NCCL's tuner does [2]_:
+copy of a rank's own shard; the fastest of the ways that apply is taken, as NCCL's tuner does [2]_:
 
 - low-latency protocol (LL), ring or, for all-reduce, tree: fewest microseconds, rate capped;
 - ring with the bandwidth protocol (Simple): `simple_step_s` more per hop, full rate;
@@ -19,26 +16,36 @@ Across two nodes a tree's NICs carry S/2 up and S/2 down, half of what more node
 
 References
 ----------
-.. [1] Optimal chunking of a p-stage pipeline; `costmodel.physics.network.collectives_rooted.pipelined`.
+.. [1] Optimal chunking of a p-stage pipeline; `costmodel.physics.network.collectives_rooted`.
 .. [2] NVIDIA/nccl, src/graph/tuning.cc (2.30): latency + bytes/rate, least over (algorithm, protocol).
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.bill.formula import compiled, evaluate, run
+from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike, constants_of
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
+from costmodel.physics.network.paths import LINK, PAIRS, RING, Path, Route, Steps, go_on, path_of
 
 __all__ = [
     "NCCL_ALGORITHMS",
     "PRIMITIVES",
+    "PROTOCOLS",
+    "WAYS",
     "Fabric",
     "GroupCost",
+    "Way",
     "collective_candidates",
     "collective_time",
     "moe_exchange_time",
@@ -46,216 +53,209 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-_NONE, _LL, _RING, _TREE, _NVLS, _NVLS_TREE, _DIRECT = map(float, range(7))
 
+class Way(NamedTuple):
+    """One way of doing a collective.
 
-class _Path(NamedTuple):
-    """What a group meets on its way through the tiers; arrays over groups, not over sizes."""
-
-    ranks: Array
-    inner: Array  # members in a domain of the innermost tier
-    tier: Array
-    base_s: Array
-    hops_s: Array  # sum of h_t a_t
-    slow_hops_s: Array  # what the bandwidth protocol adds to them
-    fill_s: Array
-    beta: Array  # seconds per wire byte of a ring, tightest tier
-    outer_beta: Array  # the same of the tiers outside the innermost one
-    copy_beta: Array
-    ll_beta: Array  # _NEVER where no switch of protocol is seen
-    chain_s: Array  # one way through a tree: the chain in the node
-    tree_s: Array  # and the levels outside
-    tree_fill_s: Array
-    tree_factor: Array
-    nvls_fill_s: Array  # of a tree of in-switch reductions
-
-
-_NEVER = 1e30  # seconds per byte of what is not to be chosen; finite, so that no bytes cost nothing
-_NVLS_MIN_BYTES = 2.0**21  # from there on NCCL takes the switch (H200, B200 sweeps)
-_NVLS_TREE_STEP_S = 20.9e-6  # NCCL's own constant for a network level of NVLS-tree [2]
-
-
-def _walk(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
-    """Follow a ring and a tree of `group` through the tiers; the outermost tier sets the fixed costs."""
-    n = np.asarray(group.ranks, dtype=np.float64)
-    zero = np.zeros_like(n)
-    inner = np.asarray(group.members[0], dtype=np.float64) + zero
-    path = _Path(
-        ranks=n,
-        inner=inner,
-        tier=zero - 1.0,
-        base_s=zero,
-        hops_s=zero,
-        slow_hops_s=zero,
-        fill_s=zero,
-        beta=zero,
-        outer_beta=zero,
-        copy_beta=zero,
-        ll_beta=zero + _NEVER,
-        chain_s=zero,
-        tree_s=zero,
-        tree_fill_s=zero,
-        tree_factor=zero + 1.0,
-        nvls_fill_s=zero,
-    )
-    below = np.ones_like(n)
-    for t, (tier, members) in enumerate(zip(tiers, group.members, strict=True)):
-        inside = np.asarray(members, dtype=np.float64)
-        crossed = inside > below
-        if not crossed.any():
-            continue
-        fabric = constants_of(tier)
-        rate = tier.achieved_bandwidth_bytes_per_s * fabric.rate_factor / concurrent
-        crossings = n / below - n / inside
-        # Where the ring goes on to an outer tier, one subdomain in each domain leaves over that one.
-        share = np.where(inside < n, 1.0 - below / inside, 1.0)
-        beta = np.where(crossed, share / (below * rate), 0.0)
-        ll_rate = fabric.ll_bandwidth_bytes_per_s
-        copy_rate = fabric.copy_bandwidth_bytes_per_s
-        tree_step_s = fabric.tree_step_s or tier.latency_s
-
-        def here(value: ArrayLike, elsewhere: Array, crossed: NDArray[np.bool_] = crossed) -> Array:
-            return np.where(crossed, value, elsewhere)
-
-        path = path._replace(
-            tier=here(float(t), path.tier),
-            base_s=here(tier.base_latency_s, path.base_s),
-            hops_s=path.hops_s + crossings * tier.latency_s,
-            slow_hops_s=here((n - 1.0) * fabric.simple_step_s, path.slow_hops_s),
-            fill_s=here(fabric.pipeline_s, path.fill_s) + crossings * fabric.pipeline_step_s,
-            beta=np.maximum(path.beta, beta),
-            outer_beta=np.maximum(path.outer_beta, beta) if t else path.outer_beta,
-            copy_beta=here(1.0 / copy_rate, path.copy_beta) if copy_rate else path.copy_beta,
-            ll_beta=here(concurrent / ll_rate if ll_rate else _NEVER, path.ll_beta),
-            chain_s=path.chain_s if t else (inner - 1.0) * tier.latency_s,
-            tree_s=path.tree_s + tree_step_s * np.log2(inside / below) if t else path.tree_s,
-            tree_fill_s=here(fabric.tree_pipeline_s, path.tree_fill_s),
-            tree_factor=here(fabric.tree_rate_factor, path.tree_factor),
-            nvls_fill_s=here(fabric.nvls_tree_pipeline_s, path.nvls_fill_s),
-        )
-        below = inside
-    return path
-
-
-_KEPT_PATHS = 64
-_paths: dict[tuple[int, ...], tuple[tuple[object, ...], _Path]] = {}
-
-
-def _path_of(group: Group, tiers: Sequence[TierLike], concurrent: Array) -> _Path:
-    """Return the path of a group, walked once for all the collectives it does.
-
-    The key is which arrays these are; holding on to them keeps it theirs.
+    Attributes
+    ----------
+    algorithm, protocol : str
+        One of `NCCL_ALGORITHMS`, and NCCL's name of how messages are handed over.
+    primitives : tuple of str
+        What it does.
+    route : Route
+        The traffic that its formula starts from.
+    formula : str
+        Steps ``latency_s`` and ``transfer_s``, and their sum, over the steps and terms of the route,
+        ``size_bytes`` and ``wire_bytes``.
+    applies : str
+        True for groups that can do it so; over the same names, but not the size.
+    kept_off : str
+        True where the library does not take it, faster or not.
+    source : str
+        Where the form comes from.
     """
-    held = (group.ranks, *group.members, *tiers)
-    if concurrent.ndim:
-        return _walk(group, tiers, concurrent)
-    key = (*map(id, held), hash(float(concurrent)))
-    kept = _paths.get(key)
-    if kept is None:
-        if len(_paths) >= _KEPT_PATHS:
-            _paths.clear()
-        kept = _paths[key] = (held, _walk(group, tiers, concurrent))
-    return kept[1]
+
+    algorithm: str
+    protocol: str
+    primitives: tuple[str, ...]
+    route: Route
+    formula: str
+    applies: str
+    kept_off: str
+    source: str
+
+    @property
+    def code(self) -> float:
+        """Index into `NCCL_ALGORITHMS`."""
+        return float(NCCL_ALGORITHMS.index(self.algorithm))
+
+
+_TUNER = "NVIDIA/nccl src/graph/tuning.cc: latency + bytes / rate of (algorithm, protocol)"
+_SENDS = "NVIDIA/nccl: point-to-point messages of one group, started together"
+_PIPELINED = "transfer_s = wire_s + 2 * sqrt(fill_s * wire_s)"
+_ADD = "latency_s + transfer_s"
+_HAS_LL = "(simple_hop_s > 0) * (ll_bytes_per_s > 0)"
+# From there on NCCL takes the switch (H200, B200 sweeps).
+_SWITCH_ONLY = "(size_bytes >= 2097152) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks) * (switch_bytes_per_s > 0)"
+# NCCL's own constant for a network level of NVLS-tree [2].
+_NVLS_LEVEL = "20.9e-6"
+_SCATTERED = ("all_gather", "reduce_scatter")
+_ROOTED = ("broadcast", "reduce")
+
+WAYS: tuple[Way, ...] = (
+    Way(
+        algorithm="ring",
+        protocol="Simple",
+        primitives=("all_reduce",),
+        route=RING,
+        formula="latency_s = base_latency_s + 2 * (hops_s + (ranks - 1) * simple_hop_s); "
+        f"wire_s = wire_bytes * ring_s_per_byte; {_PIPELINED} + size_bytes / ranks * copy_s_per_byte; {_ADD}",
+        applies="1",
+        kept_off=_SWITCH_ONLY,
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="ring",
+        protocol="Simple",
+        primitives=_SCATTERED,
+        route=RING,
+        formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
+        f"wire_s = wire_bytes * ring_s_per_byte; {_PIPELINED} + size_bytes / ranks * copy_s_per_byte; {_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="ring",
+        protocol="Simple",
+        primitives=_ROOTED,
+        route=RING,
+        formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
+        f"wire_s = wire_bytes * ring_s_per_byte; {_PIPELINED}; {_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="ll",
+        protocol="LL",
+        primitives=("all_reduce",),
+        route=RING,
+        formula="latency_s = base_latency_s + 2 * min(hops_s, chain_s + tree_s); "
+        f"transfer_s = wire_bytes * max(1 / max(ll_bytes_per_s, 1), ring_s_per_byte); {_ADD}",
+        applies=_HAS_LL,
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="ll",
+        protocol="LL",
+        primitives=(*_SCATTERED, *_ROOTED),
+        route=RING,
+        formula="latency_s = base_latency_s + hops_s; "
+        f"transfer_s = wire_bytes * max(1 / max(ll_bytes_per_s, 1), ring_s_per_byte); {_ADD}",
+        applies=_HAS_LL,
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="tree",
+        protocol="Simple",
+        primitives=("all_reduce",),
+        route=RING,
+        # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
+        formula="latency_s = base_latency_s + 2 * (chain_s + tree_s); "
+        "port_s_per_byte = where(ranks / node_ranks > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
+        "chain_s_per_byte = where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency); "
+        "wire_s = size_bytes * max(chain_s_per_byte, port_s_per_byte); "
+        f"transfer_s = wire_s + 2 * sqrt(tree_fill_s * wire_s); {_ADD}",
+        applies="ranks > node_ranks",
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="nvls",
+        protocol="Simple",
+        primitives=("all_reduce",),
+        route=RING,
+        formula="latency_s = nvls_latency_s; "
+        "wire_s = size_bytes * (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
+        "transfer_s = wire_s + 2 * sqrt((nvls_fill_step_s * node_ranks + nvls_tree_fill_s) * wire_s); "
+        f"{_ADD}",
+        applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks)",
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="nvls-tree",
+        protocol="Simple",
+        primitives=("all_reduce",),
+        route=RING,
+        formula="nodes = ranks / node_ranks; "
+        f"latency_s = nvls_latency_s + base_latency_s + 2 * log2(nodes) * {_NVLS_LEVEL}; "
+        "port_s_per_byte = where(nodes > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
+        "switch_s_per_byte = (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency * nvls_tree_efficiency); "
+        "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
+        "transfer_s = wire_s + 2 * sqrt((nvls_fill_step_s * node_ranks + nvls_tree_fill_s) * wire_s); "
+        f"{_ADD}",
+        applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (ranks > node_ranks)",
+        kept_off="0",
+        source=_TUNER,
+    ),
+    Way(
+        algorithm="direct",
+        protocol="Simple",
+        primitives=("all_to_all",),
+        route=PAIRS,
+        formula="latency_s = start_s + far_peers * message_s; wire_s = size_bytes * pair_s_per_byte; "
+        "transfer_s = wire_s + 2 * sqrt(pipeline_s * wire_s) + size_bytes / ranks * copy_s_per_byte; "
+        f"{_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_SENDS,
+    ),
+    Way(
+        algorithm="direct",
+        protocol="Simple",
+        primitives=("send_recv",),
+        route=LINK,
+        formula="latency_s = start_s; wire_s = size_bytes / (link_bytes_per_s * link_efficiency); "
+        f"transfer_s = wire_s + 2 * sqrt(pipeline_s * wire_s); {_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_SENDS,
+    ),
+)
+"""Every way of every collective, in the order in which ties are broken."""
+
+PROTOCOLS: Mapping[str, str] = {"none": "", **{way.algorithm: way.protocol for way in WAYS}}
+"""What an algorithm of `NCCL_ALGORITHMS` hands its messages over by."""
+
+_SENT = "(ranks - 1) / ranks * size_bytes"
+WIRE_BYTES: Mapping[str, str] = {
+    "all_reduce": f"2 * {_SENT}",
+    "all_gather": _SENT,
+    "reduce_scatter": _SENT,
+    "all_to_all": _SENT,
+    "broadcast": "size_bytes",
+    "reduce": "size_bytes",
+    "send_recv": "size_bytes",
+}
+"""Bytes that a GPU sends by the ring's count."""
+
+PRIMITIVES = tuple(WIRE_BYTES)
+"""What `collective_time` can price."""
+
+_NOTHING = "latency_s = 0; transfer_s = 0; latency_s + transfer_s"
 
 
 class _Candidate(NamedTuple):
-    """One way to do a collective: which, the part without bytes, the part with."""
+    """A way of one collective, priced: seconds, and where groups do not have it (None if all do)."""
 
-    code: ArrayLike
-    latency_s: Array
-    transfer_s: Array
-
-
-def _pipelined(fill_s: Array, transfer_s: Array) -> Array:
-    """Transfer through a pipeline with the best chunk size."""
-    return np.asarray(transfer_s + 2.0 * np.sqrt(fill_s * transfer_s))
-
-
-def _ring(size: Array, wire: Array, own: float, path: _Path, passes: float) -> list[_Candidate]:
-    """Protocols of a ring that goes round `passes` times; small all-reduces may take a tree."""
-    transfer = _pipelined(path.fill_s, wire * path.beta) + size * (own * path.copy_beta / path.ranks)
-    latency = path.base_s + passes * (path.hops_s + path.slow_hops_s)
-    found = [_Candidate(_RING, latency, transfer)]
-    if path.slow_hops_s.any():
-        hops = passes * path.hops_s
-        if passes == 2.0:
-            hops = np.minimum(hops, 2.0 * (path.chain_s + path.tree_s))
-        found.append(_Candidate(_LL, path.base_s + hops, wire * np.maximum(path.ll_beta, path.beta)))
-    return found
-
-
-def _tree(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array) -> list[_Candidate]:
-    """All-reduce by double tree across nodes, or by the innermost switch (and a tree of those)."""
-    first, fabric = tiers[0], constants_of(tiers[0])
-    outside = path.inner < path.ranks
-    nodes = path.ranks / path.inner
-    # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
-    nic_beta = np.where(nodes > 2.0, 2.0, 1.0) * path.outer_beta / path.tree_factor
-    found = []
-    if outside.any():
-        chain_rate = first.achieved_bandwidth_bytes_per_s * fabric.rate_factor
-        chain_beta = np.where(path.inner > 1.0, 2.0 * concurrent / chain_rate, 0.0)
-        beta = np.maximum(chain_beta, nic_beta)
-        latency = np.where(outside, path.base_s + 2.0 * (path.chain_s + path.tree_s), np.inf)
-        found.append(_Candidate(_TREE, latency, _pipelined(path.tree_fill_s, size * beta)))
-    switch_rate = first.reduction_bandwidth_bytes_per_s * fabric.nvls_rate_factor
-    usable = path.inner >= fabric.nvls_min_ranks
-    if switch_rate > 0.0 and usable.any():
-        across = np.where(outside, fabric.nvls_tree_rate_factor, 1.0)
-        beta = np.maximum(concurrent * (1.0 + 1.0 / path.inner) / (switch_rate * across), nic_beta)
-        levels = np.log2(nodes)
-        latency = fabric.nvls_latency_s + np.where(
-            outside, path.base_s + 2.0 * levels * _NVLS_TREE_STEP_S, 0.0
-        )
-        latency = np.where(usable, latency, np.inf)
-        fill = fabric.nvls_pipeline_s * path.inner + path.nvls_fill_s
-        code = np.where(outside, _NVLS_TREE, _NVLS)
-        found.append(_Candidate(code, latency, _pipelined(fill, size * beta)))
-    return found
-
-
-def _all_to_all(
-    size: Array, group: Group, path: _Path, tiers: Sequence[TierLike], concurrent: Array
-) -> _Candidate:
-    """Send to every peer directly, all at once: each tier carries what leaves the domain below it."""
-    latency, beta, fill = path.base_s, np.zeros_like(path.ranks), np.zeros_like(path.ranks)
-    below = np.ones_like(path.ranks)
-    for tier, members in zip(tiers, group.members, strict=True):
-        crossed = np.asarray(members, dtype=np.float64) > below
-        if not crossed.any():
-            continue
-        fabric = constants_of(tier)
-        away = (path.ranks - below) / path.ranks
-        rate = tier.achieved_bandwidth_bytes_per_s * fabric.rate_factor
-        beta = np.where(crossed, np.maximum(beta, away * concurrent / rate), beta)
-        fixed = fabric.all_to_all_latency_s or tier.base_latency_s + tier.latency_s
-        message = fabric.all_to_all_message_s * (path.ranks - below)
-        latency = np.where(crossed, fixed + message, latency)
-        fill = np.where(crossed, fabric.all_to_all_pipeline_s, fill)
-        below = np.maximum(below, members)
-    copy = size * (path.copy_beta / path.ranks)
-    return _Candidate(_DIRECT, latency, _pipelined(fill, size * beta) + copy)
-
-
-def _send(size: Array, path: _Path, tiers: Sequence[TierLike], concurrent: Array) -> _Candidate:
-    """One message across the outermost tier that the group spans, by one GPU's port."""
-    latency, beta, fill = np.zeros_like(path.ranks), np.zeros_like(path.ranks), np.zeros_like(path.ranks)
-    for t, tier in enumerate(tiers):
-        here = path.tier == t
-        if not here.any():
-            continue
-        fabric = constants_of(tier)
-        rate = tier.achieved_bandwidth_bytes_per_s * fabric.send_rate_factor
-        latency = np.where(here, fabric.send_latency_s or tier.base_latency_s + tier.latency_s, latency)
-        beta = np.where(here, concurrent / rate, beta)
-        fill = np.where(here, fabric.send_pipeline_s, fill)
-    return _Candidate(_DIRECT, latency, _pipelined(fill, size * beta))
-
-
-PRIMITIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
-"""What `collective_time` can price."""
-
-_SHARED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    way: Way
+    made: Quantity
+    barred: NDArray[np.bool_] | None
 
 
 def collective_time(
@@ -281,7 +281,7 @@ def collective_time(
     tiers : sequence of Tier
         Levels of the fabric, innermost first, as many as the group has members.
     algorithm : str
-        ``auto``, or ``ring``, ``ll``, ``tree``, ``nvls`` (also across nodes) to force one.
+        ``auto``, or ``ring``, ``ll``, ``tree``, ``nvls`` or ``nvls-tree`` to force one.
     concurrent : array_like
         Groups that share every port and link of this one; divides all bandwidths. [-]
 
@@ -290,21 +290,31 @@ def collective_time(
     cost : GroupCost
         Exactly zero in a group of one.
 
+    Raises
+    ------
+    LayoutError
+        If there is no such collective, or no group can do it by the algorithm.
+
     Notes
     -----
     A send is priced across the outermost tier that the group spans. Sizes below a few bytes, chunk
     alignment and the settings of a user (NCCL_ALGO, channels, SHARP) are not seen.
     """
-    candidates, path, wire = _candidates(primitive, size_bytes, group, tiers, concurrent)
+    path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent)
     if algorithm != "auto":
         candidates = _only(algorithm, primitive, candidates)
-    elif primitive == "all_reduce":
-        candidates = _without_ring(np.asarray(size_bytes, dtype=np.float64), path, tiers[0], candidates)
-    best = candidates[0]
+    elif any(one.way.algorithm == "nvls" for one in candidates):
+        candidates = [_without_kept_off(one, size_bytes, path) for one in candidates]
+    best = _seconds(candidates[0])
+    codes: Array = np.asarray(candidates[0].way.code)
     for new in candidates[1:]:
-        faster = new.latency_s + new.transfer_s < best.latency_s + best.transfer_s
-        best = _Candidate(*(np.where(faster, a, b) for a, b in zip(new, best, strict=True)))
-    return _cost(best, path, wire)
+        seconds = _seconds(new)
+        faster = seconds < best
+        best, codes = np.where(faster, seconds, best), np.where(faster, new.way.code, codes)
+    if path.alone.any():
+        codes = np.where(path.alone, 0.0, codes)
+        wire = np.where(path.alone, 0.0, wire)
+    return GroupCost(_chosen(codes, candidates, path), wire, path.tier, codes)
 
 
 def collective_candidates(
@@ -314,69 +324,124 @@ def collective_candidates(
     tiers: Sequence[TierLike],
     *,
     concurrent: ArrayLike = 1.0,
-    finite: bool = True,
 ) -> dict[str, GroupCost]:
     """Every way in which `collective_time` could do a collective of one group, by name.
 
-    Takes what `collective_time` takes; `size_bytes` may be an array, the group is one. Ways that
-    such a group does not have are left out, unless not `finite`: then they take for ever.
+    Takes what `collective_time` takes; `size_bytes` may be an array, the group is one of several ranks.
     """
-    candidates, path, wire = _candidates(primitive, size_bytes, group, tiers, concurrent)
-    costs = {NCCL_ALGORITHMS[int(np.min(one.code))]: _cost(one, path, wire) for one in candidates}
-    return {name: cost for name, cost in costs.items() if not finite or np.isfinite(cost.latency_s).all()}
+    path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent)
+    return {
+        one.way.algorithm: GroupCost(one.made, wire, path.tier, np.asarray(one.way.code))
+        for one in candidates
+    }
 
 
 def _candidates(
     primitive: str, size_bytes: ArrayLike, group: Group, tiers: Sequence[TierLike], concurrent: ArrayLike
-) -> tuple[list[_Candidate], _Path, Array]:
-    """List the ways to do a collective, the path of its ring, and the bytes that a GPU sends."""
-    if primitive not in PRIMITIVES:
+) -> tuple[Path, Array, list[_Candidate]]:
+    """Price the ways that some group has; with the path, and the bytes that a GPU sends."""
+    if primitive not in WIRE_BYTES:
         raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, PRIMITIVES)}")
+    ways = _WAYS_OF[primitive]
+    path = path_of(group, tiers, concurrent, ways[0].route)
     size = np.asarray(size_bytes, dtype=np.float64)
-    shared = np.asarray(concurrent, dtype=np.float64)
-    path = _path_of(group, tiers, shared)
-    n = path.ranks
-    passes = 2.0 if primitive == "all_reduce" else 1.0
-    wire = size * (passes * (n - 1.0) / n) if primitive in _SHARED else size * (n > 1.0)
-    if primitive == "all_to_all":
-        candidates = [_all_to_all(size, group, path, tiers, shared)]
-    elif primitive == "send_recv":
-        candidates = [_send(size, path, tiers, shared)]
-    else:
-        candidates = _ring(size, wire, 1.0 if primitive in _SHARED else 0.0, path, passes)
-        if primitive == "all_reduce":
-            candidates += _tree(size, path, tiers, shared)
-    return candidates, path, wire
+    expression = WIRE_BYTES[primitive]
+    wire = evaluate(expression, {"ranks": path.ranks, "size_bytes": size})
+    steps = _wire_steps(path.steps, expression)
+    known = {**path.terms, **path.values, "size_bytes": size, "wire_bytes": wire}
+    found = []
+    for way in ways:
+        barred = None
+        if way.applies != "1":
+            has = np.asarray(evaluate(way.applies, known) > 0.0)
+            if not has.any():
+                continue
+            barred = None if has.all() else ~has
+        found.append(_Candidate(way, go_on(way.formula, steps, known), barred))
+    return path, wire, found
 
 
-def _cost(one: _Candidate, path: _Path, wire: Array) -> GroupCost:
-    """Return a candidate as the cost of the group, nothing for a group of one."""
-    alone = path.ranks <= 1.0
-    return GroupCost(
-        np.where(alone, 0.0, one.latency_s),
-        np.where(alone, 0.0, one.transfer_s),
-        np.asarray(wire),
-        path.tier,
-        np.where(alone, _NONE, one.code),
-    )
+_WAYS_OF = {name: tuple(way for way in WAYS if name in way.primitives) for name in WIRE_BYTES}
 
 
-def _without_ring(
-    size: Array, path: _Path, first: TierLike, candidates: list[_Candidate]
-) -> list[_Candidate]:
+@lru_cache(maxsize=1024)
+def _wire_steps(steps: Steps, expression: str) -> Steps:
+    return (*steps, ("wire_bytes", expression))
+
+
+def _seconds(one: _Candidate) -> Array:
+    """Return what a way takes, for ever where groups do not have it."""
+    return one.made.value if one.barred is None else np.where(one.barred, np.inf, one.made.value)
+
+
+def _without_kept_off(one: _Candidate, size_bytes: ArrayLike, path: Path) -> _Candidate:
     """Keep large all-reduces of a domain whose switch adds off the ring, as NCCL does, faster or not."""
-    switched = path.inner >= constants_of(first).nvls_min_ranks
-    if first.reduction_bandwidth_bytes_per_s <= 0.0 or not switched.any():
-        return candidates
-    banned = (size >= _NVLS_MIN_BYTES) & switched & (path.inner >= path.ranks)
-    ring = candidates[0]
-    return [ring._replace(latency_s=np.where(banned, np.inf, ring.latency_s)), *candidates[1:]]
+    if one.way.kept_off == "0":
+        return one
+    off = evaluate(one.way.kept_off, {**path.terms, "size_bytes": size_bytes}) > 0.0
+    if not off.any():
+        return one
+    return one._replace(barred=np.asarray(off if one.barred is None else off | one.barred))
 
 
 def _only(algorithm: str, primitive: str, candidates: list[_Candidate]) -> list[_Candidate]:
     """Keep the named candidates."""
-    names = {NCCL_ALGORITHMS[int(np.min(c.code))]: c for c in candidates}
+    names = {one.way.algorithm: one for one in candidates}
     if algorithm not in names:
         hint = choices_hint(algorithm, ["auto", *names])
         raise LayoutError(f"algorithm of {primitive}: {algorithm!r} does not apply here; {hint}")
     return [names[algorithm]]
+
+
+def _chosen(codes: Array, candidates: list[_Candidate], path: Path) -> Quantity:
+    """Return the way taken; where several are, their steps side by side and a pick by the code."""
+    first = float(codes.flat[0])
+    if (codes == first).all():
+        if first == 0.0:
+            return go_on(_NOTHING, (), {})
+        return next(one.made for one in candidates if one.way.code == first)
+    taken = [one for one in candidates if (codes == one.way.code).any()]
+    picks = {0.0: ("0", "0")} if path.alone.any() else {}
+    heads: list[str] = []
+    known: dict[str, ArrayLike] = {"algorithm": codes}
+    terms: dict[str, ArrayLike] = {"algorithm": codes}
+    for one in taken:
+        prefix = one.way.algorithm.replace("-", "_")
+        heads.append(_prefixed(one.made.formula, compiled(one.way.formula).names[:-1], prefix))
+        parts = f"{prefix}_latency_s", f"{prefix}_transfer_s"
+        picks[one.way.code] = parts
+        known |= {f"{prefix}_{name}": one.made.steps[name] for name in ("latency_s", "transfer_s")}
+        terms |= one.made.terms
+    pick = _pick_text(tuple(picks.items()))
+    values = run(pick, known)
+    text = _joined(tuple(heads), pick)
+    return Quantity(
+        np.asarray(values[-1], dtype=np.float64),
+        text,
+        terms,
+        {"latency_s": values[0], "transfer_s": values[1]},
+    )
+
+
+@lru_cache(maxsize=256)
+def _pick_text(picks: tuple[tuple[float, tuple[str, str]], ...]) -> str:
+    """Write the choice of both parts by the code of the algorithm."""
+    *others, (_, (latency, transfer)) = picks
+    for code, (one_latency, one_transfer) in reversed(others):
+        latency = f"where(algorithm == {code:.0f}, {one_latency}, {latency})"
+        transfer = f"where(algorithm == {code:.0f}, {one_transfer}, {transfer})"
+    return f"latency_s = {latency}; transfer_s = {transfer}; latency_s + transfer_s"
+
+
+@lru_cache(maxsize=1024)
+def _prefixed(formula: str, own: tuple[str, ...], prefix: str) -> str:
+    """Return all steps of a way but its result, its own under names that no other way has."""
+    steps = formula.rpartition("; ")[0]
+    return re.sub(rf"\b({'|'.join(own)})\b", rf"{prefix}_\1", steps)
+
+
+@lru_cache(maxsize=1024)
+def _joined(heads: tuple[str, ...], last: str) -> str:
+    """Write steps side by side, shared ones once."""
+    steps = dict.fromkeys(step for head in heads for step in head.split("; "))
+    return "; ".join([*steps, last])
