@@ -14,6 +14,8 @@ it and exits with code 2; anything else that escapes is a bug and keeps its trac
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import log10
+from reprlib import Repr
 
 
 class CostModelError(ValueError):
@@ -46,6 +48,46 @@ class NoLayoutError(LayoutError):
 
 class DataError(CostModelError):
     """A table of measurements that cannot be read; names file and line."""
+
+
+def near_hint(given: str, allowed: Iterable[str]) -> str:
+    """Ask whether one of the nearest right names was meant; empty where none is near.
+
+    >>> near_hint("h10", ["h100", "mi300x"])
+    "did you mean 'h100'?"
+    """
+    near = get_close_matches(given[:_LONGEST_NAME], sorted(allowed), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+_LONGEST_NAME = 100
+
+
+class _Short(Repr):
+    """`repr` that is never long: neither deep files nor numbers of a thousand digits get through whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlevel = 2
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Count the digits of a number that nobody could read."""
+        digits = int(log10(abs(x))) + 1 if x else 1
+        return repr(x) if digits <= 24 else f"a number of {digits} digits"
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: quoted where it is a text, and never long.
+
+    >>> shown("many"), len(shown("x" * 5000)) < 80
+    ("'many'", True)
+    """
+    plain = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+    return " ".join(_SHORT.repr(plain).split())
 
 
 def choices_hint(given: str, allowed: Iterable[str]) -> str:

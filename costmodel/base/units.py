@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from costmodel.base.errors import UnitError
+from costmodel.base.errors import UnitError, shown
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
 _PATTERN = re.compile(_NUMBER + r" (Ki|Mi|Gi|Ti|Pi|[kMGTPEmun])?(B/s|bit/s|FLOP/s|FLOP|B|s|W)")
@@ -84,6 +84,101 @@ def parse_quantity(text: object, unit: str) -> float:
     if not math.isfinite(value):
         raise UnitError(f"{text!r} is not a finite quantity")
     return value
+
+
+_PLAIN_NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?) ?(Ki|Mi|Gi|Ti|[kKMGBT])?")
+_THOUSANDS = {"k": 1, "K": 1, "M": 2, "G": 3, "B": 3, "T": 4}
+_LONGEST_NUMBER = 40
+
+
+def parse_number(text: str, thousand: float = 1000.0) -> float:
+    """Read a number as people type it: ``32k``, ``15T``, ``300B``, ``3M``, ``4e6``, ``64Ki``, ``1_000``.
+
+    Parameters
+    ----------
+    text : str
+        A number, with a prefix or without.
+    thousand : float
+        What ``k`` stands for (``M`` is k times k, and so on): 1000, 1024, or 0 where both are usual
+        and a prefix is refused. ``Ki`` is always 1024.
+
+    Returns
+    -------
+    number : int or float
+        Whole where the text says a whole number.
+
+    Raises
+    ------
+    UnitError
+        If `text` is no such number; it does not name the value, which the caller does.
+
+    Examples
+    --------
+    >>> parse_number("15.6T"), parse_number("32k", 1024)
+    (15600000000000, 32768)
+    """
+    match = _PLAIN_NUMBER.fullmatch(text.strip()) if len(text) <= _LONGEST_NUMBER else None
+    if match is None:
+        raise UnitError("it is not a number")
+    digits, prefix = match[1].replace("_", ""), match[2]
+    if prefix is None:
+        factor = 1.0
+    elif prefix.endswith("i"):
+        factor = _PREFIX[prefix]
+    elif thousand:
+        factor = thousand ** _THOUSANDS[prefix]
+    else:
+        raise UnitError(
+            f"{prefix!r} has two readings here; write the digits, or {prefix.upper()}i for powers of 1024"
+        )
+    if re.fullmatch(r"[+-]?[0-9]+", digits):
+        return int(digits) * int(factor)
+    value = float(digits) * factor
+    return int(value) if math.isfinite(value) and value == math.floor(value) else value
+
+
+_TYPED = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Za-z/]*)")
+_LONG_TIMES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def read_quantity(name: str, text: object, unit: str) -> float:
+    """Read a quantity as people type it: the space may be missing, times may be in min, h and d.
+
+    Files of record (profiles) have one spelling, `parse_quantity`; this is for flags and keywords.
+
+    Parameters
+    ----------
+    name : str
+        Of the value, for the message.
+    text : str
+        Such as ``450GB/s``, ``1us``, ``72 GiB`` or ``15min``.
+    unit : str
+        Of the result: "B", "B/s", "FLOP/s", "FLOP", "s" or "W".
+
+    Raises
+    ------
+    UnitError
+        If `text` is no such quantity; one line that names it.
+
+    Examples
+    --------
+    >>> read_quantity("alpha", "1.5us", "s"), read_quantity("restart", "15min", "s")
+    (1.5e-06, 900.0)
+    """
+    match = _TYPED.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _LONGEST_NUMBER else None
+    if match is None:
+        example = "90s, 15min, 3h or 2d" if unit == "s" else f"'{_EXAMPLE[unit]}'"
+        raise UnitError(f"{name}: expected a quantity such as {example}, got {shown(text)}")
+    number, suffix = match.groups()
+    if unit == "s" and suffix in _LONG_TIMES:
+        return float(number) * _LONG_TIMES[suffix]
+    if unit == "B" and suffix.upper() in ("K", "M", "G", "T"):
+        letter = suffix.upper()
+        raise UnitError(f"{name}: {text!r} has two readings; write {number}{letter}B or {number}{letter}iB")
+    try:
+        return parse_quantity(f"{number} {suffix.replace('KB', 'kB')}", unit)
+    except UnitError as error:
+        raise UnitError(f"{name}: {error}") from None
 
 
 def _field(unit: str) -> BeforeValidator:

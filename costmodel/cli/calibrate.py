@@ -226,7 +226,8 @@ def steps(
     from costmodel.base.units import format_seconds
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.sizes import quantity
-    from costmodel.describe.jobs.merge import merge_jobs, read_job, require_complete
+    from costmodel.describe.jobs.merge import merge_jobs, read_job
+    from costmodel.describe.jobs.reading import require_complete
     from costmodel.estimates.estimate import estimate
     from costmodel.reporting import steps as report
     from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain, split_spec

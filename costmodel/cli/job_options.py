@@ -106,7 +106,8 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, complete: b
         If a value cannot be read, or something without a default is missing.
     """
     from costmodel.describe.jobs.job import DEFAULT_CLUSTER, JOB_KEYS
-    from costmodel.describe.jobs.merge import merge_jobs, read_job, read_switches, require_complete
+    from costmodel.describe.jobs.merge import merge_jobs, read_job, read_switches
+    from costmodel.describe.jobs.reading import require_complete
 
     path = given.get("job", "") if file is None else file
     flags = {key: given[key] for key in JOB_KEYS if key in given}

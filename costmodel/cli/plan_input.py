@@ -41,7 +41,8 @@ def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
         If a value cannot be read or something without a default is missing.
     """
     from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-    from costmodel.describe.jobs.merge import merge_jobs, parse_switches, read_job, require_complete
+    from costmodel.describe.jobs.merge import merge_jobs, read_job
+    from costmodel.describe.jobs.reading import parse_switches, require_complete
     from costmodel.planning.space import KNOBS
 
     flags = {key: given[key] for key in (*_JOB_KEYS, *KNOBS)}

@@ -62,7 +62,7 @@ def show_one(
 ) -> None:
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
     from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.jobs.merge import parse_switches
+    from costmodel.describe.jobs.reading import parse_switches
     from costmodel.describe.recipe import load_recipe, with_switches
     from costmodel.reporting.recipes import recipe_grid, recipe_record, switch_columns
 

@@ -94,7 +94,7 @@ def run(
     from costmodel.cli.durations import duration
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.sizes import quantity
-    from costmodel.describe.jobs.merge import require_complete
+    from costmodel.describe.jobs.reading import require_complete
     from costmodel.describe.reliability import DEFAULT_RELIABILITY
     from costmodel.estimates.estimate import estimate as price_job
     from costmodel.whole_run.budget import affordable_tokens, gpus_needed

@@ -6,19 +6,22 @@ contradictory or impossible raises one line that names the field, the value and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from costmodel.base.errors import CostModelError, LayoutError, ProfileError, choices_hint
+from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
+from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout, require_possible
+from costmodel.describe.jobs.reading import keywords, read, read_array, require_complete
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
@@ -28,38 +31,9 @@ from costmodel.physics.pipeline.schedules import schedule_at, valid
 
 Array = NDArray[np.float64]
 
-DEFAULT_RECIPE = "megatron-core"
-DEFAULT_CLUSTER = "dgx-h100-ndr"
-_LAYOUT_KEYS = (
-    "tp",
-    "cp",
-    "pp",
-    "vp",
-    "ep",
-    "etp",
-    "micro_batch",
-    "zero_stage",
-    "shard_group",
-    "recompute",
-    "schedule",
-    "sequence_parallel",
-)
-JOB_KEYS = (
-    "model",
-    "cluster",
-    "gpus",
-    "layout",
-    "dp",
-    *_LAYOUT_KEYS,
-    "global_batch",
-    "seq_len",
-    "precision",
-    "recipe",
-    "switches",
-    "axis_order",
-    "tokens",
-    "pipeline_layout",
-)
+DEFAULT_RECIPE = str(FIELD["recipe"].default)
+DEFAULT_CLUSTER = str(FIELD["cluster"].default)
+JOB_KEYS = names(JOB_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -78,72 +52,97 @@ class Job:
     pipeline_layout: tuple[Chunk, ...] = ()
 
 
-def make_job(
-    *,
-    model: str | Model,
-    cluster: str | Cluster = DEFAULT_CLUSTER,
-    gpus: ArrayLike,
-    layout: str | None = None,
-    global_batch: ArrayLike,
-    seq_len: ArrayLike,
-    precision: str = "bf16",
-    recipe: str | Recipe = DEFAULT_RECIPE,
-    switches: Mapping[str, Any] | None = None,
-    axis_order: str | Sequence[str] = DEFAULT_ORDER,
-    tokens: float | None = None,
-    pipeline_layout: str | None = None,
-    dp: int | None = None,
-    check: bool = True,
-    **degrees: Any,
-) -> Job:
-    """Check and complete a job; see `costmodel.estimate` for the parameters.
+def make_job(*, check: bool = True, **asked: Unpack[JobKeywords]) -> Job:
+    """Check and complete a job; see `costmodel.estimate` for the keywords.
 
     Raises
     ------
     CostModelError
         One line that names the field, the value and what is allowed.
     """
-    unknown = sorted(degrees.keys() - set(_LAYOUT_KEYS))
-    if unknown:
-        raise LayoutError(f"job: {unknown[0]!r} is not a field; {choices_hint(unknown[0], JOB_KEYS)}")
-    given = {key: value for key, value in degrees.items() if value is not None}
-    if layout is not None:
-        for axis, degree in parse_layout(layout).items():
-            if axis != "dp" and given.get(axis, degree) != degree:
-                raise LayoutError(f"{axis}: given as {given[axis]} and, in the layout text, as {degree}")
-            if axis == "dp":
-                if dp is not None and dp != degree:
-                    raise LayoutError(f"dp: given as {dp} and, in the layout text, as {degree}")
-                dp = degree
-            else:
-                given[axis] = degree
-    the_model = load_model(model) if isinstance(model, str) else model
-    the_cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    return job_of(asked, who="job", check=check)
+
+
+def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
+    """Check and complete a job given under the names of the table; `who` asks, for messages.
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+    """
+    given = spelled_out(keywords(asked, JOB_FIELDS, who=who))
+    require_complete(given, who=who)
+
+    def one(name: str) -> Any:
+        return read(name, given.get(name, FIELD[name].default))
+
+    model, cluster, recipe = one("model"), one("cluster"), one("recipe")
+    the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)
+    the_cluster = load_cluster(cluster) if isinstance(cluster, str) else _object("cluster", cluster, Cluster)
     if the_cluster.accelerator.kernels is None:
         raise ProfileError(
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
-    the_recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    the_layout = make_layout(gpus=gpus, **given)
+    the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
+    switched = with_switches(the_recipe, one("switches") if "switches" in given else {})
     job = Job(
         model=the_model,
         cluster=the_cluster,
-        recipe=resolved_for(
-            with_switches(the_recipe, dict(switches or {})), the_cluster.accelerator.generation
-        ),
-        precision=_precision(precision, the_cluster),
-        layout=the_layout,
-        global_batch=_positive("global_batch", global_batch),
-        seq_len=_positive("seq_len", seq_len),
-        axis_order=_axis_order(axis_order),
-        tokens=None if tokens is None else float(_positive("tokens", tokens)),
-        pipeline_layout=() if pipeline_layout is None else parse_chunks(pipeline_layout),
+        recipe=resolved_for(switched, the_cluster.accelerator.generation),
+        precision=_precision(one("precision"), the_cluster),
+        layout=layout_of_job(given),
+        global_batch=read_array("global_batch", given["global_batch"]),
+        seq_len=read_array("seq_len", given["seq_len"]),
+        axis_order=one("axis_order"),
+        tokens=one("tokens") if "tokens" in given else None,
+        pipeline_layout=parse_chunks(one("pipeline_layout")) if "pipeline_layout" in given else (),
     )
     if job.pipeline_layout:
         _check_pipeline_layout(job)
     if check:
-        check_job(job, dp)
+        check_job(job, one("dp") if "dp" in given else None)
     return job
+
+
+_Kind = TypeVar("_Kind")
+
+
+def _object(name: str, given: object, kind: type[_Kind]) -> _Kind:
+    """Return an object that was given in place of a name."""
+    if not isinstance(given, kind):
+        raise CostModelError(f"{name}: expected a text or a {kind.__name__}, got {shown(given)}")
+    return given
+
+
+def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a job with the degrees of its layout text in place of the text.
+
+    Raises
+    ------
+    LayoutError
+        If the text and a degree differ.
+
+    Examples
+    --------
+    >>> spelled_out({"layout": "tp8 pp16", "gpus": 128})
+    {'gpus': 128, 'tp': 8, 'pp': 16}
+    """
+    found = {name: value for name, value in given.items() if name != "layout"}
+    if "layout" not in given:
+        return found
+    for axis, degree in parse_layout(read("layout", given["layout"])).items():
+        if axis in found and not np.array_equal(read_array(axis, found[axis]), degree):
+            raise LayoutError(f"{axis}: given as {shown(found[axis])} and, in the layout text, as {degree}")
+        found[axis] = degree
+    return found
+
+
+def layout_of_job(given: Mapping[str, Any]) -> Layout:
+    """Return the layout of a job that is given field by field."""
+    taken = {"gpus", *names(LAYOUT_FIELDS)} - {"dp"}
+    choices: dict[str, Any] = {name: value for name, value in given.items() if name in taken}
+    return make_layout(**choices)
 
 
 def check_job(job: Job, dp: int | None = None) -> None:
@@ -204,7 +203,13 @@ def _check_reduction(job: Job) -> None:
 
 
 def _precision(name: str, cluster: Cluster) -> Precision:
-    """Return the precision if the cluster's accelerator has it."""
+    """Return the precision if the cluster's accelerator has it.
+
+    ``fp8`` is what Transformer Engine takes where no recipe is named: MXFP8 where the matrix units have it,
+    delayed scaling elsewhere (transformer_engine/pytorch/quantization.py, `get_default_fp8_recipe`).
+    """
+    if name == "fp8":
+        name = "mxfp8" if cluster.accelerator.generation == "blackwell" else "fp8-delayed"
     from costmodel.describe.hardware.kernels import PEAK_KEY
 
     found = precision(name, cluster.accelerator.generation)
@@ -217,27 +222,6 @@ def _precision(name: str, cluster: Cluster) -> Precision:
     return found
 
 
-def _positive(name: str, value: ArrayLike) -> Array:
-    """Return a positive whole number (or an array of them) as float64."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise LayoutError(f"{name}: expected a positive whole number, got {value!r}") from None
-    if not np.all(np.isfinite(array) & (array >= 1) & (array == np.floor(array))):
-        raise LayoutError(f"{name}: expected a positive whole number, got {value!r}")
-    return array
-
-
-def _axis_order(order: str | Sequence[str]) -> tuple[str, ...]:
-    """Read an axis order such as "tp cp dp pp" or "tp-cp-pp-dp", innermost first."""
-    axes = tuple(order.replace("-", " ").replace(",", " ").split() if isinstance(order, str) else order)
-    if sorted(axes) != sorted(DEFAULT_ORDER):
-        raise LayoutError(
-            f"axis_order: {' '.join(axes)!r} must name each of tp, cp, dp, pp once, innermost first"
-        )
-    return axes
-
-
 def load_job_file(path: str | Path) -> dict[str, Any]:
     """Read a job from YAML: the keywords of `costmodel.estimate` as keys.
 
@@ -248,9 +232,4 @@ def load_job_file(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path)
     raw = read_mapping(file, example="model: llama3-405b")
-    for key in raw:
-        if key not in JOB_KEYS:
-            raise CostModelError(
-                f"{file}: {key!r} is not a field of a job; {choices_hint(str(key), JOB_KEYS)}"
-            )
-    return raw
+    return keywords(raw, JOB_FIELDS, who=str(file), thing="field of a job")

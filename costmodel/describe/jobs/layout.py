@@ -10,21 +10,34 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.errors import LayoutError, choices_hint
-from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code
+from costmodel.base.errors import LayoutError, choices_hint, shown
+from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS, RECOMPUTE_POLICIES
+from costmodel.describe.jobs.keywords import LayoutKeywords
+from costmodel.describe.jobs.reading import keywords, read, read_array
+from costmodel.physics.pipeline.schedules import schedule_code
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import Model
 
 Array = NDArray[np.float64]
 
-RECOMPUTE_POLICIES = ("none", "selective", "full")
-_DEGREES = ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
+__all__ = [
+    "RECOMPUTE_POLICIES",
+    "Layout",
+    "choice_names",
+    "first_of",
+    "layout_problems",
+    "make_layout",
+    "parse_layout",
+]
+
+_CHOSEN = (FIELD["gpus"], *(field for field in LAYOUT_FIELDS if field.name != "dp"))
+"""What a layout is made from; dp follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +96,8 @@ class Layout:
         return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self)))
 
 
-def make_layout(
-    *,
-    gpus: ArrayLike,
-    tp: ArrayLike = 1,
-    cp: ArrayLike = 1,
-    pp: ArrayLike = 1,
-    vp: ArrayLike = 1,
-    ep: ArrayLike = 1,
-    etp: ArrayLike = 1,
-    micro_batch: ArrayLike = 1,
-    zero_stage: ArrayLike = 1,
-    shard_group: ArrayLike = 0,
-    recompute: ArrayLike | str = "none",
-    schedule: ArrayLike | str | None = None,
-    sequence_parallel: ArrayLike | None = None,
-) -> Layout:
-    """Build a `Layout` from numbers, names or arrays of them.
+def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
+    """Build a `Layout` from numbers, names or arrays of them, under the names of `LAYOUT_FIELDS`.
 
     Without a schedule, one stage runs none, several run 1F1B, and several with virtual stages
     the interleaved one. Without `sequence_parallel` it is on wherever tp > 1.
@@ -107,57 +105,22 @@ def make_layout(
     Raises
     ------
     LayoutError
-        If a degree is not a positive whole number, or a policy or schedule does not exist.
+        If a degree is not a whole number in its range, or a policy or schedule does not exist.
     """
-    values = {
-        "gpus": gpus,
-        "tp": tp,
-        "cp": cp,
-        "pp": pp,
-        "vp": vp,
-        "ep": ep,
-        "etp": etp,
-        "micro_batch": micro_batch,
+    given = keywords(choices, _CHOSEN, who="layout")
+    if "gpus" not in given:
+        raise LayoutError("layout: gpus missing")
+    arrays = {
+        field.name: read_array(field.name, given.get(field.name, field.default))
+        for field in _CHOSEN
+        if field.name in given or field.default is not None
     }
-    arrays = {name: _whole(name, value, least=1) for name, value in values.items()}
-    arrays["zero_stage"] = _whole("zero_stage", zero_stage, least=0, most=3)
-    arrays["shard_group"] = _whole("shard_group", shard_group, least=0)
-    arrays["recompute"] = _codes("recompute", recompute)
-    if schedule is None:
-        one_f_one_b = np.where(arrays["vp"] > 1, schedule_code("interleaved"), schedule_code("1f1b"))
-        arrays["schedule"] = np.where(arrays["pp"] > 1, one_f_one_b, schedule_code("none")).astype(np.float64)
-    else:
-        arrays["schedule"] = _codes("schedule", schedule)
-    sp = arrays["tp"] > 1 if sequence_parallel is None else np.asarray(sequence_parallel, dtype=bool)
-    arrays["sequence_parallel"] = np.asarray(sp, dtype=np.float64)
+    if "schedule" not in arrays:
+        several = np.where(arrays["vp"] > 1, schedule_code("interleaved"), schedule_code("1f1b"))
+        arrays["schedule"] = np.where(arrays["pp"] > 1, several, schedule_code("none")).astype(np.float64)
+    if "sequence_parallel" not in arrays:
+        arrays["sequence_parallel"] = np.asarray(arrays["tp"] > 1, dtype=np.float64)
     return Layout(**arrays)
-
-
-def _whole(name: str, value: ArrayLike, *, least: int, most: float = np.inf) -> Array:
-    """Return `value` as float64, refusing anything but whole numbers in range."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise LayoutError(f"{name}: expected a whole number, got {value!r}") from error
-    bad = ~(np.isfinite(array) & (array == np.floor(array)) & (array >= least) & (array <= most))
-    if bad.any():
-        limit = (
-            f"a whole number from {least} to {most:.0f}" if most < np.inf else f"a whole number >= {least}"
-        )
-        raise LayoutError(f"{name}: expected {limit}, got {array[bad].flat[0]:g}")
-    return array
-
-
-def _codes(name: str, value: ArrayLike | str) -> Array:
-    """Turn names (or codes already) into float codes."""
-    array, names = np.asarray(value), choice_names(name)
-    if array.dtype.kind in "US":
-        lookup = {known: float(code) for code, known in enumerate(names)}
-        for given in np.unique(array):
-            if given not in lookup:
-                raise LayoutError(f"{name}: {str(given)!r} is unknown; {choices_hint(str(given), names)}")
-        return np.asarray(np.vectorize(lookup.__getitem__, otypes=[np.float64])(array))
-    return _whole(name, array, least=0, most=len(names) - 1)
 
 
 def choice_names(knob: str) -> tuple[str, ...]:
@@ -166,11 +129,11 @@ def choice_names(knob: str) -> tuple[str, ...]:
     >>> choice_names("recompute"), choice_names("tp")
     (('none', 'selective', 'full'), ())
     """
-    return {"schedule": tuple(SCHEDULES), "recompute": RECOMPUTE_POLICIES}.get(knob, ())
+    return FIELD[knob].words if knob in FIELD else ()
 
 
 def parse_layout(text: str) -> dict[str, int]:
-    """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8``) into degrees.
+    """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8`` and ``tp8pp4``) into degrees.
 
     Raises
     ------
@@ -183,18 +146,18 @@ def parse_layout(text: str) -> dict[str, int]:
     {'tp': 8, 'pp': 16, 'vp': 2}
     """
     degrees: dict[str, int] = {}
+    said = shown(text)
     for part in re.split(r"[\s,x·×]+", text.strip()):
-        match = re.fullmatch(r"([a-z]+)[=:]?(\d+)", part.lower())
-        if match is None:
-            raise LayoutError(f"layout: cannot read {part!r} in {text!r}; write it as 'tp8 cp1 pp16 vp2'")
-        axis, degree = match[1], int(match[2])
-        if axis not in _DEGREES:
-            raise LayoutError(f"layout: axis {axis!r} in {text!r} is unknown; {choices_hint(axis, _DEGREES)}")
-        if axis in degrees:
-            raise LayoutError(f"layout: {axis} is given twice in {text!r}")
-        if degree < 1:
-            raise LayoutError(f"layout: {axis} must be a whole number >= 1, got {degree}")
-        degrees[axis] = degree
+        found = re.findall(r"([a-z]+)[=:]?([0-9]+)", part.lower())
+        if not found or "".join(axis + degree for axis, degree in found) != re.sub("[=:]", "", part.lower()):
+            raise LayoutError(f"layout: cannot read {shown(part)} in {said}; write it as 'tp8 cp1 pp16 vp2'")
+        for axis, degree in found:
+            if axis not in DEGREES:
+                hint = choices_hint(axis[:60], DEGREES)
+                raise LayoutError(f"layout: axis {shown(axis)} in {said} is unknown; {hint}")
+            if axis in degrees:
+                raise LayoutError(f"layout: {axis} is given twice in {said}")
+            degrees[axis] = read(axis, degree)
     return degrees
 
 

@@ -1,0 +1,65 @@
+"""The keywords of the public calls as types, for editors and type checkers.
+
+They repeat the names of `costmodel.describe.jobs.fields` because types must be written out; a test holds
+names, what is required, and kinds to the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Required, TypedDict
+
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.cluster import Cluster
+    from costmodel.describe.models.model import Model
+    from costmodel.describe.recipe import Recipe
+
+
+class ChoiceKeywords(TypedDict, total=False):
+    """Degrees and choices of a layout; numbers, words, or arrays of them."""
+
+    tp: ArrayLike | None
+    cp: ArrayLike | None
+    pp: ArrayLike | None
+    vp: ArrayLike | None
+    ep: ArrayLike | None
+    etp: ArrayLike | None
+    micro_batch: ArrayLike | None
+    zero_stage: ArrayLike | None
+    zero: ArrayLike | None
+    shard_group: ArrayLike | None
+    recompute: ArrayLike | None
+    schedule: ArrayLike | None
+    sequence_parallel: ArrayLike | None
+
+
+class LayoutKeywords(ChoiceKeywords, total=False):
+    """What `make_layout` takes."""
+
+    gpus: Required[ArrayLike]
+
+
+class StepKeywords(ChoiceKeywords, total=False):
+    """What describes a training step."""
+
+    model: Required[str | Model]
+    cluster: str | Cluster | None
+    recipe: str | Recipe | None
+    precision: str | None
+    gpus: Required[ArrayLike]
+    layout: str | None
+    dp: int | str | None
+    global_batch: Required[ArrayLike]
+    seq_len: Required[ArrayLike]
+    switches: Mapping[str, Any] | Sequence[str] | None
+    set: Mapping[str, Any] | Sequence[str] | None
+    axis_order: str | Sequence[str] | None
+    pipeline_layout: str | None
+
+
+class JobKeywords(StepKeywords, total=False):
+    """What `costmodel.estimate` takes."""
+
+    tokens: float | str | None

@@ -1,0 +1,398 @@
+"""Readers: what people write for a field, turned into its value; one reader a kind, for files, flags and Python.
+
+Every refusal is one line that names the field, what it takes, and what was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
+from costmodel.base.units import parse_number, read_quantity
+from costmodel.describe.jobs.fields import FIELD, FIELDS, Field, canonical, names, unknown_field
+from costmodel.describe.recipe import Recipe
+
+Array = NDArray[np.float64]
+
+_TRUTHS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
+_LABELS = ("name", "description", "source")
+_LONGEST_NAME = 4096
+
+
+def keywords(
+    given: Mapping[Any, Any], fields: Iterable[Field], *, who: str, thing: str = "field"
+) -> dict[str, Any]:
+    """Return what is given under the names of the table: aliases replaced, what is None left out.
+
+    Parameters
+    ----------
+    given : mapping
+        Names or aliases of fields to values, unread.
+    fields : iterable of Field
+        Those that are taken.
+    who : str
+        Who asks, for the message: a command, or the path of a file.
+    thing : str
+        What a name is, for the message.
+
+    Raises
+    ------
+    LayoutError
+        If a name is no field, or a field is given twice under two names.
+    """
+    held = tuple(fields)
+    known = {*names(held)}
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name = canonical(key) if isinstance(key, str) else key
+        if name not in known:
+            raise LayoutError(f"{who}: {unknown_field(key, held, thing)}")
+        if value is None:
+            continue
+        if name in found:
+            raise LayoutError(f"{who}: {name} is given twice, as {shown(found[name])} and as {shown(value)}")
+        found[name] = value
+    return found
+
+
+def require_complete(given: Mapping[str, Any], *, who: str = "job") -> None:
+    """Refuse a job that leaves out what has no default.
+
+    Raises
+    ------
+    CostModelError
+        Naming everything that is missing.
+    """
+    missing = [field for field in FIELDS if field.required and given.get(field.name) is None]
+    if missing:
+        flags = " ".join(f"{field.flags[0]} …" for field in missing)
+        raise CostModelError(
+            f"{who}: {', '.join(names(missing))} missing; give {flags} or a job file with these keys"
+        )
+
+
+def read(name: str, given: Any) -> Any:
+    """Read one value of a field.
+
+    Parameters
+    ----------
+    name : str
+        Of a field in `FIELDS`.
+    given : object
+        As a file, a flag or a keyword has it.
+
+    Returns
+    -------
+    value : object
+        int, float, str, bool, a tuple of axes or a dict of switches, by the field's kind.
+
+    Raises
+    ------
+    LayoutError
+        If the field does not take such a value.
+
+    Examples
+    --------
+    >>> read("seq_len", "32k"), read("tokens", "15T"), read("recompute", "full")
+    (32768, 15000000000000.0, 'full')
+    """
+    field = FIELD[name]
+    return _READERS[field.kind](field, given)
+
+
+def read_all(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read one value of each of several fields, by their names."""
+    return {name: read(name, value) for name, value in given.items()}
+
+
+def read_several(name: str, given: Any) -> list[Any]:
+    """Read one or several values of a field: a value, a sequence of them, or a text with commas.
+
+    Raises
+    ------
+    LayoutError
+        If there is none, or the field does not take one of them.
+
+    Examples
+    --------
+    >>> read_several("gpus", "256, 512"), read_several("tp", [4, 2])
+    ([256, 512], [4, 2])
+    """
+    field = FIELD[name]
+    if isinstance(given, str):
+        # An order of axes has blanks, and commas, of its own.
+        parts: list[Any] = [given] if field.kind == "order" else given.replace(",", " ").split()
+    elif isinstance(given, np.ndarray):
+        parts = given.ravel().tolist()
+    elif field.kind == "order" and isinstance(given, Sequence) and given and given[0] in _AXES:
+        parts = [given]
+    else:
+        parts = list(given) if isinstance(given, (list, tuple, set, frozenset, range)) else [given]
+    if not parts:
+        raise LayoutError(f"{name}: expected {field.allowed}, got no value")
+    return [read(name, part) for part in parts]
+
+
+def read_array(name: str, given: Any) -> Array:
+    """Read a field of a layout as float64: a value, or values of any shape; words become their codes.
+
+    Raises
+    ------
+    LayoutError
+        If the field does not take one of them.
+
+    Examples
+    --------
+    >>> read_array("tp", [1, "2"]).tolist(), float(read_array("recompute", "full"))
+    ([1.0, 2.0], 2.0)
+    """
+    field = FIELD[name]
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise _refusal(field, given) from None
+    if not array.size:
+        raise LayoutError(f"{name}: expected {field.allowed}, got no value")
+    if array.dtype.kind in "iuf" and (field.kind != "word" or array.dtype.kind in "iu" or not array.shape):
+        return _checked(field, array.astype(np.float64))
+    if array.dtype.kind in "iuf":
+        return _checked(field, array)
+    if array.dtype.kind == "b" and field.kind == "truth":
+        return array.astype(np.float64)
+    codes = [_code(field, one) for one in array.ravel().tolist()]
+    return np.asarray(codes, dtype=np.float64).reshape(array.shape)
+
+
+def _checked(field: Field, array: Array) -> Array:
+    """Refuse numbers outside the field's range, or that are not whole where they must be."""
+    least, most = _range(field)
+    bad = ~(np.isfinite(array) & (array >= least) & (array <= most))
+    if field.kind != "number":
+        bad |= array != np.floor(array)
+    if bad.any():
+        raise _refusal(field, array[bad].flat[0].item())
+    return array
+
+
+def _range(field: Field) -> tuple[float, float]:
+    """Return the least and the largest number that stands for a value of a field."""
+    if field.kind == "word":
+        return 0.0, len(field.words) - 1.0
+    return (0.0, 1.0) if field.kind == "truth" else (field.least, field.most)
+
+
+def _code(field: Field, given: Any) -> float:
+    """Read one value of a field as the number that stands for it in a layout."""
+    if field.kind == "word" and isinstance(given, int | float) and not isinstance(given, bool):
+        return float(_checked(field, np.asarray(float(given))))
+    value = _READERS[field.kind](field, given)
+    return float(field.words.index(value)) if field.kind == "word" else float(value)
+
+
+def _refusal(field: Field, given: Any) -> LayoutError:
+    """Return the error that says what a field takes and what it got."""
+    note = " (lists are for the Python API)" if isinstance(given, list | tuple) else ""
+    if field.kind == "word" and isinstance(given, str):
+        return LayoutError(
+            f"{field.name}: {shown(given)} is unknown; {choices_hint(given[:60], field.words)}"
+        )
+    return LayoutError(f"{field.name}: expected {field.allowed}, got {shown(_plain(given))}{note}")
+
+
+def _plain(given: Any) -> Any:
+    """Return a float that is whole as the whole number that people wrote."""
+    is_whole = isinstance(given, float) and given.is_integer() and abs(given) < 1e15
+    return int(given) if is_whole else given
+
+
+def _number(field: Field, given: Any) -> int | float:
+    """Read a number in the field's range from a number or a text."""
+    if isinstance(given, np.generic):
+        given = given.item()
+    value = given
+    if isinstance(given, str):
+        try:
+            value = parse_number(given, field.thousand)
+        except UnitError as error:
+            why = f" ({error})" if "two readings" in str(error) else ""
+            raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}{why}") from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refusal(field, given)
+    # Also false for NaN; a whole number of a thousand digits compares without overflow.
+    if not field.least <= value <= field.most:
+        raise _refusal(field, given)
+    return value
+
+
+def _read_whole(field: Field, given: Any) -> int:
+    value = _number(field, given)
+    if value != int(value):
+        raise _refusal(field, given)
+    return int(value)
+
+
+def _read_number(field: Field, given: Any) -> float:
+    return float(_number(field, given))
+
+
+def _read_name(field: Field, given: Any) -> Any:
+    """Read a name; an object passes, and what it must be is for those who use it."""
+    if isinstance(given, str):
+        if not given.strip() or len(given) > _LONGEST_NAME:
+            raise _refusal(field, given)
+        return given.strip()
+    if isinstance(given, bool | int | float | list | tuple | dict | set | bytes | np.ndarray | np.generic):
+        raise _refusal(field, given)
+    return given
+
+
+def _read_word(field: Field, given: Any) -> str:
+    text = given.strip().lower() if isinstance(given, str) else None
+    if text not in field.words:
+        raise _refusal(field, given)
+    return str(text)
+
+
+def _read_truth(field: Field, given: Any) -> bool:
+    if isinstance(given, str) and given.strip().lower() in _TRUTHS:
+        return _TRUTHS[given.strip().lower()]
+    if isinstance(given, bool | np.bool_) or (isinstance(given, int | float | np.number) and given in (0, 1)):
+        return bool(given)
+    raise _refusal(field, given)
+
+
+def _read_text(field: Field, given: Any) -> str:
+    if not isinstance(given, str):
+        raise _refusal(field, given)
+    return str(_read_name(field, given))
+
+
+_AXES = ("tp", "cp", "dp", "pp")
+
+
+def _read_order(field: Field, given: Any) -> tuple[str, ...]:
+    """Read an axis order such as "tp cp dp pp" or "tp-cp-pp-dp", innermost first."""
+    if isinstance(given, str):
+        axes: tuple[Any, ...] = tuple(given.replace("-", " ").replace(",", " ").lower().split())
+    elif isinstance(given, Sequence):
+        axes = tuple(given)
+    else:
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
+    if not all(isinstance(axis, str) for axis in axes) or sorted(axes) != sorted(_AXES):
+        said = " ".join(axes) if all(isinstance(axis, str) for axis in axes) else given
+        raise LayoutError(
+            f"{field.name}: {shown(said)} must name each of tp, cp, dp, pp once, innermost first"
+        )
+    return axes
+
+
+def _read_switches(field: Field, given: Any) -> dict[str, Any]:
+    """Read switches from a mapping, or from texts such as ``dp_overlap=none``."""
+    if isinstance(given, Mapping):
+        if not all(isinstance(name, str) for name in given):
+            raise RecipeError(f"{field.name}: expected names of switches, got {shown(dict(given))}")
+        return dict(given)
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
+    return parse_switches(texts)
+
+
+def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
+    """Read ``switch=value`` texts; a switch that takes several values has them joined by commas.
+
+    Raises
+    ------
+    RecipeError
+        If a text is not ``switch=value``, or there is no such switch.
+
+    Examples
+    --------
+    >>> parse_switches(["dp_overlap=none", "selective_modules=core_attn,mlp"])
+    {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
+    """
+    known = [name for name in Recipe.model_fields if name not in _LABELS]
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not value:
+            raise RecipeError(f"switches: expected switch=value, such as dp_overlap=none; got {shown(pair)}")
+        if name not in known:
+            raise RecipeError(f"switches: {shown(name)} is unknown; {choices_hint(name[:60], known)}")
+        several = isinstance(Recipe.model_fields[name].default, tuple)
+        found[name] = value.split(",") if several else value
+    return found
+
+
+def _read_bytes(field: Field, given: Any) -> float:
+    """Read an amount of memory in bytes: a number of them, or a text with a unit."""
+    if isinstance(given, str):
+        value = read_quantity(field.name, given, "B")
+    elif isinstance(given, int | float | np.number) and not isinstance(given, bool):
+        value = float(given)
+    else:
+        raise _refusal(field, given)
+    if not value > 0.0:
+        raise LayoutError(f"{field.name}: expected a positive amount of memory, got {shown(given)}")
+    return value
+
+
+def _read_share(field: Field, given: Any) -> float:
+    """Read a share: per cent, or a number from 0 to below 1."""
+    text = given.strip() if isinstance(given, str) else None
+    try:
+        value = float(text[:-1]) / 100.0 if text and text.endswith("%") else float(given)
+    except (TypeError, ValueError, OverflowError):
+        value = -1.0
+    if isinstance(given, bool) or not 0.0 <= value < 1.0:
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
+    return value
+
+
+def _read_choices(field: Field, given: Any) -> dict[str, Any]:
+    """Read fields that are decided from a mapping, or from texts such as ``pp=1``."""
+    pairs: Iterable[tuple[Any, Any]]
+    if isinstance(given, Mapping):
+        pairs = given.items()
+    elif isinstance(given, list | tuple) and all(isinstance(text, str) for text in given):
+        pairs = [_pair(text) for text in given]
+    else:
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
+    turned = tuple(other for other in FIELDS if other.turned)
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        one = keywords({key: value}, turned, who=field.name, thing="knob")
+        for name, held in one.items():
+            if name in found:
+                raise LayoutError(
+                    f"{field.name}: {name} is fixed twice, to {shown(found[name])} and to {shown(held)}"
+                )
+            found[name] = held
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    knob, equals, value = text.partition("=")
+    if not equals or not value:
+        raise LayoutError(f"fix: expected knob=value, such as pp=1; got {shown(text)}")
+    return knob.strip().replace("-", "_"), value
+
+
+_READERS: dict[str, Callable[[Field, Any], Any]] = {
+    "name": _read_name,
+    "text": _read_text,
+    "whole": _read_whole,
+    "number": _read_number,
+    "word": _read_word,
+    "truth": _read_truth,
+    "layout": _read_text,
+    "order": _read_order,
+    "switches": _read_switches,
+    "bytes": _read_bytes,
+    "share": _read_share,
+    "choices": _read_choices,
+}

@@ -1,0 +1,289 @@
+"""The table of names: what follows from it agrees with it, and what it refuses is refused everywhere."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError, LayoutError, shown
+from costmodel.base.units import parse_number, read_quantity
+from costmodel.describe.jobs import keywords as typed
+from costmodel.describe.jobs.fields import FIELD, FIELDS, JOB_FIELDS, KNOBS, LAYOUT_FIELDS, canonical, names
+from costmodel.describe.jobs.job import JOB_KEYS, make_job
+from costmodel.describe.jobs.layout import Layout, make_layout, parse_layout
+from costmodel.describe.jobs.reading import read, read_array, read_several
+from costmodel.physics.network.mesh import DEFAULT_ORDER
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+SMALL = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192}
+WHOLE = [field for field in FIELDS if field.kind == "whole"]
+
+
+def test_names_aliases_and_flags_are_unique():
+    for texts in (
+        [name for field in FIELDS for name in (field.name, *field.aliases)],
+        [flag for field in FIELDS for flag in (*field.flags, field.short) if flag],
+    ):
+        assert len(texts) == len(set(texts))
+
+
+def test_the_layout_holds_the_fields_of_the_table():
+    held = [field.name for field in dataclasses.fields(Layout)]
+    assert sorted(held) == sorted(["gpus", *(field.name for field in LAYOUT_FIELDS if field.name != "dp")])
+    assert set(KNOBS) == set(held) - {"gpus"}
+
+
+def test_defaults_are_read_by_their_own_readers():
+    for field in FIELDS:
+        if field.default is not None:
+            read(field.name, field.default)
+    assert read("axis_order", FIELD["axis_order"].default) == DEFAULT_ORDER
+    assert FIELD["schedule"].words == tuple(SCHEDULES)
+
+
+def hints(keywords):
+    return {name: str(hint) for name, hint in keywords.__annotations__.items()}
+
+
+KIND_TYPES = {"whole": "ArrayLike", "word": "ArrayLike", "truth": "ArrayLike", "number": "float | str"}
+
+
+@pytest.mark.parametrize(("keywords", "fields"), [(typed.JobKeywords, JOB_FIELDS)])
+def test_typed_keywords_are_the_table(keywords, fields):
+    said = hints(keywords)
+    assert set(said) == {name for field in fields for name in (field.name, *field.aliases)}
+    assert {name for name, hint in said.items() if "Required[" in hint} == {
+        field.name for field in fields if field.required
+    }
+    for field in fields:
+        if field.kind in KIND_TYPES and field.name != "dp":
+            assert KIND_TYPES[field.kind] in said[field.name], field.name
+        if not field.required:
+            assert "None" in said[field.name], field.name
+
+
+def test_layout_keywords_are_those_of_a_layout():
+    fields = [FIELD["gpus"], *(field for field in LAYOUT_FIELDS if field.name != "dp")]
+    held = {name for field in fields for name in (field.name, *field.aliases)}
+    assert set(hints(typed.LayoutKeywords)) == held
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("seq_len", "32k", 32768),
+        ("seq_len", "128K", 131072),
+        ("seq_len", "1M", 1048576),
+        ("seq_len", "8192", 8192),
+        ("tokens", "15T", 15e12),
+        ("tokens", "15.6T", 15.6e12),
+        ("tokens", "300B", 300e9),
+        ("tokens", "3M", 3e6),
+        ("tokens", 2e12, 2e12),
+        ("global_batch", "4e6", 4_000_000),
+        ("global_batch", "2Ki", 2048),
+        ("gpus", "16_384", 16384),
+        ("gpus", 8.0, 8),
+        ("gpus", np.int64(8), 8),
+        ("recompute", "Full", "full"),
+        ("sequence_parallel", "on", True),
+        ("sequence_parallel", 0, False),
+        ("axis_order", "tp-cp-pp-dp", ("tp", "cp", "pp", "dp")),
+        ("axis_order", ["tp", "cp", "pp", "dp"], ("tp", "cp", "pp", "dp")),
+        ("switches", ["dp_overlap=none"], {"dp_overlap": "none"}),
+        ("switches", {"dp_overlap": "none"}, {"dp_overlap": "none"}),
+        ("max_memory_bytes", "72GiB", 72 * 2**30),
+        ("max_memory_bytes", 1e9, 1e9),
+        ("headroom", "10%", 0.1),
+        ("headroom", 0.25, 0.25),
+        ("fix", ["pp=1", "zero=2"], {"pp": "1", "zero_stage": "2"}),
+    ],
+)
+def test_what_people_write_is_read(name, given, value):
+    assert read(name, given) == value
+
+
+@pytest.mark.parametrize("field", WHOLE, ids=lambda field: field.name)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        float("nan"),
+        float("inf"),
+        -1,
+        1.5,
+        True,
+        10**400,
+        1e20,
+        "many",
+        "1e400",
+        "-3",
+        "9" * 5000,
+        "\x1b[31m",
+        None,
+        {},
+        [[1], [2, 3]],
+        np.asarray([]),
+        b"8",
+        object,
+    ],
+    ids=lambda bad: shown(bad)[:20],
+)
+def test_no_whole_number_overflows(field, bad):
+    readers = [read_array] if isinstance(bad, np.ndarray | list) else [read, read_array]
+    for reader in readers:
+        with pytest.raises(LayoutError) as error:
+            reader(field.name, bad)
+        message = str(error.value)
+        assert message.startswith(f"{field.name}: expected a whole number from {field.least:,.0f} to")
+        assert len(message) < 200
+        assert message.isprintable()
+
+
+@pytest.mark.parametrize("field", WHOLE, ids=lambda field: field.name)
+def test_the_ends_of_a_range_are_in_it(field):
+    for value in (field.least, field.most):
+        assert read(field.name, int(value)) == value
+        assert read_array(field.name, [int(value)]).tolist() == [value]
+    for value in (field.least - 1, field.most + 1):
+        with pytest.raises(LayoutError, match=f"{field.name}: "):
+            read(field.name, value)
+
+
+@pytest.mark.parametrize("bad", ["1e30", "inf", "nan", "0", "-5", "15 trillion", True, 1e19, 10**400])
+def test_tokens_stay_in_their_range(bad):
+    with pytest.raises(LayoutError, match="tokens: expected a number from 1 to 1e\\+18"):
+        read("tokens", bad)
+
+
+def test_a_prefix_with_two_readings_is_refused():
+    with pytest.raises(LayoutError, match=r"gpus: .* got '16k' \('k' has two readings"):
+        read("gpus", "16k")
+
+
+def test_arrays_are_read_like_single_values():
+    assert read_array("seq_len", ["8k", 4096]).tolist() == [8192, 4096]
+    assert read_array("recompute", [["none"], ["full"]]).tolist() == [[0], [2]]
+    assert read_array("recompute", 2).tolist() == 2
+    assert read_array("schedule", ["1f1b", "gpipe"]).tolist() == [list(SCHEDULES).index("1f1b"), 2]
+    assert read_array("sequence_parallel", [True, False]).tolist() == [1, 0]
+    assert read_several("recompute", "none, full") == ["none", "full"]
+    assert read_several("gpus", np.asarray([8, 16])) == [8, 16]
+    assert read_several("axis_order", ("tp", "cp", "pp", "dp")) == [("tp", "cp", "pp", "dp")]
+    assert len(read_several("axis_order", ["tp cp pp dp", "tp cp dp pp"])) == 2
+    for bad in (3, -1, "ful", [0, 7], True):
+        with pytest.raises(LayoutError, match="recompute"):
+            read_array("recompute", bad)
+
+
+@given(st.integers(1, 2**20), st.integers(1, 10_000))
+def test_a_value_as_text_array_and_number_is_one(gpus, tp):
+    assert read("gpus", str(gpus)) == read("gpus", gpus) == read_array("gpus", str(gpus))
+    assert parse_layout(f"tp{tp}pp4") == parse_layout(f"tp={tp} pp:4") == {"tp": tp, "pp": 4}
+
+
+def refused(name, text):
+    """What is said where a text is refused; nothing where it is read."""
+    try:
+        read(name, text)
+    except CostModelError as error:
+        return str(error)
+    return name
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read_or_refused_in_one_line(text):
+    for field in FIELDS:
+        assert refused(field.name, text).isprintable()
+
+
+def test_times_and_sizes_have_one_reader():
+    assert read_quantity("restart", "3h", "s") == 10800
+    assert read_quantity("restart", "2 d", "s") == 172800
+    assert read_quantity("alpha", "1us", "s") == 1e-6
+    assert read_quantity("bandwidth", "450GB/s", "B/s") == 450e9
+    for text in ("80", "72G", "1 fortnight", "", "x" * 9999, None):
+        with pytest.raises(CostModelError, match=r"^memory: "):
+            read_quantity("memory", text, "B")
+    assert parse_number("1_000") == 1000
+    assert isinstance(parse_number("32k"), int)
+
+
+# --- the same under every name, from everywhere ----------------------------------------------
+
+
+def test_aliases_mean_the_same_in_python():
+    plain = cm.estimate(**SMALL, zero_stage=2, switches={"dp_overlap": "none"})
+    other = cm.estimate(**SMALL, zero=2, set=["dp_overlap=none"])
+    assert plain.to_dict() == other.to_dict()
+    with pytest.raises(CostModelError, match="zero_stage is given twice, as 2 and as 3"):
+        cm.estimate(**SMALL, zero_stage=2, zero=3)
+
+
+def test_layout_texts_may_do_without_blanks():
+    assert parse_layout("tp8pp4") == {"tp": 8, "pp": 4}
+    for bad in ("tp8qq", "tp", "8tp", "tp8-pp4", "tp0", "tp8tp8", "zz4", "tp" + "9" * 400, ""):
+        with pytest.raises(LayoutError):
+            parse_layout(bad)
+    with pytest.raises(LayoutError, match="tp: given as 2 and, in the layout text, as 4"):
+        cm.estimate(**SMALL, tp=2, layout="tp4")
+
+
+def test_fp8_is_what_the_framework_of_the_gpu_takes():
+    named = {
+        cluster: make_job(**SMALL, cluster=cluster, precision="fp8").precision.name
+        for cluster in ("dgx-h100-ndr", "hgx-b200-ndr")
+    }
+    assert named == {"dgx-h100-ndr": "fp8-delayed", "hgx-b200-ndr": "mxfp8"}
+    with pytest.raises(CostModelError, match="fp8"):
+        make_job(**SMALL, cluster="dgx-a100-hdr", precision="fp8")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"gpu": 8}, "'gpu' is not a field; did you mean 'gpus'?"),
+        ({"zero_stag": 8}, "'zero_stag' is not a field; did you mean 'zero_stage'"),
+        ({"model": 0.5}, "model: expected a text, got 0.5"),
+        ({"model": object()}, "model: expected a text or a Model"),
+        ({"cluster": []}, "cluster: expected a text"),
+        ({"recipe": []}, "recipe: expected a text"),
+        ({"precision": []}, "precision: expected a text"),
+        ({"layout": 1}, "layout: expected degrees in one text"),
+        ({"switches": [1]}, "switches: expected a mapping"),
+        ({"switches": {1: 2}}, "switches: expected names of switches"),
+        ({"axis_order": 5}, "axis_order: expected the axes"),
+        ({"tokens": [1, 2]}, "tokens: expected a number"),
+        ({"gpus": []}, "gpus: expected a whole number"),
+        ({"tp": [[1], [2, 3]]}, "tp: expected a whole number"),
+        ({"gpus": None}, "gpus missing"),
+    ],
+)
+def test_wrong_keywords_get_one_line(change, expected):
+    with pytest.raises(CostModelError) as error:
+        cm.estimate(**{**SMALL, **change})
+    assert expected in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_a_layout_can_be_made_on_its_own():
+    layout = make_layout(gpus=64, tp=[1, 2], zero=3)
+    assert layout.tp.tolist() == [1, 2]
+    assert layout.sequence_parallel.tolist() == [0, 1]
+    assert float(layout.zero_stage) == 3
+    with pytest.raises(LayoutError, match="gpus missing"):
+        make_layout(tp=2)
+    with pytest.raises(LayoutError, match="layout: 'dp' is not a field"):
+        make_layout(gpus=8, dp=2)
+
+
+def test_job_keys_are_the_table():
+    assert names(JOB_FIELDS) == JOB_KEYS
+    assert canonical("zero") in JOB_KEYS
+    assert re.fullmatch(r"[a-z_]+", "".join(JOB_KEYS))
