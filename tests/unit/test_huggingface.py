@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from small_configs import PUBLISHED, TINY
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config, supported_types
@@ -368,7 +369,10 @@ def test_every_family_is_tested():
     tested |= {config["model_type"] for _, config in OTHERS.values()}
 
     elsewhere = {"gemma", "gemma3", "gemma3_text", "kimi_k2", "llama4", "llama4_text"}
-    assert set(supported_types()) - tested == elsewhere
+    # Read by the function of another type: named once more.
+    elsewhere |= {"glm4v_moe_text", "glm4v_text", "ministral", "mimo", "qwen2_5_vl_text", "qwen2_vl_text"}
+    elsewhere |= {"qwen3_vl_moe_text", "qwen3_vl_text"}
+    assert set(supported_types()) - tested - set(TINY | PUBLISHED) == elsewhere
 
 
 def test_resaved_keys_mean_the_same():
@@ -408,8 +412,8 @@ def test_windows():
     qwen = {**CONFIGS["qwen3-32b"], **windows}
     assert model_from_hf_config(qwen).sliding_window == 4096
     assert model_from_hf_config({**qwen, "max_window_layers": 64}).sliding_window == 0
-    with pytest.raises(ModelConfigError, match="only 'every n-th layer has full attention'"):
-        model_from_hf_config({**qwen, "max_window_layers": 32})
+    late = model_from_hf_config({**qwen, "max_window_layers": 32})
+    assert late.attention_pattern == "f" * 32 + "w" * 32
 
 
 def test_multimodal_config_is_read_from_its_text_part():
@@ -442,7 +446,8 @@ def test_multimodal_config_is_read_from_its_text_part():
 
     assert num_params(read.model) / 1e9 == pytest.approx(107.77, abs=0.005)  # 109B with the vision part
     assert read.model.kind_of_layer[:5] == (0, 0, 0, 1, 0)
-    assert read.ignored == ("vision_config",)
+    assert read.ignored == ()
+    assert read.notes[0].startswith("vision_config: the vision model is left out")
     every_second = {**scout["text_config"], "interleave_moe_layer_step": 2}
     model = model_from_hf_config(every_second)
     first_kinds = [model.layer_kinds()[index].is_moe for index in model.kind_of_layer[:3]]
@@ -474,8 +479,8 @@ def test_leading_dense_layers_of_qwen_moe():
     config = {**CONFIGS["qwen3-30b-a3b"], "mlp_only_layers": [0, 1]}
 
     assert model_from_hf_config(config).first_dense_layers == 2
-    with pytest.raises(ModelConfigError, match=r"mlp_only_layers \[5\]: only leading"):
-        model_from_hf_config({**config, "mlp_only_layers": [5]})
+    one = model_from_hf_config({**config, "mlp_only_layers": [5]})
+    assert one.mlp_pattern == "e" * 5 + "d" + "e" * 42
 
 
 def test_ignored_keys_are_reported_and_harmless_ones_are_not():

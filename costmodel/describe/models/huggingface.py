@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
-from costmodel.describe.models.huggingface_families import READERS, common_values
+from costmodel.describe.models.huggingface_families import READERS, RENAMED
 from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, REFUSED_TYPES, Keys
+from costmodel.describe.models.huggingface_layers import common_values
+from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import Model, make_model
 
 
@@ -25,6 +27,8 @@ class HuggingFaceModel(NamedTuple):
     model: Model
     ignored: tuple[str, ...]
     """Keys that may shape the model but were not read; worth a warning."""
+    notes: tuple[str, ...] = ()
+    """Sentences: class defaults that the file leaves out, towers that are not priced."""
 
 
 def model_from_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Model:
@@ -50,19 +54,18 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
         origin, raw = name or "config", dict(config)
     else:
         origin, raw = str(config), _read_json(Path(config))
-    outer_keys: tuple[str, ...] = ()
-    if isinstance(raw.get("text_config"), dict):
-        # Multimodal: the language model is nested; the outer file says how embeddings are tied.
-        outer: dict[str, Any] = {key: raw[key] for key in ("tie_word_embeddings", "model_type") if key in raw}
-        outer_keys = tuple(sorted(raw.keys() - outer.keys() - {"text_config"} - NOT_STRUCTURAL))
-        raw = {**outer, **raw["text_config"]}
-    keys = Keys(raw, origin)
+    text = language_model(raw, origin)
+    renamed = RENAMED.get(str(text.raw.get("model_type")), {})
+    config_of_text = {renamed.get(key, key): value for key, value in text.raw.items()}
+    keys = Keys(config_of_text, origin, text.defaults)
     reader = _reader_of(keys.need("model_type"), origin)
     values = {**common_values(keys), **reader(keys)}
     chosen = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or _stem(config)
-    model = make_model({**values, "name": chosen or raw["model_type"], "source": origin}, origin)
-    ignored = sorted(key for key in raw.keys() - keys.used - NOT_STRUCTURAL if not _is_empty(raw[key]))
-    return HuggingFaceModel(model, (*ignored, *outer_keys))
+    model = make_model({**values, "name": chosen or keys.raw["model_type"], "source": origin}, origin)
+    left = sorted(key for key in keys.raw.keys() - keys.used - NOT_STRUCTURAL if not _is_empty(keys.raw[key]))
+    outer = [key for key in text.outer if key not in NOT_STRUCTURAL and not _is_empty(raw[key])]
+    notes = [f"{key} = {text.defaults[key]}: the file leaves it out" for key in sorted(keys.defaulted)]
+    return HuggingFaceModel(model, (*left, *outer), (*notes, *text.left_out))
 
 
 def supported_types() -> tuple[str, ...]:

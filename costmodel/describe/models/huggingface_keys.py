@@ -32,41 +32,111 @@ _HARMLESS = """
     summary_type summary_use_proj task_specific_params topk_group topk_method torch_dtype
     transformers_version unk_token_id use_cache activation_function _remove_final_layer_norm
     embed_dropout resid_dropout unsloth_version
+    activation_dropout attention_multiplier attention_probs_dropout_prob attention_softmax_in_fp32
+    attention_value_scale beta_fast beta_slow chunk_size_feed_forward clip_qkv dynamic_image_size
+    embedding_multiplier emb_pdrop end_token_id eod_token_id ffn_dropout for_causal_lm gradient_checkpointing
+    hidden_dropout_prob inference_runner init_device input_jitter_noise layer_norm_epsilon logit_scale
+    logits_scaling max_batch_size max_length max_sequence_length max_seq_len max_window_layers
+    min_length moe_loss_weight moe_norm_min moe_router_dtype norm_eps norm_epsilon num_beams
+    pad_key_length pre_allocate_kv_cache problem_type repetition_penalty residual_multiplier
+    rope_ratio rotary rotary_dim scale_attention_softmax_in_fp32 scale_depth scale_emb
+    scale_embedding seed seq_len softmax_scale swiglu_alpha temperature tokenizer_class top_p
+    typical_p use_bfloat16 use_cache_quantization use_flash_attn use_sdpa use_mrope validate_runner_input verbose
+    return_dict return_dict_in_generate torchscript tie_encoder_decoder length_penalty diversity_penalty
+    early_stopping encoder_no_repeat_ngram_size no_repeat_ngram_size num_beam_groups num_return_sequences
+    is_encoder_decoder remove_invalid_values output_scores tf_legacy_loss add_cross_attention
+    attn_implementation _commit_hash version activation embedding_dropout residual_dropout
+    embedding_initializer_range _from_model_config model_max_length attn_dropout_prob emb_dropout_prob bf16 fp16
+    fp32 use_dynamic_ntk use_logn_attn
     """
 NOT_STRUCTURAL = frozenset(_HARMLESS.split())
 
 _HYBRID = "layers without softmax attention (linear attention or state space) cannot be priced yet"
 _SPARSE = "its sparse attention indexer cannot be priced yet"
+_ENCODER = "an encoder, not a decoder"
+_BOTH = "an encoder-decoder, not a decoder"
 
 REFUSED_TYPES: dict[str, str] = {
+    "albert": _ENCODER,
+    "bamba": _HYBRID,
+    "bart": _BOTH,
+    "bert": _ENCODER,
+    "camembert": _ENCODER,
+    "deberta": _ENCODER,
     "deepseek_v32": _SPARSE,
     "deepseek_v4": _SPARSE,
+    "distilbert": _ENCODER,
+    "electra": _ENCODER,
+    "falcon_h1": _HYBRID,
+    "falcon_mamba": _HYBRID,
+    "gemma3n": "its per-layer embeddings and shared key-value layers cannot be priced yet",
+    "gemma3n_text": "its per-layer embeddings and shared key-value layers cannot be priced yet",
+    "gemma4": "its two head sizes and per-layer embeddings cannot be priced yet",
+    "gemma4_text": "its two head sizes and per-layer embeddings cannot be priced yet",
     "glm_moe_dsa": _SPARSE,
+    "granitemoehybrid": _HYBRID,
     "jamba": _HYBRID,
+    "jetmoe": "its mixture of attention heads cannot be priced yet",
+    "kimi_linear": _HYBRID,
+    "lfm2": _HYBRID,
+    "lfm2_moe": _HYBRID,
+    "longcat_flash": "its two attention blocks a layer and its empty experts cannot be priced yet",
     "mamba": _HYBRID,
     "mamba2": _HYBRID,
+    "marian": _BOTH,
+    "mimo_v2_flash": "its windowed layers have other heads than its full ones, which cannot be priced yet",
+    "minimax": _HYBRID,
+    "minimax_m1": _HYBRID,
+    "minimax_m3": "its sparse block attention cannot be priced yet",
+    "minimax_m3_vl_text": "its sparse block attention cannot be priced yet",
+    "mllama": "its cross-attention layers cannot be priced yet",
     "nemotron_h": _HYBRID,
+    "olmo_hybrid": _HYBRID,
+    "pegasus": _BOTH,
+    "qwen3_5_moe_text": _HYBRID,
+    "qwen3_5_text": _HYBRID,
     "qwen3_next": _HYBRID,
-    "falcon_h1": _HYBRID,
+    "roberta": _ENCODER,
     "rwkv": _HYBRID,
-    "bert": "an encoder, not a decoder",
-    "t5": "an encoder-decoder, not a decoder",
-    "olmo2": "its query and key norms span all heads, which cannot be expressed yet",
-    "phimoe": "its layer norms with biases cannot be expressed yet",
+    "t5": _BOTH,
+    "xlm-roberta": _ENCODER,
+    "xlstm": _HYBRID,
+    "zamba": _HYBRID,
+    "zamba2": _HYBRID,
 }
 
 
 class Keys:
-    """A config that notes which of its keys were looked at."""
+    """A config that notes which of its keys were looked at, and which defaults of its class it took.
 
-    def __init__(self, raw: Mapping[str, Any], origin: str) -> None:
-        self.raw, self.origin = raw, origin
+    Parameters
+    ----------
+    raw : mapping
+        The file.
+    origin : str
+        Its name, for errors.
+    defaults : mapping, optional
+        What the class fills in where the file leaves a key out.
+    """
+
+    def __init__(
+        self, raw: Mapping[str, Any], origin: str, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.raw, self.origin, self.defaults = raw, origin, defaults or {}
         self.used: set[str] = set()
+        self.defaulted: set[str] = set()
 
     def get(self, *names: str, default: Any = None) -> Any:
         """Return the first key that is present and not null, else the default."""
         self.used.update(names)
-        return next((self.raw[name] for name in names if self.raw.get(name) is not None), default)
+        for name in names:
+            if self.raw.get(name) is not None:
+                return self.raw[name]
+        for name in names:
+            if self.defaults.get(name) is not None and name not in self.raw:
+                self.defaulted.add(name)
+                return self.defaults[name]
+        return default
 
     def need(self, *names: str) -> Any:
         """Return the first key that is present and not null."""

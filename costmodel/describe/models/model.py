@@ -65,17 +65,23 @@ class Model(BaseModel):
     qk_rope_head_dim: int = Field(default=0, ge=0)
     qk_norm: bool = False
     """A norm of `head_dim` on every query and key head."""
+    qk_norm_all_heads: bool = False
+    """Those norms span all heads of a projection instead of each by itself (OLMo 2, MiniMax-M2)."""
     attention_sinks: bool = False
     """One learned logit a head in the softmax (gpt-oss)."""
     sliding_window: int = Field(default=0, ge=0)
     """Tokens a query of a windowed layer looks back on, 0 for no windows."""
     full_attention_every: int = Field(default=0, ge=0)
     """Among windowed layers every n-th attends to all tokens (gpt-oss 2), 0 for none."""
+    attention_pattern: str = Field(default="", pattern="^[fw]*$")
+    """A letter a layer, ``w`` windowed or ``f`` full, where no "every n-th" says it (MiMo-V2); else empty."""
 
     ffn_size: int = Field(default=0, ge=0)
     """Inner width of the dense MLP, 0 where no layer has one."""
     gated_mlp: bool
     """Three matrices (SwiGLU) instead of two."""
+    activation_params: int = Field(default=0, ge=0)
+    """Learned scalars of each MLP's activation (xIELU 2)."""
     num_experts: int = Field(default=0, ge=0)
     top_k: int = Field(default=0, ge=0)
     """Routed experts a token visits."""
@@ -89,10 +95,14 @@ class Model(BaseModel):
     """Leading layers of a MoE model that are dense."""
     moe_layer_freq: int = Field(default=1, ge=1)
     """After those every n-th layer is MoE, the last of each n."""
+    mlp_pattern: str = Field(default="", pattern="^[de]*$")
+    """A letter a layer, ``d`` dense or ``e`` experts, where the two fields above cannot say it; else empty."""
 
     norm: Norm
     norm_bias: bool
     """Default: true for layernorm."""
+    norm_scale: bool = True
+    """A learned scale; OLMo 1 normalises without one."""
     norms_per_layer: int = Field(ge=1, le=4)
     """Default 2, 1 for a parallel block; 4 where outputs are normed too (Grok-1, Gemma 2)."""
     parallel_block: bool = False
@@ -101,6 +111,8 @@ class Model(BaseModel):
     attention_out_bias: bool = False
     linear_bias: bool = False
     """Biases in the MLP, and in each expert."""
+    head_bias: bool = False
+    """A bias of the output matrix (GPT-J, Phi)."""
     embedding_norm: bool = False
     """A norm right after the embedding (BLOOM)."""
     position: Position = "rope"
@@ -197,6 +209,41 @@ class Model(BaseModel):
                 self.full_attention_every > 0 and not self.sliding_window,
                 "full_attention_every is given but sliding_window is 0",
             ),
+            *self._pattern_contradictions(),
+        )
+
+    def _pattern_contradictions(self) -> tuple[tuple[bool, str], ...]:
+        """Pair each impossible layer pattern with what is wrong about it."""
+        layers = self.num_layers
+        return (
+            (
+                self.qk_norm_all_heads and not self.qk_norm,
+                "qk_norm_all_heads is given but qk_norm is false",
+            ),
+            (
+                len(self.attention_pattern) not in (0, layers),
+                f"attention_pattern has {len(self.attention_pattern)} letters, num_layers is {layers}",
+            ),
+            (
+                "w" in self.attention_pattern and not self.sliding_window,
+                "attention_pattern has windowed layers but sliding_window is 0",
+            ),
+            (
+                bool(self.attention_pattern) and self.full_attention_every > 0,
+                "attention_pattern and full_attention_every both say which layers are windowed; give one",
+            ),
+            (
+                len(self.mlp_pattern) not in (0, layers),
+                f"mlp_pattern has {len(self.mlp_pattern)} letters, num_layers is {layers}",
+            ),
+            (
+                "e" in self.mlp_pattern and not self.num_experts,
+                "mlp_pattern has layers with experts but num_experts is 0",
+            ),
+            (
+                bool(self.mlp_pattern) and (self.first_dense_layers > 0 or self.moe_layer_freq > 1),
+                "mlp_pattern and first_dense_layers or moe_layer_freq both say which layers have experts; give one",
+            ),
         )
 
     def layer_kinds(self) -> tuple[LayerKind, ...]:
@@ -218,7 +265,11 @@ class Model(BaseModel):
         """Return the kind of layer number `layer`, counted from 0."""
         after_dense = layer - self.first_dense_layers
         is_moe = self.num_experts > 0 and after_dense >= 0 and (after_dense + 1) % self.moe_layer_freq == 0
+        if self.mlp_pattern:
+            is_moe = self.mlp_pattern[layer] == "e"
         full = self.full_attention_every > 0 and (layer + 1) % self.full_attention_every == 0
+        if self.attention_pattern:
+            full = self.attention_pattern[layer] == "f"
         window = 0 if full else self.sliding_window
         return LayerKind(("moe" if is_moe else "dense") + ("-window" if window else ""), is_moe, window)
 

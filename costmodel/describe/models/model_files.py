@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.base.yaml_files import read_mapping
@@ -40,8 +40,11 @@ def load_model(name: str) -> Model:
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         return _load_file(path)
-    if preset := _preset_of(name):
-        return _load_preset(preset)
+    for candidate in _same_shape(name):
+        if preset := _preset_of(candidate):
+            return _load_preset(preset)
+        if entry := _hub_entry(candidate):
+            return _load_hub(entry)
     if path.is_dir():
         return _load_file(path / "config.json")
     if size := re.fullmatch(r"dense-?(\d+(?:\.\d+)?)b", name.strip().lower()):
@@ -55,7 +58,7 @@ def load_model(name: str) -> Model:
 
 def _hint(name: str) -> str:
     """Return the presets nearest to a wrong name, by their names or aliases, then all presets."""
-    preset_by_name = {**{preset: preset for preset in list_models()}, **_aliases()}
+    preset_by_name = {name: name for name in (*list_models(), *_hub())} | _aliases()
     near = get_close_matches(name.lower(), preset_by_name, n=5, cutoff=0.5)
     nearest = dict.fromkeys(preset_by_name[match] for match in near)
     listed = f"known: {', '.join(list_models())}"
@@ -90,6 +93,58 @@ def _preset_of(name: str) -> str | None:
     if wanted in by_name:
         return by_name[wanted]
     return {_plain(alias): preset for alias, preset in _aliases().items()}.get(wanted)
+
+
+# Words of a hub name that change no shape, and what a name may end with: a month or a version.
+_VARIANTS = frozenset(
+    "base bf16 chat fp8 hf instruct it nvfp4 preview pt terminus thinking".split()  # noqa: SIM905
+)
+_DATED = re.compile(r"-(?:\d{4}|v\d(?:\.\d)?)$")
+
+
+def _same_shape(name: str) -> list[str]:
+    """Return a hub name, then what is left of it without the words that change no shape.
+
+    >>> _same_shape("Qwen/Qwen3-4B-Instruct-2507")
+    ['qwen3-4b-instruct-2507', 'qwen3-4b-2507', 'qwen3-4b']
+    """
+    whole = name.strip().rsplit("/", 1)[-1].lower()
+    short = "-".join(word for word in whole.split("-") if word not in _VARIANTS)
+    return list(dict.fromkeys([whole, short, _DATED.sub("", short)]))
+
+
+_HUB_KEYS = (
+    "model_type",
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
+
+
+@cache
+def _hub() -> dict[str, dict[str, Any]]:
+    """Return the models of the hub that are known by name: keys that shape them, and their counts."""
+    file = files("costmodel") / "describe" / "data" / "hub_models.yaml"
+    return read_mapping(file, example="gpt-j-6b: {params: …, config: […]}", error=ModelConfigError)
+
+
+def _hub_entry(name: str) -> str | None:
+    """Return the hub's model that a name means, None for none."""
+    return {_plain(known): known for known in _hub()}.get(_plain(name))
+
+
+@cache
+def _load_hub(name: str) -> Model:
+    """Return a model of the hub by its exact name."""
+    from costmodel.describe.models.huggingface import model_from_hf_config
+
+    row = _hub()[name]["config"]
+    more = row[len(_HUB_KEYS)] if len(row) > len(_HUB_KEYS) else {}
+    config = {**dict(zip(_HUB_KEYS, row, strict=False)), **more}
+    return model_from_hf_config(config, name)
 
 
 def _plain(name: str) -> str:

@@ -63,6 +63,7 @@ def head_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
         [
             ParamBlock("head.norm", _norm_size(model), "replicated"),
             ParamBlock("head.output", output, "tp", is_matrix=True),
+            ParamBlock("head.output.bias", model.vocab_size if model.head_bias else 0, "tp"),
         ]
     )
 
@@ -229,9 +230,10 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
         qkv_bias, bias_sharding = float(q_rank + kv_rank + rope), "replicated"
     else:
         qkv_out = heads * qk + kv_heads * (qk + v)
+        normed = (heads + kv_heads) * qk if model.qk_norm_all_heads else 2 * qk
         projections = [
             ParamBlock("attention.qkv", h * qkv_out, "tp", is_matrix=True),
-            ParamBlock("attention.qk_norm", 2 * _norm_size(model, qk) if model.qk_norm else 0, "replicated"),
+            ParamBlock("attention.qk_norm", _norm_size(model, normed) if model.qk_norm else 0, "replicated"),
         ]
         qkv_bias, bias_sharding = float(qkv_out), "tp"
     return [
@@ -253,6 +255,7 @@ def _mlp_blocks(
     return [
         ParamBlock(f"{name}.fc1", copies * h * inner, sharding, is_matrix=True),
         ParamBlock(f"{name}.fc1.bias", bias * inner, sharding),
+        ParamBlock(f"{name}.activation", copies * model.activation_params, row_bias_sharding),
         ParamBlock(f"{name}.fc2", copies * h * width, sharding, is_matrix=True),
         ParamBlock(f"{name}.fc2.bias", bias * h, row_bias_sharding),
     ]
@@ -275,7 +278,8 @@ def _moe_blocks(model: Model) -> list[ParamBlock]:
 
 def _norm_size(model: Model, width: int | None = None) -> float:
     """Parameters of one norm: scale, and shift where it has one."""
-    return float(model.hidden_size if width is None else width) * (2 if model.norm_bias else 1)
+    vectors = int(model.norm_scale) + int(model.norm_bias)
+    return float(model.hidden_size if width is None else width) * vectors
 
 
 def _layer_blocks(model: Model) -> list[ParamBlock]:

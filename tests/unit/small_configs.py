@@ -1,0 +1,236 @@
+"""Small HuggingFace configs of every family, with the parameters that transformers counts in them.
+
+The counts of `TINY` are the sums of ``named_parameters`` of transformers 5.23.0's ``AutoModelForCausalLM``
+on the meta device for these very configs; `tests/oracles/count_with_transformers.py` takes them again. Types whose
+code lives on the hub are in `PUBLISHED` in a published size, with the count of their repository.
+"""
+
+BASE = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1000}
+GROUPED = {**BASE, "intermediate_size": 96, "num_key_value_heads": 2}
+WIDE = {**GROUPED, "head_dim": 24}
+ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 40}
+LATENT = {
+    **BASE,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
+
+TINY: dict[str, tuple[int, dict[str, object]]] = {
+    "apertus": (227016, {**GROUPED}),
+    "arcee": (228288, {**GROUPED, "mlp_bias": True, "attention_bias": True}),
+    "biogpt": (184832, {**BASE, "intermediate_size": 96, "max_position_embeddings": 50}),
+    "codegen": (327528, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "rotary_dim": 8}),
+    "cohere": (187584, {**GROUPED, "use_qk_norm": True}),
+    "cohere2": (187200, {**GROUPED, "sliding_window": 16}),
+    "cwm": (276032, {**WIDE, "sliding_window": 16}),
+    "dots1": (
+        381760,
+        {**GROUPED, **ROUTED, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
+    ),
+    "ernie4_5": (278080, {**WIDE, "use_bias": True, "tie_word_embeddings": False}),
+    "ernie4_5_moe": (
+        258892,
+        {
+            **GROUPED,
+            "moe_intermediate_size": 40,
+            "moe_k": 2,
+            "moe_num_experts": 6,
+            "moe_num_shared_experts": 1,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 2,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "exaone4": (251584, {**GROUPED, "sliding_window": 16, "sliding_window_pattern": 4}),
+    "exaone_moe": (
+        381760,
+        {
+            **GROUPED,
+            **ROUTED,
+            "num_experts": 6,
+            "num_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "sliding_window": 16,
+        },
+    ),
+    "flex_olmo": (622016, {**GROUPED, "num_experts": 6, "num_experts_per_tok": 2}),
+    "flint": (
+        353808,
+        {
+            **WIDE,
+            **ROUTED,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 56,
+            "mlp_only_layers": [0, 3],
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 16,
+        },
+    ),
+    "glm": (276800, {**WIDE}),
+    "glm4": (276544, {**WIDE, "attention_bias": False}),
+    "glm4_moe_lite": (
+        358240,
+        {
+            **LATENT,
+            **ROUTED,
+            "intermediate_size": 96,
+            "n_routed_experts": 6,
+            "n_shared_experts": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+    ),
+    "gpt_bigcode": (
+        159744,
+        {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "n_positions": 50, "n_inner": 96},
+    ),
+    "gpt_neo": (
+        266496,
+        {
+            "hidden_size": 64,
+            "num_layers": 4,
+            "num_heads": 4,
+            "vocab_size": 1000,
+            "max_position_embeddings": 50,
+            "attention_types": [[["global", "local"], 2]],
+            "window_size": 16,
+        },
+    ),
+    "gptj": (327528, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "rotary_dim": 8}),
+    "granite": (252224, {**GROUPED, "attention_bias": True}),
+    "granitemoe": (621632, {**GROUPED, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "granitemoeshared": (
+        664640,
+        {**GROUPED, "num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 56},
+    ),
+    "helium": (251968, {**GROUPED, "head_dim": 16, "attention_bias": True}),
+    "hunyuan_v1_dense": (276224, {**WIDE}),
+    "hunyuan_v1_moe": (720128, {**WIDE, "num_experts": 6, "moe_topk": [2, 2, 2, 2]}),
+    "hyperclovax": (276544, {**WIDE, "use_post_norm": True}),
+    "internlm3": (278080, {**WIDE, "attention_bias": True, "mlp_bias": True}),
+    "iquestcoder": (276032, {**WIDE}),
+    "jais2": (228864, {**GROUPED}),
+    "kolibri1": (
+        431872,
+        {
+            **BASE,
+            **ROUTED,
+            "num_key_value_heads": 2,
+            "head_dim": 24,
+            "num_local_experts": 6,
+            "shared_expert_intermediate_size": 56,
+            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 16,
+        },
+    ),
+    "mellum": (
+        332288,
+        {
+            **WIDE,
+            **ROUTED,
+            "num_local_experts": 6,
+            "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 16,
+        },
+    ),
+    "minicpm3": (187104, {**LATENT, "intermediate_size": 96}),
+    "minimax_m2": (646784, {**WIDE, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "ministral3": (276032, {**WIDE, "sliding_window": None}),
+    "mpt": (261184, {"d_model": 64, "n_layers": 4, "n_heads": 4, "vocab_size": 1000}),
+    "nemotron": (252032, {**WIDE}),
+    "olmo": (250880, {**GROUPED}),
+    "olmo2": (251840, {**GROUPED}),
+    "olmo3": (251840, {**GROUPED, "sliding_window": 16}),
+    "olmoe": (622016, {**GROUPED, "num_experts": 6, "num_experts_per_tok": 2}),
+    "persimmon": (245760, {**BASE, "intermediate_size": 96}),
+    "phi": (229352, {**GROUPED}),
+    "phimoe": (
+        623976,
+        {
+            **GROUPED,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "attention_bias": True,
+            "lm_head_bias": True,
+        },
+    ),
+    "seed_oss": (277056, {**WIDE, "attention_out_bias": True}),
+    "smollm3": (187456, {**GROUPED}),
+    "solar_open": (
+        418880,
+        {
+            **BASE,
+            **ROUTED,
+            "num_key_value_heads": 2,
+            "head_dim": 24,
+            "n_routed_experts": 6,
+            "n_shared_experts": 1,
+        },
+    ),
+    "stablelm": (252544, {**GROUPED, "use_qkv_bias": True}),
+    "starcoder2": (164864, {**GROUPED}),
+    "vaultgemma": (212032, {**WIDE}),
+    "youtu": (251104, {**LATENT, "intermediate_size": 96, "tie_word_embeddings": False}),
+}
+
+PUBLISHED: dict[str, tuple[int, dict[str, object]]] = {
+    # THUDM/chatglm3-6b
+    "chatglm": (
+        6_243_584_000,
+        {
+            "add_bias_linear": False,
+            "add_qkv_bias": True,
+            "ffn_hidden_size": 13696,
+            "hidden_size": 4096,
+            "kv_channels": 128,
+            "multi_query_attention": True,
+            "multi_query_group_num": 2,
+            "num_attention_heads": 32,
+            "num_layers": 28,
+            "padded_vocab_size": 65024,
+            "rmsnorm": True,
+        },
+    ),
+    # Qwen/Qwen-7B
+    "qwen": (
+        7_721_324_544,
+        {**BASE, "hidden_size": 4096, "intermediate_size": 22016, "num_attention_heads": 32}
+        | {"num_hidden_layers": 32, "vocab_size": 151936, "kv_channels": 128, "no_bias": True},
+    ),
+    # openbmb/MiniCPM-2B
+    "minicpm": (
+        2_724_880_896,
+        {"hidden_size": 2304, "intermediate_size": 5760, "num_attention_heads": 36}
+        | {"num_key_value_heads": 36, "num_hidden_layers": 40, "vocab_size": 122753, "scale_depth": 1.4},
+    ),
+    # baichuan-inc/Baichuan2-7B
+    "baichuan": (
+        7_505_973_248,
+        {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32}
+        | {"num_hidden_layers": 32, "vocab_size": 125696},
+    ),
+    # internlm/internlm2-7b
+    "internlm2": (
+        7_737_708_544,
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
+        | {"num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 92544, "bias": False},
+    ),
+    # deepseek-ai/deepseek-moe-16b-base
+    "deepseek": (
+        16_375_728_128,
+        {"hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408}
+        | {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6}
+        | {"first_k_dense_replace": 1, "moe_layer_freq": 1, "num_attention_heads": 16}
+        | {"num_key_value_heads": 16, "num_hidden_layers": 28, "vocab_size": 102400},
+    ),
+    # databricks/dbrx-base
+    "dbrx": (
+        131_596_523_520,
+        {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352}
+        | {"attn_config": {"kv_n_heads": 8, "clip_qkv": 8}}
+        | {"ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
+    ),
+}

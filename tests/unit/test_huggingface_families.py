@@ -1,0 +1,117 @@
+"""Every HuggingFace family that the readers know, as a tiny model of each, against transformers' own count."""
+
+import pytest
+from small_configs import GROUPED, PUBLISHED, TINY, WIDE
+
+from costmodel.base.errors import ModelConfigError
+from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.step.anatomy.params import num_params
+
+
+@pytest.mark.parametrize("kind", sorted(TINY | PUBLISHED))
+def test_parameters_are_those_of_the_family(kind):
+    count, config = (TINY | PUBLISHED)[kind]
+
+    read = read_hf_config({**config, "model_type": kind}, kind)
+
+    assert num_params(read.model) == count
+    assert read.ignored == ()
+
+
+def test_bias_and_norm_of_a_llama_by_hand():
+    # Two layers of width 8, two heads of 4, MLP of 16, 10 tokens:
+    # table 80 + 2·(q, k, v, o 4·64 + MLP 3·128 + norms 16) + last norm 8 + head 80.
+    small = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 10}
+    small |= {"intermediate_size": 16, "model_type": "llama"}
+    assert num_params(read_hf_config(small).model) == 80 + 2 * (256 + 384 + 16) + 8 + 80
+    # All-head norms add 8 + 8 a layer, a head's bias its vocabulary, norms without scale take 16·2 + 8 away.
+    assert num_params(read_hf_config({**small, "model_type": "olmo2"}).model) == 1480 + 2 * 16
+    assert num_params(read_hf_config({**small, "model_type": "olmo"}).model) == 1480 - 2 * 16 - 8
+
+
+def test_irregular_windows_and_experts_become_patterns():
+    count, config = TINY["flint"]
+    model = read_hf_config({**config, "model_type": "flint"}).model
+
+    assert count == num_params(model)
+    assert (model.attention_pattern, model.mlp_pattern) == ("fwwf", "deed")
+    assert [model.layer_kinds()[i].name for i in model.kind_of_layer] == [
+        "dense",
+        "moe-window",
+        "moe-window",
+        "dense",
+    ]
+
+
+def test_patterns_that_contradict_are_refused():
+    config = {**TINY["flint"][1], "model_type": "flint"}
+    for change, part in (
+        ({"layer_types": ["full_attention"] * 3}, "layer_types: has 3 layers, num_hidden_layers is 4"),
+        ({"layer_types": ["linear_attention"] * 4}, "layer_types: 'linear_attention' is not supported"),
+    ):
+        with pytest.raises(ModelConfigError, match=part):
+            read_hf_config({**config, **change})
+
+
+@pytest.mark.parametrize(
+    ("kind", "inner", "text"),
+    [
+        ("qwen2_5_vl", "qwen2", {}),
+        ("qwen3_vl", "qwen3_vl_text", {}),
+        ("internvl_chat", "qwen2", {}),
+        ("mistral3", "mistral", {}),
+    ],
+)
+def test_wrappers_read_their_language_model_and_name_the_tower(kind, inner, text):
+    key = "llm_config" if kind == "internvl_chat" else "text_config"
+    wrapper = {
+        "model_type": kind,
+        "vision_config": {"hidden_size": 1024, "depth": 24},
+        key: {**GROUPED, "model_type": inner, **text},
+    }
+
+    read = read_hf_config(wrapper, "vl")
+
+    assert read.model == read_hf_config({**GROUPED, "model_type": inner}, "vl").model
+    assert read.notes == (
+        "vision_config: the vision model (24 layers of width 1024) is left out; only the language model is priced",
+    )
+    assert read.ignored == ()
+
+
+def test_flat_wrappers_of_before_nesting():
+    flat = read_hf_config({**GROUPED, "model_type": "qwen2_vl", "vision_config": {"depth": 2}}, "x")
+
+    assert flat.model == read_hf_config({**GROUPED, "model_type": "qwen2"}, "x").model
+    with pytest.raises(ModelConfigError, match="'llava' without a text_config"):
+        read_hf_config({**GROUPED, "model_type": "llava"})
+
+
+def test_class_defaults_fill_a_nested_config_and_are_said():
+    # As google/gemma-3-4b-it is published: heads, KV heads and vocabulary are the class's.
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text"}
+    text |= {"num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0}}
+    read = read_hf_config({"model_type": "gemma3", "text_config": text, "vision_config": {}}, "gemma-3-4b")
+
+    assert (read.model.num_heads, read.model.num_kv_heads, read.model.head_dim) == (8, 4, 256)
+    assert num_params(read.model) == 3_880_263_168  # 4.30B with the tower, as its card says
+    assert "num_attention_heads = 8: the file leaves it out" in read.notes
+    with pytest.raises(ModelConfigError, match="missing 'num_attention_heads'"):
+        read_hf_config(text)
+
+
+def test_outer_file_says_how_embeddings_are_tied_where_the_inner_one_does_not():
+    inner = {**GROUPED, "model_type": "qwen2"}
+    tied = {"model_type": "qwen2_5_vl", "tie_word_embeddings": True}
+
+    assert read_hf_config({**tied, "text_config": inner}).model.tied_embeddings
+    inner |= {"tie_word_embeddings": False}
+    assert not read_hf_config({**tied, "text_config": inner}).model.tied_embeddings
+
+
+def test_scout_has_no_dense_width():
+    text = {**WIDE, "model_type": "llama4_text", "num_local_experts": 4, "num_experts_per_tok": 1}
+    text |= {"intermediate_size_mlp": 200, "interleave_moe_layer_step": 1}
+
+    assert read_hf_config(text).model.ffn_size == 0
+    assert read_hf_config({**text, "interleave_moe_layer_step": 2}).model.ffn_size == 200
