@@ -1,0 +1,276 @@
+"""Expert parallelism: dispatch and combine by each dispatcher, and the operators of a layer of experts."""
+
+import pytest
+from round_jobs import (
+    MIB,
+    MOE,
+    counts,
+    each_us,
+    exposed_us,
+    hidden_us,
+    memory,
+    moved_us,
+    near,
+    price,
+    product_us,
+    ring_us,
+    sent_bytes,
+    total_us,
+    weight_us,
+)
+
+# Four ranks of 1,024 tokens, two experts each; every token visits two of eight.
+FOUR = {"gpus": 4, "layout": "ep4", "global_batch": 4}
+SENT = 4 * MIB  # 1,024 tokens, twice, 1,024 wide, in 16 bits
+# All eight experts for every token, and hardly any work: nothing hides.
+BUSY = {**MOE, "top_k": 8, "expert_ffn_size": 64}
+EIGHT = {"gpus": 8, "layout": "ep8", "global_batch": 8}
+DISPATCH, COMBINE = "ep.moe.dispatch.", "ep.moe.combine."
+
+
+def exchange_us(size, ranks=4):
+    """All to all in a node: 6 us, and all but the own part at 100 GB/s."""
+    return 6 + (ranks - 1) / ranks * size / 1e5
+
+
+def across_us(size):
+    """All to all of eight in two nodes: 30 us, and half of it through the port of each GPU."""
+    return 30 + size / 2 / 1e4
+
+
+def test_every_line_of_a_layer_of_experts():
+    est = price(MOE, **FOUR)
+    grouped = {"groups": 2, "fixed": 3}
+    experts = {name: us for name, us in each_us(est, "compute.").items() if ".moe." in name}
+    assert experts == near(
+        {
+            "compute.moe.router.forward": product_us(1024, 8, 1024),
+            "compute.moe.router.backward_input": product_us(1024, 1024, 8),
+            "compute.moe.router.backward_weight": weight_us(1024, 8, 1024),
+            "compute.moe.routing.forward": moved_us(24 * 1024 * 8, 72),
+            "compute.moe.routing.backward": moved_us(24 * 1024 * 8, 36),
+            "compute.moe.permute.forward": moved_us(8 * 2 * MIB, 2),
+            "compute.moe.permute.backward": moved_us(8 * 2 * MIB, 2),
+            # Two experts of 1,024 rows each: gate and up 1,024 wide, down 512 deep.
+            "compute.moe.experts.fc1.forward": product_us(1024, 1024, 1024, **grouped),
+            "compute.moe.experts.fc1.backward_input": product_us(1024, 1024, 1024, **grouped),
+            "compute.moe.experts.fc1.backward_weight": weight_us(1024, 1024, 1024, **grouped),
+            "compute.moe.experts.activation.forward": moved_us(6 * MIB),
+            "compute.moe.experts.activation.backward": moved_us(10 * MIB),
+            "compute.moe.experts.fc2.forward": product_us(1024, 1024, 512, **grouped),
+            "compute.moe.experts.fc2.backward_input": product_us(1024, 512, 1024, **grouped),
+            "compute.moe.experts.fc2.backward_weight": weight_us(1024, 1024, 512, **grouped),
+            "compute.moe.unpermute.forward": moved_us(8 * 2 * MIB, 2),
+            "compute.moe.unpermute.backward": moved_us(8 * 2 * MIB, 2),
+        }
+    )
+    assert each_us(est, "compute.mlp.norm.forward") == near({"compute.mlp.norm.forward": 5.194304})
+    # Permuted tokens 4, gate and up 4, their product 2, and scores in fp32.
+    assert memory(est, "activation.moe", "activation.mlp") == near(
+        {"activation.moe": 4 * (10 * MIB + 4 * 1024 * 8), "activation.mlp": 4 * 4 * MIB}
+    )
+
+
+@pytest.mark.parametrize(
+    ("switches", "kernels"), [({"router_fusion": True}, 31), ({"moe_dispatcher": "deep-ep"}, 17), ({}, 72)]
+)
+def test_kernels_of_the_router(switches, kernels):
+    times = each_us(price(MOE, switches=switches, **FOUR), "compute.moe.routing")
+    assert times["compute.moe.routing.forward"] == near(moved_us(24 * 1024 * 8, kernels))
+    assert times["compute.moe.routing.backward"] == near(moved_us(24 * 1024 * 8, kernels / 2))
+
+
+def test_every_line_of_the_exchange():
+    est = price(MOE, **FOUR)
+    once = exchange_us(SENT)
+    times = {f"{way}{phase}": once for way in (DISPATCH, COMBINE) for phase in ("forward", "backward")}
+    assert each_us(est, "ep.") == near(times)
+    assert exposed_us(est, "ep.") == near(times)
+    assert sent_bytes(est, "ep.") == near(dict.fromkeys(times, 0.75 * SENT))
+    assert counts(est, "ep.") == near(dict.fromkeys(times, 4))
+    assert memory(est, "buffer.ep") == near({"buffer.ep.exchange": 2 * SENT})
+
+
+def test_nothing_is_sent_where_every_rank_has_all_experts():
+    est = price(MOE)
+    assert each_us(est, "ep.") == {}
+    assert memory(est, "buffer.ep") == {}
+
+
+@pytest.mark.parametrize(
+    ("switches", "load"),
+    [
+        ({"moe_imbalance": 1.5}, 1.5),
+        ({"moe_capacity_factor": 1.25}, 1.25),
+        ({"moe_imbalance": 2, "moe_capacity_factor": 1.25}, 1.25),
+    ],
+)
+def test_the_busiest_rank_sets_the_pace(switches, load):
+    est = price(MOE, switches=switches, **FOUR)
+    assert each_us(est, "ep.")[f"{DISPATCH}forward"] == near(exchange_us(load * SENT))
+    times = each_us(est, "compute.moe.")
+    assert times["compute.moe.permute.forward"] == near(moved_us(load * 8 * 2 * MIB, 2))
+    assert times["compute.moe.experts.fc2.forward"] == near(
+        product_us(load * 1024, 1024, 512, groups=2, fixed=3)
+    )
+    assert memory(est, "buffer.ep") == near({"buffer.ep.exchange": 2 * load * SENT})
+
+
+def test_exchanges_behind_another_micro_batch():
+    """Half of its pass stands beside each of the two: forward beside forward, backward beside all that goes back."""
+    est = price(BUSY, switches={"ep_overlap": True}, recompute="full", **EIGHT)
+    layer = ("compute.attention.", "compute.mlp.", "compute.moe.")
+    forward = total_us(est, "forward", *layer)
+    backward = total_us(est, "backward", *layer) + total_us(est, "recompute", *layer)
+    busy = across_us(4 * SENT)
+    assert busy > backward / 2 > forward / 2
+    ahead, back = hidden_us(busy, forward / 2), hidden_us(busy, backward / 2)
+    assert exposed_us(est, "ep.") == near(
+        {
+            f"{DISPATCH}forward": ahead,
+            f"{COMBINE}forward": ahead,
+            f"{DISPATCH}recompute": ahead,
+            f"{COMBINE}recompute": ahead,
+            f"{DISPATCH}backward": back,
+            f"{COMBINE}backward": back,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("recompute", "modules", "again"),
+    [
+        ("none", ["moe"], False),
+        ("selective", ["moe"], True),
+        ("selective", ["mlp"], False),
+        ("full", ["mlp"], True),
+    ],
+)
+def test_recomputed_experts_get_their_tokens_again(recompute, modules, again):
+    est = price(MOE, recompute=recompute, switches={"selective_modules": modules}, **FOUR)
+    found = {name: us for name, us in each_us(est, "ep.").items() if name.endswith("recompute")}
+    once = exchange_us(SENT)
+    assert found == near({f"{DISPATCH}recompute": once, f"{COMBINE}recompute": once} if again else {})
+
+
+def test_gathered_tokens():
+    """Every rank gets the 2 MiB of all four, and returns its part of the sum."""
+    est = price(MOE, switches={"moe_dispatcher": "all-gather"}, **FOUR)
+    whole = ring_us(4 * 2 * MIB, 4)
+    assert each_us(est, "ep.") == near(
+        {f"{way}{phase}": whole for way in (DISPATCH, COMBINE) for phase in ("forward", "backward")}
+    )
+
+
+def copies(domains, usable, top_k=2):
+    """Other domains that hold an expert of a token."""
+    return usable * (1 - (1 - 1 / usable) ** top_k) * (1 - 1 / domains)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_tokens_sent_once_to_each_node(limit):
+    """25 us, and 85 % of the rate: inside a node one copy a GPU, across nodes one a node."""
+    switches = {"moe_dispatcher": "deep-ep", "node_limited_routing": limit, "moe_imbalance": 1.5}
+    inside = price(MOE, switches=switches, **FOUR)
+    sent = 2 * MIB * copies(4, 4)
+    assert each_us(inside, "ep.")[f"{DISPATCH}forward"] == near(1.5 * (25 + sent / 0.85e5))
+    assert sent_bytes(inside, "ep.")[f"{DISPATCH}forward"] == near(sent)
+    across = price(MOE, switches=switches, **EIGHT)
+    sent = 2 * MIB * copies(2, 1 if limit else 2)
+    assert sent == (MIB if limit else 1.5 * MIB)
+    assert each_us(across, "ep.")[f"{DISPATCH}forward"] == near(1.5 * (25 + sent / 0.85e4))
+    assert exposed_us(across, "ep.") == near(each_us(across, "ep."))
+
+
+def test_dispatch_in_eight_bits():
+    """The quantised input goes out with its scales; results and gradients stay in 16 bits."""
+    est = price(
+        MOE, precision="fp8-delayed", switches={"moe_dispatcher": "deep-ep", "ep_overlap": True}, **EIGHT
+    )
+    tokens = 1024 * 1024 * copies(2, 2)
+    assert sent_bytes(est, "ep.") == near(
+        {
+            f"{DISPATCH}forward": 1.03 * tokens,
+            f"{COMBINE}forward": 2 * tokens,
+            f"{DISPATCH}backward": 2 * tokens,
+            f"{COMBINE}backward": 2 * tokens,
+        }
+    )
+    usual = price(MOE, precision="fp8-delayed", **FOUR)
+    assert sent_bytes(usual, "ep.")[f"{DISPATCH}forward"] == near(0.75 * SENT)
+
+
+def test_sequence_parallel_ranks_send_their_slice():
+    est = price(MOE, gpus=4, layout="tp2 ep4", global_batch=2)
+    assert each_us(est, "ep.")[f"{DISPATCH}forward"] == near(exchange_us(SENT / 2))
+    assert each_us(est, "compute.moe.permute.forward") == near(
+        {"compute.moe.permute.forward": moved_us(8 * MIB, 2)}
+    )
+
+
+def test_experts_split_over_two_ranks():
+    """Expert tensor parallelism: two ranks gather each other's 2,048 copies, and do half of the width."""
+    est = price(MOE, gpus=4, layout="ep2 etp2", global_batch=4, recompute="full")
+    times = each_us(est, "ep.expert_tensor.")
+    assert times == near(
+        {
+            f"ep.expert_tensor.{way}.{phase}": ring_us(2 * 4096 * 1024)
+            for way in ("all_gather", "reduce_scatter")
+            for phase in ("forward", "recompute", "backward")
+        }
+    )
+    # Four experts on this rank, 1,024 rows each, half of 512 wide.
+    assert each_us(est, "compute.moe.experts.fc2.forward") == near(
+        {"compute.moe.experts.fc2.forward": product_us(1024, 1024, 256, groups=4, fixed=3)}
+    )
+    assert each_us(est, "ep.moe.dispatch.forward") == near({f"{DISPATCH}forward": exchange_us(SENT, 2)})
+    assert memory(est, "buffer.ep") == near({"buffer.ep.exchange": 2 * 2 * 4096 * 1024})
+    alone = price(MOE, gpus=2, layout="etp2", global_batch=2)
+    assert memory(alone, "buffer.ep") == near({"buffer.ep.exchange": 2 * 2 * 4096 * 1024})
+    assert set(each_us(alone, "ep.")) == {
+        f"ep.expert_tensor.{way}.{phase}"
+        for way in ("all_gather", "reduce_scatter")
+        for phase in ("forward", "backward")
+    }
+
+
+def test_experts_one_by_one():
+    """Without a grouped product the host issues each: eight experts, three products of two kernels."""
+    host = {"launch_s": 9e-4}
+    layer = ("compute.attention.", "compute.mlp.", "compute.moe.")
+    for switches, loop in (({"grouped_gemm": False}, 8), ({"grouped_launch_share": 0.5}, 4), ({}, 1)):
+        est = price(MOE, switches={**host, **switches})
+        # Attention 6, norm, router, 72 of routing, 2 permute, fc1, activation, fc2, 2 unpermute, residual.
+        kernels = 6 + 1 + 1 + 72 + 2 + loop + 1 + loop + 2 + 1
+        assert each_us(est, "compute.layer.host.forward") == near(
+            {"compute.layer.host.forward": 900 * kernels - total_us(est, "forward", *layer)}
+        )
+
+
+def test_shared_experts_and_their_gate():
+    model = {**MOE, "shared_expert_ffn_size": 1024}
+    times = each_us(price(model, gpus=2, layout="tp2"), "compute.moe.shared")
+    assert times["compute.moe.shared.fc1.forward"] == near(product_us(1024, 1024, 1024))
+    assert times["compute.moe.shared.fc2.forward"] == near(product_us(1024, 1024, 512))
+    assert times["compute.moe.shared.activation.forward"] == near(moved_us(6 * MIB / 2))
+
+
+def test_biases_of_experts_in_a_chain():
+    model = {**MOE, "linear_bias": True}
+    times = each_us(price(model, switches={"expert_bias_chain": True}), "compute.moe.experts.bias")
+    assert times == near(
+        {
+            "compute.moe.experts.bias.forward": moved_us(28 * 2 * MIB, 5),
+            "compute.moe.experts.bias.backward": moved_us(36 * 2 * MIB, 8),
+        }
+    )
+    assert each_us(price(model), "compute.moe.experts.bias") == {}
+
+
+def test_static_graphs_leave_the_experts_out():
+    est = price(MOE, switches={"launch_s": 9e-4, "cuda_graphs": True, "cuda_graph_scope": "static"}, **FOUR)
+    layer = ("compute.attention.", "compute.mlp.", "compute.moe.", "ep.")
+    # Permute and unpermute 2 each, three kernels of experts, dispatch and combine.
+    assert each_us(est, "compute.layer.host.forward") == near(
+        {"compute.layer.host.forward": 900 * (2 + 2 + 3 + 2) - total_us(est, "forward", *layer)}
+    )

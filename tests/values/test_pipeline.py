@@ -1,0 +1,240 @@
+"""Pipelines: the bubble of every schedule, messages that are paid, and what stages hold, on four stages."""
+
+import pytest
+from round_jobs import MIB, SMALL, each_us, exposed_us, hidden_us, line, memory, near, price, ring_us
+
+EIGHT_LAYERS = {**SMALL, "num_layers": 8}
+MESSAGE = 5 + 1 + 2 * MIB / 1e5  # 2 MiB to the next GPU of a node
+# Between nodes four ranks of a stage send a quarter each.
+FAR = 20 + 10 + 2 * MIB / 4 / 1e4
+
+
+def times(est, *starts):
+    """Forward, backward towards inputs and backward towards weights, of what begins with these names. [us]"""
+    found = {"forward": 0.0, "input": 0.0, "weight": 0.0}
+    for one in est.bill.time_lines:
+        if one.name.startswith(starts) and one.phase in ("forward", "backward", "recompute"):
+            weight = "weight" if one.name.endswith(".backward_weight") else "input"
+            found["forward" if one.phase == "forward" else weight] += 1e6 * float(one.exposed_each_s)
+    return found["forward"], found["input"], found["weight"]
+
+
+LAYER = ("compute.attention.", "compute.mlp.", "tp.attention.", "tp.mlp.")
+HEAD, EMBEDDING = ("compute.head.", "tp.head."), ("compute.embedding.", "tp.embedding.")
+
+
+def bubble_us(schedule, m, **job):
+    """Bubble of a job of one layer a stage, with F, B and W of the last stage and the sum of the other three."""
+    est = price(gpus=4, layout="pp4", schedule=schedule, global_batch=m, **job)
+    layer, head, embedding = (times(est, *part) for part in (LAYER, HEAD, EMBEDDING))
+    f, b, w = (one + more for one, more in zip(layer, head, strict=True))
+    return each_us(est, "pp.bubble").get("pp.bubble", 0.0), (f, b, w), 3 * sum(layer) + sum(embedding)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "m", "times_others"), [("1f1b", 8, 1), ("gpipe", 8, 1), ("naive", 8, 8), ("naive", 4, 4)]
+)
+def test_bubbles_of_the_other_stages(schedule, m, times_others):
+    """The last stage, with the head, is the slowest; it waits for three layers and the embedding."""
+    bubble, _, others = bubble_us(schedule, m)
+    assert bubble == near(times_others * others)
+
+
+@pytest.mark.parametrize("m", [8, 2])
+def test_bubble_that_weight_gradients_fill(m):
+    """ZB-H1: three hops of W are not waited for, and three are put there, where there are micro-batches for it."""
+    job = {"switches": {"cross_entropy": "chunked"}}
+    bubble, (_, _, w), others = bubble_us("zb-h1", m, model={**SMALL, "vocab_size": 64}, **job)
+    assert bubble == near(others - 3 * w - min(3, m - 1) * w)
+
+
+@pytest.mark.parametrize(("kernel", "kept"), [("cudnn", 32 / 34), ("unfused", 32 / (34 + 5 * 8))])
+def test_bubble_filled_as_far_as_memory_allows(kernel, kept):
+    """ZB-2p, where two times 1F1B's memory holds 6 / kappa weight gradients; over a slow network, to be seen."""
+    model = {**SMALL, "num_kv_heads": 8, "vocab_size": 64}
+    est = price(
+        model,
+        gpus=32,
+        layout="tp8 pp4",
+        schedule="zb-2p",
+        global_batch=32,
+        recompute="full",
+        switches={"attention_kernel": kernel},
+    )
+    layer, head, embedding = (times(est, *part) for part in (LAYER, HEAD, EMBEDDING))
+    w = layer[2] + head[2]
+    others = 3 * sum(layer) + sum(embedding)
+    expected = others - 3 * w - 6 / kept * w
+    assert expected > 0
+    assert each_us(est, "pp.bubble") == near({"pp.bubble": expected})
+
+
+def test_bubble_of_chunks():
+    est = price(EIGHT_LAYERS, gpus=4, layout="pp4 vp2", global_batch=8)
+    layer, embedding = times(est, *LAYER), times(est, *EMBEDDING)
+    assert each_us(est, "pp.bubble") == near({"pp.bubble": (6 * sum(layer) + sum(embedding)) / 2})
+
+
+def test_bubbles_that_run_both_ways():
+    """DualPipe: a rank holds a stage of either end, one layer in all for each half; V-shaped: a chunk of each."""
+    est = price({**SMALL, "vocab_size": 64}, gpus=4, layout="pp4", schedule="dualpipe", global_batch=8)
+    layer, head, embedding = (times(est, *part) for part in (LAYER, HEAD, EMBEDDING))
+    f, b, w = (one + half / 2 + more / 2 for one, half, more in zip(layer, head, embedding, strict=True))
+    uneven = 4 * sum(layer) + sum(head) + sum(embedding) - 4 * (f + b + w)
+    form = max(2 * f + max(b - w, 0), f + 2 * b - w - f)
+    assert form > -uneven > 0
+    assert each_us(est, "pp.bubble") == near({"pp.bubble": form + uneven})
+
+
+# Messages a micro-batch and chunk: one each way. Paid where sending stops a rank: all, and two a hop to fill.
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vp", "m", "overlap", "messages", "paid"),
+    [
+        ("1f1b", 4, 1, 8, False, 16, 20),
+        ("1f1b", 4, 1, 16, True, 32, 28),
+        ("1f1b", 2, 1, 8, False, 16, 8),
+        ("1f1b", 2, 1, 16, True, 32, 16),
+        ("gpipe", 4, 1, 8, True, 16, 6),
+        ("naive", 4, 1, 8, True, 16, 48),
+        ("interleaved", 4, 2, 8, True, 32, 14),
+        ("interleaved", 4, 2, 8, False, 32, 36),
+        ("zb-h1", 4, 1, 8, True, 16, 12),
+        ("zb-v", 4, 2, 8, True, 32, 18),
+        ("dualpipe", 4, 1, 8, True, 16, 9),
+        ("dualpipe-v", 4, 2, 8, True, 32, 19.5),
+        ("v-half", 4, 2, 8, True, 32, 28),
+        ("v-min", 4, 2, 8, True, 32, 42),
+    ],
+)
+def test_messages(schedule, pp, vp, m, overlap, messages, paid):
+    layout = f"pp{pp}" + (f" vp{vp}" if vp > 1 else "")
+    est = price(
+        EIGHT_LAYERS,
+        gpus=pp,
+        layout=layout,
+        schedule=schedule,
+        global_batch=m,
+        switches={"pp_overlap": overlap},
+    )
+    own, others = line(est, "pp.send_recv"), line(est, "pp.send_recv_of_others")
+    assert float(own.count) == messages
+    assert float(own.exposed_seconds + others.exposed_seconds) * 1e6 == near(paid * MESSAGE)
+    assert float(others.count) == near(max(paid - messages, 0))
+    assert float(own.each_s) * 1e6 == near(MESSAGE)
+    assert float(own.bytes_each) == 2 * MIB
+
+
+def test_the_host_of_a_message():
+    """Three launches of 10 us; CUDA graphs have none."""
+    job = {"gpus": 2, "layout": "pp2", "global_batch": 8}
+    assert each_us(price(switches={"launch_s": 1e-5}, **job), "pp.send") == near(
+        {"pp.send_recv": MESSAGE + 30}
+    )
+    graphs = {"launch_s": 1e-5, "cuda_graphs": True}
+    assert each_us(price(switches=graphs, **job), "pp.send") == near({"pp.send_recv": MESSAGE})
+
+
+@pytest.mark.parametrize(
+    ("sequence_parallel", "scatter_gather", "share"),
+    [(True, True, 4), (True, False, 4), (False, True, 4), (False, False, 1)],
+)
+def test_tensor_ranks_share_a_message(sequence_parallel, scatter_gather, share):
+    est = price(
+        gpus=8,
+        layout="tp4 pp2",
+        global_batch=8,
+        sequence_parallel=sequence_parallel,
+        switches={"pp_scatter_gather": scatter_gather},
+    )
+    size = 2 * MIB / share
+    assert each_us(est, "pp.send_recv") == near({"pp.send_recv": 30 + size / 1e4})
+    assert memory(est, "buffer.pp") == near({"buffer.pp.send_recv": 4 * size})
+    assert float(line(est, "pp.send_recv").tier) == 1
+
+
+def test_the_two_ends_sum_a_tied_table():
+    model = {**SMALL, "tied_embeddings": True}
+    size = 4 * 32000 * 1024
+    near_ends = price(model, gpus=4, layout="pp4", global_batch=8)
+    name = "pp.tied_embedding_grad.all_reduce"
+    assert each_us(near_ends, "pp.tied") == near({name: ring_us(size, passes=2)})
+    assert exposed_us(near_ends, "pp.tied") == each_us(near_ends, "pp.tied")
+    split = price(model, gpus=16, layout="tp4 pp4", global_batch=8)
+    assert each_us(split, "pp.tied") == near({name: ring_us(size / 4, passes=2, outer=True)})
+    assert each_us(price(gpus=4, layout="pp4", global_batch=8), "pp.tied") == {}
+
+
+ONE = 28 * MIB  # what the MLP of one layer keeps of a micro-batch
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vp", "m", "held"),
+    [
+        ("naive", 1, 8, [1, 1, 1, 1]),
+        ("gpipe", 1, 8, [8, 8, 8, 8]),
+        ("1f1b", 1, 8, [4, 3, 2, 1]),
+        ("1f1b", 1, 2, [2, 2, 2, 1]),
+        ("interleaved", 2, 8, [5.5, 4.5, 3.5, 2.5]),
+        ("zb-h1", 1, 8, [4, 4, 4, 4]),
+        ("zb-2p", 1, 8, [7, 7, 7, 7]),
+        ("zb-v", 2, 8, [4, 4, 4, 4]),
+        ("dualpipe", 1, 8, [5, 5, 5, 5]),
+        ("dualpipe-v", 2, 8, [4.5, 4.5, 4.5, 4.5]),
+        ("v-half", 2, 8, [3, 3, 3, 3]),
+        ("v-min", 2, 8, [2, 2, 2, 2]),
+    ],
+)
+def test_micro_batches_in_flight(schedule, vp, m, held):
+    layout = "pp4" + (f" vp{vp}" if vp > 1 else "")
+    est = price(EIGHT_LAYERS, gpus=4, layout=layout, schedule=schedule, global_batch=m)
+    kept = next(one.bytes for one in est.bill.memory_lines if one.name == "activation.mlp")
+    assert (kept / (2 * ONE) * [1, 1, 1, 1]).tolist() == near([float(count) for count in held])
+
+
+@pytest.mark.parametrize(("recompute", "kept"), [("full", True), ("selective", False), ("none", False)])
+def test_outputs_that_an_engine_keeps(recompute, kept):
+    """DeepSpeed's pipe buffers: an output for each micro-batch in flight."""
+    est = price(
+        gpus=2, layout="pp2", global_batch=4, recompute=recompute, switches={"pp_keeps_outputs": True}
+    )
+    assert memory(est, "buffer.pp.outputs") == near({"buffer.pp.outputs": [4 * MIB, 2 * MIB]} if kept else {})
+    assert memory(price(gpus=2, layout="pp2", global_batch=4, recompute="full"), "buffer.pp.outputs") == {}
+
+
+@pytest.mark.parametrize(
+    ("layers", "switches", "dealt"),
+    [
+        (6, {}, [2, 1, 2, 1]),  # the later of each pair is shorter
+        (5, {}, [2, 1, 1, 1]),
+        (7, {"embedding_as_layer": True}, [1, 2, 2, 2]),
+        (7, {"head_as_layer": 1}, [2, 2, 2, 1]),
+        (6, {"embedding_as_layer": True, "head_as_layer": 1}, [1, 2, 2, 1]),
+        # The head's 32,000 columns are the work of 1.953 layers of 4 x 1,024 + 3 x 4,096: cuts at 2.5, 5 and 7.5.
+        (8, {"head_by_work": True}, [3, 2, 3, 0]),
+    ],
+)
+def test_layers_are_dealt_to_stages(layers, switches, dealt):
+    est = price(
+        {**SMALL, "num_layers": layers},
+        gpus=4,
+        layout="pp4",
+        global_batch=8,
+        schedule="gpipe",
+        switches=switches,
+    )
+    kept = next(one.bytes for one in est.bill.memory_lines if one.name == "activation.mlp")
+    assert (kept / (8 * ONE)).tolist() == near([float(count) for count in dealt])
+
+
+def test_a_rank_of_dualpipe_holds_two_stages_for_half_of_the_batch():
+    """Five layers: stages of 2, 1, 1, 1; ranks 0 and 3 hold 2 and 1, each for four of eight micro-batches."""
+    est = price({**SMALL, "num_layers": 5}, gpus=4, layout="pp4", schedule="dualpipe", global_batch=8)
+    kept = next(one.bytes for one in est.bill.memory_lines if one.name == "activation.mlp")
+    assert (kept / (5 * ONE)).tolist() == near([1.5, 1.0, 1.0, 1.5])
+
+
+def test_one_stage_has_no_pipeline():
+    est = price(global_batch=8)
+    assert each_us(est, "pp.") == {}
+    assert memory(est, "buffer.pp") == {}
+    assert hidden_us(MESSAGE, 0.0) == MESSAGE
