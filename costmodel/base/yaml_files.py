@@ -112,10 +112,13 @@ def document(text: str) -> Any:
     return _writer().load(text)
 
 
-def document_text(content: Mapping[str, Any]) -> str:
-    """Write a mapping, or what `document` returned, as YAML."""
+def document_text(content: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    """Write a mapping, or what `document` returned, as YAML, with comments behind some of its keys."""
+    written: Any = content if hasattr(content, "ca") else node(content)
+    for key, comment in (comments or {}).items():
+        written.yaml_add_eol_comment(comment, key, column=len(key) + 3)
     stream = StringIO()
-    _writer().dump(content if hasattr(content, "ca") else node(content), stream)
+    _writer().dump(written, stream)
     return stream.getvalue()
 
 
@@ -150,5 +153,4 @@ def put_block(text: str, key: str, block: Mapping[str, Any], *, comment: str, be
     else:
         place = list(content).index(before) if before in content else len(content)
         content.insert(place, key, node(block))
-    content.yaml_add_eol_comment(comment, key, column=len(key) + 3)
-    return document_text(content)
+    return document_text(content, {key: comment})

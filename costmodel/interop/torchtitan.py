@@ -57,6 +57,8 @@ def emit_torchtitan(job: Job) -> str:
     FrameworkConfigError
         If torchtitan has no setting for the sharding, the schedule or the precision.
     """
+    import tomli_w
+
     counts, layout = counts_of(job), job.layout
     schedule = schedule_at(layout.schedule).name
     if schedule != "none" and schedule not in _SCHEDULES:
@@ -122,10 +124,9 @@ def emit_torchtitan(job: Job) -> str:
         "compile": {"enable": recipe.compiled},
     }
     if job.precision.name in _LOW_PRECISION:
-        tables[f"quantize.linear.{_LOW_PRECISION[job.precision.name]}"] = {
-            "enable_fsdp_float8_all_gather": False
-        }
-    text = _toml(tables)
+        kind = _LOW_PRECISION[job.precision.name]
+        tables["quantize"] = {"linear": {kind: {"enable_fsdp_float8_all_gather": False}}}
+    text = tomli_w.dumps(tables)
     back = import_torchtitan(text, recipe=recipe.name if _is_shipped(recipe.name) else DEFAULT_RECIPE)
     notes = [f"# model {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}, recipe {recipe.name}"]
     notes += [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
@@ -150,16 +151,6 @@ def _data_degrees(counts: Mapping[str, int]) -> tuple[int, int]:
         )
     shard = counts["shard_group"] // counts["cp"]
     return counts["dp"] // shard, shard
-
-
-def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return tables of plain values as TOML."""
-    lines = []
-    for table, values in tables.items():
-        lines.append(f"[{table}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        lines.append("")
-    return "\n".join(lines)
 
 
 class _Table:

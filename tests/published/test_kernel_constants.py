@@ -13,7 +13,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
 from costmodel.trust.calibration.fitting import Bound, fit
 from costmodel.trust.calibration.kernel_fits import AttentionFit, MatmulFit, predict_attention, predict_matmul
 from costmodel.trust.calibration.kernel_measurements import read_attention, read_matmul
-from costmodel.trust.calibration.ship_kernels import device, kernels_block, main, replace_block
+from costmodel.trust.calibration.ship_kernels import device, kernels_block, main
 
 HERE = Path(__file__).parent
 ACCELERATORS = list_profiles("accelerator")
@@ -143,19 +143,6 @@ def test_every_profile_has_constants_for_what_it_can_run(name):
     measured = [block for block in kernels.blocks.matmul.values() if block.basis == "measured"]
     assert all(block.points >= 9 and block.held_out_error is not None for block in measured)
     assert all(block.source for block in kernels.blocks.matmul.values())
-
-
-def test_writing_a_block_twice_changes_nothing_and_keeps_the_rest():
-    text = "schema_version: 1\nname: x\nkernels:\n  num_sms: 1\n  matmul: {}\nsources:\n  a: {title: b}\n"
-    block = {"num_sms": 3.0, "memory": {"basis": "estimated", "source": "it's", "bandwidth_fraction": 0.8}}
-
-    once = replace_block(text, block)
-
-    assert replace_block(once, block) == once
-    assert "name: x" in once
-    assert "  a: {title: b}" in once
-    assert once.count("kernels:") == 1
-    assert "'it''s'" in once
 
 
 def test_the_fit_finds_the_constants_that_made_the_data():

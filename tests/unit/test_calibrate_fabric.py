@@ -52,7 +52,7 @@ def test_a_written_block_is_what_the_loader_reads(tmp_path):
     path = Path(copy(LINKS / "nvlink3.yaml", folder))
     tier = replace(load_link("nvlink3", size=8), base_latency_s=9.5e-6, latency_s=1.25e-6)
     for _ in range(2):  # writing again replaces
-        block = fabric_fit.block_text(TRUE, basis="measured", source="a test", points=99, residual=0.02)
+        block = fabric_fit.fabric_block(TRUE, basis="measured", source="a test", points=99, residual=0.02)
         calibrate_fabric.write_block(path, tier, block)
 
     read = load_link(path, size=8)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import ProfileError
+from costmodel.base.yaml_files import document_text
 from costmodel.describe.hardware import profile_files as disk
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import ProfilePath
-from costmodel.trust.calibration.fabric_fit import Fitted, block_text, quantity_text
+from costmodel.trust.calibration.fabric_fit import Fitted, fabric_block, quantity_text
 
 
 def profile_texts(
@@ -44,7 +45,6 @@ def profile_texts(
     if path.suffix not in (".yaml", ".yml"):
         raise ProfileError(f"{path}: expected a file that ends in .yaml")
     everything = ", ".join(dict.fromkeys(name for names in sources.values() for name in names))
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     entries = _tier_entries(base, profile_path)
     texts, new_links = {}, {}
     for index, fitted in tiers.items():
@@ -52,7 +52,7 @@ def profile_texts(
         new_links[cluster.tiers[index].link] = name
         entries[index].pop("added_latency", None)
         entries[index].pop("efficiency", None)
-        texts[path.with_name(f"{name}.yaml")] = _link_text(name, fitted, ", ".join(sources[index]), today)
+        texts[path.with_name(f"{name}.yaml")] = _link_text(name, fitted, ", ".join(sources[index]))
     for index, entry in enumerate(entries):
         entry["link"] = new_links.get(cluster.tiers[index].link, entry["link"])
     inherit = base
@@ -62,11 +62,10 @@ def profile_texts(
         inherit = Path(base).stem
     if inherit == path.stem:
         raise ProfileError(f"{path}: expected another name than the cluster's it inherits from")
-    head = [*_head("cluster", path.stem, cluster.title, inherit), "tiers:  # innermost first"]
-    for entry in entries:
-        lines = [f"{key}: {_inline(value)}" for key, value in entry.items()]
-        head += [f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]
-    texts[path] = "\n".join([*head, *_source_lines(everything, today)]) + "\n"
+    texts[path] = document_text(
+        _head("cluster", path.stem, cluster.title, inherit) | {"tiers": entries} | _sources(everything),
+        {"tiers": "innermost first"},
+    )
     return texts
 
 
@@ -80,57 +79,35 @@ def _tier_entries(base: str, profile_path: ProfilePath) -> list[dict[str, Any]]:
     return [dict(entry) for entry in content["tiers"]]
 
 
-def _link_text(name: str, fitted: Fitted, measured: str, today: str) -> str:
+def _link_text(name: str, fitted: Fitted, measured: str) -> str:
     """Return the file of a fitted link."""
     tier = fitted.tier
-    block = block_text(
-        fitted.fabric,
-        basis="measured",
-        source=_quoted(measured),
-        points=fitted.points,
-        residual=fitted.residual,
-        writer="costmodel calibrate fabric",
-    )
     told = [f"{key} ±{one.spread:.0%}" for key, one in fitted.confidence.items() if one.told >= 0.5]
     kept = [key for key, one in fitted.confidence.items() if one.told < 0.5]
-    lines = [
-        *_head("link", name, tier.link, tier.link),
-        f"latency: {{value: {quantity_text('_s', tier.latency_s)}, source: calibration}}",
-        f"base_latency: {{value: {quantity_text('_s', tier.base_latency_s)}, source: calibration}}",
-        f"# told by the sweeps: {', '.join(told) or 'nothing'}",
-        f"# mostly as in {tier.link}: {', '.join(kept) or 'nothing'}",
-    ]
-    return "\n".join([*lines, block.rstrip(), *_source_lines(measured, today)]) + "\n"
+    content = _head("link", name, tier.link, tier.link) | {
+        "notes": f"Told by the sweeps: {', '.join(told) or 'nothing'}. "
+        f"Mostly as in {tier.link}: {', '.join(kept) or 'nothing'}.",
+        "latency": {"value": quantity_text("_s", tier.latency_s), "source": "calibration"},
+        "base_latency": {"value": quantity_text("_s", tier.base_latency_s), "source": "calibration"},
+        "fabric": fabric_block(
+            fitted.fabric, basis="measured", source=measured, points=fitted.points, residual=fitted.residual
+        ),
+    }
+    return document_text(content | _sources(measured), {"fabric": "written by costmodel calibrate fabric"})
 
 
-def _head(kind: str, name: str, title: str, parent: str) -> list[str]:
-    """Return the first lines of a profile that inherits."""
-    return [
-        "schema_version: 1",
-        f"profile: {kind}",
-        f"name: {name}",
-        f"title: {_quoted(f'{title}, calibrated')}",
-        f"inherit: {parent}",
-    ]
+def _head(kind: str, name: str, title: str, parent: str) -> dict[str, Any]:
+    """Return the first keys of a profile that inherits."""
+    return {
+        "schema_version": 1,
+        "profile": kind,
+        "name": name,
+        "title": f"{title}, calibrated",
+        "inherit": parent,
+    }
 
 
-def _source_lines(measured: str, today: str) -> list[str]:
+def _sources(measured: str) -> dict[str, Any]:
     """Return the list of sources of a calibrated file."""
-    return [
-        "sources:",
-        "  calibration:",
-        f"    title: {_quoted('nccl-tests: ' + measured)}",
-        f"    accessed: {today}",
-    ]
-
-
-def _quoted(text: str) -> str:
-    """Return text as YAML of one line."""
-    return "'" + " ".join(text.split()).replace("'", "''") + "'"
-
-
-def _inline(value: Any) -> str:
-    """Return a value of a tier in YAML's one-line form."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
-    return str(value)
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return {"sources": {"calibration": {"title": f"nccl-tests: {measured}", "accessed": today}}}

@@ -7,7 +7,7 @@ stays where it was.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -218,21 +218,16 @@ def quantity_text(name: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def block_text(
-    fabric: Fabric,
-    *,
-    basis: str,
-    source: str,
-    points: int,
-    residual: float | None,
-    writer: str = "costmodel.trust.calibration.ship_fabric",
-) -> str:
+def fabric_block(
+    fabric: Fabric, *, basis: str, source: str, points: int = 0, residual: float | None = None
+) -> dict[str, Any]:
     """Return the ``fabric:`` block of a link file; constants at their default are left out."""
-    lines = [f"fabric:  # written by {writer}", f"  basis: {basis}", f"  source: {source}"]
+    block: dict[str, Any] = {"basis": basis, "source": source}
     if residual is not None:
-        lines += [f"  points: {points}", f"  residual: {residual:.3f}"]
+        block |= {"points": points, "residual": round(residual, 3)}
     for name, value in fabric._asdict().items():
         if value != Fabric._field_defaults[name]:
-            key = name.removesuffix("_bytes_per_s").removesuffix("_s")
-            lines.append(f"  {key}: {quantity_text(name, value)}")
-    return "\n".join(lines) + "\n"
+            text = quantity_text(name, value)
+            has_unit = name.endswith("_s")
+            block[name.removesuffix("_bytes_per_s").removesuffix("_s")] = text if has_unit else float(text)
+    return block

@@ -265,23 +265,3 @@ def memory_block(name: str) -> Block:
     """Write what memory-bound kernels of an accelerator reach."""
     share, basis, source = memory_share(name)
     return {"basis": basis, "source": source, "bandwidth_fraction": share, "fixed": seconds(MEMORY_FLOOR_S)}
-
-
-def yaml_lines(block: Mapping[str, Any], depth: int) -> list[str]:
-    """Write nested mappings as YAML lines; numbers and short text only."""
-    lines = []
-    for key, value in block.items():
-        pad = "  " * depth
-        if isinstance(value, Mapping) and not all(isinstance(k, int) for k in value):
-            lines += [f"{pad}{key}:", *yaml_lines(value, depth + 1)]
-        elif isinstance(value, Mapping):
-            lines.append(f"{pad}{key}: {{{', '.join(f'{k}: {v:g}' for k, v in value.items())}}}")
-        elif isinstance(value, list):
-            lines.append(f"{pad}{key}: [{', '.join(f'{v:g}' for v in value)}]")
-        elif isinstance(value, float):
-            lines.append(f"{pad}{key}: {value:g}")
-        elif key == "source":
-            lines.append(f"{pad}{key}: '{str(value).replace(chr(39), chr(39) * 2)}'")
-        else:
-            lines.append(f"{pad}{key}: {value}")
-    return lines

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import ProfileError
+from costmodel.base.yaml_files import document_text
 from costmodel.describe.hardware import profile_files as disk
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.hardware import ProfilePath
 from costmodel.trust.calibration.fitting import Bound, fit
-from costmodel.trust.calibration.kernel_blocks import attention_block, matmul_block, seconds, yaml_lines
+from costmodel.trust.calibration.kernel_blocks import attention_block, matmul_block, seconds
 from costmodel.trust.calibration.kernel_csv import MemoryRows, Timings
 from costmodel.trust.calibration.kernel_fits import (
     AttentionFit,
@@ -181,18 +182,15 @@ def accelerator_text(
             block["memory"] = dict(one.block)
         else:
             block[one.section][one.name] = dict(one.block)
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    lines = [
-        "schema_version: 1",
-        "profile: accelerator",
-        f"name: {path.stem}",
-        f"title: '{accelerator.title}, calibrated'",
-        f"inherit: {base}",
-        "kernels:  # written by costmodel calibrate kernels",
-        *yaml_lines(block, 1),
-        "sources:",
-        "  calibration:",
-        f"    title: '{source.replace(chr(39), '')}'",
-        f"    accessed: {today}",
-    ]
-    return "\n".join(lines) + "\n"
+    content = {
+        "schema_version": 1,
+        "profile": "accelerator",
+        "name": path.stem,
+        "title": f"{accelerator.title}, calibrated",
+        "inherit": base,
+        "kernels": block,
+        "sources": {
+            "calibration": {"title": source, "accessed": datetime.datetime.now(tz=datetime.UTC).date()}
+        },
+    }
+    return document_text(content, {"kernels": "written by costmodel calibrate kernels"})

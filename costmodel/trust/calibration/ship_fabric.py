@@ -11,15 +11,18 @@ The inner link of a node is fitted first, to one-node runs; a network is fitted 
 
 import argparse
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from costmodel.base.errors import DataError
+from costmodel.base.yaml_files import document, document_text, put_block
 from costmodel.describe.hardware.cluster import Tier
 from costmodel.describe.hardware.hardware import load_link
 from costmodel.physics.network.fabric import Fabric
@@ -34,7 +37,7 @@ from costmodel.trust.calibration.fabric_fit import (
     START,
     Fitted,
     Run,
-    block_text,
+    fabric_block,
     fit_constants,
     free_names,
     predict,
@@ -216,34 +219,34 @@ def report(points: pd.DataFrame) -> str:
     return f"{by_run.to_string()}\n\n{by_decade.to_string()}"
 
 
-def write_block(path: Path, tier: Tier, block: str) -> None:
+def write_block(path: Path, tier: Tier, block: Mapping[str, Any]) -> None:
     """Replace the block and the two base latencies of a link file; the rest stays as it is."""
-    text = re.sub(r"^fabric:.*\n(?: .*\n)*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    for key, value in (("latency", tier.latency_s), ("base_latency", tier.base_latency_s)):
-        text = re.sub(
-            rf"^{key}: {{value: [^,]+,", f"{key}: {{value: {quantity_text('_s', value)},", text, flags=re.M
-        )
-    head, mark, tail = text.partition("sources:\n")
-    path.write_text(head + block + mark + tail, encoding="utf-8")
+    content = document(path.read_text(encoding="utf-8"))
+    content["latency"]["value"] = quantity_text("_s", tier.latency_s)
+    content["base_latency"]["value"] = quantity_text("_s", tier.base_latency_s)
+    text = put_block(
+        document_text(content), "fabric", block, comment=f"written by {__name__}", before="sources"
+    )
+    path.write_text(text, encoding="utf-8")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the errors and, if asked, write the blocks."""
     parser = argparse.ArgumentParser(description="Fit link constants to published nccl-tests sweeps.")
     parser.add_argument("csv", type=Path, help="sweeps, one row a point")
     parser.add_argument("--held-out", action="store_true", help="fit each run alone, score sizes left out")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="folder of the link profiles to update")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     runs = read_runs(options.csv) + curve_runs()
     if options.held_out:
         print(report(held_out_alone(read_runs(options.csv))))
-        return
+        return 0
     fitted = fit_all(runs)
     print(report(score(runs, lambda run: _price(run, fitted))))
     if not options.write:
-        return
+        return 0
     for link, found in fitted.items():
-        block = block_text(
+        block = fabric_block(
             found.fabric,
             basis="measured",
             source="published nccl-tests sweeps, least squares",
@@ -252,9 +255,13 @@ def main() -> None:
         )
         write_block(options.write / f"{link}.yaml", found.tier, block)
     for link, other in SIMILAR.items():
+        if other not in fitted:
+            print(f"{link}: left as it is, because {other} has no rows")
+            continue
         fabric = fitted[other].fabric._replace(nvls_min_ranks=NVLS_MIN_RANKS.get(link, 5.0))
-        block = block_text(fabric, basis="similar-link", source=f"as {other}", points=0, residual=None)
+        block = fabric_block(fabric, basis="similar-link", source=f"as {other}")
         write_block(options.write / f"{link}.yaml", fitted[other].tier, block)
+    return 0
 
 
 def held_out_alone(runs: list[Run]) -> pd.DataFrame:
@@ -277,4 +284,4 @@ def _price(run: Run, fitted: Mapping[str, Fitted]) -> Array:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

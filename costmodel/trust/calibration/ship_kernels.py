@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.errors import DataError
+from costmodel.base.yaml_files import put_block
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.trust.calibration.kernel_blocks import (
     attention_block,
@@ -22,7 +24,6 @@ from costmodel.trust.calibration.kernel_blocks import (
     borrowed_matmul,
     matmul_block,
     memory_block,
-    yaml_lines,
 )
 from costmodel.trust.calibration.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
 from costmodel.trust.calibration.kernel_measurements import (
@@ -34,6 +35,7 @@ from costmodel.trust.calibration.kernel_measurements import (
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
 MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
+WRITTEN = "written by costmodel.trust.calibration.ship_kernels from published measurements"
 MIN_POINTS = 9
 """Fewer rows than this are a check, not a fit."""
 BACKWARD_RATIO = 0.875
@@ -167,18 +169,21 @@ def kernels_block(name: str, matmuls: MatmulFits, attentions: AttentionFits) -> 
     return block
 
 
-def replace_block(text: str, block: Mapping[str, Any]) -> str:
-    """Return a profile's text with its ``kernels:`` block replaced, or added before ``sources:``."""
-    lines, kept, skipping = text.splitlines(), [], False
-    for line in lines:
-        top_level = bool(line) and not line[0].isspace() and not line.startswith("#")
-        if top_level:
-            skipping = line.startswith("kernels:")
-        if not skipping:
-            kept.append(line)
-    at = next((i for i, line in enumerate(kept) if line.startswith("sources:")), len(kept))
-    head = ["kernels:  # written by costmodel.trust.calibration.ship_kernels from published measurements"]
-    return "\n".join(kept[:at] + head + yaml_lines(block, 1) + kept[at:]) + "\n"
+def shipped_text(path: Path, matmuls: MatmulFits, attentions: AttentionFits) -> str:
+    """Return the file of an accelerator with its new block; the rest stays as it is.
+
+    Raises
+    ------
+    DataError
+        If the tables have no rows of what it would borrow.
+    """
+    try:
+        block = kernels_block(path.stem, matmuls, attentions)
+    except KeyError as missing:
+        raise DataError(
+            f"{path.stem}: expected rows of {' '.join(missing.args[0])}, to borrow from"
+        ) from None
+    return put_block(path.read_text("utf-8"), "kernels", block, comment=WRITTEN, before="sources")
 
 
 def report(matmuls: MatmulFits, attentions: AttentionFits) -> str:
@@ -210,9 +215,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attentions = fit_attentions(read_attention(options.attention), measured)
     sys.stdout.write(report(matmuls, attentions) + "\n")
     if options.write:
-        for path in sorted(options.write.glob("*.yaml")):
-            block = kernels_block(path.stem, matmuls, attentions)
-            path.write_text(replace_block(path.read_text("utf-8"), block), "utf-8")
+        texts = {
+            path: shipped_text(path, matmuls, attentions) for path in sorted(options.write.glob("*.yaml"))
+        }
+        for path, text in texts.items():
+            path.write_text(text, "utf-8")
     return 0
 
 
