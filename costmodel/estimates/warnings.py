@@ -42,7 +42,7 @@ def warnings_of(est: PricedJob) -> list[str]:
 
 
 def accumulation(est: PricedJob) -> Iterator[str]:
-    """Say that ZeRO-2 with one reduction a step needs whole gradients for a while, which are not on the bill."""
+    """Say that ZeRO-2 saves nothing where the gradients of several micro-batches are added up whole."""
     layout, recipe = est.job.layout, est.job.recipe
     count = float(est.job.global_batch / (layout.dp * layout.micro_batch))
     if (
@@ -52,9 +52,8 @@ def accumulation(est: PricedJob) -> Iterator[str]:
         and not recipe.reduce_each_micro_batch
     ):
         yield (
-            f"zero 2 is billed with sharded gradients and one reduction for {count:.0f} micro-batches; "
-            "a framework that adds up micro-batches before it reduces holds whole gradients (memory of "
-            "zero 1), one that reduces each (DeepSpeed, FSDP) pays for it: --set reduce_each_micro_batch=true"
+            f"zero 2 holds whole gradients here, as zero 1 does: {count:.0f} micro-batches are added up before "
+            "one reduction; --set reduce_each_micro_batch=true shards them and reduces each (DeepSpeed, FSDP)"
         )
 
 

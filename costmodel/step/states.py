@@ -118,6 +118,22 @@ def local_params(placed: PlacedJob, params: Params) -> Array:
     return np.asarray(dense + expert)
 
 
+def shards_gradients(placed: PlacedJob) -> NDArray[np.bool_]:
+    """Whether a rank keeps its share of the gradients alone: nothing whole is added up over micro-batches.
+
+    ZeRO-2 saves this memory with one micro-batch, or where each of several is reduced by itself, which
+    costs a reduction each; one reduction for all of them needs whole gradients until then.
+
+    References
+    ----------
+    .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 5.2: gradients are reduced as they
+       become available in the backward pass, and only the owner keeps them.
+    """
+    zero = placed.layout.zero_stage
+    nothing_to_add = (placed.micro_batches <= 1) | placed.recipe.reduce_each_micro_batch
+    return np.asarray((zero >= 3) | ((zero == 2) & nothing_to_add))
+
+
 def stays_gathered(placed: PlacedJob) -> NDArray[np.bool_]:
     """Whether ZeRO-3 gathers parameters once a step and keeps them for all micro-batches."""
     return np.asarray(placed.recipe.fsdp_pp_keeps_gathered & (placed.layout.pp > 1))
@@ -156,11 +172,11 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
     lines = []
-    # What autograd keeps in the resident gradient is sharded from ZeRO-2 on, the weights from ZeRO-3 on.
+    # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.
     states = (
         ("parameters", param_bytes(placed), zero >= 3, copies),
         ("parameters.quantised", _cached_bytes(placed), zero >= 3, copies),
-        ("gradients", recipe.grad_bytes(), zero >= 2, copies),
+        ("gradients", recipe.grad_bytes(), shards_gradients(placed)[..., None], copies),
         ("gradients.autograd", recipe.autograd_grad_bytes, np.asarray(False), copies),
         ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
         ("optimizer.moments", recipe.moments_bytes, zero >= 1, np.asarray(1.0)),

@@ -1,0 +1,58 @@
+"""ZeRO-2 shards gradients or reduces once for several micro-batches, never both."""
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+
+JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "seq_len": 8192, "zero_stage": 2}
+
+
+def _gradients(est):
+    [line] = [line for line in est.bill.memory_lines if line.name == "state.dense.gradients"]
+    return float(np.max(line.bytes))
+
+
+def _reductions(est):
+    return sum(
+        float(line.count)
+        for line in est.bill.time_lines
+        if line.name.startswith("dp.dense.grad_reduce_scatter")
+    )
+
+
+@pytest.mark.parametrize(
+    ("zero", "batch", "each", "shards", "reductions"),
+    [
+        (1, 64, False, 1, 1),
+        (2, 64, False, 1, 1),
+        (2, 64, True, 8, 8),
+        (2, 8, False, 8, 1),
+        (2, 8, True, 8, 1),
+    ],
+)
+def test_memory_or_messages(zero, batch, each, shards, reductions):
+    """8,030,261,248 parameters at 4 B of fp32 gradients on 8 data-parallel ranks, 1 or 8 micro-batches."""
+    job = {**JOB, "zero_stage": zero, "global_batch": batch, "switches": {"reduce_each_micro_batch": each}}
+    est = cm.estimate(**job)
+    assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / shards)
+    assert _reductions(est) == reductions
+
+
+def test_zero_2_with_several_micro_batches_holds_what_zero_1_holds():
+    two, one = (cm.estimate(**{**JOB, "zero_stage": zero, "global_batch": 64}) for zero in (2, 1))
+    assert float(two.memory_bytes_per_gpu) == float(one.memory_bytes_per_gpu)
+    assert "zero 2 holds whole gradients here" in " ".join(two.warnings)
+
+
+def test_an_fsdp_recipe_reduces_each_micro_batch():
+    est = cm.estimate(**JOB, global_batch=64, recipe="torchtitan")
+    assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / 8)
+    assert _reductions(est) == 8
+
+
+def test_arrays_equal_scalars():
+    many = cm.estimate(**JOB, global_batch=np.array([8, 64]))
+    for at, batch in enumerate((8, 64)):
+        one = cm.estimate(**JOB, global_batch=batch)
+        assert float(many.memory_bytes_per_gpu[at]) == pytest.approx(float(one.memory_bytes_per_gpu))
