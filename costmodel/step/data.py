@@ -9,8 +9,7 @@ Stores: parameters, gradients and optimizer states, in `axes.states`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step import compression
 from costmodel.step.anatomy.params import layer_param_blocks
+from costmodel.step.compression import Message
 from costmodel.step.pipeline import StageTimes
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
 from costmodel.step.states import (
@@ -37,6 +37,7 @@ Array = NDArray[np.float64]
 
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6
+_NONE, _ONE = np.asarray(0.0), np.asarray(1.0)
 # Parameters that the vectorised Adam of a two-socket host steps: 10 billion in 2.57 s
 # (Ren et al., "ZeRO-Offload," arXiv:2101.06840, table 4). The GPUs of the host share it.
 _HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
@@ -62,165 +63,155 @@ def time_lines(
     lines: list[TimeLine] = []
     params = stage_params(placed, blocks)
     zero = placed.layout.zero_stage
-    groups = {expert: _groups(placed, expert) for expert in (False, placed.model.num_experts > 0)}
+    parts = _parts(placed)
     if np.any(zero < 3):
-        lines += _replicated_lines(placed, params, stage, groups)
+        lines += _replicated_lines(placed, params, parts, stage)
     if np.any(zero == 3):
         for block, count, others in zip(blocks, block_counts, block_lines, strict=True):
-            lines += _sharded_lines(placed, block, count, others, groups)
+            lines += _sharded_lines(placed, block, parts, count, others)
     lines += _optimizer_lines(placed, params)
     lines += _outer_lines(placed, params)
     return lines
 
 
-def _groups(placed: PlacedJob, expert: bool) -> tuple[Group, Group]:
-    """Shard group and replica group of dense or expert parameters."""
-    whole = placed.mesh.edp if expert else placed.mesh.grad
-    ranks = shard_ranks(placed)[1 if expert else 0]
-    return split_group(whole, ranks)
+class Window:
+    """What is left of a pass of compute for messages to hide behind.
+
+    All messages behind one pass use the same links, so each has what those before it leave.
+    """
+
+    def __init__(self, placed: PlacedJob, pass_s: Array) -> None:
+        self._placed = placed
+        self._left_s = pass_s
+        self._last_s: Array | None = None
+
+    def left_s(self) -> Array:
+        """Seconds of the pass that no message uses yet. [s]"""
+        # Only now, as a search need not know what the last message leaves.
+        if self._last_s is not None:
+            self._left_s, self._last_s = np.maximum(self._left_s - self._last_s, 0.0), None
+        return self._left_s
+
+    def send(
+        self,
+        name: str,
+        phase: str,
+        message: Message,
+        *,
+        share: Array,
+        count: Array,
+        pieces: Array | None = None,
+        least_share: float | Array = 0.0,
+    ) -> TimeLine:
+        """Make the line of a message, whole or in `pieces`, behind each of `count` passes a step."""
+        size, window = message.size_bytes, self.left_s()
+        if pieces is not None:
+            size, window, count = size / pieces, window / pieces, count * pieces
+        line = communication_line(
+            self._placed,
+            f"{name}.{message.label}",
+            axis="dp",
+            phase=phase,
+            primitive=message.primitive,
+            size_bytes=size,
+            group=message.group,
+            window_s=window,
+            least_share=least_share,
+            share=share,
+            count=count,
+        )
+        self._last_s = line.each_s if pieces is None else pieces * line.each_s
+        return line
+
+
+class _Part(NamedTuple):
+    """Dense or expert parameters, and the ranks that hold them: all, those that shard, those that copy."""
+
+    name: str
+    is_expert: bool
+    whole: Group
+    shard: Group
+    replica: Group
+
+
+def _parts(placed: PlacedJob) -> list[_Part]:
+    """Return the dense parameters, and the experts where there are any."""
+    parts = []
+    for name, whole, ranks in zip(
+        ("dense", "expert"), (placed.mesh.grad, placed.mesh.edp), shard_ranks(placed), strict=True
+    ):
+        parts.append(_Part(name, name == "expert", whole, *split_group(whole, ranks)))
+    return parts if placed.model.num_experts else parts[:1]
 
 
 def _replicated_lines(
-    placed: PlacedJob, params: Params, stage: StageTimes, groups: Mapping[bool, tuple[Group, Group]]
+    placed: PlacedJob, params: Params, parts: list[_Part], stage: StageTimes
 ) -> list[TimeLine]:
-    """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step.
-
-    Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
-    """
-    recipe, layout = placed.recipe, placed.layout
-    sharded = np.asarray((layout.zero_stage >= 1) & (layout.zero_stage < 3), dtype=np.float64)
-    plain = np.asarray(layout.zero_stage == 0, dtype=np.float64)
-    every = (layout.zero_stage == 2) & recipe.reduce_each_micro_batch
-    repeats = np.where(every, placed.micro_batches, 1.0)
-    whole_sum = plain + sharded * recipe.zero_all_reduce
-    scattered = sharded * (not recipe.zero_all_reduce)
+    """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step."""
+    recipe = placed.recipe
     overlaps = recipe.dp_overlap != "none"
-    grad_window = stage.backward_s if overlaps else np.asarray(0.0)
-    param_window = stage.forward_s if overlaps else np.asarray(0.0)
-    lines = []
-    for part, expert in (("dense", False), ("expert", True)):
-        held = (params.expert if expert else params.dense).max(axis=-1)
-        if not np.any(held):
-            continue
-        shard, replica = groups[expert]
-        whole = placed.mesh.edp if expert else placed.mesh.grad
-        grad = held * compression.gradient_bytes(recipe)
-        bucket_elements = recipe.bucket_elements or _BUCKET_ELEMENTS
-        bucket = bucket_elements / np.maximum(held, bucket_elements)
-        least = np.asarray(bucket if overlaps else 0.0)
-        several = np.asarray(replica.ranks > 1, dtype=np.float64)
-        one = np.asarray(1.0)
-        buckets = 1.0 / bucket if recipe.bucket_elements else one
-        owners, reduce, gather = buckets, "reduce_scatter", "all_gather"
-        if recipe.zero_by_tensor:
-            # Owners hand out their parameters after the step, not behind the next forward pass.
-            param_window = np.asarray(0.0)
-            owners, reduce, gather = np.minimum(shard.ranks, _tensors(placed)), "reduce", "broadcast"
-        made: list[TimeLine] = []
-
-        def add(
-            label: str,
-            phase: str,
-            primitive: str,
-            group: Group,
-            size: Array,
-            window: Array,
-            share: Array,
-            count: Array,
-            part: str = part,
-            least: Array = least,
-            made: list[TimeLine] = made,
-        ) -> Array:
-            if not np.any(share):
-                return np.asarray(0.0)
-            made.append(
-                communication_line(
-                    placed,
-                    f"dp.{part}.{label}",
-                    axis="dp",
-                    phase=phase,
-                    primitive=primitive,
-                    size_bytes=size / count,
-                    group=group,
-                    window_s=window / count,
-                    least_share=least,
-                    share=share,
-                    count=count,
-                )
-            )
-            return made[-1].seconds
-
-        often = np.asarray(1.0 / recipe.sync_every)
-        rare_window = grad_window if recipe.sync_every == 1 else np.asarray(0.0)
-        # All messages use the same links behind the same pass: each has what is left of it.
-        for message in compression.all_reduce_messages(placed, held, whole, expert):
-            busy = add(
-                message.label,
-                "grad_sync",
-                message.primitive,
-                message.group,
-                message.size_bytes,
-                rare_window,
-                whole_sum,
-                buckets,
-            )
-            rare_window, grad_window = (
-                np.maximum(rare_window - busy, 0.0),
-                np.maximum(grad_window - busy, 0.0),
-            )
-        made[:] = [replace(line, count=line.count * often) for line in made]
-        for message in compression.scatter_messages(recipe, shard, grad, reduce):
-            busy = add(
-                message.label,
-                "grad_sync",
-                message.primitive,
-                message.group,
-                message.size_bytes * repeats,
-                grad_window * repeats,
-                scattered,
-                repeats * owners,
-            )
-            grad_window = np.maximum(grad_window - busy / repeats, 0.0)
-        add(
-            "grad_replica_all_reduce",
-            "grad_sync",
-            "all_reduce",
-            replica,
-            grad / shard.ranks,
-            grad_window if recipe.sync_every == 1 else np.asarray(0.0),
-            scattered * several,
-            one,
-        )
-        made[:] = [replace(line, count=line.count * often) if _over_replicas(line) else line for line in made]
-        replicas = [line for line in made if _over_replicas(line)]
-        grad_window = np.maximum(grad_window - _busy(replicas, "grad_sync"), 0.0)
-        add(
-            f"param_{gather}",
-            "param_sync",
-            gather,
-            shard,
-            held * gathered_bytes(placed),
-            param_window,
-            sharded,
-            owners,
-        )
-        param_window = np.maximum(param_window - _busy(made, "param_sync"), 0.0)
-        lines += made
-        among, times = whole.ranks, np.asarray(often * whole_sum + repeats * scattered)
-        lines += compression.kernel_lines(
-            placed, f"dp.{part}", held, among, expert, share=plain + sharded, count=times
-        )
+    backward = Window(placed, stage.backward_s if overlaps else _NONE)
+    # Owners of whole tensors hand out their parameters after the step, not behind the next forward pass.
+    forward = Window(placed, stage.forward_s if overlaps and not recipe.zero_by_tensor else _NONE)
+    lines: list[TimeLine] = []
+    for part in parts:
+        held = (params.expert if part.is_expert else params.dense).max(axis=-1)
+        if np.any(held):
+            lines += _replicated_part_lines(placed, part, held, backward, forward)
     return lines
 
 
-def _over_replicas(line: TimeLine) -> bool:
-    """Say whether a line is the sum over replicas of a shard group."""
-    return line.name.endswith("grad_replica_all_reduce")
+def _replicated_part_lines(
+    placed: PlacedJob, part: _Part, held: Array, backward: Window, forward: Window
+) -> list[TimeLine]:
+    """Reduce the gradients of `held` parameters and gather what their owners made of them.
 
-
-def _busy(lines: list[TimeLine], phase: str) -> Array:
-    """Add up the time that the lines of a phase keep the links busy. [s]"""
-    return np.asarray(sum((line.seconds for line in lines if line.phase == phase), start=np.asarray(0.0)))
+    Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
+    Replicas that are averaged rarely sum after a step of their own, behind nothing.
+    """
+    recipe, zero = placed.recipe, placed.layout.zero_stage
+    sharded = np.asarray((zero >= 1) & (zero < 3), dtype=np.float64)
+    whole_sum = np.asarray(zero == 0, dtype=np.float64) + sharded * recipe.zero_all_reduce
+    scattered = sharded * (not recipe.zero_all_reduce)
+    repeats = np.where((zero == 2) & recipe.reduce_each_micro_batch, placed.micro_batches, 1.0)
+    often = np.asarray(1.0 / recipe.sync_every)
+    rarely = backward if recipe.sync_every == 1 else Window(placed, _NONE)
+    bucket_elements = recipe.bucket_elements or _BUCKET_ELEMENTS
+    bucket = bucket_elements / np.maximum(held, bucket_elements)
+    buckets = 1.0 / bucket if recipe.bucket_elements else _ONE
+    owners, reduce, gather = buckets, "reduce_scatter", "all_gather"
+    if recipe.zero_by_tensor:
+        owners, reduce, gather = np.minimum(part.shard.ranks, _tensors(placed)), "reduce", "broadcast"
+    grad = held * compression.gradient_bytes(recipe)
+    between = Message("grad_replica_all_reduce", "all_reduce", part.replica, grad / part.shard.ranks)
+    fetched = Message(f"param_{gather}", gather, part.shard, held * gathered_bytes(placed))
+    sums = compression.all_reduce_messages(placed, held, part.whole, part.is_expert)
+    scatters = compression.scatter_messages(recipe, part.shard, grad, reduce)
+    several = scattered * (part.replica.ranks > 1)
+    # In this order, as those before leave those after them less to hide behind.
+    traffic: list[tuple[Window, str, Message, Array, Array, Array | None]] = [
+        *((rarely, "grad_sync", message, whole_sum, often, buckets) for message in sums),
+        *((backward, "grad_sync", message, scattered, repeats, owners) for message in scatters),
+        (rarely, "grad_sync", between, several, often, None),
+        (forward, "param_sync", fetched, sharded, _ONE, owners),
+    ]
+    least = bucket if recipe.dp_overlap != "none" else _NONE
+    lines = [
+        window.send(
+            f"dp.{part.name}", phase, message, share=share, count=count, pieces=pieces, least_share=least
+        )
+        for window, phase, message, share, count, pieces in traffic
+        if np.any(share)
+    ]
+    return lines + compression.kernel_lines(
+        placed,
+        f"dp.{part.name}",
+        held,
+        part.whole.ranks,
+        part.is_expert,
+        share=np.asarray(zero < 3, dtype=np.float64),
+        count=np.asarray(often * whole_sum + repeats * scattered),
+    )
 
 
 def _tensors(placed: PlacedJob) -> Array:
@@ -232,115 +223,105 @@ def _tensors(placed: PlacedJob) -> Array:
 
 
 def _sharded_lines(
-    placed: PlacedJob,
-    block: Block,
-    count: Array,
-    others: list[TimeLine],
-    groups: Mapping[bool, tuple[Group, Group]],
+    placed: PlacedJob, block: Block, parts: list[_Part], count: Array, others: list[TimeLine]
 ) -> list[TimeLine]:
     """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
-    recipe, layout = placed.recipe, placed.layout
-    on = np.asarray(layout.zero_stage == 3, dtype=np.float64)
-    overlaps = recipe.dp_overlap == "every-layer"
-    zero = np.asarray(0.0)
-    forward_s = exposed_sum(line for line in others if line.phase == "forward") if overlaps else zero
-    backward_s = exposed_sum(line for line in others if line.phase != "forward") if overlaps else zero
+    overlaps = placed.recipe.dp_overlap == "every-layer"
+    before, after = (
+        exposed_sum(line for line in others if (line.phase == "forward") == is_forward) if overlaps else _NONE
+        for is_forward in (True, False)
+    )
+    forward, backward = Window(placed, before), Window(placed, after)
     held = block_params(placed, block)
-    stays = stays_gathered(placed)
-    steps = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
-    count = np.asarray(count * steps / np.maximum(placed.micro_batches, 1.0))
-    regather = np.where(stays, 0.0, on) if recipe.fsdp_reshard_after_forward else zero
     lines: list[TimeLine] = []
-    for part, expert in (("dense", False), ("expert", True)):
-        size = held.expert if expert else held.dense
-        if not np.any(size):
-            continue
-        shard, replica = groups[expert]
-        gathered, reduced = size * gathered_bytes(placed), size * compression.gradient_bytes(recipe)
-        name = f"dp.{block.label}{block.role}.{part}"
-
-        def line(
-            label: str,
-            phase: str,
-            primitive: str,
-            group: Group,
-            size: Array,
-            window: Array,
-            share: Array,
-            times: Array,
-            name: str = name,
-        ) -> TimeLine:
-            return communication_line(
-                placed,
-                f"{name}.{label}",
-                axis="dp",
-                phase=phase,
-                primitive=primitive,
-                size_bytes=size,
-                group=group,
-                window_s=window,
-                share=share,
-                count=times,
-            )
-
-        # All collectives of a pass share the links, so each hides in what those before it leave.
-        ahead = line(
-            "param_all_gather.forward", "param_sync", "all_gather", shard, gathered, forward_s, on, count
-        )
-        behind = backward_s if recipe.fsdp_backward_prefetch else zero
-        again = line(
-            "param_all_gather.backward", "param_sync", "all_gather", shard, gathered, behind, regather, count
-        )
-        if recipe.fsdp_backward_prefetch:
-            backward_s = np.maximum(backward_s - again.each_s, 0.0)
-        forward_s = np.maximum(forward_s - ahead.each_s, 0.0)
-        lines += [ahead, again]
-        back_s = back_exposed_s = zero
-        for sent in compression.scatter_messages(recipe, shard, np.asarray(reduced)):
-            back = line(
-                sent.label, "grad_sync", sent.primitive, sent.group, sent.size_bytes, backward_s, on, count
-            )
-            backward_s = np.maximum(backward_s - back.each_s, 0.0)
-            back_s, back_exposed_s = back_s + back.each_s, back_exposed_s + back.exposed_each_s
-            lines.append(back)
-        lines += compression.kernel_lines(placed, name, size, shard.ranks, expert, share=on, count=count)
-        several = shard.ranks > 1
-        lines += _buffer_lines(placed, name, size, on * several, regather * several, count)
-        if np.any(replica.ranks > 1):
-            once = np.asarray(count / steps / recipe.sync_every)
-            lines.append(
-                line(
-                    "grad_replica_all_reduce",
-                    "grad_sync",
-                    "all_reduce",
-                    replica,
-                    np.asarray(reduced / shard.ranks),
-                    zero,
-                    on * (replica.ranks > 1),
-                    once,
-                )
-            )
-        if overlaps and block.role == "layer":
-            # Nothing runs yet before the first gather, and nothing is left after the last reduction.
-            present = np.asarray(np.minimum(count, steps))
-            lines.append(
-                time_line(
-                    f"{name}.first_and_last",
-                    axis="dp",
-                    toll="communication",
-                    phase="param_sync",
-                    count=present,
-                    formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
-                    terms={
-                        "gather_s": ahead.each_s,
-                        "gather_exposed_s": ahead.exposed_each_s,
-                        "reduce_s": back_s,
-                        "reduce_exposed_s": back_exposed_s,
-                    },
-                    source="FSDP has no compute to hide the first gather and the last reduction behind",
-                )
-            )
+    for part in parts:
+        size = held.expert if part.is_expert else held.dense
+        if np.any(size):
+            lines += _sharded_part_lines(placed, block, part, size, count, forward, backward)
     return lines
+
+
+def _sharded_part_lines(
+    placed: PlacedJob,
+    block: Block,
+    part: _Part,
+    params: Array,
+    passes: Array,
+    forward: Window,
+    backward: Window,
+) -> list[TimeLine]:
+    """Gather `params` of one block for its passes, reduce their gradients, and copy both to and fro.
+
+    Where parameters stay gathered for all micro-batches, that happens once a step.
+    """
+    recipe = placed.recipe
+    on = np.asarray(placed.layout.zero_stage == 3, dtype=np.float64)
+    stays = stays_gathered(placed)
+    micro_batches = np.maximum(placed.micro_batches, 1.0)
+    steps = np.where(stays, 1.0, micro_batches)
+    count = np.asarray(passes * steps / micro_batches)
+    regather = np.where(stays, 0.0, on) if recipe.fsdp_reshard_after_forward else _NONE
+    name = f"dp.{block.label}{block.role}.{part.name}"
+    gathered = params * gathered_bytes(placed)
+    reduced = np.asarray(params * compression.gradient_bytes(recipe))
+    again = backward if recipe.fsdp_backward_prefetch else Window(placed, _NONE)
+    gathers = [
+        window.send(
+            name,
+            "param_sync",
+            Message(f"param_all_gather.{label}", "all_gather", part.shard, gathered),
+            share=share,
+            count=count,
+        )
+        for label, window, share in (("forward", forward, on), ("backward", again, regather))
+    ]
+    sums = [
+        backward.send(name, "grad_sync", message, share=on, count=count)
+        for message in compression.scatter_messages(recipe, part.shard, reduced)
+    ]
+    several = part.shard.ranks > 1
+    lines = [
+        *gathers,
+        *sums,
+        *compression.kernel_lines(
+            placed, name, params, part.shard.ranks, part.is_expert, share=on, count=count
+        ),
+        *_buffer_lines(placed, name, params, on * several, regather * several, count),
+    ]
+    if np.any(part.replica.ranks > 1):
+        between = Message("grad_replica_all_reduce", "all_reduce", part.replica, reduced / part.shard.ranks)
+        lines.append(
+            Window(placed, _NONE).send(
+                name,
+                "grad_sync",
+                between,
+                share=on * (part.replica.ranks > 1),
+                count=np.asarray(count / steps / recipe.sync_every),
+            )
+        )
+    if recipe.dp_overlap == "every-layer" and block.role == "layer":
+        present = np.asarray(np.minimum(count, steps))
+        lines.append(_ends_line(name, present, gathers[0], sums))
+    return lines
+
+
+def _ends_line(name: str, count: Array, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
+    """Pay what was hidden of the first gather and the last reduction: nothing runs beside these."""
+    return time_line(
+        f"{name}.first_and_last",
+        axis="dp",
+        toll="communication",
+        phase="param_sync",
+        count=count,
+        formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
+        terms={
+            "gather_s": gather.each_s,
+            "gather_exposed_s": gather.exposed_each_s,
+            "reduce_s": sum((line.each_s for line in sums), start=_NONE),
+            "reduce_exposed_s": exposed_sum(sums),
+        },
+        source="FSDP has no compute to hide the first gather and the last reduction behind",
+    )
 
 
 def _buffer_lines(
