@@ -22,8 +22,7 @@ import pandas as pd
 
 import costmodel as cm
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
-from costmodel.physics.network.collectives import crossover_size_bytes, textbook_time
-from costmodel.physics.network.collectives_hierarchical import hierarchical_all_reduce, leader_all_reduce
+from costmodel.physics.network.collectives import crossover_size_bytes, textbook_time, two_level_time
 from costmodel.physics.network.comm_roofline import data_parallel_intensity, regime, ridge_point
 from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code
 from costmodel.physics.run.stragglers import expected_maximum_normal
@@ -201,8 +200,8 @@ tour(
             "002 §3.6",
             "hierarchical all-reduce, 1 GB, 8 x 8 GPUs",
             "ms",
-            leader_all_reduce(1e9, 8, 8, **fabric).time_s * 1e3,
-            hierarchical_all_reduce(1e9, 8, 8, **fabric).time_s * 1e3,
+            two_level_time("all_reduce", "node-leaders", 1e9, 8, 8, **fabric).time_s * 1e3,
+            two_level_time("all_reduce", "two-level", 1e9, 8, 8, **fabric).time_s * 1e3,
             "all eight NICs carry an eighth each",
         ),
     ]

@@ -4,7 +4,7 @@
 would do and by the textbook, `choices` says from which size on the library does what.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.describe.hardware.cluster import Cluster, Tier
-from costmodel.physics.network import collectives_hierarchical as hierarchical
-from costmodel.physics.network.collectives import ALGORITHMS, CollectiveTime
+from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, CollectiveTime, two_level_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.physics.network.mesh import Group, slowest_tier, usable_domain_size
 from costmodel.physics.network.nccl import (
@@ -310,18 +309,10 @@ def _price_textbook(name: str, size: Array, placed: Placed) -> list[Price]:
         "inter_latency_s": outer.latency_s,
         "inter_bandwidth_bytes_per_s": outer.achieved_bandwidth_bytes_per_s / placed.concurrent,
     }
-    return flat + [row(algorithm, partial(time, **levels)) for algorithm, time in _TWO_LEVEL.get(name, ())]
-
-
-_TWO_LEVEL: Mapping[str, Sequence[tuple[str, Callable[..., CollectiveTime]]]] = {
-    "all_reduce": (
-        ("two-level", hierarchical.hierarchical_all_reduce),
-        ("node-leaders", hierarchical.leader_all_reduce),
-    ),
-    "all_gather": (("two-level", hierarchical.hierarchical_all_gather),),
-    "reduce_scatter": (("two-level", hierarchical.hierarchical_all_gather),),
-    "all_to_all": (("two-step", hierarchical.two_step_all_to_all),),
-}
+    return flat + [
+        row(algorithm, partial(two_level_time, name, algorithm, **levels))
+        for algorithm in TWO_LEVEL.get(name, ())
+    ]
 
 
 def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.describe.recipe import DTYPE_BYTES, Recipe
 from costmodel.physics.network.gradient_compression import (
-    compression_traffic_bytes,
+    compression,
+    compression_traffic,
     low_rank_elements,
     top_k_gathered_bytes,
     wire_bytes_per_element,
@@ -30,16 +31,6 @@ from costmodel.step.placed_job import Block, PlacedJob
 from costmodel.step.states import stage_params
 
 Array = NDArray[np.float64]
-
-_SOURCES = {
-    "fp16": "PyTorch DDP communication hooks: fp16_compress_hook",
-    "int8": "ZeRO++, arXiv:2306.10209, section 3.3: quantised all-to-all reduce-scatter",
-    "int4": "ZeRO++, arXiv:2306.10209, section 3.3: quantised all-to-all reduce-scatter",
-    "top-k": "Deep gradient compression, arXiv:1712.01887, with error feedback",
-    "powersgd": "PowerSGD, arXiv:1905.13727, algorithms 1 and 2",
-}
-# Products and orthogonalisation of one matrix.
-_KERNELS_PER_MATRIX = 10.0
 
 
 class Message(NamedTuple):
@@ -64,7 +55,7 @@ def scatter_messages(
     Quantised pieces cannot be added on their way round a ring. They go to their owner, inside the
     node first, where they are summed, so that a g-th of them crosses the network (ZeRO++).
     """
-    if recipe.gradient_compression not in ("int8", "int4"):
+    if compression(recipe.gradient_compression).exchange != "pieces":
         return [Message(f"grad_{usual}", usual, group, size_bytes)]
     inside, across = split_group(group, group.members[0])
     return [
@@ -76,13 +67,14 @@ def scatter_messages(
 def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, expert: bool) -> list[Message]:
     """Return what an all-reduce of the gradients that a rank holds becomes."""
     recipe = placed.recipe
-    method, size = recipe.gradient_compression, np.asarray(held * gradient_bytes(recipe))
-    if method in ("int8", "int4"):
+    size = np.asarray(held * gradient_bytes(recipe))
+    exchange = compression(recipe.gradient_compression).exchange
+    if exchange == "pieces":
         return [*scatter_messages(recipe, group, size), Message("grad_all_gather", "all_gather", group, size)]
-    if method == "top-k":
+    if exchange == "gather":
         gathered = top_k_gathered_bytes(held, group.ranks, recipe.compression_density)
         return [Message("grad_all_gather", "all_gather", group, gathered)]
-    if method == "powersgd":
+    if exchange == "factors":
         # Vectors are left as they are; the factors take the place of matrices.
         factors = _low_rank(placed, expert)[0]
         return [Message("grad_all_reduce", "all_reduce", group, np.asarray(4.0 * factors))]
@@ -133,18 +125,21 @@ def kernel_lines(
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
     recipe = placed.recipe
-    method = recipe.gradient_compression
-    if method == "none":
-        return []
+    method = compression(recipe.gradient_compression)
     share = np.asarray(share * (ranks > 1))
-    width = DTYPE_BYTES[recipe.grad_reduce_dtype]
-    moved = share * compression_traffic_bytes(
-        method, held, full_bytes=width, density=recipe.compression_density, num_ranks=ranks
+    traffic = compression_traffic(
+        method.name,
+        held,
+        element_bytes=DTYPE_BYTES[recipe.grad_reduce_dtype],
+        density=recipe.compression_density,
+        num_ranks=ranks,
     )
-    if not np.any(moved):
+    moved = traffic.then("traffic_bytes", "share * traffic_bytes", share=share)
+    if not np.any(moved.value):
         return []
-    # PowerSGD works matrix by matrix, the others on flat buckets.
-    kernels = share * _low_rank(placed, expert)[1] * _KERNELS_PER_MATRIX if method == "powersgd" else share
+    kernels = share
+    if method.kernels_per_matrix:
+        kernels = share * _low_rank(placed, expert)[1] * method.kernels_per_matrix
     return [
         time_line(
             f"{name}.compress",
@@ -153,8 +148,8 @@ def kernel_lines(
             phase="grad_sync",
             count=count,
             made=placed.memory_bound(moved, kernels),
-            bytes_each=moved,
-            source=_SOURCES[method],
+            bytes_each=moved.value,
+            source=method.source,
         )
     ]
 
@@ -162,7 +157,8 @@ def kernel_lines(
 def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     """Return the residual that error feedback adds to the next gradient."""
     recipe = placed.recipe
-    if recipe.gradient_compression not in ("top-k", "powersgd"):
+    method = compression(recipe.gradient_compression)
+    if not method.residual:
         return []
     params = stage_params(placed, blocks)
     held, width = np.asarray(params.dense + params.expert), np.asarray(DTYPE_BYTES[recipe.grad_reduce_dtype])
@@ -173,6 +169,6 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
             toll="state",
             formula="bytes_per_param * params",
             terms={"bytes_per_param": width, "params": held},
-            source=_SOURCES[recipe.gradient_compression],
+            source=method.source,
         )
     ]

@@ -8,8 +8,8 @@ from costmodel.physics.network.collectives import (
     crossover_between_bytes,
     crossover_size_bytes,
     textbook_time,
+    two_level_time,
 )
-from costmodel.physics.network.collectives_hierarchical import hierarchical_all_reduce, leader_all_reduce
 
 # (name, alpha us, GB/s, n* bytes by the code of 5.3, n* that its figure claims)
 INTERCONNECTS = [
@@ -86,8 +86,8 @@ def test_hierarchical_64_gpus_of_section_3_6():
         "inter_latency_s": 1.5e-6,
         "inter_bandwidth_bytes_per_s": 50e9,
     }
-    real = hierarchical_all_reduce(1e9, 8, 8, **fabric)
-    guide = leader_all_reduce(1e9, 8, 8, **fabric)
+    real = two_level_time("all_reduce", "two-level", 1e9, 8, 8, **fabric)
+    guide = two_level_time("all_reduce", "node-leaders", 1e9, 8, 8, **fabric)
 
     # The guide: 2n beta_NVLink + 2(N-1)/N n beta_IB + log2(g) n beta_NVLink by one NIC of the node.
     assert float(guide.transfer_s) == pytest.approx((1.75 + 3) / 450 + 1.75 / 50)

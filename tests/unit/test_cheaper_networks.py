@@ -1,12 +1,18 @@
 """Compressed and rare gradient exchange, buckets, slow data loaders and offload: bytes by hand, and limits."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.base.errors import CostModelError
 from costmodel.bill.formula import evaluate
+from costmodel.describe.recipe import Recipe
 from costmodel.physics.network.gradient_compression import (
-    compression_traffic_bytes,
+    METHODS,
+    compression,
+    compression_traffic,
     low_rank_elements,
     top_k_gathered_bytes,
     wire_bytes_per_element,
@@ -104,8 +110,33 @@ def test_formulas_by_hand():
     assert wire_bytes_per_element("int4", 4.0) == 0.5 + 4 / 256
     assert float(low_rank_elements(4096, 14336, 4)) == 4 * (4096 + 14336)
     assert float(low_rank_elements(8, 8, 100)) == 64
-    assert float(compression_traffic_bytes("fp16", 10.0, full_bytes=4.0)) == 2 * 6 * 10
-    assert float(compression_traffic_bytes("none", 10.0, full_bytes=4.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "element_bytes", "expected"),
+    [
+        ("none", 4.0, 0),
+        ("fp16", 4.0, 2 * (4 + 2) * 1000),
+        ("fp16", 2.0, 0),
+        # Quantise 4 to 1 1/64, read the pieces, sum an eighth, restore.
+        ("int8", 4.0, 1000 * (5 + 1 / 64 + 1 + 1 / 64 + (5 + 1 / 64) / 8 + 5 + 1 / 64)),
+        ("int4", 4.0, 1000 * (4.5 + 1 / 64 + 0.5 + 1 / 64 + (4.5 + 1 / 64) / 8 + 4.5 + 1 / 64)),
+        # Nine passes, and 1 % of eight ranks' elements: 8 bytes read, 4 read and 4 written.
+        ("top-k", 4.0, 9 * 4 * 1000 + 16 * 10 * 8),
+        ("powersgd", 4.0, 8 * 4 * 1000),
+    ],
+)
+def test_traffic_of_each_method_by_hand(method, element_bytes, expected):
+    made = compression_traffic(method, 1000.0, element_bytes=element_bytes, num_ranks=8.0)
+    assert float(made.value) == pytest.approx(expected, rel=1e-12)
+    assert float(evaluate(made.formula, made.terms)) == float(made.value)
+
+
+def test_every_method_of_a_recipe_is_a_record_and_others_are_refused():
+    named = get_args(Recipe.model_fields["gradient_compression"].annotation)
+    assert set(named) == set(METHODS)
+    with pytest.raises(CostModelError, match="did you mean 'int8'"):
+        compression("int9")
 
 
 def test_rare_averages_send_an_nth_and_keep_two_copies():

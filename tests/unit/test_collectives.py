@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.base.errors import LayoutError
-from costmodel.physics.network.collectives import ALGORITHMS, ring_all_reduce, textbook_time
-from costmodel.physics.network.collectives_hierarchical import (
-    hierarchical_all_gather,
-    hierarchical_all_reduce,
-    two_step_all_to_all,
-)
+from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, textbook_time, two_level_time
 
 LINK = {"latency_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
 ROWS = [(primitive, name) for primitive, rows in ALGORITHMS.items() for name in rows]
@@ -53,7 +48,7 @@ def test_a_better_link_is_never_slower(primitive, name, size, ranks, latency, ba
 def test_ring_bus_bandwidth_is_link_bandwidth_for_any_group():
     # nccl-tests doc/PERFORMANCE.md: (S / t) 2 (n - 1) / n is the link's rate without start-ups
     ranks = np.array([2, 4, 8, 72])
-    t = ring_all_reduce(8e9, ranks, latency_s=0.0, bandwidth_bytes_per_s=450e9).time_s
+    t = textbook_time("all_reduce", "ring", 8e9, ranks, latency_s=0.0, bandwidth_bytes_per_s=450e9).time_s
     np.testing.assert_allclose(8e9 / t * 2 * (ranks - 1) / ranks, 450e9, rtol=1e-12)
 
 
@@ -85,12 +80,52 @@ def test_two_levels_of_equal_links_move_a_rings_bytes():
         "inter_latency_s": 2e-6,
         "inter_bandwidth_bytes_per_s": 50e9,
     }
-    for levelled, flat in ((hierarchical_all_reduce, "all_reduce"), (hierarchical_all_gather, "all_gather")):
-        two = levelled(1e9, 8, 4, **levels)
-        one = textbook_time(flat, "ring", 1e9, 32, **LINK)
+    for primitive in ("all_reduce", "all_gather", "reduce_scatter"):
+        two = two_level_time(primitive, "two-level", 1e9, 8, 4, **levels)
+        one = textbook_time(primitive, "ring", 1e9, 32, **LINK)
         assert float(two.transfer_s) == pytest.approx(float(one.transfer_s), rel=1e-12)
         assert float(two.latency_s) < float(one.latency_s)
-        assert float(levelled(1e9, 1, 1, **levels).time_s) == 0
+
+
+@pytest.mark.parametrize(
+    ("primitive", "name"), [(primitive, name) for primitive, rows in TWO_LEVEL.items() for name in rows]
+)
+def test_one_node_of_one_costs_nothing_and_a_node_of_many_is_flat(primitive, name):
+    node, net = (2e-6, 50e9), (5e-6, 20e9)
+    levels = dict(
+        zip(
+            (
+                "intra_latency_s",
+                "intra_bandwidth_bytes_per_s",
+                "inter_latency_s",
+                "inter_bandwidth_bytes_per_s",
+            ),
+            (*node, *net),
+            strict=True,
+        )
+    )
+    assert float(two_level_time(primitive, name, 1e9, 1, 1, **levels).time_s) == 0
+    flat = "direct" if primitive == "all_to_all" else "ring"
+    one = textbook_time(primitive, flat, 1e9, 8, latency_s=node[0], bandwidth_bytes_per_s=node[1])
+    inside = two_level_time(primitive, name, 1e9, 8, 1, **levels)
+    # Leaders hand the sum on inside their node: a binomial broadcast more.
+    more = 3 * (node[0] + 1e9 / node[1]) if name == "node-leaders" else 0
+    assert float(inside.time_s) == pytest.approx(float(one.time_s) + more, rel=1e-12)
+    flat = "pairwise" if primitive == "all_to_all" else "ring"
+    one = textbook_time(primitive, flat, 1e9, 8, latency_s=net[0], bandwidth_bytes_per_s=net[1])
+    across = two_level_time(primitive, name, 1e9, 1, 8, **levels)
+    assert float(across.time_s) == pytest.approx(float(one.time_s), rel=1e-12)
+
+
+def test_nodes_know_their_algorithms():
+    levels = {
+        "intra_latency_s": 0.0,
+        "intra_bandwidth_bytes_per_s": 1.0,
+        "inter_latency_s": 0.0,
+        "inter_bandwidth_bytes_per_s": 1.0,
+    }
+    with pytest.raises(LayoutError, match="did you mean 'two-level'"):
+        two_level_time("all_reduce", "two-levels", 1e9, 8, 4, **levels)
 
 
 def test_two_step_all_to_all_sends_fewer_and_larger_messages_over_the_nic():
@@ -100,6 +135,6 @@ def test_two_step_all_to_all_sends_fewer_and_larger_messages_over_the_nic():
         "inter_latency_s": 5e-6,
         "inter_bandwidth_bytes_per_s": 50e9,
     }
-    two = two_step_all_to_all(64e6, 8, 8, **levels)
+    two = two_level_time("all_to_all", "two-step", 64e6, 8, 8, **levels)
     assert float(two.latency_s) == pytest.approx(1e-6 + 7 * 5e-6)
     assert float(two.transfer_s) == pytest.approx(7 / 8 * 64e6 / 450e9 + 7 / 8 * 64e6 / 50e9)

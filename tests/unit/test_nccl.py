@@ -12,6 +12,7 @@ from costmodel.describe.hardware.cluster import Tier
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.physics.network.expert_dispatch import expected_copies
+from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import NCCL_ALGORITHMS, PRIMITIVES, collective_time, moe_exchange_time
 
@@ -190,6 +191,22 @@ def test_constants_are_read_with_units_and_every_name_is_known():
     assert block.constants.copy_bandwidth_bytes_per_s == 950e9
     with pytest.raises(ValueError, match="pipelines"):
         FabricConstants.model_validate({"pipelines": "2.5 us"})
+
+
+def test_the_file_model_has_every_constant_with_its_unit_and_default():
+    """Defaults stand once, in `Fabric`; what a file says is in the unit that the name ends in."""
+    assert FabricConstants().constants == Fabric()
+    assert set(Fabric._fields) < set(FabricConstants.model_fields)
+    for name in Fabric._fields:
+        key = FabricConstants.model_fields[name].alias or name
+        text = {"_bytes_per_s": "3 GB/s", "_s": "3 us"}
+        ending = next((one for one in text if name.endswith(one)), "")
+        value = {"_bytes_per_s": 3e9, "_s": 3e-6, "": 3.0}[ending]
+        read = FabricConstants.model_validate({key: text[ending] if ending else 3})
+        assert getattr(read.constants, name) == pytest.approx(value), name
+    for wrong in ({"rate_factor": 0}, {"nvls_min_ranks": 1}, {"pipeline": "3 GB/s"}, {"pipeline": 3}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            FabricConstants.model_validate(wrong)
 
 
 def test_expected_copies_in_the_limits():

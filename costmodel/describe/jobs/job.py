@@ -25,6 +25,7 @@ from costmodel.describe.jobs.reading import keywords, read, read_array, require_
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
+from costmodel.physics.network.gradient_compression import METHODS, compression
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import Chunk, parse_chunks, require_chunks
 from costmodel.physics.pipeline.schedules import schedule_at, valid
@@ -186,14 +187,19 @@ def _check_pipeline_layout(job: Job) -> None:
     )
 
 
+def _also_sharded() -> str:
+    names = [one.name for one in METHODS.values() if one.shards and one.name != "none"]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def _check_reduction(job: Job) -> None:
     """Refuse ways to reduce gradients that sharded states rule out."""
     recipe, layout = job.recipe, job.layout
-    method = recipe.gradient_compression
-    if method in ("top-k", "powersgd") and np.any(layout.zero_stage > 0):
+    method = compression(recipe.gradient_compression)
+    if not method.shards and np.any(layout.zero_stage > 0):
         raise CostModelError(
-            f"gradient_compression: {method} needs whole gradients on every replica, zero_stage 0; got "
-            f"{float(np.max(layout.zero_stage)):.0f} (fp16, int8 and int4 also work with sharded states)"
+            f"gradient_compression: {method.name} needs whole gradients on every replica, zero_stage 0; got "
+            f"{float(np.max(layout.zero_stage)):.0f} ({_also_sharded()} also work with sharded states)"
         )
     if recipe.sync_every > 1 and np.any((layout.zero_stage > 0) & (layout.shard_group == 0)):
         raise CostModelError(

@@ -16,7 +16,7 @@ Across two nodes a tree's NICs carry S/2 up and S/2 down, half of what more node
 
 References
 ----------
-.. [1] Optimal chunking of a p-stage pipeline; `costmodel.physics.network.collectives_rooted`.
+.. [1] Optimal chunking of a p-stage pipeline; `costmodel.physics.network.collectives`.
 .. [2] NVIDIA/nccl, src/graph/tuning.cc (2.30): latency + bytes/rate, least over (algorithm, protocol).
 """
 
