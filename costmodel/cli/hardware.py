@@ -97,11 +97,11 @@ def check(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
-    from costmodel.describe.hardware.hardware import check_file
+    from costmodel.estimates.profile_check import check_profile
 
     wrong = False
     for file in files:
-        problems = check_file(file, profile_path=profiles)
+        problems = check_profile(file, profile_path=profiles)
         wrong = wrong or bool(problems)
         for problem in problems:
             print(f"Error: {problem}", file=sys.stderr)

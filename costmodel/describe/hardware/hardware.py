@@ -29,6 +29,7 @@ __all__ = [
     "load_accelerator",
     "load_cluster",
     "load_link",
+    "profile_kind",
     "profile_numbers",
 ]
 
@@ -115,6 +116,7 @@ def check_file(path: str | Path, *, profile_path: ProfilePath = None) -> list[st
     from costmodel.describe.hardware.profile_schema import validate
 
     found = [f"{path.name}: {problem}" for problem in validate(content, kind)[1]]
+    found += [f"{path.name}: {problem}" for problem in _taken_aliases(content, path, kind, folders)]
     if not found and content["name"] != path.stem:
         found.append(f"{path.name}: name: expected {path.stem!r} as the file; got {content['name']!r}")
     if not found:
@@ -123,6 +125,25 @@ def check_file(path: str | Path, *, profile_path: ProfilePath = None) -> list[st
         except ProfileError as error:
             found.append(str(error))
     return found
+
+
+def profile_kind(path: str | Path) -> str:
+    """Return which kind of profile a file says it is."""
+    return disk.check_header(disk.read_yaml(Path(path)), Path(path))
+
+
+def _taken_aliases(
+    content: Mapping[str, Any], path: Path, kind: str, folders: tuple[Path, ...]
+) -> Iterator[str]:
+    """Yield the aliases that are a name or an alias of another profile."""
+    given = content.get("aliases")
+    others = [other for name, other in disk.profile_files(kind, folders) if name != path.stem.lower()]
+    owners = {
+        alias: other.stem for other in others for alias in (other.stem.lower(), *disk.aliases_of(other))
+    }
+    for index, alias in enumerate(given if isinstance(given, list) else ()):
+        if owner := owners.get(str(alias).lower()):
+            yield f"aliases.{index}: expected a name that no other {kind} has; {str(alias)!r} means {owner}"
 
 
 def profile_numbers(

@@ -208,6 +208,24 @@ class KernelConstants(BaseModel):
         }
 
 
+def lent(block: Mapping[str, Any], like: str, because: str, num_sms: Any) -> dict[str, Any]:
+    """Return another accelerator's ``kernels:`` block for one that nobody measured, marked as such.
+
+    Every share of a peak stays; each group's basis becomes ``estimated`` and its source the loan.
+    """
+
+    def marked(group: Any) -> Any:
+        if not isinstance(group, Mapping):
+            return group
+        found = {key: marked(value) for key, value in group.items()}
+        if "basis" not in found:
+            return found
+        kept = {key: value for key, value in found.items() if key not in ("points", "held_out_error")}
+        return kept | {"basis": "estimated", "source": f"as {like}: {because}"}
+
+    return {**{key: marked(group) for key, group in block.items()}, "num_sms": num_sms}
+
+
 def fill_dtypes(known: dict[str, MatmulConstants]) -> dict[str, MatmulConstants]:
     """Return constants for every dtype, taken from the nearest known one."""
     filled = dict(known)

@@ -96,9 +96,9 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     if wanted in known:
         return known[wanted]
     for path in known.values():
-        if wanted in _aliases_at_a_glance(path, wanted):
+        if wanted in aliases_of(path, wanted):
             return path
-    aliases = [alias for path in known.values() for alias in _aliases_at_a_glance(path)]
+    aliases = [alias for path in known.values() for alias in aliases_of(path)]
     near = get_close_matches(wanted, [*known, *aliases], n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {text!r}: {meant}(known: {', '.join(sorted(known))})")
@@ -124,7 +124,28 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         if "inherit" not in parent:
             break
         content["inherit"] = parent["inherit"]
+    if "like" in _mapping(content.get("kernels")):
+        content["kernels"] = _lent_kernels(content, path, folders)
     return content
+
+
+def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the constants that ``kernels: {like: ..., because: ...}`` stands for."""
+    from costmodel.describe.hardware.kernels import lent
+
+    said = content["kernels"]
+    if set(said) != {"like", "because"} or not all(isinstance(text, str) for text in said.values()):
+        raise ProfileError(
+            f"{path.name}: kernels: expected {{like: an accelerator, because: a reason}}; got {said!r}"
+        )
+    try:
+        lender = find_profile("accelerator", said["like"], folders)
+    except ProfileError as error:
+        raise ProfileError(f"{path.name}: kernels.like: {error}") from None
+    own = _mapping(read_profile(lender, "accelerator", folders).get("kernels")) if lender != path else {}
+    if not own:
+        raise ProfileError(f"{path.name}: kernels.like: expected an accelerator with constants of its own")
+    return lent(own, lender.stem, said["because"], _mapping(content.get("num_sms")).get("value"))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -168,7 +189,7 @@ def at_a_glance(path: Path, key: str) -> str:
     return str(found)
 
 
-def _aliases_at_a_glance(path: Path, wanted: str = "") -> list[str]:
+def aliases_of(path: Path, wanted: str = "") -> list[str]:
     """Return a file's aliases without parsing the rest, because a look-up must not load every profile."""
     aliases = _glance(path, "aliases", wanted).get("aliases")
     return [str(alias).lower() for alias in aliases] if isinstance(aliases, list) else []

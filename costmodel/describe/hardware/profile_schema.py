@@ -23,6 +23,9 @@ LinkKind = Literal["nvlink", "xgmi", "pcie", "ib", "roce", "efa", "omnipath", "s
 # Blocks written by the calibration scripts; their models say where the numbers come from.
 FITTED_BLOCKS = ("kernels", "fabric")
 
+LEAST_USABLE = 0.9
+"""Share of the fitted memory below which a program's share is a number left over from another device. [-]"""
+
 T = TypeVar("T")
 Positive = Annotated[int, Field(gt=0, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -82,6 +85,15 @@ class AcceleratorFile(_Profile):
         """Refuse what no device can be: usable memory above the fitted one, no 16-bit peak."""
         if self.memory.value > self.memory_vendor.value:
             raise ValueError("memory: expected at most memory_vendor, since CUDA offers less than is fitted")
+        if self.memory.value < LEAST_USABLE * self.memory_vendor.value:
+            raise ValueError(
+                f"memory: expected at least {LEAST_USABLE:.0%} of memory_vendor; "
+                f"got {self.memory.value / self.memory_vendor.value:.0%}"
+            )
+        if self.kernels is not None and self.kernels.blocks.num_sms != self.num_sms.value:
+            raise ValueError(
+                f"kernels.num_sms: expected num_sms, {self.num_sms.value}; got {self.kernels.blocks.num_sms:g}"
+            )
         if not {"fp16", "bf16"} & self.peak_dense.keys():
             raise ValueError("peak_dense: expected at least one of fp16 and bf16")
         return self

@@ -1,0 +1,126 @@
+"""`hardware check` refuses what an estimate would refuse, and numbers left over from another device."""
+
+from pathlib import Path
+
+import pytest
+
+from costmodel.cli import main
+from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
+from costmodel.estimates.profile_check import check_profile
+
+PROFILES = Path(__file__).parents[2] / "hardware_profiles"
+
+MI325X = """schema_version: 1
+profile: accelerator
+name: mi325x
+title: AMD Instinct MI325X 256 GB
+aliases: [mi325]
+generation: cdna3
+peak_dense:
+  fp16: {value: 1307 TFLOP/s, source: sheet}
+  bf16: {value: 1307 TFLOP/s, source: sheet}
+  fp8: {value: 2615 TFLOP/s, source: sheet}
+memory: {value: 255.9 GiB, source: assumed}
+memory_vendor: {value: 256 GiB, source: sheet}
+memory_bandwidth: {value: 6 TB/s, source: sheet}
+num_sms: {value: 304, source: sheet}
+tdp: {value: 1000 W, source: sheet}
+host_link: {value: 63 GB/s, source: sheet}
+scale_up_link: xgmi-mi300x
+pcie_link: pcie5
+kernels: {like: mi300x, because: same chip with more memory}
+sources:
+  sheet:
+    title: AMD Instinct MI325X data sheet
+"""
+
+
+def check(tmp_path, text=MI325X, name="mi325x"):
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(text)
+    return check_profile(path)
+
+
+def test_a_lent_block_is_an_estimate_that_names_its_lender(tmp_path):
+    assert check(tmp_path) == []
+    ours, lender = load_accelerator(tmp_path / "mi325x.yaml"), load_accelerator("mi300x")
+    assert ours.kernels.matmul["bf16"] == lender.kernels.matmul["bf16"]
+    blocks = ours.kernels.blocks
+    for block in (blocks.matmul["bf16"], blocks.attention["flash2"].backward, blocks.memory):
+        assert (block.basis, block.points, block.held_out_error) == ("estimated", 0, None)
+        assert block.source == "as mi300x: same chip with more memory"
+
+
+def test_a_loan_from_a_measured_device_counts_its_own_units(tmp_path):
+    text = MI325X.replace("like: mi300x", "like: h100-sxm-80gb").replace("cdna3", "hopper")
+    assert check(tmp_path, text) == []
+    ours = load_accelerator(tmp_path / "mi325x.yaml")
+    assert ours.kernels.matmul["bf16"].num_sms == 304
+    assert ours.kernels.blocks.matmul["fp8"].basis == "estimated"
+
+
+WRONG = {
+    "an alias of another": (
+        ("[mi325]", "[mi325, mi300x-192gb]"),
+        "aliases.1: expected a name that no other accelerator has; 'mi300x-192gb' means mi300x",
+    ),
+    "the name of another": (
+        ("[mi325]", "[MI300X]"),
+        "aliases.0: expected a name that no other accelerator has",
+    ),
+    "memory left in": (
+        ("255.9 GiB", "191.98 GiB"),
+        "memory: expected at least 90% of memory_vendor; got 75%",
+    ),
+    "no kernels": (
+        ("kernels: {like: mi300x, because: same chip with more memory}\n", ""),
+        "has no 'kernels' block",
+    ),
+    "a lender that is not there": (("like: mi300x", "like: mi301x"), "unknown accelerator 'mi301x'"),
+    "no reason": ((", because: same chip with more memory", ""), "expected {like: an accelerator, because:"),
+    "a loan from itself": (("like: mi300x", "like: mi325x"), "with constants of its own"),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), WRONG.values(), ids=WRONG)
+def test_what_an_estimate_would_refuse_is_refused(change, expected, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COSTMODEL_PROFILE_PATH", str(tmp_path))
+    assert change[0] in MI325X
+    found = check(tmp_path, MI325X.replace(*change))
+    assert len(found) == 1, found
+    assert found[0].startswith("mi325x.yaml: ")
+    assert expected in found[0]
+    assert main(["hardware", "check", str(tmp_path / "mi325x.yaml")]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_constants_of_a_device_with_other_units_are_refused(tmp_path):
+    text = (PROFILES / "accelerators" / "h100-sxm-80gb.yaml").read_text("utf-8")
+    text = text.replace("num_sms: {value: 132", "num_sms: {value: 114").replace(
+        "h100-sxm-80gb\n", "mine\n", 1
+    )
+    text = text.replace("aliases: [h100, h100-sxm, h100-80gb]\n", "")
+    assert check(tmp_path, text, "mine") == ["mine.yaml: kernels.num_sms: expected num_sms, 114; got 132"]
+
+
+def test_a_cluster_is_priced_too(tmp_path):
+    (tmp_path / "mi325x.yaml").write_text(MI325X)
+    text = (PROFILES / "clusters" / "dgx-h100-ndr.yaml").read_text("utf-8")
+    aliases = next(line for line in text.splitlines() if line.startswith("aliases:"))
+    text = text.replace("name: dgx-h100-ndr", "name: mine").replace(aliases + "\n", "")
+    text = text.replace("accelerator: h100-sxm-80gb", "accelerator: mi325x")
+    assert check(tmp_path, text, "mine") == []
+    assert load_cluster(tmp_path / "mine.yaml").accelerator.name == "mi325x"
+    (tmp_path / "mi325x.yaml").write_text(
+        MI325X.replace("kernels: {like: mi300x, because: same chip with more memory}\n", "")
+    )
+    assert check(tmp_path, text, "mine") == [
+        "mine.yaml: accelerator mi325x: has no 'kernels' block; costmodel calibrate writes one"
+    ]
+
+
+@pytest.mark.parametrize("folder", ["accelerators", "links", "clusters", "storage"])
+def test_nothing_is_wrong_with_what_ships(folder):
+    # Three of each kind here; every one is priced elsewhere in the tests.
+    for path in sorted((PROFILES / folder).glob("*.yaml"))[::7]:
+        assert check_profile(path) == []
