@@ -63,11 +63,12 @@ def show_one(
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.describe.jobs.reading import parse_switches
-    from costmodel.describe.recipe import load_recipe, with_switches
+    from costmodel.describe.jobs.switches import Settings
+    from costmodel.describe.recipe import load_recipe
     from costmodel.reporting.recipes import recipe_grid, recipe_record, switch_columns
 
     target = plan_output(format, out, csv, force=force, quiet=quiet)
-    record = recipe_record(with_switches(load_recipe(name), parse_switches(switches)))
+    record = recipe_record(Settings(load_recipe(name)).switched(parse_switches(switches)))
     show(
         Result(
             grids=lambda: [recipe_grid(record)],

@@ -57,14 +57,14 @@ def _label(value: Any) -> str:
 def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
     """Read one ``name=a,b`` as pairs of (name, whether it is a switch) and value."""
     from costmodel.describe.jobs.job import JOB_KEYS
-    from costmodel.describe.recipe import Recipe
+    from costmodel.describe.jobs.switches import HOME, takes_several
 
     name, equals, values = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or not values:
         raise CostModelError(f"--vary: expected name=values, such as tp=4,8; got {text!r}")
     fields = {key for key in JOB_KEYS if key not in ("switches", "dp")} | {"zero"}
-    switches = Recipe.model_fields.keys() - {"name", "description", "source"}
+    switches = set(HOME)
     if name not in fields | switches:
         raise CostModelError(
             f"--vary: {name!r} is no field or switch; {choices_hint(name, sorted(fields | switches))}"
@@ -72,8 +72,7 @@ def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
     key = "zero_stage" if name == "zero" else name
     parts = [part.strip() for part in values.split(",") if part.strip()]
     if name in switches:
-        several = isinstance(Recipe.model_fields[name].default, tuple)
-        return [((key, True), part.split("+") if several else part) for part in parts]
+        return [((key, True), part.split("+") if takes_several(name) else part) for part in parts]
     return [((key, False), _value(part)) for part in parts]
 
 

@@ -6,9 +6,10 @@ never a speed. Presets live in ``describe/data/recipes/*.yaml``; a user override
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
 AttentionKernel = Literal[
     "auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"
 ]
-Fusion = Literal["none", "megatron", "compiled"]
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
 ContextMethod = Literal["ring", "all-gather", "ulysses"]
 Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
-Stragglers = Literal["none", "normal", "lognormal"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
 RecomputeModule = Literal[
     "core_attn",
@@ -44,18 +43,17 @@ RecomputeModule = Literal[
     "all_but_qkv",
 ]
 
+LABELS = ("name", "description", "source")
+"""What of a recipe is no switch."""
+
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 """Bytes an element; fp4 with the fp8 scale of its block of 16 (NVFP4)."""
 
 
-class Recipe(BaseModel):
-    """The switches of a framework. Field docstrings say what each changes on the bill."""
+class Kernels(BaseModel):
+    """Which kernels run, and what is fused into them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    description: str = ""
-    source: str = ""
 
     attention_kernel: AttentionKernel = "auto"
     """Kernel of the attention core; auto is what Transformer Engine picks for the GPU, torch what
@@ -85,10 +83,19 @@ class Recipe(BaseModel):
     fused_grad_accumulation: bool = True
     """The weight-gradient GEMM adds into the gradient buffer; otherwise a kernel of its own does, after
     every GEMM."""
+    fused_wgrad: bool = False
+    """Weight-gradient GEMMs add into the resident buffer (Megatron's gradient accumulation fusion);
+    autograd gets an empty stub of the weight's shape, and Transformer Engine keeps one per shape."""
     compiled: bool = False
     """torch.compile fuses every chain of element-wise operators."""
     dropout: bool = False
     """Dropout after attention and MLP (and inside an unfused attention)."""
+
+
+class Dtypes(BaseModel):
+    """In which dtypes weights, gradients and optimizer states live and travel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     param_dtype: Dtype = "bf16"
     """Resident model parameters (FSDP keeps fp32 shards and gathers `gather_dtype`)."""
@@ -104,15 +111,26 @@ class Recipe(BaseModel):
     """Bytes a parameter of main weights in the optimizer (0 where parameters are fp32)."""
     moments_bytes: float = Field(default=8.0, ge=0, le=16)
     """Bytes a parameter of Adam's two moments."""
-    fused_wgrad: bool = False
-    """Weight-gradient GEMMs add into the resident buffer (Megatron's gradient accumulation fusion);
-    autograd gets an empty stub of the weight's shape, and Transformer Engine keeps one per shape."""
     quantised_weights: Literal["none", "cached", "primary"] = "none"
     """Low-precision copies of the weights: made for each product; cached beside the parameters until the next
     step; or primary, in place of the parameters and of what is gathered (Megatron-LM's --fp8-param-gather;
     embeddings, which stay in bf16 there, are counted too)."""
-    offload_optimizer: bool = False
-    """Optimizer states live and step on the CPU."""
+    activation_input_bytes: float = Field(default=2.0, ge=1, le=4)
+    """Bytes an element at which the input of GELU or SwiGLU is kept for the backward pass (1: cached in fp8)."""
+
+    def grad_bytes(self) -> float:
+        """Bytes a parameter of the resident gradient."""
+        return DTYPE_BYTES[self.grad_accum_dtype]
+
+    def param_bytes(self) -> float:
+        """Bytes a parameter of the resident weights."""
+        return DTYPE_BYTES[self.param_dtype]
+
+
+class Overlap(BaseModel):
+    """How the ranks of each axis talk, and what of it hides behind compute."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sp_regathers: bool = True
     """Under sequence parallelism the backward pass gathers a layer's input again (Megatron);
@@ -125,6 +143,22 @@ class Recipe(BaseModel):
     """ZeRO-2 reduces gradients after every micro-batch (DeepSpeed) instead of once a step."""
     zero_all_reduce: bool = False
     """ZeRO-1 sums whole gradients on every rank (all-reduce) before each steps its part."""
+    zero_by_tensor: bool = False
+    """ZeRO-1 deals out whole tensors: each owner receives its gradients by a reduction of their own
+    and broadcasts its parameters; otherwise one reduce-scatter and one all-gather."""
+    bucket_elements: float = Field(default=0.0, ge=0)
+    """Gradients of one message of the reduction (PyTorch DDP: 25 MiB); each pays its latency and only the last
+    waits for nothing to hide behind. 0: one message whose last 40 million are exposed, as Megatron-Core's."""
+    fsdp_reshard_after_forward: bool = True
+    """ZeRO-3 drops gathered parameters after the forward pass and gathers them again."""
+    fsdp_pp_keeps_gathered: bool = False
+    """With several pipeline stages ZeRO-3 gathers once a step, keeps the parameters, and adds up
+    whole gradients in the reduction's dtype (torchtitan's default)."""
+    fsdp_prefetch: int = Field(default=1, ge=0)
+    """Layers gathered ahead."""
+    fsdp_backward_prefetch: bool = True
+    """The next layer is gathered behind the backward pass of this one; otherwise after it (FSDP1's
+    BACKWARD_POST), where nothing hides it."""
     pp_overlap: bool = False
     """Stage-to-stage transfers run behind compute (interleaved schedules)."""
     pp_scatter_gather: bool = True
@@ -132,10 +166,22 @@ class Recipe(BaseModel):
     the whole activation."""
     cp_method: ContextMethod = "ring"
     """How context parallelism brings K and V together."""
-    ep_overlap: bool = False
-    """Dispatch and combine of one micro-batch run behind the compute of another."""
+    overlap_contention: float = Field(default=0.15, ge=0, lt=1)
+    """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
+    arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
+    reserved_sm_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the SMs that communication kernels hold all the time."""
+
+
+class Experts(BaseModel):
+    """How tokens are routed to experts, sent, and computed there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     moe_dispatcher: Dispatcher = "all-to-all"
     """How tokens reach their experts."""
+    ep_overlap: bool = False
+    """Dispatch and combine of one micro-batch run behind the compute of another."""
     moe_imbalance: float = Field(default=1.0, ge=1)
     """Tokens of the busiest expert rank over the mean; 1 where routing is forced to balance."""
     moe_capacity_factor: float = Field(default=0.0, ge=0)
@@ -150,12 +196,12 @@ class Recipe(BaseModel):
     """The output bias of experts is added in PyTorch operators, expert by expert, in fp32."""
     router_fusion: bool = False
     """Router scores, top-k and auxiliary loss in fused kernels."""
-    overlap_contention: float = Field(default=0.15, ge=0, lt=1)
-    """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
-    arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
 
-    reserved_sm_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the SMs that communication kernels hold all the time."""
+
+class Host(BaseModel):
+    """What the host takes: launches, its time between steps, data, states that it holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     launch_s: float = Field(default=20e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
@@ -169,96 +215,93 @@ class Recipe(BaseModel):
     """Host time a step outside the passes (data loading, logging, optimizer start)."""
     overhead_fraction: float = Field(default=0.0, ge=-0.5, le=1)
     """The one constant that may be fitted to whole runs: share of step time nothing else explains."""
+    input_tokens_per_s: float = Field(default=0.0, ge=0)
+    """Tokens that the data loader of one host delivers; 0 is no limit."""
+    offload_optimizer: bool = False
+    """Optimizer states live and step on the CPU."""
+    nvme_bytes_per_s: float = Field(default=0.0, ge=0)
+    """Where the optimizer is offloaded: rate of a host's NVMe that its states stream from and to; 0 is memory."""
 
-    stragglers: Stragglers = "none"
-    """Whether steps wait for the slowest rank, and how step times of ranks are distributed."""
-    straggler_variation: float = Field(default=0.015, ge=0, le=1)
-    """Coefficient of variation between ranks. 8 % between GPUs of one type, averaged over five machines
-    (Sinha et al., "Not All GPUs Are Created Equal," SC22, arXiv:2208.11035), read as the span of the
-    central 99 %, 5.4 standard deviations."""
-    straggler_slow_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Probability that a rank is a slow one; MegaScale (arXiv:2402.15627, section 6.3) found 0.5 % of its
-    machines about 10 % slow, and took them out."""
-    straggler_slowdown: float = Field(default=0.1, ge=0, le=10)
-    """How much longer a slow rank takes."""
-    straggler_jitter: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of variation of one rank's step around its own mean, made of independent pieces."""
 
+class Memory(BaseModel):
+    """What is kept where: layers on stages, activations, buffers, the allocator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """What `recompute: selective` recomputes."""
+    recompute_early_stop: bool = False
+    """Recomputation of a layer ends with the last tensor that its backward pass needs, so that the
+    output projection of the MLP never runs again (PyTorch's non-reentrant checkpoint from 2.1; XLA
+    removes it as dead code)."""
     embedding_as_layer: bool = False
     """The embedding takes the place of a layer on the first pipeline stage."""
     head_as_layer: int = Field(default=0, ge=0, le=8)
     """Layers whose place the head takes on the last pipeline stage."""
     head_by_work: bool = False
     """The head counts as many layers as it does multiply-adds of one (nanotron's block costs)."""
-    selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
-    """What `recompute: selective` recomputes."""
-    activation_input_bytes: float = Field(default=2.0, ge=1, le=4)
-    """Bytes an element at which the input of GELU or SwiGLU is kept for the backward pass (1: cached in fp8)."""
-    zero_by_tensor: bool = False
-    """ZeRO-1 deals out whole tensors: each owner receives its gradients by a reduction of their own
-    and broadcasts its parameters; otherwise one reduce-scatter and one all-gather."""
-    fsdp_reshard_after_forward: bool = True
-    """ZeRO-3 drops gathered parameters after the forward pass and gathers them again."""
-    fsdp_pp_keeps_gathered: bool = False
-    """With several pipeline stages ZeRO-3 gathers once a step, keeps the parameters, and adds up
-    whole gradients in the reduction's dtype (torchtitan's default)."""
-    fsdp_prefetch: int = Field(default=1, ge=0)
-    """Layers gathered ahead."""
-    fsdp_backward_prefetch: bool = True
-    """The next layer is gathered behind the backward pass of this one; otherwise after it (FSDP1's
-    BACKWARD_POST), where nothing hides it."""
     fsdp_buffers: ShardBuffers = "none"
     """Copies around the collectives of sharded parameters: none; one flat parameter a layer, whose
     gradients are concatenated, cast and scaled (FSDP1); or copies between the communication buffer
     and every parameter (FSDP2)."""
-    recompute_early_stop: bool = False
-    """Recomputation of a layer ends with the last tensor that its backward pass needs, so that the
-    output projection of the MLP never runs again (PyTorch's non-reentrant checkpoint from 2.1; XLA
-    removes it as dead code)."""
-    gradient_compression: Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"] = "none"
-    """Compression of the data-parallel gradient. fp16, int8 and int4 also work where the optimizer or the
-    parameters are sharded; top-k and PowerSGD, which keep a residual, only where every replica holds all."""
-    compression_density: float = Field(default=0.01, gt=0, le=1)
-    """Share of the gradient that top-k sends."""
-    compression_rank: int = Field(default=4, ge=1, le=1024)
-    """Rank of PowerSGD's factors."""
-    sync_every: int = Field(default=1, ge=1, le=100_000)
-    """Steps between two averages over replicas (local SGD, DiLoCo, arXiv:2311.08105: 500). Replicas are the whole
-    data-parallel group where nothing is sharded, otherwise the groups that `shard_group` makes."""
-    outer_momentum: bool = True
-    """Where replicas are averaged rarely, an outer optimizer with momentum does it (DiLoCo); otherwise the mean."""
-    bucket_elements: float = Field(default=0.0, ge=0)
-    """Gradients of one message of the reduction (PyTorch DDP: 25 MiB); each pays its latency and only the last
-    waits for nothing to hide behind. 0: one message whose last 40 million are exposed, as Megatron-Core's."""
-    input_tokens_per_s: float = Field(default=0.0, ge=0)
-    """Tokens that the data loader of one host delivers; 0 is no limit."""
-    offload_activations: float = Field(default=0.0, ge=0, le=1)
-    """Share of the saved activations that goes to the host's memory and back, beside the passes."""
-    nvme_bytes_per_s: float = Field(default=0.0, ge=0)
-    """Where the optimizer is offloaded: rate of a host's NVMe that its states stream from and to; 0 is memory."""
-
+    reduce_bucket_elements: float = Field(default=0.0, ge=0)
+    """Gradients that are copied into one flat bucket before they are reduced (0: reduced in place)."""
+    pp_keeps_outputs: bool = False
+    """The pipeline engine holds the output of every micro-batch in flight (DeepSpeed's pipe buffers)."""
+    norm_copy_bytes: float = Field(default=0.0, ge=0, le=8)
+    """Bytes an element of the copy that the gradient norm makes of one gradient at a time."""
+    adam_temporary_bytes: float = Field(default=0.0, ge=0, le=16)
+    """Bytes a parameter that an optimizer step of unfused kernels makes for a moment."""
     allocator_slack: float = Field(default=0.04, ge=0, lt=1)
     """Fragmentation of the caching allocator, as a share of what is allocated."""
     context_bytes: float = Field(default=1.0e9, ge=0)
     """CUDA context and libraries."""
     communicator_bytes: float = Field(default=4.0e8, ge=0)
     """NCCL buffers of one communicator (342-392 MiB measured for 2-8 ranks)."""
-    reduce_bucket_elements: float = Field(default=0.0, ge=0)
-    """Gradients that are copied into one flat bucket before they are reduced (0: reduced in place)."""
-    norm_copy_bytes: float = Field(default=0.0, ge=0, le=8)
-    """Bytes an element of the copy that the gradient norm makes of one gradient at a time."""
-    pp_keeps_outputs: bool = False
-    """The pipeline engine holds the output of every micro-batch in flight (DeepSpeed's pipe buffers)."""
-    adam_temporary_bytes: float = Field(default=0.0, ge=0, le=16)
-    """Bytes a parameter that an optimizer step of unfused kernels makes for a moment."""
 
-    def grad_bytes(self) -> float:
-        """Bytes a parameter of the resident gradient."""
-        return DTYPE_BYTES[self.grad_accum_dtype]
 
-    def param_bytes(self) -> float:
-        """Bytes a parameter of the resident weights."""
-        return DTYPE_BYTES[self.param_dtype]
+class Recipe(BaseModel):
+    """The switches of a framework, in six groups. Field docstrings say what each changes on the bill.
+
+    A switch has one name wherever it stands: in its group, in a preset's file, after ``--set``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str = ""
+    source: str = ""
+
+    kernels: Kernels = Kernels()
+    dtypes: Dtypes = Dtypes()
+    overlap: Overlap = Overlap()
+    moe: Experts = Experts()
+    host: Host = Host()
+    memory: Memory = Memory()
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """Values of all switches by name."""
+        return {name: getattr(getattr(self, group), name) for name, group in GROUP_OF.items()}
+
+    def replaced(self, name: str, value: Any) -> Self:
+        """Return the recipe with one switch at a value that is not checked."""
+        group = GROUP_OF[name]
+        return self.model_copy(update={group: getattr(self, group).model_copy(update={name: value})})
+
+
+GROUPS: Mapping[str, type[BaseModel]] = {
+    "kernels": Kernels,
+    "dtypes": Dtypes,
+    "overlap": Overlap,
+    "moe": Experts,
+    "host": Host,
+    "memory": Memory,
+}
+"""The groups of a recipe's switches, in the order in which they are shown."""
+
+GROUP_OF: Mapping[str, str] = {name: group for group, held in GROUPS.items() for name in held.model_fields}
+"""Where each switch of a recipe stands."""
 
 
 class Precision(BaseModel):
@@ -367,30 +410,62 @@ def load_recipe(name: str) -> Recipe:
     return make_recipe({"name": name, **raw})
 
 
-def make_recipe(values: dict[str, Any]) -> Recipe:
-    """Validate the switches of a recipe.
+def make_recipe(values: Mapping[str, Any]) -> Recipe:
+    """Validate a recipe: its switches in their groups, as in a preset's file, or by name alone.
 
     Raises
     ------
     RecipeError
-        If a switch does not exist or has a value it cannot take.
+        If a switch or group does not exist, stands in another group, or has a value it cannot take.
     """
-    unknown = sorted(values.keys() - Recipe.model_fields.keys())
-    if unknown:
-        raise RecipeError(
-            f"recipe: switch {unknown[0]!r} is unknown; {choices_hint(unknown[0], Recipe.model_fields)}"
-        )
+    return _checked(_nested(values))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put switches that are given by name into their groups."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in LABELS:
+            found[key] = value
+        elif key in GROUP_OF:
+            found.setdefault(GROUP_OF[key], {})[key] = value
+        elif key not in GROUPS:
+            raise RecipeError(f"recipe: switch {key!r} is unknown; {choices_hint(key, [*GROUP_OF, *GROUPS])}")
+        elif not isinstance(value, Mapping):
+            raise RecipeError(f"recipe: {key}: expected switches such as {_example(key)}, got {value!r}")
+        else:
+            for name in value:
+                if GROUP_OF.get(name) != key:
+                    raise RecipeError(f"recipe: {key}: {_misplaced(name, key)}")
+            found.setdefault(key, {}).update(value)
+    return found
+
+
+def _example(group: str) -> str:
+    return next(iter(GROUPS[group].model_fields))
+
+
+def _misplaced(name: str, group: str) -> str:
+    """Say why a switch cannot stand in a group."""
+    if name in GROUP_OF:
+        return f"switch {name!r} stands in {GROUP_OF[name]}"
+    return f"switch {name!r} is unknown; {choices_hint(name, GROUPS[group].model_fields)}"
+
+
+def _checked(values: dict[str, Any]) -> Recipe:
+    """Validate nested values."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        path = first["loc"][1:] if first["loc"][0] in GROUPS else first["loc"]
+        key = ".".join(str(part) for part in path)
         raise RecipeError(
             f"recipe {values.get('name', '')}: {key}: {first['msg']}, got {first['input']!r}"
         ) from None
 
 
-def with_switches(recipe: Recipe, switches: dict[str, Any]) -> Recipe:
+def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
     """Return the recipe with some switches changed.
 
     Raises
@@ -398,7 +473,10 @@ def with_switches(recipe: Recipe, switches: dict[str, Any]) -> Recipe:
     RecipeError
         If a switch does not exist or has a value it cannot take.
     """
-    return make_recipe({**recipe.model_dump(), **switches}) if switches else recipe
+    if not switches:
+        return recipe
+    labels = {key: getattr(recipe, key) for key in LABELS}
+    return make_recipe({**labels, **recipe.switches, **switches})
 
 
 _KERNEL_CHOICE = {
@@ -410,12 +488,7 @@ _KERNEL_CHOICE = {
 
 def resolved_for(recipe: Recipe, generation: str) -> Recipe:
     """Return the recipe with the attention kernel of a GPU generation in place of ``auto`` or ``torch``."""
-    choice = _KERNEL_CHOICE.get(recipe.attention_kernel)
+    choice = _KERNEL_CHOICE.get(recipe.kernels.attention_kernel)
     if choice is None:
         return recipe
-    return recipe.model_copy(update={"attention_kernel": choice.get(generation, "flash2")})
-
-
-def switch_choices(name: str) -> tuple[str, ...]:
-    """Return the values a literal switch can take, empty for numbers and booleans."""
-    return tuple(str(choice) for choice in get_args(Recipe.model_fields[name].annotation))
+    return recipe.replaced("attention_kernel", choice.get(generation, "flash2"))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, layout_problems
-from costmodel.describe.recipe import with_switches
 from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.step.price import price
 
@@ -70,7 +69,7 @@ def memory_levers(job: Job) -> list[Lever]:
         if can_run[i]
     ]
     for name, switches in _recipe_changes(job):
-        changed = replace(job, recipe=with_switches(job.recipe, switches))
+        changed = job.switched(switches)
         try:
             after, time_s = _price(changed, job.layout)
         except (CostModelError, KeyError):
@@ -112,10 +111,10 @@ def _layout_changes(job: Job) -> Iterator[tuple[str, Layout]]:
 
 def _recipe_changes(job: Job) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield each switch of the recipe that may free memory."""
-    held = job.recipe.model_dump()
+    held = job.switches
     for switch, wasteful, value in _SWITCHES:
         if held[switch] in wasteful and not (
-            switch == "grad_accum_dtype" and job.recipe.param_dtype == "fp32"
+            switch == "grad_accum_dtype" and job.recipe.dtypes.param_dtype == "fp32"
         ):
             yield f"{switch}={str(value).lower()}", {switch: value}
 

@@ -85,14 +85,14 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
         if axis == "tp":
             held.append(("tp", mesh.tp, tp_comm))
         elif axis == "cp":
-            held.append(("cp", mesh.cp, _CP_COMM[recipe.cp_method]))
+            held.append(("cp", mesh.cp, _CP_COMM[recipe.overlap.cp_method]))
         elif axis == "pp":
             held.append(("pp", mesh.pp, "send/recv of activations"))
         else:
             held += _data_axes(layout, mesh.dp, mesh.grad)
     if float(layout.ep * layout.etp) > 1:
         held += [
-            ("ep", mesh.ep, _EP_COMM[recipe.moe_dispatcher]),
+            ("ep", mesh.ep, _EP_COMM[recipe.moe.moe_dispatcher]),
             ("etp", mesh.etp, "all-gather + reduce-scatter of tokens"),
             ("edp", mesh.edp, _gradient_comm(layout) + " (experts)"),
         ]

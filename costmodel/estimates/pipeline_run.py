@@ -93,7 +93,7 @@ def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
         schedules.task_orders(name, p, shown, v),
         **durations(est.priced)._asdict(),
         message_s=float(sends[0].each_s) if sends else 0.0,
-        blocking=bool(sends) and not placed.recipe.pp_overlap,
+        blocking=bool(sends) and not placed.recipe.overlap.pp_overlap,
         pending_weight_fraction=float(pending_weight_fraction(placed)),
     )
     return PipelineRun(timeline, m, shown, sum(float(line.exposed_seconds) for line in lines_after(est)))

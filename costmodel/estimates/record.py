@@ -13,6 +13,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
@@ -25,7 +26,6 @@ MFU_CONVENTION = (
     "model FLOPs with the full attention matrix and without recomputation, over the dense peak at the "
     "precision of the matrix products; mfu_causal counts half the attention matrix, hfu adds recomputation"
 )
-_LABELS = ("name", "description", "source")
 
 
 def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
@@ -134,7 +134,6 @@ def input_record(job: Job) -> dict[str, Any]:
         name: round(float(getattr(layout, name)))
         for name in ("tp", "cp", "pp", "dp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group")
     }
-    switches = job.recipe.model_dump(mode="json")
     return {
         "model": job.model.name,
         "cluster": job.cluster.name,
@@ -147,7 +146,7 @@ def input_record(job: Job) -> dict[str, Any]:
         "seq_len": round(float(job.seq_len)),
         "precision": job.precision.name,
         "recipe": job.recipe.name,
-        "switches": {name: value for name, value in switches.items() if name not in _LABELS},
+        "switches": Settings(job.recipe, job.policy, job.health).plain(),
         "axis_order": " ".join(job.axis_order),
         "tokens": job.tokens,
     }

@@ -155,7 +155,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
         orders,
         **times._asdict(),
         message_s=message_s,
-        blocking=not placed.recipe.pp_overlap,
+        blocking=not placed.recipe.overlap.pp_overlap,
         pending_weight_fraction=pending,
     )
     in_blocks = {line.name for lines in est.priced.block_lines for line in lines}

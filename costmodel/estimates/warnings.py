@@ -49,7 +49,7 @@ def accumulation(est: PricedJob) -> Iterator[str]:
         float(layout.zero_stage) == 2
         and count > 1
         and layout.dp * layout.cp > 1
-        and not recipe.reduce_each_micro_batch
+        and not recipe.overlap.reduce_each_micro_batch
     ):
         yield (
             f"zero 2 holds whole gradients here, as zero 1 does: {count:.0f} micro-batches are added up before "

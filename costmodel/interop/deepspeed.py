@@ -71,13 +71,13 @@ def emit_deepspeed(job: Job) -> str:
         raise FrameworkConfigError(f"emit: DeepSpeed has no precision {job.precision.name}")
     zero: dict[str, Any] = {
         "stage": counts["zero_stage"],
-        "overlap_comm": recipe.dp_overlap != "none",
+        "overlap_comm": recipe.overlap.dp_overlap != "none",
         "contiguous_gradients": True,
         "reduce_scatter": counts["zero_stage"] >= 1,
     }
     if counts["shard_group"]:
         zero["mics_shard_size"] = counts["shard_group"]
-    if recipe.offload_optimizer:
+    if recipe.host.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     values: dict[str, Any] = {
         "train_batch_size": counts["global_batch"],
@@ -86,8 +86,8 @@ def emit_deepspeed(job: Job) -> str:
         "zero_optimization": zero,
         "bf16": {"enabled": job.precision.name == "bf16"},
         "fp16": {"enabled": job.precision.name == "fp16"},
-        "communication_data_type": recipe.grad_reduce_dtype,
-        "data_types": {"grad_accum_dtype": recipe.grad_accum_dtype},
+        "communication_data_type": recipe.dtypes.grad_reduce_dtype,
+        "data_types": {"grad_accum_dtype": recipe.dtypes.grad_accum_dtype},
     }
     if counts["tp"] > 1:
         values["tensor_parallel"] = {"autotp_size": counts["tp"]}
@@ -242,7 +242,7 @@ def _switches(raw: Mapping[str, Any], zero: Mapping[str, Any], recipe: str, cp: 
     overlaps = zero.get("overlap_comm", zero.get("stage", 0) == 3)
     offload = (zero.get("offload_optimizer") or {}).get("device", "none")
     read: dict[str, Any] = {
-        "dp_overlap": (base.dp_overlap if base.dp_overlap != "none" else "every-layer")
+        "dp_overlap": (base.overlap.dp_overlap if base.overlap.dp_overlap != "none" else "every-layer")
         if overlaps
         else "none",
         "offload_optimizer": offload not in ("none", None),
@@ -255,5 +255,5 @@ def _switches(raw: Mapping[str, Any], zero: Mapping[str, Any], recipe: str, cp: 
         read["grad_accum_dtype"] = kept
     if cp > 1:
         read["cp_method"] = "ulysses"
-    current = base.model_dump()
+    current = base.switches
     return {key: value for key, value in read.items() if current[key] != value}

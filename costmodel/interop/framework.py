@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
+from costmodel.describe.recipe import load_recipe, resolved_for
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -53,17 +55,11 @@ class Imported:
         return keywords
 
 
-_LABELS = ("name", "description", "source")
-
-
 def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     """Return the recipe's switches that come back different from a configuration, as ``name = value``."""
-    from costmodel.describe.recipe import load_recipe, resolved_for, with_switches
-
-    back = with_switches(load_recipe(imported.job["recipe"]), dict(imported.job.get("switches") or {}))
-    back = resolved_for(back, job.cluster.accelerator.generation)
-    ours, theirs = job.recipe.model_dump(exclude=set(_LABELS)), back.model_dump(exclude=set(_LABELS))
-    return [f"{name} = {value}" for name, value in ours.items() if theirs[name] != value]
+    back = Settings(load_recipe(imported.job["recipe"])).switched(imported.job.get("switches") or {})
+    theirs = back._replace(recipe=resolved_for(back.recipe, job.cluster.accelerator.generation)).values
+    return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
 
 
 _COUNTS = ("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group")

@@ -159,7 +159,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
         ]
     elif policy == "selective":
         flags += ["--recompute-granularity", "selective", "--recompute-modules"]
-        flags += [module for module in job.recipe.selective_modules if module in _MODULES]
+        flags += [module for module in job.recipe.memory.selective_modules if module in _MODULES]
     return flags
 
 
@@ -167,42 +167,42 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return precision and the switches of the recipe that have a flag."""
     recipe = job.recipe
     flags = list(_PRECISION_FLAGS[job.precision.name])
-    if recipe.dp_overlap != "none":
+    if recipe.overlap.dp_overlap != "none":
         flags.append("--overlap-grad-reduce")
         if counts["zero_stage"]:
             flags.append("--overlap-param-gather")
-    if recipe.grad_reduce_dtype == "bf16":
+    if recipe.dtypes.grad_reduce_dtype == "bf16":
         flags.append("--grad-reduce-in-bf16")
-    if recipe.tp_overlap == "pipelined":
+    if recipe.overlap.tp_overlap == "pipelined":
         flags.append("--tp-comm-overlap")
-    if not recipe.pp_overlap:
+    if not recipe.overlap.pp_overlap:
         flags.append("--no-overlap-p2p-communication")
     if counts["cp"] > 1:
-        flags += ["--cp-comm-type", _CP_TYPES[recipe.cp_method]]
+        flags += ["--cp-comm-type", _CP_TYPES[recipe.overlap.cp_method]]
     if job.model.num_experts:
-        if recipe.moe_dispatcher == "deep-ep":
+        if recipe.moe.moe_dispatcher == "deep-ep":
             flags += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
         else:
-            flags += ["--moe-token-dispatcher-type", recipe.moe_dispatcher.replace("-", "")]
-        if recipe.grouped_gemm:
+            flags += ["--moe-token-dispatcher-type", recipe.moe.moe_dispatcher.replace("-", "")]
+        if recipe.moe.grouped_gemm:
             flags.append("--moe-grouped-gemm")
-        if recipe.moe_capacity_factor:
-            flags += ["--moe-expert-capacity-factor", f"{recipe.moe_capacity_factor:g}"]
-        if recipe.ep_overlap:
+        if recipe.moe.moe_capacity_factor:
+            flags += ["--moe-expert-capacity-factor", f"{recipe.moe.moe_capacity_factor:g}"]
+        if recipe.moe.ep_overlap:
             flags.append("--overlap-moe-expert-parallel-comm")
-    if recipe.embedding_as_layer:
+    if recipe.memory.embedding_as_layer:
         flags.append("--account-for-embedding-in-pipeline-split")
-    if recipe.head_as_layer:
+    if recipe.memory.head_as_layer:
         flags.append("--account-for-loss-in-pipeline-split")
-    if not recipe.dropout:
+    if not recipe.kernels.dropout:
         flags += ["--attention-dropout", "0.0", "--hidden-dropout", "0.0"]
-    if recipe.attention_kernel == "unfused":
+    if recipe.kernels.attention_kernel == "unfused":
         flags += ["--attention-backend", "unfused"]
-    if recipe.cross_entropy == "fused":
+    if recipe.kernels.cross_entropy == "fused":
         flags.append("--cross-entropy-loss-fusion")
-    if recipe.offload_optimizer:
+    if recipe.host.offload_optimizer:
         flags.append("--optimizer-cpu-offload")
-    if recipe.cuda_graphs:
+    if recipe.host.cuda_graphs:
         flags.append("--enable-cuda-graph")
     return flags
 
@@ -327,20 +327,20 @@ def _switches_of(flags: Flags, recipe: str, model: Model) -> dict[str, Any]:
         > 0
     )
     read: dict[str, Any] = {
-        "dp_overlap": (base.dp_overlap if base.dp_overlap != "none" else "last-micro-batch")
+        "dp_overlap": (base.overlap.dp_overlap if base.overlap.dp_overlap != "none" else "last-micro-batch")
         if overlaps
         else "none",
         "tp_overlap": "pipelined"
         if pipelined
         else "weight-grad"
-        if base.tp_overlap == "pipelined"
-        else base.tp_overlap,
+        if base.overlap.tp_overlap == "pipelined"
+        else base.overlap.tp_overlap,
         "pp_overlap": not flags.has("--no-overlap-p2p-communication"),
         "cross_entropy": "fused"
         if fused_loss
         else "unfused"
-        if base.cross_entropy == "fused"
-        else base.cross_entropy,
+        if base.kernels.cross_entropy == "fused"
+        else base.kernels.cross_entropy,
         "offload_optimizer": flags.has("--optimizer-cpu-offload"),
         "cuda_graphs": flags.has("--enable-cuda-graph") | flags.has("--cuda-graph-impl"),
         "embedding_as_layer": flags.has("--account-for-embedding-in-pipeline-split"),
@@ -349,7 +349,7 @@ def _switches_of(flags: Flags, recipe: str, model: Model) -> dict[str, Any]:
     }
     if flags.has("--grad-reduce-in-bf16"):
         read["grad_reduce_dtype"] = "bf16"
-    elif base.grad_reduce_dtype == "bf16":
+    elif base.dtypes.grad_reduce_dtype == "bf16":
         read["grad_reduce_dtype"] = "fp32"
     flags.has("--accumulate-allreduce-grads-in-fp32")
     methods = {flag: method for method, flag in _CP_TYPES.items()}
@@ -367,7 +367,7 @@ def _switches_of(flags: Flags, recipe: str, model: Model) -> dict[str, Any]:
         read["selective_modules"] = tuple(modules)
     if model.num_experts:
         read |= _expert_switches(flags)
-    current = base.model_dump()
+    current = base.switches
     return {key: value for key, value in read.items() if current[key] != value}
 
 

@@ -60,10 +60,10 @@ def emit_nemo(job: Job) -> str:
         "mixed_precision": _PRECISIONS[job.precision.name],
         "ddp.use_distributed_optimizer": counts["zero_stage"] >= 1,
         "ddp.data_parallel_sharding_strategy": _SHARDING[counts["zero_stage"]],
-        "ddp.overlap_grad_reduce": recipe.dp_overlap != "none",
-        "ddp.overlap_param_gather": recipe.dp_overlap != "none" and counts["zero_stage"] >= 1,
-        "comm_overlap.tp_comm_overlap": recipe.tp_overlap == "pipelined",
-        "comm_overlap.overlap_p2p_comm": recipe.pp_overlap and counts["vp"] > 1,
+        "ddp.overlap_grad_reduce": recipe.overlap.dp_overlap != "none",
+        "ddp.overlap_param_gather": recipe.overlap.dp_overlap != "none" and counts["zero_stage"] >= 1,
+        "comm_overlap.tp_comm_overlap": recipe.overlap.tp_overlap == "pipelined",
+        "comm_overlap.overlap_p2p_comm": recipe.overlap.pp_overlap and counts["vp"] > 1,
     }
     if job.model.num_experts:
         values["model.expert_model_parallel_size"] = counts["ep"]
@@ -75,7 +75,7 @@ def emit_nemo(job: Job) -> str:
     if policy == "full":
         values["model.recompute_method"], values["model.recompute_num_layers"] = "uniform", 1
     elif policy == "selective":
-        values["model.recompute_modules"] = "[" + ",".join(recipe.selective_modules) + "]"
+        values["model.recompute_modules"] = "[" + ",".join(recipe.memory.selective_modules) + "]"
     head = f"# Megatron-Bridge overrides: {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}"
     lines = [f"{key}={_plain(value)}" for key, value in values.items()]
     return "\n".join([head, *lines]) + "\n"

@@ -82,11 +82,11 @@ def emit_torchtitan(job: Job) -> str:
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "always" if recipe.fsdp_reshard_after_forward else "never",
+        "fsdp_reshard_after_forward": "always" if recipe.overlap.fsdp_reshard_after_forward else "never",
         "tensor_parallel_degree": counts["tp"],
-        "enable_async_tensor_parallel": recipe.tp_overlap == "pipelined",
+        "enable_async_tensor_parallel": recipe.overlap.tp_overlap == "pipelined",
         "context_parallel_degree": counts["cp"],
-        "context_parallel_rotate_method": "alltoall" if recipe.cp_method == "ring" else "allgather",
+        "context_parallel_rotate_method": "alltoall" if recipe.overlap.cp_method == "ring" else "allgather",
         "pipeline_parallel_degree": counts["pp"],
     }
     if job.model.num_experts:
@@ -110,7 +110,7 @@ def emit_torchtitan(job: Job) -> str:
         "global_batch_size": counts["global_batch"],
         "seq_len": counts["seq_len"],
         "mixed_precision_param": "float32" if job.precision.name == "fp32" else "bfloat16",
-        "mixed_precision_reduce": "bfloat16" if recipe.grad_reduce_dtype == "bf16" else "float32",
+        "mixed_precision_reduce": "bfloat16" if recipe.dtypes.grad_reduce_dtype == "bf16" else "float32",
     }
     policy = RECOMPUTE_POLICIES[int(layout.recompute)]
     checkpoint: dict[str, Any] = {"mode": policy}
@@ -121,7 +121,7 @@ def emit_torchtitan(job: Job) -> str:
         "training": training,
         "parallelism": parallelism,
         "activation_checkpoint": checkpoint,
-        "compile": {"enable": recipe.compiled},
+        "compile": {"enable": recipe.kernels.compiled},
     }
     if job.precision.name in _LOW_PRECISION:
         kind = _LOW_PRECISION[job.precision.name]
@@ -329,10 +329,10 @@ def _switches_of(
         "tp_overlap": "pipelined"
         if pipelined
         else "none"
-        if base.tp_overlap == "pipelined"
-        else base.tp_overlap,
+        if base.overlap.tp_overlap == "pipelined"
+        else base.overlap.tp_overlap,
     }
     if degrees["cp"] > 1:
         read["cp_method"] = "ring" if rotate == "alltoall" else "all-gather"
-    current = base.model_dump()
+    current = base.switches
     return {key: value for key, value in read.items() if current[key] != value}

@@ -265,7 +265,9 @@ def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job
     degrees = {axis: values[0] for axis, values in given.items() if axis not in ("schedule", "recompute")}
     layout = make_layout(gpus=job.layout.gpus, **degrees)
     try:
-        require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method)
+        require_possible(
+            layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
+        )
     except LayoutError as error:
         return str(error)
     space = build_spaces(replace(question, jobs=(job,), given=dict(given), tp_in_domain=False))[0]

@@ -14,7 +14,7 @@ from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.base.version import __version__
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE, Job, make_job
 from costmodel.describe.jobs.layout_text import value_text
-from costmodel.describe.recipe import load_recipe, with_switches
+from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.emit import values_that_run
 from costmodel.physics.network.mesh import DEFAULT_ORDER
@@ -145,7 +145,6 @@ def make_question(
                 )
         given = {**runs, **given}
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    base = with_switches(base, dict(switches or {}))
     offloads = [None] if offload_optimizer is None else np.atleast_1d(np.asarray(offload_optimizer)).tolist()
     orders = (
         [axis_order] if isinstance(axis_order, str) or axis_order[0] in DEFAULT_ORDER else list(axis_order)
@@ -162,7 +161,7 @@ def make_question(
         np.atleast_1d(np.asarray(global_batch)).tolist(),
     )
     for one_cluster, one_precision, offload, order, count, batch in combinations:
-        one_recipe = base if offload is None else with_switches(base, {"offload_optimizer": bool(offload)})
+        offloaded = {} if offload is None else {"offload_optimizer": bool(offload)}
         job = make_job(
             model=model if not jobs else jobs[0].model,
             cluster=one_cluster,
@@ -170,7 +169,8 @@ def make_question(
             global_batch=batch,
             seq_len=seq_len,
             precision=one_precision,
-            recipe=one_recipe,
+            recipe=base,
+            switches={**(switches or {}), **offloaded},
             axis_order=order,
             tokens=tokens,
             check=False,

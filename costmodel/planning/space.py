@@ -310,7 +310,7 @@ def _placement_rules(
     rules = [
         (p.code, p.bad)
         for p in layout_problems(
-            layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method
+            layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
         )
     ]
     if np.any(mesh["sequence_parallel"] == 0):
@@ -340,7 +340,11 @@ def _with_policies(
     micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
     too_deep = (pp * vp > job.model.num_layers) & (vp > 1)
     without = (vp > 1) & (pp == 1)
-    places = job.model.num_layers + int(job.recipe.embedding_as_layer) + int(job.recipe.head_as_layer)
+    places = (
+        job.model.num_layers
+        + int(job.recipe.memory.embedding_as_layer)
+        + int(job.recipe.memory.head_as_layer)
+    )
     uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without)
     runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
     # One stage runs no schedule, several run one.

@@ -9,9 +9,8 @@ from typing import Any, get_args
 
 from costmodel.base.grid import Grid, columns
 from costmodel.describe import recipe as recipes
-from costmodel.describe.recipe import Recipe
-
-_LABELS = ("name", "description", "source")
+from costmodel.describe.jobs.switches import HOME, Settings, switch_field
+from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe
 
 
 def list_columns() -> dict[str, list[str]]:
@@ -25,24 +24,23 @@ def list_grid(table: dict[str, list[str]]) -> Grid:
     return Grid("Recipes", columns("Recipe", "Description"), list(zip(*table.values(), strict=True)))
 
 
-def recipe_record(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe's switches with value, default, choices and meaning as plain data."""
-    meanings = switch_meanings()
-    values = recipe.model_dump(mode="json")
-    defaults = Recipe(name=recipe.name).model_dump(mode="json")
+def recipe_record(settings: Settings) -> dict[str, Any]:
+    """Return a recipe's switches, and those of the job, with value, default, choices and meaning as plain data."""
+    meanings, recipe = switch_meanings(), settings.recipe
+    values, defaults = settings.plain(), Settings(Recipe(name=recipe.name)).plain()
     return {
         "schema_version": 1,
-        **{key: values[key] for key in _LABELS},
+        **{key: getattr(recipe, key) for key in LABELS},
         "switches": [
             {
                 "switch": key,
+                "group": GROUP_OF.get(key, "job"),
                 "value": value,
                 "default": defaults[key],
                 "choices": _choices(key),
                 "meaning": meanings.get(key, ""),
             }
             for key, value in values.items()
-            if key not in _LABELS
         ],
     }
 
@@ -72,22 +70,22 @@ def recipe_grid(record: dict[str, Any]) -> Grid:
 
 
 def switch_meanings() -> dict[str, str]:
-    """Return the text below each field of `Recipe`, in one line."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(Recipe))).body[0]
+    """Return the text below each switch's field, in one line."""
     found: dict[str, str] = {}
-    if not isinstance(tree, ast.ClassDef):
-        return found
-    for field, below in zip(tree.body, tree.body[1:], strict=False):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)):
-            continue
-        if isinstance(field.target, ast.Name):
-            found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    for home in dict.fromkeys(HOME.values()):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(home))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)):
+                continue
+            if isinstance(field.target, ast.Name):
+                found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
     return found
 
 
 def _choices(name: str) -> str:
     """Return what a switch may be, as a text."""
-    annotation = Recipe.model_fields[name].annotation
+    annotation = switch_field(name).annotation
     for plain, words in ((bool, "true or false"), (int, "whole number"), (float, "number")):
         if annotation is plain:
             return words

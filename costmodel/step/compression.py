@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
-from costmodel.describe.recipe import DTYPE_BYTES, Recipe
+from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.gradient_compression import (
     compression,
     compression_traffic,
@@ -42,20 +42,22 @@ class Message(NamedTuple):
     size_bytes: Array
 
 
-def gradient_bytes(recipe: Recipe) -> float:
+def gradient_bytes(placed: PlacedJob) -> float:
     """Bytes of a gradient on the wire of a reduction. [B]."""
-    return wire_bytes_per_element(recipe.gradient_compression, DTYPE_BYTES[recipe.grad_reduce_dtype])
+    return wire_bytes_per_element(
+        placed.policy.gradient_compression, DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]
+    )
 
 
 def scatter_messages(
-    recipe: Recipe, group: Group, size_bytes: Array, usual: str = "reduce_scatter"
+    placed: PlacedJob, group: Group, size_bytes: Array, usual: str = "reduce_scatter"
 ) -> list[Message]:
     """Return what leaves every rank with its part of the sum.
 
     Quantised pieces cannot be added on their way round a ring. They go to their owner, inside the
     node first, where they are summed, so that a g-th of them crosses the network (ZeRO++).
     """
-    if compression(recipe.gradient_compression).exchange != "pieces":
+    if compression(placed.policy.gradient_compression).exchange != "pieces":
         return [Message(f"grad_{usual}", usual, group, size_bytes)]
     inside, across = split_group(group, group.members[0])
     return [
@@ -66,13 +68,12 @@ def scatter_messages(
 
 def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, expert: bool) -> list[Message]:
     """Return what an all-reduce of the gradients that a rank holds becomes."""
-    recipe = placed.recipe
-    size = np.asarray(held * gradient_bytes(recipe))
-    exchange = compression(recipe.gradient_compression).exchange
+    size = np.asarray(held * gradient_bytes(placed))
+    exchange = compression(placed.policy.gradient_compression).exchange
     if exchange == "pieces":
-        return [*scatter_messages(recipe, group, size), Message("grad_all_gather", "all_gather", group, size)]
+        return [*scatter_messages(placed, group, size), Message("grad_all_gather", "all_gather", group, size)]
     if exchange == "gather":
-        gathered = top_k_gathered_bytes(held, group.ranks, recipe.compression_density)
+        gathered = top_k_gathered_bytes(held, group.ranks, placed.policy.compression_density)
         return [Message("grad_all_gather", "all_gather", group, gathered)]
     if exchange == "factors":
         # Vectors are left as they are; the factors take the place of matrices.
@@ -114,7 +115,7 @@ def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, expert: bool) ->
                 block.count / (layout.tp if block.sharding == "tp" else np.ones_like(layout.tp))
             )
         is_matrix = np.asarray(count > 64.0 * hidden, dtype=np.float64)
-        low = low_rank_elements(hidden, count / hidden, float(placed.recipe.compression_rank))
+        low = low_rank_elements(hidden, count / hidden, float(placed.policy.compression_rank))
         elements = elements + number * np.where(is_matrix > 0, low, count)
         matrices = matrices + number * is_matrix
     return np.asarray(elements), np.asarray(matrices)
@@ -124,14 +125,13 @@ def kernel_lines(
     placed: PlacedJob, name: str, held: Array, ranks: Array, expert: bool, *, share: Array, count: Array
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
-    recipe = placed.recipe
-    method = compression(recipe.gradient_compression)
+    method = compression(placed.policy.gradient_compression)
     share = np.asarray(share * (ranks > 1))
     traffic = compression_traffic(
         method.name,
         held,
-        element_bytes=DTYPE_BYTES[recipe.grad_reduce_dtype],
-        density=recipe.compression_density,
+        element_bytes=DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype],
+        density=placed.policy.compression_density,
         num_ranks=ranks,
     )
     moved = traffic.then("traffic_bytes", "share * traffic_bytes", share=share)
@@ -156,12 +156,14 @@ def kernel_lines(
 
 def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     """Return the residual that error feedback adds to the next gradient."""
-    recipe = placed.recipe
-    method = compression(recipe.gradient_compression)
+    method = compression(placed.policy.gradient_compression)
     if not method.residual:
         return []
     params = stage_params(placed, blocks)
-    held, width = np.asarray(params.dense + params.expert), np.asarray(DTYPE_BYTES[recipe.grad_reduce_dtype])
+    held, width = (
+        np.asarray(params.dense + params.expert),
+        np.asarray(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]),
+    )
     return [
         memory_line(
             "state.gradients.residual",

@@ -42,7 +42,7 @@ def _recomputation(operator: Operator, placed: PlacedJob) -> tuple[Array, Array]
     Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and the output
     of every second product, needed or not, and runs the rest again.
     """
-    modules = placed.recipe.selective_modules
+    modules = placed.recipe.memory.selective_modules
     saved: Array = operator.saved_bytes
     again, kept = 0.0, saved
     if operator.modules & set(modules):
@@ -57,7 +57,7 @@ def _recomputation(operator: Operator, placed: PlacedJob) -> tuple[Array, Array]
         again, kept = 0.5, np.asarray(0.5 * saved)
     policy = placed.layout.recompute
     whole = 1.0
-    if placed.recipe.recompute_early_stop and operator.name in _LAST_OPERATORS:
+    if placed.recipe.memory.recompute_early_stop and operator.name in _LAST_OPERATORS:
         again, whole = 0.0, 0.0
     share = np.asarray([0.0, again, whole])[policy.astype(np.int64)]
     return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
@@ -114,8 +114,9 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
             v_head_dim=shape.v_head_dim,
             causal=True,
             backward=backward,
-            constants=placed.kernels.attention[placed.recipe.attention_kernel],
-            peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * (1.0 - placed.recipe.reserved_sm_share),
+            constants=placed.kernels.attention[placed.recipe.kernels.attention_kernel],
+            peak_flops_per_s=accelerator.peak_flops_per_s[dtype]
+            * (1.0 - placed.recipe.overlap.reserved_sm_share),
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
             keys_per_query=keys,
         )
@@ -132,7 +133,9 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     dtype = precision.matmul_dtype if low else _plain_dtype(precision)
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
-    peak: float | Array = accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (1.0 - recipe.reserved_sm_share)
+    peak: float | Array = accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (
+        1.0 - recipe.overlap.reserved_sm_share
+    )
     # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
     # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
     if not operator.has_parameters:
@@ -149,15 +152,15 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     forward, backward = matmul_time(m, n, k, **common), matmul_time(m, k, n, **common)
     if not operator.has_parameters:
         return forward, backward, matmul_time(k, n, m, **common)
-    if recipe.fused_grad_accumulation:
-        weight = matmul_time(k, n, m, output_bytes=recipe.grad_bytes(), accumulate=True, **common)
+    if recipe.kernels.fused_grad_accumulation:
+        weight = matmul_time(k, n, m, output_bytes=recipe.dtypes.grad_bytes(), accumulate=True, **common)
         return forward, backward, weight
     # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
     weight = matmul_time(k, n, m, **common).then(
         "product_s",
         "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
         add_fixed_s=kernels.memory.fixed_s,
-        add_bytes=2.0 + 2.0 * recipe.grad_bytes(),
+        add_bytes=2.0 + 2.0 * recipe.dtypes.grad_bytes(),
         add_memory_fraction=kernels.memory.bandwidth_fraction,
     )
     return forward, backward, weight
@@ -248,9 +251,9 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
     take turns.
     """
     recipe, times = placed.recipe, block.times
-    launch = np.asarray(recipe.launch_s * placed.accelerator.host_slowdown)
-    graphed = recipe.cuda_graphs
-    static_only = recipe.cuda_graph_scope == "static"
+    launch = np.asarray(recipe.host.launch_s * placed.accelerator.host_slowdown)
+    graphed = recipe.host.cuda_graphs
+    static_only = recipe.host.cuda_graph_scope == "static"
     forward: Array = np.asarray(0.0)
     backward: Array = np.asarray(0.0)
     for name, item in times.by_operator.items():
@@ -270,7 +273,7 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
             forward, gpu_forward = forward + issued, gpu_forward + line.exposed_each_s
         else:
             backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
-    hidden = np.asarray(0.0 if recipe.launch_blocking else 1.0)
+    hidden = np.asarray(0.0 if recipe.host.launch_blocking else 1.0)
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -335,7 +338,7 @@ def _weight_stubs(placed: PlacedJob, blocks: list[Block]) -> tuple[Array, Array]
                 head = head + size
             elif op.low_precision:
                 shapes[name] = np.maximum(shapes.get(name, np.asarray(0.0)), size)
-    on = float(placed.recipe.fused_wgrad)
+    on = float(placed.recipe.kernels.fused_wgrad)
     return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
 
 
@@ -349,7 +352,7 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
     """
     stages, shard, layout = placed.stages, placed.shard, placed.layout
     lines = []
-    by_operator = _EVERY_SECOND in placed.recipe.selective_modules
+    by_operator = _EVERY_SECOND in placed.recipe.memory.selective_modules
     holds_input = (layout.recompute == 2) | ((layout.recompute == 1) & by_operator)
     checkpoint = (holds_input * 2.0 * shard.tokens_sp * float(placed.model.hidden_size))[..., None]
     again: Array = np.asarray(0.0)

@@ -69,7 +69,7 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
             )
 
     one, none = np.asarray(1.0), np.asarray(0.0)
-    method = placed.recipe.cp_method
+    method = placed.recipe.overlap.cp_method
     if method == "ring":
         steps, hidden = cp - 1.0, (cp - 1.0) / cp
         line("ring.forward", "forward", "send_recv", held, forward_s * hidden, steps)
@@ -128,7 +128,7 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
 def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     """Return the K and V of other ranks: two chunks in flight on a ring, all of them otherwise."""
     cp = placed.layout.cp
-    chunks = np.minimum(2.0, cp - 1.0) if placed.recipe.cp_method == "ring" else cp - 1.0
+    chunks = np.minimum(2.0, cp - 1.0) if placed.recipe.overlap.cp_method == "ring" else cp - 1.0
     size = _kv_bytes(placed)
     return [
         memory_line(

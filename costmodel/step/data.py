@@ -149,10 +149,10 @@ def _replicated_lines(
 ) -> list[TimeLine]:
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step."""
     recipe = placed.recipe
-    overlaps = recipe.dp_overlap != "none"
+    overlaps = recipe.overlap.dp_overlap != "none"
     backward = Window(placed, stage.backward_s if overlaps else _NONE)
     # Owners of whole tensors hand out their parameters after the step, not behind the next forward pass.
-    forward = Window(placed, stage.forward_s if overlaps and not recipe.zero_by_tensor else _NONE)
+    forward = Window(placed, stage.forward_s if overlaps and not recipe.overlap.zero_by_tensor else _NONE)
     lines: list[TimeLine] = []
     for part in parts:
         held = (params.expert if part.is_expert else params.dense).max(axis=-1)
@@ -171,22 +171,22 @@ def _replicated_part_lines(
     """
     recipe, zero = placed.recipe, placed.layout.zero_stage
     sharded = np.asarray((zero >= 1) & (zero < 3), dtype=np.float64)
-    whole_sum = np.asarray(zero == 0, dtype=np.float64) + sharded * recipe.zero_all_reduce
-    scattered = sharded * (not recipe.zero_all_reduce)
-    repeats = np.where((zero == 2) & recipe.reduce_each_micro_batch, placed.micro_batches, 1.0)
-    often = np.asarray(1.0 / recipe.sync_every)
-    rarely = backward if recipe.sync_every == 1 else Window(placed, _NONE)
-    bucket_elements = recipe.bucket_elements or _BUCKET_ELEMENTS
+    whole_sum = np.asarray(zero == 0, dtype=np.float64) + sharded * recipe.overlap.zero_all_reduce
+    scattered = sharded * (not recipe.overlap.zero_all_reduce)
+    repeats = np.where((zero == 2) & recipe.overlap.reduce_each_micro_batch, placed.micro_batches, 1.0)
+    often = np.asarray(1.0 / placed.policy.sync_every)
+    rarely = backward if placed.policy.sync_every == 1 else Window(placed, _NONE)
+    bucket_elements = recipe.overlap.bucket_elements or _BUCKET_ELEMENTS
     bucket = bucket_elements / np.maximum(held, bucket_elements)
-    buckets = 1.0 / bucket if recipe.bucket_elements else _ONE
+    buckets = 1.0 / bucket if recipe.overlap.bucket_elements else _ONE
     owners, reduce, gather = buckets, "reduce_scatter", "all_gather"
-    if recipe.zero_by_tensor:
+    if recipe.overlap.zero_by_tensor:
         owners, reduce, gather = np.minimum(part.shard.ranks, _tensors(placed)), "reduce", "broadcast"
-    grad = held * compression.gradient_bytes(recipe)
+    grad = held * compression.gradient_bytes(placed)
     between = Message("grad_replica_all_reduce", "all_reduce", part.replica, grad / part.shard.ranks)
     fetched = Message(f"param_{gather}", gather, part.shard, held * gathered_bytes(placed))
     sums = compression.all_reduce_messages(placed, held, part.whole, part.is_expert)
-    scatters = compression.scatter_messages(recipe, part.shard, grad, reduce)
+    scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
     traffic: list[tuple[Window, str, Message, Array, Array, Array | None]] = [
@@ -195,7 +195,7 @@ def _replicated_part_lines(
         (rarely, "grad_sync", between, several, often, None),
         (forward, "param_sync", fetched, sharded, _ONE, owners),
     ]
-    least = bucket if recipe.dp_overlap != "none" else _NONE
+    least = bucket if recipe.overlap.dp_overlap != "none" else _NONE
     lines = [
         window.send(
             f"dp.{part.name}", phase, message, share=share, count=count, pieces=pieces, least_share=least
@@ -226,7 +226,7 @@ def _sharded_lines(
     placed: PlacedJob, block: Block, parts: list[_Part], count: Array, others: list[TimeLine]
 ) -> list[TimeLine]:
     """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
-    overlaps = placed.recipe.dp_overlap == "every-layer"
+    overlaps = placed.recipe.overlap.dp_overlap == "every-layer"
     before, after = (
         exposed_sum(line for line in others if (line.phase == "forward") == is_forward) if overlaps else _NONE
         for is_forward in (True, False)
@@ -260,11 +260,11 @@ def _sharded_part_lines(
     micro_batches = np.maximum(placed.micro_batches, 1.0)
     steps = np.where(stays, 1.0, micro_batches)
     count = np.asarray(passes * steps / micro_batches)
-    regather = np.where(stays, 0.0, on) if recipe.fsdp_reshard_after_forward else _NONE
+    regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
     name = f"dp.{block.label}{block.role}.{part.name}"
     gathered = params * gathered_bytes(placed)
-    reduced = np.asarray(params * compression.gradient_bytes(recipe))
-    again = backward if recipe.fsdp_backward_prefetch else Window(placed, _NONE)
+    reduced = np.asarray(params * compression.gradient_bytes(placed))
+    again = backward if recipe.overlap.fsdp_backward_prefetch else Window(placed, _NONE)
     gathers = [
         window.send(
             name,
@@ -277,7 +277,7 @@ def _sharded_part_lines(
     ]
     sums = [
         backward.send(name, "grad_sync", message, share=on, count=count)
-        for message in compression.scatter_messages(recipe, part.shard, reduced)
+        for message in compression.scatter_messages(placed, part.shard, reduced)
     ]
     several = part.shard.ranks > 1
     lines = [
@@ -296,10 +296,10 @@ def _sharded_part_lines(
                 "grad_sync",
                 between,
                 share=on * (part.replica.ranks > 1),
-                count=np.asarray(count / steps / recipe.sync_every),
+                count=np.asarray(count / steps / placed.policy.sync_every),
             )
         )
-    if recipe.dp_overlap == "every-layer" and block.role == "layer":
+    if recipe.overlap.dp_overlap == "every-layer" and block.role == "layer":
         present = np.asarray(np.minimum(count, steps))
         lines.append(_ends_line(name, present, gathers[0], sums))
     return lines
@@ -340,10 +340,10 @@ def _buffer_lines(
     .. [2] pytorch/pytorch, torch/distributed/fsdp/_runtime_utils.py (_post_backward_hook).
     """
     recipe = placed.recipe
-    kind = recipe.fsdp_buffers
+    kind = recipe.memory.fsdp_buffers
     if kind == "none":
         return []
-    gathered, reduced = gathered_bytes(placed), DTYPE_BYTES[recipe.grad_reduce_dtype]
+    gathered, reduced = gathered_bytes(placed), DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
     cast = 0.0 if reduced == gathered else gathered + reduced
     copied = {
         "flat": (0.0, 2.0 * gathered + cast + 2.0 * reduced),
@@ -377,10 +377,9 @@ def _buffer_lines(
 
 def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
     """Return the outer optimizer of rarely averaged replicas: three copies of the parameters read, two written."""
-    recipe = placed.recipe
-    if recipe.sync_every == 1:
+    if placed.policy.sync_every == 1:
         return []
-    copies = 5.0 if recipe.outer_momentum else 3.0
+    copies = 5.0 if placed.policy.outer_momentum else 3.0
     moved = quantity("4 * copies * params", copies=copies, params=local_params(placed, params))
     return [
         time_line(
@@ -388,7 +387,7 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
             axis="optimizer",
             toll="state",
             phase="optimizer",
-            count=1.0 / recipe.sync_every,
+            count=1.0 / placed.policy.sync_every,
             made=placed.memory_bound(moved),
             bytes_each=moved.value,
             source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters",
@@ -400,18 +399,18 @@ def _optimizer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
     """Return Adam, priced by the bytes it reads and writes, and the gradient norm before it."""
     recipe = placed.recipe
     local = local_params(placed, params)
-    states = recipe.master_weights_bytes + recipe.moments_bytes
+    states = recipe.dtypes.master_weights_bytes + recipe.dtypes.moments_bytes
     # Read gradient and states, write states and the parameter.
     moved = quantity(
         "(grad_bytes + 2 * state_bytes + weight_bytes) * params",
-        grad_bytes=recipe.grad_bytes(),
+        grad_bytes=recipe.dtypes.grad_bytes(),
         state_bytes=states,
-        weight_bytes=recipe.param_bytes(),
+        weight_bytes=recipe.dtypes.param_bytes(),
         params=local,
     )
     # The norm reads every gradient once; clipping and zeroing write it.
     full = np.where(placed.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
-    norm = quantity("3 * grad_bytes * params", grad_bytes=recipe.grad_bytes(), params=full)
+    norm = quantity("3 * grad_bytes * params", grad_bytes=recipe.dtypes.grad_bytes(), params=full)
     return [
         time_line(
             "optimizer.adam",
@@ -419,7 +418,7 @@ def _optimizer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
             toll="state",
             phase="optimizer",
             count=1.0,
-            made=_host_adam(placed, local) if recipe.offload_optimizer else placed.memory_bound(moved),
+            made=_host_adam(placed, local) if recipe.host.offload_optimizer else placed.memory_bound(moved),
             bytes_each=moved.value,
             source="Adam: reads gradient, main weight and two moments, writes the latter three and the weight",
         ),
@@ -443,7 +442,7 @@ def _host_adam(placed: PlacedJob, params: Array) -> Quantity:
     NVMe, states are read and written beside the steps of the host: the slower of both counts.
     """
     recipe = placed.recipe
-    nvme = recipe.nvme_bytes_per_s
+    nvme = recipe.host.nvme_bytes_per_s
     stream = "2 * state_bytes / nvme_bytes_per_s" if nvme else "0"
     return quantity(
         f"each_s = max(1 / host_params_per_s, {stream}); "
@@ -452,9 +451,12 @@ def _host_adam(placed: PlacedJob, params: Array) -> Quantity:
         gpus_per_host=np.minimum(placed.layout.gpus, float(placed.cluster.gpus_per_node)),
         host_params_per_s=_HOST_ADAM_PARAMS_PER_S,
         link_bytes_per_s=placed.accelerator.host_link_bytes_per_s,
-        weight_bytes=recipe.param_bytes(),
+        weight_bytes=recipe.dtypes.param_bytes(),
         **(
-            {"state_bytes": recipe.master_weights_bytes + recipe.moments_bytes, "nvme_bytes_per_s": nvme}
+            {
+                "state_bytes": recipe.dtypes.master_weights_bytes + recipe.dtypes.moments_bytes,
+                "nvme_bytes_per_s": nvme,
+            }
             if nvme
             else {}
         ),

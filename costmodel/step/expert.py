@@ -40,24 +40,28 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     group = placed.mesh.ep
     h = float(model.hidden_size)
     again = placed.full_recompute
-    if "moe" in recipe.selective_modules:
+    if "moe" in recipe.memory.selective_modules:
         again = np.asarray(placed.layout.recompute > 0, dtype=np.float64)
     times = block.times
     # Half of the other micro-batch's pass runs beside each of the two exchanges.
-    forward_window = 0.5 * times.forward_s if recipe.ep_overlap else np.asarray(0.0)
-    backward_window = 0.5 * (times.backward_s + times.recompute_s) if recipe.ep_overlap else np.asarray(0.0)
-    dispatch_bytes = 1.03 if recipe.moe_dispatcher == "deep-ep" and placed.precision.cast_bytes else 2.0
+    forward_window = 0.5 * times.forward_s if recipe.moe.ep_overlap else np.asarray(0.0)
+    backward_window = (
+        0.5 * (times.backward_s + times.recompute_s) if recipe.moe.ep_overlap else np.asarray(0.0)
+    )
+    dispatch_bytes = 1.03 if recipe.moe.moe_dispatcher == "deep-ep" and placed.precision.cast_bytes else 2.0
     name = f"ep.{block.label}moe"
-    imbalance = recipe.moe_imbalance if recipe.moe_capacity_factor == 0 else recipe.moe_capacity_factor
+    imbalance = (
+        recipe.moe.moe_imbalance if recipe.moe.moe_capacity_factor == 0 else recipe.moe.moe_capacity_factor
+    )
     lines: list[TimeLine] = []
 
     def exchange(label: str, phase: str, element_bytes: float, window: Array, share: Array) -> None:
         if not np.any(share):
             return
-        if recipe.moe_dispatcher == "all-gather":
+        if recipe.moe.moe_dispatcher == "all-gather":
             primitive = "all_gather" if label == "dispatch" else "reduce_scatter"
             size = element_bytes * h * shard.tokens_sp * layout_ep
-        elif recipe.moe_dispatcher == "all-to-all":
+        elif recipe.moe.moe_dispatcher == "all-to-all":
             primitive = "all_to_all"
             size = element_bytes * h * shard.tokens_sp * model.top_k * imbalance
         else:
@@ -103,16 +107,16 @@ def _deep_ep_line(
         float(model.top_k),
         placed.mesh.ep,
         placed.cluster.tiers,
-        node_limit=float(recipe.node_limited_routing),
+        node_limit=float(recipe.moe.node_limited_routing),
     )
     made = cost.made.then(
         "exchange_s",
         f"busy_s = share * imbalance * exchange_s; {HIDDEN}",
         share=share,
-        imbalance=recipe.moe_imbalance,
+        imbalance=recipe.moe.moe_imbalance,
         window_s=window,
         least_share=0.0,
-        contention=recipe.overlap_contention,
+        contention=recipe.overlap.overlap_contention,
     )
     return time_line(
         name,

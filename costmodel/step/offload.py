@@ -2,7 +2,7 @@
 
 Sends: the offloaded share of a micro-batch's activations to the host and back, over PCIe or C2C.
 Hides: behind the forward and the backward pass of the same stage. Stores: two layers' worth stay
-on the GPU while they travel. Off unless the recipe's `offload_activations` says otherwise.
+on the GPU while they travel. Off unless the job's `offload_activations` says otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Quantity:
     """Bytes of activations that leave the GPU on each stage (last dimension), micro-batches in flight together. [B]."""
     return quantity(
         "stays = min(layers_on_the_way / max(layers, 1), 1); share * saved_bytes * (1 - stays)",
-        share=placed.recipe.offload_activations,
+        share=placed.policy.offload_activations,
         saved_bytes=broadcast_sum([line.bytes for line in lines if line.name.startswith("activation.")]),
         layers=broadcast_sum(list(placed.stages.layers)),
         layers_on_the_way=_LAYERS_ON_THE_WAY,
@@ -36,7 +36,7 @@ def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Quantity:
 
 def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
     """Return what the GPU no longer holds, as a negative line."""
-    if not placed.recipe.offload_activations:
+    if not placed.policy.offload_activations:
         return []
     return [
         memory_line(
@@ -53,7 +53,7 @@ def time_lines(
     placed: PlacedJob, lines: Sequence[MemoryLine], in_flight: Array, stage: StageTimes
 ) -> list[TimeLine]:
     """Return both ways over the host's link for each micro-batch, beside its passes."""
-    if not placed.recipe.offload_activations:
+    if not placed.policy.offload_activations:
         return []
     size = np.asarray((_travelling(placed, lines).value / np.maximum(in_flight, 1.0)).max(axis=-1))
     link = placed.accelerator.host_link_bytes_per_s

@@ -46,7 +46,7 @@ class StageTimes:
 def _message_bytes(placed: PlacedJob) -> Array:
     """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
     shard = placed.shard
-    sent = shard.tokens / shard.tp if placed.recipe.pp_scatter_gather else shard.tokens_sp
+    sent = shard.tokens / shard.tp if placed.recipe.overlap.pp_scatter_gather else shard.tokens_sp
     return np.asarray(2.0 * sent * float(placed.model.hidden_size))
 
 
@@ -68,11 +68,11 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
         stages=layout.pp,
         micro_batches=m,
         virtual_stages=layout.vp,
-        overlapped=placed.recipe.pp_overlap,
+        overlapped=placed.recipe.overlap.pp_overlap,
     )
     size, group, tiers = _message_bytes(placed), placed.mesh.pp, placed.cluster.tiers
     cost = collective_time("send_recv", size, group, tiers)
-    host_s = 0.0 if placed.recipe.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.recipe.launch_s
+    host_s = 0.0 if placed.recipe.host.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.recipe.host.launch_s
     # The critical path waits for some messages whole; how many is a property of the schedule, and
     # while the pipeline fills and drains they are those of other stages.
     others = np.maximum(exposed - messages, 0.0)
@@ -156,7 +156,7 @@ def pending_weight_fraction(placed: PlacedJob) -> Array:
     """
     model = placed.model
     scores = 0.0
-    if placed.recipe.attention_kernel in ("unfused", "fused-softmax"):
+    if placed.recipe.kernels.attention_kernel in ("unfused", "fused-softmax"):
         scores = 5.0 * model.num_heads / model.hidden_size
     return np.asarray(32.0 / (34.0 + scores * placed.seq_len))
 
@@ -178,7 +178,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     on = (placed.layout.pp > 1)[..., None]
     size = _message_bytes(placed)[..., None]
     # Without recomputation the output of the last layer is saved anyway.
-    kept = on * (placed.layout.recompute > 1)[..., None] * float(placed.recipe.pp_keeps_outputs)
+    kept = on * (placed.layout.recompute > 1)[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
     output = 2.0 * (placed.shard.tokens_sp * float(placed.model.hidden_size))[..., None]
     held = kept * in_flight(placed)
     return [

@@ -13,7 +13,9 @@ from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import TimeLine, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.recipe import Precision, Recipe
+from costmodel.describe.reliability import Health
 from costmodel.physics.kernels.roofline import memory_time
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
@@ -111,6 +113,8 @@ class PlacedJob:
     model: Model
     cluster: Cluster
     recipe: Recipe
+    policy: Policy
+    health: Health
     precision: Precision
     layout: Layout
     mesh: Mesh
@@ -203,7 +207,7 @@ def communication_line(
         share=part,
         window_s=window_s,
         least_share=least_share,
-        contention=placed.recipe.overlap_contention,
+        contention=placed.recipe.overlap.overlap_contention,
     )
     return time_line(
         name,

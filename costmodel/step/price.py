@@ -121,7 +121,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     )
     tokens = layout.micro_batch * seq / layout.cp
     tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
-    load = recipe.moe_capacity_factor if recipe.moe_capacity_factor > 0 else recipe.moe_imbalance
+    load = recipe.moe.moe_capacity_factor if recipe.moe.moe_capacity_factor > 0 else recipe.moe.moe_imbalance
     shard = Shard(
         micro_batch=layout.micro_batch,
         seq_len=seq,
@@ -147,6 +147,8 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         model=model,
         cluster=job.cluster,
         recipe=recipe,
+        policy=job.policy,
+        health=job.health,
         precision=job.precision,
         layout=layout,
         mesh=mesh,
@@ -165,8 +167,8 @@ def _split(job: Job) -> Split:
     model, recipe = job.model, job.recipe
     # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
-    head = model.vocab_size / layer if recipe.head_by_work else recipe.head_as_layer
-    return Split(float(recipe.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
+    head = model.vocab_size / layer if recipe.memory.head_by_work else recipe.memory.head_as_layer
+    return Split(float(recipe.memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
 
 
 def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
@@ -235,7 +237,7 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
     """Return the host's time between steps, the wait for data, and the recipe's one fitted constant."""
     recipe, layout = placed.recipe, placed.layout
     made = []
-    if recipe.step_overhead_s:
+    if recipe.host.step_overhead_s:
         made.append(
             time_line(
                 "overhead.step",
@@ -244,11 +246,11 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                 phase="step",
                 count=1.0,
                 formula="seconds",
-                terms={"seconds": recipe.step_overhead_s},
+                terms={"seconds": recipe.host.step_overhead_s},
                 source=f"recipe {recipe.name}: step_overhead_s",
             )
         )
-    if recipe.overhead_fraction:
+    if recipe.host.overhead_fraction:
         data_axes = ("dp", "optimizer")
         parts = {
             "overhead.unexplained": [line for line in lines if line.axis not in data_axes],
@@ -266,11 +268,11 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                     phase="step",
                     count=1.0,
                     formula="fraction * known_s",
-                    terms={"fraction": recipe.overhead_fraction, "known_s": known},
+                    terms={"fraction": recipe.host.overhead_fraction, "known_s": known},
                     source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs",
                 )
             )
-    if recipe.input_tokens_per_s:
+    if recipe.host.input_tokens_per_s:
         known = sum_exposed([*lines, *made])
         # Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
         replicas = np.maximum(placed.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
@@ -283,7 +285,7 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                 phase="step",
                 count=1.0,
                 formula="max(tokens / tokens_per_s - known_s, 0)",
-                terms={"tokens": tokens, "tokens_per_s": recipe.input_tokens_per_s, "known_s": known},
+                terms={"tokens": tokens, "tokens_per_s": recipe.host.input_tokens_per_s, "known_s": known},
                 source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
             )
         )
@@ -309,7 +311,7 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
                 axis="compute",
                 toll="state",
                 formula="slack * allocated_bytes",
-                terms={"slack": np.asarray(recipe.allocator_slack), "allocated_bytes": allocated},
+                terms={"slack": np.asarray(recipe.memory.allocator_slack), "allocated_bytes": allocated},
                 source=f"recipe {recipe.name}: fragmentation of the caching allocator",
             )
         )
@@ -320,7 +322,7 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
             axis="compute",
             toll="state",
             formula="context_bytes",
-            terms={"context_bytes": np.asarray(recipe.context_bytes)},
+            terms={"context_bytes": np.asarray(recipe.memory.context_bytes)},
             source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi",
         ),
         memory_line(
@@ -328,7 +330,7 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
             axis="dp",
             toll="state",
             formula="communicator_bytes * groups",
-            terms={"communicator_bytes": np.asarray(recipe.communicator_bytes), "groups": groups},
+            terms={"communicator_bytes": np.asarray(recipe.memory.communicator_bytes), "groups": groups},
             source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)",
         ),
     ]

@@ -3,7 +3,7 @@
 Sends and stores nothing. Pays: at every synchronisation the group waits for its slowest member.
 Ranks that differ for good cost the expected maximum over all of them, told by the level that
 meets them (tensor group, expert group, pipeline, whole job); jitter costs at each level again.
-Off unless the recipe's `stragglers` says otherwise.
+Off unless the job's `stragglers` says otherwise.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ def time_lines(placed: PlacedJob, lines: Sequence[TimeLine]) -> list[TimeLine]:
 
     A slow rank is slow at its own work: communication of the critical path does not grow.
     """
-    recipe = placed.recipe
-    if recipe.stragglers == "none":
+    health = placed.health
+    if health.stragglers == "none":
         return []
     work_s = sum_exposed([line for line in lines if line.toll != "communication"])
     ranks = _ranks_below(placed)
     times = RankTimes(
-        recipe.straggler_variation,
-        recipe.stragglers == "lognormal",
-        recipe.straggler_slow_fraction,
-        recipe.straggler_slowdown,
+        health.straggler_variation,
+        health.stragglers == "lognormal",
+        health.straggler_slow_fraction,
+        health.straggler_slowdown,
     )
     made = [
         _line(f"resilience.stragglers.{level}", excess, work_s, count)
         for level, excess, count in zip(_LEVELS, lasting_excess(ranks, times), ranks, strict=True)
     ]
-    if recipe.straggler_jitter:
-        excesses = jitter_excess(ranks, _syncs(placed), recipe.straggler_jitter)
+    if health.straggler_jitter:
+        excesses = jitter_excess(ranks, _syncs(placed), health.straggler_jitter)
         made += [
             _line(f"resilience.jitter.{level}", excess, work_s, count)
             for level, excess, count in zip(_LEVELS, excesses, ranks, strict=True)

@@ -130,32 +130,38 @@ def shards_gradients(placed: PlacedJob) -> NDArray[np.bool_]:
        become available in the backward pass, and only the owner keeps them.
     """
     zero = placed.layout.zero_stage
-    nothing_to_add = (placed.micro_batches <= 1) | placed.recipe.reduce_each_micro_batch
+    nothing_to_add = (placed.micro_batches <= 1) | placed.recipe.overlap.reduce_each_micro_batch
     return np.asarray((zero >= 3) | ((zero == 2) & nothing_to_add))
 
 
 def stays_gathered(placed: PlacedJob) -> NDArray[np.bool_]:
     """Whether ZeRO-3 gathers parameters once a step and keeps them for all micro-batches."""
-    return np.asarray(placed.recipe.fsdp_pp_keeps_gathered & (placed.layout.pp > 1))
+    return np.asarray(placed.recipe.overlap.fsdp_pp_keeps_gathered & (placed.layout.pp > 1))
 
 
 def param_bytes(placed: PlacedJob) -> float:
     """Bytes a parameter of the resident weights: quantised where they are primary."""
     recipe = placed.recipe
-    primary = quantised_weight_bytes(placed.precision) if recipe.quantised_weights == "primary" else 0.0
-    return primary or recipe.param_bytes()
+    primary = (
+        quantised_weight_bytes(placed.precision) if recipe.dtypes.quantised_weights == "primary" else 0.0
+    )
+    return primary or recipe.dtypes.param_bytes()
 
 
 def gathered_bytes(placed: PlacedJob) -> float:
     """Bytes a parameter as it is gathered over data parallelism: quantised, in one orientation, where primary."""
     precision, recipe = placed.precision, placed.recipe
-    primary = precision.input_bytes if recipe.quantised_weights == "primary" and precision.cast_bytes else 0.0
-    return primary or DTYPE_BYTES[recipe.gather_dtype]
+    primary = (
+        precision.input_bytes
+        if recipe.dtypes.quantised_weights == "primary" and precision.cast_bytes
+        else 0.0
+    )
+    return primary or DTYPE_BYTES[recipe.dtypes.gather_dtype]
 
 
 def _cached_bytes(placed: PlacedJob) -> float:
     """Bytes a parameter of quantised copies beside it."""
-    cached = placed.recipe.quantised_weights == "cached"
+    cached = placed.recipe.dtypes.quantised_weights == "cached"
     return quantised_weight_bytes(placed.precision) if cached else 0.0
 
 
@@ -176,10 +182,10 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     states = (
         ("parameters", param_bytes(placed), zero >= 3, copies),
         ("parameters.quantised", _cached_bytes(placed), zero >= 3, copies),
-        ("gradients", recipe.grad_bytes(), shards_gradients(placed)[..., None], copies),
-        ("gradients.autograd", recipe.autograd_grad_bytes, np.asarray(False), copies),
-        ("optimizer.main_weights", recipe.master_weights_bytes, zero >= 1, np.asarray(1.0)),
-        ("optimizer.moments", recipe.moments_bytes, zero >= 1, np.asarray(1.0)),
+        ("gradients", recipe.dtypes.grad_bytes(), shards_gradients(placed)[..., None], copies),
+        ("gradients.autograd", recipe.dtypes.autograd_grad_bytes, np.asarray(False), copies),
+        ("optimizer.main_weights", recipe.dtypes.master_weights_bytes, zero >= 1, np.asarray(1.0)),
+        ("optimizer.moments", recipe.dtypes.moments_bytes, zero >= 1, np.asarray(1.0)),
     )
     for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
         if not np.any(held):
@@ -187,7 +193,7 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
         for name, width, is_sharded, factor in states:
             if not width:
                 continue
-            on_gpu = 0.0 if recipe.offload_optimizer and name.startswith("optimizer") else 1.0
+            on_gpu = 0.0 if recipe.host.offload_optimizer and name.startswith("optimizer") else 1.0
             shards = np.where(is_sharded, ranks, 1.0)
             lines.append(
                 memory_line(
@@ -205,7 +211,7 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
                     source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes",
                 )
             )
-    if recipe.sync_every > 1:
+    if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
     if np.any(zero >= 3):
         lines.append(_gathered_line(placed, blocks, params, np.asarray(zero >= 3, dtype=np.float64)))
@@ -219,7 +225,7 @@ def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
     local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(
         sharded, expert_ranks, 1.0
     )
-    width = np.asarray(8.0 if placed.recipe.outer_momentum else 4.0)
+    width = np.asarray(8.0 if placed.policy.outer_momentum else 4.0)
     return memory_line(
         "state.optimizer.outer",
         axis="dp",
@@ -254,16 +260,16 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
     recipe = placed.recipe
     params = stage_params(placed, blocks)
     lines = []
-    if recipe.reduce_bucket_elements:
+    if recipe.memory.reduce_bucket_elements:
         several = (placed.mesh.grad.ranks > 1)[..., None] * 1.0
-        elements = np.minimum(params.dense + params.expert, recipe.reduce_bucket_elements)
+        elements = np.minimum(params.dense + params.expert, recipe.memory.reduce_bucket_elements)
         # The flat copy, and its conversion where the reduction has another dtype.
         cast = (
-            DTYPE_BYTES[recipe.grad_reduce_dtype]
-            if recipe.grad_reduce_dtype != recipe.grad_accum_dtype
+            DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
+            if recipe.dtypes.grad_reduce_dtype != recipe.dtypes.grad_accum_dtype
             else 0.0
         )
-        width = np.asarray(recipe.grad_bytes() + cast)
+        width = np.asarray(recipe.dtypes.grad_bytes() + cast)
         lines.append(
             memory_line(
                 "reserve.reduce_bucket",
@@ -279,7 +285,7 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
     local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(
         sharded, expert_ranks, 1.0
     )
-    if recipe.norm_copy_bytes:
+    if recipe.memory.norm_copy_bytes:
         largest = np.minimum(_largest_tensor(placed), local)
         lines.append(
             memory_line(
@@ -287,11 +293,11 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
                 axis="optimizer",
                 toll="state",
                 formula="bytes_per_element * largest",
-                terms={"bytes_per_element": np.asarray(recipe.norm_copy_bytes), "largest": largest},
+                terms={"bytes_per_element": np.asarray(recipe.memory.norm_copy_bytes), "largest": largest},
                 source=f"recipe {recipe.name}: norm_copy_bytes",
             )
         )
-    if recipe.adam_temporary_bytes:
+    if recipe.memory.adam_temporary_bytes:
         activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
         lines.append(
             memory_line(
@@ -300,7 +306,7 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
                 toll="state",
                 formula="max(bytes_per_param * params - activation_bytes, 0)",
                 terms={
-                    "bytes_per_param": np.asarray(recipe.adam_temporary_bytes),
+                    "bytes_per_param": np.asarray(recipe.memory.adam_temporary_bytes),
                     "params": local,
                     "activation_bytes": activations,
                 },
@@ -322,11 +328,11 @@ def _gathered_line(placed: PlacedJob, blocks: list[Block], params: Params, on: A
     layer_params = [block_params(placed, block) for block in blocks if block.role == "layer"]
     sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
-    gather, grad = gathered_bytes(placed), DTYPE_BYTES[recipe.grad_reduce_dtype]
+    gather, grad = gathered_bytes(placed), DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
     stays = stays_gathered(placed)[..., None]
-    whole = stays | (not recipe.fsdp_reshard_after_forward)
+    whole = stays | (not recipe.overlap.fsdp_reshard_after_forward)
     gathered = params.dense * dense[..., None] + params.expert * expert[..., None]
-    layers = np.where(whole, 1.0, 1.0 + recipe.fsdp_prefetch)
+    layers = np.where(whole, 1.0, 1.0 + recipe.overlap.fsdp_prefetch)
     unit = largest
     largest = np.where(whole, gathered, largest)
     root = np.where(whole, 0.0, root)

@@ -66,16 +66,16 @@ def _pair_lines(placed: PlacedJob, block: Block, prefix: str, column: str, row: 
     times = block.times
     forward_in, forward_out, behind_dgrad, behind_wgrad, backward_out = (np.asarray(0.0),) * 5
     least: Array = np.asarray(0.0)
-    if recipe.tp_overlap in ("weight-grad", "pipelined"):
+    if recipe.overlap.tp_overlap in ("weight-grad", "pipelined"):
         behind_wgrad = times.backward_weight_s(column)
         behind_dgrad = times.by_operator[column].backward_input_s
-    if recipe.tp_overlap == "pipelined":
+    if recipe.overlap.tp_overlap == "pipelined":
         forward_in, forward_out = times.of("forward", column), times.of("forward", row)
         backward_out = times.by_operator[row].backward_input_s
         # The exchange is cut into tp pieces; the first has nothing to hide behind.
         least = 1.0 / placed.layout.tp
     # Every column-parallel layer sums its own input gradient.
-    inputs = 2.0 if recipe.separate_gate and model.gated_mlp and prefix != "attention" else 1.0
+    inputs = 2.0 if recipe.kernels.separate_gate and model.gated_mlp and prefix != "attention" else 1.0
     name = f"tp.{block.label}{prefix}"
     group = placed.mesh.tp
 
@@ -101,7 +101,7 @@ def _pair_lines(placed: PlacedJob, block: Block, prefix: str, column: str, row: 
 
     none = np.asarray(0.0)
     # A recomputation that stops early never gets to the output of the MLP.
-    summed_again = again * (0.0 if recipe.recompute_early_stop and prefix == "mlp" else 1.0)
+    summed_again = again * (0.0 if recipe.memory.recompute_early_stop and prefix == "mlp" else 1.0)
     return [
         *line("all_gather.forward", "forward", "all_gather", gather_size, forward_in, sp),
         *line("reduce_scatter.forward", "forward", "reduce_scatter", full, forward_out, sp),
@@ -118,7 +118,7 @@ def _pair_lines(placed: PlacedJob, block: Block, prefix: str, column: str, row: 
             "all_gather",
             gather_size,
             behind_dgrad,
-            sp * recipe.sp_regathers,
+            sp * recipe.overlap.sp_regathers,
         ),
         *line("reduce_scatter.backward", "backward", "reduce_scatter", full, behind_wgrad, sp),
         *line("all_reduce.backward", "backward", "all_reduce", full, behind_wgrad, (1.0 - sp) * inputs),
@@ -168,7 +168,7 @@ def _head_lines(placed: PlacedJob) -> list[TimeLine]:
     tokens = placed.shard.tokens
     full = 2.0 * tokens * float(placed.model.hidden_size)
     sp, group = placed.layout.sequence_parallel, placed.mesh.tp
-    if placed.recipe.vocab_parallel_loss:
+    if placed.recipe.kernels.vocab_parallel_loss:
         loss = communication_line(
             placed,
             "tp.head.loss.all_reduce.forward",
@@ -220,7 +220,7 @@ def _head_lines(placed: PlacedJob) -> list[TimeLine]:
             primitive="all_gather",
             size_bytes=full,
             group=group,
-            share=sp * placed.recipe.sp_regathers,
+            share=sp * placed.recipe.overlap.sp_regathers,
         ),
         communication_line(
             placed,

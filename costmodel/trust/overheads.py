@@ -12,7 +12,6 @@ recipe's other sources, or, where it has none, with the median of the other reci
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes, load_recipe
 from costmodel.trust.validation import Validation, validate
@@ -43,7 +43,7 @@ HELD_BACK = ("korthikanti22", "deepseek-v3", "llama3", "megatron-moe-modelzoo")
 def scored_runs(checked: Validation) -> pd.DataFrame:
     """Return the runs with a time, with the log of predicted over measured without any overhead."""
     runs = checked.judged.dropna(subset=["time_error"])
-    known = runs.recipe.map(lambda name: load_recipe(name).overhead_fraction)
+    known = runs.recipe.map(lambda name: load_recipe(name).host.overhead_fraction)
     ratio = runs.predicted_step_time_s / (1.0 + known) / runs.measured_step_time_s
     return runs.assign(
         log_ratio=np.log(ratio.astype(float)), family=runs.recipe.map(lambda name: FAMILIES.get(name, name))
@@ -97,10 +97,12 @@ def write_constants(constants: Mapping[str, float], runs: pd.DataFrame, folder: 
             why = f"fitted to {len(own)} runs of {own.source.nunique()} sources"
         else:
             why = "median of the recipes with enough runs"
-        line = f"overhead_fraction: {constants.get(family, constants['']):.3f}  # {why}, calibration/overheads.py\n"
         path = folder / f"{name}.yaml"
-        text = re.sub(r"^overhead_fraction:.*\n", "", path.read_text(), flags=re.MULTILINE)
-        path.write_text(text + line)
+        recipe = document(path.read_text())
+        host = recipe.setdefault("host", node({}))
+        host["overhead_fraction"] = round(constants.get(family, constants[""]), 3)
+        host.yaml_add_eol_comment(f"# {why}, trust/overheads.py", "overhead_fraction")
+        path.write_text(document_text(recipe))
 
 
 def error_bands(held_out: pd.DataFrame, runs: pd.DataFrame) -> dict[str, dict[str, float]]:

@@ -15,14 +15,15 @@ import numpy as np
 
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
-from costmodel.describe.recipe import Recipe, RecomputeModule, resolved_for, switch_choices, with_switches
+from costmodel.describe.jobs.policy import Policy
+from costmodel.describe.jobs.switches import HOME, switch_choices, switch_field
+from costmodel.describe.recipe import GROUP_OF, RecomputeModule
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Accelerator, Tier
     from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
 
-_LABELS = ("name", "description", "source")
 _HOST_LATENCIES = ("launch_s", "step_overhead_s")
 _CHOSEN_FOR = ("auto", "torch")
 """Choices that mean another one."""
@@ -116,7 +117,7 @@ def hardware_knobs(job: Job) -> list[Knob]:
             )
         )
     for field in _HOST_LATENCIES:
-        value = float(getattr(job.recipe, field))
+        value = float(job.switches[field])
         if value:
             name = {"launch_s": "kernel launch", "step_overhead_s": "step overhead"}[field]
             knobs.append(Knob(name, "latency", value, "s", partial(_recipe_scaled, job, field)))
@@ -215,16 +216,18 @@ def _tier_scaled(job: Job, index: int, change: Callable[[Tier, float], Tier], fa
 
 
 def _recipe_scaled(job: Job, field: str, factor: float) -> Job:
-    value = getattr(job.recipe, field) * factor
-    return replace(job, recipe=job.recipe.model_copy(update={field: value}))
+    value = job.switches[field] * factor
+    if field in GROUP_OF:
+        return replace(job, recipe=job.recipe.replaced(field, value))
+    home = "policy" if HOME[field] is Policy else "health"
+    return replace(job, **{home: getattr(job, home).model_copy(update={field: value})})
 
 
 def recipe_knobs(job: Job) -> list[Knob]:
     """Return the recipe's numbers that are not zero, host latencies aside."""
     knobs = []
-    for name, field in Recipe.model_fields.items():
-        value = getattr(job.recipe, name)
-        if field.annotation is float and name not in _HOST_LATENCIES and value:
+    for name, value in job.switches.items():
+        if switch_field(name).annotation is float and name not in _HOST_LATENCIES and value:
             knobs.append(Knob(name, "number", float(value), _unit(name), partial(_recipe_scaled, job, name)))
     return knobs
 
@@ -236,12 +239,11 @@ def _unit(name: str) -> str:
 def switches(job: Job) -> list[Switch]:
     """Return every other choice that a switch of the recipe has, and other policies of the layout."""
     found = []
-    for name, field in Recipe.model_fields.items():
-        if name in _LABELS or field.annotation is float:
+    for name, now in job.switches.items():
+        if switch_field(name).annotation is float:
             continue
-        now = getattr(job.recipe, name)
         for value in _alternatives(name, now):
-            found.append(Switch(name, _text(now), _text(value), partial(_switched, job, name, value)))
+            found.append(Switch(name, _text(now), _text(value), partial(job.switched, {name: value})))
     layout = job.layout
     for code, policy in enumerate(RECOMPUTE_POLICIES):
         if code != int(layout.recompute):
@@ -271,7 +273,7 @@ def _alternatives(name: str, now: Any) -> list[Any]:
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, int):
-        least = next((rule.ge for rule in Recipe.model_fields[name].metadata if hasattr(rule, "ge")), 0)
+        least = next((rule.ge for rule in switch_field(name).metadata if hasattr(rule, "ge")), 0)
         return [value for value in (now - 1, now + 1) if value >= least]
     if isinstance(now, tuple):
         known = get_args(RecomputeModule)
@@ -285,11 +287,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _switched(job: Job, name: str, value: Any) -> Job:
-    recipe = with_switches(job.recipe, {name: value})
-    return replace(job, recipe=resolved_for(recipe, job.cluster.accelerator.generation))
 
 
 def _layout_changed(job: Job, name: str, value: float) -> Job:

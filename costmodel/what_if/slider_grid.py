@@ -168,7 +168,11 @@ def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_
     with np.errstate(divide="ignore"):
         dp = flat["gpus"] / (flat["tp"] * flat["cp"] * flat["pp"])
         micro_batches = job.global_batch / (dp * flat["micro_batch"])
-    places = job.model.num_layers + int(job.recipe.embedding_as_layer) + int(job.recipe.head_as_layer)
+    places = (
+        job.model.num_layers
+        + int(job.recipe.memory.embedding_as_layer)
+        + int(job.recipe.memory.head_as_layer)
+    )
     divides = (np.ceil(places / flat["pp"]) % own.vp == 0) | (own.vp == 1)
     runs = divides & (flat["pp"] > 1) & valid(own.schedule, flat["pp"], micro_batches, own.vp)
     one = schedule_code("none")

@@ -59,7 +59,11 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     job = est.job
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     # A copy of the gradient that a recipe counts among the main weights is not saved either.
-    width = recipe.param_bytes() + min(recipe.master_weights_bytes, 4.0) + recipe.moments_bytes
+    width = (
+        recipe.dtypes.param_bytes()
+        + min(recipe.dtypes.master_weights_bytes, 4.0)
+        + recipe.dtypes.moments_bytes
+    )
     size = num_params(job.model) * width
     nodes = max(float(layout.gpus) / cluster.gpus_per_node, 1.0)
     write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)

@@ -7,7 +7,7 @@ contradictory or impossible raises one line that names the field, the value and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -21,10 +21,13 @@ from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout, require_possible
+from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.reading import keywords, read, read_array, require_complete
+from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for, with_switches
+from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for
+from costmodel.describe.reliability import Health
 from costmodel.physics.network.gradient_compression import METHODS, compression
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import Chunk, parse_chunks, require_chunks
@@ -51,6 +54,25 @@ class Job:
     axis_order: tuple[str, ...] = DEFAULT_ORDER
     tokens: float | None = None
     pipeline_layout: tuple[Chunk, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+    health: Health = field(default_factory=Health)
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """Values of everything that ``--set`` can change, by name."""
+        return Settings(self.recipe, self.policy, self.health).values
+
+    def switched(self, changes: Mapping[str, Any]) -> Job:
+        """Return the job with some switches changed; ``auto`` kernels are chosen again.
+
+        Raises
+        ------
+        RecipeError
+            If there is no such switch, or it cannot have the value.
+        """
+        made = Settings(self.recipe, self.policy, self.health).switched(changes)
+        recipe = resolved_for(made.recipe, self.cluster.accelerator.generation)
+        return replace(self, recipe=recipe, policy=made.policy, health=made.health)
 
 
 def make_job(*, check: bool = True, **asked: Unpack[JobKeywords]) -> Job:
@@ -86,11 +108,13 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
     the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
-    switched = with_switches(the_recipe, one("switches") if "switches" in given else {})
+    settings = Settings(the_recipe).switched(one("switches") if "switches" in given else {})
     job = Job(
         model=the_model,
         cluster=the_cluster,
-        recipe=resolved_for(switched, the_cluster.accelerator.generation),
+        recipe=resolved_for(settings.recipe, the_cluster.accelerator.generation),
+        policy=settings.policy,
+        health=settings.health,
         precision=_precision(one("precision"), the_cluster),
         layout=layout_of_job(given),
         global_batch=read_array("global_batch", given["global_batch"]),
@@ -160,7 +184,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
             f"layout: tp·cp·pp·dp = {tp:.0f}·{cp:.0f}·{pp:.0f}·{dp} = {tp * cp * pp * dp:.0f}, but gpus = {gpus:.0f}"
         )
     _check_reduction(job)
-    require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.cp_method)
+    require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method)
     micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     if not np.all(runs):
@@ -194,16 +218,16 @@ def _also_sharded() -> str:
 
 def _check_reduction(job: Job) -> None:
     """Refuse ways to reduce gradients that sharded states rule out."""
-    recipe, layout = job.recipe, job.layout
-    method = compression(recipe.gradient_compression)
+    policy, layout = job.policy, job.layout
+    method = compression(policy.gradient_compression)
     if not method.shards and np.any(layout.zero_stage > 0):
         raise CostModelError(
             f"gradient_compression: {method.name} needs whole gradients on every replica, zero_stage 0; got "
             f"{float(np.max(layout.zero_stage)):.0f} ({_also_sharded()} also work with sharded states)"
         )
-    if recipe.sync_every > 1 and np.any((layout.zero_stage > 0) & (layout.shard_group == 0)):
+    if policy.sync_every > 1 and np.any((layout.zero_stage > 0) & (layout.shard_group == 0)):
         raise CostModelError(
-            f"sync_every: {recipe.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
+            f"sync_every: {policy.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
             f"smaller than dp·cp, between which the average is rare"
         )
 

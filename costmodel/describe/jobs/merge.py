@@ -17,7 +17,8 @@ from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import layout_of_job, load_job_file, spelled_out
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.reading import read, read_all
-from costmodel.describe.recipe import Recipe, load_recipe, with_switches
+from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.recipe import Recipe, load_recipe
 
 _MODEL_FILES = (".yaml", ".yml", ".json")
 
@@ -98,5 +99,5 @@ def place_job(
         return read(name, job.get(name, FIELD[name].default))
 
     cluster = load_cluster(one("cluster"), profile_path=profile_path)
-    recipe = with_switches(load_recipe(one("recipe")), dict(job.get("switches") or {}))
-    return layout, cluster, one("axis_order"), recipe
+    settings = Settings(load_recipe(one("recipe"))).switched(job.get("switches") or {})
+    return layout, cluster, one("axis_order"), settings.recipe

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs.fields import FIELD, FIELDS, Field, canonical, names, unknown_field
-from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
 
 _TRUTHS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
-_LABELS = ("name", "description", "source")
 _LONGEST_NAME = 4096
 
 
@@ -315,15 +313,13 @@ def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
     >>> parse_switches(["dp_overlap=none", "selective_modules=core_attn,mlp"])
     {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
     """
-    known = [name for name in Recipe.model_fields if name not in _LABELS]
     found: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals or not value:
             raise RecipeError(f"switches: expected switch=value, such as dp_overlap=none; got {shown(pair)}")
-        if name not in known:
-            raise RecipeError(f"switches: {shown(name)} is unknown; {choices_hint(name[:60], known)}")
-        several = isinstance(Recipe.model_fields[name].default, tuple)
+        require_switch(name, "switches")
+        several = takes_several(name)
         found[name] = value.split(",") if several else value
     return found
 

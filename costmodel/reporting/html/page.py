@@ -16,6 +16,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__, install_command
+from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.estimates.record import (
     MFU_CONVENTION,
@@ -170,10 +171,10 @@ def changed_switches(est: Estimate) -> list[str]:
     """Return the switches that differ from the recipe's preset, as ``--set`` takes them."""
     job = est.job
     try:
-        preset = resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator.generation)
+        preset = Settings(resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator.generation))
     except CostModelError:
         return []
-    theirs, ours = preset.model_dump(mode="json"), job.recipe.model_dump(mode="json")
+    theirs, ours = preset.plain(), Settings(job.recipe, job.policy, job.health).plain()
     changed = {key: value for key, value in ours.items() if theirs.get(key) != value}
     return [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changed.items()

@@ -163,12 +163,12 @@ SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1)
 
 def input_tokens(shard: Shard, recipe: Recipe) -> Array:
     """Tokens of a TP-split layer's input as autograd keeps it: a slice, or gathered. [-]"""
-    return shard.tokens_sp if recipe.sp_regathers else shard.tokens
+    return shard.tokens_sp if recipe.overlap.sp_regathers else shard.tokens
 
 
 def norm_operator(name: str, elements: Array, recipe: Recipe, rms: bool, saved: Array) -> Operator:
     """Make a norm; saves its output, which is the next GEMM's input."""
-    traffic = NORM_FUSED if recipe.fused_norm or recipe.compiled or not rms else NORM_CHAIN
+    traffic = NORM_FUSED if recipe.kernels.fused_norm or recipe.kernels.compiled or not rms else NORM_CHAIN
     extra = 0.0 if traffic is NORM_FUSED else 6.0  # fp32 copy and normalised input
     return elementwise(name, ("layernorm",), elements, traffic, saved + extra * elements)
 
@@ -191,11 +191,15 @@ def elementwise(
 
 def residual_operator(name: str, elements: Array, recipe: Recipe) -> Operator:
     """Make bias + dropout + residual addition; saves the new residual stream and the mask."""
-    if not recipe.dropout:
+    if not recipe.kernels.dropout:
         traffic = ADD_FUSED
     else:
-        traffic = ADD_DROPOUT_FUSED if recipe.fused_dropout_add or recipe.compiled else ADD_DROPOUT_CHAIN
-    mask = 1.0 if recipe.dropout else 0.0
+        traffic = (
+            ADD_DROPOUT_FUSED
+            if recipe.kernels.fused_dropout_add or recipe.kernels.compiled
+            else ADD_DROPOUT_CHAIN
+        )
+    mask = 1.0 if recipe.kernels.dropout else 0.0
     return elementwise(name, (), elements, traffic, elements * (BF16 + mask))
 
 

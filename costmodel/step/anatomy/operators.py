@@ -87,7 +87,7 @@ def attention_operators(
         rotated = t * (q_width + k_width)
         if model.attention == "mla":
             rotated = t * model.qk_rope_head_dim * (heads + 1.0)
-        traffic = ROPE_FUSED if recipe.fused_rope or recipe.compiled else ROPE_CHAIN
+        traffic = ROPE_FUSED if recipe.kernels.fused_rope or recipe.kernels.compiled else ROPE_CHAIN
         ops.append(elementwise("attention.rope", whole, np.asarray(rotated), traffic))
     width = t * (q_width + k_width + v_width)
     ops += quantise(
@@ -185,14 +185,14 @@ def _core(
     window = float(kind.window) if kind.window else np.inf
     reach = np.minimum(seq_k, window)
     out_saved = BF16 * shard.tokens * heads * d_v
-    if recipe.attention_kernel not in ("unfused", "fused-softmax"):
+    if recipe.kernels.attention_kernel not in ("unfused", "fused-softmax"):
         # A causal row sees half the keys on average; under a window nearly all of it.
         share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
         lse = 4.0 * shard.tokens * heads
         shape = AttentionShape(
             batch_heads, seq_q, seq_k, share, d_qk, d_v, shard.micro_batch * kv_heads, np.asarray(1.0)
         )
-        if recipe.cp_method == "ring":
+        if recipe.overlap.cp_method == "ring":
             # One kernel a step of the ring, each over one slice of queries and one of keys.
             shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
         return [
@@ -207,7 +207,7 @@ def _core(
             )
         ]
     scores = batch_heads * seq_q * seq_k
-    fused = recipe.attention_kernel == "fused-softmax" or recipe.compiled
+    fused = recipe.kernels.attention_kernel == "fused-softmax" or recipe.kernels.compiled
     softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN
     ops = [
         linear(
@@ -222,7 +222,7 @@ def _core(
         ),
         elementwise("attention.softmax", modules, np.asarray(scores), softmax, BF16 * scores),
     ]
-    if recipe.dropout:
+    if recipe.kernels.dropout:
         ops.append(
             elementwise("attention.dropout", modules, np.asarray(scores), SOFTMAX_DROPOUT, 3.0 * scores)
         )
@@ -250,7 +250,7 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     kept = input_tokens(shard, recipe)
     ops = [norm_operator("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
     ops += _two_layers("mlp", ("mlp",), t, h, width, ONE, model.gated_mlp, recipe, precision, "matmul", t_sp)
-    if model.gated_mlp and recipe.separate_gate:
+    if model.gated_mlp and recipe.kernels.separate_gate:
         # Autograd adds the input gradients of gate and up projection.
         ops.append(memory_bound("mlp.input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
     if model.linear_bias:
@@ -292,10 +292,10 @@ def _two_layers(
     rows = tokens * groups
     # Experts get their tokens by exchange, not by gathering a sequence shard.
     sharded = (tokens if tokens_sp is None else tokens_sp) * groups * h
-    fused = recipe.fused_activation or recipe.compiled
+    fused = recipe.kernels.fused_activation or recipe.kernels.compiled
     gelu, swiglu = (GELU_FUSED, SWIGLU_FUSED) if fused else (GELU_CHAIN, SWIGLU_CHAIN)
     # What the host issues for all experts: one kernel, or one each from a loop in C++ or in Python.
-    share = recipe.grouped_launch_share if recipe.grouped_gemm else 1.0
+    share = recipe.moe.grouped_launch_share if recipe.moe.grouped_gemm else 1.0
     loop = np.maximum(1.0, share * groups) if kind == "grouped_matmul" else ONE
     # The block scales of all experts are rearranged in one kernel an operand.
     launches = np.asarray(loop + precision.scale_kernels)
@@ -322,7 +322,7 @@ def _two_layers(
             groups=groups,
             kernels_forward=launches,
             kernels_backward=2.0 * launches,
-            saved_bytes=recipe.activation_input_bytes * rows * up,
+            saved_bytes=recipe.dtypes.activation_input_bytes * rows * up,
         ),
         elementwise(
             f"{prefix}.activation",
@@ -376,7 +376,9 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     )
     # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps. Their
     # backward pass is taken to launch half as many kernels.
-    kernels = _ROUTER_KERNELS["deep-ep" if recipe.moe_dispatcher == "deep-ep" else recipe.router_fusion]
+    kernels = _ROUTER_KERNELS[
+        "deep-ep" if recipe.moe.moe_dispatcher == "deep-ep" else recipe.moe.router_fusion
+    ]
     ops.append(
         memory_bound(
             "moe.routing",
@@ -415,7 +417,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
         precision,
         "grouped_matmul",
     )
-    if model.linear_bias and recipe.expert_bias_chain:
+    if model.linear_bias and recipe.moe.expert_bias_chain:
         ops.append(elementwise("moe.experts.bias", modules, copies * h, _EXPERT_BIAS))
     ops.append(
         memory_bound(
@@ -469,7 +471,7 @@ def layer_operators(
 def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
     """Return the token (and position) look-up; its backward scatters into fp32 rows."""
     elements = shard.tokens * float(model.hidden_size)
-    mask = 1.0 if recipe.dropout else 0.0
+    mask = 1.0 if recipe.kernels.dropout else 0.0
     saved = shard.tokens_sp * float(model.hidden_size) * mask
     return [
         memory_bound(
@@ -505,7 +507,7 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     h, t = float(model.hidden_size), shard.tokens
     vocab = model.vocab_size / shard.tp
     # Without a parallel loss the logits are gathered and copied into one tensor, and cut up on the way back.
-    seen = vocab if recipe.vocab_parallel_loss else np.asarray(float(model.vocab_size))
+    seen = vocab if recipe.kernels.vocab_parallel_loss else np.asarray(float(model.vocab_size))
     gathered = t * (seen - vocab)
     norm = norm_operator(
         "head.norm",
@@ -514,12 +516,14 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
         model.norm == "rmsnorm",
         BF16 * input_tokens(shard, recipe) * h,
     )
-    loss, alive = _LOSS[recipe.cross_entropy]
+    loss, alive = _LOSS[recipe.kernels.cross_entropy]
     if alive is None:
-        held = recipe.loss_bytes_per_logit + recipe.split_loss_bytes_per_logit * (shard.tp > 1)
+        held = recipe.kernels.loss_bytes_per_logit + recipe.kernels.split_loss_bytes_per_logit * (
+            shard.tp > 1
+        )
     else:
         held = np.asarray(alive)
-    chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.cross_entropy == "chunked" else t
+    chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.kernels.cross_entropy == "chunked" else t
     return [
         norm,
         linear("head.logits", (), t, vocab, np.asarray(h), low_precision=False),

@@ -1,0 +1,109 @@
+"""Everything that ``--set name=value`` can change: switches of the recipe, of the job, and of its ranks' health.
+
+A switch has one name, and that name one place: a group of the recipe, the job's `Policy`, or its `Health`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from costmodel.base.errors import RecipeError, choices_hint, shown
+from costmodel.describe.jobs.policy import Policy
+from costmodel.describe.recipe import GROUPS, Recipe, with_switches
+from costmodel.describe.reliability import Health
+
+_HOMES: tuple[type[BaseModel], ...] = (*GROUPS.values(), Policy, Health)
+
+HOME: Mapping[str, type[BaseModel]] = {name: home for home in _HOMES for name in home.model_fields}
+"""Which model holds each switch, in the order in which switches are shown."""
+
+_Held = TypeVar("_Held", Policy, Health)
+
+
+def switch_field(name: str) -> FieldInfo:
+    """Return type, default and bounds of a switch.
+
+    Raises
+    ------
+    RecipeError
+        If there is none of that name.
+    """
+    require_switch(name)
+    return HOME[name].model_fields[name]
+
+
+def require_switch(name: str, where: str = "switches") -> None:
+    """Refuse a name of no switch.
+
+    Raises
+    ------
+    RecipeError
+        If there is none of that name.
+    """
+    if name not in HOME:
+        raise RecipeError(f"{where}: {shown(name)} is unknown; {choices_hint(name[:60], HOME)}")
+
+
+def switch_choices(name: str) -> tuple[str, ...]:
+    """Return the values a literal switch can take, empty for numbers and booleans."""
+    return tuple(str(choice) for choice in get_args(switch_field(name).annotation))
+
+
+def takes_several(name: str) -> bool:
+    """Say whether a switch is a list of words."""
+    return isinstance(switch_field(name).default, tuple)
+
+
+class Settings(NamedTuple):
+    """A recipe with the switches that are the job's own."""
+
+    recipe: Recipe
+    policy: Policy = Policy()
+    health: Health = Health()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values of all switches by name."""
+        return {**self.recipe.switches, **dict(self.policy), **dict(self.health)}
+
+    def switched(self, changes: Mapping[str, Any]) -> Settings:
+        """Return the settings with some switches changed.
+
+        Raises
+        ------
+        RecipeError
+            If there is no such switch, or it cannot have the value.
+        """
+        for name in changes:
+            require_switch(name)
+
+        def of(*homes: type[BaseModel]) -> dict[str, Any]:
+            return {name: value for name, value in changes.items() if HOME[name] in homes}
+
+        return Settings(
+            with_switches(self.recipe, of(*GROUPS.values())),
+            _checked(self.policy, of(Policy)),
+            _checked(self.health, of(Health)),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values as JSON has them."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in self.values.items()
+        }
+
+
+def _checked(held: _Held, changes: Mapping[str, Any]) -> _Held:
+    """Return a model with some fields changed and checked."""
+    if not changes:
+        return held
+    try:
+        return type(held).model_validate({**dict(held), **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise RecipeError(f"job: {key}: {first['msg']}, got {first['input']!r}") from None

@@ -1,0 +1,130 @@
+"""Recipes: six groups of switches, each switch with one name and one place."""
+
+from importlib.resources import files
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import RecipeError
+from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.policy import Policy
+from costmodel.describe.jobs.switches import HOME, Settings
+from costmodel.describe.recipe import (
+    GROUP_OF,
+    GROUPS,
+    LABELS,
+    Recipe,
+    list_recipes,
+    load_recipe,
+    make_recipe,
+    with_switches,
+)
+from costmodel.describe.reliability import Health
+from costmodel.estimates.estimate import estimate_job
+
+JOB = {"model": "llama3-8b", "gpus": 16, "tp": 2, "global_batch": 16, "seq_len": 4096, "zero_stage": 0}
+
+
+def test_a_switch_has_one_name_and_one_place():
+    held = [name for home in (*GROUPS.values(), Policy, Health) for name in home.model_fields]
+    assert len(held) == len(set(held)) == len(HOME)
+    assert tuple(GROUPS) == ("kernels", "dtypes", "overlap", "moe", "host", "memory")
+    assert Recipe.model_fields.keys() == {*LABELS, *GROUPS}
+    assert not set(held) & {*LABELS, *GROUPS}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_preset_says_its_switches_in_their_groups(name):
+    raw = read_mapping(
+        files("costmodel") / "describe" / "data" / "recipes" / f"{name}.yaml", example="source: x"
+    )
+    assert raw.keys() <= {*LABELS, *GROUPS}
+    assert raw["source"]
+    recipe = load_recipe(name)
+    for group in raw.keys() - set(LABELS):
+        for switch, value in raw[group].items():
+            read = recipe.switches[switch]
+            assert (list(read) if isinstance(read, tuple) else read) == value, switch
+    assert make_recipe(recipe.model_dump()) == recipe
+
+
+def test_values_by_group_and_by_name_are_the_same_recipe():
+    by_group = make_recipe({"name": "mine", "moe": {"moe_imbalance": 1.5}, "host": {"launch_s": 1e-5}})
+    by_name = make_recipe({"name": "mine", "moe_imbalance": 1.5, "launch_s": 1e-5})
+    assert by_group == by_name
+    assert (by_group.moe.moe_imbalance, by_group.host.launch_s) == (1.5, 1e-5)
+    assert with_switches(by_group, {"moe_imbalance": 2.0}).moe.moe_imbalance == 2.0
+    assert with_switches(by_group, {"moe_imbalance": 2.0}).host == by_group.host
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kernel": {}}, "'kernel' is unknown; did you mean 'kernels'"),
+        (
+            {"kernels": {"fused_nrm": True}},
+            "kernels: switch 'fused_nrm' is unknown; did you mean 'fused_norm'",
+        ),
+        ({"kernels": {"dp_overlap": "none"}}, "kernels: switch 'dp_overlap' stands in overlap"),
+        ({"kernels": {"sync_every": 5}}, "kernels: switch 'sync_every' is unknown"),
+        ({"kernels": "flash2"}, "kernels: expected switches such as attention_kernel, got 'flash2'"),
+        ({"host": {"launch_s": 1.0}}, r"recipe mine: launch_s: .*less than 0.001, got 1.0"),
+        ({"memory": {"selective_modules": ["core"]}}, r"recipe mine: selective_modules\.0: .*got 'core'"),
+        ({"overlaps": "none"}, "'overlaps' is unknown"),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(values, message):
+    with pytest.raises(RecipeError, match=message) as raised:
+        make_recipe({"name": "mine", **values})
+    assert "\n" not in str(raised.value)
+
+
+def test_switches_of_the_job_reach_the_job():
+    job = make_job(**JOB, switches={"sync_every": 10, "stragglers": "normal", "fused_norm": False})
+    assert job.policy == Policy(sync_every=10)
+    assert job.health == Health(stragglers="normal")
+    assert not job.recipe.kernels.fused_norm
+    assert job.switches.keys() == HOME.keys()
+    again = make_job(**JOB).switched({"sync_every": 10, "stragglers": "normal", "fused_norm": False})
+    assert (again.policy, again.health, again.recipe) == (job.policy, job.health, job.recipe)
+
+
+def test_a_job_switched_is_the_job_made_so():
+    plain = make_job(**JOB)
+    for changes in (
+        {"attention_kernel": "auto"},
+        {"gradient_compression": "int8"},
+        {"straggler_jitter": 0.1},
+    ):
+        made, switched = make_job(**JOB, switches=changes), plain.switched(changes)
+        assert made.switches == switched.switches
+        assert estimate_job(made).step_time_s == estimate_job(switched).step_time_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sync_evry": 2}, "switch 'sync_evry' is unknown; did you mean 'sync_every'"),
+        ({"sync_every": 0}, "job: sync_every: .*greater than or equal to 1, got 0"),
+        ({"stragglers": "yes"}, "job: stragglers: .*got 'yes'"),
+    ],
+)
+def test_wrong_switches_of_the_job_are_refused(changes, message):
+    with pytest.raises(RecipeError, match=message):
+        cm.estimate(**JOB, switches=changes)
+
+
+def test_the_record_gives_every_switch_back():
+    est = cm.estimate(**JOB, switches={"sync_every": 7, "straggler_slowdown": 0.2, "moe_imbalance": 1.2})
+    inputs = est.to_dict()["inputs"]
+    assert inputs["switches"].keys() == HOME.keys()
+    assert cm.estimate(**inputs).job.switches == est.job.switches
+    assert Settings(est.job.recipe, est.job.policy, est.job.health).plain() == inputs["switches"]
+
+
+def test_one_switch_is_replaced_and_no_other():
+    recipe = load_recipe("megatron-core")
+    for name in GROUP_OF:
+        marked = recipe.replaced(name, "marked").switches
+        assert {key for key, value in marked.items() if value != recipe.switches[key]} == {name}
