@@ -105,7 +105,7 @@ def test_a_job_switched_is_the_job_made_so():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sync_evry": 2}, "switch 'sync_evry' is unknown; did you mean 'sync_every'"),
+        ({"sync_evry": 2}, "switches: 'sync_evry' is unknown; did you mean 'sync_every'"),
         ({"sync_every": 0}, "job: sync_every: .*greater than or equal to 1, got 0"),
         ({"stragglers": "yes"}, "job: stragglers: .*got 'yes'"),
     ],

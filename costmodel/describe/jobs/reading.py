@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs.fields import FIELD, FIELDS, Field, canonical, names, unknown_field
+from costmodel.describe.jobs.switches import require_switch, takes_several
 
 Array = NDArray[np.float64]
 
