@@ -109,8 +109,6 @@ def time_line(
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,
-    each_s: ArrayLike | None = None,
-    exposed_each_s: ArrayLike | None = None,
     bytes_each: ArrayLike = 0.0,
     tier: ArrayLike = -1,
     algorithm: ArrayLike = 0,
@@ -121,26 +119,21 @@ def time_line(
     The formula gives the exposed seconds of one execution; a step called ``busy_s`` gives its busy
     seconds, which are the exposed ones where there is no such step.
     """
-    terms = {} if terms is None else terms
-    if made is None and each_s is None:
-        made = quantity(formula, **terms)
-    if made is not None:
-        formula, terms, exposed_each_s = made.formula, made.terms, made.value
-        each_s = made.steps.get("busy_s", made.value)
-    busy = np.asarray(each_s, dtype=np.float64)
+    if made is None:
+        made = quantity(formula, **(terms or {}))
     return TimeLine(
         name=name,
         axis=axis,
         toll=toll,
         phase=phase,
         count=np.asarray(count, dtype=np.float64),
-        each_s=busy,
-        exposed_each_s=busy if exposed_each_s is None else np.asarray(exposed_each_s, dtype=np.float64),
+        each_s=np.asarray(made.steps.get("busy_s", made.value), dtype=np.float64),
+        exposed_each_s=made.value,
         bytes_each=np.asarray(bytes_each, dtype=np.float64),
         tier=np.asarray(tier, dtype=np.float64),
         algorithm=np.asarray(algorithm, dtype=np.float64),
-        formula=formula,
-        terms=_numbers(terms),
+        formula=made.formula,
+        terms=_numbers(made.terms),
         source=source,
     )
 
@@ -158,7 +151,6 @@ def memory_line(
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,
-    size_bytes: ArrayLike | None = None,
     source: str,
 ) -> MemoryLine:
     """Build a `MemoryLine` as `time_line` does a `TimeLine`; pipeline stages are the last dimension."""
@@ -168,7 +160,7 @@ def memory_line(
         name=name,
         axis=axis,
         toll=toll,
-        bytes=made.value if size_bytes is None else np.asarray(size_bytes, dtype=np.float64),
+        bytes=made.value,
         formula=made.formula,
         terms=_numbers(made.terms),
         source=source,

@@ -168,7 +168,6 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
             "buffer.ep.exchange",
             axis="ep",
             toll="activation",
-            size_bytes=(2.0 * on * size)[..., None],
             formula="2 * on * size_bytes",
             terms={"on": np.asarray(on)[..., None], "size_bytes": size[..., None]},
             source="tokens received by dispatch and sent by combine, bf16",

@@ -39,14 +39,13 @@ def assert_lines_are_sound(est):
             assert value >= 0, line.name
         assert line.exposed_each_s <= line.each_s * (1 + EXACT), line.name
         got = evaluate(line.formula, line.terms)
-        # A bubble is a difference of nearly equal times: only its part of the step can be compared.
-        np.testing.assert_allclose(got, line.exposed_each_s, rtol=1e-9, atol=EXACT * total, err_msg=line.name)
+        np.testing.assert_allclose(got, line.exposed_each_s, rtol=EXACT, err_msg=line.name)
     for line in bill.memory_lines:
         assert line.axis in AXES
         assert line.toll in TOLLS
         assert np.all(np.isfinite(line.bytes) & (line.bytes >= 0)), line.name
         got = np.broadcast_to(evaluate(line.formula, line.terms), np.shape(line.bytes))
-        np.testing.assert_allclose(got, line.bytes, rtol=1e-9, err_msg=line.name)
+        np.testing.assert_allclose(got, line.bytes, rtol=EXACT, err_msg=line.name)
 
 
 @FEW
