@@ -1,10 +1,12 @@
 """``costmodel budget``: from dollars or days to parameters and tokens."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 
 EPILOG = """\b
 Examples:
@@ -14,7 +16,9 @@ Examples:
 """
 
 
+@takes_output()
 def budget(
+    output: Mapping[str, Any],
     cluster: opt.ClusterOption = None,
     dollars: Annotated[
         float | None, typer.Option("--budget", metavar="USD", help="To spend on training.")
@@ -34,11 +38,6 @@ def budget(
     ] = 0.0,
     context: Annotated[int, typer.Option("--context", min=1, help="Tokens of a served sequence.")] = 4096,
     profiles: opt.ProfilesOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Say what model to train, and on how many tokens, for a budget, by the published scaling laws.
 
@@ -49,7 +48,7 @@ def budget(
     from costmodel.describe.jobs.job import DEFAULT_CLUSTER
     from costmodel.whole_run.budget import budget as solve
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     options: dict[str, Any] = {
         "dollars": dollars,
         "gpus": gpus,

@@ -1,13 +1,14 @@
 """``costmodel calibrate``: profiles from your own measurements."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 from costmodel.cli.texts import show_help
 
 app = typer.Typer(
@@ -42,7 +43,9 @@ def refuse(problems: Iterable[object], quiet_end: str = "") -> None:
 
 
 @app.command("fabric", epilog=FABRIC_EPILOG)
+@takes_output()
 def fabric(
+    output: Mapping[str, Any],
     logs: Annotated[
         list[Path], typer.Argument(metavar="LOG…", help="What nccl-tests or rccl-tests printed.")
     ],
@@ -69,11 +72,6 @@ def fabric(
     ] = 0.2,
     plot: Annotated[str, typer.Option("--plot", metavar="FILE", help="Draw measured against fitted.")] = "",
     profiles: opt.ProfilesOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Fit a cluster's fabric to nccl-tests logs; write it as a profile that inherits from a shipped one."""
     from costmodel.cli.output import Result, plan_output, show, write_whole
@@ -85,13 +83,13 @@ def fabric(
     from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
     from costmodel.trust.calibration.nccl_tests import read_logs
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
-    picture = plan_picture(plot, force=force)
+    target = plan_output(**output)
+    picture = plan_picture(plot, force=output["force"])
     base = cluster or DEFAULT_CLUSTER
     machine = load_cluster(base, profile_path=profiles)
-    path = _profile_file(write, force) if write else None
+    path = _profile_file(write, output["force"]) if write else None
     log = read_logs(logs, collective=canonical(collective) if collective else "", ranks=ranks, nodes=nodes)
-    if not quiet:
+    if not target.quiet:
         for note in log.notes:
             print(f"Note: {note}", file=sys.stderr)
     if skip_bad:
@@ -121,7 +119,7 @@ def fabric(
             names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
         texts = profile_texts(path, base, machine, fit.tiers, names, profile_path=profiles)
         for file in texts:
-            _profile_file(str(file), force)
+            _profile_file(str(file), output["force"])
         for file, text in texts.items():
             write_whole(file, text, target)
 
@@ -146,7 +144,9 @@ Examples:
 
 
 @app.command("kernels", epilog=KERNELS_EPILOG)
+@takes_output()
 def kernels(
+    output: Mapping[str, Any],
     tables: Annotated[
         list[Path],
         typer.Argument(
@@ -164,11 +164,6 @@ def kernels(
         float, typer.Option("--max-error", help="Held-out mean error above which nothing is written.")
     ] = 0.15,
     profiles: opt.ProfilesOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Fit an accelerator's kernels to timings; write it as a profile that inherits from a shipped one."""
     from costmodel.cli.output import Result, plan_output, show, write_whole
@@ -177,9 +172,9 @@ def kernels(
     from costmodel.trust.calibration.kernel_csv import read_timings
     from costmodel.trust.calibration.kernel_profile import accelerator_text, fit_kernels
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     device = load_accelerator(accelerator, profile_path=profiles)
-    path = _profile_file(write, force) if write else None
+    path = _profile_file(write, output["force"]) if write else None
     timings = read_timings(tables, device.peak_flops_per_s)
     refuse(timings.problems)
     source = ", ".join(file.name for file in tables)
@@ -207,7 +202,9 @@ Examples:
 
 
 @app.command("steps", epilog=STEPS_EPILOG)
+@takes_output()
 def steps(
+    output: Mapping[str, Any],
     measured: Annotated[
         list[str], typer.Argument(metavar="JOB.yaml=TIME[,MEMORY]…", help="Job files with what a step took.")
     ],
@@ -215,11 +212,6 @@ def steps(
         bool,
         typer.Option("--overhead", help="Also print the constant that fits best, to add to your estimates."),
     ] = False,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Compare measured training steps with the model, and say which part could explain the difference."""
     from costmodel.base.errors import DataError
@@ -232,7 +224,7 @@ def steps(
     from costmodel.reporting import steps as report
     from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain, split_spec
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     found = []
     for text in measured:
         path, time, memory = split_spec(text)

@@ -1,10 +1,12 @@
 """``costmodel collective``: what one collective costs on a fabric, by every algorithm."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 
 EPILOG = """\b
 Examples:
@@ -15,7 +17,9 @@ Examples:
 """
 
 
+@takes_output()
 def collective(
+    output: Mapping[str, Any],
     name: Annotated[
         str,
         typer.Argument(
@@ -64,11 +68,6 @@ def collective(
     ] = 1.0,
     profiles: opt.ProfilesOption = None,
     plot: opt.PlotOption = "",
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
     from costmodel.base.errors import LayoutError
@@ -82,8 +81,8 @@ def collective(
     from costmodel.reporting.figures import check_picture
     from costmodel.reporting.plots.collectives import draw_collective
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
-    picture = plan_picture(plot, force=force)
+    target = plan_output(**output)
+    picture = plan_picture(plot, force=output["force"])
     if picture is not None:
         check_picture(picture)
     kind = prices.canonical(name)

@@ -1,12 +1,14 @@
 """``costmodel hardware``: accelerators, links, clusters and storage."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 from costmodel.cli.texts import show_help
 
 app = typer.Typer(rich_markup_mode=None, help="Accelerators, links, clusters and storage: list, show, check.")
@@ -36,20 +38,17 @@ def _start(context: typer.Context) -> None:
 
 
 @app.command("list", epilog=LIST_EPILOG)
+@takes_output()
 def list_all(
+    output: Mapping[str, Any],
     kind: KindOption = None,
     profiles: opt.ProfilesOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """List the hardware profiles: shipped ones, and yours."""
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.reporting.hardware import ProfileEntry, entries_grid, list_entries
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     entries = list_entries(kind, profile_path=profiles)
     show(
         Result(
@@ -62,22 +61,19 @@ def list_all(
 
 
 @app.command("show", epilog=SHOW_EPILOG)
+@takes_output()
 def show_one(
+    output: Mapping[str, Any],
     name: Annotated[str, typer.Argument(help="Name, alias or file of a profile.")],
     kind: KindOption = None,
     profiles: opt.ProfilesOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Show every number of a profile with its source."""
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.describe.hardware.hardware import ProfileNumber
     from costmodel.reporting.hardware import page_grids, page_record, profile_page
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     page = profile_page(name, kind, profile_path=profiles)
     show(
         Result(

@@ -1,45 +1,17 @@
-"""The flags that describe a job and say where its results go, for every command that takes them."""
+"""The flags that describe a job, made from the table of fields, for every command that takes them."""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 from costmodel.cli import options as opt
+from costmodel.describe.jobs.fields import JOB_FIELDS, Field
 
-
-def _job(
-    job: opt.JobArgument = "",
-    model: opt.ModelOption = None,
-    cluster: opt.ClusterOption = None,
-    gpus: opt.GpusOption = None,
-    layout: opt.LayoutOption = None,
-    tp: opt.TpOption = None,
-    cp: opt.CpOption = None,
-    pp: opt.PpOption = None,
-    dp: opt.DpOption = None,
-    vp: opt.VpOption = None,
-    ep: opt.EpOption = None,
-    etp: opt.EtpOption = None,
-    micro_batch: opt.MicroBatchOption = None,
-    global_batch: opt.GlobalBatchOption = None,
-    seq_len: opt.SeqLenOption = None,
-    precision: opt.PrecisionOption = None,
-    recompute: opt.RecomputeOption = None,
-    zero_stage: opt.ZeroOption = None,
-    shard_group: opt.ShardGroupOption = None,
-    schedule: opt.ScheduleOption = None,
-    sequence_parallel: opt.SequenceOption = None,
-    recipe: opt.RecipeOption = None,
-    switches: opt.SetOption = None,
-    axis_order: opt.OrderOption = None,
-    tokens: opt.TokensOption = None,
-    stragglers: opt.StragglersOption = None,
-    profiles: opt.ProfilesOption = None,
-) -> None:
-    """Hold the flags of a job."""
+OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
+_Command = Callable[..., None]
 
 
 def _output(
@@ -52,6 +24,17 @@ def _output(
     """Hold the flags of the output."""
 
 
+def _beside(
+    stragglers: opt.StragglersOption = None,
+    profiles: opt.ProfilesOption = None,
+) -> None:
+    """Hold the flags of a job that are no fields."""
+
+
+def _job_file(job: opt.JobArgument = "") -> None:
+    """Hold the argument that names a job file."""
+
+
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function with their annotations resolved, all as keywords."""
     kinds = typing.get_type_hints(function, include_extras=True)
@@ -59,28 +42,70 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p.replace(annotation=kinds[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in found]
 
 
-def takes_job(*, output: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of a job (its parameter `given`) and, with `output`, those of a result.
+def _flag(field: Field, several: bool) -> inspect.Parameter:
+    """Return the parameter of a field's flag; values are read later, by the field's one reader."""
+    kind: Any = str | None
+    if field.kind in ("switches", "choices"):
+        kind = list[str] | None
+    elif field.kind == "truth" and not (several and opt.takes_several(field)):
+        kind = bool | None
+    option = opt.option(field.name, several=several)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
 
-    The command is called with `given`, a mapping of the job's flags, and with the flags of its own
-    and of the output under their names. A parameter of its own replaces one of the same name.
+
+def _job_parameters(fields: Sequence[Field], several: bool) -> list[inspect.Parameter]:
+    """Return the parameters of a job: its file, the flags of its fields, and those beside them."""
+    if not fields:
+        return []
+    beside = _parameters(_beside)
+    if not any(field.name == "switches" for field in fields):
+        beside = [parameter for parameter in beside if parameter.name != "stragglers"]
+    return [*_parameters(_job_file), *(_flag(field, several) for field in fields), *beside]
+
+
+def takes_job(
+    fields: Iterable[Field] = JOB_FIELDS,
+    *,
+    several: bool = False,
+    output: Sequence[str] = OUTPUT_FLAGS,
+) -> Callable[[_Command], _Command]:
+    """Give a command the flags of a job (its parameter `given`) and those of a result (`output`).
+
+    Parameters
+    ----------
+    fields : iterable of Field
+        Those that the command takes; without any it takes no job, and has no `given`.
+    several : bool
+        Whether a flag may name several values where a search takes them.
+    output : sequence of str
+        Which of `OUTPUT_FLAGS` it takes; those it has no parameter for are not handed on.
+
+    Notes
+    -----
+    A parameter of the command's own replaces one of the same name.
     """
+    taken = tuple(fields)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in _parameters(command) if p.name != "given"]
+    def decorate(command: _Command) -> _Command:
+        own = [p for p in _parameters(command) if p.name not in ("given", "output")]
         replaced = {p.name for p in own}
-        job = [p for p in _parameters(_job) if p.name not in replaced]
-        rest = [p for p in _parameters(_output) if output and p.name not in replaced]
-        names = [p.name for p in job]
-        takes = {p.name for p in own}
+        job = [p for p in _job_parameters(taken, several) if p.name not in replaced]
+        rest = [p for p in _parameters(_output) if p.name in output and p.name not in replaced]
+        hands_job = "given" in inspect.signature(command).parameters
+        hands_output = "output" in inspect.signature(command).parameters
 
         def run(**values: Any) -> None:
-            given = {name: values.pop(name) for name in names}
-            keyword = {name: values.pop(name) for name in list(values) if name in takes}
-            command(given, **keyword, **({"output": values} if output else {}))
+            keywords = {p.name: values[p.name] for p in own}
+            if hands_job:
+                keywords["given"] = {p.name: values[p.name] for p in job}
+            if hands_output:
+                keywords["output"] = {p.name: values[p.name] for p in rest}
+            command(**keywords)
 
         run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-        parameters = [*job, *(p for p in own if p.name != "output"), *rest]
+        parameters = [*job, *own, *rest]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
@@ -88,7 +113,14 @@ def takes_job(*, output: bool = True) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
-def merged_job(given: Mapping[str, Any], file: str | None = None, *, complete: bool = True) -> dict[str, Any]:
+def takes_output(*names: str) -> Callable[[_Command], _Command]:
+    """Give a command the flags of a result (its parameter `output`): those named, or all."""
+    return takes_job((), output=names or OUTPUT_FLAGS)
+
+
+def merged_job(
+    given: Mapping[str, Any], file: str | None = None, *, complete: bool = True, several: bool = False
+) -> dict[str, Any]:
     """Lay the flags over the job file and return the keywords of `costmodel.estimate`.
 
     Parameters
@@ -99,26 +131,39 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, complete: b
         Job file instead of the one among the flags.
     complete : bool
         Refuse a job that lacks something without a default.
+    several : bool
+        Leave flags that may name several values to those who search over them.
 
     Raises
     ------
     CostModelError
         If a value cannot be read, or something without a default is missing.
     """
-    from costmodel.describe.jobs.job import DEFAULT_CLUSTER, JOB_KEYS
-    from costmodel.describe.jobs.merge import merge_jobs, read_job, read_switches
-    from costmodel.describe.jobs.reading import require_complete
+    from costmodel.describe.jobs.fields import FIELD
+    from costmodel.describe.jobs.merge import merge_jobs, read_job, with_stragglers
+    from costmodel.describe.jobs.reading import read, require_complete
 
     path = given.get("job", "") if file is None else file
-    flags = {key: given[key] for key in JOB_KEYS if key in given}
-    flags["switches"] = read_switches(given["switches"], given["stragglers"])
-    merged = merge_jobs(read_job(path) if path else {}, flags)
+    flags = {
+        name: value if several and opt.takes_several(FIELD[name]) else read(name, value)
+        for name, value in given.items()
+        if name in FIELD and value is not None
+    }
+    switches = with_stragglers(flags.get("switches"), given.get("stragglers"))
+    merged = merge_jobs(read_job(path) if path else {}, {**flags, "switches": switches})
     if complete:
         require_complete(merged)
-    if given["profiles"]:
-        from costmodel.describe.hardware.hardware import load_cluster
+    return _with_profiles(merged, given.get("profiles"))
 
-        merged["cluster"] = load_cluster(
-            merged.get("cluster", DEFAULT_CLUSTER), profile_path=given["profiles"]
-        )
-    return merged
+
+def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
+    """Return a job whose clusters are looked up in the user's folders too."""
+    if not profiles:
+        return merged
+    from costmodel.describe.hardware.hardware import load_cluster
+    from costmodel.describe.jobs.fields import FIELD
+    from costmodel.describe.jobs.reading import read_several
+
+    names = read_several("cluster", merged.get("cluster", FIELD["cluster"].default))
+    found = [load_cluster(name, profile_path=profiles) for name in names]
+    return {**merged, "cluster": found[0] if len(found) == 1 else found}

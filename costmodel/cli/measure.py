@@ -1,11 +1,13 @@
 """``costmodel measure``: this machine's kernels and collectives, for `costmodel calibrate`."""
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 from costmodel.cli.texts import show_help
 
 app = typer.Typer(
@@ -33,9 +35,7 @@ def _start(context: typer.Context) -> None:
         show_help(context)
 
 
-def _sweep(
-    what: str, dtypes: list[str], device: str, small: bool, out: str, force: bool, quiet: bool
-) -> None:
+def _sweep(what: str, dtypes: list[str], device: str, small: bool, output: Mapping[str, Any]) -> None:
     """Run one sweep and write its CSV."""
     from costmodel.base.csv_text import to_csv
     from costmodel.cli.output import plan_output, write_whole
@@ -43,7 +43,7 @@ def _sweep(
     from costmodel.trust.calibration import measure_kernels as kernels
     from costmodel.trust.calibration.measure_device import choose_device, headline, import_torch
 
-    target = plan_output(opt.Format.csv, out, force=force, quiet=quiet)
+    target = plan_output(opt.Format.csv, **output)
     torch = import_torch()
     chosen = choose_device(torch, device)
     sweeps = {
@@ -53,7 +53,7 @@ def _sweep(
     }
     rows = []
     with progress(
-        f"measuring {what}", kernels.count_rows(what, len(dtypes), chosen, small=small), quiet=quiet
+        f"measuring {what}", kernels.count_rows(what, len(dtypes), chosen, small=small), quiet=target.quiet
     ) as done:
         for row in sweeps[what]():
             rows.append(row)
@@ -67,15 +67,14 @@ def _sweep(
 
 
 @app.command("matmul", epilog=MATMUL_EPILOG)
+@takes_output("out", "force", "quiet")
 def matmul(
+    output: Mapping[str, Any],
     dtypes: Annotated[
         str, typer.Option("--dtypes", help="Of bf16, fp16, tf32, fp32 and fp8, by commas.")
     ] = "bf16",
     device: DeviceOption = "cuda",
     small: SmallOption = False,
-    out: opt.OutOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Time the matrix products of transformer layers."""
     from costmodel.base.errors import CostModelError, choices_hint
@@ -85,35 +84,35 @@ def matmul(
     for one in wanted:
         if one not in known:
             raise CostModelError(f"dtypes: unknown {one!r}; {choices_hint(one, known)}")
-    _sweep("matmul", wanted, device, small, out, force, quiet)
+    _sweep("matmul", wanted, device, small, output)
 
 
 @app.command("attention")
+@takes_output("out", "force", "quiet")
 def attention(
+    output: Mapping[str, Any],
     device: DeviceOption = "cuda",
     small: SmallOption = False,
-    out: opt.OutOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Time fused attention, forward and backward, with and without a causal mask."""
-    _sweep("attention", ["bf16"], device, small, out, force, quiet)
+    _sweep("attention", ["bf16"], device, small, output)
 
 
 @app.command("memory")
+@takes_output("out", "force", "quiet")
 def memory(
+    output: Mapping[str, Any],
     device: DeviceOption = "cuda",
     small: SmallOption = False,
-    out: opt.OutOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Time copies on the device, which the memory's bandwidth bounds."""
-    _sweep("memory", ["bytes"], device, small, out, force, quiet)
+    _sweep("memory", ["bytes"], device, small, output)
 
 
 @app.command("collectives", epilog=COLLECTIVES_EPILOG)
+@takes_output("out", "force", "quiet")
 def collectives(
+    output: Mapping[str, Any],
     names: Annotated[
         str, typer.Option("--collectives", help="Which, by commas.  [default: the four of training]")
     ] = "all-reduce,all-gather,reduce-scatter,all-to-all",
@@ -124,9 +123,6 @@ def collectives(
         int, typer.Option("--local", help="Start this many ranks here, instead of torchrun.")
     ] = 0,
     device: DeviceOption = "cuda",
-    out: opt.OutOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Time collectives over torch.distributed and print them as nccl-tests does."""
     from costmodel.base.errors import CostModelError
@@ -138,7 +134,7 @@ def collectives(
     from costmodel.trust.calibration.measure_device import choose_device, import_torch
     from costmodel.trust.calibration.nccl_tests import PROGRAMS
 
-    target = plan_output(None, out, force=force, quiet=quiet)
+    target = plan_output(None, **output)
     torch = import_torch()
     chosen = choose_device(torch, device)
     wanted = [canonical(name) for name in names.split(",")]
@@ -155,7 +151,7 @@ def collectives(
             )
         text = bench.run_local(local, wanted, span[0], span[-1], chosen)
     elif bench.under_torchrun():
-        with progress("measuring collectives", len(wanted) * len(span), quiet=quiet) as done:
+        with progress("measuring collectives", len(wanted) * len(span), quiet=target.quiet) as done:
             text = bench.measure_collectives(wanted, span[0], span[-1], chosen, done=done)
     else:
         raise CostModelError("collectives: expected several ranks; start with torchrun or --local 2")

@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from costmodel.cli.completion import completion_of
+from costmodel.describe.jobs.fields import FIELD, Field
 
 
 class Format(StrEnum):
@@ -20,6 +23,44 @@ class Form(StrEnum):
 
     long = "long"
     wide = "wide"
+
+
+_METAVARS = {
+    "whole": "INTEGER",
+    "number": "NUMBER",
+    "switches": "SWITCH=VALUE",
+    "choices": "FIELD=VALUE",
+    "bytes": "SIZE",
+    "share": "SHARE",
+}
+
+
+def takes_several(field: Field) -> bool:
+    """Return whether a search takes several values of a field at once."""
+    return field.several or bool(field.turned)
+
+
+def option(name: str, *, several: bool = False) -> Any:
+    """Return the flag of a field in the table; with `several`, one that may name several values."""
+    field = FIELD[name]
+    many = several and takes_several(field)
+    default = "every sensible one" if many and field.turned else field.default_said
+    flags = list(field.flags)
+    if field.kind == "truth" and not many:
+        flags = [f"{flags[0]}/--no-{flags[0].removeprefix('--')}"]
+    return typer.Option(
+        *flags,
+        *([field.short] if field.short else []),
+        metavar=None
+        if field.kind == "truth" and not many
+        else "VALUES"
+        if many
+        else _METAVARS.get(field.kind, "TEXT"),
+        help=field.help
+        + (" May be repeated." if field.kind in ("switches", "choices") else "")
+        + (f"  [default: {default}]" if default else ""),
+        autocompletion=completion_of(name),
+    )
 
 
 FormatOption = Annotated[
@@ -45,84 +86,9 @@ ProfilesOption = Annotated[
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB.yaml", help="Job file; flags go on top of it.", show_default=False)
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Preset, dense-<N>b, model file or HuggingFace config.json."),
-]
-ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", "-c", help="Cluster profile or file.  [default: dgx-h100-ndr]")
-]
-GpusOption = Annotated[int | None, typer.Option("--gpus", "-n", help="GPUs of the job.")]
-LayoutOption = Annotated[
-    str | None, typer.Option("--layout", "-l", help='Degrees in one text: "tp8 cp1 pp16 vp2".')
-]
-TpOption = Annotated[int | None, typer.Option("--tp", help="Tensor-parallel degree.  [default: 1]")]
-CpOption = Annotated[int | None, typer.Option("--cp", help="Context-parallel degree.  [default: 1]")]
-PpOption = Annotated[int | None, typer.Option("--pp", help="Pipeline stages.  [default: 1]")]
-DpOption = Annotated[
-    int | None, typer.Option("--dp", help="Data-parallel degree; follows from the rest, so a check.")
-]
-VpOption = Annotated[
-    int | None, typer.Option("--vp", help="Virtual stages of a pipeline rank.  [default: 1]")
-]
-EpOption = Annotated[int | None, typer.Option("--ep", help="Expert-parallel degree.  [default: 1]")]
-EtpOption = Annotated[
-    int | None, typer.Option("--etp", help="Tensor-parallel degree of experts.  [default: 1]")
-]
-MicroBatchOption = Annotated[
-    int | None, typer.Option("--micro-batch", help="Sequences of a micro-batch.  [default: 1]")
-]
-GlobalBatchOption = Annotated[int | None, typer.Option("--global-batch", help="Sequences a step.")]
-SeqLenOption = Annotated[int | None, typer.Option("--seq-len", help="Tokens of a sequence.")]
-PrecisionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--precision",
-        help="bf16, fp16, fp32, fp8-delayed, fp8-current, fp8-block, mxfp8, mxfp4 or nvfp4.  [default: bf16]",
-    ),
-]
-RecomputeOption = Annotated[
-    str | None, typer.Option("--recompute", help="none, selective or full.  [default: none]")
-]
-ZeroOption = Annotated[
-    int | None,
-    typer.Option(
-        "--zero", help="What dp shards: 0 nothing, 1 optimizer, 2 + gradients, 3 all.  [default: 1]"
-    ),
-]
-ShardGroupOption = Annotated[
-    int | None,
-    typer.Option("--shard-group", help="Ranks that shard together (HSDP); 0 for all.  [default: 0]"),
-]
-ScheduleOption = Annotated[
-    str | None,
-    typer.Option(
-        "--schedule", help="Pipeline schedule, such as gpipe, 1f1b, interleaved, zb-h1 or dualpipe."
-    ),
-]
-SequenceOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--sequence-parallel/--no-sequence-parallel",
-        help="Shard norms and residuals over tp.  [default: where tp > 1]",
-    ),
-]
-RecipeOption = Annotated[
-    str | None, typer.Option("--recipe", "-r", help="How a framework runs a step.  [default: megatron-core]")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-s", metavar="SWITCH=VALUE", help="Change a switch of the recipe; may be repeated."
-    ),
-]
-OrderOption = Annotated[
-    str | None,
-    typer.Option("--axis-order", help='Axes on the machine, innermost first.  [default: "tp cp dp pp"]'),
-]
-TokensOption = Annotated[
-    float | None, typer.Option("--tokens", help="Tokens of the whole run, for days and GPU-hours.")
-]
+ClusterOption = Annotated[str | None, option("cluster")]
+PrecisionOption = Annotated[str | None, option("precision")]
+SetOption = Annotated[list[str] | None, option("switches")]
 StragglersOption = Annotated[
     bool | None,
     typer.Option(

@@ -1,10 +1,12 @@
 """``costmodel recipe``: how frameworks run a step."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 from costmodel.cli.texts import show_help
 
 app = typer.Typer(rich_markup_mode=None, help="Recipes: list them, show the switches of one.")
@@ -26,18 +28,15 @@ def _start(context: typer.Context) -> None:
 
 
 @app.command("list", epilog=LIST_EPILOG)
+@takes_output()
 def list_all(
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
+    output: Mapping[str, Any],
 ) -> None:
     """List the shipped recipes."""
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.reporting.recipes import list_columns, list_grid
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     table = list_columns()
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
     show(
@@ -51,14 +50,11 @@ def list_all(
 
 
 @app.command("show", epilog=SHOW_EPILOG)
+@takes_output()
 def show_one(
+    output: Mapping[str, Any],
     name: Annotated[str, typer.Argument(help="Name of a recipe.")],
     switches: opt.SetOption = None,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
     from costmodel.cli.output import Result, plan_output, show
@@ -67,7 +63,7 @@ def show_one(
     from costmodel.describe.recipe import load_recipe
     from costmodel.reporting.recipes import recipe_grid, recipe_record, switch_columns
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     record = recipe_record(Settings(load_recipe(name)).switched(parse_switches(switches)))
     show(
         Result(

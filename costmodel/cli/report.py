@@ -1,10 +1,10 @@
 """``costmodel report``: one page about a job that opens anywhere."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from costmodel.cli import options as opt
 from costmodel.cli.job_options import merged_job, takes_job
 
 EPILOG = """\b
@@ -15,9 +15,10 @@ Examples:
 """
 
 
-@takes_job(output=False)
+@takes_job(output=("force", "quiet"))
 def report(
-    given: dict[str, Any],
+    given: Mapping[str, Any],
+    output: Mapping[str, Any],
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write the page here; - prints it.")],
     with_plan: Annotated[
         bool, typer.Option("--plan/--no-plan", help="Search for other layouts of the job.")
@@ -25,8 +26,6 @@ def report(
     with_sensitivity: Annotated[
         bool, typer.Option("--sensitivity/--no-sensitivity", help="Vary each number and each switch.")
     ] = True,
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
@@ -42,10 +41,10 @@ def report(
     from costmodel.reporting.html.search import other_layouts
     from costmodel.what_if.sensitivity import sensitivity
 
-    target = plan_output(None, html, force=force, quiet=quiet)
+    target = plan_output(None, html, **output)
     plotly_library()
     est = estimate(**merged_job(given))
-    with progress("writing the page", 7, quiet=quiet) as tick:
+    with progress("writing the page", 7, quiet=target.quiet) as tick:
         plan = other_layouts(est) if with_plan else None
         tick()
         found = sensitivity(est) if with_sensitivity else None

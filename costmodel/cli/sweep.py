@@ -1,10 +1,11 @@
 """``costmodel sweep``: a plan for every point of a grid."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
-from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 
 EPILOG = """\b
 Examples:
@@ -19,18 +20,15 @@ Examples:
 """
 
 
+@takes_output()
 def sweep(
+    output: Mapping[str, Any],
     file: Annotated[str, typer.Argument(metavar="GRID.yaml", help="Keywords of plan; lists are the axes.")],
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
     resume: Annotated[
         str, typer.Option("--resume", metavar="FILE", help="Keep finished points here, and go on from them.")
     ] = "",
     retries: Annotated[int, typer.Option("--retries", min=0, help="New attempts when a worker dies.")] = 2,
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Plan every point of a grid of models, clusters, scales, batches and link speeds.
 
@@ -45,10 +43,10 @@ def sweep(
     from costmodel.planning.sweep import grid, read_grid
     from costmodel.planning.sweep import sweep as run
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
+    target = plan_output(**output)
     points = grid(**read_grid(file))
     executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
-    with waiting("planning points", quiet=quiet) as progress:
+    with waiting("planning points", quiet=target.quiet) as progress:
         done = run(points, executor=executor, resume=resume or None, retries=retries, progress=progress)
     failed = f"Warning: {len(done.failed)} points failed; run again with --resume"
     show(answer_result(done, remarks=[failed] if done.failed else []), target)

@@ -1,10 +1,12 @@
 """``costmodel validate``: published runs against the model."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from costmodel.cli import options as opt
+from costmodel.cli.job_options import takes_output
 
 EPILOG = """\b
 Examples:
@@ -15,17 +17,14 @@ Examples:
 """
 
 
+@takes_output()
 def validate(
+    output: Mapping[str, Any],
     file: Annotated[
         str, typer.Argument(help="Table of runs (CSV); without one, the published runs that are shipped.")
     ] = "",
     worst: Annotated[int, typer.Option("--worst", min=0, help="Also list the runs furthest off.")] = 0,
     plot: opt.PlotOption = "",
-    format: opt.FormatOption = None,
-    out: opt.OutOption = "",
-    csv: opt.CsvOption = "",
-    force: opt.ForceOption = False,
-    quiet: opt.QuietOption = False,
 ) -> None:
     """Price every run of a table and compare with what was measured.
 
@@ -40,10 +39,10 @@ def validate(
     from costmodel.trust.published_runs import read_rows, shipped_runs
     from costmodel.trust.validation import validate as compare
 
-    target = plan_output(format, out, csv, force=force, quiet=quiet)
-    draw = planned_figure(ValidationFace, plot, "", force=force)
+    target = plan_output(**output)
+    draw = planned_figure(ValidationFace, plot, "", force=output["force"])
     rows = read_rows(file or shipped_runs())
-    with progress("pricing runs", len(rows), quiet=quiet) as tick:
+    with progress("pricing runs", len(rows), quiet=target.quiet) as tick:
         checked = compare(rows, tick=tick)
     show(
         answer_result(checked, remarks=checked.skipped, worst=worst),

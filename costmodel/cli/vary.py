@@ -56,34 +56,21 @@ def _label(value: Any) -> str:
 
 def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
     """Read one ``name=a,b`` as pairs of (name, whether it is a switch) and value."""
-    from costmodel.describe.jobs.job import JOB_KEYS
+    from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
+    from costmodel.describe.jobs.reading import read
     from costmodel.describe.jobs.switches import HOME, takes_several
 
     name, equals, values = text.partition("=")
-    name = name.strip().replace("-", "_")
+    name = canonical(name.strip().replace("-", "_"))
     if not equals or not values:
         raise CostModelError(f"--vary: expected name=values, such as tp=4,8; got {text!r}")
-    fields = {key for key in JOB_KEYS if key not in ("switches", "dp")} | {"zero"}
+    fields = {*names(JOB_FIELDS)} - {"switches", "dp"}
     switches = set(HOME)
     if name not in fields | switches:
         raise CostModelError(
             f"--vary: {name!r} is no field or switch; {choices_hint(name, sorted(fields | switches))}"
         )
-    key = "zero_stage" if name == "zero" else name
     parts = [part.strip() for part in values.split(",") if part.strip()]
     if name in switches:
-        return [((key, True), part.split("+") if takes_several(name) else part) for part in parts]
-    return [((key, False), _value(part)) for part in parts]
-
-
-def _value(text: str) -> int | float | bool | str:
-    """Read a value as a number or a truth value where it is one."""
-    truths = {"true": True, "false": False}
-    if text.lower() in truths:
-        return truths[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+        return [((name, True), part.split("+") if takes_several(name) else part) for part in parts]
+    return [((name, False), read(name, part)) for part in parts]

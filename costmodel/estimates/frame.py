@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import AXES, TOLLS
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.pipeline.schedules import SCHEDULES
 

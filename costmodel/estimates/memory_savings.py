@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, layout_problems
+from costmodel.describe.jobs.layout import Layout, layout_problems
 from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.step.price import price
 

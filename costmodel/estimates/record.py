@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.framework import FrameworkConfigError, counts_of
 from costmodel.interop.megatron import VALUES_THAT_RUN
 from costmodel.physics.pipeline.schedules import schedule_at

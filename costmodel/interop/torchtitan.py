@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, counts_of, unsaid_switches
 from costmodel.physics.pipeline.schedules import schedule_at

@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.base.errors import LayoutError, NoLayoutError, choices_hint
+from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
 from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
 from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.describe.jobs.reading import keywords, read, read_codes
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.warnings import accumulation
 from costmodel.planning.found import Found
 from costmodel.planning.no_layout import leanest_of
 from costmodel.planning.search import Question, build_spaces, layout_of
-from costmodel.planning.space import KNOBS, REASONS, read_values
+from costmodel.planning.space import REASONS
 
 _NEAR_TIE = 0.005
+_DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
 
 
 def advice(plan: Found) -> list[str]:
@@ -201,15 +204,17 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
 def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) -> str:
     """Say why a layout is not the plan. Degrees left out are 1; other choices take their best value."""
     question, job = plan.question, plan.question.jobs[job_index]
-    named: dict[str, Any] = dict(parse_layout(layout) if isinstance(layout, str) else layout)
-    dp = named.pop("dp", None)
-    unknown = sorted(named.keys() - set(KNOBS))
-    if unknown:
-        raise LayoutError(f"why-not: {unknown[0]!r} is not a knob; {choices_hint(unknown[0], KNOBS)}")
+    named = keywords(
+        parse_layout(layout) if isinstance(layout, str) else layout,
+        LAYOUT_FIELDS,
+        who="why-not",
+        thing="knob",
+    )
+    dp = read("dp", named.pop("dp")) if "dp" in named else None
     # What the layout does not name stays as the question has it: policies free, degrees 1.
-    given = {**{axis: (1.0,) for axis in ("tp", "cp", "pp", "ep", "etp")}, **question.given}
-    given |= {axis: (1.0,) for axis in ("tp", "cp", "pp", "ep", "etp") if axis not in named}
-    given |= {knob: read_values(knob, value) for knob, value in named.items()}
+    given = {**dict.fromkeys(_DEGREES, (1.0,)), **question.given}
+    given |= {axis: (1.0,) for axis in _DEGREES if axis not in named}
+    given |= {knob: read_codes(knob, value) for knob, value in named.items()}
     product = float(np.prod([given[axis][0] for axis in ("tp", "cp", "pp")]))
     if dp is not None and product * dp != float(job.layout.gpus):
         return (

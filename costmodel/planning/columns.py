@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.describe.jobs.fields import KNOBS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout_text import value_text
+from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.planning.best import Kept
 from costmodel.planning.search import Question, peak_flops_per_s
-from costmodel.planning.space import KNOBS
 from costmodel.step.anatomy.params import model_flops_per_token
 
 Array = NDArray[np.float64]
@@ -43,14 +43,8 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
         "offload_optimizer": [job.recipe.host.offload_optimizer for job in jobs],
     }
     dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])
-    for knob in ("tp", "cp", "pp", "vp", "ep", "etp"):
-        columns[knob] = [int(value) for value in rows[knob]]
-    columns["dp"] = [int(value) for value in dp]
-    for knob in ("micro_batch", "zero_stage", "shard_group"):
-        columns[knob] = [int(value) for value in rows[knob]]
-    columns["sequence_parallel"] = [bool(value) for value in rows["sequence_parallel"]]
-    for knob in ("schedule", "recompute"):
-        columns[knob] = [value_text(knob, code) for code in rows[knob]]
+    for name in names(LAYOUT_FIELDS):
+        columns[name] = [plain_value(name, number) for number in (dp if name == "dp" else rows[name])]
     return columns
 
 

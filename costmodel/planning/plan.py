@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.errors import LayoutError, shown
 from costmodel.base.version import __version__
-from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE, Job, make_job
+from costmodel.describe.jobs.fields import FIELD, KNOBS, PLAN_FIELDS
+from costmodel.describe.jobs.job import Job, make_job
+from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.layout_text import value_text
-from costmodel.describe.recipe import load_recipe
+from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.emit import values_that_run
-from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found, Progress
-from costmodel.planning.search import OBJECTIVES, Question
-from costmodel.planning.space import read_values
-
-if TYPE_CHECKING:
-    from costmodel.describe.hardware.cluster import Cluster
-    from costmodel.describe.models.model import Model
-    from costmodel.describe.recipe import Recipe
+from costmodel.planning.search import Question
 
 
 class Plan(Found, Answer):
@@ -99,102 +93,77 @@ def search(question: Question, *, keep: int = KEPT, progress: Progress | None = 
     return Plan.search(question, keep=keep, progress=progress)
 
 
-def make_question(
-    *,
-    model: str | Model,
-    cluster: str | Cluster | Sequence[str | Cluster] = DEFAULT_CLUSTER,
-    gpus: ArrayLike,
-    global_batch: ArrayLike,
-    seq_len: int,
-    precision: str | Sequence[str] = "bf16",
-    recipe: str | Recipe = DEFAULT_RECIPE,
-    switches: Mapping[str, Any] | None = None,
-    axis_order: str | Sequence[str] = DEFAULT_ORDER,
-    offload_optimizer: bool | Sequence[bool] | None = None,
-    tokens: float | None = None,
-    objective: str = "step-time",
-    max_memory_bytes: float = np.inf,
-    headroom: float = 0.0,
-    tp_in_domain: bool | None = None,
-    fix: Mapping[str, Any] | None = None,
-    framework: str = "",
-    **values: Any,
-) -> Question:
-    """Check what a plan is asked and make the jobs it searches over; see `plan` for the parameters."""
-    if objective not in OBJECTIVES:
-        raise LayoutError(f"objective: {objective!r} is unknown; {choices_hint(objective, OBJECTIVES)}")
-    if not 0.0 <= headroom < 1.0:
-        raise LayoutError(f"headroom: expected a share from 0 to below 1, got {headroom!r}")
-    if not max_memory_bytes > 0.0:
-        raise LayoutError(f"max_memory: expected a positive amount of memory, got {max_memory_bytes!r}")
-    given = {knob: read_values(knob, value) for knob, value in values.items() if value is not None}
-    for knob, value in (fix or {}).items():
-        fixed = read_values(knob, value)
-        if knob in given and not set(fixed) <= set(given[knob]):
-            asked = ", ".join(f"{number:g}" for number in given[knob])
-            raise LayoutError(f"{knob}: fixed to {value}, but only {asked} is allowed")
-        given[knob] = fixed
-    if framework:
-        runs = {knob: read_values(knob, value) for knob, value in values_that_run(framework).items()}
-        for knob, values_asked in given.items():
-            beyond = sorted(set(values_asked) - set(runs.get(knob, values_asked)))
-            if beyond:
-                allowed = ", ".join(value_text(knob, value) for value in runs[knob])
-                raise LayoutError(
-                    f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}"
-                )
-        given = {**runs, **given}
-    base = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    offloads = [None] if offload_optimizer is None else np.atleast_1d(np.asarray(offload_optimizer)).tolist()
-    orders = (
-        [axis_order] if isinstance(axis_order, str) or axis_order[0] in DEFAULT_ORDER else list(axis_order)
-    )
-    clusters = list(cluster) if isinstance(cluster, (list, tuple)) else [cluster]
-    precisions = [precision] if isinstance(precision, str) else list(precision)
+def make_question(**asked: Unpack[PlanKeywords]) -> Question:
+    """Check what a plan is asked and make the jobs it searches over; see `plan` for the keywords."""
+    told = keywords(asked, PLAN_FIELDS, who="plan")
+    require_complete(told, who="plan")
+
+    def one(name: str) -> Any:
+        return read(name, told[name]) if name in told else FIELD[name].default
+
+    def several(name: str) -> list[Any]:
+        return read_several(name, told[name]) if name in told else [FIELD[name].default]
+
+    given = _values(told, one("fix") or {}, one("framework") or "")
+    switches = one("switches") or {}
     jobs: list[Job] = []
-    combinations = product(
-        clusters,
-        precisions,
-        offloads,
-        orders,
-        np.atleast_1d(np.asarray(gpus)).tolist(),
-        np.atleast_1d(np.asarray(global_batch)).tolist(),
-    )
-    for one_cluster, one_precision, offload, order, count, batch in combinations:
-        offloaded = {} if offload is None else {"offload_optimizer": bool(offload)}
+    searched = ("cluster", "precision", "offload_optimizer", "axis_order", "gpus", "global_batch")
+    for cluster, precision, offload, order, gpus, batch in product(*(several(name) for name in searched)):
         job = make_job(
-            model=model if not jobs else jobs[0].model,
-            cluster=one_cluster,
-            gpus=count,
+            model=told["model"] if not jobs else jobs[0].model,
+            cluster=cluster,
+            gpus=gpus,
             global_batch=batch,
-            seq_len=seq_len,
-            precision=one_precision,
-            recipe=base,
-            switches={**(switches or {}), **offloaded},
+            seq_len=one("seq_len"),
+            precision=precision,
+            recipe=one("recipe"),
+            switches={**switches, **({} if offload is None else {"offload_optimizer": offload})},
             axis_order=order,
-            tokens=tokens,
+            tokens=one("tokens"),
             check=False,
         )
         largest = job.cluster.tiers[-1].size
-        if count > largest:
-            raise LayoutError(f"gpus: {count} is more than cluster {job.cluster.name} can hold ({largest})")
+        if gpus > largest:
+            raise LayoutError(f"gpus: {gpus} is more than cluster {job.cluster.name} can hold ({largest})")
         jobs.append(job)
-    # Naming the values of tp is asking for them, beyond the domain or not.
-    inside = "tp" not in given if tp_in_domain is None else tp_in_domain
+    inside, limit = one("tp_in_domain"), one("max_memory_bytes")
     question = Question(
         jobs=tuple(jobs),
         given=given,
-        max_memory_bytes=max_memory_bytes,
-        headroom=headroom,
-        objective=objective,
-        tp_in_domain=inside,
+        max_memory_bytes=np.inf if limit is None else limit,
+        headroom=one("headroom"),
+        objective=one("objective"),
+        # Naming the values of tp is asking for them, beyond the domain or not.
+        tp_in_domain="tp" not in given if inside is None else inside,
     )
     for job in jobs:
         question.weight(job)
     return question
 
 
-def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Any) -> Plan:
+def _values(told: Mapping[str, Any], fix: Mapping[str, Any], framework: str) -> dict[str, tuple[float, ...]]:
+    """Return the values of knobs that are allowed: those named, decided, and what a framework launches."""
+    given = {knob: read_codes(knob, told[knob]) for knob in KNOBS if knob in told}
+    for knob, value in fix.items():
+        fixed = read_codes(knob, value)
+        if knob in given and not set(fixed) <= set(given[knob]):
+            asked = ", ".join(f"{number:g}" for number in given[knob])
+            raise LayoutError(f"{knob}: fixed to {shown(value)}, but only {asked} is allowed")
+        given[knob] = fixed
+    if not framework:
+        return given
+    runs = {knob: read_codes(knob, value) for knob, value in values_that_run(framework).items()}
+    for knob, values in given.items():
+        beyond = sorted(set(values) - set(runs.get(knob, values)))
+        if beyond:
+            allowed = ", ".join(value_text(knob, value) for value in runs[knob])
+            raise LayoutError(
+                f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}"
+            )
+    return {**runs, **given}
+
+
+def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[PlanKeywords]) -> Plan:
     """Find the best layout of a job by pricing every one that divides.
 
     Parameters

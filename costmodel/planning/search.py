@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
 from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices
-from costmodel.planning.space import KNOBS, PLACEMENT_KNOBS, Slab, Space, build_space, default_values
+from costmodel.planning.space import PLACEMENT_KNOBS, Slab, Space, build_space, default_values
 from costmodel.step.price import price
 
 Array = NDArray[np.float64]
-
-OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours")
-"""What a plan can look for. On one number of GPUs of one cluster all four agree."""
 
 CHUNK_LAYOUTS = 2**20
 """Layouts priced at a time: what bounds memory."""
@@ -46,7 +44,7 @@ class Question:
     headroom : float
         Share of the device's memory to leave free. [-]
     objective : str
-        One of `OBJECTIVES`.
+        One of `costmodel.describe.jobs.fields.OBJECTIVES`.
     tp_in_domain : bool
         Whether tensor parallelism must stay in the innermost domain.
     """

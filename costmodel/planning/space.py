@@ -12,22 +12,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES, Layout, choice_names, layout_problems
+from costmodel.describe.jobs.layout import Layout, layout_problems
 from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-PLACEMENT_KNOBS = ("pp", "tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch")
-KNOBS = (*PLACEMENT_KNOBS, "vp", "schedule", "recompute", "zero_stage", "shard_group")
-"""Every knob of a layout that a search may turn."""
+_PLACEMENTS = names(field for field in LAYOUT_FIELDS if field.turned == "placement")
+PLACEMENT_KNOBS = ("pp", *(knob for knob in _PLACEMENTS if knob != "pp"))
+"""Knobs that say where ranks sit; stages come first, so that placements of one number of them lie together."""
 
 _MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
@@ -93,52 +93,6 @@ def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
         "zero_stage": (0.0, 1.0, 2.0, 3.0),
         "shard_group": (0.0, *groups),
     }
-
-
-def read_values(knob: str, given: Any) -> tuple[float, ...]:
-    """Read the values of a knob that the user allows: one or several numbers or names.
-
-    Raises
-    ------
-    LayoutError
-        If the knob or a name does not exist, or a value is not a whole number in range.
-    """
-    if knob not in KNOBS:
-        raise LayoutError(f"plan: {knob!r} is not a knob; {choices_hint(knob, KNOBS)}")
-    parts = (
-        given.replace(",", " ").split()
-        if isinstance(given, str)
-        else np.atleast_1d(np.asarray(given)).tolist()
-    )
-    names = choice_names(knob)
-    values = set()
-    for part in parts:
-        text = str(part).strip().lower()
-        if text in names:
-            values.add(float(names.index(text)))
-            continue
-        if knob == "sequence_parallel" and text in ("true", "false", "on", "off"):
-            values.add(float(text in ("true", "on")))
-            continue
-        if names and not text.replace(".", "").isdigit():
-            raise LayoutError(f"{knob}: {part!r} is unknown; {choices_hint(text, names)}")
-        try:
-            number = float(text)
-        except ValueError:
-            raise LayoutError(f"{knob}: expected a whole number, got {part!r}") from None
-        least = (
-            0.0
-            if knob in ("sequence_parallel", "recompute", "schedule", "zero_stage", "shard_group")
-            else 1.0
-        )
-        most = {"sequence_parallel": 1.0, "zero_stage": 3.0}.get(knob, len(names) - 1.0 if names else np.inf)
-        if number != int(number) or not least <= number <= most:
-            limit = f"from {least:.0f} to {most:.0f}" if most < np.inf else f">= {least:.0f}"
-            raise LayoutError(f"{knob}: expected a whole number {limit}, got {part!r}")
-        values.add(number)
-    if not values:
-        raise LayoutError(f"{knob}: no value given")
-    return tuple(sorted(values))
 
 
 @dataclass(frozen=True)

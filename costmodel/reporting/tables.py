@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import AXES
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_grid, mesh_of
 from costmodel.estimates.record import memory_records, time_records

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.switches import HOME, switch_choices, switch_field
 from costmodel.describe.recipe import GROUP_OF, RecomputeModule

@@ -350,7 +350,7 @@ WRONG = {
     "near command": (["estimat"], "estimate"),
     "unknown option": (["estimate", "--modle", "llama3-8b"], "--model"),
     "option without value": (["estimate", "--model"], "--model"),
-    "not a number": (["estimate", *SMALL, "--gpus", "many"], "--gpus"),
+    "not a number": (["estimate", *SMALL, "--gpus", "many"], "gpus: expected"),
     "not a format": (["estimate", *SMALL, "--format", "tabel"], "tabel"),
     "nothing given": (["estimate"], "model, gpus, global_batch, seq_len missing"),
     "one thing missing": (["estimate", *SMALL[:-4], "--tp", "2"], "seq_len missing"),
@@ -498,6 +498,7 @@ ESTIMATE_OPTIONS = """
     --seq-len --precision --recompute --zero --shard-group --schedule --sequence-parallel
     --no-sequence-parallel --recipe --set --axis-order --tokens --profiles --all-lines --check --form
     --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
+    --switches --zero-stage --pipeline-layout
 """
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from costmodel.cli import main
-from costmodel.cli.plan_input import memory_bytes, share
+from costmodel.describe.jobs.reading import read
 
 SMALL = ["plan", "-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-len", "4096", "--cp", "1"]
 
@@ -69,13 +69,13 @@ def test_emit_prints_only_the_configuration(capsys, framework):
     ("flags", "words"),
     [
         (["--objective", "speed"], "objective: 'speed' is unknown"),
-        (["--fix", "tp"], "--fix: expected knob=value"),
+        (["--fix", "tp"], "fix: expected knob=value"),
         (["--fix", "tpp=1"], "did you mean 'tp'"),
         (["--max-memory", "72"], "expected a quantity"),
         (["--headroom", "lots"], "expected a share"),
         (["--max-memory", "1GiB"], "would do"),
         (["--emit", "megatrom"], "did you mean 'megatron'"),
-        (["--gpus", "eight"], "gpus: expected whole numbers"),
+        (["--gpus", "eight"], "gpus: expected a whole number from 1 to"),
     ],
 )
 def test_wrong_input_is_one_line_and_code_2(capsys, flags, words):
@@ -107,8 +107,8 @@ def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
 
 
 def test_quantities():
-    assert memory_bytes("72 GiB") == memory_bytes("72GiB") == 72 * 2**30
-    assert share("10%") == share("0.1") == pytest.approx(0.1)
+    assert read("max_memory_bytes", "72 GiB") == read("max_memory_bytes", "72GiB") == 72 * 2**30
+    assert read("headroom", "10%") == read("headroom", "0.1") == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_quantities():
             ["--framework", "megatron", "--fix", "schedule=dualpipe"],
             "schedule: megatron does not launch dualpipe; it has none",
         ),
-        (["--fix", "tp=8", "--fix", "tp=4"], "--fix: tp is fixed twice, to 8 and to 4"),
+        (["--fix", "tp=8", "--fix", "tp=4"], "fix: tp is fixed twice, to '8' and to '4'"),
     ],
 )
 def test_contradictions_are_refused(flags, words, capsys):

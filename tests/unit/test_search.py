@@ -7,14 +7,16 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import layout_problems, make_layout
+from costmodel.describe.jobs.reading import read_codes
 from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
-from costmodel.planning.space import KNOBS, build_space, divisors, read_values
+from costmodel.planning.space import build_space, divisors
 
 GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 64, "seq_len": 8192}
@@ -256,9 +258,9 @@ def test_why_not_and_advice():
 
 
 def test_read_values_and_divisors():
-    assert read_values("schedule", "1f1b, gpipe") == (2.0, 3.0)
-    assert read_values("sequence_parallel", "true") == (1.0,)
-    assert read_values("tp", [4, 2]) == (2.0, 4.0)
+    assert read_codes("schedule", "1f1b, gpipe") == (2.0, 3.0)
+    assert read_codes("sequence_parallel", "true") == (1.0,)
+    assert read_codes("tp", [4, 2]) == (2.0, 4.0)
     assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
 
 

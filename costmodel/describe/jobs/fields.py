@@ -500,6 +500,9 @@ GRID_FIELDS = tuple(field for field in FIELDS if field.name not in ("layout", "d
 PLAN_FIELDS = tuple(field for field in GRID_FIELDS if field.name != "bandwidth_scale")
 """What `plan` takes; the layout is what it finds."""
 
+PLACE_FIELDS = tuple(field for field in FIELDS if field.places)
+"""What places ranks, and so what `mesh` takes."""
+
 SWEEP_FIELDS = FIELDS
 """What a point of `sweep` takes: those of a plan, or of an estimate where it names a layout."""
 

@@ -63,3 +63,53 @@ class JobKeywords(StepKeywords, total=False):
     """What `costmodel.estimate` takes."""
 
     tokens: float | str | None
+
+
+class SearchKeywords(TypedDict, total=False):
+    """What a search is told beside a job."""
+
+    offload_optimizer: bool | Sequence[bool] | str | None
+    offload: bool | Sequence[bool] | str | None
+    objective: str | None
+    max_memory_bytes: float | str | None
+    max_memory: float | str | None
+    headroom: float | str | None
+    tp_in_domain: bool | None
+    fix: Mapping[str, Any] | Sequence[str] | None
+    framework: str | None
+
+
+class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
+    """What `costmodel.plan` takes: several values where it searches."""
+
+    model: Required[str | Model]
+    cluster: str | Cluster | Sequence[str | Cluster] | None
+    recipe: str | Recipe | None
+    precision: str | Sequence[str] | None
+    gpus: Required[ArrayLike]
+    global_batch: Required[ArrayLike]
+    seq_len: Required[int | str]
+    switches: Mapping[str, Any] | Sequence[str] | None
+    set: Mapping[str, Any] | Sequence[str] | None
+    axis_order: str | Sequence[str] | Sequence[Sequence[str]] | None
+    tokens: float | str | None
+
+
+class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
+    """What `costmodel.sweep` takes: a list makes a point a value where fields are swept."""
+
+    model: str | Model | Sequence[str | Model]
+    cluster: str | Cluster | Sequence[str | Cluster] | None
+    recipe: str | Recipe | Sequence[str | Recipe] | None
+    precision: str | Sequence[str] | None
+    gpus: int | str | Sequence[int | str]
+    layout: str | None
+    dp: int | str | None
+    global_batch: int | str | Sequence[int | str]
+    seq_len: int | str | Sequence[int | str]
+    switches: Mapping[str, Any] | Sequence[str] | None
+    set: Mapping[str, Any] | Sequence[str] | None
+    axis_order: str | Sequence[str] | None
+    pipeline_layout: str | None
+    tokens: float | str | None
+    bandwidth_scale: float | Sequence[float] | None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint, shown
-from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS, RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
 from costmodel.describe.jobs.keywords import LayoutKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_array
 from costmodel.physics.pipeline.schedules import schedule_code
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-__all__ = [
-    "RECOMPUTE_POLICIES",
-    "Layout",
-    "choice_names",
-    "first_of",
-    "layout_problems",
-    "make_layout",
-    "parse_layout",
-]
 
 _CHOSEN = (FIELD["gpus"], *(field for field in LAYOUT_FIELDS if field.name != "dp"))
 """What a layout is made from; dp follows."""
@@ -121,15 +112,6 @@ def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
     if "sequence_parallel" not in arrays:
         arrays["sequence_parallel"] = np.asarray(arrays["tp"] > 1, dtype=np.float64)
     return Layout(**arrays)
-
-
-def choice_names(knob: str) -> tuple[str, ...]:
-    """Return the names of a knob's values in the order of their codes; none where they are numbers.
-
-    >>> choice_names("recompute"), choice_names("tp")
-    (('none', 'selective', 'full'), ())
-    """
-    return FIELD[knob].words if knob in FIELD else ()
 
 
 def parse_layout(text: str) -> dict[str, int]:

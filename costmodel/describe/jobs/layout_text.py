@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.describe.jobs.layout import Layout, choice_names
+from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.layout import Layout
 
 
 def value_text(knob: str, value: float) -> str:
@@ -11,8 +12,20 @@ def value_text(knob: str, value: float) -> str:
     >>> value_text("schedule", 3.0), value_text("tp", 8.0)
     ('1f1b', '8')
     """
-    names = choice_names(knob)
+    names = FIELD[knob].words if knob in FIELD else ()
     return names[int(value)] if names else f"{value:g}"
+
+
+def plain_value(name: str, number: float) -> int | bool | str:
+    """Return what a number stands for in a field of a layout: a word, a truth value or a whole number.
+
+    >>> plain_value("schedule", 3.0), plain_value("tp", 8.0), plain_value("sequence_parallel", 1.0)
+    ('1f1b', 8, True)
+    """
+    field = FIELD[name]
+    if field.kind == "word":
+        return field.words[int(number)]
+    return bool(number) if field.kind == "truth" else round(float(number))
 
 
 def layout_text(layout: Layout) -> str:

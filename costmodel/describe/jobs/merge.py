@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.hardware.hardware import ProfilePath, load_cluster
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import layout_of_job, load_job_file, spelled_out
 from costmodel.describe.jobs.layout import Layout
@@ -65,19 +65,17 @@ def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     return {**merged, "switches": switches} if switches else merged
 
 
-def read_switches(pairs: list[str] | None, stragglers: bool | None = None) -> dict[str, Any] | None:
-    """Read the switches that flags change; the flag for stragglers gives way to ``stragglers=...``.
+def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None) -> dict[str, Any] | None:
+    """Add what the flag for stragglers says to switches, which win over it.
 
-    >>> read_switches(["straggler_variation=0.02"], True)
+    >>> with_stragglers({"straggler_variation": "0.02"}, True)
     {'stragglers': 'normal', 'straggler_variation': '0.02'}
     """
     flag = {} if stragglers is None else {"stragglers": "normal" if stragglers else "none"}
-    return {**flag, **read("switches", pairs or [])} or None
+    return {**flag, **(switches or {})} or None
 
 
-def place_job(
-    job: Mapping[str, Any], *, profile_path: ProfilePath = None
-) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
+def place_job(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
     """Return what places the ranks of a job: layout, cluster, axis order and recipe, no model.
 
     Raises
@@ -98,6 +96,7 @@ def place_job(
     def one(name: str) -> Any:
         return read(name, job.get(name, FIELD[name].default))
 
-    cluster = load_cluster(one("cluster"), profile_path=profile_path)
+    named = one("cluster")
+    cluster = named if isinstance(named, Cluster) else load_cluster(named)
     settings = Settings(load_recipe(one("recipe"))).switched(job.get("switches") or {})
     return layout, cluster, one("axis_order"), settings.recipe

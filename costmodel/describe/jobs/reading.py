@@ -121,19 +121,41 @@ def read_several(name: str, given: Any) -> list[Any]:
     >>> read_several("gpus", "256, 512"), read_several("tp", [4, 2])
     ([256, 512], [4, 2])
     """
-    field = FIELD[name]
+    return [read(name, part) for part in _parts(FIELD[name], given)]
+
+
+def read_codes(name: str, given: Any) -> tuple[float, ...]:
+    """Read one or several values of a field of a layout as the numbers that stand for them, ascending.
+
+    Raises
+    ------
+    LayoutError
+        If there is none, or the field does not take one of them.
+
+    Examples
+    --------
+    >>> read_codes("tp", "8,2,8"), read_codes("recompute", ["full", 0])
+    ((2.0, 8.0), (0.0, 2.0))
+    """
+    return tuple(sorted({_code(FIELD[name], part) for part in _parts(FIELD[name], given)}))
+
+
+def _parts(field: Field, given: Any) -> list[Any]:
+    """Part what names several values into them."""
     if isinstance(given, str):
-        # An order of axes has blanks, and commas, of its own.
-        parts: list[Any] = [given] if field.kind == "order" else given.replace(",", " ").split()
+        # An order of axes has blanks and commas of its own, the path of a file may have blanks.
+        blanks = field.kind not in ("name", "text")
+        parts: list[Any] = given.replace(",", " ").split() if blanks else given.split(",")
+        parts = [given] if field.kind == "order" else [part for part in parts if part.strip()]
     elif isinstance(given, np.ndarray):
         parts = given.ravel().tolist()
     elif field.kind == "order" and isinstance(given, Sequence) and given and given[0] in _AXES:
         parts = [given]
     else:
-        parts = list(given) if isinstance(given, (list, tuple, set, frozenset, range)) else [given]
+        parts = list(given) if isinstance(given, list | tuple | set | frozenset | range) else [given]
     if not parts:
-        raise LayoutError(f"{name}: expected {field.allowed}, got no value")
-    return [read(name, part) for part in parts]
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got no value")
+    return parts
 
 
 def read_array(name: str, given: Any) -> Array:
@@ -187,6 +209,8 @@ def _range(field: Field) -> tuple[float, float]:
 def _code(field: Field, given: Any) -> float:
     """Read one value of a field as the number that stands for it in a layout."""
     if field.kind == "word" and isinstance(given, int | float) and not isinstance(given, bool):
+        if not 0 <= given < len(field.words):
+            raise _refusal(field, given)
         return float(_checked(field, np.asarray(float(given))))
     value = _READERS[field.kind](field, given)
     return float(field.words.index(value)) if field.kind == "word" else float(value)
@@ -223,7 +247,7 @@ def _number(field: Field, given: Any) -> int | float:
         raise _refusal(field, given)
     # Also false for NaN; a whole number of a thousand digits compares without overflow.
     if not field.least <= value <= field.most:
-        raise _refusal(field, given)
+        raise _refusal(field, value)
     return value
 
 

@@ -1,0 +1,73 @@
+"""What a shell may offer where a word of a job is typed: names of models, clusters, recipes, switches …"""
+
+from collections.abc import Callable, Iterable
+
+from costmodel.describe.jobs.fields import FIELD
+
+
+def _models() -> Iterable[str]:
+    from costmodel.describe.models.model_files import list_models
+
+    return list_models()
+
+
+def _clusters() -> Iterable[str]:
+    from costmodel.describe.hardware.hardware import list_profiles
+
+    return list_profiles("cluster")
+
+
+def _recipes() -> Iterable[str]:
+    from costmodel.describe.recipe import list_recipes
+
+    return list_recipes()
+
+
+def _precisions() -> Iterable[str]:
+    from costmodel.describe.recipe import PRECISIONS
+
+    return ("fp8", *PRECISIONS)
+
+
+def _switches() -> Iterable[str]:
+    from costmodel.describe.jobs.switches import HOME, switch_choices
+
+    return (
+        text for name in HOME for text in (f"{name}=", *(f"{name}={word}" for word in switch_choices(name)))
+    )
+
+
+def _frameworks() -> Iterable[str]:
+    from costmodel.interop.emit import FRAMEWORKS
+
+    return FRAMEWORKS
+
+
+_KNOWN: dict[str, Callable[[], Iterable[str]]] = {
+    "model": _models,
+    "cluster": _clusters,
+    "recipe": _recipes,
+    "precision": _precisions,
+    "switches": _switches,
+    "framework": _frameworks,
+}
+
+
+def complete(name: str, incomplete: str) -> list[str]:
+    """Return the words that a field takes and that begin as typed; the last one of several with commas.
+
+    >>> complete("recompute", "s"), complete("recompute", "none,f")
+    (['selective'], ['none,full'])
+    """
+    before, comma, last = incomplete.rpartition(",")
+    known = _KNOWN[name]() if name in _KNOWN else FIELD[name].words
+    return [f"{before}{comma}{word}" for word in known if word.startswith(last)]
+
+
+def completion_of(name: str) -> Callable[[str], list[str]]:
+    """Return `complete` for one field, as the parser of the command line wants it: a function of what is typed."""
+
+    def found(incomplete: str) -> list[str]:
+        return complete(name, incomplete)
+
+    return found
