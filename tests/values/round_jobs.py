@@ -9,12 +9,14 @@ no launches, no overhead, unless a test asks for it.
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 import costmodel as cm
 
@@ -215,3 +217,20 @@ def hidden_us(busy: float, window: float, least: float = 0.0) -> float:
     """Microseconds that a step pays for what runs beside a window: the rest, and a tenth of what hides."""
     exposed = max(busy - window, least * busy)
     return exposed + 0.1 * (busy - exposed)
+
+
+def step_us(est: cm.Estimate, *phases: str, axes: tuple[str, ...] = ("compute", "tp", "cp", "ep")) -> float:
+    """Exposed microseconds a step of the lines of some phases: what one pass of everything takes."""
+    return sum(
+        1e6 * float(line.exposed_seconds)
+        for line in est.bill.time_lines
+        if line.phase in phases and line.axis in axes and not line.name.startswith("overhead")
+    )
+
+
+def two_nodes_us(size_bytes: float) -> float:
+    """Microseconds of a gather or scatter over eight ranks of two nodes, each sending by its own port.
+
+    Seven steps, one of which crosses; an eighth stays, and four ports carry the crossing.
+    """
+    return 20 + 6 * 1 + 10 + 7 / 8 * size_bytes / 4e4

@@ -1,0 +1,376 @@
+"""Data parallelism: what every stage of ZeRO, FSDP, HSDP, DiLoCo and compression sends, hides, and steps."""
+
+import pytest
+from round_jobs import (
+    LAYER_PARAMS,
+    MOE,
+    SMALL,
+    TABLE_PARAMS,
+    counts,
+    each_us,
+    exposed_us,
+    hidden_us,
+    line,
+    moved_us,
+    near,
+    price,
+    ring_us,
+    sent_bytes,
+    step_us,
+    two_nodes_us,
+)
+
+N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024  # 128,459,776
+LAST_BUCKET = 40e6 / N
+TWO = {"gpus": 2, "global_batch": 2}
+EIGHT = {"gpus": 8, "global_batch": 8}  # two nodes, one micro-batch each
+SCATTER, GATHER = "dp.dense.grad_reduce_scatter", "dp.dense.param_all_gather"
+
+
+def test_parameters_of_the_small_model():
+    assert N == 128_459_776
+    assert LAYER_PARAMS == 15_730_688
+
+
+def test_every_line_of_a_distributed_optimizer():
+    """ZeRO-1: gradients in fp32 once a step, parameters in 16 bits; Adam on half of them."""
+    est = price(gpus=2, global_batch=8)
+    assert each_us(est, "dp.", "optimizer.") == near(
+        {
+            SCATTER: ring_us(4 * N),
+            GATHER: ring_us(2 * N),
+            # Gradient 4, main weight and two moments 12 read and 12 written, parameter 2.
+            "optimizer.adam": moved_us(30 * N / 2),
+            "optimizer.grad_norm": moved_us(12 * N / 2),
+        }
+    )
+    assert set(counts(est, "dp.", "optimizer.").values()) == {1.0}
+    assert sent_bytes(est, "dp.") == near({SCATTER: 2 * N, GATHER: N})
+    assert sent_bytes(est, "optimizer.") == near({"optimizer.adam": 15 * N, "optimizer.grad_norm": 6 * N})
+
+
+def test_reduction_behind_the_last_micro_batch_and_gather_behind_the_first():
+    est = price(**EIGHT)
+    reduce, gather = two_nodes_us(4 * N), two_nodes_us(2 * N)
+    backward, forward = step_us(est, "backward", "recompute"), step_us(est, "forward")
+    assert reduce > backward > gather > forward
+    assert exposed_us(est, "dp.") == near(
+        {SCATTER: hidden_us(reduce, backward, LAST_BUCKET), GATHER: hidden_us(gather, forward, LAST_BUCKET)}
+    )
+    plenty = price(gpus=2, global_batch=2)
+    assert exposed_us(plenty, "dp.") == near(
+        {SCATTER: hidden_us(ring_us(4 * N), 1e9, LAST_BUCKET), GATHER: hidden_us(ring_us(2 * N), 1e9, LAST_BUCKET)}
+    )
+    nothing = price(switches={"dp_overlap": "none"}, **EIGHT)
+    assert exposed_us(nothing, "dp.") == near({SCATTER: reduce, GATHER: gather})
+
+
+def test_replicas_that_all_hold_everything():
+    est = price(zero_stage=0, **TWO)
+    assert each_us(est, "dp.", "optimizer.") == near(
+        {
+            "dp.dense.grad_all_reduce": ring_us(4 * N, passes=2),
+            "optimizer.adam": moved_us(30 * N),
+            "optimizer.grad_norm": moved_us(12 * N),
+        }
+    )
+    half = price(zero_stage=0, switches={"grad_reduce_dtype": "bf16", "grad_accum_dtype": "bf16"}, **TWO)
+    assert each_us(half, "dp.", "optimizer.") == near(
+        {
+            "dp.dense.grad_all_reduce": ring_us(2 * N, passes=2),
+            "optimizer.adam": moved_us(28 * N),
+            "optimizer.grad_norm": moved_us(6 * N),
+        }
+    )
+
+
+def test_whole_gradients_summed_before_a_sharded_step():
+    est = price(switches={"zero_all_reduce": True}, **TWO)
+    assert each_us(est, "dp.") == near(
+        {"dp.dense.grad_all_reduce": ring_us(4 * N, passes=2), GATHER: ring_us(2 * N)}
+    )
+
+
+@pytest.mark.parametrize(("stage", "each"), [(1, False), (2, True)])
+def test_gradients_reduced_after_every_micro_batch(stage, each):
+    est = price(gpus=2, global_batch=8, zero_stage=stage, switches={"reduce_each_micro_batch": True})
+    assert counts(est, "dp.") == {SCATTER: 4.0 if each else 1.0, GATHER: 1.0}
+    assert each_us(est, "dp.")[SCATTER] == near(ring_us(4 * N))
+    eight = price(gpus=8, global_batch=32, zero_stage=2, switches={"reduce_each_micro_batch": True})
+    backward = step_us(eight, "backward") / 4
+    assert exposed_us(eight, "dp.")[SCATTER] == near(hidden_us(two_nodes_us(4 * N), backward, LAST_BUCKET))
+
+
+def test_buckets():
+    """32 million gradients a message: each pays its start, the last hides behind nothing."""
+    est = price(zero_stage=0, switches={"bucket_elements": 32e6}, **TWO)
+    name = "dp.dense.grad_all_reduce"
+    assert counts(est, "dp.") == near({name: N / 32e6})
+    assert each_us(est, "dp.") == near({name: ring_us(4 * 32e6, passes=2)})
+    assert exposed_us(est, "dp.")[name] == near(hidden_us(ring_us(4 * 32e6, passes=2), 1e9, 32e6 / N))
+
+
+def test_tensors_dealt_to_owners():
+    """Two owners of half of them; five tensors of one layer have five owners, however many ranks there are."""
+    est = price(switches={"zero_by_tensor": True}, **TWO)
+    assert counts(est, "dp.") == {"dp.dense.grad_reduce": 2.0, "dp.dense.param_broadcast": 2.0}
+    assert each_us(est, "dp.") == near(
+        {"dp.dense.grad_reduce": 6 + 2 * N / 1e5, "dp.dense.param_broadcast": 6 + N / 1e5}
+    )
+    # Nothing hides the broadcast after the step.
+    assert exposed_us(est, "dp.")["dp.dense.param_broadcast"] == near(
+        hidden_us(6 + N / 1e5, 0.0)
+    )
+    one = price({**SMALL, "num_layers": 1}, switches={"zero_by_tensor": True}, **EIGHT)
+    assert set(counts(one, "dp.").values()) == {5.0}
+
+
+def test_shard_groups_and_their_replicas():
+    """HSDP: scattered inside a node, a quarter summed over two nodes behind what is left of the pass."""
+    est = price(shard_group=4, **EIGHT)
+    scatter, replica = ring_us(4 * N, 4), ring_us(N, passes=2, outer=True)
+    backward = step_us(est, "backward")
+    assert backward > scatter
+    assert replica > backward - scatter > 0
+    assert each_us(est, "dp.") == near(
+        {SCATTER: scatter, "dp.dense.grad_replica_all_reduce": replica, GATHER: ring_us(2 * N, 4)}
+    )
+    assert exposed_us(est, "dp.dense.grad") == near(
+        {
+            SCATTER: hidden_us(scatter, backward, LAST_BUCKET),
+            "dp.dense.grad_replica_all_reduce": hidden_us(replica, backward - scatter, LAST_BUCKET),
+        }
+    )
+    assert each_us(est, "optimizer.adam") == near({"optimizer.adam": moved_us(30 * N / 4)})
+
+
+@pytest.mark.parametrize(
+    ("job", "rare", "params", "copies"),
+    [
+        ({"zero_stage": 0}, "dp.dense.grad_all_reduce", N, 5),
+        ({"zero_stage": 0, "switches": {"outer_momentum": False}}, "dp.dense.grad_all_reduce", N, 3),
+        ({"shard_group": 4}, "dp.dense.grad_replica_all_reduce", N / 4, 5),
+        ({"zero_stage": 3, "shard_group": 4}, "dp.layer.dense.grad_replica_all_reduce", N / 4, 5),
+    ],
+)
+def test_replicas_averaged_every_tenth_step(job, rare, params, copies):
+    """DiLoCo: the sum over replicas, hidden by nothing, and three copies read, two written."""
+    switches = {"sync_every": 10, **job.get("switches", {})}
+    est = price(gpus=8, global_batch=32, **{**job, "switches": switches})
+    layers = 4 if "layer" in rare else 1
+    assert counts(est)[rare] == near(layers / 10)
+    assert exposed_us(est)[rare] >= each_us(est)[rare] * (1 - 1e-9)
+    others = {name: count for name, count in counts(est, "dp.dense").items() if name != rare}
+    assert set(others.values()) <= {1.0}
+    assert each_us(est, "optimizer.outer") == near({"optimizer.outer": moved_us(4 * copies * params)})
+    assert counts(est, "optimizer.outer") == near({"optimizer.outer": 0.1})
+
+
+LAYER = "dp.layer.dense."
+FSDP = {"dp_overlap": "every-layer"}
+
+
+def test_every_line_of_sharded_parameters():
+    """ZeRO-3: gathered before each pass, scattered after the last, behind the layer's own passes."""
+    est = price(gpus=8, global_batch=16, seq_len=512, zero_stage=3, switches=FSDP)
+    gather, scatter = two_nodes_us(2 * LAYER_PARAMS), two_nodes_us(4 * LAYER_PARAMS)
+    table, last = two_nodes_us(2 * TABLE_PARAMS), two_nodes_us(2 * (TABLE_PARAMS + 1024))
+    parts = ("compute.attention.", "compute.mlp.")
+    forward = sum(us for name, us in exposed_us(est, *parts).items() if name.endswith(".forward"))
+    backward = sum(exposed_us(est, *parts).values()) - forward
+    paid = {
+        f"{LAYER}param_all_gather.forward": hidden_us(gather, forward),
+        f"{LAYER}param_all_gather.backward": hidden_us(gather, backward),
+        f"{LAYER}grad_reduce_scatter": hidden_us(scatter, backward - gather),
+    }
+    assert gather > forward
+    assert scatter > backward - gather > 0
+    # Nothing runs yet before the first gather of each micro-batch, nothing is left after its last scatter.
+    hidden = gather + scatter - paid[f"{LAYER}param_all_gather.forward"] - paid[f"{LAYER}grad_reduce_scatter"]
+    assert each_us(est, "dp.") == near(
+        {
+            f"{LAYER}param_all_gather.forward": gather,
+            f"{LAYER}param_all_gather.backward": gather,
+            f"{LAYER}grad_reduce_scatter": scatter,
+            f"{LAYER}first_and_last": hidden,
+            "dp.embedding.dense.param_all_gather.forward": table,
+            "dp.embedding.dense.param_all_gather.backward": table,
+            "dp.embedding.dense.grad_reduce_scatter": two_nodes_us(4 * TABLE_PARAMS),
+            "dp.head.dense.param_all_gather.forward": last,
+            "dp.head.dense.param_all_gather.backward": last,
+            "dp.head.dense.grad_reduce_scatter": two_nodes_us(4 * (TABLE_PARAMS + 1024)),
+        }
+    )
+    assert exposed_us(est, LAYER) == near({**paid, f"{LAYER}first_and_last": hidden})
+    layers = {f"{LAYER}{label}": 8.0 for label in ("param_all_gather.forward", "param_all_gather.backward")}
+    assert counts(est, LAYER) == near({**layers, f"{LAYER}grad_reduce_scatter": 8, f"{LAYER}first_and_last": 2})
+    assert counts(est, "dp.head.", "dp.embedding.") == near(
+        dict.fromkeys(counts(est, "dp.head.", "dp.embedding."), 2)
+    )
+    assert each_us(est, "optimizer.adam") == near({"optimizer.adam": moved_us(30 * N / 8)})
+
+
+def test_parameters_gathered_after_the_backward_pass_before():
+    est = price(gpus=8, global_batch=8, zero_stage=3, switches={**FSDP, "fsdp_backward_prefetch": False})
+    gather, scatter = two_nodes_us(2 * LAYER_PARAMS), two_nodes_us(4 * LAYER_PARAMS)
+    parts = ("compute.attention.", "compute.mlp.")
+    backward = sum(us for name, us in exposed_us(est, *parts).items() if not name.endswith(".forward"))
+    assert exposed_us(est, LAYER)[f"{LAYER}param_all_gather.backward"] == near(gather)
+    assert exposed_us(est, LAYER)[f"{LAYER}grad_reduce_scatter"] == near(hidden_us(scatter, backward))
+
+
+@pytest.mark.parametrize("switches", [{"dp_overlap": "none"}, {"dp_overlap": "last-micro-batch"}])
+def test_sharded_parameters_that_hide_behind_nothing(switches):
+    est = price(gpus=8, global_batch=8, zero_stage=3, switches=switches)
+    assert exposed_us(est, "dp.") == near(each_us(est, "dp."))
+    assert f"{LAYER}first_and_last" not in each_us(est)
+
+
+def test_parameters_kept_after_the_forward_pass():
+    est = price(gpus=8, global_batch=8, zero_stage=3, switches={**FSDP, "fsdp_reshard_after_forward": False})
+    assert f"{LAYER}param_all_gather.backward" not in each_us(est)
+
+
+@pytest.mark.parametrize(("stays", "times"), [(True, 2), (False, 8)])
+def test_parameters_kept_over_a_pipeline(stays, times):
+    """Two layers a stage; gathered once a step, or before each pass of each of four micro-batches."""
+    switches = {**FSDP, "fsdp_pp_keeps_gathered": stays}
+    est = price(gpus=4, layout="pp2", global_batch=8, zero_stage=3, switches=switches)
+    assert counts(est)[f"{LAYER}param_all_gather.forward"] == times
+    assert counts(est)[f"{LAYER}grad_reduce_scatter"] == times
+    assert (f"{LAYER}param_all_gather.backward" in counts(est)) == (not stays)
+    # And on one stage nothing stays.
+    flat = price(gpus=2, global_batch=8, zero_stage=3, switches=switches)
+    assert counts(flat)[f"{LAYER}param_all_gather.backward"] == 16
+
+
+def test_sharded_parameters_in_groups():
+    """Four micro-batches scatter inside the node; replicas add up a quarter of a layer once."""
+    est = price(gpus=8, global_batch=32, zero_stage=3, shard_group=4, switches=FSDP)
+    assert each_us(est)[f"{LAYER}param_all_gather.forward"] == near(ring_us(2 * LAYER_PARAMS, 4))
+    name = f"{LAYER}grad_replica_all_reduce"
+    assert each_us(est)[name] == near(ring_us(LAYER_PARAMS, passes=2, outer=True))
+    assert exposed_us(est)[name] == each_us(est)[name]
+    assert counts(est)[name] == 4
+
+
+# Bytes a parameter: copied out of the gathered buffer, twice a micro-batch; into the one to be reduced, once.
+@pytest.mark.parametrize(
+    ("kind", "reduce_dtype", "after_gather", "before_reduce"),
+    [
+        ("flat", "fp32", 0, 4 + 6 + 8),  # concatenated, cast to fp32, scaled
+        ("flat", "bf16", 0, 4 + 4),
+        ("per-parameter", "fp32", 4, 6),
+        ("per-parameter", "bf16", 4, 4),
+    ],
+)
+def test_copies_around_communication(kind, reduce_dtype, after_gather, before_reduce):
+    switches = {**FSDP, "fsdp_buffers": kind, "grad_reduce_dtype": reduce_dtype}
+    copies = {name: us for name, us in each_us(price(zero_stage=3, switches=switches, **TWO), LAYER).items() if "copy" in name}
+    expected = {f"{LAYER}reduce_copy": moved_us(before_reduce * LAYER_PARAMS)}
+    if after_gather:
+        expected[f"{LAYER}gather_copy"] = moved_us(2 * after_gather * LAYER_PARAMS, 2)
+    assert copies == near(expected)
+    kept = price(zero_stage=3, switches={**switches, "fsdp_reshard_after_forward": False}, **TWO)
+    if after_gather:
+        assert each_us(kept)[f"{LAYER}gather_copy"] == near(moved_us(after_gather * LAYER_PARAMS))
+
+
+def test_adam_on_the_host():
+    """Four GPUs share a host that steps 10 billion parameters in 2.57 s; 2 bytes each come back at 50 GB/s."""
+    est = price(switches={"offload_optimizer": True}, **EIGHT)
+    step = N / 8 * (4 * 2.57e-4 + 2 / 5e4)
+    assert each_us(est, "optimizer.adam") == near({"optimizer.adam": step})
+    pair = price(switches={"offload_optimizer": True}, **TWO)
+    assert each_us(pair, "optimizer.adam") == near({"optimizer.adam": N / 2 * (2 * 2.57e-4 + 2 / 5e4)})
+    # From NVMe of 10 GB/s: 12 bytes read and 12 written a parameter, which takes longer than the step.
+    nvme = price(switches={"offload_optimizer": True, "nvme_bytes_per_s": 1e10}, **EIGHT)
+    assert each_us(nvme, "optimizer.adam") == near({"optimizer.adam": N / 8 * (4 * 24 / 1e4 + 2 / 5e4)})
+
+
+def test_experts_have_a_group_of_their_own():
+    """Four ranks hold two experts each, twice: their gradients meet across the nodes, those of the rest everywhere."""
+    est = price(MOE, gpus=8, layout="ep4", global_batch=8)
+    experts = 4 * 2 * 1536 * 1024  # of two experts in each of four layers
+    dense = 4 * (3 * 2**20 + 8 * 1024 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
+    assert each_us(est, "dp.expert.") == near(
+        {
+            "dp.expert.grad_reduce_scatter": ring_us(4 * experts, outer=True),
+            "dp.expert.param_all_gather": ring_us(2 * experts, outer=True),
+        }
+    )
+    assert each_us(est, "dp.dense.")[SCATTER] == near(two_nodes_us(4 * dense))
+    backward = step_us(est, "backward")
+    left = max(backward - two_nodes_us(4 * dense), 0.0)
+    assert exposed_us(est, "dp.expert.")["dp.expert.grad_reduce_scatter"] == near(
+        hidden_us(ring_us(4 * experts, outer=True), left, 1.0)
+    )
+    assert each_us(est, "optimizer.adam") == near({"optimizer.adam": moved_us(30 * (dense / 8 + experts / 2))})
+    sharded = price(MOE, gpus=8, layout="ep4", global_batch=8, zero_stage=3, switches=FSDP)
+    assert each_us(sharded)["dp.layer.expert.param_all_gather.forward"] == near(
+        ring_us(2 * experts / 4, outer=True)
+    )
+
+
+def test_gradients_in_sixteen_bits_on_the_wire():
+    est = price(zero_stage=0, switches={"gradient_compression": "fp16"}, **TWO)
+    assert each_us(est, "dp.") == near(
+        {
+            "dp.dense.grad_all_reduce": ring_us(2 * N, passes=2),
+            "dp.dense.compress": moved_us(2 * 6 * N),  # cast there and back
+        }
+    )
+
+
+def test_quantised_gradients():
+    """One byte and a scale of 4 in 256; pieces go to their owner in the node, sums of four across, and back."""
+    wire = 1 + 4 / 256
+    est = price(zero_stage=0, switches={"gradient_compression": "int8"}, **EIGHT)
+    assert each_us(est, "dp.") == near(
+        {
+            "dp.dense.grad_all_to_all.inside": 6 + 3 / 4 * wire * N / 1e5,
+            "dp.dense.grad_all_to_all.across": 30 + 1 / 2 * wire * N / 4 / 1e4,
+            "dp.dense.grad_all_gather": two_nodes_us(wire * N),
+            "dp.dense.compress": moved_us(N * ((4 + wire) + (wire + (4 + wire) / 8) + (4 + wire))),
+        }
+    )
+    # What each message leaves of the pass is the next one's.
+    backward = step_us(est, "backward")
+    times, paid = each_us(est, "dp."), exposed_us(est, "dp.")
+    for label in ("grad_all_to_all.inside", "grad_all_to_all.across", "grad_all_gather"):
+        assert paid[f"dp.dense.{label}"] == near(hidden_us(times[f"dp.dense.{label}"], backward, LAST_BUCKET))
+        backward = max(backward - times[f"dp.dense.{label}"], 0.0)
+    sharded = each_us(price(switches={"gradient_compression": "int4"}, **EIGHT), "dp.")
+    assert sharded["dp.dense.grad_all_to_all.across"] == near(30 + 1 / 2 * (0.5 + 4 / 256) * N / 4 / 1e4)
+    layers = each_us(price(zero_stage=3, switches={"gradient_compression": "int8"}, **EIGHT), LAYER)
+    assert layers[f"{LAYER}grad_all_to_all.inside"] == near(6 + 3 / 4 * wire * LAYER_PARAMS / 1e5)
+
+
+def test_largest_gradients():
+    """1 % of them, a position and a value each, from both ranks."""
+    est = price(zero_stage=0, switches={"gradient_compression": "top-k"}, **TWO)
+    assert each_us(est, "dp.") == near(
+        {
+            "dp.dense.grad_all_gather": ring_us(8 * 0.01 * N * 2),
+            "dp.dense.compress": moved_us(9 * 4 * N + (8 + 8) * 0.01 * N * 2),
+        }
+    )
+
+
+def test_low_rank_gradients():
+    """Rank 4: Q, K and V 1,024 x 2,048, output 1,024, gate and up 8,192, down 4,096, two tables of 32,000."""
+    est = price(zero_stage=0, switches={"gradient_compression": "powersgd"}, **TWO)
+    layer = 4 * (4 * 1024 + 2048 + 1024 + 8192 + 4096) + 2 * 1024
+    sent = 4 * layer + 2 * 4 * (1024 + 32000) + 1024
+    assert each_us(est, "dp.") == near(
+        {
+            "dp.dense.grad_all_reduce": ring_us(4 * sent, passes=2),
+            "dp.dense.compress": moved_us(8 * 4 * N, 10 * (4 * 4 + 2)),
+        }
+    )
+
+
+def test_tiers_of_gradient_messages():
+    assert float(line(price(**TWO), SCATTER).tier) == 0
+    assert float(line(price(**EIGHT), SCATTER).tier) == 1
+    assert each_us(price(global_batch=4), "dp.") == {}

@@ -1,0 +1,60 @@
+"""Activations in the host's memory: what leaves the GPU, and what does not fit beside the passes."""
+
+import pytest
+from round_jobs import MIB, counts, each_us, exposed_us, memory, near, price, step_us
+
+LAYER = 38 * MIB + 32_768  # what a layer keeps of a micro-batch
+HEAD = 2 * MIB + 10 * 32_768_000
+UP, DOWN = "offload.activations.forward", "offload.activations.backward"
+
+
+def test_two_layers_stay_while_the_others_travel():
+    """Four layers and the head keep 479 MiB: half of it stays, half goes and comes back at 50 GB/s."""
+    est = price(global_batch=3, switches={"offload_activations": 1.0})
+    away = (4 * LAYER + HEAD) / 2
+    assert memory(est, "offloaded") == near({"offloaded.activations": -away})
+    assert each_us(est, "offload.") == near({UP: away / 5e4, DOWN: away / 5e4})
+    assert counts(est, "offload.") == {UP: 3.0, DOWN: 3.0}
+    forward, backward = (step_us(est, phase) / 3 for phase in ("forward", "backward"))
+    assert away / 5e4 > forward
+    assert exposed_us(est, "offload.") == near(
+        {UP: away / 5e4 - forward, DOWN: max(away / 5e4 - backward, 0.0)}
+    )
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_a_share_of_them(share):
+    est = price(switches={"offload_activations": share})
+    away = share * (4 * LAYER + HEAD) / 2
+    assert memory(est, "offloaded") == near({"offloaded.activations": -away})
+    assert each_us(est, "offload.")[UP] == near(away / 5e4)
+
+
+def test_a_stage_sends_one_micro_batch_at_a_time():
+    """Two stages of four layers: the first holds two micro-batches, the second one and the head."""
+    from round_jobs import SMALL
+
+    est = price({**SMALL, "num_layers": 8}, gpus=2, layout="pp2", global_batch=8, switches={"offload_activations": 1.0})
+    first, last = 4 * LAYER / 2, (4 * LAYER + HEAD) / 2
+    assert memory(est, "offloaded") == near({"offloaded.activations": [-2 * first, -last]})
+    assert each_us(est, "offload.")[UP] == near(last / 5e4)
+    # Twice the layers' share counts for each of two micro-batches in flight, not for both at once.
+    wide = price(
+        {**SMALL, "num_layers": 8, "vocab_size": 64}, gpus=2, layout="pp2", global_batch=8, switches={"offload_activations": 1.0}
+    )
+    head = 2 * MIB + 10 * 64 * 1024
+    assert each_us(wide, "offload.")[UP] == near((4 * LAYER + head) / 2 / 5e4)
+
+
+def test_what_comes_back_hides_behind_the_backward_pass():
+    est = price(seq_len=256, switches={"offload_activations": 1.0})
+    away = (4 * LAYER / 4 + HEAD / 4) / 2
+    forward, backward = step_us(est, "forward"), step_us(est, "backward")
+    assert away / 5e4 > backward > forward
+    assert exposed_us(est, "offload.") == near({UP: away / 5e4 - forward, DOWN: away / 5e4 - backward})
+
+
+def test_nothing_travels_unasked():
+    est = price()
+    assert each_us(est, "offload") == {}
+    assert memory(est, "offloaded") == {}

@@ -1,0 +1,235 @@
+"""What data parallelism stores: every state at its dtype and sharding, gathered layers, and the end of a step."""
+
+import pytest
+from round_jobs import (
+    LAYER_PARAMS,
+    MIB,
+    MOE,
+    SMALL,
+    TABLE_PARAMS,
+    counts,
+    each_us,
+    memory,
+    near,
+    price,
+    product_us,
+)
+
+N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
+TWO = {"gpus": 2, "global_batch": 2}
+FP8 = {"precision": "fp8-delayed"}
+
+
+def states(est, part="dense"):
+    """Bytes by state, without the common beginning of their names."""
+    return {name.removeprefix(f"state.{part}."): held for name, held in memory(est, f"state.{part}.").items()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "shards"), [(0, (1, 1, 1, 1)), (1, (1, 1, 2, 2)), (2, (1, 2, 2, 2)), (3, (2, 2, 2, 2))]
+)
+def test_what_each_stage_of_zero_shards(stage, shards):
+    names = ("parameters", "gradients", "optimizer.main_weights", "optimizer.moments")
+    held = {name: width * N / ranks for name, width, ranks in zip(names, (2, 4, 4, 8), shards, strict=True)}
+    assert states(price(zero_stage=stage, **TWO)) == near(held)
+
+
+def test_dtypes_of_a_recipe():
+    switches = {
+        "param_dtype": "fp32",
+        "grad_accum_dtype": "bf16",
+        "autograd_grad_bytes": 2,
+        "master_weights_bytes": 0,
+        "moments_bytes": 4,
+    }
+    assert states(price(zero_stage=3, switches=switches, **TWO)) == near(
+        {
+            "parameters": 4 * N / 2,
+            "gradients": 2 * N / 2,
+            "gradients.autograd": 2 * N,  # autograd makes it whole
+            "optimizer.moments": 4 * N / 2,
+        }
+    )
+
+
+def test_states_on_the_host():
+    assert states(price(switches={"offload_optimizer": True}, **TWO)) == near(
+        {"parameters": 2 * N, "gradients": 4 * N}
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept", "stage", "expected"),
+    [
+        ("none", 1, {"parameters": 2 * N}),
+        ("cached", 2, {"parameters": 2 * N, "parameters.quantised": 2 * N}),  # both orientations, whole
+        ("cached", 3, {"parameters": N, "parameters.quantised": N}),
+        ("primary", 1, {"parameters": 2 * N}),
+    ],
+)
+def test_quantised_copies_of_weights(kept, stage, expected):
+    est = price(zero_stage=stage, switches={"quantised_weights": kept}, **TWO, **FP8)
+    assert {name: held for name, held in states(est).items() if name.startswith("param")} == near(expected)
+    # Primary weights are gathered in one byte.
+    gather = "dp.layer.dense.param_all_gather.forward" if stage == 3 else "dp.dense.param_all_gather"
+    size = (LAYER_PARAMS if stage == 3 else N) * (1 if kept == "primary" else 2)
+    assert each_us(est)[gather] == near(6 + size / 2 / 1e5)
+
+
+def test_groups_that_shard():
+    """Eight replicas in groups of two: sharded twice, not eight times."""
+    est = price(gpus=8, global_batch=8, shard_group=2)
+    assert states(est)["optimizer.moments"] == near(8 * N / 2)
+    wide = price(gpus=8, global_batch=8)
+    assert states(wide)["optimizer.moments"] == near(N)
+    with_context = price(gpus=8, layout="cp4", global_batch=2, seq_len=4096)
+    assert states(with_context)["optimizer.moments"] == near(N)
+
+
+def test_tensor_ranks_and_stages():
+    """A stage has two layers and a table; norms are whole on both tensor ranks, matrices halved."""
+    est = price(gpus=4, layout="tp2 pp2", global_batch=2)
+    first = 2 * (15 * 2**19 + 2048) + TABLE_PARAMS / 2
+    assert states(est)["parameters"] == near([2 * first, 2 * (first + 1024)])
+
+
+def test_a_tied_table_on_both_ends():
+    tied = {**SMALL, "tied_embeddings": True}
+    layers = 2 * LAYER_PARAMS + TABLE_PARAMS
+    est = price(tied, gpus=2, layout="pp2", global_batch=2)
+    assert states(est)["gradients"] == near([4 * layers, 4 * (layers + 1024)])
+    assert states(price(tied))["gradients"] == near(4 * (N - TABLE_PARAMS))
+
+
+def test_a_layer_that_predicts_one_token_more():
+    """A layer, a projection of 2,048 to 1,024 and three norms on the last stage, and the head twice."""
+    model = {**SMALL, "mtp_layers": 1}
+    est = price(model, gpus=2, layout="pp2", global_batch=4)
+    first = 2 * LAYER_PARAMS + TABLE_PARAMS
+    assert states(est)["parameters"] == near([2 * first, 2 * (first + 1024 + LAYER_PARAMS + 2 * 2**20 + 3 * 1024)])
+    assert counts(est)["compute.head.logits.forward"] == 8
+    assert counts(est)["compute.mlp.fc1.forward"] == 12
+    assert each_us(est)["compute.head.logits.forward"] == near(product_us(1024, 32000, 1024))
+
+
+def test_a_rank_of_dualpipe_holds_parameters_twice():
+    est = price(gpus=8, layout="pp4", global_batch=16, schedule="dualpipe")
+    once = price(gpus=8, layout="pp4", global_batch=16, schedule="1f1b")
+    # Ends share what they hold: half of a table on ranks 0 and 3, for both copies of each.
+    ends, middle = LAYER_PARAMS + (TABLE_PARAMS + TABLE_PARAMS + 1024) / 2, LAYER_PARAMS
+    assert states(est) == near(
+        {
+            "parameters": [2 * 2 * part for part in (ends, middle, middle, ends)],
+            "gradients": [2 * 4 * part for part in (ends, middle, middle, ends)],
+            "optimizer.main_weights": [4 / 2 * part for part in (ends, middle, middle, ends)],
+            "optimizer.moments": [8 / 2 * part for part in (ends, middle, middle, ends)],
+        }
+    )
+    assert states(once)["parameters"][1] == near(2 * middle)
+
+
+def test_experts():
+    """Two of eight on each of four ranks, twice over eight GPUs; two ranks of each expert hold half of it."""
+    each = 4 * 1536 * 1024
+    est = price(MOE, gpus=8, layout="ep4", global_batch=8)
+    assert states(est, "expert") == near(
+        {
+            "parameters": 2 * 2 * each,
+            "gradients": 4 * 2 * each,
+            "optimizer.main_weights": 4 * 2 * each / 2,
+            "optimizer.moments": 8 * 2 * each / 2,
+        }
+    )
+    dense = 4 * (3 * 2**20 + 8 * 1024 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
+    assert states(est)["optimizer.moments"] == near(8 * dense / 8)
+    split = price(MOE, gpus=8, layout="ep4 etp2", global_batch=8)
+    assert states(split, "expert")["parameters"] == near(2 * each)
+
+
+def test_gathered_layers():
+    """ZeRO-3: a layer and the next, the tables, and the largest gradient twice: in 16 bits and as it is reduced."""
+    root = 2 * TABLE_PARAMS + 1024
+    name = "buffer.dp.gathered_layers"
+    asked = {"zero_stage": 3, **TWO}
+
+    def held(**switches):
+        return memory(price(switches=switches, **asked), name)
+
+    assert held() == near({name: 2 * (2 * LAYER_PARAMS + root + root) + 4 * root})
+    assert held(fsdp_prefetch=3) == near({name: 2 * (4 * LAYER_PARAMS + root + root) + 4 * root})
+    assert held(grad_reduce_dtype="bf16") == near({name: 2 * (2 * LAYER_PARAMS + root + root) + 2 * root})
+    # Kept after the forward pass, all is gathered, and one layer's gradient.
+    assert held(fsdp_reshard_after_forward=False) == near(
+        {name: 2 * (N + LAYER_PARAMS) + 4 * LAYER_PARAMS}
+    )
+    assert memory(price(zero_stage=3), name) == {}
+    assert memory(price(zero_stage=2, **TWO), name) == {}
+
+
+def test_gathered_layers_of_a_pipeline():
+    """Stages of two layers and one table; kept over micro-batches, their gradients add up whole."""
+    name = "buffer.dp.gathered_layers"
+    ends = TABLE_PARAMS, TABLE_PARAMS + 1024
+    asked = {"gpus": 4, "layout": "pp2", "global_batch": 8, "zero_stage": 3}
+    assert memory(price(**asked), name) == near(
+        {name: [2 * (2 * LAYER_PARAMS + 2 * end) + 4 * end for end in ends]}
+    )
+    stays = price(switches={"fsdp_pp_keeps_gathered": True}, **asked)
+    whole = [2 * LAYER_PARAMS + end for end in ends]
+    assert memory(stays, name) == near({name: [2 * (held + LAYER_PARAMS) + 4 * held for held in whole]})
+
+
+def test_gathered_experts():
+    """Experts whose group is one rank are there already."""
+    name = "buffer.dp.gathered_layers"
+    dense = 3 * 2**20 + 8 * 1024 + 2 * 1024
+    root = 2 * TABLE_PARAMS + 1024
+    alone = price(MOE, gpus=8, layout="ep8", global_batch=8, zero_stage=3)
+    assert memory(alone, name) == near({name: 2 * (2 * dense + 2 * root) + 4 * root})
+    twice = price(MOE, gpus=8, layout="ep4", global_batch=8, zero_stage=3)
+    assert memory(twice, name) == near({name: 2 * (2 * (dense + 2 * 1536 * 1024) + 2 * root) + 4 * root})
+
+
+@pytest.mark.parametrize(("momentum", "width"), [(True, 8), (False, 4)])
+def test_the_last_average(momentum, width):
+    switches = {"sync_every": 10, "outer_momentum": momentum}
+    est = price(zero_stage=0, switches=switches, **TWO)
+    assert memory(est, "state.optimizer.outer") == near({"state.optimizer.outer": width * N})
+    sharded = price(gpus=8, global_batch=8, shard_group=4, switches=switches)
+    assert memory(sharded, "state.optimizer.outer") == near({"state.optimizer.outer": width * N / 4})
+
+
+def test_residuals_of_compression():
+    each = 4 * 2 * 1536 * 1024
+    dense = 4 * (3 * 2**20 + 8 * 1024 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
+    est = price(MOE, gpus=4, layout="ep4", global_batch=4, zero_stage=0, switches={"gradient_compression": "top-k"})
+    name = "state.gradients.residual"
+    assert memory(est, name) == near({name: 4 * (dense + each)})
+    assert memory(price(zero_stage=0, switches={"gradient_compression": "fp16"}, **TWO), name) == {}
+
+
+@pytest.mark.parametrize(
+    ("elements", "dtype", "expected"),
+    [(5e8, "fp32", 4 * N), (5e8, "bf16", 6 * N), (1e8, "fp32", 4e8)],
+)
+def test_the_bucket_of_a_reduction(elements, dtype, expected):
+    switches = {"reduce_bucket_elements": elements, "grad_reduce_dtype": dtype}
+    assert memory(price(switches=switches, **TWO), "reserve.reduce") == near({"reserve.reduce_bucket": expected})
+    assert memory(price(switches=switches), "reserve.reduce") == {}
+
+
+@pytest.mark.parametrize(("job", "elements"), [({"zero_stage": 0}, TABLE_PARAMS), ({"gpus": 8, "global_batch": 8}, N / 8)])
+def test_the_copy_for_the_norm(job, elements):
+    """Of the largest tensor, a table of 32.8 million, but never more than a rank has."""
+    est = price(switches={"norm_copy_bytes": 4}, **job)
+    assert memory(est, "reserve.gradient") == near({"reserve.gradient_norm": 4 * elements})
+
+
+def test_temporaries_of_adam_take_the_place_of_activations():
+    est = price(switches={"adam_temporary_bytes": 16})
+    activations = 4 * (10 * MIB + 32768) + 4 * 28 * MIB + 2 * MIB + 10 * 32_768_000
+    assert memory(est, "state.optimizer") == near({"state.optimizer.temporaries": 16 * N - activations})
+    small = price(switches={"adam_temporary_bytes": 2})
+    assert memory(small, "state.optimizer") == {}
+    halves = price(switches={"adam_temporary_bytes": 16}, **TWO)
+    assert memory(halves, "state.optimizer") == near({"state.optimizer.temporaries": 8 * N - activations})
