@@ -28,10 +28,15 @@ def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Quantity:
     return quantity(
         "stays = min(layers_on_the_way / max(layers, 1), 1); share * saved_bytes * (1 - stays)",
         share=placed.policy.offload_activations,
-        saved_bytes=broadcast_sum([line.bytes for line in lines if line.name.startswith("activation.")]),
+        saved_bytes=broadcast_sum([line.bytes for line in lines if _is_saved(line)]),
         layers=broadcast_sum(list(placed.stages.layers)),
         layers_on_the_way=_LAYERS_ON_THE_WAY,
     )
+
+
+def _is_saved(line: MemoryLine) -> bool:
+    """Say whether a line is of activations that wait for their backward pass, not of what that pass makes."""
+    return line.name.startswith("activation.") and line.name != "activation.backward_pass"
 
 
 def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:

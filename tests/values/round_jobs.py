@@ -9,7 +9,6 @@ no launches, no overhead, unless a test asks for it.
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -81,6 +80,26 @@ def model_file(fields: dict[str, Any]) -> str:
     path = Path(_FOLDER.name) / f"model-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
     path.write_text(text)
     return str(path)
+
+
+def cluster_file(**changes: dict[str, Any]) -> str:
+    """Write the round machine with other numbers, and return its cluster's path.
+
+    `gpu`, `inner`, `outer` and `cluster` change top-level keys of their profiles; a plain number or text
+    becomes a sourced one.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    key = hashlib.sha256(repr(sorted(changes.items())).encode()).hexdigest()[:12]
+    folder = Path(_FOLDER.name) / f"machine-{key}"
+    folder.mkdir(exist_ok=True)
+    for part in ("gpu", "inner", "outer", "cluster"):
+        content = yaml.load(CLUSTER.with_name(f"round-{part}.yaml").read_text())
+        for name, value in changes.get(part, {}).items():
+            sourced = isinstance(value, str | int | float)
+            content[name] = {"value": value, "source": "assumed"} if sourced else value
+        with (folder / f"round-{part}.yaml").open("w") as file:
+            yaml.dump(content, file)
+    return str(folder / "round-cluster.yaml")
 
 
 def price(
@@ -224,7 +243,7 @@ def step_us(est: cm.Estimate, *phases: str, axes: tuple[str, ...] = ("compute", 
     return sum(
         1e6 * float(line.exposed_seconds)
         for line in est.bill.time_lines
-        if line.phase in phases and line.axis in axes and not line.name.startswith("overhead")
+        if line.phase in phases and line.axis in axes and not line.name.startswith(("overhead.", "offload."))
     )
 
 

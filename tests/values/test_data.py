@@ -59,7 +59,10 @@ def test_reduction_behind_the_last_micro_batch_and_gather_behind_the_first():
     )
     plenty = price(gpus=2, global_batch=2)
     assert exposed_us(plenty, "dp.") == near(
-        {SCATTER: hidden_us(ring_us(4 * N), 1e9, LAST_BUCKET), GATHER: hidden_us(ring_us(2 * N), 1e9, LAST_BUCKET)}
+        {
+            SCATTER: hidden_us(ring_us(4 * N), 1e9, LAST_BUCKET),
+            GATHER: hidden_us(ring_us(2 * N), 1e9, LAST_BUCKET),
+        }
     )
     nothing = price(switches={"dp_overlap": "none"}, **EIGHT)
     assert exposed_us(nothing, "dp.") == near({SCATTER: reduce, GATHER: gather})
@@ -118,9 +121,7 @@ def test_tensors_dealt_to_owners():
         {"dp.dense.grad_reduce": 6 + 2 * N / 1e5, "dp.dense.param_broadcast": 6 + N / 1e5}
     )
     # Nothing hides the broadcast after the step.
-    assert exposed_us(est, "dp.")["dp.dense.param_broadcast"] == near(
-        hidden_us(6 + N / 1e5, 0.0)
-    )
+    assert exposed_us(est, "dp.")["dp.dense.param_broadcast"] == near(hidden_us(6 + N / 1e5, 0.0))
     one = price({**SMALL, "num_layers": 1}, switches={"zero_by_tensor": True}, **EIGHT)
     assert set(counts(one, "dp.").values()) == {5.0}
 
@@ -203,7 +204,9 @@ def test_every_line_of_sharded_parameters():
     )
     assert exposed_us(est, LAYER) == near({**paid, f"{LAYER}first_and_last": hidden})
     layers = {f"{LAYER}{label}": 8.0 for label in ("param_all_gather.forward", "param_all_gather.backward")}
-    assert counts(est, LAYER) == near({**layers, f"{LAYER}grad_reduce_scatter": 8, f"{LAYER}first_and_last": 2})
+    assert counts(est, LAYER) == near(
+        {**layers, f"{LAYER}grad_reduce_scatter": 8, f"{LAYER}first_and_last": 2}
+    )
     assert counts(est, "dp.head.", "dp.embedding.") == near(
         dict.fromkeys(counts(est, "dp.head.", "dp.embedding."), 2)
     )
@@ -266,7 +269,11 @@ def test_sharded_parameters_in_groups():
 )
 def test_copies_around_communication(kind, reduce_dtype, after_gather, before_reduce):
     switches = {**FSDP, "fsdp_buffers": kind, "grad_reduce_dtype": reduce_dtype}
-    copies = {name: us for name, us in each_us(price(zero_stage=3, switches=switches, **TWO), LAYER).items() if "copy" in name}
+    copies = {
+        name: us
+        for name, us in each_us(price(zero_stage=3, switches=switches, **TWO), LAYER).items()
+        if "copy" in name
+    }
     expected = {f"{LAYER}reduce_copy": moved_us(before_reduce * LAYER_PARAMS)}
     if after_gather:
         expected[f"{LAYER}gather_copy"] = moved_us(2 * after_gather * LAYER_PARAMS, 2)
@@ -305,7 +312,9 @@ def test_experts_have_a_group_of_their_own():
     assert exposed_us(est, "dp.expert.")["dp.expert.grad_reduce_scatter"] == near(
         hidden_us(ring_us(4 * experts, outer=True), left, 1.0)
     )
-    assert each_us(est, "optimizer.adam") == near({"optimizer.adam": moved_us(30 * (dense / 8 + experts / 2))})
+    assert each_us(est, "optimizer.adam") == near(
+        {"optimizer.adam": moved_us(30 * (dense / 8 + experts / 2))}
+    )
     sharded = price(MOE, gpus=8, layout="ep4", global_batch=8, zero_stage=3, switches=FSDP)
     assert each_us(sharded)["dp.layer.expert.param_all_gather.forward"] == near(
         ring_us(2 * experts / 4, outer=True)

@@ -1,7 +1,7 @@
 """Activations in the host's memory: what leaves the GPU, and what does not fit beside the passes."""
 
 import pytest
-from round_jobs import MIB, counts, each_us, exposed_us, memory, near, price, step_us
+from round_jobs import MIB, SMALL, cluster_file, counts, each_us, exposed_us, memory, near, price, step_us
 
 LAYER = 38 * MIB + 32_768  # what a layer keeps of a micro-batch
 HEAD = 2 * MIB + 10 * 32_768_000
@@ -15,11 +15,7 @@ def test_two_layers_stay_while_the_others_travel():
     assert memory(est, "offloaded") == near({"offloaded.activations": -away})
     assert each_us(est, "offload.") == near({UP: away / 5e4, DOWN: away / 5e4})
     assert counts(est, "offload.") == {UP: 3.0, DOWN: 3.0}
-    forward, backward = (step_us(est, phase) / 3 for phase in ("forward", "backward"))
-    assert away / 5e4 > forward
-    assert exposed_us(est, "offload.") == near(
-        {UP: away / 5e4 - forward, DOWN: max(away / 5e4 - backward, 0.0)}
-    )
+    assert exposed_us(est, "offload.") == {UP: 0.0, DOWN: 0.0}
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
@@ -31,27 +27,40 @@ def test_a_share_of_them(share):
 
 
 def test_a_stage_sends_one_micro_batch_at_a_time():
-    """Two stages of four layers: the first holds two micro-batches, the second one and the head."""
-    from round_jobs import SMALL
+    """Two stages of four layers: the first holds two micro-batches, the second one and the head.
 
-    est = price({**SMALL, "num_layers": 8}, gpus=2, layout="pp2", global_batch=8, switches={"offload_activations": 1.0})
+    The gradients of the layer whose backward pass runs stay where they are made.
+    """
+    est = price(
+        {**SMALL, "num_layers": 8},
+        gpus=2,
+        layout="pp2",
+        global_batch=8,
+        switches={"offload_activations": 1.0},
+    )
     first, last = 4 * LAYER / 2, (4 * LAYER + HEAD) / 2
     assert memory(est, "offloaded") == near({"offloaded.activations": [-2 * first, -last]})
     assert each_us(est, "offload.")[UP] == near(last / 5e4)
     # Twice the layers' share counts for each of two micro-batches in flight, not for both at once.
     wide = price(
-        {**SMALL, "num_layers": 8, "vocab_size": 64}, gpus=2, layout="pp2", global_batch=8, switches={"offload_activations": 1.0}
+        {**SMALL, "num_layers": 8, "vocab_size": 64},
+        gpus=2,
+        layout="pp2",
+        global_batch=8,
+        switches={"offload_activations": 1.0},
     )
     head = 2 * MIB + 10 * 64 * 1024
     assert each_us(wide, "offload.")[UP] == near((4 * LAYER + head) / 2 / 5e4)
 
 
-def test_what_comes_back_hides_behind_the_backward_pass():
-    est = price(seq_len=256, switches={"offload_activations": 1.0})
-    away = (4 * LAYER / 4 + HEAD / 4) / 2
+def test_what_goes_and_comes_back_hides_behind_its_pass():
+    """At 20 GB/s the way out takes longer than the forward pass, and the way back than the backward pass."""
+    slow = cluster_file(gpu={"host_link": "20 GB/s"})
+    est = price(cluster=slow, switches={"offload_activations": 1.0})
+    way = (4 * LAYER + HEAD) / 2 / 2e4
     forward, backward = step_us(est, "forward"), step_us(est, "backward")
-    assert away / 5e4 > backward > forward
-    assert exposed_us(est, "offload.") == near({UP: away / 5e4 - forward, DOWN: away / 5e4 - backward})
+    assert way > backward > forward
+    assert exposed_us(est, "offload.") == near({UP: way - forward, DOWN: way - backward})
 
 
 def test_nothing_travels_unasked():

@@ -34,6 +34,13 @@ def test_what_each_stage_of_zero_shards(stage, shards):
     assert states(price(zero_stage=stage, **TWO)) == near(held)
 
 
+@pytest.mark.parametrize(("each", "ranks"), [(True, 2), (False, 1)])
+def test_gradients_of_several_micro_batches(each, ranks):
+    """ZeRO-2 adds them up whole, or reduces after every one."""
+    est = price(gpus=2, global_batch=8, zero_stage=2, switches={"reduce_each_micro_batch": each})
+    assert states(est)["gradients"] == near(4 * N / ranks)
+
+
 def test_dtypes_of_a_recipe():
     switches = {
         "param_dtype": "fp32",
@@ -106,7 +113,9 @@ def test_a_layer_that_predicts_one_token_more():
     model = {**SMALL, "mtp_layers": 1}
     est = price(model, gpus=2, layout="pp2", global_batch=4)
     first = 2 * LAYER_PARAMS + TABLE_PARAMS
-    assert states(est)["parameters"] == near([2 * first, 2 * (first + 1024 + LAYER_PARAMS + 2 * 2**20 + 3 * 1024)])
+    assert states(est)["parameters"] == near(
+        [2 * first, 2 * (first + 1024 + LAYER_PARAMS + 2 * 2**20 + 3 * 1024)]
+    )
     assert counts(est)["compute.head.logits.forward"] == 8
     assert counts(est)["compute.mlp.fc1.forward"] == 12
     assert each_us(est)["compute.head.logits.forward"] == near(product_us(1024, 32000, 1024))
@@ -159,9 +168,7 @@ def test_gathered_layers():
     assert held(fsdp_prefetch=3) == near({name: 2 * (4 * LAYER_PARAMS + root + root) + 4 * root})
     assert held(grad_reduce_dtype="bf16") == near({name: 2 * (2 * LAYER_PARAMS + root + root) + 2 * root})
     # Kept after the forward pass, all is gathered, and one layer's gradient.
-    assert held(fsdp_reshard_after_forward=False) == near(
-        {name: 2 * (N + LAYER_PARAMS) + 4 * LAYER_PARAMS}
-    )
+    assert held(fsdp_reshard_after_forward=False) == near({name: 2 * (N + LAYER_PARAMS) + 4 * LAYER_PARAMS})
     assert memory(price(zero_stage=3), name) == {}
     assert memory(price(zero_stage=2, **TWO), name) == {}
 
@@ -202,7 +209,9 @@ def test_the_last_average(momentum, width):
 def test_residuals_of_compression():
     each = 4 * 2 * 1536 * 1024
     dense = 4 * (3 * 2**20 + 8 * 1024 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
-    est = price(MOE, gpus=4, layout="ep4", global_batch=4, zero_stage=0, switches={"gradient_compression": "top-k"})
+    est = price(
+        MOE, gpus=4, layout="ep4", global_batch=4, zero_stage=0, switches={"gradient_compression": "top-k"}
+    )
     name = "state.gradients.residual"
     assert memory(est, name) == near({name: 4 * (dense + each)})
     assert memory(price(zero_stage=0, switches={"gradient_compression": "fp16"}, **TWO), name) == {}
@@ -214,11 +223,15 @@ def test_residuals_of_compression():
 )
 def test_the_bucket_of_a_reduction(elements, dtype, expected):
     switches = {"reduce_bucket_elements": elements, "grad_reduce_dtype": dtype}
-    assert memory(price(switches=switches, **TWO), "reserve.reduce") == near({"reserve.reduce_bucket": expected})
+    assert memory(price(switches=switches, **TWO), "reserve.reduce") == near(
+        {"reserve.reduce_bucket": expected}
+    )
     assert memory(price(switches=switches), "reserve.reduce") == {}
 
 
-@pytest.mark.parametrize(("job", "elements"), [({"zero_stage": 0}, TABLE_PARAMS), ({"gpus": 8, "global_batch": 8}, N / 8)])
+@pytest.mark.parametrize(
+    ("job", "elements"), [({"zero_stage": 0}, TABLE_PARAMS), ({"gpus": 8, "global_batch": 8}, N / 8)]
+)
 def test_the_copy_for_the_norm(job, elements):
     """Of the largest tensor, a table of 32.8 million, but never more than a rank has."""
     est = price(switches={"norm_copy_bytes": 4}, **job)
