@@ -140,5 +140,5 @@ def _can_run(job: Job, layout: Layout) -> NDArray[np.bool_]:
     bad = np.zeros(layout.shape, dtype=bool)
     for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len):
         bad |= problem.bad
-    micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
+    micro_batches = layout.micro_batches(job.global_batch)
     return np.asarray(~bad & valid(layout.schedule, layout.pp, micro_batches, layout.vp))

@@ -44,7 +44,7 @@ def warnings_of(est: PricedJob) -> list[str]:
 def accumulation(est: PricedJob) -> Iterator[str]:
     """Say that ZeRO-2 saves nothing where the gradients of several micro-batches are added up whole."""
     layout, recipe = est.job.layout, est.job.recipe
-    count = float(est.job.global_batch / (layout.dp * layout.micro_batch))
+    count = float(est.job.micro_batches)
     if (
         float(layout.zero_stage) == 2
         and count > 1

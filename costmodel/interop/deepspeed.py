@@ -82,7 +82,7 @@ def emit_deepspeed(job: Job) -> str:
     values: dict[str, Any] = {
         "train_batch_size": counts["global_batch"],
         "train_micro_batch_size_per_gpu": counts["micro_batch"],
-        "gradient_accumulation_steps": counts["global_batch"] // (counts["dp"] * counts["micro_batch"]),
+        "gradient_accumulation_steps": counts["micro_batches"],
         "zero_optimization": zero,
         "bf16": {"enabled": job.precision.name == "bf16"},
         "fp16": {"enabled": job.precision.name == "fp16"},

@@ -66,11 +66,12 @@ _COUNTS = ("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch", "zero_stage", "sh
 
 
 def counts_of(job: Job) -> dict[str, int]:
-    """Return the whole numbers of a job of one layout, with gpus, dp, batch and sequence."""
+    """Return the whole numbers of a job of one layout, with gpus, dp, batch, sequence and micro-batches."""
     layout = job.layout
     found = {name: round(float(getattr(layout, name))) for name in _COUNTS}
     found |= {"gpus": round(float(layout.gpus)), "dp": round(float(layout.dp))}
     found |= {"global_batch": round(float(job.global_batch)), "seq_len": round(float(job.seq_len))}
+    found["micro_batches"] = round(float(job.micro_batches))
     return found
 
 

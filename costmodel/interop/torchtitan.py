@@ -78,7 +78,7 @@ def emit_torchtitan(job: Job) -> str:
         )
     replicate, shard = _data_degrees(counts)
     name, flavor = _FLAVORS.get(job.model.name, (job.model.name, "custom"))
-    recipe, micro_batches = job.recipe, counts["global_batch"] // (counts["dp"] * counts["micro_batch"])
+    recipe, micro_batches = job.recipe, counts["micro_batches"]
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,

@@ -158,7 +158,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         kinds=kinds,
         global_batch=job.global_batch,
         seq_len=seq,
-        micro_batches=np.asarray(job.global_batch / (layout.dp * layout.micro_batch)),
+        micro_batches=job.micro_batches,
     )
 
 

@@ -207,7 +207,7 @@ def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ..
 
     for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len):
         rule(REASONS.get(problem.code, problem.code.replace("_", " ")), problem.bad)
-    micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
+    micro_batches = layout.micro_batches(job.global_batch)
     stopped = (layout.pp > 1) & ~valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     rule(REASONS["schedule_cannot_run"], np.asarray(stopped))
     group, ranks = layout.shard_group, layout.dp * layout.cp

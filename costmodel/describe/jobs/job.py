@@ -58,6 +58,11 @@ class Job:
     health: Health = field(default_factory=Health)
 
     @property
+    def micro_batches(self) -> Array:
+        """Micro-batches a step of each replica. [-]"""
+        return self.layout.micro_batches(self.global_batch)
+
+    @property
     def switches(self) -> dict[str, Any]:
         """Values of everything that ``--set`` can change, by name."""
         return Settings(self.recipe, self.policy, self.health).values
@@ -185,7 +190,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
         )
     _check_reduction(job)
     require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method)
-    micro_batches = job.global_batch / (layout.dp * layout.micro_batch)
+    micro_batches = job.micro_batches
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     if not np.all(runs):
         code, pp, vp, count = first_of(~runs, layout.schedule, layout.pp, layout.vp, micro_batches)

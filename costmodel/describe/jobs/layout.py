@@ -81,6 +81,10 @@ class Layout:
         """Replicas of each expert: tp · cp · dp / (ep · etp). [-]"""
         return np.asarray(self.gpus / (self.pp * self.ep * self.etp))
 
+    def micro_batches(self, global_batch: Array) -> Array:
+        """Micro-batches a step of each replica: the batch over dp · micro_batch. [-]"""
+        return np.asarray(global_batch / (self.dp * self.micro_batch))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape that all fields broadcast to."""
