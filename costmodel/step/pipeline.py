@@ -104,6 +104,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             axis="pp",
             toll="communication",
             phase="step",
+            group=group.dim,
             count=messages,
             made=cost.made.then(
                 "send_s",
@@ -122,6 +123,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             axis="pp",
             toll="communication",
             phase="step",
+            group=group.dim,
             count=others,
             made=cost.made.then("send_s", "send_s + host_s", host_s=host_s),
             tier=cost.tier,
@@ -184,6 +186,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     return [
         memory_line(
             "buffer.pp.outputs",
+            part="buffer",
             axis="pp",
             toll="activation",
             formula="micro_batches * size_bytes",
@@ -192,6 +195,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
         ),
         memory_line(
             "buffer.pp.send_recv",
+            part="buffer",
             axis="pp",
             toll="activation",
             formula="4 * on * size_bytes",
