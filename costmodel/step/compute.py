@@ -31,36 +31,6 @@ ATTENTION_SOURCE = (
 )
 MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
 ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
-_EVERY_SECOND = "every_second_matmul"
-
-
-def _recomputation(operator: Operator, placed: PlacedJob) -> tuple[Array, Array]:
-    """Return the share of an operator that is run again, and the bytes of its output that are kept.
-
-    Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and the output
-    of every second product, needed or not, and runs the rest again.
-    """
-    modules = placed.recipe.memory.selective_modules
-    saved: Array = operator.saved_bytes
-    again, kept = 0.0, saved
-    if operator.modules & set(modules):
-        again, kept = 1.0, np.asarray(0.0)
-    elif _EVERY_SECOND in modules and operator.kind in ("matmul", "grouped_matmul"):
-        again, kept = 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
-    elif (_EVERY_SECOND in modules and operator.kind == "memory") or (
-        "all_but_qkv" in modules and "qkv" not in operator.modules
-    ):
-        again, kept = 1.0, np.asarray(0.0)
-    elif "every_second_layer" in modules:
-        again, kept = 0.5, np.asarray(0.5 * saved)
-    policy = placed.layout.recompute
-    whole = 1.0
-    # Nothing that a layer's backward pass needs is made by its last operators: their inputs are what it saved.
-    last = operator.part == "mlp" and operator.role in ("row", "residual")
-    if placed.recipe.memory.recompute_early_stop and last:
-        again, whole = 0.0, 0.0
-    share = np.asarray([0.0, again, whole])[policy.astype(np.int64)]
-    return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
 
 
 def _cast_slowdown(placed: PlacedJob) -> float:
@@ -173,7 +143,7 @@ def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
     backward: Array = np.asarray(0.0)
     recompute: Array = np.asarray(0.0)
     for operator in operators:
-        times = OperatorTime(operator, _price(operator, placed), *_recomputation(operator, placed))
+        times = OperatorTime(operator, _price(operator, placed), *placed.recomputation.of_operator(operator))
         priced[operator.name] = times
         forward = forward + times.forward_s
         backward = backward + times.backward_s
@@ -265,7 +235,7 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
             backward + item.operator.kernels_backward + item.operator.kernels_forward * item.recompute_share
         )
     if block.role == "layer" and not graphed:
-        backward = backward + _LAUNCHES_PER_CHECKPOINT * (placed.layout.recompute > 0)
+        backward = backward + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
     gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
     for line in communication:
         by_host = not graphed or (static_only and line.axis == "ep")
@@ -356,11 +326,11 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
     On top comes what one backward pass needs for a moment: the gradients at a layer's widest
     point, or the logits, whichever is more.
     """
-    stages, shard, layout = placed.stages, placed.shard, placed.layout
+    stages, shard = placed.stages, placed.shard
     lines = []
-    by_operator = _EVERY_SECOND in placed.recipe.memory.selective_modules
-    holds_input = (layout.recompute == 2) | ((layout.recompute == 1) & by_operator)
-    checkpoint = (holds_input * 2.0 * shard.tokens_sp * float(placed.model.hidden_size))[..., None]
+    checkpoint = (
+        placed.recomputation.holds_inputs * 2.0 * shard.tokens_sp * float(placed.model.hidden_size)
+    )[..., None]
     again: Array = np.asarray(0.0)
     working: Array = np.asarray(0.0)
     layer_stubs, head_stub = _weight_stubs(placed, blocks)

@@ -43,7 +43,7 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     forward_s = np.asarray(sum((item.forward_s for item in core), np.asarray(0.0)))
     backward_s = np.asarray(sum((item.backward_s for item in core), np.asarray(0.0)))
     held = _kv_bytes(placed)
-    again = placed.full_recompute
+    again = placed.recomputation.whole_layers
     name = f"cp.{block.label}attention"
     lines = []
 
@@ -102,8 +102,8 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     gradients = tokens * heads * model.head_dim + _kv_bytes(placed) / 2.0
     lines = []
     passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", gradients, on)]
-    if np.any(placed.full_recompute):
-        passes.insert(1, ("recompute", outputs, on * placed.full_recompute))
+    if np.any(placed.recomputation.whole_layers):
+        passes.insert(1, ("recompute", outputs, on * placed.recomputation.whole_layers))
     for phase, elements, share in passes:
         moved = quantity("share * cp * 10 * elements", share=share, cp=cp, elements=elements)
         lines.append(

@@ -39,9 +39,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     model, recipe, shard = placed.model, placed.recipe, placed.shard
     group = placed.mesh.ep
     h = float(model.hidden_size)
-    again = placed.full_recompute
-    if "moe" in recipe.memory.selective_modules:
-        again = np.asarray(placed.layout.recompute > 0, dtype=np.float64)
+    again = placed.recomputation.of_module("moe")
     times = block.times
     # Half of the other micro-batch's pass runs beside each of the two exchanges.
     forward_window = 0.5 * times.forward_s if recipe.moe.ep_overlap else np.asarray(0.0)
@@ -139,7 +137,7 @@ def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     if not np.any(layout.etp > 1):
         return []
     size = 2.0 * float(placed.model.hidden_size) * shard.expert_tokens
-    again = placed.full_recompute
+    again = placed.recomputation.of_module("moe")
     one = np.asarray(1.0)
     lines = []
     shares: tuple[tuple[Phase, Array], ...] = (("forward", one), ("recompute", again), ("backward", one))

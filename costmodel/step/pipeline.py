@@ -180,7 +180,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     on = (placed.layout.pp > 1)[..., None]
     size = _message_bytes(placed)[..., None]
     # Without recomputation the output of the last layer is saved anyway.
-    kept = on * (placed.layout.recompute > 1)[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
+    kept = on * placed.recomputation.whole_layers[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
     output = 2.0 * (placed.shard.tokens_sp * float(placed.model.hidden_size))[..., None]
     held = kept * in_flight(placed)
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline.stages import Split, StagePlan
 from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
+from costmodel.step.recomputation import Recomputation
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.hardware import Accelerator, Cluster
@@ -143,10 +145,11 @@ class PlacedJob:
             cast_slowdown=cast_slowdown,
         )
 
-    @property
-    def full_recompute(self) -> Array:
-        """1 where whole layers are recomputed, else 0. [-]"""
-        return np.asarray(self.layout.recompute == 2.0, dtype=np.float64)
+    @cached_property
+    def recomputation(self) -> Recomputation:
+        """What is run again in the backward pass."""
+        memory = self.recipe.memory
+        return Recomputation(self.layout.recompute, memory.selective_modules, memory.recompute_early_stop)
 
 
 HIDDEN = (

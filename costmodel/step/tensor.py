@@ -43,7 +43,7 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
     """Return the collectives around one column-parallel / row-parallel pair."""
     model, recipe, shard = placed.model, placed.recipe, placed.shard
     sp = placed.layout.sequence_parallel
-    again = placed.full_recompute
+    again = placed.recomputation.whole_layers
     width = float(model.hidden_size)
     part = column.operator.part
     if part == "attention" and model.attention == "mla":
@@ -88,7 +88,7 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
 
     none = np.asarray(0.0)
     # A recomputation that stops early never gets to the output of the MLP.
-    summed_again = again * (0.0 if recipe.memory.recompute_early_stop and part == "mlp" else 1.0)
+    summed_again = placed.recomputation.of_sum_after(part)
     return [
         *line("all_gather.forward", "forward", "all_gather", gather_size, forward_in, sp),
         *line("reduce_scatter.forward", "forward", "reduce_scatter", full, forward_out, sp),
