@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine
+from costmodel.estimates.frame import memory_part
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -83,7 +84,7 @@ def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     stages = np.broadcast_to(est.priced.placed.stages.index, held.shape)
     parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
     for line in est.bill.memory_lines:
-        parts[line.part] += np.broadcast_to(line.bytes, held.shape)
+        parts[memory_part(line.name)] += np.broadcast_to(line.bytes, held.shape)
     return np.asarray(stages), parts
 
 

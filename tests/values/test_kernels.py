@@ -1,0 +1,153 @@
+"""What a GPU really does, one constant at a time: tiles, waves, split depth, ramps, power, epilogues, long rows."""
+
+import numpy as np
+import pytest
+from round_jobs import MOE, SMALL, cluster_file, each_us, near, price, product_us
+
+PLAIN = {
+    "basis": "estimated",
+    "source": "round numbers",
+    "fixed": "2 us",
+    "peak_fraction": 0.5,
+    "memory_fraction": 0.5,
+}
+PASS = {"basis": "estimated", "source": "round numbers", "fixed": "4 us", "memory_fraction": 0.5}
+MEMORY = {"basis": "estimated", "source": "round numbers", "bandwidth_fraction": 0.5, "fixed": "1 us"}
+
+
+def machine(product=None, attention=None, sms=100):
+    """The round machine of a hundred SMs with other constants of products or of attention."""
+    block = {**PLAIN, "tile": [1, 1], **(product or {})}
+    one = {**PASS, "peak_fractions": {64: 0.5, 256: 0.5}, "tile_rows": 64, **(attention or {})}
+    return cluster_file(
+        gpu={
+            "num_sms": sms,
+            "kernels": {
+                "num_sms": sms,
+                "matmul": {"bf16": block},
+                "grouped_matmul": {"bf16": block},
+                "attention": {"cudnn": {"forward": one, "backward": one}},
+                "memory": MEMORY,
+            },
+        }
+    )
+
+
+def joined(math, hbm, fixed=2.0):
+    return fixed + float(np.cbrt(math**3 + hbm**3))
+
+
+TILES = {"tile": [128, 128]}
+# Q, K and V of 1,000 tokens: 8 x 16 tiles, 1.28 waves of 100 SMs; its memory moves 10.3 MB.
+HBM = (2 * (1000 + 2048) * 1024 + 2 * 1000 * 2048) / 1e6
+QKV = "compute.attention.qkv.forward"
+
+
+def qkv_us(tokens=1000, model=SMALL, **constants):
+    return each_us(price(model, cluster=machine(constants), seq_len=tokens))
+
+
+def math_us(waves, depth=1024, tile=128 * 128):
+    """Microseconds of waves of a hundred whole tiles at 50 TFLOP/s."""
+    return waves * 100 * tile * 2 * depth / 50e6
+
+
+def test_whole_tiles():
+    assert qkv_us(**TILES)[QKV] == near(joined(math_us(1.28), HBM))
+    # 1,024 rows fill the last tile.
+    assert qkv_us(1024, **TILES)[QKV] == near(product_us(1024, 2048, 1024))
+
+
+def test_lost_waves():
+    """Half of the idle 0.72 of the second wave; of products twice as deep as the split a quarter."""
+    times = qkv_us(**TILES, wave_fraction=0.5)
+    assert times[QKV] == near(joined(math_us(1.28 + 0.36), HBM))
+    split = qkv_us(**TILES, wave_fraction=0.5, split_k=2048)
+    assert split[QKV] == near(times[QKV])
+    down = (2 * (1000 + 1024) * 4096 + 2 * 1000 * 1024) / 1e6
+    assert split["compute.mlp.fc2.forward"] == near(joined(math_us(0.64 + 0.36 / 4, 4096), down))
+
+
+def test_small_tiles():
+    """64 rows of 2,048 columns: 16 tiles of 128, or 32 of 64 at half of the rate; waves lost on either."""
+    constants = {**TILES, "wave_fraction": 0.5, "small_tile_fraction": 0.5}
+    small = math_us(0.32 + 0.34, tile=64 * 64) / 0.5
+    assert small < math_us(0.16 + 0.42)
+    hbm = (2 * (64 + 2048) * 1024 + 2 * 64 * 2048) / 1e6
+    assert qkv_us(64, **constants)[QKV] == near(joined(small, hbm))
+    # 1,000 rows: 16 x 32 of them take longer than the large ones.
+    assert qkv_us(1000, **constants)[QKV] == near(joined(math_us(1.28 + 0.36), HBM))
+
+
+def test_filling_and_draining_a_tile():
+    assert qkv_us(ramp_k=64)[QKV] == near(joined(2 * 1000 * 2048 * (1024 + 64) / 50e6, HBM))
+
+
+def test_power_limit_of_long_kernels():
+    """A fifth of the peak is lost for ever longer kernels, half of that at 10 GFLOP."""
+    flops = 2 * 1000 * 2048 * 1024
+    share = flops / (flops + 1e10)
+    times = qkv_us(sustained_loss=0.2, sustained_flops="10 GFLOP")
+    assert times[QKV] == near(joined(flops / 50e6 / (1 - 0.2 * share), HBM))
+
+
+def test_writing_the_result():
+    """Half of the output's time hides behind nothing; a weight gradient reads and writes 4 bytes."""
+    times = qkv_us(epilogue_fraction=0.5)
+    math = 2 * 1000 * 2048 * 1024 / 50e6
+    assert times[QKV] == near(joined(math, HBM) + 0.5 * 2 * 1000 * 2048 / 1e6)
+    written = 8 * 1024 * 2048 / 1e6
+    hbm = 2 * (1024 + 2048) * 1000 / 1e6 + written
+    assert times["compute.attention.qkv.backward_weight"] == near(joined(math, hbm) + 0.5 * written)
+
+
+def test_products_of_a_group():
+    times = qkv_us(1024, MOE, fixed_per_group="3 us")
+    assert times["compute.moe.experts.fc2.forward"] == near(product_us(256, 1024, 512, groups=8) + 8 * 3)
+
+
+CORE, BACK = "compute.attention.core.forward", "compute.attention.core.backward"
+
+
+def core_us(tokens, **constants):
+    return each_us(price(cluster=machine(attention=constants), seq_len=tokens))
+
+
+def attention(tokens, tiles, waves, products=2, peak=50.0, ramp=1.0):
+    """Microseconds of 8 heads of 128 over half of the keys, where an SM is busy for `waves` of `tiles`."""
+    busiest = max(waves, 2.0)
+    math = 2 * 8 * tokens * tokens / 2 * products * 128 / (peak * 1e6) * busiest / tiles * ramp
+    hbm = (2 if products == 5 else 1) * 2 * 256 * tokens * (8 + 4) / 1e6
+    return joined(math, hbm, 4.0)
+
+
+def test_too_few_rows_for_the_sms():
+    """1,000 tokens: 128 blocks of 64 rows, 1.28 an SM; the longest row of the triangle is twice the average."""
+    assert core_us(1000)[CORE] == near(attention(1000, 1.28, 1.28))
+    # Sixteen times as long there are enough: 8 x 252 blocks, and half of the last wave is lost.
+    assert core_us(16100)[CORE] == near(attention(16100, 20.16, 20.16))
+    assert core_us(16100, wave_fraction=0.5)[CORE] == near(attention(16100, 20.16, 20.58))
+
+
+def test_the_backward_pass_multiplies_five_times():
+    assert core_us(16000)[BACK] == near(attention(16000, 20.0, 20.0, products=5))
+
+
+@pytest.mark.parametrize(
+    ("constants", "changes"),
+    [
+        ({"causal_fraction": 0.9}, {"peak": 45.0}),
+        ({"ramp_seq": 1000}, {"ramp": 1 + 1000 / 8000}),
+        # Head dimensions of 128 lie half way between 64 and 256.
+        ({"peak_fractions": {64: 0.4, 256: 0.8}}, {"peak": 60.0}),
+    ],
+)
+def test_rate_of_attention(constants, changes):
+    assert core_us(16000, **constants)[CORE] == near(attention(16000, 20.0, 20.0, **changes))
+
+
+def test_kernels_beside_attention():
+    """Eight bytes an element of Q."""
+    side = 8 * 128 * 8 * 16000 / 1e6
+    times = core_us(16000, side_bytes_per_element=8)
+    assert times[CORE] == near(attention(16000, 20.0, 20.0) + side)

@@ -1,0 +1,233 @@
+"""One step as a whole: the slowest stage, what recipes add on top, reserves, stragglers, and the figures of it."""
+
+import math
+
+import numpy as np
+import pytest
+from round_jobs import (
+    LAYER_PARAMS,
+    MIB,
+    MOE,
+    SMALL,
+    TABLE_PARAMS,
+    counts,
+    each_us,
+    memory,
+    near,
+    price,
+    step_us,
+)
+
+N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
+ON_TOP = ("overhead.", "resilience.")
+
+
+def known_us(est, *, without=(), only=()):
+    """Exposed microseconds of the step before anything is put on top of it."""
+    return sum(
+        1e6 * float(one.exposed_seconds)
+        for one in est.bill.time_lines
+        if not one.name.startswith(ON_TOP) and one.axis not in without and (not only or one.axis in only)
+    )
+
+
+def test_the_step_is_the_sum_of_its_lines():
+    est = price(gpus=8, layout="tp2 pp2", global_batch=16)
+    paid = sum(float(one.exposed_seconds) for one in est.bill.time_lines)
+    assert float(est.step_time_s) == near(paid)
+    held = sum(np.broadcast_to(one.bytes, (2,)) for one in est.bill.memory_lines)
+    assert float(est.memory_bytes_per_gpu) == near(float(held.max()))
+
+
+def test_micro_batches():
+    """Sixteen sequences over two replicas, two at a time: four micro-batches of 2,048 tokens."""
+    est = price(gpus=2, global_batch=16, micro_batch=2)
+    assert counts(est)["compute.mlp.fc1.forward"] == 16
+    assert counts(est)["compute.head.logits.forward"] == 4
+    assert each_us(est)["compute.mlp.norm.forward"] == near(1 + 4 * 2 * MIB / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "layers", "embedding", "head"),
+    [
+        (32000, 2, 0, 8),
+        (64, 3, 8, 0),
+    ],  # the head makes the last stage the slowest, or the third layer the first
+)
+def test_the_slowest_stage_is_billed(vocab, layers, embedding, head):
+    est = price({**SMALL, "num_layers": 5, "vocab_size": vocab}, gpus=2, layout="pp2", global_batch=8)
+    counted = {name: count for name, count in counts(est).items() if name.startswith("compute.")}
+    assert counted["compute.mlp.fc1.forward"] == 8 * layers
+    assert counted.get("compute.embedding.lookup.forward", 0) == embedding
+    assert counted.get("compute.head.logits.forward", 0) == head
+
+
+def test_others_are_layers_embedding_and_head():
+    """The bubble of two stages is the other one: with three layers the second waits for two and the embedding."""
+    est = price({**SMALL, "num_layers": 3}, gpus=2, layout="pp2", global_batch=8)
+    layer = ("compute.attention.", "compute.mlp.")
+    own = sum(each_us(est, *layer).values())
+    # The lines of the embedding are not on the critical stage, and 11.2 and 7.2 us long.
+    assert each_us(est, "pp.bubble") == near({"pp.bubble": 2 * own + 3 + 4 * MIB / 1e6 + 3 + 8 * MIB / 1e6})
+
+
+def test_overhead_of_a_recipe():
+    """A hundredth of what is known, data parallelism on a line of its own, and 5 ms a step."""
+    plain = price(gpus=2, global_batch=4)
+    est = price(gpus=2, global_batch=4, switches={"overhead_fraction": 0.01, "step_overhead_s": 0.005})
+    data = known_us(plain, only=("dp", "optimizer"))
+    assert each_us(est, "overhead.") == near(
+        {
+            "overhead.step": 5000.0,
+            "overhead.unexplained": 0.01 * known_us(plain, without=("dp", "optimizer")),
+            "overhead.unexplained.data_parallel": 0.01 * data,
+        }
+    )
+    assert data > known_us(plain, only=("dp",)) > 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layout", "batch", "tokens"),
+    [
+        (2, "tp1", 4, 4 * 1024),  # both replicas on one host
+        (4, "tp2", 4, 4 * 1024),
+        (8, "tp1", 8, 4 * 1024),  # four of eight
+        (8, "tp4", 4, 2 * 1024),  # one of two
+        (8, "tp8", 4, 4 * 1024),  # one, over two hosts
+    ],
+)
+def test_waiting_for_data(gpus, layout, batch, tokens):
+    """A host delivers 100,000 tokens a second; the step's own time is hidden in it."""
+    job = {"gpus": gpus, "layout": layout, "global_batch": batch}
+    known = known_us(price(**job))
+    est = price(switches={"input_tokens_per_s": 1e5}, **job)
+    assert each_us(est, "overhead.input") == near({"overhead.input": tokens * 10 - known})
+    assert each_us(price(switches={"input_tokens_per_s": 1e9}, **job), "overhead.input") == {}
+
+
+def test_reserves():
+    est = price(
+        gpus=2,
+        global_batch=2,
+        switches={"allocator_slack": 0.1, "context_bytes": 1e9, "communicator_bytes": 5e8},
+    )
+    states = (2 + 4) * N + 12 * N / 2
+    activations = 4 * (10 * MIB + 32768) + 4 * 28 * MIB + 2 * MIB + 10 * 32_768_000
+    assert memory(est, "reserve.") == near(
+        {
+            "reserve.allocator_slack.state": states / 10,
+            "reserve.allocator_slack.activation": activations / 10,
+            "reserve.cuda_context": 1e9,
+            "reserve.communicators": 5e8,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layout", "model", "groups"),
+    [
+        (1, "tp1", SMALL, 0),
+        (2, "tp2", SMALL, 1),
+        (2, "pp2", SMALL, 1),
+        (4, "tp2 pp2", SMALL, 3),  # and one over both, for the norm
+        (8, "tp2 pp2", SMALL, 4),
+        (2, "cp2", SMALL, 2),  # gradients are summed over cp too
+        (4, "ep4", MOE, 2),
+    ],
+)
+def test_communicators(gpus, layout, model, groups):
+    est = price(
+        model, gpus=gpus, layout=layout, global_batch=4, seq_len=2048, switches={"communicator_bytes": 1e6}
+    )
+    assert memory(est, "reserve.communicators") == ({"reserve.communicators": groups * 1e6} if groups else {})
+
+
+def expected_maximum(ranks, steps=200_000, reach=9.0):
+    """Mean of the largest of N standard normal numbers, by the integral of 1 - F^N."""
+    x = np.linspace(-reach, reach, steps + 1)
+    below = np.asarray([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x]) ** ranks
+    height = np.where(x > 0, 1 - below, -below)
+    return float(np.sum((height[1:] + height[:-1]) / 2 * np.diff(x)))
+
+
+def test_waiting_for_the_slowest_rank():
+    """Ranks vary by 2 %: two tensor ranks meet first, four with context, eight with stages, sixteen in all."""
+    job = {"gpus": 16, "layout": "tp2 cp2 pp2", "global_batch": 8, "seq_len": 2048}
+    plain = price(**job)
+    est = price(switches={"stragglers": "normal", "straggler_variation": 0.02}, **job)
+    work = sum(
+        1e6 * float(one.exposed_seconds) for one in plain.bill.time_lines if one.toll != "communication"
+    )
+    late = {ranks: 0.02 * expected_maximum(ranks) for ranks in (2, 4, 8, 16)}
+    assert each_us(est, "resilience.stragglers.") == pytest.approx(
+        {
+            "resilience.stragglers.tensor": late[2] * work,
+            "resilience.stragglers.context": (late[4] - late[2]) * work,
+            "resilience.stragglers.pipeline": (late[8] - late[4]) * work,
+            "resilience.stragglers.job": (late[16] - late[8]) * work,
+        },
+        rel=1e-4,
+    )
+    assert late[2] == pytest.approx(0.02 / math.sqrt(math.pi), rel=1e-4)
+
+
+def test_jitter_is_paid_at_every_synchronisation():
+    """Four a layer and micro-batch: 8 of two layers and four micro-batches are 32 meetings of two ranks."""
+    job = {"gpus": 2, "layout": "tp2", "global_batch": 4}
+    plain = price({**SMALL, "num_layers": 2}, **job)
+    est = price(
+        {**SMALL, "num_layers": 2},
+        switches={"stragglers": "normal", "straggler_variation": 0, "straggler_jitter": 0.01},
+        **job,
+    )
+    work = sum(
+        1e6 * float(one.exposed_seconds) for one in plain.bill.time_lines if one.toll != "communication"
+    )
+    assert each_us(est, "resilience.jitter.tensor") == pytest.approx(
+        {"resilience.jitter.tensor": work * 0.01 * math.sqrt(32) / math.sqrt(math.pi)}, rel=1e-4
+    )
+
+
+def test_figures_of_a_step():
+    """6 FLOP a weight and token, 12 a key, head and its width: 4 layers of 15 Mi, and a table."""
+    est = price(gpus=2, global_batch=4, recompute="full", tokens=1e9)
+    tokens = 4 * 1024
+    flops = tokens * (6 * (4 * 15 * 2**20 + TABLE_PARAMS) + 12 * 4 * 1024 * 1024)
+    assert float(est.model_flops()) == near(flops)
+    causal = flops - tokens * 6 * 4 * 1024 * 1024
+    assert float(est.model_flops(causal=True)) == near(causal)
+    step = float(est.step_time_s)
+    assert float(est.mfu) == near(flops / step / 2 / 1e14)
+    assert float(est.mfu_causal) == near(causal / step / 2 / 1e14)
+    assert float(est.tokens_per_s_per_gpu) == near(tokens / step / 2)
+    # Every layer's forward pass runs again: 2 FLOP a weight, 4 a key and head width.
+    again = tokens * (2 * 4 * 15 * 2**20 + 4 * 4 * 1024 * 1024)
+    assert float(est.hfu) == near((flops + again) / step / 2 / 1e14)
+    assert float(est.gpu_hours(1e9)) == near(1e9 / tokens * step * 2 / 3600)
+    assert float(est.days(1e9)) == near(1e9 / tokens * step / 86400)
+    assert float(price().hfu) == near(float(price().mfu))
+
+
+def test_recomputed_experts_and_windows_count_once():
+    """HFU of selective recomputation of attention: the whole matrix of every layer once more."""
+    est = price(recompute="selective", switches={"selective_modules": ["core_attn"]})
+    flops = float(est.model_flops())
+    assert float(est.hfu / est.mfu) == near(1 + 1024 * 4 * 4 * 1024 * 1024 / flops)
+
+
+def test_what_fits():
+    est = price()
+    assert est.memory_capacity_bytes == 64 * 2**30
+    assert bool(est.fits)
+    assert not bool(price({**SMALL, "num_layers": 400}).fits)
+
+
+def test_sums_by_axis_and_phase():
+    est = price(gpus=2, layout="tp2")
+    axes = {axis: 1e6 * float(seconds) for axis, seconds in est.exposed_by("axis").items()}
+    assert sum(axes.values()) == near(1e6 * float(est.step_time_s))
+    phases = {phase: 1e6 * float(seconds) for phase, seconds in est.exposed_by("phase").items()}
+    assert phases["forward"] == near(step_us(est, "forward"))
+    # Both ranks hold the norms whole, and half of everything else.
+    held = 4 * (15 * 2**19 + 2048) + TABLE_PARAMS + 1024
+    assert phases["optimizer"] == near(1 + 30 * held / 1e6 + 1 + 12 * held / 1e6)
