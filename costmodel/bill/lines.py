@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from math import prod
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,9 +22,26 @@ from costmodel.bill.quantity import Quantity, quantity
 
 Array = NDArray[np.float64]
 
-AXES = ("compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience")
-TOLLS = ("math", "hbm", "communication", "bubble", "state", "activation", "overhead")
-PHASES = ("forward", "backward", "recompute", "grad_sync", "param_sync", "optimizer", "step")
+Axis = Literal["compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience"]
+Toll = Literal["math", "hbm", "communication", "bubble", "state", "activation", "overhead"]
+Phase = Literal[
+    "forward", "backward", "backward_weight", "recompute", "grad_sync", "param_sync", "optimizer", "step"
+]
+"""When a line is paid: `backward_weight` is the weight gradient, which zero-bubble schedules put off, `backward`
+all else of that pass."""
+Cause = Literal["work", "host", "proportion"]
+"""What makes a line: the work of its axis, the host that issues kernels, or a share of the other lines."""
+MemoryPart = Literal["parameters", "gradients", "optimizer", "activation", "buffer", "reserve"]
+Seen = Literal["allocated", "reserved", "device"]
+"""Which measure of memory first shows a line: `torch.cuda.memory_allocated`, `memory_reserved`, or the driver."""
+
+Lasts = Literal["step", "in_flight", "micro_batch", "pass"]
+"""How long memory is held: always, once for each micro-batch in flight, one micro-batch at a time, or in one pass."""
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+TOLLS: tuple[Toll, ...] = get_args(Toll)
+PHASES: tuple[Phase, ...] = get_args(Phase)
+MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,10 @@ class TimeLine:
         Dotted path, unique in the bill: ``compute.attention.qkv_gemm.forward``.
     axis, toll, phase : str
         Who causes it (`AXES`), where it is paid (`TOLLS`), when (`PHASES`).
+    cause : str
+        What makes it: see `Cause`.
+    group : str
+        Dimension of the mesh that a message crosses, "" where none is sent.
     count : Array
         Executions per step on the critical rank. [-]
     each_s : Array
@@ -57,9 +79,11 @@ class TimeLine:
     """
 
     name: str
-    axis: str
-    toll: str
-    phase: str
+    axis: Axis
+    toll: Toll
+    phase: Phase
+    cause: Cause
+    group: str
     count: Array
     each_s: Array
     exposed_each_s: Array
@@ -88,11 +112,17 @@ class TimeLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """One item of memory on one GPU, with pipeline stages in the last array dimension. [B]"""
+    """One item of memory on one GPU, with pipeline stages in the last array dimension. [B]
+
+    `lasts` says how long it is held, `seen` which measure shows it.
+    """
 
     name: str
-    axis: str
-    toll: str
+    part: MemoryPart
+    axis: Axis
+    toll: Toll
+    lasts: Lasts
+    seen: Seen
     bytes: Array
     formula: str
     terms: Mapping[str, Array]
@@ -102,10 +132,12 @@ class MemoryLine:
 def time_line(
     name: str,
     *,
-    axis: str,
-    toll: str,
-    phase: str,
+    axis: Axis,
+    toll: Toll,
+    phase: Phase,
     count: ArrayLike,
+    cause: Cause = "work",
+    group: str = "",
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,
@@ -126,6 +158,8 @@ def time_line(
         axis=axis,
         toll=toll,
         phase=phase,
+        cause=cause,
+        group=group,
         count=np.asarray(count, dtype=np.float64),
         each_s=np.asarray(made.steps.get("busy_s", made.value), dtype=np.float64),
         exposed_each_s=made.value,
@@ -146,8 +180,11 @@ def _numbers(terms: Mapping[str, ArrayLike]) -> Mapping[str, Array]:
 def memory_line(
     name: str,
     *,
-    axis: str,
-    toll: str,
+    part: MemoryPart,
+    axis: Axis,
+    toll: Toll,
+    lasts: Lasts = "step",
+    seen: Seen = "allocated",
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,
@@ -158,8 +195,11 @@ def memory_line(
         made = quantity(formula, **(terms or {}))
     return MemoryLine(
         name=name,
+        part=part,
         axis=axis,
         toll=toll,
+        lasts=lasts,
+        seen=seen,
         bytes=made.value,
         formula=made.formula,
         terms=_numbers(made.terms),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import AXES, TOLLS
+from costmodel.bill.lines import AXES, TOLLS, MemoryPart
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.pipeline.schedules import SCHEDULES
@@ -86,7 +86,7 @@ _RESULTS = (
 )
 _BY_AXIS = tuple(ColumnDoc(f"{axis}_exposed_s", "s", f"exposed seconds of axis {axis}") for axis in AXES)
 _BY_TOLL = tuple(ColumnDoc(f"toll_{toll}_s", "s", f"exposed seconds of toll {toll}") for toll in TOLLS)
-_MEMORY_PARTS = {
+_MEMORY_PARTS: dict[MemoryPart, str] = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer": "optimizer states and main weights",
@@ -204,23 +204,10 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     worst = _worst(est, shape)
     parts = dict.fromkeys(_MEMORY_PARTS, np.zeros(shape))
     for line in est.bill.memory_lines:
-        part = memory_part(line.name)
-        parts[part] = parts[part] + _at_stage(line.bytes, worst, shape)
+        parts[line.part] = parts[line.part] + _at_stage(line.bytes, worst, shape)
     for part, held in parts.items():
         table[f"memory_{part}_bytes"] = flat(held)
     return {column.name: table[column.name] for column in WIDE_COLUMNS}
-
-
-def memory_part(name: str) -> str:
-    """Return which part of the memory a line belongs to, by its dotted name.
-
-    >>> memory_part("state.dense.optimizer.moments")
-    'optimizer'
-    """
-    first, *rest = name.split(".")
-    if first == "state":
-        return next(part for part in _MEMORY_PARTS if part in rest)
-    return first
 
 
 def _worst(est: PricedJob, shape: tuple[int, ...]) -> NDArray[np.int64]:

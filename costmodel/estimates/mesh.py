@@ -193,12 +193,15 @@ def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float
     return total
 
 
+_WHERE = {
+    "grad": ("dp", "shard"),
+    "grad_replica": ("replica", "dp", "shard"),
+    "edp": ("edp", "dp", "shard"),
+    "edp_replica": ("edp", "replica", "dp", "shard"),
+}
+"""Rows of the table that a group of the data axis may stand in; the first that there is."""
+
+
 def _dim_of(line: TimeLine, dims: set[str]) -> str:
     """Return the axis of the mesh that a line runs on: experts and replicas have their own."""
-    if line.axis != "dp":
-        return "etp" if ".expert_tensor." in line.name and "etp" in dims else line.axis
-    if ".expert" in line.name and "edp" in dims:
-        return "edp"
-    if "replica" in line.name and "replica" in dims:
-        return "replica"
-    return "dp" if "dp" in dims else "shard"
+    return next((dim for dim in _WHERE.get(line.group, (line.group,)) if dim in dims), line.axis)

@@ -88,7 +88,7 @@ def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
     shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
     # Two-way schedules want an even number, interleaved ones a multiple of the stages.
     shown = m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p)
-    sends = [line for line in est.bill.time_lines if line.name == "pp.send_recv"]
+    sends = [line for line in est.bill.time_lines if line.group == "pp" and line.phase == "step"]
     timeline = simulate(
         schedules.task_orders(name, p, shown, v),
         **durations(est.priced)._asdict(),
@@ -150,7 +150,7 @@ def _on_stages(priced: Priced, stages: StagePlan) -> Durations:
             spent = np.asarray(count) * float(line.exposed_each_s)
             if line.phase == "forward":
                 forward = forward + spent
-            elif line.name.endswith(".backward_weight"):
+            elif line.phase == "backward_weight":
                 weights = weights + spent
             else:
                 inputs = inputs + spent

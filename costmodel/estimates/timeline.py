@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine
+from costmodel.bill.lines import TimeLine
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
 from costmodel.physics.pipeline.engine import Task, simulate
@@ -146,9 +146,8 @@ def step_timeline(est: Estimate) -> StepTimeline:
     schedule = schedule_at(layout.schedule).name
     orders = task_orders(schedule, stages, m, int(layout.vp))
     parts = _part_times(est.priced)
-    on_bill = {line.name: line for line in est.bill.time_lines}
-    message = on_bill.get("pp.send_recv")
-    message_s = float(message.each_s) if message is not None else 0.0
+    pipeline = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase == "step"]
+    message_s = next((float(line.each_s) for line in pipeline if line.group == "pp"), 0.0)
     pending = float(pending_weight_fraction(placed))
     times = durations(est.priced)
     run = simulate(
@@ -159,7 +158,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
         pending_weight_fraction=pending,
     )
     in_blocks = {line.name for lines in est.priced.block_lines for line in lines}
-    in_pipeline = in_blocks | {"pp.bubble", "pp.send_recv", "pp.send_recv_of_others"}
+    in_pipeline = in_blocks | {line.name for line in pipeline}
     step_s = float(est.step_time_s)
     after = [line for line in est.bill.time_lines if line.name not in in_pipeline]
     pipeline_s = step_s - sum(float(line.exposed_seconds) for line in after)
@@ -201,7 +200,7 @@ def _part_times(priced: Priced) -> dict[str, _PartTimes]:
     heads = plan.has_head * (1.0 + priced.placed.model.mtp_layers)
     for held, lines in zip([*plan.layers, plan.has_embedding, heads], priced.block_lines, strict=True):
         for line in lines:
-            backward = "W" if line.name.endswith(".backward_weight") else "I"
+            backward = "W" if line.phase == "backward_weight" else "I"
             part = times["F" if line.phase == "forward" else backward]
             stream = STREAMS.index(line.axis)
             part.exposed_s[stream] += np.asarray(held) * float(line.exposed_each_s)
@@ -319,7 +318,7 @@ def _memory(
     total = np.broadcast_to(est.bill.memory_per_stage_bytes(), shape)
     each, peak = np.zeros(stages), np.zeros(stages)
     for line in est.bill.memory_lines:
-        if _grows(line):
+        if line.lasts == "in_flight":
             size = np.broadcast_to(line.bytes, shape)
             in_flight = np.broadcast_to(line.terms["in_flight"], shape)
             each, peak = each + size / in_flight, peak + size
@@ -336,10 +335,3 @@ def _memory(
             held += change * float(each[stage])
             points.append(MemoryPoint(stage, time, held))
     return points
-
-
-def _grows(line: MemoryLine) -> bool:
-    """Say whether a line counts activations of micro-batches in flight (the head's are of one at a time)."""
-    return (
-        line.name.startswith("activation.") and line.name != "activation.head" and "in_flight" in line.terms
-    )

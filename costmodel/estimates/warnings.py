@@ -131,7 +131,7 @@ def _communication(est: PricedJob) -> Iterator[str]:
 
 def _host(est: PricedJob) -> Iterator[str]:
     """Say that kernels are too small for the host."""
-    hosts = [line.exposed_seconds for line in est.bill.time_lines if ".host." in line.name]
+    hosts = [line.exposed_seconds for line in est.bill.time_lines if line.cause == "host"]
     share = float(broadcast_sum(hosts) / est.step_time_s)
     if share > HOST_SHARE:
         yield (

@@ -123,7 +123,7 @@ def _memory_without_pipeline(best: Estimate) -> str:
         (
             np.broadcast_to(line.bytes, best.bill.memory_per_stage_bytes().shape)
             for line in best.bill.memory_lines
-            if line.name.startswith("state.")
+            if line.toll == "state" and line.part != "reserve"
         ),
         np.zeros(1),
     )

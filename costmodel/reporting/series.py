@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine
-from costmodel.estimates.frame import memory_part
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -84,7 +83,7 @@ def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     stages = np.broadcast_to(est.priced.placed.stages.index, held.shape)
     parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
     for line in est.bill.memory_lines:
-        parts[memory_part(line.name)] += np.broadcast_to(line.bytes, held.shape)
+        parts[line.part] += np.broadcast_to(line.bytes, held.shape)
     return np.asarray(stages), parts
 
 

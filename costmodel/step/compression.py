@@ -60,6 +60,7 @@ def scatter_messages(
     if compression(placed.policy.gradient_compression).exchange != "pieces":
         return [Message(f"grad_{usual}", usual, group, size_bytes)]
     inside, across = split_group(group, group.members[0])
+    across = across._replace(dim=group.dim)
     return [
         Message("grad_all_to_all.inside", "all_to_all", inside, size_bytes),
         Message("grad_all_to_all.across", "all_to_all", across, np.asarray(size_bytes / inside.ranks)),
@@ -167,6 +168,7 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     return [
         memory_line(
             "state.gradients.residual",
+            part="gradients",
             axis="dp",
             toll="state",
             formula="bytes_per_param * params",

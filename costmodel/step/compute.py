@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
-from costmodel.step.anatomy.operator_parts import Operator
+from costmodel.step.anatomy.operator_parts import PATHS, Operator
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
 
@@ -31,36 +31,6 @@ ATTENTION_SOURCE = (
 )
 MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
 ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
-_EVERY_SECOND = "every_second_matmul"
-# Nothing that a layer's backward pass needs is made by these: their inputs are what it saved.
-_LAST_OPERATORS = ("mlp.fc2", "mlp.residual")
-
-
-def _recomputation(operator: Operator, placed: PlacedJob) -> tuple[Array, Array]:
-    """Return the share of an operator that is run again, and the bytes of its output that are kept.
-
-    Per-operator checkpointing ("every_second_matmul", torchtitan) keeps attention and the output
-    of every second product, needed or not, and runs the rest again.
-    """
-    modules = placed.recipe.memory.selective_modules
-    saved: Array = operator.saved_bytes
-    again, kept = 0.0, saved
-    if operator.modules & set(modules):
-        again, kept = 1.0, np.asarray(0.0)
-    elif _EVERY_SECOND in modules and operator.kind in ("matmul", "grouped_matmul"):
-        again, kept = 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
-    elif (_EVERY_SECOND in modules and operator.kind == "memory") or (
-        "all_but_qkv" in modules and "qkv" not in operator.modules
-    ):
-        again, kept = 1.0, np.asarray(0.0)
-    elif "every_second_layer" in modules:
-        again, kept = 0.5, np.asarray(0.5 * saved)
-    policy = placed.layout.recompute
-    whole = 1.0
-    if placed.recipe.memory.recompute_early_stop and operator.name in _LAST_OPERATORS:
-        again, whole = 0.0, 0.0
-    share = np.asarray([0.0, again, whole])[policy.astype(np.int64)]
-    return share, np.asarray(np.where(policy == 0, saved, np.where(policy == 1, kept, 0.0)))
 
 
 def _cast_slowdown(placed: PlacedJob) -> float:
@@ -173,7 +143,7 @@ def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
     backward: Array = np.asarray(0.0)
     recompute: Array = np.asarray(0.0)
     for operator in operators:
-        times = OperatorTime(operator, _price(operator, placed), *_recomputation(operator, placed))
+        times = OperatorTime(operator, _price(operator, placed), *placed.recomputation.of_operator(operator))
         priced[operator.name] = times
         forward = forward + times.forward_s
         backward = backward + times.backward_s
@@ -205,15 +175,17 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     for name, item in block.times.by_operator.items():
         operator = item.operator
         kind = operator.kind
-        toll = "hbm" if kind == "memory" else "math"
+        toll: Toll = "hbm" if kind == "memory" else "math"
         source = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE}.get(kind, MATMUL_SOURCE)
         of_forward, *of_backward = item.passes
-        labels = ("backward_input", "backward_weight") if operator.has_weight else ("backward",)
-        passes: list[tuple[str, str, Quantity, Array]] = [
+        backward: list[tuple[str, Phase]] = [("backward", "backward")]
+        if operator.has_weight:
+            backward = [("backward_input", "backward"), ("backward_weight", "backward_weight")]
+        passes: list[tuple[str, Phase, Quantity, Array]] = [
             ("forward", "forward", of_forward, operator.forward_bytes)
         ]
-        for label, made in zip(labels, of_backward, strict=True):
-            passes.append((label, "backward", made, operator.backward_bytes))
+        for (label, phase), made in zip(backward, of_backward, strict=True):
+            passes.append((label, phase, made, operator.backward_bytes))
         if block.role == "layer" and np.any(item.recompute_share > 0):
             share = item.recompute_share
             again = of_forward.then("pass_s", "recompute_share * pass_s", recompute_share=share)
@@ -239,9 +211,6 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
 _LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 
-# Operators whose shapes depend on the routing, which a graph of static shapes leaves out.
-_DYNAMIC = ("moe.experts", "moe.permute", "moe.unpermute")
-
 
 def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
@@ -256,15 +225,17 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
     static_only = recipe.host.cuda_graph_scope == "static"
     forward: Array = np.asarray(0.0)
     backward: Array = np.asarray(0.0)
-    for name, item in times.by_operator.items():
-        if graphed and not (static_only and name.startswith(_DYNAMIC)):
+    for item in times.by_operator.values():
+        # Shapes that depend on the routing are left out of a graph of static shapes.
+        routed = item.operator.part == "experts" or item.operator.role == "permutation"
+        if graphed and not (static_only and routed):
             continue
         forward = forward + item.operator.kernels_forward
         backward = (
             backward + item.operator.kernels_backward + item.operator.kernels_forward * item.recompute_share
         )
     if block.role == "layer" and not graphed:
-        backward = backward + _LAUNCHES_PER_CHECKPOINT * (placed.layout.recompute > 0)
+        backward = backward + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
     gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
     for line in communication:
         by_host = not graphed or (static_only and line.axis == "ep")
@@ -274,26 +245,31 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
         else:
             backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
     hidden = np.asarray(0.0 if recipe.host.launch_blocking else 1.0)
+    passes: tuple[tuple[Phase, Array, Array], ...] = (
+        ("forward", forward, gpu_forward),
+        ("backward", backward, gpu_backward),
+    )
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
             axis="compute",
             toll="overhead",
             phase=phase,
+            cause="host",
             count=1.0,
             formula="max(launches * launch_s - hidden * gpu_s, 0)",
             terms={"launches": launches, "launch_s": launch, "gpu_s": gpu, "hidden": hidden},
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
         )
-        for phase, launches, gpu in (("forward", forward, gpu_forward), ("backward", backward, gpu_backward))
+        for phase, launches, gpu in passes
     ]
 
 
 def _kept_by_part(times: LayerTimes) -> dict[str, Array]:
     """Add up what a layer keeps for its backward pass, by part (attention, mlp, moe). [B]"""
     parts: dict[str, Array] = {}
-    for name, item in times.by_operator.items():
-        part = name.split(".", 1)[0]
+    for item in times.by_operator.values():
+        part = PATHS[item.operator.part].split(".", 1)[0]
         parts[part] = np.asarray(parts.get(part, 0.0) + item.kept_bytes)
     return parts
 
@@ -350,11 +326,11 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
     On top comes what one backward pass needs for a moment: the gradients at a layer's widest
     point, or the logits, whichever is more.
     """
-    stages, shard, layout = placed.stages, placed.shard, placed.layout
+    stages, shard = placed.stages, placed.shard
     lines = []
-    by_operator = _EVERY_SECOND in placed.recipe.memory.selective_modules
-    holds_input = (layout.recompute == 2) | ((layout.recompute == 1) & by_operator)
-    checkpoint = (holds_input * 2.0 * shard.tokens_sp * float(placed.model.hidden_size))[..., None]
+    checkpoint = (
+        placed.recomputation.holds_inputs * 2.0 * shard.tokens_sp * float(placed.model.hidden_size)
+    )[..., None]
     again: Array = np.asarray(0.0)
     working: Array = np.asarray(0.0)
     layer_stubs, head_stub = _weight_stubs(placed, blocks)
@@ -363,6 +339,8 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
     def activation(name: str, where: Array, saved: Array, held: Array) -> MemoryLine:
         return memory_line(
             f"activation.{name}",
+            part="activation",
+            lasts="micro_batch" if name == "head" else "in_flight",
             axis="compute",
             toll="activation",
             formula="blocks * saved_bytes * in_flight",
@@ -394,6 +372,7 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
             lines.append(
                 memory_line(
                     f"buffer.weight_gradient_stub.{name}",
+                    part="buffer",
                     axis="compute",
                     toll="activation",
                     formula="stub_bytes",
@@ -404,6 +383,8 @@ def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> li
     lines.append(
         memory_line(
             "activation.backward_pass",
+            part="activation",
+            lasts="pass",
             axis="compute",
             toll="activation",
             formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",

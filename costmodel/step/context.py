@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.bill.quantity import quantity
 from costmodel.step.placed_job import Block, PlacedJob, communication_line
 
@@ -39,20 +39,15 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     if block.role != "layer" or not np.any(placed.layout.cp > 1):
         return []
     cp, group = placed.layout.cp, placed.mesh.cp
-    core = (
-        "attention.core",
-        "attention.scores",
-        "attention.softmax",
-        "attention.dropout",
-        "attention.context",
-    )
-    forward_s, backward_s = block.times.of("forward", *core), block.times.of("backward", *core)
+    core = block.times.of_role("core")
+    forward_s = np.asarray(sum((item.forward_s for item in core), np.asarray(0.0)))
+    backward_s = np.asarray(sum((item.backward_s for item in core), np.asarray(0.0)))
     held = _kv_bytes(placed)
-    again = placed.full_recompute
+    again = placed.recomputation.whole_layers
     name = f"cp.{block.label}attention"
     lines = []
 
-    def line(label: str, phase: str, primitive: str, size: Array, window: Array, share: Array) -> None:
+    def line(label: str, phase: Phase, primitive: str, size: Array, window: Array, share: Array) -> None:
         if np.any(share):
             lines.append(
                 communication_line(
@@ -87,7 +82,8 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
         heads = model.num_heads / placed.layout.tp
         into = held + 2.0 * shard.tokens * heads * model.head_dim
         out = 2.0 * shard.tokens * heads * model.v_head_dim
-        for phase, share in (("forward", one), ("recompute", again), ("backward", one)):
+        shares: tuple[tuple[Phase, Array], ...] = (("forward", one), ("recompute", again), ("backward", one))
+        for phase, share in shares:
             line(f"all_to_all_qkv.{phase}", phase, "all_to_all", into, none, share)
             line(f"all_to_all_out.{phase}", phase, "all_to_all", out, none, share)
     return lines
@@ -105,9 +101,9 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     outputs = tokens * heads * model.v_head_dim
     gradients = tokens * heads * model.head_dim + _kv_bytes(placed) / 2.0
     lines = []
-    passes = [("forward", outputs, on), ("backward", gradients, on)]
-    if np.any(placed.full_recompute):
-        passes.insert(1, ("recompute", outputs, on * placed.full_recompute))
+    passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", gradients, on)]
+    if np.any(placed.recomputation.whole_layers):
+        passes.insert(1, ("recompute", outputs, on * placed.recomputation.whole_layers))
     for phase, elements, share in passes:
         moved = quantity("share * cp * 10 * elements", share=share, cp=cp, elements=elements)
         lines.append(
@@ -133,6 +129,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     return [
         memory_line(
             "buffer.cp.keys_values",
+            part="buffer",
             axis="cp",
             toll="activation",
             formula="chunks * size_bytes",

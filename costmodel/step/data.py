@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, time_line
+from costmodel.bill.lines import Phase, TimeLine, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
@@ -95,7 +95,7 @@ class Window:
     def send(
         self,
         name: str,
-        phase: str,
+        phase: Phase,
         message: Message,
         *,
         share: Array,
@@ -189,7 +189,7 @@ def _replicated_part_lines(
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
-    traffic: list[tuple[Window, str, Message, Array, Array, Array | None]] = [
+    traffic: list[tuple[Window, Phase, Message, Array, Array, Array | None]] = [
         *((rarely, "grad_sync", message, whole_sum, often, buckets) for message in sums),
         *((backward, "grad_sync", message, scattered, repeats, owners) for message in scatters),
         (rarely, "grad_sync", between, several, often, None),
@@ -312,6 +312,7 @@ def _ends_line(name: str, count: Array, gather: TimeLine, sums: list[TimeLine]) 
         axis="dp",
         toll="communication",
         phase="param_sync",
+        group=gather.group,
         count=count,
         formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
         terms={
@@ -351,10 +352,11 @@ def _buffer_lines(
     }
     after_gather, before_reduce = copied[kind]
     lines = []
-    for label, phase, width, times in (
+    copies: tuple[tuple[str, Phase, float, Array], ...] = (
         ("gather_copy", "param_sync", after_gather, on + regather),
         ("reduce_copy", "grad_sync", before_reduce, on),
-    ):
+    )
+    for label, phase, width, times in copies:
         if not width:
             continue
         moved = quantity(

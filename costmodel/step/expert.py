@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.step.placed_job import HIDDEN, Block, PlacedJob, communication_line
 
@@ -39,9 +39,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     model, recipe, shard = placed.model, placed.recipe, placed.shard
     group = placed.mesh.ep
     h = float(model.hidden_size)
-    again = placed.full_recompute
-    if "moe" in recipe.memory.selective_modules:
-        again = np.asarray(placed.layout.recompute > 0, dtype=np.float64)
+    again = placed.recomputation.of_module("moe")
     times = block.times
     # Half of the other micro-batch's pass runs beside each of the two exchanges.
     forward_window = 0.5 * times.forward_s if recipe.moe.ep_overlap else np.asarray(0.0)
@@ -55,7 +53,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     )
     lines: list[TimeLine] = []
 
-    def exchange(label: str, phase: str, element_bytes: float, window: Array, share: Array) -> None:
+    def exchange(label: str, phase: Phase, element_bytes: float, window: Array, share: Array) -> None:
         if not np.any(share):
             return
         if recipe.moe.moe_dispatcher == "all-gather":
@@ -96,7 +94,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
 
 
 def _deep_ep_line(
-    placed: PlacedJob, name: str, phase: str, element_bytes: float, window: Array, share: Array
+    placed: PlacedJob, name: str, phase: Phase, element_bytes: float, window: Array, share: Array
 ) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
     model, recipe = placed.model, placed.recipe
@@ -123,6 +121,7 @@ def _deep_ep_line(
         axis="ep",
         toll="communication",
         phase=phase,
+        group=placed.mesh.ep.dim,
         count=1.0,
         made=made,
         bytes_each=cost.wire_bytes * share,
@@ -138,9 +137,11 @@ def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     if not np.any(layout.etp > 1):
         return []
     size = 2.0 * float(placed.model.hidden_size) * shard.expert_tokens
-    again = placed.full_recompute
+    again = placed.recomputation.of_module("moe")
+    one = np.asarray(1.0)
     lines = []
-    for phase, share in (("forward", np.asarray(1.0)), ("recompute", again), ("backward", np.asarray(1.0))):
+    shares: tuple[tuple[Phase, Array], ...] = (("forward", one), ("recompute", again), ("backward", one))
+    for phase, share in shares:
         for primitive in ("all_gather", "reduce_scatter"):
             lines.append(
                 communication_line(
@@ -166,6 +167,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     return [
         memory_line(
             "buffer.ep.exchange",
+            part="buffer",
             axis="ep",
             toll="activation",
             formula="2 * on * size_bytes",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, broadcast_sum, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, broadcast_sum, memory_line, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.pipeline import StageTimes
 from costmodel.step.placed_job import PlacedJob
@@ -36,7 +36,7 @@ def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Quantity:
 
 def _is_saved(line: MemoryLine) -> bool:
     """Say whether a line is of activations that wait for their backward pass, not of what that pass makes."""
-    return line.name.startswith("activation.") and line.name != "activation.backward_pass"
+    return line.part == "activation" and line.lasts in ("in_flight", "micro_batch")
 
 
 def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
@@ -46,6 +46,7 @@ def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryL
     return [
         memory_line(
             "offloaded.activations",
+            part="activation",
             axis="compute",
             toll="activation",
             made=_travelling(placed, lines).then("away_bytes", "-away_bytes"),
@@ -62,6 +63,7 @@ def time_lines(
         return []
     size = np.asarray((_travelling(placed, lines).value / np.maximum(in_flight, 1.0)).max(axis=-1))
     link = placed.accelerator.host_link_bytes_per_s
+    windows: tuple[tuple[Phase, Array], ...] = (("forward", stage.forward_s), ("backward", stage.backward_s))
     return [
         time_line(
             f"offload.activations.{phase}",
@@ -74,5 +76,5 @@ def time_lines(
             bytes_each=size,
             source=_SOURCE,
         )
-        for phase, window in (("forward", stage.forward_s), ("backward", stage.backward_s))
+        for phase, window in windows
     ]

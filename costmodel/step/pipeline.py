@@ -104,6 +104,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             axis="pp",
             toll="communication",
             phase="step",
+            group=group.dim,
             count=messages,
             made=cost.made.then(
                 "send_s",
@@ -122,6 +123,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
             axis="pp",
             toll="communication",
             phase="step",
+            group=group.dim,
             count=others,
             made=cost.made.then("send_s", "send_s + host_s", host_s=host_s),
             tier=cost.tier,
@@ -178,12 +180,13 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     on = (placed.layout.pp > 1)[..., None]
     size = _message_bytes(placed)[..., None]
     # Without recomputation the output of the last layer is saved anyway.
-    kept = on * (placed.layout.recompute > 1)[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
+    kept = on * placed.recomputation.whole_layers[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
     output = 2.0 * (placed.shard.tokens_sp * float(placed.model.hidden_size))[..., None]
     held = kept * in_flight(placed)
     return [
         memory_line(
             "buffer.pp.outputs",
+            part="buffer",
             axis="pp",
             toll="activation",
             formula="micro_batches * size_bytes",
@@ -192,6 +195,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
         ),
         memory_line(
             "buffer.pp.send_recv",
+            part="buffer",
             axis="pp",
             toll="activation",
             formula="4 * on * size_bytes",

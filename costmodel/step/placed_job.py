@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.formula import evaluate
-from costmodel.bill.lines import TimeLine, time_line
+from costmodel.bill.lines import Axis, Phase, TimeLine, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
@@ -20,7 +21,8 @@ from costmodel.physics.kernels.roofline import memory_time
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline.stages import Split, StagePlan
-from costmodel.step.anatomy.operator_parts import Operator, Shard
+from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
+from costmodel.step.recomputation import Recomputation
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.hardware import Accelerator, Cluster
@@ -74,22 +76,15 @@ class LayerTimes:
     backward_s: Array
     recompute_s: Array
 
-    def backward_weight_s(self, *names: str) -> Array:
-        """Weight-gradient time of the named operators that the layer has. [s]"""
-        held: Array = np.asarray(0.0)
-        for name in names:
-            if name in self.by_operator:
-                held = held + self.by_operator[name].backward_weight_s
-        return np.asarray(held)
+    def of_role(self, role: Role) -> list[OperatorTime]:
+        """Return the operators that play a role, in the order in which they run."""
+        return [item for item in self.by_operator.values() if item.operator.role == role]
 
-    def of(self, phase: str, *names: str) -> Array:
-        """Forward or backward time of the named operators that the layer has. [s]"""
-        held: Array = np.asarray(0.0)
-        for name in names:
-            if name in self.by_operator:
-                times = self.by_operator[name]
-                held = held + (times.forward_s if phase == "forward" else times.backward_s)
-        return np.asarray(held)
+    def tp_pairs(self) -> list[tuple[OperatorTime, OperatorTime]]:
+        """Return the first column-parallel and the last row-parallel layer of each part that TP splits."""
+        columns = {item.operator.part: item for item in reversed(self.of_role("column"))}
+        rows = {item.operator.part: item for item in self.of_role("row")}
+        return [(columns[part], row) for part, row in rows.items() if part in columns]
 
 
 @dataclass(frozen=True)
@@ -150,10 +145,11 @@ class PlacedJob:
             cast_slowdown=cast_slowdown,
         )
 
-    @property
-    def full_recompute(self) -> Array:
-        """1 where whole layers are recomputed, else 0. [-]"""
-        return np.asarray(self.layout.recompute == 2.0, dtype=np.float64)
+    @cached_property
+    def recomputation(self) -> Recomputation:
+        """What is run again in the backward pass."""
+        memory = self.recipe.memory
+        return Recomputation(self.layout.recompute, memory.selective_modules, memory.recompute_early_stop)
 
 
 HIDDEN = (
@@ -184,8 +180,8 @@ def communication_line(
     placed: PlacedJob,
     name: str,
     *,
-    axis: str,
-    phase: str,
+    axis: Axis,
+    phase: Phase,
     primitive: str,
     size_bytes: ArrayLike,
     group: Group,
@@ -214,6 +210,7 @@ def communication_line(
         axis=axis,
         toll="communication",
         phase=phase,
+        group=group.dim,
         count=count,
         made=made,
         bytes_each=cost.wire_bytes * part,

@@ -201,14 +201,9 @@ def _critical_stage(
     forward, weight, rest = [], [], []
     for lines in block_lines:
         forward.append(exposed_sum(line for line in lines if line.phase == "forward"))
-        weight.append(exposed_sum(line for line in lines if line.name.endswith(".backward_weight")))
-        rest.append(
-            exposed_sum(
-                line
-                for line in lines
-                if line.phase != "forward" and not line.name.endswith(".backward_weight")
-            )
-        )
+        weight.append(exposed_sum(line for line in lines if line.phase == "backward_weight"))
+        others = (line for line in lines if line.phase not in ("forward", "backward_weight"))
+        rest.append(exposed_sum(others))
     whole = [np.asarray(f + w + r) for f, w, r in zip(forward, weight, rest, strict=True)]
     stage_s = broadcast_sum([count * each[..., None] for count, each in zip(held, whole, strict=True)])
     slowest = np.argmax(stage_s, axis=-1)[..., None]
@@ -266,6 +261,7 @@ def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
                     axis="compute",
                     toll="overhead",
                     phase="step",
+                    cause="proportion",
                     count=1.0,
                     formula="fraction * known_s",
                     terms={"fraction": recipe.host.overhead_fraction, "known_s": known},
@@ -308,6 +304,8 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
         slack.append(
             memory_line(
                 f"reserve.allocator_slack.{toll}",
+                part="reserve",
+                seen="reserved",
                 axis="compute",
                 toll="state",
                 formula="slack * allocated_bytes",
@@ -319,6 +317,8 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
         *slack,
         memory_line(
             "reserve.cuda_context",
+            part="reserve",
+            seen="device",
             axis="compute",
             toll="state",
             formula="context_bytes",
@@ -327,6 +327,8 @@ def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLin
         ),
         memory_line(
             "reserve.communicators",
+            part="reserve",
+            seen="device",
             axis="dp",
             toll="state",
             formula="communicator_bytes * groups",

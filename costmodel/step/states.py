@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, broadcast_sum, memory_line, settled
+from costmodel.bill.lines import MemoryLine, MemoryPart, broadcast_sum, memory_line, settled
 from costmodel.describe.recipe import DTYPE_BYTES, quantised_weight_bytes
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import (
@@ -179,25 +179,26 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
     lines = []
     # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.
-    states = (
-        ("parameters", param_bytes(placed), zero >= 3, copies),
-        ("parameters.quantised", _cached_bytes(placed), zero >= 3, copies),
-        ("gradients", recipe.dtypes.grad_bytes(), shards_gradients(placed)[..., None], copies),
-        ("gradients.autograd", recipe.dtypes.autograd_grad_bytes, np.asarray(False), copies),
-        ("optimizer.main_weights", recipe.dtypes.master_weights_bytes, zero >= 1, np.asarray(1.0)),
-        ("optimizer.moments", recipe.dtypes.moments_bytes, zero >= 1, np.asarray(1.0)),
+    states: tuple[tuple[MemoryPart, str, float, NDArray[np.bool_], Array], ...] = (
+        ("parameters", "", param_bytes(placed), zero >= 3, copies),
+        ("parameters", ".quantised", _cached_bytes(placed), zero >= 3, copies),
+        ("gradients", "", recipe.dtypes.grad_bytes(), shards_gradients(placed)[..., None], copies),
+        ("gradients", ".autograd", recipe.dtypes.autograd_grad_bytes, np.asarray(False), copies),
+        ("optimizer", ".main_weights", recipe.dtypes.master_weights_bytes, zero >= 1, np.asarray(1.0)),
+        ("optimizer", ".moments", recipe.dtypes.moments_bytes, zero >= 1, np.asarray(1.0)),
     )
     for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
         if not np.any(held):
             continue
-        for name, width, is_sharded, factor in states:
+        for state_part, name, width, is_sharded, factor in states:
             if not width:
                 continue
-            on_gpu = 0.0 if recipe.host.offload_optimizer and name.startswith("optimizer") else 1.0
+            on_gpu = 0.0 if recipe.host.offload_optimizer and state_part == "optimizer" else 1.0
             shards = np.where(is_sharded, ranks, 1.0)
             lines.append(
                 memory_line(
-                    f"state.{part}.{name}",
+                    f"state.{part}.{state_part}{name}",
+                    part=state_part,
                     axis="dp",
                     toll="state",
                     formula="on_gpu * copies * bytes_per_param * params / shards",
@@ -228,6 +229,7 @@ def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
     width = np.asarray(8.0 if placed.policy.outer_momentum else 4.0)
     return memory_line(
         "state.optimizer.outer",
+        part="optimizer",
         axis="dp",
         toll="state",
         formula="bytes_per_param * params",
@@ -273,6 +275,8 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
         lines.append(
             memory_line(
                 "reserve.reduce_bucket",
+                part="reserve",
+                seen="reserved",
                 axis="dp",
                 toll="state",
                 formula="several * elements * bytes_per_element",
@@ -290,6 +294,8 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
         lines.append(
             memory_line(
                 "reserve.gradient_norm",
+                part="reserve",
+                seen="reserved",
                 axis="optimizer",
                 toll="state",
                 formula="bytes_per_element * largest",
@@ -302,6 +308,7 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
         lines.append(
             memory_line(
                 "state.optimizer.temporaries",
+                part="optimizer",
                 axis="optimizer",
                 toll="state",
                 formula="max(bytes_per_param * params - activation_bytes, 0)",
@@ -342,6 +349,7 @@ def _gathered_line(placed: PlacedJob, blocks: list[Block], params: Params, on: A
     summed = np.where(stays, gathered, grads)
     return memory_line(
         "buffer.dp.gathered_layers",
+        part="buffer",
         axis="dp",
         toll="state",
         formula="on * (gather_bytes * (layers * params + root_params + grad_params)"

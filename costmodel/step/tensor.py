@@ -12,22 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line
-from costmodel.step.anatomy.operator_parts import saved_input_bytes
-from costmodel.step.placed_job import Block, PlacedJob, communication_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line
+from costmodel.step.anatomy.operator_parts import PATHS, saved_input_bytes
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
-
-
-def _pairs(block: Block) -> list[tuple[str, str, str]]:
-    """Column-parallel and row-parallel layer of each sub-block that TP splits."""
-    names = block.times.by_operator
-    first = "attention.qkv" if "attention.qkv" in names else "attention.q_up"
-    pairs = [("attention", first, "attention.out")]
-    for prefix in ("mlp", "moe.shared"):
-        if f"{prefix}.fc1" in names:
-            pairs.append((prefix, f"{prefix}.fc1", f"{prefix}.fc2"))
-    return pairs
 
 
 def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
@@ -45,42 +34,40 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     if block.role == "head":
         return _head_lines(placed)
     lines: list[TimeLine] = []
-    for prefix, column, row in _pairs(block):
-        lines += _pair_lines(placed, block, prefix, column, row)
+    for column, row in block.times.tp_pairs():
+        lines += _pair_lines(placed, block, column, row)
     return lines
 
 
-def _pair_lines(placed: PlacedJob, block: Block, prefix: str, column: str, row: str) -> list[TimeLine]:
+def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: OperatorTime) -> list[TimeLine]:
     """Return the collectives around one column-parallel / row-parallel pair."""
     model, recipe, shard = placed.model, placed.recipe, placed.shard
     sp = placed.layout.sequence_parallel
-    again = placed.full_recompute
+    again = placed.recomputation.whole_layers
     width = float(model.hidden_size)
-    if prefix == "attention" and model.attention == "mla":
+    part = column.operator.part
+    if part == "attention" and model.attention == "mla":
         # MLA gathers the compressed queries and keys/values, not the hidden state.
         gathered = float(model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_rope_head_dim
     else:
         gathered = width
     full = 2.0 * shard.tokens * width
     gather_size = saved_input_bytes(placed.precision) * shard.tokens * gathered
-    times = block.times
     forward_in, forward_out, behind_dgrad, behind_wgrad, backward_out = (np.asarray(0.0),) * 5
     least: Array = np.asarray(0.0)
     if recipe.overlap.tp_overlap in ("weight-grad", "pipelined"):
-        behind_wgrad = times.backward_weight_s(column)
-        behind_dgrad = times.by_operator[column].backward_input_s
+        behind_wgrad, behind_dgrad = column.backward_weight_s, column.backward_input_s
     if recipe.overlap.tp_overlap == "pipelined":
-        forward_in, forward_out = times.of("forward", column), times.of("forward", row)
-        backward_out = times.by_operator[row].backward_input_s
+        forward_in, forward_out, backward_out = column.forward_s, row.forward_s, row.backward_input_s
         # The exchange is cut into tp pieces; the first has nothing to hide behind.
         least = 1.0 / placed.layout.tp
     # Every column-parallel layer sums its own input gradient.
-    inputs = 2.0 if recipe.kernels.separate_gate and model.gated_mlp and prefix != "attention" else 1.0
-    name = f"tp.{block.label}{prefix}"
+    inputs = 2.0 if recipe.kernels.separate_gate and model.gated_mlp and part != "attention" else 1.0
+    name = f"tp.{block.label}{PATHS[part]}"
     group = placed.mesh.tp
 
     def line(
-        label: str, phase: str, primitive: str, size: Array, window: Array, share: Array
+        label: str, phase: Phase, primitive: str, size: Array, window: Array, share: Array
     ) -> list[TimeLine]:
         if not np.any(share):
             return []
@@ -101,7 +88,7 @@ def _pair_lines(placed: PlacedJob, block: Block, prefix: str, column: str, row: 
 
     none = np.asarray(0.0)
     # A recomputation that stops early never gets to the output of the MLP.
-    summed_again = again * (0.0 if recipe.memory.recompute_early_stop and prefix == "mlp" else 1.0)
+    summed_again = placed.recomputation.of_sum_after(part)
     return [
         *line("all_gather.forward", "forward", "all_gather", gather_size, forward_in, sp),
         *line("reduce_scatter.forward", "forward", "reduce_scatter", full, forward_out, sp),
@@ -242,6 +229,7 @@ def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
     return [
         memory_line(
             "buffer.tp.gathered_input",
+            part="buffer",
             axis="tp",
             toll="activation",
             formula="on * size_bytes",

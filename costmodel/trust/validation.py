@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError
-from costmodel.bill.lines import Bill, broadcast_sum
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.bill.lines import Bill, Seen, broadcast_sum
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row
 
@@ -36,13 +36,13 @@ RESULT_COLUMNS = (
     "skipped_reason",
 )
 
-# Lines that a way of measuring memory does not see.
-_UNSEEN = {
-    "max_allocated": ("reserve.",),
-    "max_reserved": ("reserve.cuda_context", "reserve.communicators"),
-    "nvidia-smi": (),
-    "stated": ("reserve.cuda_context", "reserve.communicators"),
-    "": ("reserve.cuda_context", "reserve.communicators"),
+# Lines that a way of measuring memory sees.
+_SEEN: dict[str, tuple[Seen, ...]] = {
+    "max_allocated": ("allocated",),
+    "max_reserved": ("allocated", "reserved"),
+    "nvidia-smi": ("allocated", "reserved", "device"),
+    "stated": ("allocated", "reserved"),
+    "": ("allocated", "reserved"),
 }
 
 
@@ -73,8 +73,9 @@ class Run:
 
 def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
     """Return the peak memory that `memory_kind` would show for a bill, worst stage. [B]"""
-    unseen: tuple[str, ...] = _UNSEEN.get(memory_kind, _UNSEEN[""])
-    lines = [line.bytes for line in bill.memory_lines if not line.name.startswith(unseen)]
+    if memory_kind not in _SEEN:
+        raise CostModelError(f"memory_kind: {memory_kind!r} is unknown; {choices_hint(memory_kind, _SEEN)}")
+    lines = [line.bytes for line in bill.memory_lines if line.seen in _SEEN[memory_kind]]
     return float(broadcast_sum(lines).max(axis=-1))
 
 

@@ -22,8 +22,6 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.what_if.changes import Knob, Switch, hardware_knobs, recipe_knobs, switches
 
 _LEAST = 1e-9
-_IN_PROPORTION = "overhead.unexplained"
-"""Lines that move with all others, so that they are no bottleneck of their own."""
 
 
 class Effect(NamedTuple):
@@ -162,7 +160,10 @@ def count_knobs(est: Estimate) -> int:
 
 
 def _seconds(est: Estimate) -> dict[str, float]:
-    return {line.name: float(line.exposed_seconds) for line in est.bill.time_lines}
+    """Return the seconds of every line by name, but of those that move with all others: they are no bottleneck."""
+    return {
+        line.name: float(line.exposed_seconds) for line in est.bill.time_lines if line.cause != "proportion"
+    }
 
 
 def _of_knob(est: Estimate, lines: dict[str, float], knob: Knob, change: float) -> Effect:
@@ -213,8 +214,7 @@ def _of_switch(est: Estimate, lines: dict[str, float], switch: Switch) -> Effect
 def _moved(lines: dict[str, float], after: Estimate) -> dict[str, Any]:
     """Return the lines that fell and rose most."""
     now = _seconds(after)
-    names = [name for name in {**lines, **now} if not name.startswith(_IN_PROPORTION)]
-    moved = {name: now.get(name, 0.0) - lines.get(name, 0.0) for name in names}
+    moved = {name: now.get(name, 0.0) - lines.get(name, 0.0) for name in {**lines, **now}}
     least = _LEAST * float(after.step_time_s)
     falls, rises = min(moved, key=lambda n: moved[n]), max(moved, key=lambda n: moved[n])
     return {

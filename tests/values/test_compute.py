@@ -282,6 +282,7 @@ def test_the_host_issues_kernels(job, switches, forward, backward):
     est = price(switches={"launch_s": 9e-4, **switches}, **job)
     parts = ("compute.attention.", "compute.mlp.", "tp.attention.", "tp.mlp.")
     gpu = {phase: total_us(est, phase, *parts) for phase in ("forward", "backward", "recompute")}
+    gpu["backward"] += total_us(est, "backward_weight", *parts)
     assert each_us(est, "compute.layer.host") == near(
         {
             "compute.layer.host.forward": forward * 900 - gpu["forward"],
@@ -498,6 +499,6 @@ def test_a_tensor_rank_keeps_one_key_head_at_least():
 def test_lines_are_of_compute_and_named_by_what_they_wait_for():
     est = price(gpus=2, layout="tp2")
     tolls = {one.name: (one.axis, one.toll, one.phase) for one in est.bill.time_lines}
-    assert tolls["compute.attention.qkv.backward_weight"] == ("compute", "math", "backward")
+    assert tolls["compute.attention.qkv.backward_weight"] == ("compute", "math", "backward_weight")
     assert tolls["compute.mlp.activation.forward"] == ("compute", "hbm", "forward")
     assert float(line(est, "compute.mlp.fc1.forward").tier) == -1

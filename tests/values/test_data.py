@@ -52,7 +52,7 @@ def test_every_line_of_a_distributed_optimizer():
 def test_reduction_behind_the_last_micro_batch_and_gather_behind_the_first():
     est = price(**EIGHT)
     reduce, gather = two_nodes_us(4 * N), two_nodes_us(2 * N)
-    backward, forward = step_us(est, "backward", "recompute"), step_us(est, "forward")
+    backward, forward = step_us(est, "backward", "backward_weight", "recompute"), step_us(est, "forward")
     assert reduce > backward > gather > forward
     assert exposed_us(est, "dp.") == near(
         {SCATTER: hidden_us(reduce, backward, LAST_BUCKET), GATHER: hidden_us(gather, forward, LAST_BUCKET)}
@@ -100,7 +100,7 @@ def test_gradients_reduced_after_every_micro_batch(stage, each):
     assert counts(est, "dp.") == {SCATTER: 4.0 if each else 1.0, GATHER: 1.0}
     assert each_us(est, "dp.")[SCATTER] == near(ring_us(4 * N))
     eight = price(gpus=8, global_batch=32, zero_stage=2, switches={"reduce_each_micro_batch": True})
-    backward = step_us(eight, "backward") / 4
+    backward = step_us(eight, "backward", "backward_weight") / 4
     assert exposed_us(eight, "dp.")[SCATTER] == near(hidden_us(two_nodes_us(4 * N), backward, LAST_BUCKET))
 
 
@@ -130,7 +130,7 @@ def test_shard_groups_and_their_replicas():
     """HSDP: scattered inside a node, a quarter summed over two nodes behind what is left of the pass."""
     est = price(shard_group=4, **EIGHT)
     scatter, replica = ring_us(4 * N, 4), ring_us(N, passes=2, outer=True)
-    backward = step_us(est, "backward")
+    backward = step_us(est, "backward", "backward_weight")
     assert backward > scatter
     assert replica > backward - scatter > 0
     assert each_us(est, "dp.") == near(
@@ -307,7 +307,7 @@ def test_experts_have_a_group_of_their_own():
         }
     )
     assert each_us(est, "dp.dense.")[SCATTER] == near(two_nodes_us(4 * dense))
-    backward = step_us(est, "backward")
+    backward = step_us(est, "backward", "backward_weight")
     left = max(backward - two_nodes_us(4 * dense), 0.0)
     assert exposed_us(est, "dp.expert.")["dp.expert.grad_reduce_scatter"] == near(
         hidden_us(ring_us(4 * experts, outer=True), left, 1.0)
@@ -344,7 +344,7 @@ def test_quantised_gradients():
         }
     )
     # What each message leaves of the pass is the next one's.
-    backward = step_us(est, "backward")
+    backward = step_us(est, "backward", "backward_weight")
     times, paid = each_us(est, "dp."), exposed_us(est, "dp.")
     for label in ("grad_all_to_all.inside", "grad_all_to_all.across", "grad_all_gather"):
         assert paid[f"dp.dense.{label}"] == near(hidden_us(times[f"dp.dense.{label}"], backward, LAST_BUCKET))

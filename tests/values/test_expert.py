@@ -121,7 +121,7 @@ def test_exchanges_behind_another_micro_batch():
     est = price(BUSY, switches={"ep_overlap": True}, recompute="full", **EIGHT)
     layer = ("compute.attention.", "compute.mlp.", "compute.moe.")
     forward = total_us(est, "forward", *layer)
-    backward = total_us(est, "backward", *layer) + total_us(est, "recompute", *layer)
+    backward = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight", "recompute"))
     busy = across_us(4 * SENT)
     assert busy > backward / 2 > forward / 2
     ahead, back = hidden_us(busy, forward / 2), hidden_us(busy, backward / 2)

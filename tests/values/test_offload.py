@@ -58,7 +58,7 @@ def test_what_goes_and_comes_back_hides_behind_its_pass():
     slow = cluster_file(gpu={"host_link": "20 GB/s"})
     est = price(cluster=slow, switches={"offload_activations": 1.0})
     way = (4 * LAYER + HEAD) / 2 / 2e4
-    forward, backward = step_us(est, "forward"), step_us(est, "backward")
+    forward, backward = step_us(est, "forward"), step_us(est, "backward", "backward_weight")
     assert way > backward > forward
     assert exposed_us(est, "offload.") == near({UP: way - forward, DOWN: way - backward})
 

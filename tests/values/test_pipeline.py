@@ -9,13 +9,15 @@ MESSAGE = 5 + 1 + 2 * MIB / 1e5  # 2 MiB to the next GPU of a node
 FAR = 20 + 10 + 2 * MIB / 4 / 1e4
 
 
+PASSES = {"forward": "forward", "backward": "input", "recompute": "input", "backward_weight": "weight"}
+
+
 def times(est, *starts):
     """Forward, backward towards inputs and backward towards weights, of what begins with these names. [us]"""
     found = {"forward": 0.0, "input": 0.0, "weight": 0.0}
     for one in est.bill.time_lines:
-        if one.name.startswith(starts) and one.phase in ("forward", "backward", "recompute"):
-            weight = "weight" if one.name.endswith(".backward_weight") else "input"
-            found["forward" if one.phase == "forward" else weight] += 1e6 * float(one.exposed_each_s)
+        if one.name.startswith(starts) and one.phase in PASSES:
+            found[PASSES[one.phase]] += 1e6 * float(one.exposed_each_s)
     return found["forward"], found["input"], found["weight"]
 
 

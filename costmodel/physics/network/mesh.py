@@ -26,10 +26,13 @@ class Group(NamedTuple):
     members : tuple of Array
         ``members[t]`` are the members inside one domain of tier ``t`` (1 … ranks),
         innermost tier first. [-]
+    dim : str
+        Dimension of the mesh that it is a group of, "" without a mesh.
     """
 
     ranks: Array
     members: tuple[Array, ...]
+    dim: str = ""
 
 
 class Mesh(NamedTuple):
@@ -122,9 +125,9 @@ def build_mesh(
         inner = np.asarray(inner * size[name])
     domains = [usable_domain_size(inner, tier) for tier in tier_sizes]
 
-    def dense(*names: str) -> Group:
+    def dense(dim: str, *names: str) -> Group:
         ranks = np.asarray(np.prod(np.broadcast_arrays(*(size[n] for n in names)), axis=0))
-        return Group(ranks, tuple(_members(d, *((stride[n], size[n]) for n in names)) for d in domains))
+        return Group(ranks, tuple(_members(d, *((stride[n], size[n]) for n in names)) for d in domains), dim)
 
     # Where pp lies inside dp, a domain holds fewer ranks of one stage than it has GPUs.
     before_pp = np.asarray(
@@ -146,14 +149,14 @@ def build_mesh(
 
     def expert(name: str) -> Group:
         axis = expert_axes[name]
-        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains))
+        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), name)
 
     return Mesh(
-        tp=dense("tp"),
-        cp=dense("cp"),
-        dp=dense("dp"),
-        pp=dense("pp"),
-        grad=dense("cp", "dp"),
+        tp=dense("tp", "tp"),
+        cp=dense("cp", "cp"),
+        dp=dense("dp", "dp"),
+        pp=dense("pp", "pp"),
+        grad=dense("grad", "cp", "dp"),
         etp=expert("etp"),
         ep=expert("ep"),
         edp=expert("edp"),
@@ -174,11 +177,14 @@ def slowest_tier(group: Group) -> Array:
 def split_group(group: Group, shard: ArrayLike) -> tuple[Group, Group]:
     """Split a group into shard groups of `shard` neighbours and the replica groups across them.
 
-    HSDP gathers and reduce-scatters inside the first and all-reduces over the second.
+    HSDP gathers and reduce-scatters inside the first and all-reduces over the second, whose dimension
+    is called ``…_replica``.
     """
     inner = np.minimum(np.asarray(shard, dtype=np.float64), group.ranks)
-    shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members))
+    shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), group.dim)
     replica_group = Group(
-        np.asarray(group.ranks / inner), tuple(np.maximum(m / inner, 1.0) for m in group.members)
+        np.asarray(group.ranks / inner),
+        tuple(np.maximum(m / inner, 1.0) for m in group.members),
+        f"{group.dim}_replica",
     )
     return shard_group, replica_group

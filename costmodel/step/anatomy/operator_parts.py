@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory"]
+Part = Literal["attention", "mlp", "router", "experts", "shared", "embedding", "head"]
+Role = Literal[
+    "column", "row", "core", "expert", "replicated", "permutation", "norm", "residual", "pointwise"
+]
+
+PATHS: dict[Part, str] = {
+    "attention": "attention",
+    "mlp": "mlp",
+    "router": "moe",
+    "experts": "moe.experts",
+    "shared": "moe.shared",
+    "embedding": "embedding",
+    "head": "head",
+}
+"""Where the names of a part's operators begin; what keeps activations together is its first word."""
 
 ZERO = np.asarray(0.0)
 ONE = np.asarray(1.0)
@@ -46,8 +61,15 @@ class Operator(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Dotted path inside the layer.
+    part : str
+        Which part of the layer it belongs to.
+    leaf : str
+        Its name inside the part.
+    role : str
+        What it is to the parallel axes: `column` and `row` are layers that TP splits, whose input is
+        gathered and whose output is summed; `core` is attention itself, which CP spreads over ranks;
+        `expert` works on what EP dispatched, `permutation` puts that in order; `replicated` is a matrix
+        that no axis splits.
     kind : str
         Which time model prices it.
     modules : frozenset of str
@@ -72,7 +94,9 @@ class Operator(NamedTuple):
         Shape of a fused attention kernel.
     """
 
-    name: str
+    part: Part
+    leaf: str
+    role: Role
     kind: OperatorKind
     modules: frozenset[str]
     m: Array = ZERO
@@ -90,6 +114,11 @@ class Operator(NamedTuple):
     has_parameters: bool = True
     attention: AttentionShape | None = None
 
+    @property
+    def name(self) -> str:
+        """Dotted path inside the layer, for people."""
+        return f"{PATHS[self.part]}.{self.leaf}"
+
 
 class AttentionShape(NamedTuple):
     """Shape of fused attention on one rank: `calls` kernels of `heads` (batch x heads). [-]"""
@@ -104,10 +133,21 @@ class AttentionShape(NamedTuple):
     calls: Array
 
 
-def linear(name: str, modules: Iterable[str], m: Array, n: Array, k: Array, **more: object) -> Operator:
+def linear(
+    part: Part,
+    leaf: str,
+    role: Role,
+    modules: Iterable[str],
+    m: Array,
+    n: Array,
+    k: Array,
+    **more: object,
+) -> Operator:
     """Make a linear layer: one forward GEMM, two backward."""
     return Operator(
-        name,
+        part,
+        leaf,
+        role,
         "matmul",
         frozenset(modules),
         m=m,
@@ -119,11 +159,21 @@ def linear(name: str, modules: Iterable[str], m: Array, n: Array, k: Array, **mo
 
 
 def memory_bound(
-    name: str, modules: Iterable[str], elements: Array, forward: float, backward: float, **more: object
+    part: Part,
+    leaf: str,
+    modules: Iterable[str],
+    elements: Array,
+    forward: float,
+    backward: float,
+    *,
+    role: Role = "pointwise",
+    **more: object,
 ) -> Operator:
     """Make an element-wise operator that moves so many bytes an element."""
     return Operator(
-        name,
+        part,
+        leaf,
+        role,
         "memory",
         frozenset(modules),
         forward_bytes=np.asarray(elements * forward),
@@ -166,30 +216,41 @@ def input_tokens(shard: Shard, recipe: Recipe) -> Array:
     return shard.tokens_sp if recipe.overlap.sp_regathers else shard.tokens
 
 
-def norm_operator(name: str, elements: Array, recipe: Recipe, rms: bool, saved: Array) -> Operator:
+def norm_operator(
+    part: Part, leaf: str, elements: Array, recipe: Recipe, rms: bool, saved: Array
+) -> Operator:
     """Make a norm; saves its output, which is the next GEMM's input."""
     traffic = NORM_FUSED if recipe.kernels.fused_norm or recipe.kernels.compiled or not rms else NORM_CHAIN
     extra = 0.0 if traffic is NORM_FUSED else 6.0  # fp32 copy and normalised input
-    return elementwise(name, ("layernorm",), elements, traffic, saved + extra * elements)
+    return elementwise(part, leaf, ("layernorm",), elements, traffic, saved + extra * elements, role="norm")
 
 
 def elementwise(
-    name: str, modules: Iterable[str], elements: Array, traffic: Traffic, saved: Array = ZERO
+    part: Part,
+    leaf: str,
+    modules: Iterable[str],
+    elements: Array,
+    traffic: Traffic,
+    saved: Array = ZERO,
+    *,
+    role: Role = "pointwise",
 ) -> Operator:
     """Make an element-wise operator of the given traffic."""
     return memory_bound(
-        name,
+        part,
+        leaf,
         modules,
         elements,
         traffic.forward,
         traffic.backward,
+        role=role,
         kernels_forward=traffic.kernels_forward,
         kernels_backward=traffic.kernels_backward,
         saved_bytes=saved,
     )
 
 
-def residual_operator(name: str, elements: Array, recipe: Recipe) -> Operator:
+def residual_operator(part: Part, elements: Array, recipe: Recipe) -> Operator:
     """Make bias + dropout + residual addition; saves the new residual stream and the mask."""
     if not recipe.kernels.dropout:
         traffic = ADD_FUSED
@@ -200,7 +261,7 @@ def residual_operator(name: str, elements: Array, recipe: Recipe) -> Operator:
             else ADD_DROPOUT_CHAIN
         )
     mask = 1.0 if recipe.kernels.dropout else 0.0
-    return elementwise(name, (), elements, traffic, elements * (BF16 + mask))
+    return elementwise(part, "residual", (), elements, traffic, elements * (BF16 + mask), role="residual")
 
 
 class Cast(NamedTuple):
@@ -218,7 +279,7 @@ class Cast(NamedTuple):
 
 
 def quantise(
-    name: str,
+    part: Part,
     modules: Iterable[str],
     cast: Cast,
     precision: Precision,
@@ -244,7 +305,9 @@ def quantise(
     alone = alone + transpose * (cast.gathered - cast.row_grad)
     return [
         Operator(
-            name,
+            part,
+            "quantise",
+            "pointwise",
             "memory",
             frozenset(modules),
             forward_bytes=np.asarray(first * cast.column_input + each * cast.row_input),

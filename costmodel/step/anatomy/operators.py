@@ -30,6 +30,7 @@ from costmodel.step.anatomy.operator_parts import (
     Cast,
     Operator,
     OperatorKind,
+    Part,
     Shard,
     Traffic,
     elementwise,
@@ -60,7 +61,7 @@ def attention_operators(
     rms = model.norm == "rmsnorm"
     whole = ("attention",)
     kept = input_tokens(shard, recipe)
-    ops = [norm_operator("attention.norm", t_sp * h, recipe, rms, saved_in * kept * h)]
+    ops = [norm_operator("attention", "norm", t_sp * h, recipe, rms, saved_in * kept * h)]
     if model.attention == "mla":
         ops += _latent_projections(model, shard, recipe, precision)
         k_width, v_width = heads * d_qk, heads * d_v
@@ -69,7 +70,9 @@ def attention_operators(
         saved = BF16 * t * (q_width + k_width + v_width)
         ops.append(
             linear(
-                "attention.qkv",
+                "attention",
+                "qkv",
+                "column",
                 (*whole, "qkv"),
                 t,
                 q_width + k_width + v_width,
@@ -80,7 +83,7 @@ def attention_operators(
     if model.qk_norm:
         ops.append(
             norm_operator(
-                "attention.qk_norm", t * (q_width + k_width), recipe, rms, BF16 * t * (q_width + k_width)
+                "attention", "qk_norm", t * (q_width + k_width), recipe, rms, BF16 * t * (q_width + k_width)
             )
         )
     if model.position == "rope":
@@ -88,16 +91,14 @@ def attention_operators(
         if model.attention == "mla":
             rotated = t * model.qk_rope_head_dim * (heads + 1.0)
         traffic = ROPE_FUSED if recipe.kernels.fused_rope or recipe.kernels.compiled else ROPE_CHAIN
-        ops.append(elementwise("attention.rope", whole, np.asarray(rotated), traffic))
+        ops.append(elementwise("attention", "rope", whole, np.asarray(rotated), traffic))
     width = t * (q_width + k_width + v_width)
-    ops += quantise(
-        "attention.quantise", whole, Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision
-    )
+    ops += quantise("attention", whole, Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision)
     ops += _core(model, kind, shard, recipe, heads, kv_heads)
-    ops.append(linear("attention.out", whole, t, np.asarray(h), heads * d_v))
+    ops.append(linear("attention", "out", "row", whole, t, np.asarray(h), heads * d_v))
     if model.linear_bias:
         ops += _bias_gradients("attention", whole, t * (q_width + k_width + v_width) + t_sp * h)
-    ops.append(residual_operator("attention.residual", t_sp * h, recipe))
+    ops.append(residual_operator("attention", t_sp * h, recipe))
     return ops
 
 
@@ -115,7 +116,9 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
     if q_rank:
         ops.append(
             linear(
-                "attention.q_down",
+                "attention",
+                "q_down",
+                "replicated",
                 ("attention",),
                 t_sp,
                 np.asarray(q_rank),
@@ -123,11 +126,13 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
                 saved_bytes=BF16 * t_sp * q_rank,
             )
         )
-        ops.append(norm_operator("attention.q_norm", t * q_rank, recipe, True, BF16 * t * q_rank))
+        ops.append(norm_operator("attention", "q_norm", t * q_rank, recipe, True, BF16 * t * q_rank))
         q_input = q_rank
     ops.append(
         linear(
-            "attention.kv_down",
+            "attention",
+            "kv_down",
+            "replicated",
             ("attention",),
             t_sp,
             np.asarray(kv_down),
@@ -137,7 +142,8 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
     )
     ops.append(
         norm_operator(
-            "attention.kv_norm",
+            "attention",
+            "kv_norm",
             t * float(model.kv_lora_rank),
             recipe,
             True,
@@ -146,12 +152,18 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
     )
     q_width = heads * float(model.head_dim)
     up = ("attention", "mla_up_proj")
-    ops.append(linear("attention.q_up", up, t, q_width, np.asarray(q_input), saved_bytes=BF16 * t * q_width))
+    ops.append(
+        linear(
+            "attention", "q_up", "column", up, t, q_width, np.asarray(q_input), saved_bytes=BF16 * t * q_width
+        )
+    )
     kv_up = heads * float(model.qk_nope_head_dim + model.v_head_dim)
     kept = heads * float(model.head_dim + model.v_head_dim)
     ops.append(
         linear(
-            "attention.kv_up",
+            "attention",
+            "kv_up",
+            "column",
             up,
             t,
             kv_up,
@@ -162,7 +174,8 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
     # K is written once more with the shared rotary part copied to every head.
     ops.append(
         memory_bound(
-            "attention.kv_concat",
+            "attention",
+            "kv_concat",
             up,
             np.asarray(t * kept),
             4.0,
@@ -197,7 +210,9 @@ def _core(
             shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
         return [
             Operator(
-                "attention.core",
+                "attention",
+                "core",
+                "core",
                 "attention",
                 frozenset(modules),
                 saved_bytes=out_saved + lse,
@@ -211,7 +226,9 @@ def _core(
     softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN
     ops = [
         linear(
-            "attention.scores",
+            "attention",
+            "scores",
+            "core",
             modules,
             seq_q,
             seq_k,
@@ -220,15 +237,25 @@ def _core(
             low_precision=False,
             has_parameters=False,
         ),
-        elementwise("attention.softmax", modules, np.asarray(scores), softmax, BF16 * scores),
+        elementwise("attention", "softmax", modules, np.asarray(scores), softmax, BF16 * scores, role="core"),
     ]
     if recipe.kernels.dropout:
         ops.append(
-            elementwise("attention.dropout", modules, np.asarray(scores), SOFTMAX_DROPOUT, 3.0 * scores)
+            elementwise(
+                "attention",
+                "dropout",
+                modules,
+                np.asarray(scores),
+                SOFTMAX_DROPOUT,
+                3.0 * scores,
+                role="core",
+            )
         )
     ops.append(
         linear(
-            "attention.context",
+            "attention",
+            "context",
+            "core",
             modules,
             seq_q,
             np.asarray(d_v),
@@ -248,22 +275,23 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     width = float(model.ffn_size) / shard.tp
     rms = model.norm == "rmsnorm"
     kept = input_tokens(shard, recipe)
-    ops = [norm_operator("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
+    ops = [norm_operator("mlp", "norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
     ops += _two_layers("mlp", ("mlp",), t, h, width, ONE, model.gated_mlp, recipe, precision, "matmul", t_sp)
     if model.gated_mlp and recipe.kernels.separate_gate:
         # Autograd adds the input gradients of gate and up projection.
-        ops.append(memory_bound("mlp.input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
+        ops.append(memory_bound("mlp", "input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
     if model.linear_bias:
         ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
-    ops.append(residual_operator("mlp.residual", t_sp * h, recipe))
+    ops.append(residual_operator("mlp", t_sp * h, recipe))
     return ops
 
 
-def _bias_gradients(prefix: str, modules: Iterable[str], elements: Array) -> list[Operator]:
+def _bias_gradients(part: Part, modules: Iterable[str], elements: Array) -> list[Operator]:
     """Sum the output gradients over tokens: one more read of each in the backward pass."""
     return [
         memory_bound(
-            f"{prefix}.bias_gradient",
+            part,
+            "bias_gradient",
             modules,
             np.asarray(elements),
             0.0,
@@ -275,7 +303,7 @@ def _bias_gradients(prefix: str, modules: Iterable[str], elements: Array) -> lis
 
 
 def _two_layers(
-    prefix: str,
+    part: Part,
     modules: tuple[str, ...],
     tokens: Array,
     h: float,
@@ -305,7 +333,7 @@ def _two_layers(
     extra = BF16 if gated and not fused else 0.0
     return [
         *quantise(
-            f"{prefix}.quantise",
+            part,
             modules,
             Cast(sharded, rows * width, rows * up, sharded, rows * h),
             precision,
@@ -313,7 +341,9 @@ def _two_layers(
             tensors=loop,
         ),
         Operator(
-            f"{prefix}.fc1",
+            part,
+            "fc1",
+            "expert" if kind == "grouped_matmul" else "column",
             kind,
             frozenset(modules),
             m=tokens,
@@ -325,14 +355,17 @@ def _two_layers(
             saved_bytes=recipe.dtypes.activation_input_bytes * rows * up,
         ),
         elementwise(
-            f"{prefix}.activation",
+            part,
+            "activation",
             (*modules, act_module),
             np.asarray(rows * width),
             swiglu if gated else gelu,
             rows * width * (saved_input_bytes(precision) + extra),
         ),
         Operator(
-            f"{prefix}.fc2",
+            part,
+            "fc2",
+            "expert" if kind == "grouped_matmul" else "row",
             kind,
             frozenset(modules),
             m=tokens,
@@ -362,10 +395,12 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     rms = model.norm == "rmsnorm"
     modules = ("moe",)
     copies = shard.expert_tokens
-    ops = [norm_operator("mlp.norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * t_sp * h)]
+    ops = [norm_operator("mlp", "norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * t_sp * h)]
     ops.append(
         linear(
-            "moe.router",
+            "router",
+            "router",
+            "replicated",
             modules,
             t_sp,
             np.asarray(float(model.num_experts)),
@@ -381,7 +416,8 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     ]
     ops.append(
         memory_bound(
-            "moe.routing",
+            "router",
+            "routing",
             modules,
             np.asarray(t_sp * model.num_experts),
             24.0,
@@ -393,11 +429,13 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     # Gather into expert order before sending and again after receiving; the way back likewise.
     ops.append(
         memory_bound(
-            "moe.permute",
+            "router",
+            "permute",
             modules,
             copies * h,
             8.0,
             8.0,
+            role="permutation",
             kernels_forward=2.0,
             kernels_backward=2.0,
             saved_bytes=saved_input_bytes(precision) * copies * h,
@@ -406,7 +444,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     per_expert = copies / shard.local_experts
     width = np.asarray(model.expert_ffn_size / shard.etp)
     ops += _two_layers(
-        "moe.experts",
+        "experts",
         modules,
         per_expert,
         h,
@@ -418,14 +456,16 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
         "grouped_matmul",
     )
     if model.linear_bias and recipe.moe.expert_bias_chain:
-        ops.append(elementwise("moe.experts.bias", modules, copies * h, _EXPERT_BIAS))
+        ops.append(elementwise("experts", "bias", modules, copies * h, _EXPERT_BIAS))
     ops.append(
         memory_bound(
-            "moe.unpermute",
+            "router",
+            "unpermute",
             modules,
             copies * h,
             8.0,
             8.0,
+            role="permutation",
             kernels_forward=2.0,
             kernels_backward=2.0,
             saved_bytes=np.asarray(ZERO),
@@ -434,7 +474,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     if model.shared_expert_ffn_size:
         shared = np.asarray(model.shared_expert_ffn_size / shard.tp)
         ops += _two_layers(
-            "moe.shared",
+            "shared",
             modules,
             shard.tokens,
             h,
@@ -446,7 +486,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             "matmul",
             t_sp,
         )
-    ops.append(residual_operator("mlp.residual", t_sp * h, recipe))
+    ops.append(residual_operator("mlp", t_sp * h, recipe))
     return ops
 
 
@@ -475,7 +515,8 @@ def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Oper
     saved = shard.tokens_sp * float(model.hidden_size) * mask
     return [
         memory_bound(
-            "embedding.lookup",
+            "embedding",
+            "lookup",
             (),
             np.asarray(elements),
             4.0,
@@ -510,7 +551,8 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     seen = vocab if recipe.kernels.vocab_parallel_loss else np.asarray(float(model.vocab_size))
     gathered = t * (seen - vocab)
     norm = norm_operator(
-        "head.norm",
+        "head",
+        "norm",
         shard.tokens_sp * h,
         recipe,
         model.norm == "rmsnorm",
@@ -526,7 +568,7 @@ def head_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]
     chunk = np.minimum(t, _CHUNK_TOKENS) if recipe.kernels.cross_entropy == "chunked" else t
     return [
         norm,
-        linear("head.logits", (), t, vocab, np.asarray(h), low_precision=False),
-        elementwise("head.loss", (), np.asarray(t * seen), loss, held * chunk * seen),
-        memory_bound("head.gathered_logits", (), np.asarray(gathered), 4.0, 0.0, kernels_backward=0.0),
+        linear("head", "logits", "column", (), t, vocab, np.asarray(h), low_precision=False),
+        elementwise("head", "loss", (), np.asarray(t * seen), loss, held * chunk * seen),
+        memory_bound("head", "gathered_logits", (), np.asarray(gathered), 4.0, 0.0, kernels_backward=0.0),
     ]
