@@ -480,15 +480,40 @@ def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
 
 
 _KERNEL_CHOICE = {
-    "auto": {"volta": "fused-softmax", "ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"},
+    "auto": {
+        "volta": "fused-softmax",
+        "ampere": "flash2",
+        "hopper": "cudnn",
+        "blackwell": "cudnn",
+        "cdna2": "flash2",
+        "cdna3": "flash2",
+    },
     # torchtitan models/attention.py: flash first, cuDNN before it from compute capability 10 on.
-    "torch": {"volta": "unfused", "ampere": "flash2", "hopper": "flash2", "blackwell": "cudnn"},
+    "torch": {
+        "volta": "unfused",
+        "ampere": "flash2",
+        "hopper": "flash2",
+        "blackwell": "cudnn",
+        "cdna2": "flash2",
+        "cdna3": "flash2",
+    },
 }
 
 
 def resolved_for(recipe: Recipe, generation: str) -> Recipe:
-    """Return the recipe with the attention kernel of a GPU generation in place of ``auto`` or ``torch``."""
+    """Return the recipe with the attention kernel of a GPU generation in place of ``auto`` or ``torch``.
+
+    Raises
+    ------
+    RecipeError
+        If nobody has said which kernel this generation runs.
+    """
     choice = _KERNEL_CHOICE.get(recipe.kernels.attention_kernel)
     if choice is None:
         return recipe
-    return recipe.replaced("attention_kernel", choice.get(generation, "flash2"))
+    if generation not in choice:
+        raise RecipeError(
+            f"attention_kernel: which kernel {recipe.kernels.attention_kernel!r} is on a GPU of generation "
+            f"{generation!r} is not known; {choices_hint(generation, choice)}"
+        )
+    return recipe.replaced("attention_kernel", choice[generation])

@@ -11,6 +11,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.estimates.priced_job import PricedJob
+from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier, split_group
 
 if TYPE_CHECKING:
@@ -23,11 +24,6 @@ _CP_COMM = {
     "ring": "send/recv of keys and values",
     "all-gather": "all-gather of keys and values",
     "ulysses": "all-to-all of heads and sequence",
-}
-_EP_COMM = {
-    "all-to-all": "all-to-all of tokens",
-    "all-gather": "all-gather + reduce-scatter of tokens",
-    "deep-ep": "all-to-all of tokens (DeepEP)",
 }
 
 
@@ -92,7 +88,7 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
             held += _data_axes(layout, mesh.dp, mesh.grad)
     if float(layout.ep * layout.etp) > 1:
         held += [
-            ("ep", mesh.ep, _EP_COMM[recipe.moe.moe_dispatcher]),
+            ("ep", mesh.ep, DISPATCHERS[recipe.moe.moe_dispatcher].description),
             ("etp", mesh.etp, "all-gather + reduce-scatter of tokens"),
             ("edp", mesh.edp, _gradient_comm(layout) + " (experts)"),
         ]

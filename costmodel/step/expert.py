@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
-from costmodel.physics.network.expert_dispatch import moe_exchange_time
+from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.step.placed_job import HIDDEN, Block, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -46,25 +47,21 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     backward_window = (
         0.5 * (times.backward_s + times.recompute_s) if recipe.moe.ep_overlap else np.asarray(0.0)
     )
-    dispatch_bytes = 1.03 if recipe.moe.moe_dispatcher == "deep-ep" and placed.precision.cast_bytes else 2.0
+    by = DISPATCHERS[recipe.moe.moe_dispatcher]
+    dispatch_bytes = by.quantised_bytes if placed.precision.cast_bytes else 2.0
     name = f"ep.{block.label}moe"
     imbalance = (
         recipe.moe.moe_imbalance if recipe.moe.moe_capacity_factor == 0 else recipe.moe.moe_capacity_factor
     )
+    copies = evaluate(by.copies, {"ranks": placed.layout.ep, "top_k": model.top_k, "imbalance": imbalance})
     lines: list[TimeLine] = []
 
     def exchange(label: str, phase: Phase, element_bytes: float, window: Array, share: Array) -> None:
         if not np.any(share):
             return
-        if recipe.moe.moe_dispatcher == "all-gather":
-            primitive = "all_gather" if label == "dispatch" else "reduce_scatter"
-            size = element_bytes * h * shard.tokens_sp * layout_ep
-        elif recipe.moe.moe_dispatcher == "all-to-all":
-            primitive = "all_to_all"
-            size = element_bytes * h * shard.tokens_sp * model.top_k * imbalance
-        else:
+        if not by.dispatch:
             lines.append(
-                _deep_ep_line(placed, f"{name}.{label}.{phase}", phase, element_bytes, window, share)
+                _own_exchange_line(placed, f"{name}.{label}.{phase}", phase, element_bytes, window, share)
             )
             return
         lines.append(
@@ -73,15 +70,14 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
                 f"{name}.{label}.{phase}",
                 axis="ep",
                 phase=phase,
-                primitive=primitive,
-                size_bytes=size,
+                primitive=by.dispatch if label == "dispatch" else by.combine,
+                size_bytes=element_bytes * h * shard.tokens_sp * copies,
                 group=group,
                 window_s=window,
                 share=share,
             )
         )
 
-    layout_ep = placed.layout.ep
     one = np.asarray(1.0)
     exchange("dispatch", "forward", dispatch_bytes, forward_window, one)
     exchange("combine", "forward", 2.0, forward_window, one)
@@ -93,7 +89,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     return lines
 
 
-def _deep_ep_line(
+def _own_exchange_line(
     placed: PlacedJob, name: str, phase: Phase, element_bytes: float, window: Array, share: Array
 ) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
@@ -127,7 +123,7 @@ def _deep_ep_line(
         bytes_each=cost.wire_bytes * share,
         tier=cost.tier,
         algorithm=cost.algorithm,
-        source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
+        source=DISPATCHERS[recipe.moe.moe_dispatcher].source,
     )
 
 

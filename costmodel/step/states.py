@@ -20,7 +20,7 @@ from costmodel.step.anatomy.params import (
     embedding_param_blocks,
     head_param_blocks,
     layer_param_blocks,
-    mtp_param_blocks,
+    mtp_own_param_blocks,
 )
 from costmodel.step.placed_job import Block, PlacedJob
 
@@ -91,9 +91,7 @@ def stage_params(placed: PlacedJob, blocks: list[Block]) -> Params:
         total = total + Params(table * copies, np.zeros_like(copies))
     if model.mtp_layers:
         # The planner already counts the layers; what is left are their projection and norms.
-        extra = _held(
-            tuple(b for b in mtp_param_blocks(model) if b.name in ("mtp.projection", "mtp.norm")), placed
-        )
+        extra = _held(mtp_own_param_blocks(model), placed)
         total = total + extra.for_stages().scaled(stages.has_head)
     return total
 

@@ -16,6 +16,7 @@ References
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -27,6 +28,78 @@ from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.paths import Level, Route, Steps, go_on, no_facts, path_of
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatcher:
+    """How the tokens of a mixture of experts travel to the experts and back.
+
+    Attributes
+    ----------
+    name : str
+        As recipes write it.
+    dispatch, combine : str
+        Collective each way; "" where kernels of its own send each token once to each node (`moe_exchange_time`).
+    copies : str
+        What the collective's buffer holds of each token: a formula over `ranks`, `top_k` and `imbalance`.
+    quantised_bytes : float
+        Bytes an element of a dispatch where the layers compute in a low precision, scales included.
+    router_kernels : float or None
+        Kernels of router and preprocessing, forward, where the dispatcher brings its own.
+    description : str
+        What it sends, for the table of the mesh.
+    source : str
+        Where that is written down.
+    """
+
+    name: str
+    dispatch: str
+    combine: str
+    copies: str
+    quantised_bytes: float
+    router_kernels: float | None
+    description: str
+    source: str
+
+
+DISPATCHERS: dict[str, Dispatcher] = {
+    one.name: one
+    for one in (
+        Dispatcher(
+            name="all-to-all",
+            dispatch="all_to_all",
+            combine="all_to_all",
+            copies="top_k * imbalance",
+            quantised_bytes=2.0,
+            router_kernels=None,
+            description="all-to-all of tokens",
+            source="Lepikhin et al., GShard, arXiv:2006.16668, section 3",
+        ),
+        Dispatcher(
+            name="all-gather",
+            dispatch="all_gather",
+            combine="reduce_scatter",
+            copies="ranks",
+            quantised_bytes=2.0,
+            router_kernels=None,
+            description="all-gather + reduce-scatter of tokens",
+            source="NVIDIA/Megatron-LM megatron/core/transformer/moe/token_dispatcher.py (allgather)",
+        ),
+        Dispatcher(
+            name="deep-ep",
+            dispatch="",
+            combine="",
+            copies="top_k * imbalance",
+            # A scale in fp32 every 128 elements.
+            quantised_bytes=1.03,
+            # NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1.
+            router_kernels=17.0,
+            description="all-to-all of tokens (DeepEP)",
+            source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
+        ),
+    )
+}
+"""Every dispatcher by its name."""
 
 DISPATCH_LATENCY_S = 25e-6
 """Fixed time of a dispatch or combine: DeepEP's low-latency table at EP 8 to 256, straight line."""

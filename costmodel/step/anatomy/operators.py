@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     GELU_CHAIN,
@@ -378,9 +379,9 @@ def _two_layers(
     ]
 
 
-# Kernels of router and preprocessing, forward: as PyTorch operators, fused, and with the dispatcher's
-# own preprocessing (NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1).
-_ROUTER_KERNELS: dict[str | bool, float] = {False: 72.0, True: 31.0, "deep-ep": 17.0}
+# Kernels of router and preprocessing, forward, as PyTorch operators and fused, where the dispatcher brings none
+# (NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1).
+_ROUTER_KERNELS = {False: 72.0, True: 31.0}
 
 
 # Bias of the experts' second layer, times the router's fp32 probability: product (4 B), sum (6 in,
@@ -411,9 +412,8 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     )
     # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps. Their
     # backward pass is taken to launch half as many kernels.
-    kernels = _ROUTER_KERNELS[
-        "deep-ep" if recipe.moe.moe_dispatcher == "deep-ep" else recipe.moe.router_fusion
-    ]
+    own = DISPATCHERS[recipe.moe.moe_dispatcher].router_kernels
+    kernels = _ROUTER_KERNELS[recipe.moe.router_fusion] if own is None else own
     ops.append(
         memory_bound(
             "router",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
+Sharding = Literal["tp", "expert", "replicated"]
+
+
 @dataclass(frozen=True, slots=True)
 class ParamBlock:
     """Parameters that are computed with, and sharded, together."""
@@ -26,7 +29,7 @@ class ParamBlock:
     name: str
     count: float
     """Elements in the unsharded model. [-]"""
-    sharding: str
+    sharding: Sharding
     """``tp`` (divided by tp), ``expert`` (divided by ep·etp) or ``replicated``."""
     is_matrix: bool = False
     """True for a weight that every token it serves is multiplied with."""
@@ -79,13 +82,19 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     if not model.mtp_layers:
         return ()
     kind = model.layer_kinds()[model.kind_of_layer[-1]]
+    layer = (replace(one, count=one.count * model.mtp_layers) for one in layer_param_blocks(model, kind))
+    return (*mtp_own_param_blocks(model), *layer)
+
+
+def mtp_own_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
+    """Return what multi-token prediction adds to its transformer layers: projections and norms."""
     h = float(model.hidden_size)
-    one = [
-        ParamBlock("mtp.projection", 2 * h * h, "replicated", is_matrix=True),
-        ParamBlock("mtp.norm", 3 * _norm_size(model), "replicated"),
-        *layer_param_blocks(model, kind),
-    ]
-    return tuple(replace(block, count=block.count * model.mtp_layers) for block in one)
+    return _present(
+        [
+            ParamBlock("mtp.projection", model.mtp_layers * 2 * h * h, "replicated", is_matrix=True),
+            ParamBlock("mtp.norm", model.mtp_layers * 3 * _norm_size(model), "replicated"),
+        ]
+    )
 
 
 def num_params(model: Model) -> float:
@@ -216,6 +225,7 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
     """Weights and biases of attention."""
     h, heads, kv_heads = float(model.hidden_size), model.num_heads, model.num_kv_heads
     qk, v, rope = model.head_dim, model.v_head_dim, model.qk_rope_head_dim
+    bias_sharding: Sharding
     if model.attention == "mla":
         # Without a low-rank query, q_up reads the hidden state.
         q_rank, kv_rank, nope = model.q_lora_rank, model.kv_lora_rank, model.qk_nope_head_dim
@@ -246,12 +256,12 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
 
 
 def _mlp_blocks(
-    name: str, model: Model, width: int, copies: int = 1, sharding: str = "tp"
+    name: str, model: Model, width: int, copies: int = 1, sharding: Sharding = "tp"
 ) -> list[ParamBlock]:
     """Two matrices of an MLP (the gate is in the first) and their biases, `copies` times."""
     h, inner = float(model.hidden_size), width * (2 if model.gated_mlp else 1)
     bias = copies * float(model.linear_bias)
-    row_bias_sharding = "expert" if sharding == "expert" else "replicated"
+    row_bias_sharding: Sharding = "expert" if sharding == "expert" else "replicated"
     return [
         ParamBlock(f"{name}.fc1", copies * h * inner, sharding, is_matrix=True),
         ParamBlock(f"{name}.fc1.bias", bias * inner, sharding),
@@ -304,7 +314,8 @@ def _active_matrix_weights(model: Model, blocks: Iterable[ParamBlock]) -> float:
 
 def _active_fraction(model: Model, block: ParamBlock) -> float:
     """Share of a block that one token meets."""
-    return model.top_k / model.num_experts if block.sharding == "expert" else 1.0
+    routed = model.top_k / max(model.num_experts, 1)
+    return {"tp": 1.0, "replicated": 1.0, "expert": routed}[block.sharding]
 
 
 def _present(blocks: Iterable[ParamBlock]) -> tuple[ParamBlock, ...]:
