@@ -39,6 +39,8 @@ Lasts = Literal["step", "in_flight", "micro_batch", "pass"]
 """How long memory is held: always, once for each micro-batch in flight, one micro-batch at a time, or in one pass."""
 
 AXES: tuple[Axis, ...] = get_args(Axis)
+COMMUNICATING = tuple(axis for axis in AXES if axis not in ("compute", "optimizer", "resilience"))
+"""Axes whose ranks send to each other."""
 TOLLS: tuple[Toll, ...] = get_args(Toll)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)

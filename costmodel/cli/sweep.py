@@ -40,11 +40,11 @@ def sweep(
 
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.plan_input import waiting
-    from costmodel.planning.sweep import grid, read_grid
+    from costmodel.planning.sweep import points_of, read_grid
     from costmodel.planning.sweep import sweep as run
 
     target = plan_output(**output)
-    points = grid(**read_grid(file))
+    points = points_of(read_grid(file), who=file)
     executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
     with waiting("planning points", quiet=target.quiet) as progress:
         done = run(points, executor=executor, resume=resume or None, retries=retries, progress=progress)

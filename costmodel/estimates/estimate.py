@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE, Job, make_job
+from costmodel.describe.jobs.job import Job, job_of
+from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.record import estimate_record
 from costmodel.estimates.warnings import warnings_of
-from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.step.price import price
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from costmodel.describe.hardware.cluster import Cluster
-    from costmodel.describe.models.model import Model
-    from costmodel.describe.recipe import Recipe
 
 _FORMS = {"long": long_columns, "wide": wide_columns}
 
@@ -92,21 +85,7 @@ def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     return Estimate(job, price(job, every_stage=single if every_stage is None else every_stage))
 
 
-def estimate(
-    *,
-    model: str | Model,
-    cluster: str | Cluster = DEFAULT_CLUSTER,
-    gpus: ArrayLike,
-    layout: str | None = None,
-    global_batch: ArrayLike,
-    seq_len: ArrayLike,
-    precision: str = "bf16",
-    recipe: str | Recipe = DEFAULT_RECIPE,
-    switches: Mapping[str, Any] | None = None,
-    axis_order: str | Sequence[str] = DEFAULT_ORDER,
-    tokens: float | None = None,
-    **degrees: Any,
-) -> Estimate:
+def estimate(**job: Unpack[JobKeywords]) -> Estimate:
     """Price one training step of a job.
 
     Parameters
@@ -133,9 +112,17 @@ def estimate(
         Order of the axes on the machine, innermost first.
     tokens : float, optional
         Tokens of the whole run, for days and GPU-hours.
-    **degrees
-        tp, cp, pp, vp, ep, etp, micro_batch, zero_stage, shard_group, recompute, schedule,
-        sequence_parallel, dp; numbers, names, or arrays that broadcast.
+    tp, cp, pp, vp, ep, etp, micro_batch, zero_stage, shard_group, recompute, schedule, sequence_parallel
+        Degrees and choices of the layout: numbers, words, or arrays that broadcast.
+    dp : int, optional
+        Follows from the rest; where it is given, it is checked.
+    pipeline_layout : str, optional
+        Layers of every pipeline chunk, as Megatron-LM writes them: ``"Et*3|(tt|)*29,m|L"``.
+
+    Notes
+    -----
+    The table of fields (`costmodel.describe.jobs.fields`) has ranges and defaults. Numbers may be texts
+    (``seq_len="32k"``, ``tokens="15T"``); ``zero`` and ``set`` mean ``zero_stage`` and ``switches``.
 
     Returns
     -------
@@ -147,18 +134,4 @@ def estimate(
     CostModelError
         One line that names the field, the value and what is allowed.
     """
-    job = make_job(
-        model=model,
-        cluster=cluster,
-        gpus=gpus,
-        layout=layout,
-        global_batch=global_batch,
-        seq_len=seq_len,
-        precision=precision,
-        recipe=recipe,
-        switches=switches,
-        axis_order=axis_order,
-        tokens=tokens,
-        **degrees,
-    )
-    return estimate_job(job)
+    return estimate_job(job_of(job, who="estimate"))

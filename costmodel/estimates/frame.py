@@ -7,15 +7,16 @@ empty cells, so that both forms go through a CSV and pandas and come back equal.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import AXES, TOLLS, MemoryPart
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import FIELDS
+from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_values
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.physics.pipeline.schedules import SCHEDULES
 
 NONE = "none"
 
@@ -46,31 +47,23 @@ LONG_COLUMNS = (
     ColumnDoc("source", "text", "paper and equation, or file, that the formula is from"),
 )
 
-_INPUTS = (
-    ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms"),
-    ColumnDoc("model", "text", "model"),
-    ColumnDoc("cluster", "text", "cluster profile"),
-    ColumnDoc("accelerator", "text", "accelerator profile"),
-    ColumnDoc("recipe", "text", "recipe"),
-    ColumnDoc("precision", "text", "precision of the matrix products"),
-    ColumnDoc("gpus", "-", "GPUs of the job"),
-    ColumnDoc("tp", "-", "tensor-parallel degree"),
-    ColumnDoc("cp", "-", "context-parallel degree"),
-    ColumnDoc("pp", "-", "pipeline stages"),
-    ColumnDoc("dp", "-", "data-parallel degree, gpus / (tp·cp·pp)"),
-    ColumnDoc("vp", "-", "virtual stages of a pipeline rank"),
-    ColumnDoc("ep", "-", "expert-parallel degree"),
-    ColumnDoc("etp", "-", "tensor-parallel degree of the experts"),
-    ColumnDoc("micro_batch", "-", "sequences of a micro-batch on one data-parallel rank"),
-    ColumnDoc("micro_batches", "-", "micro-batches a step"),
-    ColumnDoc("zero_stage", "-", "what data parallelism shards: 0 nothing … 3 parameters too"),
-    ColumnDoc("shard_group", "-", "ranks that shard together (HSDP), 0 for all"),
-    ColumnDoc("recompute", "text", "none, selective or full"),
-    ColumnDoc("schedule", "text", "pipeline schedule"),
-    ColumnDoc("sequence_parallel", "bool", "norms and residuals are sharded over tp"),
-    ColumnDoc("global_batch", "-", "sequences a step"),
-    ColumnDoc("seq_len", "-", "tokens of a sequence"),
-)
+_BESIDE = {
+    "cluster": ColumnDoc("accelerator", "text", "accelerator profile"),
+    "micro_batch": ColumnDoc("micro_batches", "-", "micro-batches a step"),
+}
+"""What follows from fields, by the field that its column stands behind."""
+
+
+def _inputs() -> Iterator[ColumnDoc]:
+    """Yield the columns of what was asked, from the table of fields."""
+    yield ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms")
+    for field in FIELDS:
+        if field.column:
+            yield ColumnDoc(field.name, field.unit, field.meaning)
+        if field.name in _BESIDE:
+            yield _BESIDE[field.name]
+
+
 _RESULTS = (
     ColumnDoc("step_time_s", "s", "time of a step: the sum of the exposed seconds"),
     ColumnDoc("mfu", "-", "model FLOPs utilisation, full attention matrix"),
@@ -98,7 +91,7 @@ _BY_MEMORY = tuple(
     ColumnDoc(f"memory_{part}_bytes", "B", f"{meaning}, on the worst stage")
     for part, meaning in _MEMORY_PARTS.items()
 )
-WIDE_COLUMNS = _INPUTS + _RESULTS + _BY_AXIS + _BY_TOLL + _BY_MEMORY
+WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_TOLL, *_BY_MEMORY)
 
 
 def long_columns(est: PricedJob) -> dict[str, list[Any]]:
@@ -155,32 +148,22 @@ def long_columns(est: PricedJob) -> dict[str, list[Any]]:
 
 def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     """Return the wide form as columns: inputs, results, and sums of lines by axis, toll and memory part."""
-    shape, job, layout = est.shape, est.job, est.job.layout
+    shape, job = est.shape, est.job
     size = int(np.prod(shape))
     placed = est.priced.placed
 
     def flat(value: ArrayLike) -> list[Any]:
         return list(np.broadcast_to(value, shape).ravel().tolist())
 
-    def whole(value: ArrayLike) -> list[Any]:
-        return flat(np.rint(np.asarray(value)).astype(np.int64))
-
     table: dict[str, list[Any]] = {
         "layout": list(range(size)),
-        "model": [job.model.name] * size,
-        "cluster": [job.cluster.name] * size,
         "accelerator": [job.cluster.accelerator.name] * size,
-        "recipe": [job.recipe.name] * size,
-        "precision": [job.precision.name] * size,
+        "micro_batches": flat(np.rint(placed.micro_batches).astype(np.int64)),
     }
-    for name in ("gpus", "tp", "cp", "pp", "dp", "vp", "ep", "etp", "micro_batch"):
-        table[name] = whole(getattr(layout, name))
-    table["micro_batches"] = whole(placed.micro_batches)
-    table["zero_stage"], table["shard_group"] = whole(layout.zero_stage), whole(layout.shard_group)
-    table["recompute"] = flat(np.array(RECOMPUTE_POLICIES)[layout.recompute.astype(np.int64)])
-    table["schedule"] = flat(np.array(list(SCHEDULES))[layout.schedule.astype(np.int64)])
-    table["sequence_parallel"] = flat(layout.sequence_parallel > 0)
-    table["global_batch"], table["seq_len"] = whole(job.global_batch), whole(job.seq_len)
+    for name, text in job_names(job).items():
+        table[name] = [text] * size
+    for name, numbers in job_numbers(job).items():
+        table[name] = plain_values(name, np.broadcast_to(numbers, shape))
     for name in (
         "step_time_s",
         "mfu",

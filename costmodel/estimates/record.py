@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.physics.pipeline.chunks import chunks_text
 
 Array = NDArray[np.float64]
 
@@ -129,27 +130,15 @@ def memory_records(est: PricedJob) -> list[dict[str, Any]]:
 
 def input_record(job: Job) -> dict[str, Any]:
     """Return a job of one layout as the keywords of `costmodel.estimate`, nothing left to a default."""
-    layout = job.layout
-    counts = {
-        name: round(float(getattr(layout, name)))
-        for name in ("tp", "cp", "pp", "dp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group")
-    }
-    return {
-        "model": job.model.name,
-        "cluster": job.cluster.name,
-        "gpus": round(float(layout.gpus)),
-        **counts,
-        "recompute": RECOMPUTE_POLICIES[int(layout.recompute)],
-        "schedule": schedule_at(layout.schedule).name,
-        "sequence_parallel": bool(layout.sequence_parallel),
-        "global_batch": round(float(job.global_batch)),
-        "seq_len": round(float(job.seq_len)),
-        "precision": job.precision.name,
-        "recipe": job.recipe.name,
+    held: dict[str, Any] = {
+        **job_names(job),
+        **{name: plain_value(name, number) for name, number in job_numbers(job).items()},
         "switches": Settings(job.recipe, job.policy, job.health).plain(),
         "axis_order": " ".join(job.axis_order),
         "tokens": job.tokens,
+        "pipeline_layout": chunks_text(job.pipeline_layout) if job.pipeline_layout else None,
     }
+    return {name: held[name] for name in names(JOB_FIELDS) if name in held}
 
 
 def source_record(job: Job) -> dict[str, dict[str, str]]:

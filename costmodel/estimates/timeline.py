@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine
+from costmodel.bill.lines import COMMUNICATING, TimeLine
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
 from costmodel.physics.pipeline.engine import Task, simulate
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-STREAMS = ("compute", "tp", "cp", "ep", "pp", "dp")
+STREAMS = ("compute", *COMMUNICATING)
 """Tracks of a stage."""
 _PARTS = ("F", "I", "W")
 _NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.bill.lines import broadcast_sum
+from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.estimates.memory_savings import memory_levers
 from costmodel.estimates.priced_job import PricedJob
@@ -116,7 +116,7 @@ def _bubble(est: PricedJob) -> Iterator[str]:
 
 def _communication(est: PricedJob) -> Iterator[str]:
     """Name each axis that the step waits for more than a fifth of its time."""
-    exposed = {axis: 0.0 for axis in ("tp", "cp", "ep", "pp", "dp")}
+    exposed = dict.fromkeys(COMMUNICATING, 0.0)
     for line in est.bill.time_lines:
         if line.toll == "communication" and line.axis in exposed:
             exposed[line.axis] += float(line.exposed_seconds)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.fields import FIELD, REQUIRED
+from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe, resolved_for
@@ -47,7 +49,7 @@ class Imported:
             If something is still missing.
         """
         keywords = {**self.job, **{key: value for key, value in more.items() if value is not None}}
-        lacking = [key for key in ("model", "gpus", "global_batch", "seq_len") if keywords.get(key) is None]
+        lacking = [key for key in REQUIRED if keywords.get(key) is None]
         if lacking:
             raise FrameworkConfigError(
                 f"job: the configuration does not say {', '.join(lacking)}; give it beside the file"
@@ -62,15 +64,10 @@ def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
 
 
-_COUNTS = ("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch", "zero_stage", "shard_group")
-
-
 def counts_of(job: Job) -> dict[str, int]:
-    """Return the whole numbers of a job of one layout, with gpus, dp, batch, sequence and micro-batches."""
-    layout = job.layout
-    found = {name: round(float(getattr(layout, name))) for name in _COUNTS}
-    found |= {"gpus": round(float(layout.gpus)), "dp": round(float(layout.dp))}
-    found |= {"global_batch": round(float(job.global_batch)), "seq_len": round(float(job.seq_len))}
+    """Return the whole numbers of a job of one layout by field, and its micro-batches."""
+    numbers = job_numbers(job)
+    found = {name: round(float(numbers[name])) for name in numbers if FIELD[name].kind == "whole"}
     found["micro_batches"] = round(float(job.micro_batches))
     return found
 

@@ -16,58 +16,44 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError
+from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError, shown
 from costmodel.base.version import __version__
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+from costmodel.describe.jobs.keywords import GridKeywords
+from costmodel.describe.jobs.reading import keywords, read, require_complete
+from costmodel.estimates.estimate import estimate
+from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from costmodel.describe.hardware.cluster import Cluster
+from costmodel.physics.network.mesh import DEFAULT_ORDER
+from costmodel.planning.best import Columns
+from costmodel.planning.columns import plan_columns
+from costmodel.planning.plan import plan
 
 Point = Mapping[str, Any]
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
 
-AXES = (
-    "model",
-    "cluster",
-    "gpus",
-    "global_batch",
-    "seq_len",
-    "precision",
-    "recipe",
-    "axis_order",
-    "bandwidth_scale",
-)
+AXES = names(field for field in FIELDS if field.swept)
 """Keywords of which a list means one point a value."""
 
-_INPUTS = ("model", "cluster", "gpus", "global_batch", "seq_len", "precision", "recipe", "bandwidth_scale")
 _FIGURES = (
     "step_time_s",
     "mfu",
     "tokens_per_s_per_gpu",
     "memory_bytes_per_gpu",
-    "tp",
-    "cp",
-    "pp",
-    "vp",
-    "ep",
-    "etp",
-    "dp",
-    "micro_batch",
-    "zero_stage",
-    "shard_group",
-    "sequence_parallel",
-    "schedule",
-    "recompute",
+    *names(LAYOUT_FIELDS),
 )
-COLUMNS = (*_INPUTS, "status", "problem", "num_layouts_priced", *_FIGURES)
+COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES)
 """Columns of the result, always all of them."""
 
-_VERSION = 1
+_VERSION = 2
 
 
 class SweepError(CostModelError):
@@ -101,27 +87,40 @@ class Sweep(Answer):
         return len(self.rows)
 
 
-def grid(**asked: Any) -> list[dict[str, Any]]:
+def grid(**asked: Unpack[GridKeywords]) -> list[dict[str, Any]]:
     """Return the points of a grid: keywords in `AXES` may be lists, all others are the same everywhere.
 
     Raises
     ------
     LayoutError
-        If an axis has no value.
+        If a keyword is no field, or an axis has no value.
+    CostModelError
+        If what no point can do without is missing.
 
     Examples
     --------
-    >>> [point["gpus"] for point in grid(model="llama3-8b", gpus=[8, 16], seq_len=8192)]
+    >>> [point["gpus"] for point in grid(model="llama3-8b", gpus=[8, 16], global_batch=8, seq_len=8192)]
     [8, 16]
     """
-    axes = {
-        name: list(value) for name, value in asked.items() if name in AXES and isinstance(value, list | tuple)
-    }
+    return points_of(asked)
+
+
+def points_of(asked: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str, Any]]:
+    """Return the points of a grid as `grid` does; `who` asks, for messages."""
+    given = keywords(asked, SWEEP_FIELDS, who=who)
+    axes = {name: list(value) for name, value in given.items() if name in AXES and _is_list(name, value)}
     for name, values in axes.items():
         if not values:
-            raise LayoutError(f"sweep: {name} has no value")
-    rest = {name: value for name, value in asked.items() if name not in axes}
+            raise LayoutError(f"{who}: {name} has no value")
+    require_complete(given, who=who)
+    rest = {name: value for name, value in given.items() if name not in axes}
     return [{**rest, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+
+
+def _is_list(name: str, value: Any) -> bool:
+    """Return whether a value makes a point each of its parts; one order of axes may be a list itself."""
+    one_order = name == "axis_order" and len(value) and value[0] in DEFAULT_ORDER
+    return isinstance(value, list | tuple) and not one_order
 
 
 def read_grid(path: str | Path) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def sweep(
     retries: int = 2,
     resume: str | Path | None = None,
     progress: Progress | None = None,
-    **asked: Any,
+    **asked: Unpack[GridKeywords],
 ) -> Sweep:
     """Plan every point of a sweep, on this core or on an executor.
 
@@ -178,7 +177,7 @@ def sweep(
     SweepError
         If the file belongs to another sweep, or the executor is gone and cannot be made again.
     """
-    todo = [dict(point) for point in points] if points is not None else grid(**asked)
+    todo = [dict(point) for point in points] if points is not None else points_of(asked)
     if points is not None and asked:
         raise LayoutError(f"sweep: give points or a grid, not both; {sorted(asked)[0]!r} is of a grid")
     if chunk < 1:
@@ -353,22 +352,17 @@ def price_chunk(points: Sequence[Point]) -> list[Row]:
 def price_point(point: Point) -> Row:
     """Plan one point and return its row; wrong input is a row too."""
     try:
-        return _planned(dict(point))
+        return _planned(keywords(point, SWEEP_FIELDS, who="sweep"))
     except CostModelError as error:
         return _row(point, "no layout" if isinstance(error, NoLayoutError) else "wrong input", str(error))
 
 
-def _planned(point: dict[str, Any]) -> Row:
-    from costmodel.planning.best import Columns
-    from costmodel.planning.columns import plan_columns
-    from costmodel.planning.plan import plan
-
-    inputs = dict(point)
-    scale = point.pop("bandwidth_scale", 1.0)
-    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-
-    point["cluster"] = scaled_cluster(point.get("cluster", DEFAULT_CLUSTER), scale)
-    if point.get("layout") is not None:
+def _planned(inputs: Point) -> Row:
+    point = {name: value for name, value in inputs.items() if name != "bandwidth_scale"}
+    point["cluster"] = scaled_cluster(
+        point.get("cluster", DEFAULT_CLUSTER), inputs.get("bandwidth_scale", FIELD["bandwidth_scale"].default)
+    )
+    if "layout" in point:
         return _estimated(inputs, point)
     found = plan(**{**point, "keep": 1})
     first: Columns = {name: values[:1] for name, values in found.kept.top.items()}
@@ -381,36 +375,33 @@ def _planned(point: dict[str, Any]) -> Row:
 
 def _estimated(inputs: Point, point: dict[str, Any]) -> Row:
     """Price a point whose layout is given."""
-    from costmodel.estimates.estimate import estimate
-    from costmodel.estimates.frame import wide_columns
-
     est = estimate(**point)
     table = wide_columns(est)
     row = _row(inputs, "ok" if est.fits else "does not fit", "")
     row["num_layouts_priced"] = 1
-    row |= {name: table[name][0] for name in _FIGURES if name in table}
+    row |= {name: table[name][0] for name in _FIGURES}
     return row
 
 
 def _row(point: Point, status: str, problem: str) -> Row:
     """Return a row with the inputs of a point and nothing else yet."""
-    from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE
-
-    defaults = {
-        "cluster": DEFAULT_CLUSTER,
-        "recipe": DEFAULT_RECIPE,
-        "precision": "bf16",
-        "bandwidth_scale": 1.0,
-    }
     row: Row = dict.fromkeys(COLUMNS)
-    for name in _INPUTS:
-        value = point.get(name, defaults.get(name))
-        row[name] = getattr(value, "name", value)
+    for name in AXES:
+        row[name] = _input(name, point.get(name, FIELD[name].default))
     row["status"], row["problem"] = status, problem
     return row
 
 
-def scaled_cluster(cluster: str | Cluster, scale: float) -> Cluster:
+def _input(name: str, given: Any) -> Any:
+    """Return an input as the row shows it: as it was read, or what was refused as a text."""
+    try:
+        value = read(name, given)
+    except CostModelError:
+        return None if given is None else shown(given)
+    return " ".join(value) if isinstance(value, tuple) else getattr(value, "name", value)
+
+
+def scaled_cluster(cluster: object, scale: object) -> Cluster:
     """Return a cluster whose tiers outside the innermost are `scale` times as fast.
 
     Raises
@@ -418,13 +409,13 @@ def scaled_cluster(cluster: str | Cluster, scale: float) -> Cluster:
     LayoutError
         If the scale is not positive.
     """
-    from costmodel.describe.hardware.hardware import load_cluster
-
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
-        raise LayoutError(f"bandwidth_scale: expected a number above 0, got {scale!r}")
-    whole = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    if scale == 1:
+    factor = read("bandwidth_scale", scale)
+    named = read("cluster", cluster)
+    whole = load_cluster(named) if isinstance(named, str) else named
+    if not isinstance(whole, Cluster):
+        raise CostModelError(f"cluster: expected a text or a Cluster, got {shown(cluster)}")
+    if factor == 1:
         return whole
     inner, *outer = whole.tiers
-    faster = [replace(tier, bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * scale) for tier in outer]
+    faster = [replace(tier, bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * factor) for tier in outer]
     return replace(whole, tiers=(inner, *faster))

@@ -7,12 +7,14 @@ from typing import Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.jobs.fields import DEGREES
+from costmodel.describe.jobs.layout_text import degrees_text
 from costmodel.planning.plan import Plan
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 
 _FRONT_ROWS = 12
-_DEGREES = ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
+_ALWAYS = ("tp", "pp", "dp")
 
 
 def plan_grids(plan: Plan, *, count: int = 10, gains: Sequence[tuple[str, float]] = ()) -> list[Grid]:
@@ -57,9 +59,7 @@ _LAYOUT_TITLES = ("GPUs >", "Layout", "Micro-batch >", "ZeRO", "Schedule", "Reco
 
 def _layout_cells(table: dict[str, list[Any]], row: int) -> list[str]:
     """Return the layout of one row in cells."""
-    degrees = [
-        f"{axis}{table[axis][row]}" for axis in _DEGREES if axis in ("tp", "pp", "dp") or table[axis][row] > 1
-    ]
+    degrees = [degrees_text({axis: table[axis][row] for axis in DEGREES}, _ALWAYS)]
     if table["tp"][row] > 1 and not table["sequence_parallel"][row]:
         degrees.append("no-sp")
     group = table["shard_group"][row]
@@ -132,9 +132,7 @@ def sweep_grid(done: Sweep) -> Grid:
         if row["step_time_s"] is None:
             rows.append([*inputs, row["status"], row["problem"], "", "", ""])
             continue
-        degrees = " ".join(
-            f"{axis}{row[axis]}" for axis in _DEGREES if axis in ("tp", "pp", "dp") or row[axis] > 1
-        )
+        degrees = degrees_text({axis: row[axis] for axis in DEGREES}, _ALWAYS)
         figures = [
             format_seconds(row["step_time_s"], 4),
             f"{row['mfu']:.1%}",

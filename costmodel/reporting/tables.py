@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import AXES
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_grid, mesh_of
 from costmodel.estimates.record import memory_records, time_records
@@ -88,15 +88,11 @@ def headline_grid(est: Estimate) -> Grid:
 def layout_text(est: Estimate) -> str:
     """Describe a layout in one line."""
     layout, job = est.job.layout, est.job
-    degrees = " ".join(
-        f"{axis}{float(getattr(layout, axis)):.0f}"
-        for axis in ("tp", "cp", "pp", "vp", "ep", "etp", "dp")
-        if axis in ("tp", "cp", "pp", "dp") or getattr(layout, axis) > 1
-    )
+    degrees = degrees_text(degrees_of(layout), always=("tp", "cp", "pp", "dp"))
     micro_batches = float(est.priced.placed.micro_batches)
     return (
         f"{degrees}, zero {float(layout.zero_stage):.0f}, {schedule_at(layout.schedule).name}, "
-        f"recompute {RECOMPUTE_POLICIES[int(layout.recompute)]}, {micro_batches:,.0f} micro-batches of "
+        f"recompute {value_text('recompute', float(layout.recompute))}, {micro_batches:,.0f} micro-batches of "
         f"{float(layout.micro_batch):.0f}, {float(job.global_batch):,.0f} sequences of "
         f"{float(job.seq_len):,.0f} tokens"
     )

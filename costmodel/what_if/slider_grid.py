@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine, broadcast_sum
+from costmodel.describe.jobs.fields import FIELDS, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems
 from costmodel.estimates.estimate import Estimate
@@ -22,7 +23,7 @@ from costmodel.step.price import price
 
 Array = NDArray[np.float64]
 
-KNOBS = ("gpus", "tp", "pp", "cp", "ep", "micro_batch")
+SLIDERS = names(field for field in FIELDS if field.slider)
 """The sliders, in the order of the grid's dimensions."""
 
 PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp")
@@ -39,7 +40,7 @@ class SliderGrid(NamedTuple):
     Attributes
     ----------
     values : dict of str to tuple of int
-        Values of each of `KNOBS`, ascending; the job's own is among them.
+        Values of each of `SLIDERS`, ascending; the job's own is among them.
     start : dict of str to int
         Where the job itself sits: an index into each of them.
     step_time_s, memory_bytes : Array
@@ -67,7 +68,7 @@ class SliderGrid(NamedTuple):
 def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
     """Return the values of every slider: powers of two around the job's own."""
     layout, model = job.layout, job.model
-    own = {knob: int(getattr(layout, knob)) for knob in KNOBS}
+    own = {knob: int(getattr(layout, knob)) for knob in SLIDERS}
     domain = min(job.cluster.tiers[0].size, 64)
     tokens = int(job.seq_len) // _MIN_TOKENS_A_RANK
     limits = {
@@ -78,7 +79,7 @@ def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
         "ep": (1, min(model.num_experts, 256)) if model.num_experts else (1, 1),
         "micro_batch": (1, max(8, own["micro_batch"])),
     }
-    values = {knob: _doublings(own[knob], *limits[knob]) for knob in KNOBS}
+    values = {knob: _doublings(own[knob], *limits[knob]) for knob in SLIDERS}
     while np.prod([float(len(held)) for held in values.values()]) > MOST_POINTS:
         longest = max(values, key=lambda knob: len(values[knob]))
         values[longest] = _thinned(values[longest], own[longest])
@@ -122,9 +123,9 @@ def slider_grid(est: Estimate) -> SliderGrid:
     job = est.job
     values = slider_values(job)
     axes = dict(
-        zip(KNOBS, np.ix_(*(np.asarray(values[knob], dtype=np.float64) for knob in KNOBS)), strict=True)
+        zip(SLIDERS, np.ix_(*(np.asarray(values[knob], dtype=np.float64) for knob in SLIDERS)), strict=True)
     )
-    shape = tuple(len(values[knob]) for knob in KNOBS)
+    shape = tuple(len(values[knob]) for knob in SLIDERS)
     flat = {knob: np.broadcast_to(axis, shape).ravel() for knob, axis in axes.items()}
     layout, plain = _layouts(job, flat)
     reason, reasons = _reasons(job, layout)
@@ -141,7 +142,7 @@ def slider_grid(est: Estimate) -> SliderGrid:
     for line in bill.time_lines:
         by_part[_part_of(line)].append(line.exposed_seconds)
     shares = np.stack([spread(broadcast_sum(by_part[part]) / step) for part in PARTS], axis=-1)
-    own = {knob: values[knob].index(int(getattr(job.layout, knob))) for knob in KNOBS}
+    own = {knob: values[knob].index(int(getattr(job.layout, knob))) for knob in SLIDERS}
     return SliderGrid(
         values,
         own,

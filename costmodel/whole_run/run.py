@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,11 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
+from costmodel.describe.jobs.job import job_of
+from costmodel.describe.jobs.keywords import StepKeywords
+from costmodel.describe.jobs.reading import read
 from costmodel.describe.reliability import DEFAULT_RELIABILITY, Reliability, make_reliability
-from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.physics.run.goodput import (
     Losses,
@@ -430,7 +433,7 @@ def intervals_to_compare(run: TrainingRun) -> dict[str, float]:
 
 def run(
     *,
-    tokens: float,
+    tokens: float | str,
     reliability: str | Reliability = DEFAULT_RELIABILITY,
     changes: Mapping[str, Any] | None = None,
     price_usd_per_gpu_hour: float | None = None,
@@ -438,7 +441,7 @@ def run(
     storage_bytes_per_s: float | None = None,
     samples: int = 10_000,
     seed: int = 0,
-    **job: Any,
+    **job: Unpack[StepKeywords],
 ) -> TrainingRun:
     """Price a whole training run.
 
@@ -472,8 +475,8 @@ def run(
         One line that names the field, the value and what is allowed.
     """
     return run_of(
-        estimate(**job),
-        tokens,
+        estimate_job(job_of(job, who="run")),
+        read("tokens", tokens),
         reliability=reliability,
         changes=changes,
         pue=pue,

@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 import costmodel as cm
+from costmodel.describe.jobs.fields import KNOBS
 from costmodel.planning.plan import make_question, search
 from costmodel.planning.search import build_spaces, priced_parts, rows_of
-from costmodel.planning.space import KNOBS
 
 ASKED = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 4096, "global_batch": 1536, "seq_len": 2048}
 REPEATS = 5

@@ -57,7 +57,7 @@ def test_shown_output_has_the_lines_the_program_prints(capsys):
 
 
 def test_markers_of_generated_tables_are_there_once():
-    for marker in ("runs", "whole_runs", "validation", "all", "plans", "long", "wide"):
+    for marker in ("runs", "whole_runs", "validation", "all", "plans", "fields", "long", "wide"):
         for side in ("begin", "end"):
             assert README.count(f"<!-- {marker}:{side} -->") == 1
 

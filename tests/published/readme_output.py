@@ -1,4 +1,4 @@
-"""Write what the README shows of the program: the output of its first command, and the CSV columns.
+"""Write what the README shows of the program: the output of its first command, fields and CSV columns.
 
 python tests/published/readme_output.py            # rewrite README.md
 python tests/published/readme_output.py --check    # exit 1 if it is out of date
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from costmodel.cli import main as costmodel
+from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,24 @@ def column_block(columns: Iterable[ColumnDoc]) -> str:
     return "\n".join(["| Column | Unit | Meaning |", "|---|---|---|", *rows])
 
 
+def field_block() -> str:
+    """Return the fields of a job as a Markdown table."""
+    rows = []
+    for field in JOB_FIELDS:
+        flags = " ".join(f"`{flag}`" for flag in (field.short, *field.flags) if flag)
+        span = f"{field.least:,.0f} to {field.most:,.0f}" if field.kind == "whole" else ""
+        if field.kind == "number":
+            span = f"{field.least:g} to {field.most:g}"
+        default = "**required**" if field.required else field.default_said
+        meaning = f"{field.meaning}: {field.hint}" if field.hint else field.meaning
+        rows.append(
+            f"| `{field.name}` | {flags} | {span} | {default} | {meaning.replace('|', chr(92) + '|')} |"
+        )
+    return "\n".join(
+        ["| Key and keyword | Flags | Range | Default | Meaning |", "|---|---|---|---|---|", *rows]
+    )
+
+
 def filled(text: str) -> str:
     """Return the README with all blocks written anew."""
 
@@ -64,10 +83,11 @@ def filled(text: str) -> str:
         return f"{match[1]}\n{output_block(int(cut[1]) if cut else None)}\n{match[2]}"
 
     text = re.sub(r"(<!-- output:begin.*?-->).*?(<!-- output:end -->)", output, text, flags=re.DOTALL)
-    for marker, columns in (("long", LONG_COLUMNS), ("wide", WIDE_COLUMNS)):
+    blocks = {"fields": field_block(), "long": column_block(LONG_COLUMNS), "wide": column_block(WIDE_COLUMNS)}
+    for marker, block in blocks.items():
         begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
         head, _, rest = text.partition(begin)
-        text = f"{head}{begin}\n{column_block(columns)}\n{end}{rest.partition(end)[2]}"
+        text = f"{head}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
     return text
 
 

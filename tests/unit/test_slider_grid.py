@@ -8,7 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.what_if.slider_grid import KNOBS, MOST_POINTS, slider_grid
+from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, slider_grid
 
 LLAMA = {
     "model": "llama3-405b",
@@ -57,7 +57,7 @@ ODD = {
 
 
 def job_at(job, est, grid, at):
-    chosen = {knob: grid.values[knob][place] for knob, place in zip(KNOBS, at, strict=True)}
+    chosen = {knob: grid.values[knob][place] for knob, place in zip(SLIDERS, at, strict=True)}
     own = est.job.layout
     keep = chosen["pp"] > 1 and not grid.plain[at]
     schedule = schedule_at(own.schedule).name if keep else "1f1b" if chosen["pp"] > 1 else "none"
@@ -70,7 +70,7 @@ def test_every_position_is_an_estimate_or_is_refused_as_one(job):
     est = cm.estimate(**job)
     grid = slider_grid(est)
 
-    places = list(itertools.product(*(range(len(grid.values[knob])) for knob in KNOBS)))
+    places = list(itertools.product(*(range(len(grid.values[knob])) for knob in SLIDERS)))
     some = np.random.default_rng(0).choice(len(places), 60, replace=False)
     seen = set()
     for index in some:
@@ -93,7 +93,7 @@ def test_every_position_is_an_estimate_or_is_refused_as_one(job):
 def test_the_job_itself_is_where_the_sliders_start(job):
     est = cm.estimate(**job)
     grid = slider_grid(est)
-    at = tuple(grid.start[knob] for knob in KNOBS)
+    at = tuple(grid.start[knob] for knob in SLIDERS)
 
     assert grid.step_time_s[at] == pytest.approx(float(est.step_time_s), rel=1e-12)
     assert grid.memory_bytes[at] == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)

@@ -156,7 +156,11 @@ def test_problems_are_rows():
 def test_wrong_input():
     with pytest.raises(CostModelError, match="gpus has no value"):
         grid(gpus=[])
+    with pytest.raises(CostModelError, match="sweep: gpus, global_batch, seq_len missing"):
+        sweep(model="llama3-8b")
+    with pytest.raises(CostModelError, match="sweep: 'gpu' is not a field; did you mean 'gpus'"):
+        grid(model="llama3-8b", gpu=8)
     with pytest.raises(CostModelError, match="points or a grid"):
         sweep([{}], gpus=8)
-    with pytest.raises(CostModelError, match="bandwidth_scale: expected a number above 0"):
+    with pytest.raises(CostModelError, match="bandwidth_scale: expected a number from 1e-06 to"):
         scaled_cluster("dgx-h100-ndr", -1.0)

@@ -75,6 +75,8 @@ class Field:
         See `Group`.
     meaning : str
         What it says, in the words of every help text and table.
+    hint : str
+        How it is written, for help texts.
     least, most : float
         Range of a number; what lies outside is refused wherever it comes from.
     default : object
@@ -105,12 +107,15 @@ class Field:
         Whether a layout text may name it.
     column : bool
         Whether tables of layouts have a column of it.
+    slider : bool
+        Whether the page about a job has a slider for it.
     """
 
     name: str
     kind: Kind
     group: Group
     meaning: str
+    hint: str = ""
     least: float = 0.0
     most: float = 0.0
     default: object = None
@@ -128,6 +133,7 @@ class Field:
     places: bool = False
     degree: bool = False
     column: bool = False
+    slider: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -161,8 +167,9 @@ class Field:
 
     @property
     def help(self) -> str:
-        """The meaning as a sentence."""
-        return f"{self.meaning[0].upper()}{self.meaning[1:]}."
+        """The meaning as a sentence, with how it is written."""
+        said = f"{self.meaning[0].upper()}{self.meaning[1:]}"
+        return f"{said}: {self.hint}." if self.hint else f"{said}."
 
 
 _ALLOWED: dict[str, str] = {
@@ -179,7 +186,9 @@ _ALLOWED: dict[str, str] = {
 _MOST_GPUS = 10_000_000
 
 
-def _degree(name: str, meaning: str, *, most: int = 1_000_000, turned: Turned = "placement") -> Field:
+def _degree(
+    name: str, meaning: str, *, most: int = 1_000_000, turned: Turned = "placement", slider: bool = False
+) -> Field:
     return Field(
         name=name,
         kind="whole",
@@ -192,6 +201,7 @@ def _degree(name: str, meaning: str, *, most: int = 1_000_000, turned: Turned = 
         places=True,
         degree=True,
         column=True,
+        slider=slider,
     )
 
 
@@ -200,7 +210,8 @@ FIELDS: tuple[Field, ...] = (
         name="model",
         kind="name",
         group="job",
-        meaning="preset, dense-<N>b, model file or HuggingFace config.json",
+        meaning="model",
+        hint="preset, dense-70b (of any size), model file or HuggingFace config.json",
         required=True,
         unit="text",
         short="-m",
@@ -211,7 +222,8 @@ FIELDS: tuple[Field, ...] = (
         name="cluster",
         kind="name",
         group="job",
-        meaning="cluster profile, or path of one",
+        meaning="cluster profile",
+        hint="name or file",
         default="dgx-h100-ndr",
         unit="text",
         short="-c",
@@ -224,7 +236,8 @@ FIELDS: tuple[Field, ...] = (
         name="recipe",
         kind="name",
         group="job",
-        meaning="how a framework runs a step",
+        meaning="recipe",
+        hint="how a framework runs a step",
         default="megatron-core",
         unit="text",
         short="-r",
@@ -236,8 +249,9 @@ FIELDS: tuple[Field, ...] = (
         name="precision",
         kind="text",
         group="job",
-        meaning="precision of the matrix products: bf16, fp16, fp32, fp8 (what the GPU's framework takes by default), "
-        "fp8-delayed, fp8-current, fp8-block, mxfp8, mxfp4 or nvfp4",
+        meaning="precision of the matrix products",
+        hint="bf16, fp16, fp32, fp8 (what Transformer Engine takes on the GPU), fp8-delayed, fp8-current, fp8-block, "
+        "mxfp8, mxfp4 or nvfp4",
         default="bf16",
         unit="text",
         several=True,
@@ -257,24 +271,27 @@ FIELDS: tuple[Field, ...] = (
         swept=True,
         places=True,
         column=True,
+        slider=True,
     ),
     Field(
         name="layout",
         kind="layout",
         group="layout",
-        meaning='degrees in one text: "tp8 cp1 pp16 vp2"',
+        meaning="degrees in one text",
+        hint='"tp8 cp1 pp16 vp2"',
         unit="text",
         short="-l",
         places=True,
     ),
-    _degree("tp", "tensor-parallel degree"),
-    _degree("cp", "context-parallel degree"),
-    _degree("pp", "pipeline stages"),
+    _degree("tp", "tensor-parallel degree", slider=True),
+    _degree("cp", "context-parallel degree", slider=True),
+    _degree("pp", "pipeline stages", slider=True),
     Field(
         name="dp",
         kind="whole",
         group="layout",
-        meaning="data-parallel degree, gpus / (tp·cp·pp); follows from the rest, so a check",
+        meaning="data-parallel degree, gpus / (tp·cp·pp)",
+        hint="follows from the rest, so a check",
         least=1,
         most=_MOST_GPUS,
         default_text="follows",
@@ -283,7 +300,7 @@ FIELDS: tuple[Field, ...] = (
         column=True,
     ),
     _degree("vp", "virtual stages of a pipeline rank", most=10_000, turned="policy"),
-    _degree("ep", "expert-parallel degree"),
+    _degree("ep", "expert-parallel degree", slider=True),
     _degree("etp", "tensor-parallel degree of the experts"),
     Field(
         name="micro_batch",
@@ -295,6 +312,7 @@ FIELDS: tuple[Field, ...] = (
         default=1,
         turned="placement",
         column=True,
+        slider=True,
     ),
     Field(
         name="zero_stage",
@@ -326,7 +344,8 @@ FIELDS: tuple[Field, ...] = (
         name="recompute",
         kind="word",
         group="layout",
-        meaning="activations computed again: none, selective or full",
+        meaning="activations computed again",
+        hint="none, selective or full",
         choices=_recompute_policies,
         default="none",
         unit="text",
@@ -337,7 +356,8 @@ FIELDS: tuple[Field, ...] = (
         name="schedule",
         kind="word",
         group="layout",
-        meaning="pipeline schedule, such as gpipe, 1f1b, interleaved, zb-h1 or dualpipe",
+        meaning="pipeline schedule",
+        hint="gpipe, 1f1b, interleaved, zb-h1, dualpipe …",
         choices=_schedules,
         default_text="1f1b where pp > 1, interleaved where vp > 1 too",
         unit="text",
@@ -371,7 +391,8 @@ FIELDS: tuple[Field, ...] = (
         name="seq_len",
         kind="whole",
         group="job",
-        meaning="tokens of a sequence (32k is 32,768)",
+        meaning="tokens of a sequence",
+        hint="32k is 32,768",
         least=1,
         most=1_000_000_000,
         required=True,
@@ -405,7 +426,8 @@ FIELDS: tuple[Field, ...] = (
         name="tokens",
         kind="number",
         group="job",
-        meaning="tokens of the whole run (15T, 300B), for days and GPU-hours",
+        meaning="tokens of the whole run, for days and GPU-hours",
+        hint="such as 15T or 300B",
         least=1.0,
         most=1e18,
         thousand=1000.0,
@@ -414,7 +436,8 @@ FIELDS: tuple[Field, ...] = (
         name="pipeline_layout",
         kind="text",
         group="job",
-        meaning="layers of every pipeline chunk as Megatron-LM writes them, such as Et*3|(tt|)*29,m|L",
+        meaning="layers of every pipeline chunk, as Megatron-LM writes them",
+        hint="such as Et*3|(tt|)*29,m|L",
         default_text="as even as it goes",
         unit="text",
     ),
@@ -422,7 +445,8 @@ FIELDS: tuple[Field, ...] = (
         name="offload_optimizer",
         kind="truth",
         group="search",
-        meaning="optimizer states on the CPU: true, false, or both to choose",
+        meaning="optimizer states on the CPU",
+        hint="true, false, or both to choose",
         default_text="the recipe's",
         unit="bool",
         flag="--offload",
@@ -433,7 +457,8 @@ FIELDS: tuple[Field, ...] = (
         name="objective",
         kind="word",
         group="search",
-        meaning="what to look for: step-time, mfu, tokens-per-dollar or gpu-hours",
+        meaning="what to look for",
+        hint="step-time, mfu, tokens-per-dollar or gpu-hours",
         choices=_objectives,
         default="step-time",
         unit="text",
@@ -442,7 +467,8 @@ FIELDS: tuple[Field, ...] = (
         name="max_memory_bytes",
         kind="bytes",
         group="search",
-        meaning="memory limit a GPU beside what the device offers, such as 72GiB",
+        meaning="memory limit a GPU beside what the device offers",
+        hint="such as 72GiB",
         default_text="the device's",
         unit="B",
         flag="--max-memory",
@@ -452,7 +478,8 @@ FIELDS: tuple[Field, ...] = (
         name="headroom",
         kind="share",
         group="search",
-        meaning="share of memory to leave free, such as 10%",
+        meaning="share of memory to leave free",
+        hint="such as 10%",
         default=0.0,
     ),
     Field(
@@ -467,7 +494,8 @@ FIELDS: tuple[Field, ...] = (
         name="fix",
         kind="choices",
         group="search",
-        meaning="fields that are decided: pp=1",
+        meaning="fields that are decided",
+        hint="pp=1",
         unit="text",
     ),
     Field(
@@ -508,6 +536,9 @@ SWEEP_FIELDS = FIELDS
 
 LAYOUT_FIELDS = tuple(field for field in FIELDS if field.column and field.group == "layout")
 """Degrees and choices of a layout, dp among them."""
+
+NUMBER_FIELDS = tuple(field for field in FIELDS if field.column and field.kind in ("whole", "word", "truth"))
+"""Fields that an array holds, words as their codes; each has a column in tables of layouts."""
 
 DEGREES = tuple(field.name for field in FIELDS if field.degree)
 """Degrees that a layout text may name."""

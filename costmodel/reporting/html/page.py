@@ -29,7 +29,7 @@ from costmodel.reporting.html import charts
 from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
 from costmodel.reporting.series import job_title
-from costmodel.what_if.slider_grid import KNOBS, PARTS, SliderGrid, slider_grid
+from costmodel.what_if.slider_grid import PARTS, SLIDERS, SliderGrid, slider_grid
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -134,7 +134,7 @@ def grid_record(grid: SliderGrid) -> dict[str, Any]:
                 "values": list(grid.values[knob]),
                 "start": grid.start[knob],
             }
-            for knob in KNOBS
+            for knob in SLIDERS
         ],
         "parts": [
             {"name": part, "label": _PART_LABELS[part][0], "marker": charts.marker(_PART_LABELS[part][1])}

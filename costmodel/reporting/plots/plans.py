@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.base.units import format_bytes
+from costmodel.describe.jobs.fields import DEGREES
+from costmodel.describe.jobs.layout_text import degrees_text
 from costmodel.estimates.record import input_record
 from costmodel.planning.scaling import best_of_each_job
 from costmodel.reporting.figures import FILLS, new_figure
@@ -22,10 +24,8 @@ _SLOWEST_SHOWN = 4.0
 
 def short_layout(table: dict[str, list[Any]], row: int) -> str:
     """Name the layout of one row in a few letters."""
-    parts = [
-        f"{axis}{table[axis][row]}" for axis in ("tp", "cp", "pp", "vp", "ep", "etp") if table[axis][row] > 1
-    ]
-    text = " ".join(parts) or "dp only"
+    degrees = {axis: table[axis][row] for axis in DEGREES if axis != "dp"}
+    text = degrees_text(degrees, always=()) or "dp only"
     policy = table["recompute"][row]
     return f"{text} mb{table['micro_batch'][row]} z{table['zero_stage'][row]}" + (
         "" if policy == "none" else f" {policy}"
