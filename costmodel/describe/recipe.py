@@ -182,12 +182,19 @@ class Experts(BaseModel):
     """How tokens reach their experts."""
     ep_overlap: bool = False
     """Dispatch and combine of one micro-batch run behind the compute of another."""
+    ep_hidden_between_nodes: float = Field(default=0.6, ge=0, le=1)
+    """Most of an exchange that crosses nodes which hides so (NVIDIA-NeMo/Megatron-Bridge's MoE optimization
+    notes: 0.37 of it on 16 H100); 1 where kernels of communication have SMs of their own."""
+    moe_dispatches_gradients_in_fp8: bool = False
+    """The gradient of combine travels in fp8 as the dispatch does (DeepSeek-V3, arXiv:2412.19437, section 3.3.3)."""
     moe_imbalance: float = Field(default=1.0, ge=1)
-    """Tokens of the busiest expert rank over the mean; 1 where routing is forced to balance."""
+    """Tokens of the busiest expert rank over the mean, as measured: on top of what `moe_balance` says."""
+    moe_balance: Literal["random", "balanced"] = "random"
+    """How evenly the router loads ranks: as independent choices of tokens do, or forced (benchmarks' fake gates)."""
     moe_capacity_factor: float = Field(default=0.0, ge=0)
     """Padded capacity of each expert over its mean load; 0 is dropless."""
     node_limited_routing: int = Field(default=0, ge=0)
-    """Most nodes that the experts of one token lie on; 0 is no limit."""
+    """Most nodes that the experts of one token lie on; 0 is what the model's expert groups say."""
     grouped_gemm: bool = True
     """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
     grouped_launch_share: float = Field(default=0.0, ge=0, le=1)

@@ -2,8 +2,9 @@
 
 Sends: a dispatch and a combine in every MoE layer, forward and backward, over the EP group; with
 expert tensor parallelism also an all-gather and a reduce-scatter inside each expert's TP group.
-Hides: behind the compute of another micro-batch where the recipe overlaps them. Stores: the
-send and receive buffers. The busiest rank sets the pace, so all of it scales with the imbalance.
+Hides: behind the compute of another micro-batch where the recipe overlaps them and the schedule
+has one. Stores: the send and receive buffers; the activations of the other micro-batch are in flight.
+The busiest rank sets the pace, so all of it scales with the imbalance.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
+from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.placed_job import HIDDEN, Block, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -35,6 +37,28 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     return [*_dispatch_lines(placed, block), *_expert_tensor_lines(placed, block)]
 
 
+class _Hiding:
+    """What an exchange hides behind: half of a pass of another micro-batch, where one runs beside it.
+
+    Each pass has two exchanges. Those of the first and last micro-batch, and of the passes that fill and
+    drain the pipeline, have nothing beside them; of the others, a share cannot hide between nodes.
+    """
+
+    def __init__(self, placed: PlacedJob, pass_s: Array) -> None:
+        layout, recipe = placed.layout, placed.recipe
+        self.window_s, self.least_share = np.asarray(0.0), np.asarray(0.0)
+        if not np.any(placed.pairs_passes):
+            return
+        alone = unpaired_share(
+            layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
+        )
+        beside = placed.pairs_passes * (1.0 - alone)
+        inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
+        hidden = np.where(inside, 1.0, recipe.moe.ep_hidden_between_nodes)
+        self.window_s = np.asarray(beside * 0.5 * pass_s)
+        self.least_share = np.asarray(1.0 - beside * hidden)
+
+
 def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     """Return the exchange over the EP group, each way, in each pass."""
     model, recipe, shard = placed.model, placed.recipe, placed.shard
@@ -42,26 +66,25 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     h = float(model.hidden_size)
     again = placed.recomputation.of_module("moe")
     times = block.times
-    # Half of the other micro-batch's pass runs beside each of the two exchanges.
-    forward_window = 0.5 * times.forward_s if recipe.moe.ep_overlap else np.asarray(0.0)
-    backward_window = (
-        0.5 * (times.backward_s + times.recompute_s) if recipe.moe.ep_overlap else np.asarray(0.0)
+    forward, backward = (
+        _Hiding(placed, times.forward_s),
+        _Hiding(placed, times.backward_s + times.recompute_s),
     )
     by = DISPATCHERS[recipe.moe.moe_dispatcher]
     dispatch_bytes = by.quantised_bytes if placed.precision.cast_bytes else 2.0
+    gradient_bytes = dispatch_bytes if recipe.moe.moe_dispatches_gradients_in_fp8 else 2.0
     name = f"ep.{block.label}moe"
-    imbalance = (
-        recipe.moe.moe_imbalance if recipe.moe.moe_capacity_factor == 0 else recipe.moe.moe_capacity_factor
+    copies = evaluate(
+        by.copies, {"ranks": placed.layout.ep, "top_k": model.top_k, "imbalance": placed.imbalance}
     )
-    copies = evaluate(by.copies, {"ranks": placed.layout.ep, "top_k": model.top_k, "imbalance": imbalance})
     lines: list[TimeLine] = []
 
-    def exchange(label: str, phase: Phase, element_bytes: float, window: Array, share: Array) -> None:
+    def exchange(label: str, phase: Phase, element_bytes: float, hiding: _Hiding, share: Array) -> None:
         if not np.any(share):
             return
         if not by.dispatch:
             lines.append(
-                _own_exchange_line(placed, f"{name}.{label}.{phase}", phase, element_bytes, window, share)
+                _own_exchange_line(placed, f"{name}.{label}.{phase}", phase, element_bytes, hiding, share)
             )
             return
         lines.append(
@@ -73,24 +96,25 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
                 primitive=by.dispatch if label == "dispatch" else by.combine,
                 size_bytes=element_bytes * h * shard.tokens_sp * copies,
                 group=group,
-                window_s=window,
+                window_s=hiding.window_s,
+                least_share=hiding.least_share,
                 share=share,
             )
         )
 
     one = np.asarray(1.0)
-    exchange("dispatch", "forward", dispatch_bytes, forward_window, one)
-    exchange("combine", "forward", 2.0, forward_window, one)
-    exchange("dispatch", "recompute", dispatch_bytes, forward_window, again)
-    exchange("combine", "recompute", 2.0, forward_window, again)
-    # The gradient of combine is a dispatch of bf16 gradients, and the other way round.
-    exchange("combine", "backward", 2.0, backward_window, one)
-    exchange("dispatch", "backward", 2.0, backward_window, one)
+    exchange("dispatch", "forward", dispatch_bytes, forward, one)
+    exchange("combine", "forward", 2.0, forward, one)
+    exchange("dispatch", "recompute", dispatch_bytes, forward, again)
+    exchange("combine", "recompute", 2.0, forward, again)
+    # The gradient of combine is a dispatch of gradients, and the other way round.
+    exchange("combine", "backward", gradient_bytes, backward, one)
+    exchange("dispatch", "backward", 2.0, backward, one)
     return lines
 
 
 def _own_exchange_line(
-    placed: PlacedJob, name: str, phase: Phase, element_bytes: float, window: Array, share: Array
+    placed: PlacedJob, name: str, phase: Phase, element_bytes: float, hiding: _Hiding, share: Array
 ) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
     model, recipe = placed.model, placed.recipe
@@ -101,15 +125,15 @@ def _own_exchange_line(
         float(model.top_k),
         placed.mesh.ep,
         placed.cluster.tiers,
-        node_limit=float(recipe.moe.node_limited_routing),
+        node_limit=_node_limit(placed),
     )
     made = cost.made.then(
         "exchange_s",
         f"busy_s = share * imbalance * exchange_s; {HIDDEN}",
         share=share,
-        imbalance=recipe.moe.moe_imbalance,
-        window_s=window,
-        least_share=0.0,
+        imbalance=placed.imbalance,
+        window_s=hiding.window_s,
+        least_share=hiding.least_share,
         contention=recipe.overlap.overlap_contention,
     )
     return time_line(
@@ -125,6 +149,19 @@ def _own_exchange_line(
         algorithm=cost.algorithm,
         source=DISPATCHERS[recipe.moe.moe_dispatcher].source,
     )
+
+
+def _node_limit(placed: PlacedJob) -> Array:
+    """Nodes that the experts of one token may lie on; 0 is no limit. [-]
+
+    A token keeps to some of the groups that the model deals its experts to. On fewer nodes than groups a
+    node holds several of them; on more a group spreads over several nodes.
+    """
+    model, group = placed.model, placed.mesh.ep
+    if placed.recipe.moe.node_limited_routing or not model.expert_groups:
+        return np.asarray(float(placed.recipe.moe.node_limited_routing))
+    nodes = group.ranks / group.members[0]
+    return np.asarray(model.groups_per_token * np.maximum(1.0, nodes / model.expert_groups))
 
 
 def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:

@@ -172,6 +172,8 @@ def in_flight(placed: PlacedJob) -> Array:
         micro_batches=placed.micro_batches[..., None],
         virtual_stages=layout.vp[..., None],
         stage=placed.stages.index,
+        paired=placed.pairs_passes[..., None],
+        layers=float(placed.model.num_layers),
     )
 
 

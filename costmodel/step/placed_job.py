@@ -120,6 +120,8 @@ class PlacedJob:
     global_batch: Array
     seq_len: Array
     micro_batches: Array
+    imbalance: Array
+    """Tokens of the busiest expert rank over the mean. [-]"""
 
     @property
     def accelerator(self) -> Accelerator:
@@ -150,6 +152,16 @@ class PlacedJob:
         """What is run again in the backward pass."""
         memory = self.recipe.memory
         return Recomputation(self.layout.recompute, memory.selective_modules, memory.recompute_early_stop)
+
+    @property
+    def pairs_passes(self) -> Array:
+        """1 where the exchange of experts hides behind the pass of another micro-batch, else 0. [-]
+
+        Megatron-Core refuses it under full recomputation (transformer_config.py,
+        `overlap_moe_expert_parallel_comm`).
+        """
+        wanted = self.recipe.moe.ep_overlap and self.model.num_experts > 0
+        return np.asarray(wanted * (self.layout.ep > 1) * (1.0 - self.recomputation.whole_layers))
 
 
 HIDDEN = (

@@ -23,10 +23,12 @@ from costmodel.bill.lines import (
     sum_exposed,
     time_line,
 )
+from costmodel.bill.quantity import quantity
 from costmodel.describe.jobs.job import Job
 from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, plan_stages
+from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step import (
     compression,
     compute,
@@ -121,7 +123,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     )
     tokens = layout.micro_batch * seq / layout.cp
     tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
-    load = recipe.moe.moe_capacity_factor if recipe.moe.moe_capacity_factor > 0 else recipe.moe.moe_imbalance
+    load = _load(job, np.asarray(tokens_sp))
     shard = Shard(
         micro_batch=layout.micro_batch,
         seq_len=seq,
@@ -159,7 +161,32 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         global_batch=job.global_batch,
         seq_len=seq,
         micro_batches=job.micro_batches,
+        imbalance=load,
     )
+
+
+def _load(job: Job, tokens: Array) -> Array:
+    r"""Tokens of the busiest expert rank over the mean. [-]
+
+    Where each of T tokens a rank picks k of E experts by itself, a rank of n gets
+    :math:`1 + m_n \sqrt{(E - k) / ((E - 1) T k)}` times the mean on the busiest, with :math:`m_n` the
+    expected maximum of n normals: picks without replacement have the variance of a hypergeometric count,
+    their sum over tokens is nearly normal, and what one rank gets another lacks.
+    """
+    moe, model, ranks = job.recipe.moe, job.model, job.layout.ep
+    if moe.moe_capacity_factor > 0:
+        return np.asarray(moe.moe_capacity_factor)
+    if moe.moe_balance == "balanced" or model.num_experts < 2 or not np.any(ranks > 1):
+        return np.asarray(moe.moe_imbalance)
+    degrees, where = np.unique(ranks, return_inverse=True)
+    deviations = expected_maximum_normal(degrees)[where].reshape(np.shape(ranks))
+    spread = quantity(
+        "sqrt((experts - top_k) / ((experts - 1) * tokens * top_k))",
+        experts=float(model.num_experts),
+        top_k=float(model.top_k),
+        tokens=tokens,
+    )
+    return np.asarray(moe.moe_imbalance * (1.0 + deviations * spread.value))
 
 
 def _split(job: Job) -> Split:

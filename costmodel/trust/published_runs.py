@@ -91,6 +91,9 @@ _PIPELINED_TP = ("nemo", "megatron-bridge", "megatron-lm", "torchtitan")
 # Words for Megatron's --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
 _COUNTED_AS_LAYERS = "embedding and loss count as layers"
 
+# Frameworks whose benchmarks force the router to balance (moe_router_force_load_balancing, fake gates).
+_FORCED_BALANCE = ("megatron-bridge", "nemo", "nemo-automodel", "xtuner")
+
 # Container of a source that names it (year and month), and the one from which Megatron-Bridge's MoE
 # recipes replay whole iterations from CUDA graphs.
 _RELEASE = re.compile(r"\b\d\d\.\d\d\b")
@@ -353,6 +356,8 @@ def _switches(row: Row) -> dict[str, Any]:
             switches["moe_dispatcher"] = dispatcher
     if "fused grouped mlp" in notes:
         switches |= {"grouped_launch_share": 0.0, "expert_bias_chain": False}
+    if row["framework"] in _FORCED_BALANCE and "natural" not in (row.get("notes") or "").lower():
+        switches["moe_balance"] = "balanced"
     if "balanced fake gate" in (row.get("notes") or "").lower():
         # NeMo AutoModel's gate deals consecutive experts to a token: they lie on one node.
         switches["node_limited_routing"] = 1

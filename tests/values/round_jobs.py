@@ -60,6 +60,7 @@ LATENT = {
 
 # Nothing but what the axis under test does.
 QUIET = {
+    "moe_balance": "balanced",
     "launch_s": 0.0,
     "overhead_fraction": 0.0,
     "allocator_slack": 0.0,

@@ -180,12 +180,20 @@ def _routed(keys: Keys, leading: int | None = None) -> dict[str, Any]:
         kinds = expert_layers(keys, [bool(kind) for kind in each])
     return {
         **kinds,
+        **_groups(keys),
         "ffn_size": keys.get("intermediate_size", default=0),
         "num_experts": experts,
         "top_k": keys.need("num_experts_per_tok"),
         "expert_ffn_size": width,
         "shared_expert_ffn_size": shared * width,
     }
+
+
+def _groups(keys: Keys) -> dict[str, Any]:
+    """Return the groups that routing is limited to (DeepSeek-V2, arXiv:2405.04434, section 2.2.2), if to fewer than all."""
+    groups, used = keys.get("n_group", default=None), keys.get("topk_group", default=None)
+    limited = groups is not None and used is not None and 1 <= used < groups
+    return {"expert_groups": groups, "groups_per_token": used} if limited else {}
 
 
 def latent(keys: Keys) -> dict[str, Any]:

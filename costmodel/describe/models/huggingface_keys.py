@@ -21,7 +21,7 @@ _HARMLESS = """
     hidden_dropout id2label image_token_index init_std initial_context_length initializer_range
     inference_prob is_decoder keys_to_ignore_at_inference label2id layer_norm_eps layer_norm_epsilon
     layerdrop max_position_embeddings max_window_layers masked_softmax_fusion mm_tokens_per_image
-    model_type n_ctx n_group n_positions norm_topk_prob offset_alibi original_max_position_embeddings
+    model_type n_ctx n_positions norm_topk_prob offset_alibi original_max_position_embeddings
     output_attentions output_hidden_states output_router_logits pad_token_id partial_rotary_factor
     prefix pretraining_tp quantization_config query_pre_attn_scalar rms_norm_eps rope_interleave
     rope_local_base_freq rope_parameters rope_scaling rope_theta rotary_emb_base rotary_pct
@@ -29,7 +29,7 @@ _HARMLESS = """
     scale_attn_by_inverse_layer_idx scale_attn_weights scoring_func seq_aux seq_length
     skip_bias_add skip_bias_add_qkv slow_but_exact swiglu_limit
     summary_activation summary_first_dropout summary_proj_to_labels
-    summary_type summary_use_proj task_specific_params topk_group topk_method torch_dtype
+    summary_type summary_use_proj task_specific_params topk_method torch_dtype
     transformers_version unk_token_id use_cache activation_function _remove_final_layer_norm
     embed_dropout resid_dropout unsloth_version
     activation_dropout attention_multiplier attention_probs_dropout_prob attention_softmax_in_fp32

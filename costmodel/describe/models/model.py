@@ -85,6 +85,10 @@ class Model(BaseModel):
     num_experts: int = Field(default=0, ge=0)
     top_k: int = Field(default=0, ge=0)
     """Routed experts a token visits."""
+    expert_groups: int = Field(default=0, ge=0)
+    """Groups that the experts are dealt to, where routing is limited to some of them; 0 for no limit."""
+    groups_per_token: int = Field(default=0, ge=0)
+    """Groups that the experts of one token may lie in (DeepSeek-V3 4 of 8)."""
     expert_ffn_size: int = Field(default=0, ge=0)
     shared_expert_ffn_size: int = Field(default=0, ge=0)
     """Inner width of all shared experts together."""
@@ -158,7 +162,13 @@ class Model(BaseModel):
     def _contradictions(self) -> tuple[tuple[bool, str], ...]:
         """Pair each impossible combination with what is wrong about it."""
         mla, heads, kv_heads = self.attention == "mla", self.num_heads, self.num_kv_heads
-        moe_only = ("top_k", "expert_ffn_size", "shared_expert_ffn_size", "first_dense_layers")
+        moe_only = (
+            "top_k",
+            "expert_ffn_size",
+            "shared_expert_ffn_size",
+            "first_dense_layers",
+            "expert_groups",
+        )
         stray = [key for key in moe_only if getattr(self, key)]
         return (
             (heads % kv_heads != 0, f"num_heads {heads} does not divide by num_kv_heads {kv_heads}"),
@@ -188,6 +198,15 @@ class Model(BaseModel):
             (
                 self.num_experts > 0 and not 1 <= self.top_k <= self.num_experts,
                 f"top_k must be 1 … num_experts {self.num_experts}, got {self.top_k}",
+            ),
+            (
+                self.expert_groups > 0 and self.num_experts % max(self.expert_groups, 1) != 0,
+                f"expert_groups {self.expert_groups} does not divide num_experts {self.num_experts}",
+            ),
+            (
+                not 0 <= self.groups_per_token <= self.expert_groups
+                or (self.expert_groups > 0) != (self.groups_per_token > 0),
+                f"groups_per_token must be 1 … expert_groups {self.expert_groups}, got {self.groups_per_token}",
             ),
             (
                 self.num_experts > 0 and not self.expert_ffn_size,

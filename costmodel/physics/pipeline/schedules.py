@@ -46,6 +46,8 @@ NAMES = {
     "held": (*_LAYOUT, "stage"),
     "messages": _LAYOUT,
     "messages_stopping": _LAYOUT,
+    "unpaired": _LAYOUT,
+    "pair_held": (*_LAYOUT, "layers"),
 }
 """What each closed form of a record may use; `bubble_time_s` and `in_flight` say what the names mean."""
 
@@ -107,6 +109,12 @@ class Schedule:
         while they send. [-]
     messages_stopping : str
         The same where a rank stands still while it sends; never fewer. [-]
+    unpaired : str
+        Micro-batches on the critical path that pass a stage with no pass of another beside them: all where
+        the schedule never runs a forward and a backward together; else one, and those that fill and drain. [-]
+    pair_held : str
+        Micro-batches of activations that running two passes together adds to `held`, in units of a whole
+        stage. [-]
     exact : Exactness
         What the oracle holds the forms to.
     source : str
@@ -128,6 +136,8 @@ class Schedule:
     held: str
     messages: str
     messages_stopping: str
+    unpaired: str
+    pair_held: str
     exact: Exactness
     source: str
 
@@ -190,6 +200,10 @@ _RECORDS = (
         held="1",
         messages="0",
         messages_stopping="0",
+        # A forward of the next micro-batch beside each backward (Megatron-Core, combined_1f1b).
+        unpaired="1",
+        # What the forward keeps, layer by layer, the backward beside it has just freed, but for one layer.
+        pair_held="1 / layers",
         exact=Exactness(0.0, 0.0, 0.0, True, 1),
         source="no pipeline",
     ),
@@ -204,6 +218,8 @@ _RECORDS = (
         held="1",
         messages="2 * (stages - 1) * micro_batches",
         messages_stopping="2 * (stages - 1) * micro_batches",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.0, 0.0, 0.0, True, 2),
         source=_GPIPE,
     ),
@@ -219,6 +235,8 @@ _RECORDS = (
         # The first micro-batch's way there and back.
         messages="2 * (stages - 1)",
         messages_stopping=f"2 * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.0, 0.0, 0.0, True, 2),
         source=_GPIPE,
     ),
@@ -235,6 +253,8 @@ _RECORDS = (
         # each micro-batch pays nearly two.
         messages="2 * (micro_batches + stages - 2) - 2 * ceil((micro_batches - 1) / stages)",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
         source=_MEGATRON,
     ),
@@ -255,6 +275,9 @@ _RECORDS = (
         # forward and backward of a chunk to arrive.
         messages="2 * (virtual_stages * stages - 1)",
         messages_stopping=f"2 * virtual_stages * micro_batches + {_FILL}",
+        unpaired="1 + (stages - 1) / virtual_stages",
+        # One more chunk warms up (get_pp_rank_microbatches).
+        pair_held="1 / virtual_stages",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
         source=_MEGATRON,
     ),
@@ -269,6 +292,8 @@ _RECORDS = (
         held="stages",
         messages="4 * (stages - 1)",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
         source=f"{_ZERO_BUBBLE}: searched for the memory of 1F1B (ZB-1p)",
     ),
@@ -288,6 +313,8 @@ _RECORDS = (
         held="2 * stages - 1",
         messages="2 * (stages - 1)",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
         source=f"{_ZERO_BUBBLE}: searched for twice the memory of 1F1B (ZB-2p)",
     ),
@@ -304,6 +331,8 @@ _RECORDS = (
         held="stages",
         messages="6 * (stages - 1)",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.025, 0.01, 0.01, True, 2),
         source=f"{_ZERO_BUBBLE}; bubble read off the simulation",
     ),
@@ -325,6 +354,8 @@ _RECORDS = (
         held="stages + 1",
         messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="0.5 * stages",
+        pair_held="0",
         exact=Exactness(0.025, 0.0, 0.01, True, 2),
         source=f"{_DEEPSEEK}; bubble read off the simulation",
     ),
@@ -339,6 +370,8 @@ _RECORDS = (
         held="stages + 0.5",
         messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        unpaired="1 + 0.5 * (stages - 1)",
+        pair_held="0",
         exact=Exactness(0.025, 0.01, 0.01, True, 2),
         source=f"{_DEEPSEEK}; bubble read off the simulation",
     ),
@@ -354,6 +387,8 @@ _RECORDS = (
         held="floor((stages + 2) / 2)",
         messages="2 * micro_batches + 4 * (stages - 1)",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         # With two or three ranks it is all turn; nobody runs one.
         exact=Exactness(0.025, 0.01, 0.01, False, 4),
         source=f"{_CONTROLLABLE}; bubble read off the simulation",
@@ -370,6 +405,8 @@ _RECORDS = (
         held="floor((stages + 4) / 3)",
         messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
         messages_stopping=f"where(stages > 2, 6, 3) * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
         exact=Exactness(0.1, 0.15, 0.01, False, 4),
         source=f"{_CONTROLLABLE}; bubble read off the simulation",
     ),
@@ -567,6 +604,8 @@ def in_flight(
     micro_batches: ArrayLike,
     virtual_stages: ArrayLike = 1.0,
     stage: ArrayLike = 0.0,
+    paired: ArrayLike = 0.0,
+    layers: ArrayLike = np.inf,
 ) -> Array:
     """Peak number of micro-batches whose activations a rank holds, in units of its whole stage.
 
@@ -578,6 +617,10 @@ def in_flight(
         p, m and v. [-]
     stage : array_like
         Which rank, counted from 0. [-]
+    paired : array_like
+        1 where passes of two micro-batches run together, to hide what experts exchange. [-]
+    layers : array_like
+        Layers of the model. [-]
 
     Returns
     -------
@@ -596,10 +639,42 @@ def in_flight(
     >>> float(in_flight(schedule_code("interleaved"), stages=8, micro_batches=32, virtual_stages=2))
     11.5
     """
-    formula = f"{named_result(_one_formula(schedule, 'held'), 'held')}; where(stages > 1, min(held, micro_batches), 1)"
-    return evaluate(
-        formula, {**_layout_terms(schedule, stages, micro_batches, virtual_stages), "stage": stage}
-    )
+    form = f"{named_result(_one_formula(schedule, 'held'), 'held')}; alone = where(stages > 1, min(held, micro_batches), 1)"
+    terms = {**_layout_terms(schedule, stages, micro_batches, virtual_stages), "stage": stage}
+    if not np.any(paired):
+        return evaluate(f"{form}; alone", terms)
+    pair = named_result(_one_formula(schedule, "pair_held"), "pair_held")
+    formula = f"{form}; {pair}; min(alone + paired * pair_held, max(micro_batches, 1))"
+    return evaluate(formula, {**terms, "paired": paired, "layers": layers})
+
+
+def unpaired_share(
+    schedule: ArrayLike, *, stages: ArrayLike, micro_batches: ArrayLike, virtual_stages: ArrayLike = 1.0
+) -> Array:
+    """Return the share of passes on the critical path that run with no pass of another micro-batch beside them.
+
+    Parameters
+    ----------
+    schedule : array_like of int
+        Codes from `schedule_code`. [-]
+    stages, micro_batches, virtual_stages : array_like
+        p, m and v. [-]
+
+    Returns
+    -------
+    share : ndarray
+        1 with one micro-batch, and under every schedule that never pairs passes. [-]
+
+    Notes
+    -----
+    While the pipeline fills, stages run forwards only, and while it drains backwards only; the critical
+    path goes through one such pass a hop.
+
+    >>> float(unpaired_share(schedule_code("dualpipe"), stages=16, micro_batches=120))
+    0.06666666666666667
+    """
+    formula = f"{named_result(_one_formula(schedule, 'unpaired'), 'alone')}; min(alone / micro_batches, 1)"
+    return evaluate(formula, _layout_terms(schedule, stages, micro_batches, virtual_stages))
 
 
 def messages_formula(schedule: ArrayLike, *, overlapped: bool) -> str:

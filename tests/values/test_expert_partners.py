@@ -1,0 +1,153 @@
+"""What expert exchange hides behind, how many nodes a token reaches, and how uneven routing is."""
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.physics.pipeline.schedules import SCHEDULES, in_flight, schedule_code, unpaired_share
+
+DEEPSEEK = {
+    "model": "deepseek-v3",
+    "cluster": "h800-cx7",
+    "seq_len": 4096,
+    "precision": "fp8-block",
+    "recipe": "hai-llm",
+}
+
+
+def _exchange(est):
+    lines = [line for line in est.bill.time_lines if line.axis == "ep"]
+    return [sum(float(getattr(line, what)) for line in lines) for what in ("seconds", "exposed_seconds")]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "micro_batches", "chunks", "share"),
+    [
+        ("none", 1, 1, 1, 1),
+        ("none", 1, 15, 1, 1 / 15),
+        ("1f1b", 8, 64, 1, 1),
+        ("gpipe", 8, 64, 1, 1),
+        ("zb-h1", 8, 64, 1, 1),
+        ("zb-v", 8, 64, 2, 1),
+        ("interleaved", 4, 32, 4, (1 + 3 / 4) / 32),
+        ("dualpipe", 16, 120, 1, 8 / 120),
+        ("dualpipe-v", 8, 32, 2, 4.5 / 32),
+    ],
+)
+def test_passes_without_a_partner(schedule, stages, micro_batches, chunks, share):
+    code = schedule_code(schedule)
+    got = unpaired_share(code, stages=stages, micro_batches=micro_batches, virtual_stages=chunks)
+    assert float(got) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_single_micro_batch_has_no_partner(name):
+    assert float(unpaired_share(schedule_code(name), stages=1, micro_batches=1)) in (0.5, 1.0)
+    if name == "none":
+        assert float(unpaired_share(schedule_code(name), stages=1, micro_batches=1)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "chunks", "more"),
+    [("none", 1, 1, 1 / 61), ("interleaved", 4, 4, 1 / 4), ("dualpipe", 4, 1, 0), ("1f1b", 4, 1, 0)],
+)
+def test_what_pairing_holds(schedule, stages, chunks, more):
+    known = {"stages": stages, "micro_batches": 32, "virtual_stages": chunks, "layers": 61}
+    code = schedule_code(schedule)
+    assert float(in_flight(code, **known, paired=1) - in_flight(code, **known)) == pytest.approx(more)
+
+
+def test_one_micro_batch_exposes_its_exchange():
+    """A batch of 1,024 on 1,024 replicas: there is no other micro-batch to hide behind."""
+    est = cm.estimate(**DEEPSEEK, gpus=2048, layout="tp2 ep128", global_batch=1024)
+    busy, exposed = _exchange(est)
+    assert exposed == pytest.approx(busy)
+    busy, exposed = _exchange(cm.estimate(**DEEPSEEK, gpus=2048, layout="tp2 ep128", global_batch=15360))
+    assert exposed >= busy / 15 * (1 - 1e-9)
+    assert exposed < busy / 2
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_schedules_that_never_pair_expose_it(schedule):
+    busy, exposed = _exchange(
+        cm.estimate(**DEEPSEEK, gpus=256, layout="pp4 ep64", schedule=schedule, global_batch=1024)
+    )
+    assert exposed == pytest.approx(busy)
+
+
+def test_full_recomputation_rules_it_out():
+    job = {**DEEPSEEK, "gpus": 256, "layout": "pp4 vp4 ep64", "global_batch": 1024}
+    busy, exposed = _exchange(cm.estimate(**job, recompute="full"))
+    assert exposed == pytest.approx(busy)
+
+
+def test_between_nodes_a_share_never_hides():
+    """0.6 of the paired passes hides at most; inside one node all of them may."""
+    job = {
+        "model": "qwen3-30b-a3b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "seq_len": 4096,
+        "global_batch": 1024,
+    }
+    switches = {"ep_overlap": True, "overlap_contention": 0, "moe_dispatcher": "deep-ep"}
+    for ep, least in ((16, 1 - 0.6 * 15 / 16), (8, 0.0)):
+        est = cm.estimate(**job, layout=f"ep{ep}", switches=switches)
+        busy, exposed = _exchange(est)
+        assert exposed >= busy * least * (1 - 1e-9)
+    whole = cm.estimate(**job, layout="ep16", switches={**switches, "ep_hidden_between_nodes": 1.0})
+    assert _exchange(whole)[1] < _exchange(cm.estimate(**job, layout="ep16", switches=switches))[1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpus", "nodes", "limit"), [("ep64", 512, 8, 4), ("ep128", 1024, 16, 8), ("ep32", 512, 4, 4)]
+)
+def test_nodes_that_a_token_reaches(layout, gpus, nodes, limit):
+    """DeepSeek-V3 keeps a token to 4 of 8 groups: 4 of 8 nodes, 8 of 16, all of 4."""
+    est = cm.estimate(**DEEPSEEK, gpus=gpus, layout=layout, global_batch=gpus)
+    [line] = [line for line in est.bill.time_lines if line.name.endswith("moe.dispatch.forward")]
+    usable = min(limit, nodes)
+    copies = usable * (1 - (1 - 1 / usable) ** 8) * (1 - 1 / nodes)
+    assert float(line.bytes_each) == pytest.approx(1.03 * 7168 * 4096 * copies, rel=1e-9)
+
+
+def test_gradients_travel_in_fp8_where_the_recipe_says_so():
+    def bytes_of(**switches):
+        est = cm.estimate(**DEEPSEEK, gpus=512, layout="ep64", global_batch=512, switches=switches)
+        sent = [line for line in est.bill.time_lines if line.axis == "ep"]
+        return {line.name.removeprefix("ep.moe.moe."): float(line.bytes_each) for line in sent}
+
+    own, plain = bytes_of(), bytes_of(moe_dispatches_gradients_in_fp8=False)
+    assert own["combine.backward"] / plain["combine.backward"] == pytest.approx(1.03 / 2)
+    assert own["dispatch.backward"] == plain["dispatch.backward"]
+
+
+def test_random_routing_is_that_of_independent_tokens():
+    """The busiest of 8 ranks of 64 experts, 512 tokens a rank and 6 of them each, against 400 draws."""
+    model = {"model": "deepseek-v2", "cluster": "dgx-h100-ndr", "gpus": 8, "seq_len": 512, "global_batch": 8}
+    est = cm.estimate(**model, layout="ep8")
+    said = float(est.priced.placed.imbalance)
+    draw = np.random.default_rng(5)
+    experts, ranks, tokens, top_k = 160, 8, 512, 6
+    busiest = []
+    for _ in range(400):
+        picks = np.argpartition(draw.random((tokens * ranks, experts)), top_k, axis=1)[:, :top_k]
+        loads = np.bincount((picks // (experts // ranks)).ravel(), minlength=ranks)
+        busiest.append(loads.max() / loads.mean())
+    assert said - 1 == pytest.approx(np.mean(busiest) - 1, rel=0.05)
+    forced = cm.estimate(**model, layout="ep8", switches={"moe_balance": "balanced"})
+    assert float(forced.priced.placed.imbalance) == 1.0
+    assert float(forced.step_time_s) < float(est.step_time_s)
+
+
+def test_groups_of_a_config():
+    from costmodel.describe.models.huggingface_experts import _groups
+    from costmodel.describe.models.huggingface_keys import Keys
+
+    assert cm.load_model("deepseek-v3").expert_groups == 8
+    assert cm.load_model("deepseek-v3").groups_per_token == 4
+    assert _groups(Keys({"n_group": 8, "topk_group": 4}, "here")) == {
+        "expert_groups": 8,
+        "groups_per_token": 4,
+    }
+    assert _groups(Keys({"n_group": 1, "topk_group": 1}, "here")) == {}
