@@ -38,6 +38,10 @@ class Face:
         """Return the answer as tables for people."""
         raise NotImplementedError(f"{type(self).__name__} has no tables")
 
+    def remarks(self) -> list[str]:
+        """Return sentences that stand below the tables."""
+        return []
+
     def html(self) -> str:
         """Return the answer as a notebook shows it."""
         return "".join(html_table(grid) for grid in self.grids())
@@ -120,6 +124,10 @@ class Answer(ABC):
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people, as the command line prints them."""
         return self.plot.grids(**options)
+
+    def remarks(self) -> list[str]:
+        """Return what the command line says below the tables."""
+        return self.plot.remarks()
 
     def _repr_html_(self) -> str:
         return self.plot.html()

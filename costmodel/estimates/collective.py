@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.units import format_si
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, CollectiveTime, two_level_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
@@ -396,3 +397,25 @@ def dominant(price: Price) -> str:
     if 0.4 <= share <= 0.6:
         return f"neither latency ({share:.0%}) nor bandwidth"
     return f"latency ({share:.0%})" if share > 0.5 else f"bandwidth ({1 - share:.0%})"
+
+
+def label(price: Price) -> str:
+    """Name an algorithm with the family that it is of."""
+    return f"{price.family} {price.algorithm}"
+
+
+def best_of(prices: Sequence[Price], index: int) -> Price:
+    """Return what is taken at a size; where no library chooses, the fastest that any fabric can run."""
+    for price in prices:
+        if price.chosen[index]:
+            return price
+    free = [price for price in prices if not price.needs]
+    return min(free or prices, key=lambda price: float(price.time_s[index]))
+
+
+def size_text(size_bytes: float) -> str:
+    """Write a size exactly: powers of two by binary prefixes, others in bytes."""
+    for scale, unit in ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
+        if size_bytes % scale == 0 and 1 <= size_bytes / scale < 1024:
+            return f"{size_bytes / scale:.0f} {unit}"
+    return format_si(size_bytes, "B")

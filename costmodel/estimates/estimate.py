@@ -13,6 +13,7 @@ from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.record import estimate_record
+from costmodel.estimates.tree import StepTree
 from costmodel.estimates.warnings import warnings_of
 from costmodel.step.price import price
 
@@ -49,6 +50,10 @@ class Estimate(PricedJob, Answer):
             If no line is called so.
         """
         return explain(self, name)
+
+    def tree(self) -> StepTree:
+        """Return the step as a tree: stage, micro-batch, layer, operator (one layout only)."""
+        return StepTree(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts, as `--format json` prints it."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
+from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError
-from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.describe.hardware.hardware import ProfilePath
+from costmodel.describe.jobs.merge import merge_jobs, place_job
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier, split_group
 
 if TYPE_CHECKING:
-    from costmodel.bill.lines import TimeLine
     from costmodel.describe.hardware.cluster import Cluster
     from costmodel.describe.jobs.layout import Layout
     from costmodel.describe.recipe import Recipe
@@ -138,66 +136,53 @@ def mesh_records(rows: Sequence[MeshRow]) -> list[dict[str, Any]]:
     return [{**row._asdict(), "link": row.link or None, "members": list(row.members)} for row in rows]
 
 
-def mesh_columns(rows: Sequence[MeshRow]) -> dict[str, list[Any]]:
-    """Return the rows as columns of a CSV."""
-    return {
-        "dim": [row.dim for row in rows],
-        "factor": [row.factor for row in rows],
-        "groups": [row.groups for row in rows],
-        "link": [row.link or "none" for row in rows],
-        "bandwidth_bytes_per_s": [row.bandwidth_bytes_per_s for row in rows],
-        "members_per_domain": [" ".join(str(m) for m in row.members) for row in rows],
-        "comm": [row.comm or "none" for row in rows],
-    }
+class MeshTable(Answer):
+    """Each axis of a layout: its factor, its groups, the link they meet on and what they send."""
+
+    def __init__(self, rows: Sequence[MeshRow]) -> None:
+        self.rows = tuple(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows as plain data."""
+        return {"schema_version": 1, "mesh": mesh_records(self.rows)}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row an axis."""
+        return {
+            "dim": [row.dim for row in self.rows],
+            "factor": [row.factor for row in self.rows],
+            "groups": [row.groups for row in self.rows],
+            "link": [row.link or "none" for row in self.rows],
+            "bandwidth_bytes_per_s": [row.bandwidth_bytes_per_s for row in self.rows],
+            "members_per_domain": [" ".join(str(m) for m in row.members) for row in self.rows],
+            "comm": [row.comm or "none" for row in self.rows],
+        }
 
 
-def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
-    """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
-    titles = ["Dim", "Factor >", "Groups >", "Link", "Comm"]
-    paid = _paid(est, {row.dim for row in rows}) if est is not None else {}
-    cells = []
-    for row in rows:
-        if not row.link:
-            cells.append([row.dim, "1", "–", "–", "–"])
-        else:
-            link = f"{row.link} ({format_si(row.bandwidth_bytes_per_s, 'B/s')})"
-            cells.append([row.dim, f"{row.factor:,}", f"{row.groups:,}", link, row.comm])
-        if est is not None:
-            sent, busy, exposed = paid.get(row.dim, (0.0, 0.0, 0.0))
-            known = busy > 0
-            cells[-1] += (
-                [format_bytes(sent), format_seconds(busy), format_seconds(exposed)] if known else ["–"] * 3
-            )
-    if est is not None:
-        titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
-    return Grid("Mesh (innermost first; link rate per GPU and direction)", columns(*titles), cells)
+def mesh(*, profile_path: ProfilePath = None, **placed: Any) -> MeshTable:
+    """Place the axes of a layout on a cluster; needs no model.
 
+    Parameters
+    ----------
+    profile_path : path, optional
+        Folders of profiles of your own.
+    **placed
+        Of the keywords of `costmodel.estimate` those that place ranks: cluster, gpus, layout, its
+        degrees, zero_stage, shard_group, sequence_parallel, recipe, switches and axis_order.
 
-def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:
-    """Add up bytes, busy and exposed seconds of the communication lines of each axis of the mesh."""
-    total: dict[str, tuple[float, float, float]] = {}
-    for line in est.bill.time_lines:
-        if line.toll != "communication":
-            continue
-        dim = _dim_of(line, dims)
-        sent, busy, exposed = total.get(dim, (0.0, 0.0, 0.0))
-        total[dim] = (
-            sent + float(np.asarray(line.bytes)),
-            busy + float(line.seconds),
-            exposed + float(line.exposed_seconds),
-        )
-    return total
+    Returns
+    -------
+    MeshTable
+        A row an axis, innermost first, then those of the experts.
 
+    Raises
+    ------
+    CostModelError
+        If degrees do not divide the GPUs, the cluster is too small, or a name is unknown.
 
-_WHERE = {
-    "grad": ("dp", "shard"),
-    "grad_replica": ("replica", "dp", "shard"),
-    "edp": ("edp", "dp", "shard"),
-    "edp_replica": ("edp", "replica", "dp", "shard"),
-}
-"""Rows of the table that a group of the data axis may stand in; the first that there is."""
-
-
-def _dim_of(line: TimeLine, dims: set[str]) -> str:
-    """Return the axis of the mesh that a line runs on: experts and replicas have their own."""
-    return next((dim for dim in _WHERE.get(line.group, (line.group,)) if dim in dims), line.axis)
+    Examples
+    --------
+    >>> [(row.dim, row.factor, row.link) for row in mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").rows]
+    [('tp', 8, 'nvlink'), ('cp', 1, ''), ('dp', 8, 'leaf'), ('pp', 1, '')]
+    """
+    return MeshTable(mesh_rows(*place_job(merge_jobs({}, placed), profile_path=profile_path)))

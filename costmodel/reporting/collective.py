@@ -1,20 +1,15 @@
-"""A collective for people and programs: every algorithm with its parts, choices, and a figure."""
+"""A collective as tables: every algorithm with its parts, and choices by size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds, format_si
-from costmodel.estimates.collective import Choice, Placed, Price, dominant
-
-
-def label(price: Price) -> str:
-    """Name an algorithm with the family that it is of."""
-    return f"{price.family} {price.algorithm}"
+from costmodel.estimates.collective import Choice, Placed, Price, best_of, dominant, label, size_text
+from costmodel.estimates.collective_costs import CollectiveCosts
 
 
 def crossover_text(size_bytes: float) -> str:
@@ -97,15 +92,6 @@ def headline(title: str, prices: Sequence[Price]) -> str:
     return f"{title}: {time} by {label(best)}; {dominant(best)} dominates."
 
 
-def best_of(prices: Sequence[Price], index: int) -> Price:
-    """Return what is taken at a size; where no library chooses, the fastest that any fabric can run."""
-    for price in prices:
-        if price.chosen[index]:
-            return price
-    free = [price for price in prices if not price.needs]
-    return min(free or prices, key=lambda price: float(price.time_s[index]))
-
-
 def range_grid(title: str, prices: Sequence[Price], placed: Placed) -> Grid:
     """Return a row a size: what is taken, and the best of the textbook beside it."""
     rows = []
@@ -136,60 +122,8 @@ def range_grid(title: str, prices: Sequence[Price], placed: Placed) -> Grid:
     return Grid(title, titles, rows, note=f"{place_text(placed)}. CSV and JSON have every algorithm.")
 
 
-def size_text(size_bytes: float) -> str:
-    """Write a size exactly: powers of two by binary prefixes, others in bytes."""
-    for scale, unit in ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
-        if size_bytes % scale == 0 and 1 <= size_bytes / scale < 1024:
-            return f"{size_bytes / scale:.0f} {unit}"
-    return format_si(size_bytes, "B")
-
-
-def price_columns(collective: str, prices: Sequence[Price], placed: Placed) -> dict[str, list[Any]]:
-    """Return the long form: a row a size and algorithm."""
-    table: dict[str, list[Any]] = {}
-    for price in prices:
-        for i, size in enumerate(price.size_bytes):
-            row: Mapping[str, Any] = {
-                "collective": collective,
-                "ranks": placed.ranks,
-                "size_bytes": float(size),
-                "family": price.family,
-                "algorithm": price.algorithm,
-                "chosen": bool(price.chosen[i]),
-                "needs": price.needs,
-                "latency_s": float(price.latency_s[i]),
-                "transfer_s": float(price.transfer_s[i]),
-                "time_s": float(price.time_s[i]),
-                "wire_bytes": float(price.wire_bytes[i]),
-                "algbw_bytes_per_s": float(price.algbw_bytes_per_s[i]),
-                "busbw_bytes_per_s": float(price.busbw_bytes_per_s[i]),
-                "crossover_bytes": price.crossover_bytes if np.isfinite(price.crossover_bytes) else None,
-            }
-            for key, value in row.items():
-                table.setdefault(key, []).append(value)
-    return table
-
-
-def price_record(
-    collective: str, prices: Sequence[Price], picks: Sequence[Choice], placed: Placed
-) -> dict[str, Any]:
-    """Return everything as plain data."""
-    table = price_columns(collective, prices, placed)
-    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-    members = {tier.name: int(m) for tier, m in zip(placed.tiers, placed.group.members, strict=True)}
-    return {
-        "schema_version": 1,
-        "collective": collective,
-        "ranks": placed.ranks,
-        "members_by_tier": members,
-        "concurrent": placed.concurrent,
-        "choices": [
-            {
-                "algorithm": one.algorithm,
-                "from_bytes": one.from_bytes,
-                "to_bytes": one.to_bytes if np.isfinite(one.to_bytes) else None,
-            }
-            for one in picks
-        ],
-        "prices": rows,
-    }
+def cost_grids(found: CollectiveCosts) -> list[Grid]:
+    """Return the tables of one size, or one of a range of sizes."""
+    if found.one_size:
+        return one_size_grids(found.title, found.prices, found.choices, found.placed)
+    return [range_grid(found.title, found.prices, found.placed)]

@@ -31,6 +31,10 @@ class EstimateFace(Face):
 
         return estimate_html(self._answer)
 
+    def remarks(self) -> list[str]:
+        """Return the warnings."""
+        return [f"Warning: {warning}" for warning in self._answer.warnings]
+
     def time(self) -> Any:
         """Draw the step as a waterfall of what it waits for."""
         from costmodel.reporting.plots.bill import draw_time
@@ -95,6 +99,12 @@ class ComparisonFace(Face):
 
         return compare_grids(self._answer, **options)
 
+    def remarks(self) -> list[str]:
+        """Say of each job in one sentence how it differs from the first."""
+        from costmodel.reporting.comparison import compare_remarks
+
+        return compare_remarks(self._answer)
+
 
 @face("Sensitivity")
 class SensitivityFace(Face):
@@ -105,6 +115,12 @@ class SensitivityFace(Face):
         from costmodel.reporting.sensitivity import sensitivity_grids
 
         return sensitivity_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Say what is in the way, and which single switch would help most."""
+        from costmodel.reporting.sensitivity import sensitivity_remarks
+
+        return sensitivity_remarks(self._answer)
 
     def tornado(self) -> Any:
         """Draw what each number and each switch is worth."""
@@ -122,6 +138,10 @@ class PlanFace(Face):
         from costmodel.reporting.plans import plan_grids
 
         return plan_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Explain the pick in a few sentences."""
+        return list(self._answer.advice())
 
     def pareto(self) -> Any:
         """Draw step time against memory, with the front."""
@@ -146,6 +166,11 @@ class SweepFace(Face):
 
         return [sweep_grid(self._answer, **options)]
 
+    def remarks(self) -> list[str]:
+        """Say how many points failed."""
+        failed = len(self._answer.failed)
+        return [f"Warning: {failed} points failed; run again with --resume"] if failed else []
+
 
 @face("TrainingRun")
 class TrainingRunFace(Face):
@@ -156,6 +181,10 @@ class TrainingRunFace(Face):
         from costmodel.reporting.training_runs import run_grids
 
         return run_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Return the warnings of the step."""
+        return [f"Warning: {warning}" for warning in self._answer.est.warnings]
 
 
 @face("Budget")
@@ -179,8 +208,131 @@ class ValidationFace(Face):
 
         return validation_grids(self._answer, **options)
 
+    def remarks(self) -> list[str]:
+        """Say why rows were left out."""
+        return list(self._answer.skipped)
+
     def predicted(self) -> Any:
         """Draw predicted over measured step time."""
         from costmodel.reporting.plots.validation import draw_predicted
 
         return draw_predicted(self._answer)
+
+
+@face("Roofline")
+class RooflineFace(Face):
+    """Tables and figures of both rooflines."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return roofs, operators, tiers and axes."""
+        from costmodel.reporting.roofline import roofline_grids
+
+        return roofline_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Say which batch data parallelism needs."""
+        from costmodel.reporting.roofline import roofline_remarks
+
+        return roofline_remarks(self._answer)
+
+    def compute(self) -> Any:
+        """Draw operators under the roofs of the GPU."""
+        from costmodel.reporting.plots.rooflines import draw_compute_roofline
+
+        return draw_compute_roofline(self._answer.est)
+
+    def communication(self) -> Any:
+        """Draw axes against the ridge points of the fabric."""
+        from costmodel.reporting.plots.rooflines import draw_communication_roofline
+
+        return draw_communication_roofline(self._answer.est)
+
+
+@face("StepTree")
+class StepTreeFace(Face):
+    """The table of a step as a tree."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the tree, indented."""
+        from costmodel.reporting.tree import tree_grid
+
+        return [tree_grid(self._answer, **options)]
+
+
+@face("Trace")
+class TraceFace(Face):
+    """The table of a step in time."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a row a stage."""
+        from costmodel.reporting.trace import trace_grid
+
+        return [trace_grid(self._answer.timeline, **options)]
+
+
+@face("MeshTable")
+class MeshTableFace(Face):
+    """The table of a mesh."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a row an axis."""
+        from costmodel.reporting.mesh import mesh_grid
+
+        return [mesh_grid(self._answer.rows, **options)]
+
+
+@face("CollectiveCosts")
+class CollectiveCostsFace(Face):
+    """Tables and the figure of a collective."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return every algorithm at one size, or a row a size."""
+        from costmodel.reporting.collective import cost_grids
+
+        return cost_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Answer in a sentence: the time, by what, and what dominates."""
+        from costmodel.reporting.collective import headline
+
+        found = self._answer
+        return [headline(found.title, found.prices)] if found.one_size else []
+
+    def time(self) -> Any:
+        """Draw time over size, and what is taken where."""
+        from costmodel.reporting.plots.collectives import draw_collective
+
+        return draw_collective(self._answer)
+
+
+@face("ModelFacts")
+class ModelFactsFace(Face):
+    """Tables of a model."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return counts, components and dimensions."""
+        from costmodel.reporting.models import model_grids
+
+        return model_grids(self._answer, **options)
+
+
+@face("ProfilePage")
+class ProfilePageFace(Face):
+    """Tables of a hardware profile."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return every number with its source."""
+        from costmodel.reporting.hardware import page_grids
+
+        return page_grids(self._answer, **options)
+
+
+@face("RecipePage")
+class RecipePageFace(Face):
+    """The table of a recipe."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a row a switch."""
+        from costmodel.reporting.recipes import recipe_grid
+
+        return [recipe_grid(self._answer, **options)]

@@ -1,91 +1,12 @@
-"""Hardware profiles for people: lists of them, and one with its numbers and their sources."""
+"""Hardware profiles as tables: lists of them, and one with its numbers and their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
 
-from costmodel.base.errors import ProfileError, choices_hint
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
-from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.hardware.hardware import ProfileNumber, ProfilePath, load_cluster, profile_numbers
-from costmodel.describe.hardware.profile_files import (
-    FOLDERS,
-    at_a_glance,
-    check_header,
-    find_profile,
-    profile_files,
-    read_yaml,
-    search_folders,
-)
-
-
-class ProfileEntry(NamedTuple):
-    """A profile in a list."""
-
-    kind: str
-    name: str
-    title: str
-
-
-class ProfilePage(NamedTuple):
-    """One profile with every number that its file has, and the fabric of a cluster."""
-
-    kind: str
-    name: str
-    numbers: Sequence[ProfileNumber]
-    cluster: Cluster | None
-
-
-def list_entries(kind: str | None = None, *, profile_path: ProfilePath = None) -> list[ProfileEntry]:
-    """Return the profiles of one kind, or of all.
-
-    Raises
-    ------
-    ProfileError
-        If there is no such kind.
-    """
-    if kind is not None and kind not in FOLDERS:
-        raise ProfileError(f"kind: {kind!r} is unknown; {choices_hint(kind, FOLDERS)}")
-    folders = search_folders(profile_path)
-    return [
-        ProfileEntry(each, path.stem, at_a_glance(path, "title"))
-        for each in (FOLDERS if kind is None else (kind,))
-        for _, path in sorted(profile_files(each, folders))
-    ]
-
-
-def profile_page(name: str, kind: str | None = None, *, profile_path: ProfilePath = None) -> ProfilePage:
-    """Return one profile; without a kind the first of accelerators, links, clusters and storage.
-
-    Raises
-    ------
-    ProfileError
-        If there is none of that name; the message has the nearest of any kind.
-    """
-    if kind is None:
-        kind = _kind_of(name, profile_path)
-    numbers = profile_numbers(kind, name, profile_path=profile_path)
-    cluster = load_cluster(name, profile_path=profile_path) if kind == "cluster" else None
-    return ProfilePage(kind, name, numbers, cluster)
-
-
-def _kind_of(name: str, profile_path: ProfilePath) -> str:
-    """Return the kind of profile that goes by this name, alias or path."""
-    folders = search_folders(profile_path)
-    if Path(name).suffix in (".yaml", ".yml"):
-        path = find_profile("profile", name, folders)
-        return check_header(read_yaml(path), path)
-    for kind in FOLDERS:
-        try:
-            find_profile(kind, name, folders)
-        except ProfileError:
-            continue
-        return kind
-    known = [entry.name for entry in list_entries(profile_path=profile_path)]
-    raise ProfileError(f"unknown profile {name!r}: {choices_hint(name, known)}")
+from costmodel.describe.hardware.profile_pages import ProfileEntry, ProfilePage
 
 
 def entries_grid(entries: Sequence[ProfileEntry]) -> Grid:
@@ -120,13 +41,3 @@ def page_grids(page: ProfilePage) -> list[Grid]:
         Grid(f"{page.kind} {page.name}", columns("Key", "Value", "Source", "Title of the source"), numbers)
     )
     return grids
-
-
-def page_record(page: ProfilePage) -> dict[str, Any]:
-    """Return one profile as plain data."""
-    return {
-        "schema_version": 1,
-        "kind": page.kind,
-        "name": page.name,
-        "numbers": [number._asdict() for number in page.numbers],
-    }

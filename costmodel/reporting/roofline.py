@@ -1,223 +1,23 @@
-"""Both rooflines as tables: operators under the GPU's roofs, and axes against the tiers of the fabric.
-
-Work and times of an operator are those in its line's formula; nothing is priced here.
-"""
+"""Both rooflines as tables."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.bill.formula import evaluate_steps
-from costmodel.physics.network.comm_roofline import (
-    REGIMES,
-    batch_for_efficiency,
-    efficiency,
-    regime,
-    ridge_points,
-)
-from costmodel.reporting.series import communication_points
-
-if TYPE_CHECKING:
-    from costmodel.bill.lines import TimeLine
-    from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.roofline import AxisRow, OperatorRow, Roofline
+from costmodel.physics.network.comm_roofline import ridge_points
 
 _SMALL_SHARE = 0.001
 
 
-class OperatorRow(NamedTuple):
-    """One pass of an operator on the roofline.
-
-    Attributes
-    ----------
-    name : str
-        Of its line, without ``compute.``.
-    flops, moved_bytes : float
-        Of one execution, padding not counted. [FLOP, B]
-    intensity : float
-        FLOPs per byte of HBM. [FLOP/B]
-    peak_flops_per_s, roof_flops_per_s : float
-        Of the data sheet at its precision; what that and the memory's bandwidth allow at its intensity. [FLOP/s]
-    seconds : float
-        Of one execution. [s]
-    share : float
-        Of the step, all executions. [-]
-    bound : str
-        What its time goes to most: math, memory or start (of the kernel).
-    """
-
-    name: str
-    flops: float
-    moved_bytes: float
-    intensity: float
-    peak_flops_per_s: float
-    roof_flops_per_s: float
-    seconds: float
-    share: float
-    bound: str
-
-    @property
-    def achieved_flops_per_s(self) -> float:
-        """Rate of its useful FLOPs. [FLOP/s]."""
-        return self.flops / self.seconds
-
-    @property
-    def of_roof(self) -> float:
-        """Share of what the roofs allow: of FLOPs, or of bytes where there are no FLOPs. [-]."""
-        return self.achieved_flops_per_s / self.roof_flops_per_s if self.flops else math.nan
-
-
-def operator_rows(est: Estimate) -> list[OperatorRow]:
-    """Return every pass of every operator that takes time, largest share of the step first."""
-    est.require_single("roofline")
-    step = float(est.step_time_s)
-    rows = [_operator_row(line, step) for line in est.bill.time_lines if _is_operator(line)]
-    return sorted((row for row in rows if row is not None), key=lambda row: -row.share)
-
-
-def _is_operator(line: TimeLine) -> bool:
-    return line.axis == "compute" and line.toll in ("math", "hbm") and float(line.exposed_each_s) > 0
-
-
-def _operator_row(line: TimeLine, step_time_s: float) -> OperatorRow | None:
-    """Read the work of one pass off its formula; a recomputed pass is a share of the first."""
-    known = {key: float(value) for key, value in line.terms.items()}
-    known |= {step.name: float(step.value) for step in evaluate_steps(line.formula, line.terms) if step.name}
-    again = known.get("recompute_share", 1.0) * known.get("calls", 1.0)
-    if "moved_bytes" not in known:
-        return None
-    flops, moved = known.get("flops", 0.0) * again, known["moved_bytes"] * again
-    memory_s = known.get(
-        "memory_s", known["moved_bytes"] / (known["memory_fraction"] * known["hbm_bytes_per_s"])
-    )
-    parts = {
-        "math": known.get("math_s", 0.0),
-        "memory": memory_s,
-        "start": known["fixed_s"] * known.get("kernels", 1.0),
-    }
-    intensity = flops / moved if moved else 0.0
-    peak = known.get("peak_flops_per_s", math.inf)
-    return OperatorRow(
-        name=line.name.removeprefix("compute."),
-        flops=flops,
-        moved_bytes=moved,
-        intensity=intensity,
-        peak_flops_per_s=peak,
-        roof_flops_per_s=min(peak, intensity * known["hbm_bytes_per_s"]),
-        seconds=float(line.exposed_each_s),
-        share=float(line.exposed_seconds) / step_time_s,
-        bound=max(parts, key=lambda part: parts[part]),
-    )
-
-
-class AxisRow(NamedTuple):
-    """What an axis sends, against the ridge point of the slowest tier that it uses.
-
-    Attributes
-    ----------
-    axis, tier : str
-        Who sends, and the slowest tier that it crosses.
-    sent_bytes : float
-        By one GPU in a step. [B]
-    intensity, ridge : float
-        Model FLOPs of a GPU per byte sent; FLOPs per byte from which on the tier allows the peak. [FLOP/B]
-    allowed : float
-        Share of the peak that the tier allows, all communication hidden. [-]
-    exposed : float
-        Share of the step that it really costs. [-]
-    regime, advice : str
-        In words.
-    """
-
-    axis: str
-    tier: str
-    sent_bytes: float
-    intensity: float
-    ridge: float
-    allowed: float
-    exposed: float
-    regime: str
-    advice: str
-
-
-def axis_rows(est: Estimate) -> list[AxisRow]:
-    """Return every axis that sends, the one nearest to being in the way first."""
-    est.require_single("roofline")
-    tiers, names = est.job.cluster.tiers, est.bill.tier_names
-    ridges = dict(zip(names, ridge_points(est.peak_flops_per_s, tiers).tolist(), strict=True))
-    step = float(est.step_time_s)
-    exposed: dict[str, float] = {}
-    for line in est.bill.time_lines:
-        if line.toll == "communication":
-            exposed[line.axis] = exposed.get(line.axis, 0.0) + float(line.exposed_seconds) / step
-    rows = []
-    for point in communication_points(est):
-        ridge = ridges[point.tier]
-        code = int(regime(point.flops_per_byte, ridge))
-        rows.append(
-            AxisRow(
-                point.axis,
-                point.tier,
-                point.bytes_per_gpu,
-                point.flops_per_byte,
-                ridge,
-                float(efficiency(point.flops_per_byte, ridge)),
-                exposed[point.axis],
-                REGIMES[code],
-                _advice(est, point.axis, point.tier, code, exposed[point.axis]),
-            )
-        )
-    return sorted(rows, key=lambda row: row.intensity / row.ridge)
-
-
-_OVERLAPS = {
-    "tp": "tp_overlap",
-    "dp": "dp_overlap",
-    "ep": "ep_overlap",
-    "pp": "pp_overlap",
-    "cp": "cp_method=ring",
-}
-_WORTH_HIDING = 0.02
-
-
-def _advice(est: Estimate, axis: str, tier: str, code: int, exposed: float) -> str:
-    """Say what moves an axis towards its ridge point, where it is not beyond."""
-    if REGIMES[code] == "compute-bound":
-        return f"hide more of it: {_OVERLAPS[axis]}" if exposed > _WORTH_HIDING else "leave it"
-    inner = est.bill.tier_names[0]
-    outside = tier != inner
-    if axis == "dp":
-        return "more tokens a GPU between reductions (larger batch, fewer replicas), or 16-bit gradients"
-    if axis == "tp":
-        return f"keep tp inside {inner}" if outside else "a smaller tp, or tp_overlap=pipelined"
-    if axis == "ep":
-        return "node-limited routing, 8-bit dispatch, ep_overlap" if outside else "ep_overlap"
-    if axis == "cp":
-        return f"keep cp inside {inner}, or a ring that hides behind attention" if outside else "a smaller cp"
-    return "fewer virtual stages, or pp_overlap"
-
-
-def critical_batch(est: Estimate) -> float | None:
-    """Return the global batch at which data parallelism reaches its tier's ridge point, in sequences.
-
-    None without data parallelism. Valid as far as dp sends once a step; ZeRO-3 sends with every
-    micro-batch, and more of these do not help it.
-    """
-    rows = [row for row in axis_rows(est) if row.axis == "dp"]
-    if not rows or est.job.layout.zero_stage >= 3:
-        return None
-    return float(batch_for_efficiency(est.job.global_batch, rows[0].intensity, rows[0].ridge))
-
-
-def roofline_grids(est: Estimate, *, every_operator: bool = False) -> list[Grid]:
+def roofline_grids(found: Roofline, *, every_operator: bool = False) -> list[Grid]:
     """Return roofs, operators, tiers and axes."""
     return [
-        _roof_grid(est),
-        _operator_grid(operator_rows(est), every_operator),
-        _tier_grid(est),
-        _axis_grid(axis_rows(est)),
+        _roof_grid(found.est),
+        _operator_grid(found.operators, every_operator),
+        _tier_grid(found.est),
+        _axis_grid(found.axes),
     ]
 
 
@@ -314,82 +114,14 @@ def _axis_grid(rows: list[AxisRow]) -> Grid:
     return Grid("Axes of this layout", titles, cells, note=note)
 
 
-def roofline_remarks(est: Estimate) -> list[str]:
+def roofline_remarks(found: Roofline) -> list[str]:
     """Say which batch data parallelism needs."""
-    batch = critical_batch(est)
+    batch = found.critical_batch
     if batch is None:
         return []
-    now = float(est.job.global_batch)
+    now = float(found.est.job.global_batch)
     relation = "above it" if now >= batch else "below it"
     return [
-        f"Critical batch of data parallelism: {batch:,.0f} sequences ({batch * float(est.job.seq_len):,.3g} tokens); "
+        f"Critical batch of data parallelism: {batch:,.0f} sequences ({batch * float(found.est.job.seq_len):,.3g} tokens); "
         f"this job's {now:,.0f} are {relation}."
     ]
-
-
-def roofline_record(est: Estimate) -> dict[str, Any]:
-    """Return both rooflines as plain data."""
-    accelerator = est.job.cluster.accelerator
-    ridges = ridge_points(est.peak_flops_per_s, est.job.cluster.tiers).tolist()
-    return {
-        "schema_version": 1,
-        "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-        "peak_flops_per_s": dict(accelerator.peak_flops_per_s),
-        "operators": [_operator_record(row) for row in operator_rows(est)],
-        "tiers": [
-            {
-                "tier": tier.name,
-                "bandwidth_bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
-                "ridge_flops_per_byte": ridge,
-            }
-            for tier, ridge in zip(est.job.cluster.tiers, ridges, strict=True)
-        ],
-        "axes": [row._asdict() for row in axis_rows(est)],
-        "critical_batch_sequences": critical_batch(est),
-    }
-
-
-def _operator_record(row: OperatorRow) -> dict[str, Any]:
-    """Return one operator; memory-bound ones have no compute roof."""
-    record = {**row._asdict(), "achieved_flops_per_s": row.achieved_flops_per_s}
-    return record if row.flops else {**record, "peak_flops_per_s": None, "roof_flops_per_s": None}
-
-
-def roofline_columns(est: Estimate) -> dict[str, list[Any]]:
-    """Return operators and axes as columns, a row each."""
-    nothing = math.nan
-    rows = [
-        {
-            "kind": "operator",
-            "name": row.name,
-            "tier": "none",
-            "flops": row.flops,
-            "bytes": row.moved_bytes,
-            "flops_per_byte": row.intensity,
-            "ridge_flops_per_byte": row.peak_flops_per_s / _hbm(est) if row.flops else nothing,
-            "seconds": row.seconds,
-            "share": row.share,
-            "verdict": row.bound,
-        }
-        for row in operator_rows(est)
-    ]
-    rows += [
-        {
-            "kind": "axis",
-            "name": row.axis,
-            "tier": row.tier,
-            "flops": nothing,
-            "bytes": row.sent_bytes,
-            "flops_per_byte": row.intensity,
-            "ridge_flops_per_byte": row.ridge,
-            "seconds": nothing,
-            "share": row.exposed,
-            "verdict": row.regime,
-        }
-        for row in axis_rows(est)
-    ]
-    return {key: [row[key] for row in rows] for key in rows[0]}
-
-
-def _hbm(est: Estimate) -> float:
-    return est.job.cluster.accelerator.memory_bandwidth_bytes_per_s

@@ -87,32 +87,6 @@ def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     return np.asarray(stages), parts
 
 
-class Sent(NamedTuple):
-    """What an axis sends, against what a GPU computes meanwhile."""
-
-    axis: str
-    tier: str
-    bytes_per_gpu: float
-    flops_per_byte: float
-
-
-def communication_points(est: Estimate) -> list[Sent]:
-    """Return each axis' FLOPs per byte sent, on the slowest tier that it uses. [FLOP/B]"""
-    est.require_single("communication_points")
-    flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
-    sent: dict[str, tuple[float, int]] = {}
-    for line in est.bill.time_lines:
-        if line.toll == "communication" and float(line.bytes) > 0:
-            held, tier = sent.get(line.axis, (0.0, -1))
-            sent[line.axis] = (held + float(line.bytes), max(tier, int(line.tier)))
-    names = est.bill.tier_names
-    return [
-        Sent(axis, names[tier], size, flops_per_gpu / size)
-        for axis, (size, tier) in sent.items()
-        if tier >= 0
-    ]
-
-
 def job_title(est: Estimate) -> str:
     """Return the job in a line, for the title of a figure."""
     job = est.job

@@ -10,9 +10,10 @@ from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import AXES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
-from costmodel.estimates.mesh import mesh_grid, mesh_of
+from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import memory_records, time_records
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.reporting.mesh import mesh_grid
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate

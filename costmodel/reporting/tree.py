@@ -1,109 +1,13 @@
-"""The step as a tree: step, stage, micro-batch, layer, operator, and what runs once a step."""
+"""The step as a tree, indented."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds
-from costmodel.bill.lines import TimeLine
-from costmodel.step.price import blocks_on_stages
-
-if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
-
-_ONCE = {"pp": "pipeline", "dp": "gradients and parameters", "optimizer": "optimizer", "compute": "host"}
+from costmodel.estimates.tree import StepTree, tree_rows
 
 
-class Node(NamedTuple):
-    """A part of the step: so many times `each_s` seconds inside its parent; children add up to `each_s`."""
-
-    name: str
-    times: float
-    each_s: float
-    children: tuple[Node, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """Exposed seconds of all executions inside one of the parent."""
-        return self.times * self.each_s
-
-
-def _parent(name: str, count: float, children: list[Node]) -> Node:
-    return Node(name, count, sum(child.seconds for child in children), tuple(children))
-
-
-def step_tree(est: Estimate) -> Node:
-    """Return the step of one layout as a tree of exposed seconds; its root is the step time.
-
-    Micro-batches are those of the slowest stage, and what runs once a step stands beside them.
-    """
-    est.require_single("tree")
-    priced = est.priced
-    micro_batches = float(priced.placed.micro_batches)
-    on_bill = {line.name: line for line in est.bill.time_lines}
-    blocks, seen = [], set()
-    for block, lines in zip(priced.blocks, priced.block_lines, strict=True):
-        seen |= {line.name for line in lines}
-        held = float(on_bill[lines[0].name].count) / micro_batches
-        if held:
-            blocks.append(_parent(f"{block.label}{block.role}", held, _operators(list(lines), block.label)))
-    once: dict[str, list[Node]] = {}
-    for line in est.bill.time_lines:
-        if line.name not in seen:
-            once.setdefault(_ONCE.get(line.axis, line.axis), []).append(_leaf(line, line.name))
-    stage = _parent(_slowest_stage(est), 1.0, [_parent("micro-batch", micro_batches, blocks)])
-    return _parent("step", 1.0, [stage, *(_parent(name, 1.0, nodes) for name, nodes in once.items())])
-
-
-def _leaf(line: TimeLine, name: str) -> Node:
-    return Node(name, float(line.count), float(line.exposed_each_s))
-
-
-def _operators(lines: list[TimeLine], label: str) -> list[Node]:
-    """Group the lines of a block by operator or exchange, each with its passes, in the order of the bill."""
-    groups: dict[str, list[Node]] = {}
-    for line in lines:
-        name = line.name.replace(f"{line.axis}.{label}", f"{line.axis}.", 1) if label else line.name
-        operator, _, pass_name = name.removeprefix("compute.").rpartition(".")
-        groups.setdefault(operator, []).append(Node(pass_name, 1.0, float(line.exposed_each_s)))
-    return [_parent(name, 1.0, nodes) for name, nodes in groups.items()]
-
-
-def _slowest_stage(est: Estimate) -> str:
-    """Name the stage whose blocks the bill counts, the first of those that hold the same."""
-    placed = est.priced.placed
-    stages, pp = placed.stages, float(placed.layout.pp)
-    if pp == 1:
-        return "the only stage"
-    m = float(placed.micro_batches)
-    counts = {line.name: float(line.count) / m for line in est.bill.time_lines}
-    same = np.ones(stages.index.shape, dtype=np.bool_)
-    for held, lines in zip(blocks_on_stages(placed), est.priced.block_lines, strict=True):
-        same = same & np.isclose(held, counts[lines[0].name])
-    return f"stage {int(stages.index[int(np.argmax(same))])} of {pp:.0f}, the slowest"
-
-
-def tree_rows(node: Node, *, least_share: float = 0.0) -> list[tuple[int, Node, float, float]]:
-    """Return depth, node, seconds a step and share of it, depth first, parts below `least_share` left out."""
-    rows: list[tuple[int, Node, float, float]] = []
-
-    def visit(part: Node, depth: int, times: float) -> None:
-        seconds = times * part.seconds
-        share = seconds / node.seconds
-        if depth and share < least_share:
-            return
-        rows.append((depth, part, seconds, share))
-        for child in part.children:
-            visit(child, depth + 1, times * part.times)
-
-    visit(node, 0, 1.0)
-    return rows
-
-
-def tree_grid(node: Node, *, least_share: float = 0.0) -> Grid:
+def tree_grid(found: StepTree, *, least_share: float = 0.0) -> Grid:
     """Return the tree as a table, indented."""
     rows = [
         [
@@ -113,31 +17,9 @@ def tree_grid(node: Node, *, least_share: float = 0.0) -> Grid:
             format_seconds(seconds, 4),
             f"{share:.1%}",
         ]
-        for depth, part, seconds, share in tree_rows(node, least_share=least_share)
+        for depth, part, seconds, share in tree_rows(found.root, least_share=least_share)
     ]
     note = "Exposed time. Count: inside one of the parent; each: of one; a step: of all of them in a step."
     hidden = f" Parts below {least_share:.1%} are left out; --all-lines shows them." if least_share else ""
     titles = columns("Part", "Count >", "Each >", "A step >", "Share >")
     return Grid("The step", titles, rows, frozenset({0}), note + hidden)
-
-
-def tree_record(node: Node) -> dict[str, Any]:
-    """Return the tree as nested plain data."""
-    return {
-        "name": node.name,
-        "count": node.times,
-        "each_s": node.each_s,
-        "children": [tree_record(child) for child in node.children],
-    }
-
-
-def tree_columns(node: Node) -> dict[str, list[Any]]:
-    """Return the tree as columns, a row a part."""
-    rows = tree_rows(node)
-    return {
-        "depth": [depth for depth, *_ in rows],
-        "name": [part.name for _, part, *_ in rows],
-        "count": [part.times for _, part, *_ in rows],
-        "each_s": [part.each_s for _, part, *_ in rows],
-        "seconds": [seconds for _, _, seconds, _ in rows],
-    }

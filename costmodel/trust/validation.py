@@ -20,7 +20,7 @@ from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.bill.lines import Bill, Seen, broadcast_sum
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row
+from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row, shipped_runs
 
 GROUPINGS = ("source", "accelerator", "axis")
 """What a summary can be by."""
@@ -127,14 +127,17 @@ def _axes(row: Row) -> str:
 
 
 def validate(
-    source: str | Path | Iterable[Row], *, tick: Callable[[], None] | None = None, scored_only: bool = True
+    source: str | Path | Iterable[Row] | None = None,
+    *,
+    tick: Callable[[], None] | None = None,
+    scored_only: bool = True,
 ) -> Validation:
     """Price every run of a table.
 
     Parameters
     ----------
-    source : path or rows
-        A CSV in the columns of `tests/published/runs.csv`, or its rows.
+    source : path or rows, optional
+        A CSV in the columns of `tests/published/runs.csv`, or its rows; the shipped runs if none is given.
     tick : callable, optional
         Called after each row (progress).
     scored_only : bool
@@ -145,7 +148,8 @@ def validate(
     DataError
         If the table cannot be read.
     """
-    rows = read_rows(source) if isinstance(source, (str, Path)) else list(source)
+    source = shipped_runs() if source is None else source
+    rows = read_rows(source) if isinstance(source, str | Path) else list(source)
     runs = []
     for row in rows:
         if scored_only and (row.get("use") or "time") == "none":

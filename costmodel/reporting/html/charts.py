@@ -9,12 +9,13 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.estimates.pipeline_run import run_pipeline
+from costmodel.estimates.roofline import communication_points
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS
 from costmodel.reporting.plots.pipeline import KINDS
 from costmodel.reporting.plots.rooflines import operator_points
 from costmodel.reporting.plots.tornado import effect_label, tornado_effects
-from costmodel.reporting.series import MEMORY_PARTS, communication_points, memory_stacks, time_parts
+from costmodel.reporting.series import MEMORY_PARTS, memory_stacks, time_parts
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate

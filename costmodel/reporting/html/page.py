@@ -304,7 +304,8 @@ def _rooflines(est: Estimate, figures: dict[str, charts.Figure]) -> str:
 
 def _mesh(est: Estimate, figures: dict[str, charts.Figure]) -> str:
     """Return the mesh: table and map."""
-    from costmodel.estimates.mesh import mesh_grid, mesh_of
+    from costmodel.estimates.mesh import mesh_of
+    from costmodel.reporting.mesh import mesh_grid
 
     parts = [_table(mesh_grid(mesh_of(est), est))]
     made = charts.mesh_chart(est)

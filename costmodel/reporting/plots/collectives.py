@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.estimates.collective import Choice, Price
+from costmodel.estimates.collective import SEARCHED_SIZES, Price, price_collective
+from costmodel.estimates.collective_costs import CollectiveCosts
 from costmodel.reporting.figures import FILLS, new_figure
 
 _STYLES = ("-", "--", "-.", ":")
@@ -15,8 +16,17 @@ _COLOURS = [FILLS[name][0] for name in ("math", "tp", "cp", "ep", "pp", "hbm", "
 _SHADES = ("#DCEAF4", "#FBEBC8", "#D7EEE6", "#F5E1EC", "#EEEEEE")
 
 
-def draw_collective(title: str, prices: Sequence[Price], choices: Sequence[Choice]) -> Any:
-    """Draw time over size above bus bandwidth over size; shaded regions name what is taken."""
+_DRAWN_SIZES = SEARCHED_SIZES[24::4]
+"""From 8 B on, two an octave. [B]"""
+
+
+def draw_collective(found: CollectiveCosts) -> Any:
+    """Draw time over size; shaded regions name what is taken. One size is drawn among all."""
+    prices: Sequence[Price] = found.prices
+    if found.one_size:
+        prices = price_collective(found.name, _DRAWN_SIZES, found.placed, found.routing)
+    shown_name = found.name.replace("_", "-")
+    title = f"{shown_name} over {found.placed.ranks:,} GPUs of {found.where}: time by size, and what is taken where"
     figure, axes = new_figure(title, size=(9.0, 6.0))
     sizes = prices[0].size_bytes
     library = [price for price in prices if price.family != "textbook"]
@@ -38,7 +48,7 @@ def draw_collective(title: str, prices: Sequence[Price], choices: Sequence[Choic
                 )
     low = min(float(price.time_s[price.time_s > 0].min()) for price in shown) * 1e6
     high = max(float(price.time_s.max()) for price in shown) * 1e6
-    for index, one in enumerate(choices):
+    for index, one in enumerate(found.choices):
         left, right = max(one.from_bytes, float(sizes[0])), min(one.to_bytes, float(sizes[-1]))
         if right <= left:
             continue

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.estimates.roofline import Sent, communication_points, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS, new_figure
-from costmodel.reporting.roofline import operator_rows
-from costmodel.reporting.series import Sent, communication_points, job_title
+from costmodel.reporting.series import job_title
 from costmodel.reporting.tables import layout_text
 
 if TYPE_CHECKING:

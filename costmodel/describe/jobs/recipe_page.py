@@ -1,0 +1,119 @@
+"""`costmodel.recipe`: every switch of a recipe, what it may be and what it changes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from costmodel.base.answer import Answer
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.switches import HOME, Settings, switch_field
+from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe, list_recipes, load_recipe
+
+
+@dataclass(frozen=True)
+class RecipePage(Answer):
+    """A recipe's switches, and those of the job, with value, default, choices and meaning."""
+
+    settings: Settings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the switches as plain data."""
+        meanings, recipe = switch_meanings(), self.settings.recipe
+        values, defaults = self.settings.plain(), Settings(Recipe(name=recipe.name)).plain()
+        return {
+            "schema_version": 1,
+            **{key: getattr(recipe, key) for key in LABELS},
+            "switches": [
+                {
+                    "switch": key,
+                    "group": GROUP_OF.get(key, "job"),
+                    "value": value,
+                    "default": defaults[key],
+                    "choices": _choices(key),
+                    "meaning": meanings[key],
+                }
+                for key, value in values.items()
+            ],
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a switch."""
+        rows = self.to_dict()["switches"]
+        return {
+            "switch": [row["switch"] for row in rows],
+            "group": [row["group"] for row in rows],
+            "value": [set_text(row["value"]) for row in rows],
+            "default": [set_text(row["default"]) for row in rows],
+            "choices": [row["choices"] for row in rows],
+            "meaning": [row["meaning"] for row in rows],
+        }
+
+
+def recipe(name: str | Recipe, *, switches: Mapping[str, Any] | Sequence[str] | None = None) -> RecipePage:
+    """Show every switch of a recipe: its value, its default, its choices and what it changes.
+
+    Parameters
+    ----------
+    name : str or Recipe
+        As for `costmodel.estimate`.
+    switches : mapping or sequence of str, optional
+        Switches to change, as there.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such recipe or switch.
+
+    Examples
+    --------
+    >>> page = recipe("llama3", switches=["fused_norm=false"])
+    >>> page.settings.recipe.kernels.fused_norm
+    False
+    """
+    made = load_recipe(name) if isinstance(name, str) else name
+    return RecipePage(Settings(made).switched(read("switches", switches) if switches else {}))
+
+
+def recipes_table() -> dict[str, list[str]]:
+    """Return the shipped recipes as columns."""
+    found = [load_recipe(name) for name in list_recipes()]
+    return {"name": [r.name for r in found], "description": [r.description for r in found]}
+
+
+def switch_meanings() -> dict[str, str]:
+    """Return the text below each switch's field, in one line."""
+    found: dict[str, str] = {}
+    for home in dict.fromkeys(HOME.values()):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(home))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)):
+                continue
+            if isinstance(field.target, ast.Name):
+                found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return found
+
+
+def _choices(name: str) -> str:
+    """Return what a switch may be, as a text."""
+    annotation = switch_field(name).annotation
+    for plain, words in ((bool, "true or false"), (int, "whole number"), (float, "number")):
+        if annotation is plain:
+            return words
+    options = [str(choice) for choice in get_args(annotation)]
+    if "Ellipsis" in options:
+        inner = get_args(get_args(annotation)[0])
+        return "some of " + ", ".join(str(choice) for choice in inner)
+    return ", ".join(options)
+
+
+def set_text(value: Any) -> str:
+    """Return a switch's value as ``--set`` takes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, list) else str(value)

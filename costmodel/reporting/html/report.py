@@ -1,0 +1,51 @@
+"""`costmodel.report`: one page about a job that opens anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from costmodel.estimates.estimate import Estimate
+from costmodel.reporting.html.page import plotly_library, report_page
+from costmodel.reporting.html.search import other_layouts
+from costmodel.what_if.sensitivity import sensitivity
+
+PARTS = 7
+"""How often `report` calls `tick`."""
+
+
+def report(
+    est: Estimate,
+    *,
+    plan: bool = True,
+    sensitivities: bool = True,
+    tick: Callable[[], None] = lambda: None,
+) -> str:
+    """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    plan : bool
+        Search for other layouts of the job.
+    sensitivities : bool
+        Vary each number and each switch.
+    tick : callable
+        Called after each part.
+
+    Returns
+    -------
+    page : str
+        HTML that needs no network.
+
+    Raises
+    ------
+    CostModelError
+        If plotly is missing, or the estimate holds many layouts.
+    """
+    plotly_library()
+    found = other_layouts(est) if plan else None
+    tick()
+    moved = sensitivity(est) if sensitivities else None
+    tick()
+    return report_page(est, plan=found, found=moved, tick=tick)

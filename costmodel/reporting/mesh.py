@@ -1,0 +1,65 @@
+"""The mesh as a table; with a bill, what each axis sends and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.bill.lines import TimeLine
+from costmodel.estimates.mesh import MeshRow
+from costmodel.estimates.priced_job import PricedJob
+
+
+def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
+    """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
+    titles = ["Dim", "Factor >", "Groups >", "Link", "Comm"]
+    paid = _paid(est, {row.dim for row in rows}) if est is not None else {}
+    cells = []
+    for row in rows:
+        if not row.link:
+            cells.append([row.dim, "1", "–", "–", "–"])
+        else:
+            link = f"{row.link} ({format_si(row.bandwidth_bytes_per_s, 'B/s')})"
+            cells.append([row.dim, f"{row.factor:,}", f"{row.groups:,}", link, row.comm])
+        if est is not None:
+            sent, busy, exposed = paid.get(row.dim, (0.0, 0.0, 0.0))
+            known = busy > 0
+            cells[-1] += (
+                [format_bytes(sent), format_seconds(busy), format_seconds(exposed)] if known else ["–"] * 3
+            )
+    if est is not None:
+        titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
+    return Grid("Mesh (innermost first; link rate per GPU and direction)", columns(*titles), cells)
+
+
+def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:
+    """Add up bytes, busy and exposed seconds of the communication lines of each axis of the mesh."""
+    total: dict[str, tuple[float, float, float]] = {}
+    for line in est.bill.time_lines:
+        if line.toll != "communication":
+            continue
+        dim = _dim_of(line, dims)
+        sent, busy, exposed = total.get(dim, (0.0, 0.0, 0.0))
+        total[dim] = (
+            sent + float(np.asarray(line.bytes)),
+            busy + float(line.seconds),
+            exposed + float(line.exposed_seconds),
+        )
+    return total
+
+
+_WHERE = {
+    "grad": ("dp", "shard"),
+    "grad_replica": ("replica", "dp", "shard"),
+    "edp": ("edp", "dp", "shard"),
+    "edp_replica": ("edp", "replica", "dp", "shard"),
+}
+"""Rows of the table that a group of the data axis may stand in; the first that there is."""
+
+
+def _dim_of(line: TimeLine, dims: set[str]) -> str:
+    """Return the axis of the mesh that a line runs on: experts and replicas have their own."""
+    return next((dim for dim in _WHERE.get(line.group, (line.group,)) if dim in dims), line.axis)
