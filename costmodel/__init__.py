@@ -11,59 +11,124 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from costmodel.base.errors import CostModelError
+    from costmodel.base.answer import Answer
+    from costmodel.base.errors import CostModelError, NoLayoutError
+    from costmodel.describe.hardware.cluster import Accelerator, Cluster
     from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster
+    from costmodel.describe.hardware.profile_pages import ProfilePage, profile, profiles_table
+    from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE
+    from costmodel.describe.jobs.recipe_page import RecipePage, recipe, recipes_table
+    from costmodel.describe.models.model import Model
     from costmodel.describe.models.model_files import list_models, load_model
+    from costmodel.describe.recipe import Recipe, list_recipes, load_recipe
+    from costmodel.estimates.collective_costs import CollectiveCosts, collective
     from costmodel.estimates.estimate import Estimate, estimate
+    from costmodel.estimates.mesh import MeshTable, mesh
+    from costmodel.estimates.model_facts import ModelFacts, model_facts, models_table
+    from costmodel.estimates.profile_check import check_profile
+    from costmodel.estimates.roofline import Roofline, roofline
+    from costmodel.estimates.trace import Trace, trace
+    from costmodel.interop.emit import emit
     from costmodel.planning.plan import Plan, plan
-    from costmodel.planning.sweep import Sweep, sweep
-    from costmodel.what_if.compare import compare
-    from costmodel.what_if.sensitivity import sensitivity
-    from costmodel.whole_run.budget import budget
+    from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
+    from costmodel.reporting.html.report import report
+    from costmodel.trust.validation import Validation, validate
+    from costmodel.what_if.compare import Comparison, compare
+    from costmodel.what_if.sensitivity import Sensitivity, sensitivity
+    from costmodel.whole_run.budget import Budget, budget
     from costmodel.whole_run.run import TrainingRun, run
 
 from costmodel.base.version import __version__
 
-# Loaded when first used: `costmodel --help` must not pay for numpy.
-_HOME = {
-    "estimate": "costmodel.estimates.estimate",
-    "Estimate": "costmodel.estimates.estimate",
-    "load_cluster": "costmodel.describe.hardware.hardware",
-    "load_accelerator": "costmodel.describe.hardware.hardware",
-    "list_profiles": "costmodel.describe.hardware.hardware",
-    "load_model": "costmodel.describe.models.model_files",
-    "list_models": "costmodel.describe.models.model_files",
-    "plan": "costmodel.planning.plan",
-    "Plan": "costmodel.planning.plan",
-    "sweep": "costmodel.planning.sweep",
-    "Sweep": "costmodel.planning.sweep",
-    "budget": "costmodel.whole_run.budget",
-    "run": "costmodel.whole_run.run",
-    "TrainingRun": "costmodel.whole_run.run",
-    "CostModelError": "costmodel.base.errors",
-    "compare": "costmodel.what_if.compare",
-    "sensitivity": "costmodel.what_if.sensitivity",
+_NAMES = {
+    "base.answer": ("Answer",),
+    "base.errors": ("CostModelError", "NoLayoutError"),
+    "describe.hardware.cluster": ("Accelerator", "Cluster"),
+    "describe.hardware.hardware": ("list_profiles", "load_accelerator", "load_cluster"),
+    "describe.hardware.profile_pages": ("ProfilePage", "profile", "profiles_table"),
+    "describe.jobs.job": ("DEFAULT_CLUSTER", "DEFAULT_RECIPE"),
+    "describe.jobs.recipe_page": ("RecipePage", "recipe", "recipes_table"),
+    "describe.models.model": ("Model",),
+    "describe.models.model_files": ("list_models", "load_model"),
+    "describe.recipe": ("Recipe", "list_recipes", "load_recipe"),
+    "estimates.collective_costs": ("CollectiveCosts", "collective"),
+    "estimates.estimate": ("Estimate", "estimate"),
+    "estimates.mesh": ("MeshTable", "mesh"),
+    "estimates.model_facts": ("ModelFacts", "model_facts", "models_table"),
+    "estimates.profile_check": ("check_profile",),
+    "estimates.roofline": ("Roofline", "roofline"),
+    "estimates.trace": ("Trace", "trace"),
+    "interop.emit": ("emit",),
+    "planning.plan": ("Plan", "plan"),
+    "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
+    "reporting.html.report": ("report",),
+    "trust.validation": ("Validation", "validate"),
+    "what_if.compare": ("Comparison", "compare"),
+    "what_if.sensitivity": ("Sensitivity", "sensitivity"),
+    "whole_run.budget": ("Budget", "budget"),
+    "whole_run.run": ("TrainingRun", "run"),
 }
+"""The public names by the module that each lives in, below this package."""
+
+# Loaded when first used: `costmodel --help` must not pay for numpy.
+_HOME = {name: f"costmodel.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "DEFAULT_CLUSTER",
+    "DEFAULT_RECIPE",
+    "Accelerator",
+    "Answer",
+    "Budget",
+    "Cluster",
+    "CollectiveCosts",
+    "Comparison",
     "CostModelError",
     "Estimate",
+    "MeshTable",
+    "Model",
+    "ModelFacts",
+    "NoLayoutError",
     "Plan",
+    "ProfilePage",
+    "Recipe",
+    "RecipePage",
+    "Roofline",
+    "Sensitivity",
     "Sweep",
+    "Trace",
     "TrainingRun",
+    "Validation",
     "__version__",
     "budget",
+    "check_profile",
+    "collective",
     "compare",
+    "emit",
     "estimate",
     "list_models",
     "list_profiles",
+    "list_recipes",
     "load_accelerator",
     "load_cluster",
     "load_model",
+    "load_recipe",
+    "mesh",
+    "model_facts",
+    "models_table",
     "plan",
+    "points_of",
+    "profile",
+    "profiles_table",
+    "read_grid",
+    "recipe",
+    "recipes_table",
+    "report",
+    "roofline",
     "run",
     "sensitivity",
     "sweep",
+    "trace",
+    "validate",
 ]
 
 

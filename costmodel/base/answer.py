@@ -7,7 +7,8 @@ the answer's class; the first answer that wants to be seen imports `costmodel.re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -94,6 +95,13 @@ def face(kind: str) -> Callable[[AnyFace], AnyFace]:
     return register
 
 
+def face_of(kind: str) -> type[Face]:
+    """Return what draws answers whose class is called `kind`."""
+    if not Face.registered:
+        import_module(_DRAWN_BY)
+    return Face.registered[kind]
+
+
 class Answer(ABC):
     """What the public functions return.
 
@@ -117,9 +125,7 @@ class Answer(ABC):
     @property
     def plot(self) -> Face:
         """Figures by name: ``answer.plot.names()`` lists them."""
-        if not Face.registered:
-            import_module(_DRAWN_BY)
-        return Face.registered[type(self).__name__](self)
+        return face_of(type(self).__name__)(self)
 
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people, as the command line prints them."""
@@ -131,3 +137,30 @@ class Answer(ABC):
 
     def _repr_html_(self) -> str:
         return self.plot.html()
+
+
+@dataclass(frozen=True)
+class Listing(Answer):
+    """What there is of a kind: a row each.
+
+    Attributes
+    ----------
+    what : str
+        The kind, such as ``models``.
+    table : mapping
+        Columns.
+    """
+
+    what: str
+    table: Mapping[str, Sequence[Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record a row."""
+        rows = [
+            dict(zip(self.table, values, strict=True)) for values in zip(*self.table.values(), strict=True)
+        ]
+        return {"schema_version": 1, self.what: rows}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the table."""
+        return {name: list(values) for name, values in self.table.items()}

@@ -43,10 +43,8 @@ def budget(
 
     Give --budget, or --gpus and --days; --budget with one of them gives the other.
     """
+    import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
-    from costmodel.describe.hardware.hardware import load_cluster
-    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-    from costmodel.whole_run.budget import budget as solve
 
     target = plan_output(**output)
     options: dict[str, Any] = {
@@ -55,9 +53,10 @@ def budget(
         "days": days,
         "price_usd_per_gpu_hour": price,
     }
-    found = solve(
+    if cluster or profiles:
+        options["cluster"] = cm.load_cluster(cluster or cm.DEFAULT_CLUSTER, profile_path=profiles)
+    found = cm.budget(
         **options,
-        cluster=load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles),
         precision=precision or "bf16",
         mfu=mfu,
         effective_time=effective_time,

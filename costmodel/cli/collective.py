@@ -70,59 +70,33 @@ def collective(
     plot: opt.PlotOption = "",
 ) -> None:
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
+    import costmodel as cm
     from costmodel.base.errors import LayoutError
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.cli.pictures import plan_picture, write_figure
+    from costmodel.cli.output import answer_result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
     from costmodel.cli.sizes import parse_size, parse_sizes, quantity
-    from costmodel.describe.hardware.hardware import load_cluster
-    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-    from costmodel.estimates import collective as prices
-    from costmodel.reporting import collective as report
-    from costmodel.reporting.figures import check_picture
-    from costmodel.reporting.plots.collectives import draw_collective
 
     target = plan_output(**output)
-    picture = plan_picture(plot, force=output["force"])
-    if picture is not None:
-        check_picture(picture)
-    kind = prices.canonical(name)
+    draw = planned_figure("CollectiveCosts", plot, "", force=output["force"])
     if bool(size) == bool(sizes):
         raise LayoutError("size: expected either --size, such as 1GB, or --sizes, such as 8B:16GB")
     if bool(alpha) != bool(bandwidth):
         raise LayoutError("alpha: expected --alpha and --bandwidth together, or --cluster")
-    if alpha:
-        if cluster is not None or tier is not None or members is not None:
-            raise LayoutError("alpha: a flat fabric takes no --cluster, --tier or --members-per-node")
-        placed = prices.flat_fabric(
-            quantity("alpha", alpha, "s"), quantity("bandwidth", bandwidth, "B/s"), ranks
-        )._replace(concurrent=concurrent)
-        where = f"{alpha} and {bandwidth}"
-    else:
-        machine = load_cluster(cluster or DEFAULT_CLUSTER, profile_path=profiles)
-        placed = prices.place(machine, ranks, members_per_node=members, tier=tier, concurrent=concurrent)
-        where = f"{machine.name} ({machine.accelerator.name})"
-    wanted = [parse_size(size)] if size else parse_sizes(sizes)
-    routing = prices.Routing(top_k, node_limit, imbalance)
-    rows = prices.price_collective(kind, wanted, placed, routing)
-    picks = prices.choices(kind, placed)
-    shown = kind.replace("_", "-")
-    title = f"{shown}{' of ' + report.size_text(wanted[0]) if size else ''} over {ranks:,} GPUs of {where}"
-    one = bool(size)
-    show(
-        Result(
-            grids=lambda: (
-                report.one_size_grids(title, rows, picks, placed)
-                if one
-                else [report.range_grid(title, rows, placed)]
-            ),
-            record=lambda: report.price_record(kind, rows, picks, placed),
-            table=lambda: report.price_columns(kind, rows, placed),
-            remarks=[report.headline(title, rows)] if one else [],
-        ),
-        target,
+    if alpha and (cluster is not None or tier is not None or members is not None):
+        raise LayoutError("alpha: a flat fabric takes no --cluster, --tier or --members-per-node")
+    found = cm.collective(
+        name,
+        parse_size(size) if size else parse_sizes(sizes),
+        ranks=ranks,
+        cluster=cm.load_cluster(cluster, profile_path=profiles) if cluster else None,
+        members_per_node=members,
+        tier=tier,
+        concurrent=concurrent,
+        latency_s=quantity("alpha", alpha, "s") if alpha else None,
+        bandwidth_bytes_per_s=quantity("bandwidth", bandwidth, "B/s") if bandwidth else None,
+        top_k=top_k,
+        node_limit=node_limit,
+        imbalance=imbalance,
     )
-    if picture is not None:
-        searched = prices.SEARCHED_SIZES[24::4]
-        swept = rows if sizes else prices.price_collective(kind, searched, placed, routing)
-        over = f"{shown} over {ranks:,} GPUs of {where}: time by size, and what is taken where"
-        write_figure(draw_collective(over, swept, picks), picture, target)
+    show(answer_result(found), target)
+    draw(found.plot, target)

@@ -41,11 +41,9 @@ def compare(
     Every job is compared with the first; with one value to vary, the job as given is the first.
     Differences of lines add up to the difference of step times (and of memory).
     """
+    import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.vary import varied_jobs
-    from costmodel.estimates.estimate import estimate
-    from costmodel.reporting.comparison import compare_remarks
-    from costmodel.what_if.compare import compare as lay_side_by_side
 
     target = plan_output(**output)
     files = job or [""]
@@ -56,11 +54,8 @@ def compare(
                 " ".join(part for part in (name if len(files) > 1 else "", label) if part) or "as given"
             )
             jobs.append(asked)
-    comparison = lay_side_by_side(*(estimate(**asked) for asked in jobs), labels=labels)
-    show(
-        answer_result(comparison, remarks=compare_remarks(comparison), every_line=every_line),
-        target,
-    )
+    comparison = cm.compare(*(cm.estimate(**asked) for asked in jobs), labels=labels)
+    show(answer_result(comparison, every_line=every_line), target)
 
 
 def _short_names(files: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """``costmodel estimate``: the bill of one job."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -41,23 +42,15 @@ def estimate(
 
     A job is given by flags, by a YAML file with the same names as keys, or by both; flags win.
     """
-    from costmodel.cli.output import Result, plan_output, show
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.estimates.estimate import estimate as price_job
-    from costmodel.reporting.faces import EstimateFace
 
     target = plan_output(**output)
-    draw = planned_figure(EstimateFace, plot, figure, force=output["force"])
-    est = price_job(**merged_job(given))
-    show(
-        Result(
-            grids=lambda: est.grids(every_line=every_line),
-            record=est.to_dict,
-            table=lambda: est.columns(form.value),
-            remarks=[f"Warning: {warning}" for warning in est.warnings],
-        ),
-        target,
-    )
+    draw = planned_figure("Estimate", plot, figure, force=output["force"])
+    est = cm.estimate(**merged_job(given))
+    table = partial(est.columns, form.value)
+    show(answer_result(est, every_line=every_line)._replace(table=table), target)
     draw(est.plot, target)
     if check and not est.fits:
         raise typer.Exit(3)

@@ -35,23 +35,15 @@ def explain(
     A job is given as to `estimate`. Printed numbers have seven digits: the last step of each formula,
     recomputed by hand, gives the line; count times line is what the step pays.
     """
-    from costmodel.base.errors import CostModelError
-    from costmodel.cli.output import Result, answer_result, plan_output, show
-    from costmodel.estimates.estimate import estimate
-    from costmodel.reporting import tree as trees
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     if tree and line:
-        raise CostModelError("--tree and --line: give one of them")
+        raise cm.CostModelError("--tree and --line: give one of them")
     target = plan_output(**output)
-    est = estimate(**merged_job(given))
+    est = cm.estimate(**merged_job(given))
     if tree:
-        root = trees.step_tree(est)
-        least = 0.0 if every_line else _SMALL_SHARE
-        result = Result(
-            grids=lambda: [trees.tree_grid(root, least_share=least)],
-            record=lambda: {"schema_version": 1, "tree": trees.tree_record(root)},
-            table=lambda: trees.tree_columns(root),
-        )
+        result = answer_result(est.tree(), least_share=0.0 if every_line else _SMALL_SHARE)
     else:
         result = answer_result(est.explain(line))
     show(result, target)

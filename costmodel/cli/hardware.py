@@ -45,19 +45,11 @@ def list_all(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """List the hardware profiles: shipped ones, and yours."""
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.reporting.hardware import ProfileEntry, entries_grid, list_entries
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    entries = list_entries(kind, profile_path=profiles)
-    show(
-        Result(
-            grids=lambda: [entries_grid(entries)],
-            record=lambda: {"schema_version": 1, "profiles": [entry._asdict() for entry in entries]},
-            table=lambda: {key: [getattr(entry, key) for entry in entries] for key in ProfileEntry._fields},
-        ),
-        target,
-    )
+    show(answer_result(cm.profiles_table(kind, profile_path=profiles)), target)
 
 
 @app.command("show", epilog=SHOW_EPILOG)
@@ -69,22 +61,11 @@ def show_one(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Show every number of a profile with its source."""
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.hardware.hardware import ProfileNumber
-    from costmodel.reporting.hardware import page_grids, page_record, profile_page
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    page = profile_page(name, kind, profile_path=profiles)
-    show(
-        Result(
-            grids=lambda: page_grids(page),
-            record=lambda: page_record(page),
-            table=lambda: {
-                key: [getattr(number, key) for number in page.numbers] for key in ProfileNumber._fields
-            },
-        ),
-        target,
-    )
+    show(answer_result(cm.profile(name, kind, profile_path=profiles)), target)
 
 
 @app.command("check", epilog=CHECK_EPILOG)
@@ -93,11 +74,11 @@ def check(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
-    from costmodel.estimates.profile_check import check_profile
+    import costmodel as cm
 
     wrong = False
     for file in files:
-        problems = check_profile(file, profile_path=profiles)
+        problems = cm.check_profile(file, profile_path=profiles)
         wrong = wrong or bool(problems)
         for problem in problems:
             print(f"Error: {problem}", file=sys.stderr)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.cli.job_options import merged_job, takes_job
-from costmodel.describe.jobs.fields import PLACE_FIELDS
+from costmodel.describe.jobs.fields import PLACE_FIELDS, names
 
 EPILOG = """\b
 Examples:
@@ -19,17 +19,10 @@ def mesh(given: Mapping[str, Any], output: Mapping[str, Any]) -> None:
 
     Needs no model; of a job file it reads what places the ranks.
     """
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.jobs.merge import place_job
-    from costmodel.estimates.mesh import mesh_columns, mesh_grid, mesh_records, mesh_rows
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    rows = mesh_rows(*place_job(merged_job(given, complete=False)))
-    show(
-        Result(
-            grids=lambda: [mesh_grid(rows)],
-            record=lambda: {"schema_version": 1, "mesh": mesh_records(rows)},
-            table=lambda: mesh_columns(rows),
-        ),
-        target,
-    )
+    job, places = merged_job(given, complete=False), names(PLACE_FIELDS)
+    placed = {name: value for name, value in job.items() if name in places}
+    show(answer_result(cm.mesh(**placed)), target)

@@ -33,20 +33,10 @@ def list_all(
     output: Mapping[str, Any],
 ) -> None:
     """List the shipped models with their exact parameter counts."""
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.reporting.models import list_columns, list_grid
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
-    target = plan_output(**output)
-    table = list_columns()
-    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-    show(
-        Result(
-            grids=lambda: [list_grid(table)],
-            record=lambda: {"schema_version": 1, "models": rows},
-            table=lambda: table,
-        ),
-        target,
-    )
+    show(answer_result(cm.models_table()), plan_output(**output))
 
 
 @app.command("show", epilog=SHOW_EPILOG)
@@ -59,17 +49,8 @@ def show_one(
     ] = 4096,
 ) -> None:
     """Show a model's parameters by component, its FLOPs per token and its dimensions."""
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.models.model_files import load_model
-    from costmodel.reporting.models import component_columns, model_grids, model_record
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    record = model_record(load_model(name), seq_len)
-    show(
-        Result(
-            grids=lambda: model_grids(record),
-            record=lambda: record,
-            table=lambda: component_columns(record),
-        ),
-        target,
-    )
+    show(answer_result(cm.model_facts(name, seq_len=seq_len)), target)

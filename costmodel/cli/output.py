@@ -29,13 +29,13 @@ class Result(NamedTuple):
     """JSON in a form of its own instead of `record`, for files that other programs read."""
 
 
-def answer_result(answer: Answer, *, remarks: Sequence[str] = (), **options: Any) -> Result:
+def answer_result(answer: Answer, **options: Any) -> Result:
     """Return the faces of an answer; `options` are those of its tables."""
     return Result(
         grids=lambda: answer.grids(**options),
         record=answer.to_dict,
         table=answer.columns,
-        remarks=remarks,
+        remarks=answer.remarks(),
     )
 
 

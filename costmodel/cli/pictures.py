@@ -24,9 +24,7 @@ def tell(path: Path, target: Target) -> None:
         print(f"wrote {path}", file=sys.stderr)
 
 
-def planned_figure(
-    kind: type[Face], plot: str, figure: str, *, force: bool
-) -> Callable[[Face, Target], None]:
+def planned_figure(kind: str, plot: str, figure: str, *, force: bool) -> Callable[[Face, Target], None]:
     """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for.
 
     Raises
@@ -34,10 +32,12 @@ def planned_figure(
     CostModelError
         If there is no such figure, or its file cannot be written.
     """
+    from costmodel.base.answer import face_of
     from costmodel.reporting.figures import check_picture
 
-    name = figure or kind.names()[0]
-    kind.require(name)
+    face = face_of(kind)
+    name = figure or face.names()[0]
+    face.require(name)
     path = plan_picture(plot, force=force)
     if path is not None:
         check_picture(path)

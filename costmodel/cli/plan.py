@@ -43,23 +43,20 @@ def plan(
     Knobs that are not given take every sensible value. Wrong input and constraints that nothing
     meets are one line that names the constraint and what would do.
     """
-    from costmodel.base.errors import NoLayoutError
+    import costmodel as cm
     from costmodel.cli.output import Result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import asked_of, emitted, waiting, write_parquet
-    from costmodel.planning.plan import make_question, search
-    from costmodel.reporting.faces import PlanFace
+    from costmodel.cli.plan_input import asked_of, waiting, write_parquet
 
     parquet = output["out"] if output["out"].lower().endswith(".parquet") else ""
     force = output["force"]
     target = plan_output(**{**output, "out": "" if parquet else output["out"]})
-    draw = planned_figure(PlanFace, plot, figure, force=force)
+    draw = planned_figure("Plan", plot, figure, force=force)
     asked = asked_of(given, emit)
     try:
-        question = make_question(**asked)
         with waiting("pricing layouts", quiet=target.quiet) as progress:
-            found = search(question, progress=progress)
-    except NoLayoutError as error:
+            found = cm.plan(**asked, progress=progress)
+    except cm.NoLayoutError as error:
         if not check:
             raise
         typer.echo(f"Error: {error}", err=True)
@@ -67,7 +64,7 @@ def plan(
     answers = [(text, found.why_not(text, job=int(found.kept.top["job"][0]))) for text in why_not or []]
     remarks = [*found.advice(), *(f"Why not {text}: {answer}" for text, answer in answers)]
     if emit:
-        typer.echo(emitted(found.best, emit), nl=False)
+        typer.echo(cm.emit(found.best, emit), nl=False)
         if not target.quiet:
             typer.echo("\n".join(remarks), err=True)
         return

@@ -14,7 +14,6 @@ from costmodel.base.version import install_command
 from costmodel.cli.job_options import merged_job
 
 if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
     from costmodel.planning.plan import Plan
 
 _PATIENCE_S = 1.0
@@ -63,13 +62,6 @@ def waiting(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | 
     finally:
         if shown:
             bar.stop()
-
-
-def emitted(best: Estimate, framework: str) -> str:
-    """Return the launch flags or configuration of a layout for a framework."""
-    from costmodel.interop.emit import emit
-
-    return emit(best, framework)
 
 
 def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:

@@ -33,20 +33,10 @@ def list_all(
     output: Mapping[str, Any],
 ) -> None:
     """List the shipped recipes."""
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.reporting.recipes import list_columns, list_grid
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
-    target = plan_output(**output)
-    table = list_columns()
-    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-    show(
-        Result(
-            grids=lambda: [list_grid(table)],
-            record=lambda: {"schema_version": 1, "recipes": rows},
-            table=lambda: table,
-        ),
-        target,
-    )
+    show(answer_result(cm.recipes_table()), plan_output(**output))
 
 
 @app.command("show", epilog=SHOW_EPILOG)
@@ -57,19 +47,8 @@ def show_one(
     switches: opt.SetOption = None,
 ) -> None:
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.describe.jobs.reading import parse_switches
-    from costmodel.describe.jobs.switches import Settings
-    from costmodel.describe.recipe import load_recipe
-    from costmodel.reporting.recipes import recipe_grid, recipe_record, switch_columns
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    record = recipe_record(Settings(load_recipe(name)).switched(parse_switches(switches)))
-    show(
-        Result(
-            grids=lambda: [recipe_grid(record)],
-            record=lambda: record,
-            table=lambda: switch_columns(record),
-        ),
-        target,
-    )
+    show(answer_result(cm.recipe(name, switches=switches)), target)

@@ -34,22 +34,14 @@ def report(
     """
     import sys
 
+    import costmodel as cm
     from costmodel.cli.output import plan_output, write_whole
-    from costmodel.cli.progress import progress
-    from costmodel.estimates.estimate import estimate
-    from costmodel.reporting.html.page import plotly_library, report_page
-    from costmodel.reporting.html.search import other_layouts
-    from costmodel.what_if.sensitivity import sensitivity
+    from costmodel.cli.plan_input import waiting
 
     target = plan_output(None, html, **output)
-    plotly_library()
-    est = estimate(**merged_job(given))
-    with progress("writing the page", 7, quiet=target.quiet) as tick:
-        plan = other_layouts(est) if with_plan else None
-        tick()
-        found = sensitivity(est) if with_sensitivity else None
-        tick()
-        page = report_page(est, plan=plan, found=found, tick=tick)
+    est = cm.estimate(**merged_job(given))
+    with waiting("writing the page", quiet=target.quiet) as progress:
+        page = cm.report(est, plan=with_plan, sensitivities=with_sensitivity, progress=progress)
     if target.out is None:
         sys.stdout.write(page)
     else:

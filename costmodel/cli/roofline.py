@@ -26,18 +26,9 @@ def roofline(
     The first asks for FLOPs per byte of memory, the second for FLOPs per byte sent: left of a ridge point
     bytes set the pace. With the regime of each axis, what would move it, and the critical batch.
     """
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.estimates.estimate import estimate
-    from costmodel.reporting import roofline as report
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    est = estimate(**merged_job(given))
-    show(
-        Result(
-            grids=lambda: report.roofline_grids(est, every_operator=every_operator),
-            record=lambda: report.roofline_record(est),
-            table=lambda: report.roofline_columns(est),
-            remarks=report.roofline_remarks(est),
-        ),
-        target,
-    )
+    found = cm.roofline(cm.estimate(**merged_job(given)))
+    show(answer_result(found, every_operator=every_operator), target)

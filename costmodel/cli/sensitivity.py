@@ -29,22 +29,15 @@ def sensitivity(
     more. Beside it stand the lines that shrink and grow most: the bottleneck that goes, and the one
     that comes.
     """
+    import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.progress import progress
-    from costmodel.estimates.estimate import estimate
-    from costmodel.reporting.faces import SensitivityFace
-    from costmodel.reporting.sensitivity import sensitivity_remarks
-    from costmodel.what_if.sensitivity import count_knobs
-    from costmodel.what_if.sensitivity import sensitivity as find
+    from costmodel.cli.plan_input import waiting
 
     target = plan_output(**output)
-    draw = planned_figure(SensitivityFace, plot, "", force=output["force"])
-    est = estimate(**merged_job(given))
-    with progress("pricing variants", count_knobs(est), quiet=target.quiet) as tick:
-        found = find(est, change=by, tick=tick)
-    show(
-        answer_result(found, remarks=sensitivity_remarks(found), every_one=every_one),
-        target,
-    )
+    draw = planned_figure("Sensitivity", plot, "", force=output["force"])
+    est = cm.estimate(**merged_job(given))
+    with waiting("pricing variants", quiet=target.quiet) as progress:
+        found = cm.sensitivity(est, change=by, progress=progress)
+    show(answer_result(found, every_one=every_one), target)
     draw(found.plot, target)

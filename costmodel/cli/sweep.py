@@ -38,15 +38,15 @@ def sweep(
     from concurrent.futures import ProcessPoolExecutor
     from functools import partial
 
+    import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.plan_input import waiting
-    from costmodel.planning.sweep import points_of, read_grid
-    from costmodel.planning.sweep import sweep as run
 
     target = plan_output(**output)
-    points = points_of(read_grid(file), who=file)
+    points = cm.points_of(cm.read_grid(file), who=file)
     executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
     with waiting("planning points", quiet=target.quiet) as progress:
-        done = run(points, executor=executor, resume=resume or None, retries=retries, progress=progress)
-    failed = f"Warning: {len(done.failed)} points failed; run again with --resume"
-    show(answer_result(done, remarks=[failed] if done.failed else []), target)
+        done = cm.sweep(
+            points, executor=executor, resume=resume or None, retries=retries, progress=progress
+        )
+    show(answer_result(done), target)

@@ -18,20 +18,9 @@ def trace(given: dict[str, Any], output: dict[str, Any]) -> None:
     The schedule is simulated with the durations of the bill; the last slice ends at its step time.
     Without --out a table shows how long each stage works and stands idle.
     """
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.estimates.estimate import estimate
-    from costmodel.estimates.timeline import step_timeline
-    from costmodel.reporting import trace as report
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    est = estimate(**merged_job(given))
-    timeline = step_timeline(est)
-    show(
-        Result(
-            grids=lambda: [report.trace_grid(timeline)],
-            record=lambda: report.trace_record(timeline, est),
-            table=lambda: report.trace_columns(timeline),
-            json_text=lambda: report.trace_text(timeline, est),
-        ),
-        target,
-    )
+    found = cm.trace(cm.estimate(**merged_job(given)))
+    show(answer_result(found)._replace(json_text=found.to_json), target)

@@ -32,20 +32,14 @@ def validate(
     measurement, over rows of quality A and B. A row that cannot be priced is counted with its
     reason. --csv writes a row per run.
     """
+    import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.progress import progress
-    from costmodel.reporting.faces import ValidationFace
-    from costmodel.trust.published_runs import read_rows, shipped_runs
-    from costmodel.trust.validation import validate as compare
+    from costmodel.cli.plan_input import waiting
 
     target = plan_output(**output)
-    draw = planned_figure(ValidationFace, plot, "", force=output["force"])
-    rows = read_rows(file or shipped_runs())
-    with progress("pricing runs", len(rows), quiet=target.quiet) as tick:
-        checked = compare(rows, tick=tick)
-    show(
-        answer_result(checked, remarks=checked.skipped, worst=worst),
-        target,
-    )
+    draw = planned_figure("Validation", plot, "", force=output["force"])
+    with waiting("pricing runs", quiet=target.quiet) as progress:
+        checked = cm.validate(file or None, progress=progress)
+    show(answer_result(checked, worst=worst), target)
     draw(checked.plot, target)

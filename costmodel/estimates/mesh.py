@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError
-from costmodel.describe.hardware.hardware import ProfilePath
-from costmodel.describe.jobs.merge import merge_jobs, place_job
+from costmodel.describe.jobs.fields import PLACE_FIELDS
+from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.merge import place_job
+from costmodel.describe.jobs.reading import keywords
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier, split_group
@@ -159,13 +161,11 @@ class MeshTable(Answer):
         }
 
 
-def mesh(*, profile_path: ProfilePath = None, **placed: Any) -> MeshTable:
+def mesh(**placed: Any) -> MeshTable:
     """Place the axes of a layout on a cluster; needs no model.
 
     Parameters
     ----------
-    profile_path : path, optional
-        Folders of profiles of your own.
     **placed
         Of the keywords of `costmodel.estimate` those that place ranks: cluster, gpus, layout, its
         degrees, zero_stage, shard_group, sequence_parallel, recipe, switches and axis_order.
@@ -185,4 +185,4 @@ def mesh(*, profile_path: ProfilePath = None, **placed: Any) -> MeshTable:
     >>> [(row.dim, row.factor, row.link) for row in mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").rows]
     [('tp', 8, 'nvlink'), ('cp', 1, ''), ('dp', 8, 'leaf'), ('pp', 1, '')]
     """
-    return MeshTable(mesh_rows(*place_job(merge_jobs({}, placed), profile_path=profile_path)))
+    return MeshTable(mesh_rows(*place_job(spelled_out(keywords(placed, PLACE_FIELDS, who="mesh")))))

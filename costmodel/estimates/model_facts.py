@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, Listing
 from costmodel.base.errors import CostModelError
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import list_models, load_model
@@ -28,17 +28,17 @@ class ModelFacts(Answer):
     seq_len: int
 
     @cached_property
-    def num_params(self) -> int:
+    def num_params(self) -> float:
         """Parameters, exactly; without those of multi-token prediction. [-]"""
         return num_params(self.model)
 
     @cached_property
-    def num_active_params(self) -> int:
+    def num_active_params(self) -> float:
         """Parameters that one token uses. [-]"""
         return num_active_params(self.model)
 
     @cached_property
-    def params_by_component(self) -> dict[str, int]:
+    def params_by_component(self) -> dict[str, float]:
         """Parameters by component, over all layers. [-]"""
         return params_by_component(self.model)
 
@@ -92,18 +92,18 @@ def model_facts(model: str | Model, *, seq_len: int = DEFAULT_SEQ_LEN) -> ModelF
 
     Examples
     --------
-    >>> model_facts("llama3-8b").num_params
-    8030261248
+    >>> f"{model_facts('llama3-8b').num_params:,.0f}"
+    '8,030,261,248'
     """
     if seq_len < 1:
         raise CostModelError(f"seq_len: expected a positive number of tokens, got {seq_len}")
     return ModelFacts(load_model(model) if isinstance(model, str) else model, seq_len)
 
 
-def models_table() -> dict[str, list[Any]]:
-    """Return the shipped models as columns."""
+def models_table() -> Listing:
+    """List the shipped models with their exact parameter counts."""
     models = [load_model(name) for name in list_models()]
-    return {
+    table: dict[str, list[Any]] = {
         "name": [model.name for model in models],
         "num_params": [num_params(model) for model in models],
         "num_active_params": [num_active_params(model) for model in models],
@@ -115,3 +115,4 @@ def models_table() -> dict[str, list[Any]]:
         "num_experts": [model.num_experts for model in models],
         "vocab_size": [model.vocab_size for model in models],
     }
+    return Listing("models", table)

@@ -336,3 +336,14 @@ class RecipePageFace(Face):
         from costmodel.reporting.recipes import recipe_grid
 
         return [recipe_grid(self._answer, **options)]
+
+
+@face("Listing")
+class ListingFace(Face):
+    """The table of what there is."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a row each."""
+        from costmodel.reporting.listings import list_grid
+
+        return [list_grid(self._answer, **options)]

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
-from costmodel.describe.hardware.profile_pages import ProfileEntry, ProfilePage
-
-
-def entries_grid(entries: Sequence[ProfileEntry]) -> Grid:
-    """Return the list as a table."""
-    return Grid("Hardware profiles", columns("Kind", "Name", "Title"), entries)
+from costmodel.describe.hardware.profile_pages import ProfilePage
 
 
 def page_grids(page: ProfilePage) -> list[Grid]:

@@ -2,55 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
 from costmodel.estimates.model_facts import ModelFacts
-
-
-def list_grid(table: dict[str, list[Any]]) -> Grid:
-    """Return the list as a table."""
-    rows = [
-        [
-            name,
-            f"{params:,.0f}",
-            f"{active:,.0f}" if active < params else "",
-            str(layers),
-            str(hidden),
-            f"{heads}/{kv}",
-            attention,
-            str(experts or ""),
-        ]
-        for name, params, active, layers, hidden, heads, kv, attention, experts in zip(
-            *(
-                table[key]
-                for key in (
-                    "name",
-                    "num_params",
-                    "num_active_params",
-                    "num_layers",
-                    "hidden_size",
-                    "num_heads",
-                    "num_kv_heads",
-                    "attention",
-                    "num_experts",
-                )
-            ),
-            strict=True,
-        )
-    ]
-    titles = (
-        "Model",
-        "Parameters >",
-        "Active >",
-        "Layers >",
-        "Hidden >",
-        "Heads/KV >",
-        "Attention",
-        "Experts >",
-    )
-    return Grid("Models", columns(*titles), rows, note="also dense-<N>b, a model file, or a config.json")
 
 
 def model_grids(found: ModelFacts) -> list[Grid]:

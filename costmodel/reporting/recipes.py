@@ -6,11 +6,6 @@ from costmodel.base.grid import Grid, columns
 from costmodel.describe.jobs.recipe_page import RecipePage, set_text
 
 
-def list_grid(table: dict[str, list[str]]) -> Grid:
-    """Return the list as a table."""
-    return Grid("Recipes", columns("Recipe", "Description"), list(zip(*table.values(), strict=True)))
-
-
 def recipe_grid(page: RecipePage) -> Grid:
     """Return the switches as a table; those that differ from the default stand out."""
     record = page.to_dict()

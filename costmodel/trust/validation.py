@@ -129,7 +129,7 @@ def _axes(row: Row) -> str:
 def validate(
     source: str | Path | Iterable[Row] | None = None,
     *,
-    tick: Callable[[], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     scored_only: bool = True,
 ) -> Validation:
     """Price every run of a table.
@@ -138,8 +138,8 @@ def validate(
     ----------
     source : path or rows, optional
         A CSV in the columns of `tests/published/runs.csv`, or its rows; the shipped runs if none is given.
-    tick : callable, optional
-        Called after each row (progress).
+    progress : callable, optional
+        Called with rows priced and rows in all.
     scored_only : bool
         Leave out rows whose `use` is ``none``.
 
@@ -151,12 +151,12 @@ def validate(
     source = shipped_runs() if source is None else source
     rows = read_rows(source) if isinstance(source, str | Path) else list(source)
     runs = []
-    for row in rows:
+    for done, row in enumerate(rows, start=1):
         if scored_only and (row.get("use") or "time") == "none":
             continue
         runs.append(price_row(row))
-        if tick:
-            tick()
+        if progress is not None:
+            progress(done, len(rows))
     return Validation(pd.DataFrame(runs, columns=[f.name for f in fields(Run)]))
 
 

@@ -106,7 +106,7 @@ class Sensitivity(Answer):
 
 
 def sensitivity(
-    est: Estimate, *, change: float = 0.1, tick: Callable[[], None] = lambda: None
+    est: Estimate, *, change: float = 0.1, progress: Callable[[int, int], None] | None = None
 ) -> Sensitivity:
     """Price a job with a little less and a little more of everything, and with every switch turned.
 
@@ -116,8 +116,8 @@ def sensitivity(
         Of one layout.
     change : float
         How much less and more. [-]
-    tick : callable
-        Called after each number or switch.
+    progress : callable, optional
+        Called with numbers and switches priced, and those to price.
 
     Returns
     -------
@@ -140,23 +140,21 @@ def sensitivity(
         raise CostModelError(f"change: expected more than 0 and less than 1, got {change:g}")
     lines = _seconds(est)
     effects = []
-    for knob in (*hardware_knobs(est.job), *recipe_knobs(est.job)):
+    knobs, turned = [*hardware_knobs(est.job), *recipe_knobs(est.job)], switches(est.job)
+    total = len(knobs) + len(turned)
+    tell = (lambda done, total: None) if progress is None else progress
+    for done, knob in enumerate(knobs, start=1):
         effects.append(_of_knob(est, lines, knob, change))
-        tick()
+        tell(done, total)
     refused = []
-    for switch in switches(est.job):
+    for done, switch in enumerate(turned, start=len(knobs) + 1):
         try:
             effects.append(_of_switch(est, lines, switch))
         except (CostModelError, KeyError, ZeroDivisionError) as error:
             refused.append((f"{switch.name}={switch.after}", str(error)))
-        tick()
+        tell(done, total)
     effects.sort(key=lambda effect: -effect.reach)
     return Sensitivity(est, change, tuple(effects), tuple(refused))
-
-
-def count_knobs(est: Estimate) -> int:
-    """Count what `sensitivity` will price, for a progress bar."""
-    return len(hardware_knobs(est.job)) + len(recipe_knobs(est.job)) + len(switches(est.job))
 
 
 def _seconds(est: Estimate) -> dict[str, float]:

@@ -13,7 +13,6 @@ from costmodel.bill.formula import evaluate
 from costmodel.estimates.explain import unit_of
 from costmodel.physics.network.mesh import Group, build_mesh
 from costmodel.physics.network.nccl import PRIMITIVES, collective_time
-from costmodel.reporting.tree import step_tree
 
 # What a reader with a calculator has: no evaluator of ours.
 CALCULATOR = {
@@ -137,14 +136,14 @@ def test_the_tree_adds_up_to_the_step_at_every_node(name):
         for child in node.children:
             check(child)
 
-    root = step_tree(est)
+    root = est.tree().root
     check(root)
     assert root.seconds == pytest.approx(float(est.step_time_s), rel=1e-9)
 
 
 def test_the_tree_names_step_stage_micro_batch_layer_and_operator():
     est = famous("llama3-405b")
-    stage = step_tree(est).children[0]
+    stage = est.tree().root.children[0]
     assert "of 16" in stage.name
     (batches,) = stage.children
     assert (batches.name, batches.times) == ("micro-batch", 16)

@@ -12,13 +12,13 @@ import pytest
 import costmodel as cm
 from costmodel.base.csv_text import to_csv
 from costmodel.base.grid import Grid, columns, html_table, rich_table
-from costmodel.describe.jobs.switches import HOME, Settings
+from costmodel.describe.jobs.recipe_page import switch_meanings
+from costmodel.describe.jobs.switches import HOME
 from costmodel.describe.recipe import Recipe, make_recipe
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 from costmodel.estimates.memory_savings import _SWITCHES, memory_levers
 from costmodel.estimates.mesh import mesh_rows
 from costmodel.estimates.record import to_json
-from costmodel.reporting.recipes import recipe_record, switch_meanings
 from costmodel.reporting.tables import estimate_grids, memory_grid, time_grid
 
 DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}
@@ -475,6 +475,6 @@ def test_many_layouts_have_no_warnings(many):
 
 def test_every_switch_has_a_meaning():
     assert switch_meanings().keys() == HOME.keys()
-    record = recipe_record(Settings(Recipe(name="test")))
+    record = cm.recipe(Recipe(name="test")).to_dict()
     assert all(row["meaning"] and row["choices"] for row in record["switches"])
     assert {row["switch"]: row["choices"] for row in record["switches"]}["cuda_graphs"] == "true or false"

@@ -8,15 +8,7 @@ from famous_jobs import JOBS, famous
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.record import to_json
-from costmodel.reporting.roofline import (
-    axis_rows,
-    critical_batch,
-    operator_rows,
-    roofline_columns,
-    roofline_grids,
-    roofline_record,
-    roofline_remarks,
-)
+from costmodel.estimates.roofline import axis_rows, critical_batch, operator_rows
 
 
 @pytest.mark.parametrize("name", list(JOBS))
@@ -99,15 +91,16 @@ def test_advice_follows_the_regime():
 @pytest.mark.parametrize("name", list(JOBS))
 def test_tables_columns_and_records(name):
     est = famous(name)
-    roofs, operators, tiers, axes = roofline_grids(est)
+    found = cm.roofline(est)
+    roofs, operators, tiers, axes = found.grids()
     assert len(roofs.rows) == len(est.job.cluster.accelerator.peak_flops_per_s)
     assert len(tiers.rows) == len(est.job.cluster.tiers)
-    assert 0 < len(operators.rows) < len(roofline_grids(est, every_operator=True)[1].rows)
-    record = json.loads(to_json(roofline_record(est)))
+    assert 0 < len(operators.rows) < len(found.grids(every_operator=True)[1].rows)
+    record = json.loads(to_json(found.to_dict()))
     assert len(record["axes"]) == len(axes.rows)
-    table = roofline_columns(est)
+    table = found.columns()
     assert table["kind"].count("operator") == len(record["operators"])
-    assert all("Critical batch" in remark for remark in roofline_remarks(est))
+    assert all("Critical batch" in remark for remark in found.remarks())
 
 
 def test_many_layouts_are_refused():

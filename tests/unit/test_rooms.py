@@ -1,6 +1,7 @@
 """Rooms import only what stands below them, and answers share one protocol."""
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from famous_jobs import FSDP_8B
 
 import costmodel as cm
 from costmodel.base.answer import Answer, Face
-from costmodel.trust.validation import validate
+from costmodel.estimates.record import to_json
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "costmodel"
@@ -94,20 +95,33 @@ def answers():
         "Sweep": cm.sweep(**SMALL, layout="tp2"),
         "TrainingRun": cm.run(**SMALL, tp=2, tokens=1e12),
         "Budget": cm.budget(dollars=1e6),
-        "Validation": validate([row]),
+        "Validation": cm.validate([row]),
+        "Roofline": cm.roofline(est),
+        "StepTree": est.tree(),
+        "Trace": cm.trace(est),
+        "MeshTable": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8"),
+        "CollectiveCosts": cm.collective("all-reduce", "1 GB", ranks=64),
+        "ModelFacts": cm.model_facts("llama3-8b"),
+        "ProfilePage": cm.profile("h100-sxm-80gb"),
+        "RecipePage": cm.recipe("torchtitan"),
+        "Listing": cm.recipes_table(),
     }
 
 
-NINE = ("Estimate", "Explanation", "Comparison", "Sensitivity", "Plan", "Sweep", "TrainingRun", "Budget")
-NINE += ("Validation",)
+ANSWERS = ("Estimate", "Explanation", "Comparison", "Sensitivity", "Plan", "Sweep", "TrainingRun", "Budget")
+ANSWERS += ("Validation", "Roofline", "StepTree", "Trace", "MeshTable", "CollectiveCosts", "ModelFacts")
+ANSWERS += ("ProfilePage", "RecipePage", "Listing")
 
 
-@pytest.mark.parametrize("kind", NINE)
+@pytest.mark.parametrize("kind", ANSWERS)
 def test_every_answer_keeps_the_protocol(answers, kind):
     answer = answers[kind]
     assert isinstance(answer, Answer)
     assert type(answer).__name__ == kind
-    assert answer.to_dict()["schema_version"] == 1
+    record = answer.to_dict()
+    assert json.loads(to_json(record)) == record or kind in ("Plan", "Comparison")
+    # A trace is in the form of the programs that open it.
+    assert kind == "Trace" or record["schema_version"] == 1
     columns = answer.columns()
     assert len({len(values) for values in columns.values()}) == 1
     assert list(answer.to_frame()) == list(columns)
@@ -117,6 +131,7 @@ def test_every_answer_keeps_the_protocol(answers, kind):
         assert grid.columns
         assert all(len(row) == len(grid.columns) for row in grid.rows)
     assert page.count("<table>") == len(answer.grids()) > 0
+    assert all(isinstance(remark, str) for remark in answer.remarks())
     assert isinstance(answer.plot, Face)
 
 
@@ -129,3 +144,24 @@ def test_a_figure_that_there_is_not_is_named(answers):
         answers["Estimate"].plot.pipelin()
     with pytest.raises(cm.CostModelError, match="figure: 'map' is unknown"):
         answers["Budget"].plot.named("map")
+
+
+# --- the face of the package -----------------------------------------------------------------
+
+
+def test_every_public_name_is_there_with_its_type_and_is_no_room():
+    source = (PACKAGE / "__init__.py").read_text()
+    typed = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module != "typing"
+        for alias in node.names
+    }
+    typed.pop("import_module")
+    assert typed.pop("__version__")
+    assert typed == cm._HOME
+    assert {*typed, "__version__"} == set(cm.__all__) == set(dir(cm))
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert not rooms & set(cm.__all__)
+    for name in cm.__all__:
+        assert getattr(cm, name) is not None

@@ -175,5 +175,5 @@ def test_wrong_input_is_refused():
 def test_counts_are_what_is_priced():
     est = cm.estimate(**PLAIN, tp=2)
     ticks = []
-    cm.sensitivity(est, tick=lambda: ticks.append(1))
+    cm.sensitivity(est, progress=lambda done, total: ticks.append((done, total)))
     assert len(ticks) == len(hardware_knobs(est.job)) + len(recipe_knobs(est.job)) + len(switches(est.job))

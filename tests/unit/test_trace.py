@@ -12,7 +12,6 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.timeline import STREAMS, step_timeline
 from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code
-from costmodel.reporting.trace import trace_columns, trace_grid, trace_text
 
 TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v", "v-half", "v-min")
 DENSE = {"model": "llama3-8b", "gpus": 64, "seq_len": 8192, "micro_batch": 1, "tp": 2}
@@ -70,8 +69,8 @@ def check_event(event):
 
 
 def test_the_file_is_a_valid_trace_that_ends_with_the_step(priced):
-    est, timeline = priced
-    trace = json.loads(trace_text(timeline, est))
+    est, _ = priced
+    trace = json.loads(cm.trace(est).to_json())
     assert trace.keys() == {"traceEvents", "displayTimeUnit", "otherData"}
     events = trace["traceEvents"]
     for event in events:
@@ -162,11 +161,11 @@ def test_what_is_hidden_is_drawn_beside_compute():
 
 
 def test_table_and_columns():
-    timeline = step_timeline(of_schedule("1f1b"))
-    grid = trace_grid(timeline)
+    found = cm.trace(of_schedule("1f1b"))
+    timeline, (grid,) = found.timeline, found.grids()
     assert len(grid.rows) == 4
     assert "Schedule 1f1b" in grid.note
-    columns = trace_columns(timeline)
+    columns = found.columns()
     assert set(columns["stream"]) <= set(STREAMS)
     assert len(columns["name"]) == len(timeline.slices)
     idle = timeline.idle_s()

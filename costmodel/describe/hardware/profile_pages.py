@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, Listing
 from costmodel.base.errors import ProfileError, choices_hint
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import ProfileNumber, ProfilePath, load_cluster, profile_numbers
@@ -99,3 +99,16 @@ def _kind_of(name: str, profile_path: ProfilePath) -> str:
         return kind
     known = [entry.name for entry in list_entries(profile_path=profile_path)]
     raise ProfileError(f"unknown profile {name!r}: {choices_hint(name, known)}")
+
+
+def profiles_table(kind: str | None = None, *, profile_path: ProfilePath = None) -> Listing:
+    """List the hardware profiles of one kind, or of all: shipped ones, and yours.
+
+    Raises
+    ------
+    ProfileError
+        If there is no such kind.
+    """
+    entries = list_entries(kind, profile_path=profile_path)
+    table = {key: [getattr(entry, key) for entry in entries] for key in ProfileEntry._fields}
+    return Listing("profiles", table)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, Listing
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.switches import HOME, Settings, switch_field
 from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe, list_recipes, load_recipe
@@ -79,10 +79,12 @@ def recipe(name: str | Recipe, *, switches: Mapping[str, Any] | Sequence[str] | 
     return RecipePage(Settings(made).switched(read("switches", switches) if switches else {}))
 
 
-def recipes_table() -> dict[str, list[str]]:
-    """Return the shipped recipes as columns."""
+def recipes_table() -> Listing:
+    """List the shipped recipes."""
     found = [load_recipe(name) for name in list_recipes()]
-    return {"name": [r.name for r in found], "description": [r.description for r in found]}
+    return Listing(
+        "recipes", {"name": [r.name for r in found], "description": [r.description for r in found]}
+    )
 
 
 def switch_meanings() -> dict[str, str]:

@@ -9,8 +9,7 @@ from costmodel.reporting.html.page import plotly_library, report_page
 from costmodel.reporting.html.search import other_layouts
 from costmodel.what_if.sensitivity import sensitivity
 
-PARTS = 7
-"""How often `report` calls `tick`."""
+_PARTS = 7
 
 
 def report(
@@ -18,7 +17,7 @@ def report(
     *,
     plan: bool = True,
     sensitivities: bool = True,
-    tick: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
@@ -30,8 +29,8 @@ def report(
         Search for other layouts of the job.
     sensitivities : bool
         Vary each number and each switch.
-    tick : callable
-        Called after each part.
+    progress : callable, optional
+        Called with parts done and parts in all.
 
     Returns
     -------
@@ -43,6 +42,14 @@ def report(
     CostModelError
         If plotly is missing, or the estimate holds many layouts.
     """
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, _PARTS)
+
     plotly_library()
     found = other_layouts(est) if plan else None
     tick()
