@@ -12,14 +12,14 @@ from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
+from costmodel.estimates.roofline import communication_points
 from costmodel.physics.pipeline.schedules import SCHEDULES
 from costmodel.reporting import figures
 from costmodel.reporting.faces import EstimateFace
 from costmodel.reporting.figures import FILLS, save
-from costmodel.reporting.plots.collectives import draw_collective
 from costmodel.reporting.plots.mesh_map import group_numbers
 from costmodel.reporting.plots.rooflines import operator_points
-from costmodel.reporting.series import communication_points, memory_stacks, time_parts
+from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.trust.validation import validate
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -215,12 +215,12 @@ def test_figure_of_a_validation_needs_runs():
 
 
 def test_regions_of_a_collective_are_its_choices():
-    placed = prices.place(cm.load_cluster("dgx-h100-ndr"), 64)
-    rows = prices.price_collective("all_reduce", prices.SEARCHED_SIZES[24::8], placed, prices.Routing())
-    picks = prices.choices("all_reduce", placed)
-    axes = draw_collective("all-reduce", rows, picks).axes[0]
-
-    assert [text.get_text() for text in axes.texts] == [one.algorithm for one in picks]
+    for size in ("1 GB", [1e6, 1e9], prices.SEARCHED_SIZES[24::8]):
+        found = cm.collective("all-reduce", size, ranks=64, cluster="dgx-h100-ndr")
+        axes = found.plot.time().axes[0]
+        drawn = [text.get_text() for text in axes.texts]
+        assert drawn == [one.algorithm for one in found.choices][-len(drawn) :]
+        assert len(drawn) == len(found.choices) or np.ndim(size) == 1
 
 
 def job_flags(job):
