@@ -1,4 +1,4 @@
-"""`costmodel collective`: every algorithm, sizes, groups that share ports, and the guide's crossovers."""
+"""`costmodel collective`: every algorithm, sizes, groups that share ports, and crossovers."""
 
 import csv
 import io

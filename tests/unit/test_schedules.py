@@ -41,7 +41,7 @@ def test_one_stage_costs_nothing_and_holds_one_micro_batch():
 @pytest.mark.parametrize(
     ("name", "fraction"),
     [
-        # P = M = 4: the seed guide's figures, section 10. GPipe and 1F1B 3/7, interleaved (V = 2) 3/11.
+        # P = M = 4 (arXiv:2104.04473, section 2.2): GPipe and 1F1B 3/7, interleaved (V = 2) 3/11.
         ("gpipe", 3 / 7),
         ("1f1b", 3 / 7),
         ("interleaved", 3 / 11),
@@ -57,7 +57,7 @@ def test_bubble_fraction_with_four_stages_and_micro_batches(name, fraction):
 
 @pytest.mark.parametrize("p", [2, 4, 8])
 def test_naive_bubble_is_all_the_other_stages(p):
-    # Seed guide 10.1: (P - 1) / P, whatever the number of micro-batches run one after another.
+    # (P - 1) / P, whatever the number of micro-batches run one after another.
     for m in (1, 8):
         bubble = schedules.bubble_time_s(code("naive"), stages=p, micro_batches=m, **TIMES)
         assert float(bubble / (m * 3.0 + bubble)) == pytest.approx((p - 1) / p)

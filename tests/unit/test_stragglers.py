@@ -1,4 +1,4 @@
-"""The expected maximum of normals against tables and a simulation, and the seeds' 22 %."""
+"""The expected maximum of normals against tables and a simulation, and the 22 % of a rule of thumb."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_against_a_simulation():
 
 
 def test_sixteen_thousand_ranks():
-    """First post of 000: "something like 22 %", which is sqrt(2 ln N); the exact value is 19.8 %."""
+    """S. Consul, blog.noise2signal.ai: "something like 22 %", which is sqrt(2 ln N); the exact value is 19.8 %."""
     assert 0.05 * np.sqrt(2 * np.log(16_000)) == pytest.approx(0.22, abs=0.001)
     assert float(0.05 * expected_maximum_normal(16_000)) == pytest.approx(0.198, abs=0.0005)
 

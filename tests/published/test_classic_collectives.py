@@ -1,4 +1,8 @@
-"""Collective examples of the seed guide (002, sections 3-5), with ERRATA's value where it is wrong."""
+"""Examples of collectives from a widely read guide to distributed training.
+
+Where it is wrong the printed value stands beside the right one, which follows the papers that
+`costmodel.physics.network.collectives` cites.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from costmodel.physics.network.collectives import (
     two_level_time,
 )
 
-# (name, alpha us, GB/s, n* bytes by the code of 5.3, n* that its figure claims)
+# (name, alpha us, GB/s, n* bytes by the code of the guide, n* that its figure claims)
 INTERCONNECTS = [
     ("NVLink 4.0", 1.0, 450.0, 450e3, (2e3, 5e3)),
     ("InfiniBand HDR", 1.5, 200.0, 300e3, (200e3, 500e3)),
@@ -25,11 +29,11 @@ def test_crossover_is_what_the_code_prints_and_not_the_figure(name, alpha_us, gb
     size = float(crossover_size_bytes(alpha_us * 1e-6, gbps * 1e9))
     assert size == pytest.approx(printed, rel=1e-12)
     if figure and name != "InfiniBand HDR":
-        assert not figure[0] <= size <= figure[1]  # ERRATA, 5.3 figure
+        assert not figure[0] <= size <= figure[1]  # the figure contradicts the code below it
 
 
 def test_hdr_is_25_gbytes_per_s_per_port():
-    # ERRATA, 5.3: 200 Gbit/s is 25 GB/s; the guide's 200 GB/s is a node of eight.
+    # HDR is 200 Gbit/s, 25 GB/s a port; the guide's 200 GB/s is a node of eight.
     assert float(crossover_size_bytes(1.5e-6, 25e9)) == pytest.approx(37.5e3)
 
 
@@ -45,7 +49,7 @@ def test_table_of_section_3_5(ranks):
     log = np.log2(ranks)
     table = {
         "naive": (2 * (ranks - 1) * alpha, 2 * (ranks - 1) * n * beta),
-        "tree": (2 * log * alpha, 2 * log * n * beta),  # ERRATA, 3.2: unpipelined, not (P-1) n beta
+        "tree": (2 * log * alpha, 2 * log * n * beta),  # unpipelined, not (P-1) n beta
         "ring": (2 * (ranks - 1) * alpha, 2 * (ranks - 1) / ranks * n * beta),
         "halving-doubling": (2 * log * alpha, 2 * (ranks - 1) / ranks * n * beta),
     }
@@ -56,13 +60,13 @@ def test_table_of_section_3_5(ranks):
 
 
 def test_pipelined_trees_reach_two_n_beta():
-    # ERRATA, 3.2
+    # pipelined trees reach 2 n beta: Sanders et al., Parallel Computing 35(12), 2009
     t = textbook_time("all_reduce", "double-tree", 16e9, 64, latency_s=2e-6, bandwidth_bytes_per_s=50e9)
     assert float(t.time_s) == pytest.approx(2 * 16e9 / 50e9, rel=0.02)
 
 
 def test_all_gather_and_reduce_scatter_move_the_same_bytes_of_the_full_tensor():
-    # ERRATA, 4.4 and 5.2: n is the full tensor, so both are (P-1)/P n beta; per rank n' the guide's
+    # n is the full tensor here, so both are (P-1)/P n beta (Thakur et al., 2005); per rank n' the guide's
     # all-gather (P-1) n' beta is the same number.
     link = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 50e9}
     gather = textbook_time("all_gather", "ring", 8e6, 8, **link)
@@ -71,7 +75,7 @@ def test_all_gather_and_reduce_scatter_move_the_same_bytes_of_the_full_tensor():
 
 
 def test_ring_has_p_minus_one_steps_and_recursive_doubling_log_p():
-    # ERRATA, 4.4
+    # log2(P) steps are recursive doubling's; a ring has P-1: Thakur et al., 2005, section 4
     link = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 50e9}
     assert float(textbook_time("all_gather", "ring", 1.0, 64, **link).latency_s) == pytest.approx(63e-6)
     doubling = textbook_time("all_gather", "recursive-doubling", 1.0, 64, **link)
@@ -91,7 +95,7 @@ def test_hierarchical_64_gpus_of_section_3_6():
 
     # The guide: 2n beta_NVLink + 2(N-1)/N n beta_IB + log2(g) n beta_NVLink by one NIC of the node.
     assert float(guide.transfer_s) == pytest.approx((1.75 + 3) / 450 + 1.75 / 50)
-    # ERRATA, 3.6: reduce-scatter in the node, then all eight NICs carry an eighth each.
+    # Real ones reduce-scatter in the node, then all eight NICs carry an eighth each.
     assert float(real.transfer_s) == pytest.approx(1.75 / 450 + 1.75 / 8 / 50)
     assert float(real.latency_s) == pytest.approx(14 * 1e-6 + 14 * 1.5e-6)
     flat = textbook_time("all_reduce", "ring", 1e9, 64, latency_s=1.5e-6, bandwidth_bytes_per_s=50e9)

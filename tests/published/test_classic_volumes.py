@@ -1,7 +1,9 @@
-"""What the seeds say that each axis sends, against the wire bytes of the bill's lines.
+"""What introductions to the field say that each axis sends, against the wire bytes of the bill's lines.
 
-`002` is the long guide, `000` and `001` the blog posts, `003` the page on parallelism. Where the seed
-is wrong (ERRATA.md) the printed value stands beside the right one.
+They are a widely read guide to distributed training, two posts by S. Consul on blog.noise2signal.ai ("Training is
+not (just) a compute problem", "The five things you can shard") and an interactive page on parallelism.
+Where one is wrong the printed value stands beside the right one, which follows the papers cited by each axis
+in `costmodel.step`.
 """
 
 import numpy as np
@@ -26,7 +28,7 @@ def sent(est: Estimate, *prefixes: str) -> float:
     return float(sum(line.bytes for line in est.bill.time_lines if line.name.startswith(prefixes)))
 
 
-# 002 §7.4: model, parameters, printed fp32 and fp16 volume of an all-reduce, time at 200 GB/s
+# The guide's table of all-reduce volumes: model, parameters, printed fp32 and fp16 volume of an all-reduce, time at 200 GB/s
 DDP = [
     ("ResNet-50", 25e6, 200e6, 100e6, 0.5e-3),
     ("BERT-Large", 340e6, 2.7e9, 1.4e9, 7e-3),
@@ -54,11 +56,11 @@ def test_ddp_volume_of_the_bill(model, nominal, printed):
     exact = 2 * 63 / 64 * num_params(load_model(model)) * 2
     assert sent(est, "dp.dense.grad_all_reduce") == pytest.approx(exact, rel=1e-12)
     assert exact * nominal / num_params(load_model(model)) == pytest.approx(printed, rel=0.02)
-    # 000, 001: "~2P bytes per rank" are 2P elements, 4P bytes in bf16
+    # the posts: "~2P bytes per rank" are 2P elements, 4P bytes in bf16
     assert exact / num_params(load_model(model)) == pytest.approx(4, rel=0.02)
 
 
-# 002 §4.5, §8.2, §8.4, 003: passes of the whole model's parameters, with one and with four micro-batches
+# Sharded data parallelism (arXiv:1910.02054, section 7): passes of all parameters, with one and four micro-batches
 PASSES = [
     (0, {}, 2, 2),
     (1, {}, 2, 2),
@@ -70,7 +72,7 @@ PASSES = [
 
 @pytest.mark.parametrize(("stage", "switches", "one", "four"), PASSES)
 def test_zero_volumes(stage, switches, one, four):
-    """ "~3N per layer" is 3N over all layers, and again for every micro-batch (003: "1.5x DDP")."""
+    """ "~3N per layer" is 3N over all layers, and again for every micro-batch (the page: "1.5x DDP")."""
     for micro_batches, expected in ((1, one), (4, four)):
         job = {"gpus": 8, "global_batch": 8 * micro_batches, "switches": {**BF16, **switches}}
         est = price("llama-7b", zero_stage=stage, **job)
@@ -79,7 +81,7 @@ def test_zero_volumes(stage, switches, one, four):
 
 
 def test_hsdp_keeps_the_heavy_traffic_inside_the_node():
-    """002 §8.6, 003: gather and scatter on NVLink, one all-reduce of matching shards across nodes."""
+    """HSDP (arXiv:2304.11277, section 3.2.2): gather and scatter on NVLink, one all-reduce of matching shards across nodes."""
     est = price("llama-7b", gpus=64, global_batch=256, zero_stage=3, shard_group=8, switches=BF16)
     weights = 2 * num_params(load_model("llama-7b"))
     inside = [line for line in est.bill.time_lines if line.axis == "dp" and "replica" not in line.name]
@@ -91,19 +93,19 @@ def test_hsdp_keeps_the_heavy_traffic_inside_the_node():
 
 
 def test_tensor_parallel_volume_of_a_gpt3_layer():
-    """002 §9.5 prints ~175 MB a layer and 16.8 GB a step; its formula gives 352 MB and 33.8 GB."""
+    """The guide prints ~175 MB a layer and 16.8 GB a step; its formula gives 352 MB and 33.8 GB."""
     est = price("gpt3-175b", gpus=8, layout="tp8", global_batch=1, sequence_parallel=0, **MEGATRON)
     activation = 2048 * 12288 * 2
     layers = sent(est, "tp.attention.", "tp.mlp.")
     assert layers / 96 == pytest.approx(4 * 2 * 7 / 8 * activation, rel=1e-12)
     assert layers / 96 == pytest.approx(352e6, rel=2e-3)  # printed 175e6
     assert layers == pytest.approx(33.8e9, rel=2e-3)  # printed 16.8e9
-    # §12.1 prints ~400 MB a layer: the same without (T - 1)/T.
+    # Elsewhere it prints ~400 MB a layer: the same without (T - 1)/T.
     assert 4 * 2 * activation == pytest.approx(403e6, rel=1e-3)
 
 
 def test_sequence_parallelism_moves_the_same_bytes_and_regathers():
-    """000: "free, same total bytes". So in the forward pass; the backward gathers inputs once more."""
+    """The first post: "free, same total bytes". So in the forward pass; the backward gathers inputs once more."""
     asked = {"gpus": 8, "layout": "tp8", "global_batch": 1, **MEGATRON}
     without = price("gpt3-175b", sequence_parallel=0, **asked)
     with_sp = price("gpt3-175b", sequence_parallel=1, **asked)
@@ -117,7 +119,7 @@ def test_sequence_parallelism_moves_the_same_bytes_and_regathers():
 
 
 def test_four_all_reduces_a_layer_and_micro_batch():
-    """000, 001: 80 layers x 4 = 320 synchronisations "per step"; it is per micro-batch (ERRATA)."""
+    """The posts: 80 layers x 4 = 320 synchronisations "per step"; it is per micro-batch."""
     for micro_batches in (1, 4):
         est = price("llama2-70b", gpus=8, layout="tp8", global_batch=micro_batches, sequence_parallel=0)
         calls = [
@@ -129,7 +131,7 @@ def test_four_all_reduces_a_layer_and_micro_batch():
 
 
 def test_tensor_parallel_message_of_three_gigabytes():
-    """002 §5.4: 32 sequences of 4,096 tokens, 12,288 wide: 3 GB an all-reduce; 350 GB of fp16 gradients."""
+    """The guide: 32 sequences of 4,096 tokens, 12,288 wide: 3 GB an all-reduce; 350 GB of fp16 gradients."""
     batch = {"global_batch": 32, "micro_batch": 32, "seq_len": 4096}
     est = price("gpt3-175b", gpus=8, layout="tp8", sequence_parallel=0, **batch)
     line = next(line for line in est.bill.time_lines if line.name == "tp.mlp.all_reduce.forward")
@@ -140,13 +142,13 @@ def test_tensor_parallel_message_of_three_gigabytes():
 
 
 def test_pipeline_volume():
-    """002 §10.6: 8 stages, 32 micro-batches of 16 x 2,048 x 8,192: 240 GB over 7 boundaries."""
+    """The guide: 8 stages, 32 micro-batches of 16 x 2,048 x 8,192: 240 GB over 7 boundaries."""
     est = price("llama3-70b", gpus=8, layout="pp8", global_batch=512, micro_batch=16)
     activation = 16 * 2048 * 8192 * 2
     # An inner stage sends one activation on and one gradient back for each micro-batch.
     assert sent(est, "pp.send_recv") == pytest.approx(2 * 32 * activation, rel=1e-12)
     assert 7 * sent(est, "pp.send_recv") == pytest.approx(240.5e9, rel=1e-3)
-    # §12.1: ~50 MB a boundary and micro-batch of GPT-3; with TP each rank sends its eighth.
+    # Its GPT-3: ~50 MB a boundary and micro-batch of GPT-3; with TP each rank sends its eighth.
     for layout, parts in (("pp8", 1), ("tp8 pp8", 8)):
         gpt3 = price("gpt3-175b", gpus=64, layout=layout, global_batch=64)
         line = next(line for line in gpt3.bill.time_lines if line.name == "pp.send_recv")
@@ -154,7 +156,7 @@ def test_pipeline_volume():
 
 
 def test_gradients_of_three_dimensional_parallelism():
-    """002 §11.3 prints 2 N/P 2(D - 1)/D, §12.1 22B parameters a GPU; TP divides them too (ERRATA)."""
+    """The guide prints 2 N/P 2(D - 1)/D and 22B parameters a GPU; TP divides them too."""
     est = price("gpt3-175b", gpus=256, layout="tp8 pp8", global_batch=64, zero_stage=0, switches=BF16)
     n, d = num_params(load_model("gpt3-175b")), 4
     right = 2 * (d - 1) / d * n / (8 * 8) * 2
@@ -166,17 +168,17 @@ def test_gradients_of_three_dimensional_parallelism():
 
 @pytest.mark.parametrize(("model", "layers", "top_k"), [("mixtral-8x7b", 32, 2), ("qwen3-30b-a3b", 48, 8)])
 def test_expert_parallel_volume(model, layers, top_k):
-    """002 §11.5, §12.3: 4 B S H (E - 1)/E elements a layer, for one expert a token; times top-k."""
+    """The guide: 4 B S H (E - 1)/E elements a layer, for one expert a token; times top-k."""
     est = price(model, gpus=8, layout="ep8 etp1", global_batch=8, switches={"moe_dispatcher": "all-to-all"})
     elements = 2048 * load_model(model).hidden_size
     assert sent(est, "ep.") == pytest.approx(layers * 4 * elements * 7 / 8 * top_k * 2, rel=1e-12)
-    # 000: twice a layer forward, twice backward
+    # the first post: twice a layer forward, twice backward
     calls = sum(float(line.count) for line in est.bill.time_lines if line.axis == "ep" and line.seconds > 0)
     assert calls == 4 * layers
 
 
 def test_ring_attention_rotates_n_minus_one_times():
-    """001: N - 1 rotations of K and V a layer; the backward pass carries their gradients along."""
+    """The second post: N - 1 rotations of K and V a layer; the backward pass carries their gradients along."""
     ring = {"cp_method": "ring"}
     est = price("llama3-8b", gpus=8, layout="cp8", global_batch=1, seq_len=65536, switches=ring)
     model = load_model("llama3-8b")
@@ -185,7 +187,7 @@ def test_ring_attention_rotates_n_minus_one_times():
     assert sent(est, "cp.attention.ring.backward") == pytest.approx(32 * 7 * 2 * own, rel=1e-12)
 
 
-# 002 §12.3, §12.4: total and active parameters, printed
+# The guide (arXiv:2401.04088, arXiv:2405.04434): total and active parameters, printed
 MOE = [("mixtral-8x7b", 46.7e9, 12.9e9), ("deepseek-v2-236b", 236e9, 21e9)]
 
 
@@ -195,7 +197,7 @@ def test_parameters_of_the_case_studies(model, total, active):
     assert num_active_params(load_model(model)) == pytest.approx(active, rel=0.02)
 
 
-# 002 §12.2: model, printed GPUs and days; GPU-hours of LLaMA's Table 15 (arXiv:2302.13971)
+# The guide: model, printed GPUs and days; GPU-hours of LLaMA's Table 15 (arXiv:2302.13971)
 LLAMA = [
     ("llama-7b", 1000, 21, 82_432, 1.0e12),
     ("llama-13b", 1000, 29, 135_168, 1.0e12),

@@ -1,7 +1,8 @@
-"""Hardware figures, compute-to-communication ratios and ridge points of the seeds.
+"""Hardware figures, compute-to-communication ratios and ridge points as introductions to the field print them.
 
-`002` is the long guide, `000` the two blog posts. Where the seed is wrong (ERRATA.md) the printed value
-stands beside the right one.
+They are those of a widely read guide to distributed training, of a post by S. Consul ("Training is not (just) a compute
+problem", blog.noise2signal.ai) and of an interactive page on parallelism. Where one is wrong the printed
+value stands beside the right one, from the vendors' data sheets that the profiles cite.
 """
 
 import numpy as np
@@ -20,7 +21,7 @@ from costmodel.physics.network.comm_roofline import (
 )
 from costmodel.step.anatomy.params import model_flops_per_token, num_params
 
-# 002 §1.5: accelerator, dtype, printed TFLOP/s (2:4 sparsity), dense TFLOP/s
+# The guide's table of hardware: accelerator, dtype, printed TFLOP/s (2:4 sparsity), dense TFLOP/s
 PEAKS = [
     ("h100-sxm-80gb", "bf16", 1979, 989.4),
     ("h100-sxm-80gb", "tf32", 989, 494.7),
@@ -36,7 +37,7 @@ def test_printed_peaks_are_with_sparsity(accelerator, dtype, printed, dense):
     assert printed * 1e12 == pytest.approx(2 * peak, rel=1e-3)
 
 
-# 002 §1.3/§1.5, 000: cluster, printed GB/s of NVLink (both directions), of one NIC
+# The guide and the first post: cluster, printed GB/s of NVLink (both directions), of one NIC
 LINKS = [("dgx-h100-ndr", 900, 50), ("dgx-a100-hdr", 600, 25), ("hgx-b200-ndr", 1800, 50)]
 
 
@@ -48,10 +49,10 @@ def test_printed_nvlink_is_both_directions(cluster, printed_nvlink, nic):
 
 
 def test_gap_between_tiers():
-    """002 §1.3 prints 2-18x between 900 GB/s and 400 … 50 GB/s; per GPU and direction it is 9x."""
+    """The guide prints 2-18x between 900 GB/s and 400 … 50 GB/s; per GPU and direction it is 9x."""
     nvlink, leaf, _ = (tier.bandwidth_bytes_per_s for tier in load_cluster("dgx-h100-ndr").tiers)
     assert nvlink / leaf == pytest.approx(9)
-    # 000: each tier about ten times slower than the one above
+    # the first post: each tier about ten times slower than the one above
     hbm = load_accelerator("h100-sxm-80gb").memory_bandwidth_bytes_per_s
     assert hbm == pytest.approx(3.35e12, rel=0.01)
     assert hbm / nvlink == pytest.approx(7.4, rel=0.01)
@@ -59,7 +60,7 @@ def test_gap_between_tiers():
 
 
 def test_memory_sizes_and_processors():
-    """002 §1.5 and 003: 80 GB (79.2 GiB to a program), 108 SMs of an A100."""
+    """The guide and the page on parallelism: 80 GB (79.2 GiB to a program), 108 SMs of an A100."""
     h100 = load_accelerator("h100-sxm-80gb")
     assert h100.memory_vendor_bytes == 80 * 2**30
     assert 79e9 < h100.memory_bytes < h100.memory_vendor_bytes
@@ -70,7 +71,7 @@ def test_memory_sizes_and_processors():
     ("batch", "printed"), [(1, 3072.0), (4, 12288.0), (16, 49152.0), (64, 196608.0), (256, 786432.0)]
 )
 def test_ccr_table_of_gpt3(batch, printed):
-    """002 §6.2: six FLOPs a parameter and token over two passes of fp16 gradients."""
+    """The guide: six FLOPs a parameter and token over two passes of fp16 gradients."""
     n, tokens = 175e9, batch * 2048
     assert float(data_parallel_intensity(6 * n, tokens, n)) == pytest.approx(printed, rel=1e-12)
     # With the real model: attention and the head are in, (P - 1)/P of the ring is sent.
@@ -80,7 +81,7 @@ def test_ccr_table_of_gpt3(batch, printed):
     assert float(exact) == pytest.approx(printed * 64 / 63 * 1.026, rel=2e-3)
 
 
-# 002 §6.3 and §6.7: GPUs' accelerator, printed TFLOP/s and GB/s per GPU, printed ridge, tier, right ridge
+# The guide's ridge points: GPUs' accelerator, printed TFLOP/s and GB/s per GPU, printed ridge, tier, right ridge
 RIDGES = [
     ("dgx-h100-ndr", 1979, 900, 2200, 0, 2199),  # two factors of two that cancel
     ("dgx-h100-ndr", 1979, 50, 40_000, 1, 19_788),
@@ -101,13 +102,13 @@ def test_ridge_points(cluster, tflops, gbps, printed, tier, right):
 
 
 def test_ridge_of_the_figure_mixes_two_generations():
-    """002 §6.3, figure: 312 TFLOP/s over 900 GB/s ≈ 350; an A100 has 300 GB/s a direction."""
+    """The guide's figure: 312 TFLOP/s over 900 GB/s ≈ 350; an A100 has 300 GB/s a direction."""
     assert float(ridge_point(312e12, 900e9)) == pytest.approx(350, rel=0.02)
     assert float(ridge_point(312e12, 300e9)) == 1040
 
 
 def test_staircase_of_tiers():
-    """002 §6.4: each level has its own ridge, and what large messages achieve moves them up."""
+    """The guide: each level has its own ridge, and what large messages achieve moves them up."""
     machine = load_cluster("dgx-h100-ndr")
     peak = machine.accelerator.peak_flops_per_s["bf16"]
     line_rate = ridge_point(peak, [tier.bandwidth_bytes_per_s for tier in machine.tiers])
@@ -129,7 +130,7 @@ def test_example_of_section_6_6():
 
 
 def test_efficiency_is_linear_in_the_batch_below_the_ridge():
-    """002 §6.5: its formula divides by FLOPs per sample once too often; I·B over the peak is meant."""
+    """The guide: its formula divides by FLOPs per sample once too often; I·B over the peak is meant."""
     ridge = ridge_point(989.4e12, 50e9)
     batch = np.asarray([1.0, 2.0, 4.0, 8.0])
     intensity = data_parallel_intensity(6e9, batch * 2048, 1e9)
@@ -145,7 +146,7 @@ def test_efficiency_is_linear_in_the_batch_below_the_ridge():
     ]
 
 
-# 002 §6.7, "Min Batch for 90 % Eff": printed sequences; tokens per GPU that the bound really asks for
+# The guide's "Min Batch for 90 % Eff": printed sequences; tokens per GPU that the bound really asks for
 BATCHES = [("dgx-h100-ndr", 0, "16-32", 1_319), ("dgx-h100-ndr", 1, "2,000+", 11_873)]
 
 

@@ -1,7 +1,9 @@
-"""Memory examples of the seeds: model state, ZeRO stages, activations, what fits where.
+"""Examples of memory from introductions to the field: model state, ZeRO stages, activations, what fits where.
 
-`002` is the long guide, `000` the two blog posts, `004` the transcript. Where the seed is wrong
-(ERRATA.md) the printed value stands beside the right one.
+They are those of a widely read guide to distributed training, of two posts by S. Consul on blog.noise2signal.ai
+("Training is not (just) a compute problem", "The five things you can shard") and of a talk. Where one is
+wrong the printed value stands beside the right one: Rajbhandari et al., "ZeRO," arXiv:1910.02054, and
+Korthikanti et al., arXiv:2205.05198.
 """
 
 import numpy as np
@@ -39,7 +41,7 @@ def activations(est: Estimate) -> float:
     return float(sum(line.bytes.max() for line in est.bill.memory_lines if line.name in names))
 
 
-# 002 §7.4, §8.2 print 16, "18-20" and "4N + 2N + 12N = 18N"; 000 "2-4" for the gradient: it depends.
+# Printed: 16, "18-20", "4N + 2N + 12N = 18N", and "2-4" for the gradient; 16 is arXiv:1910.02054, section 3.1.
 BYTES_PER_PARAM = [(BF16_GRADIENTS, 16), ({}, 18), (FULL_FP32, 16), ({"moments_bytes": 4}, 14)]
 
 
@@ -49,7 +51,7 @@ def test_bytes_per_parameter_follow_from_the_recipe(switches, bytes_per_param):
     assert held == pytest.approx(bytes_per_param * LLAMA_7B, rel=1e-12)
 
 
-# 002 §1.2: model, nominal parameters, printed state, printed GPUs of 80 GB
+# The guide on the memory wall: model, nominal parameters, printed state, printed GPUs of 80 GB
 STATES = [
     ("llama-7b", 7e9, 112e9, 2),
     ("llama-13b", 13e9, 208e9, 3),
@@ -72,7 +74,7 @@ def test_sixteen_bytes_per_parameter_table(model, nominal, printed_bytes, printe
 
 
 def test_breakdown_of_seven_billion():
-    """002 §1.2, figure: 14 + 14 + 28 + 28 + 28 = 112 GB; the optimizer alone exceeds 80 GB.
+    """The guide's figure: 14 + 14 + 28 + 28 + 28 = 112 GB; the optimizer alone exceeds 80 GB.
 
     It would just fit into what an "80 GB" A100 really offers, with nothing beside it.
     """
@@ -87,7 +89,7 @@ def test_breakdown_of_seven_billion():
 
 
 def test_seventy_billion_exceed_a_node():
-    """000: 70B with Adam is about 1.1 TB, more than eight H100 together."""
+    """The first post: 70B with Adam is about 1.1 TB, more than eight H100 together."""
     held = sum(state(price("llama2-70b", switches=BF16_GRADIENTS)).values())
     assert held == pytest.approx(1.1e12, rel=0.02)
     assert held > 8 * load_accelerator("h100-sxm-80gb").memory_bytes
@@ -95,7 +97,7 @@ def test_seventy_billion_exceed_a_node():
 
 
 def test_ddp_limits():
-    """002 §7.7, figure: prints ~5B in 40 GB and ~10B in 80 GB under "16N bytes"; 16N gives half."""
+    """The guide's figure on DDP's limits prints ~5B in 40 GB and ~10B in 80 GB under "16N bytes"; 16N gives half."""
     per_param = sum(state(price("llama-7b", switches=BF16_GRADIENTS)).values()) / LLAMA_7B
     assert 40e9 / per_param == pytest.approx(2.5e9)  # printed 5e9
     assert 80e9 / per_param == pytest.approx(5e9)  # printed 10e9
@@ -106,7 +108,7 @@ def test_ddp_limits():
         assert 7e9 / LLAMA_7B * sum(parts.values()) == pytest.approx(gigabytes * 1e9)
 
 
-# 002 §8.2, 7B on 8 GPUs: stage, printed GB (params, gradients, optimizer), right ones
+# ZeRO stages (arXiv:1910.02054, figure 1), 7B on 8 GPUs: stage, GB as the guide prints them, right ones
 ZERO_STAGES = [
     (0, (14, 14, 112), (14, 14, 84)),
     (1, (14, 14, 14), (14, 14, 10.5)),
@@ -127,13 +129,13 @@ def test_zero_memory_table(stage, printed, right):
 
 @pytest.mark.parametrize(("stage", "total"), [(0, 112), (1, 38.5), (2, 26.25), (3, 14)])
 def test_zero_totals(stage, total):
-    """002 §8.2 prints 140, 42, 30 and 18 GB; §8.4 "18N/P" for ZeRO-3, which is 16N/P."""
+    """The guide prints 140, 42, 30 and 18 GB and "18N/P" for ZeRO-3, which is 16N/P."""
     held = sum(state(price("llama-7b", 8, zero_stage=stage, switches=BF16_GRADIENTS)).values())
     assert 7 / LLAMA_7B * held == pytest.approx(total, rel=1e-12)
 
 
 def test_gpt3_activations_of_one_sample():
-    """002 §1.2: s b h (34 + 5 a s / h) L = 275 GB, with dropout and the score matrix kept."""
+    """arXiv:2205.05198, section 4.1: s b h (34 + 5 a s / h) L = 275 GB, with dropout and the score matrix kept."""
     est = price("gpt3-175b", recipe="megatron-2021", precision="fp16")
     formula = 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288) * 96
     assert formula == pytest.approx(275e9, rel=0.002)
@@ -141,7 +143,7 @@ def test_gpt3_activations_of_one_sample():
 
 
 def test_sequence_parallelism_shards_what_is_between():
-    """002 §9.6: B S H a GPU without, B S H / TP with it (Korthikanti et al., eqs. 2 and 4)."""
+    """B S H a GPU without, B S H / TP with it (Korthikanti et al., eqs. 2 and 4)."""
     asked = {"recipe": "megatron-2021", "precision": "fp16", "layout": "tp8"}
     sbh, scores = 2048 * 12288 * 96, 5 * 96 * 2048 / 12288
     without = activations(price("gpt3-175b", 8, global_batch=1, sequence_parallel=0, **asked))
@@ -151,7 +153,7 @@ def test_sequence_parallelism_shards_what_is_between():
 
 
 def test_activations_are_quadratic_only_without_flash_attention():
-    """000 and 001 call them quadratic in the sequence."""
+    """The posts call them quadratic in the sequence."""
     growth = {}
     for kernel in ("fused-softmax", "flash2"):
         switches = {"attention_kernel": kernel}
@@ -162,14 +164,14 @@ def test_activations_are_quadratic_only_without_flash_attention():
 
 
 def test_context_parallelism_divides_activations():
-    """001: what CP is bought for."""
+    """The second post: what CP is bought for."""
     whole = activations(price("llama3-8b", 8, global_batch=1, seq_len=131072, layout="tp4 cp1 pp2"))
     parts = activations(price("llama3-8b", 8, global_batch=1, seq_len=131072, layout="tp4 cp2 pp1"))
     assert parts == pytest.approx(whole, rel=1e-9)  # half the tokens of twice the layers
 
 
 def test_a_hundred_billion_on_sixty_four_gpus():
-    """004: no device holds it; sixty-four identical backpacks, or one shared between them."""
+    """The talk: no device holds it; sixty-four identical backpacks, or one shared between them."""
     copied = price("dense-100b", 64, switches=BF16_GRADIENTS)
     params = num_params(load_model("dense-100b"))
     assert params == pytest.approx(100e9, rel=0.02)
@@ -190,7 +192,7 @@ def test_a_hundred_billion_on_sixty_four_gpus():
 
 
 def test_five_tolls():
-    """004: state shelf, scratchpad, cable, bubble and last inch are what a bill is sorted by."""
+    """The talk: state shelf, scratchpad, cable, bubble and last inch are what a bill is sorted by."""
     est = price("dense-100b", 64, cluster="dgx-h100-ndr", layout="tp8 pp4", global_batch=128, zero_stage=1)
     paid = {toll: float(seconds) for toll, seconds in est.exposed_by("toll").items()}
     assert sum(paid.values()) == pytest.approx(float(est.step_time_s), rel=1e-12)

@@ -1,7 +1,8 @@
-"""Pipeline and mesh examples of the seeds: bubbles, what is held, where the groups lie.
+"""Examples of pipelines and meshes from introductions to the field: bubbles, what is held, where groups lie.
 
-`002` is the long guide, `000` the blog posts, `003` the page on parallelism. Where the seed is wrong
-(ERRATA.md) the printed value stands beside the right one.
+They are those of a widely read guide to distributed training, of a post by S. Consul ("Training is not (just) a compute
+problem", blog.noise2signal.ai) and of an interactive page on parallelism. Where one is wrong the printed
+value stands beside the right one: Narayanan et al., arXiv:2104.04473, and Qi et al., arXiv:2401.10241.
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import bubble_time_s, in_flight, schedule_code, task_orders
 from costmodel.step.anatomy.params import num_active_params, num_params
 
-# 002 §10.1-§10.6 and 000: schedule, stages, micro-batches, virtual stages, printed bubble fraction
+# Schedule, stages, micro-batches, virtual stages, printed bubble fraction (arXiv:2104.04473, section 2.2)
 BUBBLES = [
     ("naive", 4, 1, 1, 0.75),  # (P - 1)/P, for any number of micro-batches
     ("naive", 4, 8, 1, 0.75),
@@ -49,7 +50,7 @@ def test_bubble_fractions(schedule, p, m, v, printed):
 
 
 def test_efficiency_of_eight_stages():
-    """002 §10.6: ~82 % with 32 micro-batches; M >= 4 P keeps the bubble below a fifth."""
+    """The guide: ~82 % with 32 micro-batches; M >= 4 P keeps the bubble below a fifth."""
     idle = float(
         bubble_time_s(
             schedule_code("1f1b"),
@@ -81,7 +82,7 @@ def test_bubble_of_a_bill():
 
 
 def test_activations_in_flight():
-    """002 §10.2, §10.3: GPipe holds M micro-batches, 1F1B at most P."""
+    """arXiv:2104.04473, section 2.2: GPipe holds M micro-batches, 1F1B at most P."""
     stage = np.arange(4.0)
     for m in (4, 8, 32):
         codes = (schedule_code("gpipe"), schedule_code("1f1b"))
@@ -94,7 +95,7 @@ def test_activations_in_flight():
     ("schedule", "ranks"), [("interleaved", [0, 1, 2, 3, 0, 1, 2, 3]), ("zb-v", [0, 1, 2, 3, 3, 2, 1, 0])]
 )
 def test_interleaving_loops_and_does_not_turn(schedule, ranks):
-    """002 §10.4, figure: prints 0 1 2 3 3 2 1 0 for interleaving, which is the V of ZB-V."""
+    """The guide's figure prints 0 1 2 3 3 2 1 0 for interleaving, which is the V of ZB-V."""
     orders = task_orders(schedule, 4, 4, 2)
     timeline = simulate(orders, forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
     first = [task for task in timeline.tasks if task.kind == "F" and task.micro_batch == 0]
@@ -108,7 +109,7 @@ def rows_of(layout, cluster, order="tp cp dp pp"):
 
 
 def test_mesh_of_eight_gpus():
-    """003: TP 2, FSDP 2, DP 2 on two nodes of four: TP and FSDP inside a node, replicas across."""
+    """The page on parallelism: TP 2, FSDP 2, DP 2 on two nodes of four: TP and FSDP inside a node, replicas across."""
     two_nodes = compose_cluster("h100-sxm-80gb", 4, 4, 50e9, "ib", 8)
     layout = make_layout(gpus=8, tp=2, zero_stage=3, shard_group=2, sequence_parallel=False)
     rows = mesh_rows(layout, two_nodes, ["tp", "cp", "dp", "pp"], load_recipe("torchtitan"))
@@ -128,14 +129,14 @@ def test_mesh_of_eight_gpus():
 
 
 def test_pure_fsdp_is_one_group():
-    """003: HSDP with one replica is FSDP, and then the heavy traffic leaves the node."""
+    """The page: HSDP with one replica is FSDP, and then the heavy traffic leaves the node."""
     two_nodes = compose_cluster("h100-sxm-80gb", 4, 4, 50e9, "ib", 8)
     table = rows_of(make_layout(gpus=8, tp=2, zero_stage=3), two_nodes)
     assert table["dp"] == (4, 2, two_nodes.tiers[1].name)
 
 
 def test_three_dimensional_mesh():
-    """002 §11.1: TP 8 x PP 4 x DP 4 = 128; §11.2 counts ranks in the order tp, pp, dp."""
+    """The guide: TP 8 x PP 4 x DP 4 = 128; it counts ranks in the order tp, pp, dp."""
     cluster = load_cluster("dgx-h100-ndr")
     layout = make_layout(gpus=128, tp=8, pp=4)
     assert float(layout.dp) == 4
@@ -143,7 +144,7 @@ def test_three_dimensional_mesh():
     assert table["tp"] == (8, 16, "nvlink")
     assert table["pp"] == (4, 32, "leaf")
     assert table["dp"] == (4, 32, "leaf")
-    # §11.2, comment: TP = PP = DP = 2 on nodes of two.
+    # A comment there: TP = PP = DP = 2 on nodes of two.
     small = compose_cluster("h100-sxm-80gb", 2, 2, 50e9, "ib", 8)
     table = rows_of(make_layout(gpus=8, tp=2, pp=2), small, "tp cp pp dp")
     assert table["tp"] == (2, 4, small.tiers[0].name)
@@ -151,7 +152,7 @@ def test_three_dimensional_mesh():
 
 
 def test_llama3_never_leaves_the_node_with_tensor_parallelism():
-    """003: TP, CP, PP, DP from the inside out, TP at 8."""
+    """The page: TP, CP, PP, DP from the inside out, TP at 8."""
     cluster = load_cluster("llama3-roce")
     table = rows_of(make_layout(gpus=16384, tp=8, pp=16), cluster, "tp cp pp dp")
     assert table["tp"] == (8, 2048, cluster.tiers[0].name)
@@ -179,7 +180,7 @@ def trillion():
 
 
 def test_a_trillion_parameters_on_4096_gpus():
-    """002 §11.8: DP 8 x PP 8 x TP 8 x EP 8 = 4,096.
+    """The guide: DP 8 x PP 8 x TP 8 x EP 8 = 4,096.
 
     EP is no factor of its own: the experts' axes are laid over the same ranks, so that experts
     have the 8 replicas that the guide counts, and everything else has 64.
@@ -221,7 +222,7 @@ def test_a_trillion_parameters_on_4096_gpus():
 
 
 def test_experts_add_parameters_and_not_compute():
-    """002 §11.8: eight experts, two a token: 8x the parameters of the MLP for 2x its compute."""
+    """The guide: eight experts, two a token: 8x the parameters of the MLP for 2x its compute."""
     model = load_model("mixtral-8x7b")
     one_expert = 32 * 3 * model.hidden_size * model.expert_ffn_size
     rest = num_params(model) - 8 * one_expert
@@ -231,7 +232,7 @@ def test_experts_add_parameters_and_not_compute():
 
 @pytest.mark.parametrize(("cluster", "at_most"), [("dgx-h100-ndr", 0.85), ("cloud-h100-100gbe", 0.35)])
 def test_tensor_parallelism_across_nodes(cluster, at_most):
-    """000: utilisation collapses; how much depends on the link."""
+    """The first post: utilisation collapses; how much depends on the link."""
     job = {"model": "llama3-70b", "cluster": cluster, "gpus": 64, "global_batch": 64, "seq_len": 8192}
     inside, outside = (estimate(layout=text, **job) for text in ("tp8 pp2", "tp16 pp1"))
     assert float(outside.mfu / inside.mfu) < at_most
@@ -240,7 +241,7 @@ def test_tensor_parallelism_across_nodes(cluster, at_most):
 
 
 def test_seventy_two_gpus_share_a_fast_domain():
-    """000: 8 GPUs on H100, 72 on GB200 NVL72; tensor parallelism of 16 stays inside."""
+    """The first post: 8 GPUs on H100, 72 on GB200 NVL72; tensor parallelism of 16 stays inside."""
     est = estimate(
         model="llama3-70b", cluster="gb200-nvl72-ndr", gpus=64, layout="tp16", global_batch=64, seq_len=8192
     )
