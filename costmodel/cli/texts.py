@@ -5,6 +5,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from costmodel.base.errors import CostModelError, choices_hint
+
 # \b keeps the lines of a paragraph apart.
 EXAMPLES = """\b
 Examples:
@@ -34,7 +36,19 @@ GROUPS = {
 
 
 class GroupedCommands(TyperGroup):
-    """Commands in help under headings."""
+    """Commands in help under headings; a wrong one is answered with the nearest right ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command.
+
+        Raises
+        ------
+        CostModelError
+            If there is none of that name.
+        """
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise CostModelError(f"no command is called {args[0]!r}; {choices_hint(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section a heading."""

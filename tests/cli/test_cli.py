@@ -346,7 +346,7 @@ def test_recipe_switches_have_meanings_and_choices(run):
 # --- wrong input -----------------------------------------------------------------------------
 
 WRONG = {
-    "no command": (["nonsense"], "No such command 'nonsense'"),
+    "no command": (["nonsense"], "no command is called"),
     "near command": (["estimat"], "estimate"),
     "unknown option": (["estimate", "--modle", "llama3-8b"], "--model"),
     "option without value": (["estimate", "--model"], "--model"),
@@ -519,7 +519,10 @@ def python(*arguments, cwd):
 
 
 def test_the_command_line_starts_without_numpy_pandas_or_pydantic(tmp_path):
-    heavy = ["numpy", "pandas", "pydantic", "rich", "ruamel"]
+    heavy = ["numpy", "pandas", "pydantic", "rich", "ruamel", "scipy", "tomli_w"]
+    bare = "import sys, typer; print('rich' in sys.modules)"
+    if python("-c", bare, cwd=tmp_path).stdout == "True\n":  # typer below 0.16
+        heavy.remove("rich")
     code = f"import sys, costmodel.cli; print([m for m in {heavy} if m in sys.modules])"
     assert python("-c", code, cwd=tmp_path).stdout == "[]\n"
 
