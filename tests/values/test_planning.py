@@ -1,0 +1,289 @@
+"""Searches small enough to count by hand: what is tried, what is out, who wins by which objective, and what is said."""
+
+import re
+
+import numpy as np
+import pytest
+from round_jobs import CLUSTER, MOE, QUIET, SMALL, TABLE_PARAMS, cluster_file, model_file, near
+
+import costmodel as cm
+from costmodel.base.errors import NoLayoutError
+from costmodel.planning.best import best_rows, pareto_indices
+from costmodel.planning.scaling import best_of_each_job
+
+N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
+ONE = {
+    "tp": 1,
+    "sequence_parallel": 0,
+    "cp": 1,
+    "ep": 1,
+    "etp": 1,
+    "micro_batch": 1,
+    "pp": 1,
+    "vp": 1,
+    "schedule": "none",
+    "recompute": "none",
+    "zero_stage": 1,
+    "shard_group": 0,
+}
+
+
+def plan(model=None, *, free=(), fixed=None, switches=None, **asked):
+    """Search the small model over the knobs of `free`; every other one is 1, or what `fixed` says."""
+    fix = {**{knob: value for knob, value in ONE.items() if knob not in free}, **(fixed or {})}
+    job = {"cluster": str(CLUSTER), "gpus": 8, "global_batch": 64, "seq_len": 1024}
+    return cm.plan(
+        model=model_file(model or SMALL), switches={**QUIET, **(switches or {})}, fix=fix, **{**job, **asked}
+    )
+
+
+def tried(found, knob):
+    """Values of a knob among all layouts that fit."""
+    return sorted(set(found.to_frame()[knob].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("knob", "model", "asked", "values"),
+    [
+        ("micro_batch", SMALL, {"gpus": 1, "global_batch": 128}, [1, 2, 4, 8, 16, 32, 64]),
+        ("tp", SMALL, {"gpus": 16}, [1, 2, 4]),  # up to the node, where nobody asks for more
+        ("cp", SMALL, {"gpus": 8, "global_batch": 8}, [1, 2, 4, 8]),  # down to 128 tokens
+        ("cp", SMALL, {"gpus": 16, "global_batch": 16}, [1, 2, 4, 8]),
+        ("ep", {**MOE, "num_experts": 16}, {"gpus": 16}, [1, 2, 4, 8, 16]),
+        ("etp", MOE, {"gpus": 16}, [1, 2, 4]),
+        ("pp", SMALL, {"gpus": 16}, [1]),  # without a schedule
+        ("zero_stage", SMALL, {}, [0, 1, 2, 3]),
+        ("shard_group", SMALL, {}, [0, 2, 4]),  # a node's divisors, and doublings of it below eight GPUs
+        ("shard_group", SMALL, {"gpus": 32}, [0, 2, 4, 8, 16]),
+        ("shard_group", MOE, {"gpus": 32}, [0, 4]),  # experts have a group of their own
+        ("recompute", SMALL, {}, ["full", "none", "selective"]),
+    ],
+)
+def test_values_tried_unasked(knob, model, asked, values):
+    assert tried(plan(model, free=(knob,), **asked), knob) == values
+
+
+def test_virtual_stages_tried_unasked():
+    found = plan({**SMALL, "num_layers": 64}, free=("vp",), fixed={"pp": 2, "schedule": "interleaved"}, gpus=2, global_batch=2)
+    assert tried(found, "vp") == [2, 4, 8, 16]
+    far = plan(free=("tp",), gpus=16, tp_in_domain=False)
+    assert tried(far, "tp") == [1, 2, 4, 8]  # 16 does not divide the heads
+
+
+def test_shardings_are_counted():
+    """Twelve replicas: whole, or in groups of 2 and 4 but not 8; unsharded there are no groups."""
+    found = plan(free=("zero_stage", "shard_group"), gpus=12, global_batch=12)
+    assert found.num_priced == found.num_fit == 1 + 3 * 3
+    assert found.num_considered == 16
+    assert found.rejected["sharding_not_divisible"] == 6
+
+
+@pytest.mark.parametrize(
+    ("layers", "fixed", "asked", "count"),
+    [
+        # Eight micro-batches on two stages: five schedules of one chunk, DualPipe, interleaved and four in a V.
+        (4, {"pp": 2}, {"gpus": 4, "global_batch": 16}, 5 + 1 + 1 + 4),
+        # Three layers a stage are one chunk or three.
+        (6, {"pp": 2}, {"gpus": 4, "global_batch": 16}, 5 + 1 + 1),
+        # Two micro-batches: neither DualPipe.
+        (4, {"pp": 2}, {"gpus": 4, "global_batch": 4}, 5 + 1 + 3),
+        # Four of them over two context ranks, of which no batch is made.
+        (4, {"pp": 2, "cp": 2}, {"gpus": 4, "global_batch": 4}, 5 + 1 + 1 + 4),
+        # Three micro-batches are no multiple of two stages.
+        (4, {"pp": 2}, {"gpus": 2, "global_batch": 3}, 5 + 0 + 3),
+        # One stage runs none.
+        (4, {"pp": 1}, {"gpus": 4, "global_batch": 16}, 1),
+    ],
+)
+def test_schedules_are_counted(layers, fixed, asked, count):
+    found = plan({**SMALL, "num_layers": layers}, free=("vp", "schedule"), fixed=fixed, **asked)
+    assert found.num_priced == count
+
+
+def test_what_is_out_and_what_does_not_fit():
+    """Beside 0.49 GB of activations ZeRO-0 to 2 hold 18, 12 and 10 bytes a parameter, 3 holds 9 and 0.59 GB more."""
+    found = plan(free=("zero_stage",), gpus=2, global_batch=2, max_memory_bytes=2.1e9)
+    assert found.num_priced == 4
+    assert found.num_fit == 2
+    assert found.rejected["does_not_fit"] == 2
+    assert tried(found, "zero_stage") == [1, 2]
+    assert max(float(est.memory_bytes_per_gpu) for est in found.top(4)) == near(12 * N + 489_291_776)
+    roomy = plan(free=("zero_stage",), gpus=2, global_batch=2)
+    assert roomy.num_fit == 4
+    assert found.fastest_without_memory_limit_s == near(float(roomy.best.step_time_s))
+
+
+def test_headroom():
+    """64 GiB less 96 %: 2.75 GB, which only recomputed layers fit into."""
+    limit = 64 * 2**30 * 0.04
+    plain, tight = (plan(free=("recompute",), gpus=1, global_batch=1, headroom=share) for share in (0.0, 0.96))
+    assert tried(plain, "recompute") == ["full", "none", "selective"]
+    assert tried(tight, "recompute") == ["full"]
+    assert float(tight.best.memory_bytes_per_gpu) <= limit < float(plain.best.memory_bytes_per_gpu)
+    # Of two limits the smaller one holds.
+    assert tried(plan(free=("recompute",), gpus=1, global_batch=1, max_memory_bytes=limit), "recompute") == ["full"]
+
+
+def test_objectives():
+    """Eight bits are faster, but not twice as fast; more GPUs are faster, but not as many times."""
+    job = {"gpus": 1, "global_batch": 4, "precision": ["bf16", "fp8-delayed"]}
+    assert plan(**job).best.job.precision.name == "fp8-delayed"
+    assert plan(objective="mfu", **job).best.job.precision.name == "bf16"
+    sizes = {"gpus": [1, 4], "global_batch": 4}
+    assert float(plan(**sizes).best.job.layout.gpus) == 4
+    assert float(plan(objective="gpu-hours", **sizes).best.job.layout.gpus) == 1
+    assert float(plan(objective="tokens-per-dollar", **sizes).best.job.layout.gpus) == 1
+    fast = cluster_file(
+        gpu={"memory_bandwidth": "4 TB/s"},
+        cluster={"price_usd_per_gpu_hour": 20},
+    )
+    both = {"gpus": 1, "global_batch": 4, "cluster": [str(CLUSTER), fast]}
+    assert plan(objective="gpu-hours", **both).best.job.cluster.price_usd_per_gpu_hour == 20
+    assert plan(objective="tokens-per-dollar", **both).best.job.cluster.price_usd_per_gpu_hour == 2
+
+
+def test_scores_are_what_the_objective_says():
+    found = plan(objective="gpu-hours", gpus=2, global_batch=4)
+    step = float(found.best.step_time_s)
+    assert found.kept.top["score"][0] == near(step * 2 / (4 * 1024) / 3600)
+    dollars = plan(objective="tokens-per-dollar", gpus=2, global_batch=4)
+    assert dollars.kept.top["score"][0] == near(step * 2 / (4 * 1024) / 3600 * 2)
+    share = plan(objective="mfu", gpus=2, global_batch=4)
+    flops = float(share.best.model_flops())
+    assert share.kept.top["score"][0] == near(flops / (4 * 1024) / float(share.best.mfu))
+
+
+def test_columns_are_the_estimates():
+    found = plan(free=("cp", "micro_batch", "shard_group", "zero_stage"), global_batch=16, keep=500)
+    frame = found.to_frame()
+    assert frame["rank"].tolist() == list(range(1, len(frame) + 1))
+    assert frame.step_time_s.is_monotonic_increasing
+    for row in (0, len(frame) // 2, len(frame) - 1):
+        est, listed = found.estimate_of(found.kept.top, row), frame.iloc[row]
+        assert listed.step_time_s == near(float(est.step_time_s))
+        assert listed.mfu == near(float(est.mfu))
+        assert listed.tokens_per_s_per_gpu == near(float(est.tokens_per_s_per_gpu))
+        assert listed.memory_bytes_per_gpu == near(float(est.memory_bytes_per_gpu))
+        assert listed.dp == float(est.job.layout.dp) == 8 / listed.cp
+        assert listed.shard_group == float(est.job.layout.shard_group)
+
+
+def test_the_best_of_each_value():
+    found = plan(free=("zero_stage", "micro_batch"), gpus=[2, 4, 8], global_batch=16, keep=500)
+    frame = found.to_frame()
+    for knob in ("zero_stage", "micro_batch"):
+        best = frame.groupby(knob).step_time_s.min()
+        assert found.by_value[knob] == near({float(value): time for value, time in best.items()})
+    assert found.num_fit == len(frame)
+
+
+def test_front():
+    """Ties keep the first; a point that is no faster and no smaller is not on it."""
+    score, size = np.array([3.0, 1.0, 2.0, 2.0, 1.0]), np.array([1.0, 3.0, 2.0, 4.0, 3.0])
+    assert pareto_indices(score, size).tolist() == [1, 2, 0]
+    rng = np.random.default_rng(3)
+    score, size = rng.integers(0, 400, 20_000) / 4.0, rng.integers(0, 400, 20_000) / 4.0
+    size = np.maximum(size, 100 - score)
+    expected = []
+    least = np.inf
+    for at in np.lexsort((np.arange(score.size), size, score)):
+        if size[at] < least:
+            expected.append(int(at))
+            least = size[at]
+    assert pareto_indices(score, size).tolist() == expected
+
+
+def test_best_rows_in_order():
+    columns = {
+        "score": np.array([2.0, 1.0, 1.0, 1.0, *([9.0] * 30)]),
+        "memory_bytes": np.array([1.0, 5.0, 4.0, 4.0, *([1.0] * 30)]),
+        "tp": np.array([1.0, 1.0, 2.0, 1.0, *([1.0] * 30)]),
+    }
+    best = best_rows(columns, 4)
+    assert best["score"].tolist() == [1.0, 1.0, 1.0, 2.0]
+    assert best["memory_bytes"].tolist() == [4.0, 4.0, 5.0, 1.0]
+    assert best["tp"].tolist() == [1.0, 2.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("framework", "stages"), [("megatron", [0, 1]), ("torchtitan", [3]), ("deepspeed", [0, 1, 2, 3])]
+)
+def test_frameworks_launch_what_they_can(framework, stages):
+    fix = {knob: value for knob, value in ONE.items() if knob not in ("zero_stage", "sequence_parallel", "schedule")}
+    found = cm.plan(
+        model=model_file(SMALL),
+        cluster=str(CLUSTER),
+        gpus=4,
+        global_batch=4,
+        seq_len=1024,
+        switches=QUIET,
+        fix=fix,
+        framework=framework,
+    )
+    assert tried(found, "zero_stage") == stages
+
+
+def test_offloading_is_one_more_choice():
+    found = plan(gpus=2, global_batch=2, offload_optimizer=[False, True])
+    assert sorted(found.to_frame().offload_optimizer.tolist()) == [False, True]
+    kept = plan(gpus=2, global_batch=2, offload_optimizer=False)
+    assert kept.to_frame().offload_optimizer.tolist() == [False]
+
+
+def test_what_more_memory_would_buy():
+    roomy = plan(free=("recompute",), gpus=1, global_batch=1)
+    tight = plan(free=("recompute",), gpus=1, global_batch=1, headroom=0.96)
+    gain = 1 - float(roomy.best.step_time_s) / float(tight.best.step_time_s)
+    assert gain > 0.05
+    said = next(text for text in tight.advice() if "memory enough" in text)
+    assert float(re.search(r"([\d.]+)% shorter", said)[1]) == pytest.approx(100 * gain, abs=0.051)
+    assert any("Memory does not limit it" in text for text in roomy.advice())
+
+
+def test_why_not():
+    found = plan(free=("recompute",), gpus=1, global_batch=1)
+    second = found.top(3)
+    slower = 100 * (float(second[1].step_time_s) / float(second[0].step_time_s) - 1)
+    name = found.to_frame().recompute[1]
+    said = found.why_not({"recompute": name})
+    assert float(re.match(r"([\d.]+)% slower", said)[1]) == pytest.approx(slower, abs=0.051)
+    assert "rank 2 of 3" in said
+    assert found.why_not({"recompute": found.to_frame().recompute[0]}).startswith("it is the plan")
+
+
+def test_nothing_fits():
+    """What would do: the share of 64 GiB that the leanest layout leaves, or twice the GPUs."""
+    with pytest.raises(NoLayoutError) as error:
+        plan(gpus=1, global_batch=1, headroom=0.98)
+    est = plan(gpus=1, global_batch=1).best
+    free = 100 * (1 - float(est.memory_bytes_per_gpu) / (64 * 2**30))
+    assert f"headroom = {free:.1f}% would do" in str(error.value)
+    large = {**SMALL, "num_layers": 260, "vocab_size": 1024}
+    with pytest.raises(NoLayoutError) as error:
+        plan(large, gpus=1, global_batch=16, fixed={"zero_stage": 3, "recompute": "full"})
+    assert "2 GPUs would do" in str(error.value)
+
+
+def test_a_sweep_scales_the_network_only():
+    """Tensor ranks of a node do not notice; replicas of two nodes do."""
+    asked = {"model": model_file(SMALL), "cluster": str(CLUSTER), "seq_len": 1024, "switches": QUIET}
+    points = [
+        {**asked, "gpus": gpus, "layout": f"tp{tp}", "global_batch": 8, "bandwidth_scale": scale}
+        for gpus, tp in ((4, 4), (8, 1))
+        for scale in (1.0, 2.0)
+    ]
+    rows = cm.sweep(points).rows
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    inside, across = (rows[0]["step_time_s"], rows[1]["step_time_s"]), (rows[2]["step_time_s"], rows[3]["step_time_s"])
+    assert inside[0] == inside[1]
+    assert across[1] < across[0]
+    full = cm.sweep([{**points[0], "model": model_file({**SMALL, "num_layers": 4000})}]).rows
+    assert full[0]["status"] == "does not fit"
+
+
+def test_the_best_of_each_number_of_gpus():
+    found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, keep=1)
+    best = best_of_each_job(found)
+    assert [float(est.job.layout.gpus) for est in best] == [2, 8]
+    alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best
+    assert float(best[0].step_time_s) == near(float(alone.step_time_s))
