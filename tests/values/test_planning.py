@@ -64,7 +64,13 @@ def test_values_tried_unasked(knob, model, asked, values):
 
 
 def test_virtual_stages_tried_unasked():
-    found = plan({**SMALL, "num_layers": 64}, free=("vp",), fixed={"pp": 2, "schedule": "interleaved"}, gpus=2, global_batch=2)
+    found = plan(
+        {**SMALL, "num_layers": 64},
+        free=("vp",),
+        fixed={"pp": 2, "schedule": "interleaved"},
+        gpus=2,
+        global_batch=2,
+    )
     assert tried(found, "vp") == [2, 4, 8, 16]
     far = plan(free=("tp",), gpus=16, tp_in_domain=False)
     assert tried(far, "tp") == [1, 2, 4, 8]  # 16 does not divide the heads
@@ -116,12 +122,16 @@ def test_what_is_out_and_what_does_not_fit():
 def test_headroom():
     """64 GiB less 96 %: 2.75 GB, which only recomputed layers fit into."""
     limit = 64 * 2**30 * 0.04
-    plain, tight = (plan(free=("recompute",), gpus=1, global_batch=1, headroom=share) for share in (0.0, 0.96))
+    plain, tight = (
+        plan(free=("recompute",), gpus=1, global_batch=1, headroom=share) for share in (0.0, 0.96)
+    )
     assert tried(plain, "recompute") == ["full", "none", "selective"]
     assert tried(tight, "recompute") == ["full"]
     assert float(tight.best.memory_bytes_per_gpu) <= limit < float(plain.best.memory_bytes_per_gpu)
     # Of two limits the smaller one holds.
-    assert tried(plan(free=("recompute",), gpus=1, global_batch=1, max_memory_bytes=limit), "recompute") == ["full"]
+    assert tried(plan(free=("recompute",), gpus=1, global_batch=1, max_memory_bytes=limit), "recompute") == [
+        "full"
+    ]
 
 
 def test_objectives():
@@ -209,7 +219,11 @@ def test_best_rows_in_order():
     ("framework", "stages"), [("megatron", [0, 1]), ("torchtitan", [3]), ("deepspeed", [0, 1, 2, 3])]
 )
 def test_frameworks_launch_what_they_can(framework, stages):
-    fix = {knob: value for knob, value in ONE.items() if knob not in ("zero_stage", "sequence_parallel", "schedule")}
+    fix = {
+        knob: value
+        for knob, value in ONE.items()
+        if knob not in ("zero_stage", "sequence_parallel", "schedule")
+    }
     found = cm.plan(
         model=model_file(SMALL),
         cluster=str(CLUSTER),
@@ -274,7 +288,10 @@ def test_a_sweep_scales_the_network_only():
     ]
     rows = cm.sweep(points).rows
     assert [row["status"] for row in rows] == ["ok"] * 4
-    inside, across = (rows[0]["step_time_s"], rows[1]["step_time_s"]), (rows[2]["step_time_s"], rows[3]["step_time_s"])
+    inside, across = (
+        (rows[0]["step_time_s"], rows[1]["step_time_s"]),
+        (rows[2]["step_time_s"], rows[3]["step_time_s"]),
+    )
     assert inside[0] == inside[1]
     assert across[1] < across[0]
     full = cm.sweep([{**points[0], "model": model_file({**SMALL, "num_layers": 4000})}]).rows
