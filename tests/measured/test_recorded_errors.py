@@ -22,7 +22,7 @@ FEWEST_ROWS = 8
 GROUPS = ("source", "accelerator")
 PARTS = ("all", *GROUPS)
 # Run as a script, which writes the file, it may be missing; collecting the tests without it is an error.
-KNOWN = dict.fromkeys(PARTS, {}) if __name__ == "__main__" else json.loads(RECORDED.read_text())
+KNOWN = {part: {} for part in PARTS} if __name__ == "__main__" else json.loads(RECORDED.read_text())
 
 
 @pytest.fixture(scope="module")
