@@ -9,7 +9,7 @@ line's `terms`, so that anybody can put the numbers in and get the line's value 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 from math import prod
@@ -256,6 +256,9 @@ def sum_exposed(lines: Sequence[TimeLine]) -> Array:
     return broadcast_sum([np.asarray(count * broadcast_sum(each)) for count, each in by_count.values()])
 
 
+Line = TimeLine | MemoryLine
+
+
 @dataclass(frozen=True)
 class Bill:
     """All lines of one estimate (or of an array of estimates)."""
@@ -263,6 +266,16 @@ class Bill:
     time_lines: tuple[TimeLine, ...]
     memory_lines: tuple[MemoryLine, ...]
     tier_names: tuple[str, ...] = field(default=())
+
+    def plus(self, lines: Iterable[Line]) -> Bill:
+        """Return the bill with more lines, each where it belongs."""
+        time, memory = list(self.time_lines), list(self.memory_lines)
+        for line in lines:
+            if isinstance(line, TimeLine):
+                time.append(line)
+            else:
+                memory.append(line)
+        return replace(self, time_lines=tuple(time), memory_lines=tuple(memory))
 
     def step_time_s(self) -> Array:
         """Step time: the sum of the exposed seconds of all time lines. [s]"""

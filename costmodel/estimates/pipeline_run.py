@@ -145,7 +145,7 @@ def _on_stages(priced: Priced, stages: StagePlan) -> Durations:
     held = [*stages.layers, stages.has_embedding, heads]
     ranks = stages.index.size
     forward, inputs, weights = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
-    for count, lines in zip(held, priced.block_lines, strict=True):
+    for count, lines in zip(held, priced.step.block_lines, strict=True):
         for line in lines:
             spent = np.asarray(count) * float(line.exposed_each_s)
             if line.phase == "forward":

@@ -100,7 +100,7 @@ class PricedJob:
         placed = self.priced.placed
         pattern = np.asarray(self.job.model.kind_of_layer)
         again: Array = np.asarray(0.0)
-        layer_kinds = [block for block in self.priced.blocks if block.role == "layer"]
+        layer_kinds = [block for block in self.priced.step.blocks if block.role == "layer"]
         for index, block in enumerate(layer_kinds):
             layers = float(np.sum(pattern == index))
             for item in block.times.by_operator.values():

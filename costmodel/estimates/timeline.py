@@ -157,7 +157,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
         blocking=not placed.recipe.overlap.pp_overlap,
         pending_weight_fraction=pending,
     )
-    in_blocks = {line.name for lines in est.priced.block_lines for line in lines}
+    in_blocks = {line.name for lines in est.priced.step.block_lines for line in lines}
     in_pipeline = in_blocks | {line.name for line in pipeline}
     step_s = float(est.step_time_s)
     after = [line for line in est.bill.time_lines if line.name not in in_pipeline]
@@ -198,7 +198,7 @@ def _part_times(priced: Priced) -> dict[str, _PartTimes]:
     shape = (2, len(STREAMS), plan.index.size)
     times = {part: _PartTimes(*np.zeros(shape)) for part in _PARTS}
     heads = plan.has_head * (1.0 + priced.placed.model.mtp_layers)
-    for held, lines in zip([*plan.layers, plan.has_embedding, heads], priced.block_lines, strict=True):
+    for held, lines in zip([*plan.layers, plan.has_embedding, heads], priced.step.block_lines, strict=True):
         for line in lines:
             backward = "W" if line.phase == "backward_weight" else "I"
             part = times["F" if line.phase == "forward" else backward]

@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.answer import Answer
 from costmodel.bill.lines import TimeLine
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.step.price import blocks_on_stages
+from costmodel.step.critical_stage import passes_on_stages
 
 _ONCE = {"pp": "pipeline", "dp": "gradients and parameters", "optimizer": "optimizer", "compute": "host"}
 
@@ -42,7 +42,7 @@ def root_of(est: PricedJob) -> Node:
     micro_batches = float(priced.placed.micro_batches)
     on_bill = {line.name: line for line in est.bill.time_lines}
     blocks, seen = [], set()
-    for block, lines in zip(priced.blocks, priced.block_lines, strict=True):
+    for block, lines in zip(priced.step.blocks, priced.step.block_lines, strict=True):
         seen |= {line.name for line in lines}
         held = float(on_bill[lines[0].name].count) / micro_batches
         if held:
@@ -78,8 +78,9 @@ def _slowest_stage(est: PricedJob) -> str:
     m = float(placed.micro_batches)
     counts = {line.name: float(line.count) / m for line in est.bill.time_lines}
     same = np.ones(stages.index.shape, dtype=np.bool_)
-    for held, lines in zip(blocks_on_stages(placed), est.priced.block_lines, strict=True):
-        same = same & np.isclose(held, counts[lines[0].name])
+    step = est.priced.step
+    for block, lines in zip(step.blocks, step.block_lines, strict=True):
+        same = same & np.isclose(passes_on_stages(placed, block), counts[lines[0].name])
     return f"stage {int(stages.index[int(np.argmax(same))])} of {pp:.0f}, the slowest"
 
 

@@ -27,7 +27,8 @@ from costmodel.step.anatomy.params import (
     head_param_blocks,
     layer_param_blocks,
 )
-from costmodel.step.placed_job import Block, PlacedJob
+from costmodel.step.critical_stage import Step
+from costmodel.step.placed_job import PlacedJob
 from costmodel.step.states import stage_params
 
 Array = NDArray[np.float64]
@@ -155,12 +156,13 @@ def kernel_lines(
     ]
 
 
-def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
+def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the residual that error feedback adds to the next gradient."""
+    placed = step.placed
     method = compression(placed.policy.gradient_compression)
     if not method.residual:
         return []
-    params = stage_params(placed, blocks)
+    params = stage_params(step)
     held, width = (
         np.asarray(params.dense + params.expert),
         np.asarray(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]),

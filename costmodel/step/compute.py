@@ -7,6 +7,7 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.operator_parts import PATHS, Operator
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
 
 if TYPE_CHECKING:
@@ -154,18 +156,15 @@ def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
 def build_blocks(placed: PlacedJob) -> list[Block]:
     """Price the operators of every layer kind, of the embedding and of the head."""
     model, shard, recipe, precision = placed.model, placed.shard, placed.recipe, placed.precision
-    several = len(placed.kinds) > 1
-    blocks = [
-        Block(
-            f"{kind.name}." if several else "",
-            "layer",
-            operator_times(layer_operators(model, kind, shard, recipe, precision), placed),
-            kind,
-        )
-        for kind in placed.kinds
-    ]
-    blocks.append(Block("", "embedding", operator_times(embedding_operators(model, shard, recipe), placed)))
-    blocks.append(Block("", "head", operator_times(head_operators(model, shard, recipe), placed)))
+    stages, several = placed.stages, len(placed.kinds) > 1
+    blocks = []
+    for kind, held in zip(placed.kinds, stages.layers, strict=True):
+        times = operator_times(layer_operators(model, kind, shard, recipe, precision), placed)
+        blocks.append(Block(f"{kind.name}." if several else "", "layer", times, held, kind))
+    embedding = operator_times(embedding_operators(model, shard, recipe), placed)
+    head = operator_times(head_operators(model, shard, recipe), placed)
+    blocks.append(Block("", "embedding", embedding, stages.has_embedding))
+    blocks.append(Block("", "head", head, stages.has_head))
     return blocks
 
 
@@ -212,12 +211,12 @@ _LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 
 
-def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -> list[TimeLine]:
+def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
 
     Each pass over a block takes the longer of GPU time and launches x launch time; the excess is
     a line of its own. CUDA graphs take the host out of the way; with blocking launches host and GPU
-    take turns.
+    take turns. `made` are all other lines of the block.
     """
     recipe, times = placed.recipe, block.times
     launch = np.asarray(recipe.host.launch_s * placed.accelerator.host_slowdown)
@@ -237,7 +236,9 @@ def host_lines(placed: PlacedJob, block: Block, communication: list[TimeLine]) -
     if block.role == "layer" and not graphed:
         backward = backward + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
     gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
-    for line in communication:
+    for line in made:
+        if line.axis == "compute":
+            continue
         by_host = not graphed or (static_only and line.axis == "ep")
         issued = _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
         if line.phase == "forward":
@@ -293,7 +294,50 @@ def _working_set(times: LayerTimes) -> Array:
     return np.asarray(widest)
 
 
-def _weight_stubs(placed: PlacedJob, blocks: list[Block]) -> tuple[Array, Array]:
+def memory_lines(step: Step) -> list[MemoryLine]:
+    """Return the activation lines, per pipeline stage (last dimension).
+
+    Where layers are recomputed, whole or by operator, each keeps its input, and one at a time is
+    whole again. On top comes what one backward pass needs for a moment: the gradients at a layer's
+    widest point, or the logits, whichever is more.
+    """
+    layer_stubs, head_stub = _weight_stubs(step)
+    return [
+        *(line for block in step.blocks for line in _saved_lines(step.placed, block)),
+        *_stub_lines({"layers": layer_stubs, "head": head_stub}),
+        _backward_pass_line(step, head_stub),
+    ]
+
+
+def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
+    """Return what the operators of a block save for the backward pass of all micro-batches in flight."""
+    in_flight: Array = placed.in_flight
+
+    def line(name: str, saved: Array, held: Array = block.held, together: Array = in_flight) -> MemoryLine:
+        return memory_line(
+            f"activation.{name}",
+            part="activation",
+            lasts="micro_batch" if block.role == "head" else "in_flight",
+            axis="compute",
+            toll="activation",
+            formula="blocks * saved_bytes * in_flight",
+            terms={"blocks": held, "saved_bytes": saved, "in_flight": together},
+            source=ACTIVATION_SOURCE,
+        )
+
+    saved = _total(block.times)[0][..., None]
+    if block.role == "head":
+        # A rank with the head works on the logits of one micro-batch at a time.
+        return [line("head", saved, np.ceil(block.held), np.asarray(1.0))]
+    if block.role == "embedding":
+        return [line("embedding", saved)]
+    parts = {part: size[..., None] for part, size in _kept_by_part(block.times).items()}
+    hidden = placed.shard.tokens_sp * float(placed.model.hidden_size)
+    parts["checkpoint"] = (placed.recomputation.holds_inputs * 2.0 * hidden)[..., None]
+    return [line(f"{block.label}{part}", size) for part, size in parts.items()]
+
+
+def _weight_stubs(step: Step) -> tuple[Array, Array]:
     """Bytes of the stubs that autograd gets where gradients are added in place: of the layers, of the head. [B]
 
     The stub of the logits matrix is made while the logits are alive. The layers' are cached by
@@ -302,94 +346,57 @@ def _weight_stubs(placed: PlacedJob, blocks: list[Block]) -> tuple[Array, Array]
     """
     shapes: dict[str, Array] = {}
     head: Array = np.asarray(0.0)
-    kinds = iter(placed.stages.layers)
-    for block in blocks:
-        held = next(kinds) if block.role == "layer" else placed.stages.has_head
+    for block in step.blocks:
         for name, item in block.times.by_operator.items():
             op = item.operator
             if op.kind not in ("matmul", "grouped_matmul") or not op.has_weight:
                 continue
-            size = (held > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
+            size = (block.held > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
             if block.role == "head":
                 head = head + size
             elif op.low_precision:
                 shapes[name] = np.maximum(shapes.get(name, np.asarray(0.0)), size)
-    on = float(placed.recipe.kernels.fused_wgrad)
+    on = float(step.placed.recipe.kernels.fused_wgrad)
     return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
 
 
-def memory_lines(placed: PlacedJob, blocks: list[Block], in_flight: Array) -> list[MemoryLine]:
-    """Return the activation lines, per pipeline stage (last dimension).
+def _stub_lines(stubs: Mapping[str, Array]) -> list[MemoryLine]:
+    """Return the stubs of weight gradients that there are."""
+    return [
+        memory_line(
+            f"buffer.weight_gradient_stub.{name}",
+            part="buffer",
+            axis="compute",
+            toll="activation",
+            formula="stub_bytes",
+            terms={"stub_bytes": stub},
+            source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
+        )
+        for name, stub in stubs.items()
+        if np.any(stub)
+    ]
 
-    `in_flight` counts the micro-batches whose activations a stage holds at its peak. Where layers
-    are recomputed, whole or by operator, each keeps its input, and one at a time is whole again.
-    On top comes what one backward pass needs for a moment: the gradients at a layer's widest
-    point, or the logits, whichever is more.
-    """
-    stages, shard = placed.stages, placed.shard
-    lines = []
-    checkpoint = (
-        placed.recomputation.holds_inputs * 2.0 * shard.tokens_sp * float(placed.model.hidden_size)
-    )[..., None]
+
+def _backward_pass_line(step: Step, head_stub: Array) -> MemoryLine:
+    """Return what one backward pass makes for a moment, beyond what the head had alive before it."""
     again: Array = np.asarray(0.0)
     working: Array = np.asarray(0.0)
-    layer_stubs, head_stub = _weight_stubs(placed, blocks)
     head_alive: Array = head_stub
-
-    def activation(name: str, where: Array, saved: Array, held: Array) -> MemoryLine:
-        return memory_line(
-            f"activation.{name}",
-            part="activation",
-            lasts="micro_batch" if name == "head" else "in_flight",
-            axis="compute",
-            toll="activation",
-            formula="blocks * saved_bytes * in_flight",
-            terms={"blocks": where, "saved_bytes": saved, "in_flight": held},
-            source=ACTIVATION_SOURCE,
-        )
-
-    layer_index = 0
-    for block in blocks:
+    for block in step.blocks:
         saved, kept = _total(block.times)
         if block.role == "head":
-            # A rank with the head works on the logits of one micro-batch at a time.
-            here = np.ceil(stages.has_head)
-            head_alive = head_alive + here * saved[..., None]
-            lines.append(activation("head", here, saved[..., None], np.asarray(1.0)))
-            continue
-        if block.role == "embedding":
-            lines.append(activation("embedding", stages.has_embedding, saved[..., None], in_flight))
-            continue
-        count = stages.layers[layer_index]
-        layer_index += 1
-        for part, size in _kept_by_part(block.times).items():
-            lines.append(activation(f"{block.label}{part}", count, size[..., None], in_flight))
-        lines.append(activation(f"{block.label}checkpoint", count, checkpoint, in_flight))
-        again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * (count > 0))
-        working = np.maximum(working, _working_set(block.times)[..., None] * (count > 0))
-    for name, stub in (("layers", layer_stubs), ("head", head_stub)):
-        if np.any(stub):
-            lines.append(
-                memory_line(
-                    f"buffer.weight_gradient_stub.{name}",
-                    part="buffer",
-                    axis="compute",
-                    toll="activation",
-                    formula="stub_bytes",
-                    terms={"stub_bytes": stub},
-                    source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
-                )
-            )
-    lines.append(
-        memory_line(
-            "activation.backward_pass",
-            part="activation",
-            lasts="pass",
-            axis="compute",
-            toll="activation",
-            formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
-            terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
-            source="one layer's recomputed activations and gradients are alive at a time, after the head's",
-        )
+            head_alive = head_alive + np.ceil(block.held) * saved[..., None]
+        elif block.role == "layer":
+            here = block.held > 0
+            again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * here)
+            working = np.maximum(working, _working_set(block.times)[..., None] * here)
+    return memory_line(
+        "activation.backward_pass",
+        part="activation",
+        lasts="pass",
+        axis="compute",
+        toll="activation",
+        formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
+        terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
+        source="one layer's recomputed activations and gradients are alive at a time, after the head's",
     )
-    return lines

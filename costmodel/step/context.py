@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.bill.quantity import quantity
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -121,8 +122,9 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     return lines
 
 
-def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
+def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the K and V of other ranks: two chunks in flight on a ring, all of them otherwise."""
+    placed = step.placed
     cp = placed.layout.cp
     chunks = np.minimum(2.0, cp - 1.0) if placed.recipe.overlap.cp_method == "ring" else cp - 1.0
     size = _kv_bytes(placed)

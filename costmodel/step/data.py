@@ -9,6 +9,7 @@ Stores: parameters, gradients and optimizer states, in `axes.states`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step import compression
 from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.compression import Message
-from costmodel.step.pipeline import StageTimes
+from costmodel.step.critical_stage import StageTimes, Step
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
 from costmodel.step.states import (
     Params,
@@ -43,31 +44,24 @@ _NONE, _ONE = np.asarray(0.0), np.asarray(1.0)
 _HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
 
 
-def time_lines(
-    placed: PlacedJob,
-    blocks: list[Block],
-    block_counts: list[Array],
-    block_lines: list[list[TimeLine]],
-    stage: StageTimes,
-) -> list[TimeLine]:
+def time_lines(step: Step) -> list[TimeLine]:
     """Return gradient reduction, parameter gathers and the optimizer step.
 
-    `block_counts` are the blocks that the critical stage runs in a step, `block_lines` the lines
-    of the other axes for one block: their exposed time is the window that FSDP hides in.
+    What FSDP hides behind is the exposed time of the other axes' lines of each block.
 
     References
     ----------
     .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, sections 5 and 7.
     .. [2] Y. Zhao et al., "PyTorch FSDP," arXiv:2304.11277, section 3.3 (prefetch, resharding).
     """
-    lines: list[TimeLine] = []
-    params = stage_params(placed, blocks)
+    placed, lines = step.placed, []
+    params = stage_params(step)
     zero = placed.layout.zero_stage
     parts = _parts(placed)
     if np.any(zero < 3):
-        lines += _replicated_lines(placed, params, parts, stage)
+        lines += _replicated_lines(placed, params, parts, step.stage)
     if np.any(zero == 3):
-        for block, count, others in zip(blocks, block_counts, block_lines, strict=True):
+        for block, count, others in zip(step.blocks, step.counts, step.block_lines, strict=True):
             lines += _sharded_lines(placed, block, parts, count, others)
     lines += _optimizer_lines(placed, params)
     lines += _outer_lines(placed, params)
@@ -223,7 +217,7 @@ def _tensors(placed: PlacedJob) -> Array:
 
 
 def _sharded_lines(
-    placed: PlacedJob, block: Block, parts: list[_Part], count: Array, others: list[TimeLine]
+    placed: PlacedJob, block: Block, parts: list[_Part], count: Array, others: Sequence[TimeLine]
 ) -> list[TimeLine]:
     """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
     overlaps = placed.recipe.overlap.dp_overlap == "every-layer"

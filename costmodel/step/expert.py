@@ -16,6 +16,7 @@ from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import HIDDEN, Block, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -191,8 +192,9 @@ def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     return lines
 
 
-def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
+def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the receive buffers of one dispatch and one combine."""
+    placed = step.placed
     shard = placed.shard
     moe = float(any(kind.is_moe for kind in placed.kinds))
     on = moe * (placed.layout.ep * placed.layout.etp > 1)

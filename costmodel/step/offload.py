@@ -12,9 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, broadcast_sum, memory_line, time_line
+from costmodel.bill.lines import (
+    Bill,
+    Line,
+    MemoryLine,
+    Phase,
+    broadcast_sum,
+    memory_line,
+    time_line,
+)
 from costmodel.bill.quantity import Quantity, quantity
-from costmodel.step.pipeline import StageTimes
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
@@ -39,32 +47,18 @@ def _is_saved(line: MemoryLine) -> bool:
     return line.part == "activation" and line.lasts in ("in_flight", "micro_batch")
 
 
-def memory_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
-    """Return what the GPU no longer holds, as a negative line."""
+def lines(step: Step, bill: Bill) -> list[Line]:
+    """Return both ways over the host's link for each micro-batch, and what the GPU no longer holds."""
+    placed = step.placed
     if not placed.policy.offload_activations:
         return []
-    return [
-        memory_line(
-            "offloaded.activations",
-            part="activation",
-            axis="compute",
-            toll="activation",
-            made=_travelling(placed, lines).then("away_bytes", "-away_bytes"),
-            source=_SOURCE,
-        )
-    ]
-
-
-def time_lines(
-    placed: PlacedJob, lines: Sequence[MemoryLine], in_flight: Array, stage: StageTimes
-) -> list[TimeLine]:
-    """Return both ways over the host's link for each micro-batch, beside its passes."""
-    if not placed.policy.offload_activations:
-        return []
-    size = np.asarray((_travelling(placed, lines).value / np.maximum(in_flight, 1.0)).max(axis=-1))
-    link = placed.accelerator.host_link_bytes_per_s
-    windows: tuple[tuple[Phase, Array], ...] = (("forward", stage.forward_s), ("backward", stage.backward_s))
-    return [
+    away = _travelling(placed, bill.memory_lines)
+    size = np.asarray((away.value / np.maximum(placed.in_flight, 1.0)).max(axis=-1))
+    windows: tuple[tuple[Phase, Array], ...] = (
+        ("forward", step.stage.forward_s),
+        ("backward", step.stage.backward_s),
+    )
+    made: list[Line] = [
         time_line(
             f"offload.activations.{phase}",
             axis="compute",
@@ -72,9 +66,22 @@ def time_lines(
             phase=phase,
             count=placed.micro_batches,
             formula="busy_s = size_bytes / link_bytes_per_s; max(busy_s - window_s, 0)",
-            terms={"size_bytes": size, "link_bytes_per_s": link, "window_s": window},
+            terms={
+                "size_bytes": size,
+                "link_bytes_per_s": placed.accelerator.host_link_bytes_per_s,
+                "window_s": window,
+            },
             bytes_each=size,
             source=_SOURCE,
         )
         for phase, window in windows
     ]
+    held = memory_line(
+        "offloaded.activations",
+        part="activation",
+        axis="compute",
+        toll="activation",
+        made=away.then("away_bytes", "-away_bytes"),
+        source=_SOURCE,
+    )
+    return [*made, held]

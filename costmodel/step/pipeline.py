@@ -9,14 +9,13 @@ copy of the parameters (counted in data).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -27,22 +26,6 @@ Array = NDArray[np.float64]
 _LAUNCHES_PER_MESSAGE = 3.0
 
 
-@dataclass(frozen=True)
-class StageTimes:
-    """Seconds that one micro-batch takes: on the critical stage, and on all stages together."""
-
-    forward_s: Array
-    backward_input_s: Array
-    backward_weight_s: Array
-    sum_forward_s: Array
-    sum_backward_s: Array
-
-    @property
-    def backward_s(self) -> Array:
-        """Both backward passes and recomputation on the critical stage. [s]"""
-        return np.asarray(self.backward_input_s + self.backward_weight_s)
-
-
 def _message_bytes(placed: PlacedJob) -> Array:
     """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
     shard = placed.shard
@@ -50,7 +33,7 @@ def _message_bytes(placed: PlacedJob) -> Array:
     return np.asarray(2.0 * sent * float(placed.model.hidden_size))
 
 
-def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
+def time_lines(step: Step) -> list[TimeLine]:
     """Return the bubble and the stage-to-stage transfers of one step.
 
     References
@@ -58,7 +41,7 @@ def time_lines(placed: PlacedJob, stage: StageTimes) -> list[TimeLine]:
     .. [1] D. Narayanan et al., SC21, arXiv:2104.04473, section 2.2 (bubble, interleaving) and
        section 4.1 (scatter/gather of the transfers).
     """
-    layout = placed.layout
+    placed, stage, layout = step.placed, step.stage, step.placed.layout
     if not np.any(layout.pp > 1):
         return []
     m = placed.micro_batches
@@ -163,28 +146,15 @@ def pending_weight_fraction(placed: PlacedJob) -> Array:
     return np.asarray(32.0 / (34.0 + scores * placed.seq_len))
 
 
-def in_flight(placed: PlacedJob) -> Array:
-    """Return the micro-batches whose activations each stage holds at its peak (last dimension: stages)."""
-    layout = placed.layout
-    return schedules.in_flight(
-        layout.schedule[..., None],
-        stages=layout.pp[..., None],
-        micro_batches=placed.micro_batches[..., None],
-        virtual_stages=layout.vp[..., None],
-        stage=placed.stages.index,
-        paired=placed.pairs_passes[..., None],
-        layers=float(placed.model.num_layers),
-    )
-
-
-def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
+def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the send and receive buffers of a stage, and outputs that its engine keeps."""
+    placed = step.placed
     on = (placed.layout.pp > 1)[..., None]
     size = _message_bytes(placed)[..., None]
     # Without recomputation the output of the last layer is saved anyway.
     kept = on * placed.recomputation.whole_layers[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
     output = 2.0 * (placed.shard.tokens_sp * float(placed.model.hidden_size))[..., None]
-    held = kept * in_flight(placed)
+    held = kept * placed.in_flight
     return [
         memory_line(
             "buffer.pp.outputs",

@@ -20,6 +20,7 @@ from costmodel.describe.reliability import Health
 from costmodel.physics.kernels.roofline import memory_time
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
+from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, StagePlan
 from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
 from costmodel.step.recomputation import Recomputation
@@ -91,13 +92,15 @@ class LayerTimes:
 class Block:
     """What runs together in one pass: a layer of some kind, the embedding, or the head.
 
-    Lines of a block are made for one micro-batch through one such block; the planner counts how
-    many of them the critical stage runs in a step.
+    Lines of a block are made for one micro-batch through one such block; `critical_stage` counts how
+    many of them the slowest stage runs in a step. `held` are those that lie on each stage (last
+    dimension). [-]
     """
 
     label: str
     role: str
     times: LayerTimes
+    held: Array
     kind: LayerKind | None = None
 
 
@@ -145,6 +148,20 @@ class PlacedJob:
             memory_bandwidth_bytes_per_s=self.accelerator.memory_bandwidth_bytes_per_s,
             kernels=kernels,
             cast_slowdown=cast_slowdown,
+        )
+
+    @cached_property
+    def in_flight(self) -> Array:
+        """Micro-batches whose activations each stage holds at its peak (last dimension: stages). [-]"""
+        layout = self.layout
+        return schedules.in_flight(
+            layout.schedule[..., None],
+            stages=layout.pp[..., None],
+            micro_batches=self.micro_batches[..., None],
+            virtual_stages=layout.vp[..., None],
+            stage=self.stages.index,
+            paired=self.pairs_passes[..., None],
+            layers=float(self.model.num_layers),
         )
 
     @cached_property

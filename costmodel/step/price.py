@@ -1,28 +1,20 @@
 """One estimate: collect the lines of every axis, and hand back the bill.
 
 `price` is the only place where a job becomes a bill; a search calls it with arrays of layouts,
-`costmodel.estimate` with scalars. Lines are first made for one block (a layer of some kind, the
-embedding, the head) and one micro-batch; the slowest pipeline stage then says how many of each
-the critical path runs.
+`costmodel.estimate` with scalars. Three passes make the lines: `BLOCK` those of one block (a layer
+of some kind, the embedding, the head) and one micro-batch, of which the slowest pipeline stage says
+how many the critical path runs; `STEP` those of a whole step; `CLOSING` those that follow from the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import (
-    Bill,
-    MemoryLine,
-    TimeLine,
-    broadcast_sum,
-    memory_line,
-    settled,
-    sum_exposed,
-    time_line,
-)
+from costmodel.bill.lines import Bill, Line, TimeLine, settled
 from costmodel.bill.quantity import quantity
 from costmodel.describe.jobs.job import Job
 from costmodel.physics.network.mesh import build_mesh
@@ -36,16 +28,48 @@ from costmodel.step import (
     data,
     expert,
     offload,
+    overhead,
     pipeline,
+    reserve,
     resilience,
     states,
     tensor,
 )
 from costmodel.step.anatomy.operator_parts import Shard
-from costmodel.step.pipeline import StageTimes
-from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
+from costmodel.step.critical_stage import Step, critical_step
+from costmodel.step.placed_job import Block, PlacedJob
 
 Array = NDArray[np.float64]
+
+BLOCK: tuple[Callable[[PlacedJob, Block], list[TimeLine]], ...] = (
+    compute.time_lines,
+    tensor.time_lines,
+    context.time_lines,
+    expert.time_lines,
+)
+"""Lines of one block for one micro-batch; what the host cannot issue in time follows from all of them."""
+
+STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
+    pipeline.time_lines,
+    data.time_lines,
+    states.memory_lines,
+    compression.memory_lines,
+    compute.memory_lines,
+    tensor.memory_lines,
+    context.memory_lines,
+    expert.memory_lines,
+    pipeline.memory_lines,
+)
+"""Lines of a whole step, from the stage that sets its pace; none needs another's."""
+
+CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
+    offload.lines,
+    overhead.time_lines,
+    resilience.time_lines,
+    states.end_of_step_lines,
+    reserve.memory_lines,
+)
+"""Lines that follow from the bill so far, in this order: each counts all lines of those before it."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +78,7 @@ class Priced:
 
     bill: Bill
     placed: PlacedJob
-    blocks: tuple[Block, ...]
-    stage: StageTimes
-    block_lines: tuple[tuple[TimeLine, ...], ...] = ()
-    """Of each block: its lines for one micro-batch through one such block, count 1."""
+    step: Step
 
 
 def price(job: Job, *, every_stage: bool = False) -> Priced:
@@ -78,34 +99,21 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
     """
     placed = place_job(job, every_stage=every_stage)
     blocks = compute.build_blocks(placed)
-    block_lines = [_block_lines(placed, block) for block in blocks]
-    counts, stage = _critical_stage(placed, blocks, block_lines)
-    m = placed.micro_batches
-    time_lines: list[TimeLine] = []
-    step_counts = [np.asarray(count * m) for count in counts]
-    for lines, count in zip(block_lines, step_counts, strict=True):
-        time_lines += [replace(line, count=count) for line in lines]
-    time_lines += pipeline.time_lines(placed, stage)
-    time_lines += data.time_lines(placed, blocks, step_counts, block_lines, stage)
-    in_flight = pipeline.in_flight(placed)
-    memory_lines = [
-        *states.memory_lines(placed, blocks),
-        *compression.memory_lines(placed, blocks),
-        *compute.memory_lines(placed, blocks, in_flight),
-        *tensor.memory_lines(placed),
-        *context.memory_lines(placed),
-        *expert.memory_lines(placed),
-        *pipeline.memory_lines(placed),
-    ]
-    time_lines += offload.time_lines(placed, memory_lines, in_flight, stage)
-    memory_lines += offload.memory_lines(placed, memory_lines)
-    time_lines += _overhead_lines(placed, time_lines)
-    time_lines += resilience.time_lines(placed, time_lines)
-    memory_lines += states.step_memory_lines(placed, blocks, memory_lines)
-    memory_lines += _reserve_lines(placed, memory_lines)
-    names = tuple(tier.name for tier in job.cluster.tiers)
-    made = tuple(tuple(lines) for lines in block_lines)
-    return Priced(Bill(tuple(time_lines), tuple(memory_lines), names), placed, tuple(blocks), stage, made)
+    step = critical_step(placed, blocks, [_block_lines(placed, block) for block in blocks])
+    bill = Bill((), (), tuple(tier.name for tier in job.cluster.tiers))
+    for lines, count in zip(step.block_lines, step.counts, strict=True):
+        bill = bill.plus(replace(line, count=count) for line in lines)
+    for of_step in STEP:
+        bill = bill.plus(of_step(step))
+    for of_bill in CLOSING:
+        bill = bill.plus(of_bill(step, bill))
+    return Priced(bill, placed, step)
+
+
+def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+    """Return all lines of one block for one micro-batch."""
+    made = [line for lines in BLOCK for line in lines(placed, block)]
+    return [*made, *compute.host_lines(placed, block, made)]
 
 
 def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
@@ -196,170 +204,3 @@ def _split(job: Job) -> Split:
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
     head = model.vocab_size / layer if recipe.memory.head_by_work else recipe.memory.head_as_layer
     return Split(float(recipe.memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
-
-
-def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
-    """Return all lines of one block for one micro-batch."""
-    communication = [
-        *tensor.time_lines(placed, block),
-        *context.time_lines(placed, block),
-        *expert.time_lines(placed, block),
-    ]
-    return [
-        *compute.time_lines(placed, block),
-        *compute.host_lines(placed, block, communication),
-        *communication,
-    ]
-
-
-def blocks_on_stages(placed: PlacedJob) -> list[Array]:
-    """Count the passes through each block that a micro-batch makes on every stage: layers, embedding, head. [-]"""
-    stages = placed.stages
-    return [*stages.layers, stages.has_embedding, stages.has_head * (1.0 + placed.model.mtp_layers)]
-
-
-def _critical_stage(
-    placed: PlacedJob, blocks: list[Block], block_lines: list[list[TimeLine]]
-) -> tuple[list[Array], StageTimes]:
-    """Find the slowest stage: how many blocks of each sort it holds, and its times."""
-    model = placed.model
-    held = blocks_on_stages(placed)
-    head_passes = 1.0 + model.mtp_layers
-    forward, weight, rest = [], [], []
-    for lines in block_lines:
-        forward.append(exposed_sum(line for line in lines if line.phase == "forward"))
-        weight.append(exposed_sum(line for line in lines if line.phase == "backward_weight"))
-        others = (line for line in lines if line.phase not in ("forward", "backward_weight"))
-        rest.append(exposed_sum(others))
-    whole = [np.asarray(f + w + r) for f, w, r in zip(forward, weight, rest, strict=True)]
-    stage_s = broadcast_sum([count * each[..., None] for count, each in zip(held, whole, strict=True)])
-    slowest = np.argmax(stage_s, axis=-1)[..., None]
-
-    def at_slowest(values: Array) -> Array:
-        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, stage_s.shape))
-        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
-
-    counts = [at_slowest(count) for count in held]
-    pattern = np.asarray(model.kind_of_layer)
-    total_layers = [float(np.sum(pattern == kind)) for kind in range(len(placed.kinds))]
-    total_layers[int(pattern[-1])] += model.mtp_layers
-    totals = [*total_layers, 1.0, head_passes]
-    return counts, StageTimes(
-        forward_s=broadcast_sum([c * f for c, f in zip(counts, forward, strict=True)]),
-        backward_input_s=broadcast_sum([c * r for c, r in zip(counts, rest, strict=True)]),
-        backward_weight_s=broadcast_sum([c * w for c, w in zip(counts, weight, strict=True)]),
-        sum_forward_s=broadcast_sum([np.asarray(t * f) for t, f in zip(totals, forward, strict=True)]),
-        sum_backward_s=broadcast_sum(
-            [np.asarray(t * (r + w)) for t, r, w in zip(totals, rest, weight, strict=True)]
-        ),
-    )
-
-
-def _overhead_lines(placed: PlacedJob, lines: list[TimeLine]) -> list[TimeLine]:
-    """Return the host's time between steps, the wait for data, and the recipe's one fitted constant."""
-    recipe, layout = placed.recipe, placed.layout
-    made = []
-    if recipe.host.step_overhead_s:
-        made.append(
-            time_line(
-                "overhead.step",
-                axis="compute",
-                toll="overhead",
-                phase="step",
-                count=1.0,
-                formula="seconds",
-                terms={"seconds": recipe.host.step_overhead_s},
-                source=f"recipe {recipe.name}: step_overhead_s",
-            )
-        )
-    if recipe.host.overhead_fraction:
-        data_axes = ("dp", "optimizer")
-        parts = {
-            "overhead.unexplained": [line for line in lines if line.axis not in data_axes],
-            "overhead.unexplained.data_parallel": [line for line in lines if line.axis in data_axes],
-        }
-        # What data parallelism costs depends on other knobs than the rest: a line of its own keeps
-        # a search on small grids.
-        for name, part in parts.items():
-            known = sum_exposed(part)
-            made.append(
-                time_line(
-                    name,
-                    axis="compute",
-                    toll="overhead",
-                    phase="step",
-                    cause="proportion",
-                    count=1.0,
-                    formula="fraction * known_s",
-                    terms={"fraction": recipe.host.overhead_fraction, "known_s": known},
-                    source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs",
-                )
-            )
-    if recipe.host.input_tokens_per_s:
-        known = sum_exposed([*lines, *made])
-        # Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
-        replicas = np.maximum(placed.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
-        tokens = placed.global_batch * placed.seq_len / layout.dp * np.minimum(replicas, layout.dp)
-        made.append(
-            time_line(
-                "overhead.input",
-                axis="compute",
-                toll="overhead",
-                phase="step",
-                count=1.0,
-                formula="max(tokens / tokens_per_s - known_s, 0)",
-                terms={"tokens": tokens, "tokens_per_s": recipe.host.input_tokens_per_s, "known_s": known},
-                source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
-            )
-        )
-    return made
-
-
-def _reserve_lines(placed: PlacedJob, lines: list[MemoryLine]) -> list[MemoryLine]:
-    """Return what the tensors do not show: allocator slack, CUDA context, communicators."""
-    recipe = placed.recipe
-    layout, mesh = placed.layout, placed.mesh
-    axes = (layout.tp, layout.cp, layout.pp, mesh.grad.ranks, layout.ep)
-    # One more for the norm over all that hold a part of the model.
-    several = (*(ranks > 1 for ranks in axes), (layout.tp > 1) & (layout.pp > 1))
-    used = [np.asarray(some, dtype=np.float64) for some in several]
-    groups = broadcast_sum(used)[..., None]
-    slack = []
-    # States and activations depend on different knobs: one line each keeps a search on small grids.
-    for toll in ("state", "activation"):
-        allocated = broadcast_sum([line.bytes for line in lines if line.toll == toll])
-        slack.append(
-            memory_line(
-                f"reserve.allocator_slack.{toll}",
-                part="reserve",
-                seen="reserved",
-                axis="compute",
-                toll="state",
-                formula="slack * allocated_bytes",
-                terms={"slack": np.asarray(recipe.memory.allocator_slack), "allocated_bytes": allocated},
-                source=f"recipe {recipe.name}: fragmentation of the caching allocator",
-            )
-        )
-    return [
-        *slack,
-        memory_line(
-            "reserve.cuda_context",
-            part="reserve",
-            seen="device",
-            axis="compute",
-            toll="state",
-            formula="context_bytes",
-            terms={"context_bytes": np.asarray(recipe.memory.context_bytes)},
-            source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi",
-        ),
-        memory_line(
-            "reserve.communicators",
-            part="reserve",
-            seen="device",
-            axis="dp",
-            toll="state",
-            formula="communicator_bytes * groups",
-            terms={"communicator_bytes": np.asarray(recipe.memory.communicator_bytes), "groups": groups},
-            source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)",
-        ),
-    ]

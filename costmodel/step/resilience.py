@@ -8,13 +8,12 @@ Off unless the job's `stragglers` says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, sum_exposed, time_line
+from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
 from costmodel.physics.run.stragglers import RankTimes, jitter_excess, lasting_excess
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
@@ -23,15 +22,15 @@ _LEVELS = ("tensor", "context", "expert", "pipeline", "job")
 _SOURCE = "expected maximum of independent ranks: David and Nagaraja, Order Statistics, section 3.1"
 
 
-def time_lines(placed: PlacedJob, lines: Sequence[TimeLine]) -> list[TimeLine]:
+def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what each level of synchronisation waits for its slowest rank.
 
     A slow rank is slow at its own work: communication of the critical path does not grow.
     """
-    health = placed.health
+    placed, health = step.placed, step.placed.health
     if health.stragglers == "none":
         return []
-    work_s = sum_exposed([line for line in lines if line.toll != "communication"])
+    work_s = sum_exposed([line for line in bill.time_lines if line.toll != "communication"])
     ranks = _ranks_below(placed)
     times = RankTimes(
         health.straggler_variation,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, MemoryPart, broadcast_sum, memory_line, settled
+from costmodel.bill.lines import Bill, MemoryLine, MemoryPart, broadcast_sum, memory_line, settled
 from costmodel.describe.recipe import DTYPE_BYTES, quantised_weight_bytes
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import (
@@ -22,6 +22,7 @@ from costmodel.step.anatomy.params import (
     layer_param_blocks,
     mtp_own_param_blocks,
 )
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob
 
 Array = NDArray[np.float64]
@@ -71,19 +72,13 @@ def block_params(placed: PlacedJob, block: Block) -> Params:
     return _held(tuple(layer_param_blocks(model, block.kind)), placed)
 
 
-def stage_params(placed: PlacedJob, blocks: list[Block]) -> Params:
+def stage_params(step: Step) -> Params:
     """Return the parameters on each looked-at stage (last dimension)."""
-    stages, model = placed.stages, placed.model
+    placed, stages, model = step.placed, step.placed.stages, step.placed.model
     zero = np.zeros_like(stages.has_head)
     total = Params(zero, zero)
-    layer_index = 0
-    for block in blocks:
-        if block.role == "layer":
-            where = stages.layers[layer_index]
-            layer_index += 1
-        else:
-            where = stages.has_head if block.role == "head" else stages.has_embedding
-        total = total + block_params(placed, block).for_stages().scaled(where)
+    for block in step.blocks:
+        total = total + block_params(placed, block).for_stages().scaled(block.held)
     if model.tied_embeddings:
         # With several stages the last one needs its own copy of the table for the logits.
         table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
@@ -163,15 +158,15 @@ def _cached_bytes(placed: PlacedJob) -> float:
     return quantised_weight_bytes(placed.precision) if cached else 0.0
 
 
-def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
+def memory_lines(step: Step) -> list[MemoryLine]:
     """Return parameters, gradients, optimizer states and gathered layers per stage (last dimension).
 
     References
     ----------
     .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 3.1 and figure 1.
     """
-    recipe = placed.recipe
-    params = stage_params(placed, blocks)
+    placed, recipe = step.placed, step.placed.recipe
+    params = stage_params(step)
     zero = placed.layout.zero_stage[..., None]
     copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
@@ -213,7 +208,7 @@ def memory_lines(placed: PlacedJob, blocks: list[Block]) -> list[MemoryLine]:
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
     if np.any(zero >= 3):
-        lines.append(_gathered_line(placed, blocks, params, np.asarray(zero >= 3, dtype=np.float64)))
+        lines.append(_gathered_line(step, params, np.asarray(zero >= 3, dtype=np.float64)))
     return lines
 
 
@@ -250,15 +245,15 @@ def _largest_tensor(placed: PlacedJob) -> Array:
     return np.asarray(np.maximum(table, layer / tp))
 
 
-def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[MemoryLine]) -> list[MemoryLine]:
+def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     """Return what the end of a step needs: bucket and norm of gradients, and temporaries of Adam.
 
     Activations are gone by then, so Adam's temporaries only count for what they exceed them by.
     Bucket and norm each take one large block, for which the caching allocator has no free one: they
     add to what is reserved, not to the peak of what is allocated.
     """
-    recipe = placed.recipe
-    params = stage_params(placed, blocks)
+    placed, recipe = step.placed, step.placed.recipe
+    params = stage_params(step)
     lines = []
     if recipe.memory.reduce_bucket_elements:
         several = (placed.mesh.grad.ranks > 1)[..., None] * 1.0
@@ -302,7 +297,7 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
             )
         )
     if recipe.memory.adam_temporary_bytes:
-        activations = broadcast_sum([line.bytes for line in others if line.toll == "activation"])
+        activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
         lines.append(
             memory_line(
                 "state.optimizer.temporaries",
@@ -321,16 +316,18 @@ def step_memory_lines(placed: PlacedJob, blocks: list[Block], others: list[Memor
     return lines
 
 
-def _gathered_line(placed: PlacedJob, blocks: list[Block], params: Params, on: Array) -> MemoryLine:
+def _gathered_line(step: Step, params: Params, on: Array) -> MemoryLine:
     """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
 
     A group of one has nothing to gather.
     """
-    recipe, stages = placed.recipe, placed.stages
+    placed, recipe, stages = step.placed, step.placed.recipe, step.placed.stages
     dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
-    held = {b.role: (block_params(placed, b).dense * dense)[..., None] for b in blocks if b.role != "layer"}
+    held = {
+        b.role: (block_params(placed, b).dense * dense)[..., None] for b in step.blocks if b.role != "layer"
+    }
     root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
-    layer_params = [block_params(placed, block) for block in blocks if block.role == "layer"]
+    layer_params = [block_params(placed, block) for block in step.blocks if block.role == "layer"]
     sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
     gather, grad = gathered_bytes(placed), DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line
 from costmodel.step.anatomy.operator_parts import PATHS, saved_input_bytes
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
@@ -222,8 +223,9 @@ def _head_lines(placed: PlacedJob) -> list[TimeLine]:
     ]
 
 
-def memory_lines(placed: PlacedJob) -> list[MemoryLine]:
+def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the gathered input of the widest layer, which sequence parallelism makes for a moment."""
+    placed = step.placed
     on = (placed.layout.sequence_parallel * (placed.layout.tp > 1))[..., None]
     size = 2.0 * placed.shard.tokens[..., None] * float(placed.model.hidden_size)
     return [

@@ -97,7 +97,7 @@ def test_slices_of_a_track_never_overlap(priced):
 def test_a_stage_computes_what_its_lines_say(priced):
     """Time in tasks of the slowest stage is that of the bill's blocks; nothing is drawn twice or left out."""
     est, timeline = priced
-    blocks = {line.name for lines in est.priced.block_lines for line in lines}
+    blocks = {line.name for lines in est.priced.step.block_lines for line in lines}
     on_bill = sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name in blocks)
     assert max(timeline.task_s) == pytest.approx(on_bill * timeline.scale, rel=1e-9)
     drawn = np.zeros(timeline.stages)

@@ -1,0 +1,94 @@
+"""What a step takes beside its work: the host between steps, the wait for data, and the recipe's fitted share.
+
+Sends and stores nothing. Hides: the input of the next step is loaded beside all that is known of this one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
+from costmodel.step.critical_stage import Step
+
+Array = NDArray[np.float64]
+
+_DATA_AXES = ("dp", "optimizer")
+
+
+def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return what is known and not overlapped, the share of it that is not explained, and the wait for data."""
+    made = [*_between_steps(step), *_unexplained(step, bill)]
+    return [*made, *_input(step, sum_exposed([*bill.time_lines, *made]))]
+
+
+def _between_steps(step: Step) -> list[TimeLine]:
+    """Return the host's time between steps."""
+    recipe = step.placed.recipe
+    if not recipe.host.step_overhead_s:
+        return []
+    return [
+        time_line(
+            "overhead.step",
+            axis="compute",
+            toll="overhead",
+            phase="step",
+            count=1.0,
+            formula="seconds",
+            terms={"seconds": recipe.host.step_overhead_s},
+            source=f"recipe {recipe.name}: step_overhead_s",
+        )
+    ]
+
+
+def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return the recipe's one fitted constant: a share of everything known.
+
+    What data parallelism costs depends on other knobs than the rest: a line of its own keeps a
+    search on small grids.
+    """
+    recipe = step.placed.recipe
+    if not recipe.host.overhead_fraction:
+        return []
+    parts = {
+        "overhead.unexplained": [line for line in bill.time_lines if line.axis not in _DATA_AXES],
+        "overhead.unexplained.data_parallel": [line for line in bill.time_lines if line.axis in _DATA_AXES],
+    }
+    return [
+        time_line(
+            name,
+            axis="compute",
+            toll="overhead",
+            phase="step",
+            cause="proportion",
+            count=1.0,
+            formula="fraction * known_s",
+            terms={"fraction": recipe.host.overhead_fraction, "known_s": sum_exposed(part)},
+            source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs",
+        )
+        for name, part in parts.items()
+    ]
+
+
+def _input(step: Step, known_s: Array) -> list[TimeLine]:
+    """Return what a step waits for the data of the next, which its host prepares meanwhile.
+
+    Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
+    """
+    placed, recipe, layout = step.placed, step.placed.recipe, step.placed.layout
+    if not recipe.host.input_tokens_per_s:
+        return []
+    replicas = np.maximum(placed.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
+    tokens = placed.global_batch * placed.seq_len / layout.dp * np.minimum(replicas, layout.dp)
+    return [
+        time_line(
+            "overhead.input",
+            axis="compute",
+            toll="overhead",
+            phase="step",
+            count=1.0,
+            formula="max(tokens / tokens_per_s - known_s, 0)",
+            terms={"tokens": tokens, "tokens_per_s": recipe.host.input_tokens_per_s, "known_s": known_s},
+            source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
+        )
+    ]
