@@ -27,6 +27,8 @@ from costmodel.cli.mesh import EPILOG as MESH_EPILOG
 from costmodel.cli.mesh import mesh
 from costmodel.cli.plan import EPILOG as PLAN_EPILOG
 from costmodel.cli.plan import plan
+from costmodel.cli.read import EPILOG as READ_EPILOG
+from costmodel.cli.read import read
 from costmodel.cli.report import EPILOG as REPORT_EPILOG
 from costmodel.cli.report import report
 from costmodel.cli.roofline import EPILOG as ROOFLINE_EPILOG
@@ -66,6 +68,7 @@ app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
 app.command("plan", epilog=PLAN_EPILOG)(plan)
 app.command("run", epilog=RUN_EPILOG)(run)
 app.command("budget", epilog=BUDGET_EPILOG)(budget)
+app.command("read", epilog=READ_EPILOG)(read)
 app.add_typer(calibrate.app, name="calibrate")
 app.command("sweep", epilog=SWEEP_EPILOG)(sweep)
 app.add_typer(measure.app, name="measure")

@@ -30,7 +30,7 @@ GROUPS = {
     "Choose": ("plan", "sweep"),
     "The whole run": ("run", "budget"),
     "Your own cluster": ("hardware", "calibrate", "measure", "collective"),
-    "Models, frameworks, trust": ("model", "recipe", "validate"),
+    "Models, frameworks, trust": ("model", "recipe", "read", "validate"),
 }
 """Commands under the headings of the README."""
 

@@ -23,22 +23,43 @@ class FrameworkConfigError(CostModelError):
 
 @dataclass(frozen=True)
 class Imported:
-    """A framework's configuration as keywords of `costmodel.estimate`.
+    """A file of another program, in our names.
 
     Attributes
     ----------
     job : mapping
-        What the configuration says; ``model`` is a `Model` where it describes one.
+        Keywords of `costmodel.estimate` that the file says; ``model`` is a `Model` where it describes one.
     missing : tuple of str
         Keywords that the file cannot say and the caller has to add (cluster, gpus, model …).
     ignored : tuple of str
-        Keys that were not read.
+        Keys that were not read and may matter.
+    notes : tuple of str
+        Sentences: how something was understood.
+    warnings : tuple of str
+        Sentences: what changes the model, the time or the memory and has no price here.
+    facts : mapping
+        What the file says of the job that has no price, under a name (optimizer, offload_param).
+    shape : mapping
+        Dimensions of a model that cannot be priced, under the names of `Model` as far as it has them.
+    unpriced : str
+        Why the model cannot be priced, empty where it can.
+    sweeps : tuple of mapping
+        Measurements, of a log.
+    kind, framework : str
+        What the file was taken for.
     """
 
     job: Mapping[str, Any]
     missing: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    unpriced: str = ""
+    sweeps: tuple[Mapping[str, Any], ...] = ()
+    kind: str = ""
+    framework: str = ""
 
     def estimate_keywords(self, **more: Any) -> dict[str, Any]:
         """Return keywords for `costmodel.estimate`, with what the caller adds on top.
@@ -46,15 +67,24 @@ class Imported:
         Raises
         ------
         FrameworkConfigError
-            If something is still missing.
+            If something is still missing, or the model cannot be priced.
         """
         keywords = {**self.job, **{key: value for key, value in more.items() if value is not None}}
+        if self.unpriced and keywords.get("model") is None:
+            raise FrameworkConfigError(f"model: {self.unpriced}")
         lacking = [key for key in REQUIRED if keywords.get(key) is None]
         if lacking:
             raise FrameworkConfigError(
                 f"job: the configuration does not say {', '.join(lacking)}; give it beside the file"
             )
         return keywords
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences that a reader of the bill has to see, what was not read at the end."""
+        unread = f"not read, and may matter: {', '.join(self.ignored)}"
+        model = (f"the model cannot be priced: {self.unpriced}",) if self.unpriced else ()
+        return (*model, *self.warnings, *((unread,) if self.ignored else ()))
 
 
 def unsaid_switches(job: Job, imported: Imported) -> list[str]:

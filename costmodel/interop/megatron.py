@@ -8,11 +8,9 @@ the layout, and the switches of the recipe that have a flag; other switches stay
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.describe.models.model import Model
-from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
@@ -20,7 +18,8 @@ from costmodel.interop.framework import (
     require_same_model,
     unsaid_switches,
 )
-from costmodel.interop.megatron_model import model_flags, model_of_flags
+from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, SHARDING, job_of_flags
+from costmodel.interop.megatron_model import model_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -28,7 +27,6 @@ from costmodel.physics.pipeline.schedules import schedule_at
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-DEFAULT_RECIPE = "megatron-core"
 VALUES_THAT_RUN = {"schedule": "none,1f1b,interleaved", "zero_stage": "0,1"}
 """What a search must keep to for Megatron-LM to run the result with its distributed optimizer.
 
@@ -45,18 +43,9 @@ _PRECISION_FLAGS: dict[str, tuple[str, ...]] = {
     "mxfp8": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
     "nvfp4": ("--bf16", "--fp4-format", "e2m1"),
 }
-_FP8_RECIPES = {
-    "delayed": "fp8-delayed",
-    "tensorwise": "fp8-current",
-    "blockwise": "fp8-block",
-    "mxfp8": "mxfp8",
-}
-_CP_TYPES = {"ring": "p2p", "all-gather": "allgather", "ulysses": "a2a"}
-_SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 _ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
 # What `--recompute-modules` takes, of the modules that a recipe can name.
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
-_DEFAULT_DROPOUT = 0.1
 
 
 def emit_megatron(job: Job) -> str:
@@ -139,7 +128,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
     if counts["zero_stage"]:
         flags.append("--use-distributed-optimizer")
     if counts["zero_stage"] >= 2:
-        flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", _SHARDING[counts["zero_stage"]]]
+        flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[counts["zero_stage"]]]
     if counts["shard_group"] and counts["zero_stage"]:
         ranks = counts["dp"] * counts["cp"]
         if ranks % counts["shard_group"]:
@@ -178,7 +167,7 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     if not recipe.overlap.pp_overlap:
         flags.append("--no-overlap-p2p-communication")
     if counts["cp"] > 1:
-        flags += ["--cp-comm-type", _CP_TYPES[recipe.overlap.cp_method]]
+        flags += ["--cp-comm-type", CP_TYPES[recipe.overlap.cp_method]]
     if job.model.num_experts:
         if recipe.moe.moe_dispatcher == "deep-ep":
             flags += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
@@ -208,7 +197,7 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
 
 
 def import_megatron(text: str, *, recipe: str = DEFAULT_RECIPE, name: str = "megatron") -> Imported:
-    """Read launch flags (a shell script, or the arguments alone).
+    """Read launch flags: the arguments alone, or one command line without variables.
 
     Parameters
     ----------
@@ -230,159 +219,7 @@ def import_megatron(text: str, *, recipe: str = DEFAULT_RECIPE, name: str = "meg
         If a flag has no readable value, or flags contradict each other.
     """
     flags = Flags(text)
-    model = model_of_flags(flags, name)
-    job: dict[str, Any] = {"model": model, "recipe": recipe, **_layout_of(flags, model)}
-    job["precision"] = _precision_of(flags)
-    job["switches"] = _switches_of(flags, recipe, model)
-    if flags.has("--use-tp-pp-dp-mapping"):
-        job["axis_order"] = "tp cp pp dp"
-    missing = tuple(key for key in ("gpus", "global_batch", "seq_len") if job.get(key) is None)
-    return Imported(
-        {key: value for key, value in job.items() if value is not None}, ("cluster", *missing), flags.unread()
-    )
-
-
-def _layout_of(flags: Flags, model: Model) -> dict[str, Any]:
-    """Read degrees, batch, schedule, sharding and recomputation."""
-    tp, pp = (
-        flags.number("--tensor-model-parallel-size", 1),
-        flags.number("--pipeline-model-parallel-size", 1),
-    )
-    cp = flags.number("--context-parallel-size", 1)
-    nodes, per_node = flags.number("--nnodes"), flags.number("--nproc-per-node")
-    gpus = flags.number("--world-size", None if nodes is None or per_node is None else nodes * per_node)
-    vp = flags.number("--num-virtual-stages-per-pipeline-rank")
-    layers_each = flags.number("--num-layers-per-virtual-pipeline-stage")
-    if vp is None:
-        vp = 1 if layers_each is None else model.num_layers // (pp * layers_each)
-    zero = 1 if flags.has("--use-distributed-optimizer") else 0
-    fsdp = flags.has("--use-megatron-fsdp") | flags.has("--use-custom-fsdp") | flags.has("--use-torch-fsdp2")
-    strategy = flags.text("--data-parallel-sharding-strategy", "optim_grads_params" if fsdp else "")
-    if fsdp:
-        if strategy not in _SHARDING:
-            raise FrameworkConfigError(
-                f"--data-parallel-sharding-strategy: expected one of {', '.join(_SHARDING)}, got {strategy!r}"
-            )
-        zero = _SHARDING.index(strategy)
-    instances = flags.number("--num-distributed-optimizer-instances", 1)
-    shard_group = 0
-    if instances > 1 and zero:
-        if gpus is None:
-            raise FrameworkConfigError(
-                "--num-distributed-optimizer-instances: needs --nnodes and --nproc-per-node"
-            )
-        shard_group = gpus // (tp * pp) // instances
-    granularity = flags.text(
-        "--recompute-granularity", "selective" if flags.has("--recompute-activations") else "none"
-    )
-    flags.has("--recompute-activations")
-    for unused in ("--recompute-method", "--recompute-num-layers"):
-        flags.text(unused, "")
-    ep = flags.number("--expert-model-parallel-size", 1)
-    return {
-        "gpus": gpus,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "vp": vp,
-        "ep": ep,
-        "etp": flags.number("--expert-tensor-parallel-size", tp if ep > 1 or model.num_experts else 1),
-        "micro_batch": flags.number("--micro-batch-size", 1),
-        "global_batch": flags.number("--global-batch-size"),
-        "seq_len": flags.number("--seq-length"),
-        "zero_stage": zero,
-        "shard_group": shard_group,
-        "recompute": granularity,
-        "sequence_parallel": flags.has("--sequence-parallel") and tp > 1,
-        "schedule": "none" if pp == 1 else "interleaved" if vp > 1 else "1f1b",
-    }
-
-
-def _precision_of(flags: Flags) -> str:
-    """Read the precision of the GEMMs."""
-    bf16, fp16 = flags.has("--bf16"), flags.has("--fp16")
-    fp8, fp4 = flags.text("--fp8-format", ""), flags.text("--fp4-format", "")
-    recipe = flags.text("--fp8-recipe", "delayed")
-    if fp4:
-        return "nvfp4"
-    if fp8:
-        if recipe not in _FP8_RECIPES:
-            raise FrameworkConfigError(
-                f"--fp8-recipe: expected one of {', '.join(_FP8_RECIPES)}, got {recipe!r}"
-            )
-        return _FP8_RECIPES[recipe]
-    return "fp16" if fp16 else "bf16" if bf16 else "fp32"
-
-
-def _switches_of(flags: Flags, recipe: str, model: Model) -> dict[str, Any]:
-    """Read the switches that differ from those of the recipe."""
-    base = load_recipe(recipe)
-    overlaps = flags.has("--overlap-grad-reduce") | flags.has("--overlap-param-gather")
-    pipelined, fused_loss = flags.has("--tp-comm-overlap"), flags.has("--cross-entropy-loss-fusion")
-    dropout = (
-        max(
-            flags.real("--attention-dropout", _DEFAULT_DROPOUT),
-            flags.real("--hidden-dropout", _DEFAULT_DROPOUT),
-        )
-        > 0
-    )
-    read: dict[str, Any] = {
-        "dp_overlap": (base.overlap.dp_overlap if base.overlap.dp_overlap != "none" else "last-micro-batch")
-        if overlaps
-        else "none",
-        "tp_overlap": "pipelined"
-        if pipelined
-        else "weight-grad"
-        if base.overlap.tp_overlap == "pipelined"
-        else base.overlap.tp_overlap,
-        "pp_overlap": not flags.has("--no-overlap-p2p-communication"),
-        "cross_entropy": "fused"
-        if fused_loss
-        else "unfused"
-        if base.kernels.cross_entropy == "fused"
-        else base.kernels.cross_entropy,
-        "offload_optimizer": flags.has("--optimizer-cpu-offload"),
-        "cuda_graphs": flags.has("--enable-cuda-graph") | flags.has("--cuda-graph-impl"),
-        "embedding_as_layer": flags.has("--account-for-embedding-in-pipeline-split"),
-        "head_as_layer": flags.has("--account-for-loss-in-pipeline-split"),
-        "dropout": dropout,
-    }
-    if flags.has("--grad-reduce-in-bf16"):
-        read["grad_reduce_dtype"] = "bf16"
-    elif base.dtypes.grad_reduce_dtype == "bf16":
-        read["grad_reduce_dtype"] = "fp32"
-    flags.has("--accumulate-allreduce-grads-in-fp32")
-    methods = {flag: method for method, flag in _CP_TYPES.items()}
-    comm_type = flags.text("--cp-comm-type", "")
-    if comm_type:
-        if comm_type not in methods:
-            raise FrameworkConfigError(
-                f"--cp-comm-type: expected one of {', '.join(methods)}, got {comm_type!r}"
-            )
-        read["cp_method"] = methods[comm_type]
-    if flags.text("--attention-backend", "auto") == "unfused":
-        read["attention_kernel"] = "unfused"
-    modules = flags.words("--recompute-modules")
-    if modules:
-        read["selective_modules"] = tuple(modules)
-    if model.num_experts:
-        read |= _expert_switches(flags)
-    current = base.switches
-    return {key: value for key, value in read.items() if current[key] != value}
-
-
-def _expert_switches(flags: Flags) -> dict[str, Any]:
-    """Read how tokens reach their experts."""
-    kinds = {"alltoall": "all-to-all", "allgather": "all-gather", "flex": "deep-ep"}
-    given = flags.text("--moe-token-dispatcher-type", "allgather")
-    flags.text("--moe-flex-dispatcher-backend", "")
-    if given not in kinds:
-        raise FrameworkConfigError(
-            f"--moe-token-dispatcher-type: expected one of {', '.join(kinds)}, got {given!r}"
-        )
-    return {
-        "moe_dispatcher": kinds[given],
-        "grouped_gemm": flags.has("--moe-grouped-gemm"),
-        "moe_capacity_factor": flags.real("--moe-expert-capacity-factor", 0.0),
-        "ep_overlap": flags.has("--overlap-moe-expert-parallel-comm"),
-    }
+    for flag in ("--num-layers", "--hidden-size", "--num-attention-heads", "--vocab-size"):
+        if flag != "--vocab-size" or "--padded-vocab-size" not in flags.names():
+            flags.need(flag)
+    return job_of_flags(flags, recipe=recipe, name=name)

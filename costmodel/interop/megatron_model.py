@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from costmodel.base.errors import ModelConfigError
+from costmodel.base.errors import CostModelError, ModelConfigError
 from costmodel.describe.models.model import Model, make_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.megatron_flags import OTHER_MIXERS
 from costmodel.interop.megatron_text import Flags, layer_pattern
 
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
@@ -68,7 +70,7 @@ def model_flags(model: Model) -> list[str]:
     if model.attention_sinks:
         flags += ["--softmax-type", "learnable"]
     if model.sliding_window:
-        flags += ["--window-size", f"{model.sliding_window},0"]
+        flags += ["--window-size", f"{model.sliding_window - 1},0"]
         if model.full_attention_every:
             flags += ["--window-attn-skip-freq", str(model.full_attention_every)]
     if model.mtp_layers:
@@ -102,110 +104,257 @@ def _expert_flags(model: Model) -> list[str]:
     return flags
 
 
-def model_of_flags(flags: Flags, name: str) -> Model:
+# Words for positions in flags of all ages, with ours.
+_ALL_POSITIONS = {
+    **{flag: name for name, flag in _POSITIONS.items()},
+    "learned": "learned",
+    "absolute": "learned",
+    "rotary": "rope",
+    "yarn": "rope",
+    "mrope": "rope",
+    "alibi": "alibi",
+}
+_GATED = ("--swiglu", "--geglu", "--quick-geglu", "--quick-glu", "--gated-linear-unit")
+_GLU = ("swiglu", "geglu", "reglu", "liglu")
+_TOKENIZERS = {"GPT2BPETokenizer": 50257}
+
+
+def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> Model:
     """Return the model that flags describe, with Megatron-LM's defaults.
+
+    Parameters
+    ----------
+    flags : Flags
+        Of the program.
+    name : str
+        For the model.
+    notes : list of str, optional
+        Takes sentences on what was understood from something else than a flag of its own.
 
     Raises
     ------
     FrameworkConfigError
         If a needed flag is missing or the model is contradictory.
     """
-    layers, hidden = flags.need("--num-layers"), flags.need("--hidden-size")
-    heads, swiglu = flags.need("--num-attention-heads"), flags.has("--swiglu")
-    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden
-    ffn = flags.number("--ffn-hidden-size", default_ffn)
-    biased = not flags.has("--disable-bias-linear")
-    qkv_bias = flags.has("--add-qkv-bias") or biased
-    positions = {flag: name for name, flag in _POSITIONS.items()}
+    said: list[str] = [] if notes is None else notes
+    values = _dimensions(flags, name)
+    layers = values["num_layers"]
     position = flags.text("--position-embedding-type", "learned_absolute")
     if flags.has("--use-rotary-position-embeddings"):
         position = "rope"
-    if position not in positions:
+    if position not in _ALL_POSITIONS:
         raise FrameworkConfigError(
-            f"--position-embedding-type: expected one of {', '.join(positions)}, got {position!r}"
+            f"--position-embedding-type: expected one of {', '.join(sorted(_ALL_POSITIONS))}, got {position!r}"
         )
-    longest = flags.number("--max-position-embeddings", 0)
-    values: dict[str, Any] = {
-        "name": name,
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "gated_mlp": swiglu,
-        "vocab_size": _vocabulary(flags),
-        "tied_embeddings": not flags.has("--untie-embeddings-and-output-weights"),
+    values["position"] = _ALL_POSITIONS[position]
+    # Without a length of its own the table is as long as the sequence.
+    longest = flags.number("--max-position-embeddings", flags.number("--seq-length", 0))
+    values["max_positions"] = longest if values["position"] == "learned" else 0
+    values["vocab_size"] = _vocabulary(flags, said)
+    biased = not flags.has("--disable-bias-linear")
+    values |= {
         "linear_bias": biased,
-        "qkv_bias": qkv_bias,
-        "attention_out_bias": biased,
-        "norm": "rmsnorm" if flags.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm",
-        "qk_norm": flags.has("--qk-layernorm"),
-        "position": positions[position],
-        "max_positions": longest if positions[position] == "learned" else 0,
+        "qkv_bias": flags.has("--add-qkv-bias") or biased,
+        "attention_out_bias": flags.has("--add-dense-bias") or biased,
+        "qk_norm": flags.has("--qk-layernorm") and values.get("attention") != "mla",
+        "embedding_norm": flags.has("--embed-layernorm"),
         "attention_sinks": flags.text("--softmax-type", "vanilla") == "learnable",
         "mtp_layers": flags.number("--mtp-num-layers", 0),
+        "parallel_block": flags.has("--parallel-attn"),
     }
-    values |= _attention(flags, heads)
-    window = flags.text("--window-size", "")
-    if window:
-        values["sliding_window"] = int(window.strip("()").split(",")[0])
-        values["full_attention_every"] = flags.number("--window-attn-skip-freq", 0)
-    values |= _experts(flags, layers, ffn)
+    if flags.has("--post-norm") or flags.has("--use-post-norm"):
+        values["norms_per_layer"] = 4
+    values |= _windows(flags)
+    spec = flags.words("--spec")
+    if spec and not any(
+        known in " ".join(spec) for known in ("deepseek", "gpt_layer_specs", "local", "te_spec")
+    ):
+        said.append(f"--spec {' '.join(spec)}: the layers are priced as the other flags describe them")
+    values |= _experts(flags, layers, values.pop("ffn_size"))
     try:
         return make_model(values, "megatron")
     except ModelConfigError as error:
         raise FrameworkConfigError(str(error)) from None
 
 
-def _vocabulary(flags: Flags) -> int:
+def other_mixer(flags: Flags) -> str:
+    """Say why the layers cannot be priced, empty where they can."""
+    found = [flag for flag in OTHER_MIXERS if flag in flags.names()]
+    spec = " ".join(flags.words("--spec")).lower()
+    if "qwen3_next" in spec or "mamba" in spec or "linear_attention" in spec:
+        found = found or ["--spec"]
+    flags.pass_over(*OTHER_MIXERS)
+    if not found:
+        return ""
+    return f"{found[0]}: linear attention, state-space layers and gated attention have no price yet"
+
+
+def shape_of_flags(flags: Flags) -> dict[str, Any]:
+    """Return the dimensions of a model whose layers cannot be priced."""
+    pattern = flags.text("--hybrid-layer-pattern", flags.text("--hybrid-override-pattern", ""))
+    plain = pattern.split("/")[0].replace("|", "")
+    if plain and "--num-layers" not in flags.names():
+        flags.give("--num-layers", len(plain))
+    values = _dimensions(flags, "megatron")
+    values |= _expert_counts(flags)
+    flags.pass_over(
+        "--qk-layernorm", "--disable-bias-linear", "--add-qkv-bias", "--mtp-num-layers", "--vocab-size"
+    )
+    flags.pass_over("--padded-vocab-size", "--make-vocab-size-divisible-by", "--position-embedding-type")
+    return {**values, **({"layer_pattern": plain} if plain else {})}
+
+
+def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
+    """Return layers, widths, heads and what an MLP is made of."""
+    noop = [part for part in flags.text("--noop-layers", "").split(",") if part.strip()]
+    hidden, heads = flags.need("--hidden-size"), flags.need("--num-attention-heads")
+    gated = any([flags.has(flag) for flag in _GATED]) | (flags.text("--glu-activation", "") in _GLU)
+    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if flags.has("--swiglu") else 4 * hidden
+    norm = flags.text("--normalization", "LayerNorm").lower().replace("_", "").replace("-", "")
+    if norm not in ("rmsnorm", "layernorm", "l2norm"):
+        raise FrameworkConfigError(f"--normalization: expected LayerNorm or RMSNorm, got {norm!r}")
+    flags.pass_over(
+        "--squared-relu", "--activation-func-clamp-value", "--glu-linear-offset", "--enable-gpt-oss"
+    )
+    flags.pass_over("--openai-gelu", "--onnx-safe", "--reference-swiglu", "--bert-no-binary-head")
+    return {
+        "name": name,
+        "num_layers": flags.need("--num-layers") - len(noop),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "gated_mlp": gated,
+        "ffn_size": flags.number("--ffn-hidden-size", default_ffn),
+        "tied_embeddings": not (
+            flags.has("--untie-embeddings-and-output-weights") | flags.has("--no-tie-embed-logits")
+        ),
+        "norm": "rmsnorm" if norm == "rmsnorm" or flags.has("--use-rms-norm") else "layernorm",
+        **_attention(flags, heads),
+    }
+
+
+def _vocabulary(flags: Flags, notes: list[str]) -> int:
     """Return the rows of the table that Megatron-LM stores: padded to a multiple over TP."""
     padded = flags.number("--padded-vocab-size")
-    if padded is not None:
+    each = flags.number("--make-vocab-size-divisible-by", 128)
+    size = flags.number("--vocab-size")
+    if padded is not None and size is None:
         return padded
-    multiple = flags.number("--make-vocab-size-divisible-by", 128) * flags.number(
-        "--tensor-model-parallel-size", 1
-    )
-    size = flags.need("--vocab-size")
+    if size is None:
+        size = _tokenizer_size(flags, notes)
+    multiple = each * flags.number("--tensor-model-parallel-size", 1)
     # A multiple of one is a table that is padded already.
-    return (
-        size if flags.number("--make-vocab-size-divisible-by", 128) == 1 else ceil(size / multiple) * multiple
+    return size if each == 1 else ceil(size / multiple) * multiple
+
+
+def _tokenizer_size(flags: Flags, notes: list[str]) -> int:
+    """Return the vocabulary of a tokenizer that is known by name."""
+    kind, named = flags.text("--tokenizer-type", ""), ""
+    for flag in ("--tokenizer-model", "--tokenizer-name-or-path"):
+        named = named or flags.text(flag, "")
+    by_name = not kind and "--vocab-file" in flags.names()  # older Megatron's default
+    if kind in _TOKENIZERS or by_name:
+        size = _TOKENIZERS[kind if kind in _TOKENIZERS else "GPT2BPETokenizer"]
+        notes.append(f"vocabulary: {size} tokens of {kind or 'GPT2BPETokenizer'}")
+        return size
+    if named:
+        try:
+            size = load_model(named).vocab_size
+        except CostModelError:
+            size = 0
+        if size:
+            notes.append(f"vocabulary: {size} tokens of {named}")
+            return size
+    raise FrameworkConfigError(
+        "megatron: --vocab-size is missing: Megatron takes it from the tokenizer; give --vocab-size"
     )
 
 
 def _attention(flags: Flags, heads: int) -> dict[str, Any]:
-    if flags.has("--multi-latent-attention"):
+    if flags.has("--multi-latent-attention") | flags.has("--multi-head-latent-attention"):
+        flags.pass_over("--kv-channels", "--num-query-groups", "--group-query-attention")
         return {
             "attention": "mla",
             "q_lora_rank": flags.number("--q-lora-rank", 0),
             "kv_lora_rank": flags.number("--kv-lora-rank", 32),
-            "qk_nope_head_dim": flags.number("--qk-head-dim", 128),
-            "qk_rope_head_dim": flags.number("--qk-pos-emb-head-dim", 64),
+            "qk_nope_head_dim": flags.number("--qk-head-dim", flags.number("--qk-nope-head-dim", 128)),
+            "qk_rope_head_dim": flags.number("--qk-pos-emb-head-dim", flags.number("--qk-rope-head-dim", 64)),
             "v_head_dim": flags.number("--v-head-dim", 128),
         }
     groups = flags.number("--num-query-groups", 1)
     kv_heads = groups if flags.has("--group-query-attention") else heads
+    kv_heads = flags.number("--num-key-value-heads", flags.number("--num-attention-heads-kv", kv_heads))
+    if flags.text("--attention-head-type", "multihead") == "multiquery":
+        kv_heads = 1
     channels = flags.number("--kv-channels")
     return {"num_kv_heads": kv_heads} | ({} if channels is None else {"head_dim": channels})
 
 
+def _windows(flags: Flags) -> dict[str, Any]:
+    """Read sliding windows: Megatron counts the tokens before the query, we count the query too."""
+    window = " ".join(flags.words("--window-size")).strip("() ").replace(" ", ",")
+    if not window:
+        return {}
+    before = window.split(",")[0]
+    if not before.lstrip("-").isdigit():
+        raise FrameworkConfigError(f"--window-size: expected two numbers such as 127,0, got {window!r}")
+    if int(before) < 0:
+        return {}
+    return {
+        "sliding_window": int(before) + 1,
+        "full_attention_every": flags.number("--window-attn-skip-freq", 0),
+    }
+
+
+def _expert_counts(flags: Flags) -> dict[str, Any]:
+    """Return how many experts there are, and how many a token visits."""
+    experts = flags.number("--num-experts", 0)
+    if experts <= 1:
+        return {}
+    old = flags.has("--moe-expert-parallel-size")
+    return {
+        "num_experts": experts,
+        "top_k": flags.number("--moe-router-topk", flags.number("--topk", 1 if old else 2)),
+    }
+
+
 def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
     """Read the experts; where every layer has them there is no dense MLP."""
-    experts = flags.number("--num-experts", 0)
-    if not experts:
+    counts = _expert_counts(flags)
+    if not counts:
         return {"ffn_size": ffn}
+    if flags.has("--moe-expert-parallel-size"):
+        # Megatron-DeepSpeed: every second layer unless told otherwise (megatron/arguments.py, --expert-interval).
+        every = flags.number("--expert-interval", 2)
+        return {
+            **counts,
+            "expert_ffn_size": ffn,
+            "moe_layer_freq": every,
+            "ffn_size": ffn if every > 1 else 0,
+        }
+    dense = flags.number("--first-k-dense-replace", 0)
     pattern = layer_pattern(flags.text("--moe-layer-freq", "1"), layers)
+    pattern = [int(bool(each) and place >= dense) for place, each in enumerate(pattern)]
     first = pattern.index(1) if 1 in pattern else layers
     freq = next((step for step in range(1, layers + 1) if _follows(pattern, first, step)), 0)
+    places: dict[str, Any] = {"first_dense_layers": first, "moe_layer_freq": freq}
     if not freq:
-        # The first MoE layer may itself end a run of n.
-        first, freq = _leading(pattern)
+        # The first MoE layer may itself end a run of n; what has no period is a pattern.
+        leading = _leading(pattern)
+        places = (
+            {"mlp_pattern": "".join("e" if each else "d" for each in pattern)}
+            if leading is None
+            else {"first_dense_layers": leading[0], "moe_layer_freq": leading[1]}
+        )
+    width = flags.number("--moe-ffn-hidden-size", flags.number("--moe-intermediate-size", ffn))
+    shared = flags.number("--moe-shared-expert-intermediate-size", 0)
+    number = flags.number("--n-shared-experts", 1)
     values = {
-        "num_experts": experts,
-        "top_k": flags.number("--moe-router-topk", 2),
-        "expert_ffn_size": flags.number("--moe-ffn-hidden-size", ffn),
-        "shared_expert_ffn_size": flags.number("--moe-shared-expert-intermediate-size", 0),
+        **counts,
+        "expert_ffn_size": width,
+        "shared_expert_ffn_size": shared or ("--n-shared-experts" in flags.names()) * number * width,
         "shared_expert_gate": flags.has("--moe-shared-expert-gate"),
         "router_bias": flags.has("--moe-router-enable-expert-bias"),
-        "first_dense_layers": first,
-        "moe_layer_freq": freq,
+        **places,
     }
     return values if all(pattern) else {**values, "ffn_size": ffn}
 
@@ -216,10 +365,10 @@ def _follows(pattern: list[int], first: int, step: int) -> bool:
     return expected == pattern
 
 
-def _leading(pattern: list[int]) -> tuple[int, int]:
+def _leading(pattern: list[int]) -> tuple[int, int] | None:
     """Return dense layers at the start and the period of a pattern whose first MoE layer ends a period."""
     for first in range(len(pattern)):
         for step in range(1, len(pattern) + 1):
             if _follows(pattern, first, step):
                 return first, step
-    raise FrameworkConfigError("--moe-layer-freq: only every n-th layer after some dense ones is supported")
+    return None

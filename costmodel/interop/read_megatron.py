@@ -1,0 +1,248 @@
+"""Launch scripts of Megatron-LM, Megatron-DeepSpeed and their forks, as they are: followed, never run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
+from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.megatron_job import job_of_flags
+from costmodel.interop.megatron_text import Flags
+from costmodel.interop.shell.expand import missing_in, without_marks
+from costmodel.interop.shell.script import Followed, Launch, follow, gpus_per_node
+from costmodel.interop.text_file import TextFile
+
+_TELLING = (
+    "--num-layers",
+    "--hidden-size",
+    "--num-attention-heads",
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--micro-batch-size",
+    "--global-batch-size",
+    "--seq-length",
+    "--num-experts",
+    "--hybrid-layer-pattern",
+    "--recompute-granularity",
+)
+# ms-swift's own (modelscope/ms-swift 3602360a, swift/megatron/arguments/megatron_args.py); the dtype is the
+# checkpoint's, bf16 of every model since 2023.
+_SWIFT_DEFAULTS = {
+    "--torch-dtype": "bfloat16",
+    "--use-distributed-optimizer": "true",
+    "--attention-dropout": "0.0",
+    "--hidden-dropout": "0.0",
+    "--moe-token-dispatcher-type": "alltoall",
+    "--recompute-granularity": "selective",
+}
+_OUR_FLAGS = {
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "etp": "--expert-tensor-parallel-size",
+    "micro_batch": "--micro-batch-size",
+    "global_batch": "--global-batch-size",
+    "seq_len": "--seq-length",
+    "vocab_size": "--vocab-size",
+}
+"""What `given` says in the place of a flag."""
+
+
+def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a script, or a text of flags alone.
+
+    Parameters
+    ----------
+    file : TextFile
+        The script.
+    given : mapping
+        Keywords of a job that go on top, ``vocab_size``, and ``env``: variables that are set when it starts.
+
+    Raises
+    ------
+    CostModelError
+        If it starts no training that can be read, or a value depends on what is not in it.
+    """
+    words, followed = _command_of(file, given)
+    flags = Flags(_split_all(words))
+    for name, flag in _OUR_FLAGS.items():
+        if given.get(name) is not None:
+            flags.give(flag, given[name])
+    _complete_gpus(flags, followed)
+    notes = [note for note in followed.notes if not note.endswith("not read")]
+    skipped = [note for note in followed.notes if note.endswith("not read")]
+    model, name = _named_model(flags, words)
+    found = job_of_flags(flags, recipe=given.get("recipe"), name=_stem(file), model=model)
+    if name:
+        notes.append(f"model: {name}")
+    job = _with_given(found.job, given)
+    missing = tuple(key for key in found.missing if job.get(key) is None)
+    deepspeed = _deepspeed_config(flags, followed)
+    if deepspeed is not None:
+        job, said = _joined(job, deepspeed)
+        notes += said
+    return replace(
+        found,
+        job=job,
+        missing=missing,
+        notes=(*found.notes, *notes),
+        warnings=(*found.warnings, *(f"{note}: what it sets is unknown" for note in skipped)),
+    )
+
+
+def flags_to_job(words: Iterable[str], given: Mapping[str, Any], name: str) -> Imported:
+    """Read flags that no script holds, such as those of a YAML file.
+
+    Raises
+    ------
+    CostModelError
+        If a flag has no readable value.
+    """
+    flags = Flags(list(words))
+    for key, flag in _OUR_FLAGS.items():
+        if given.get(key) is not None:
+            flags.give(flag, given[key])
+    model, _ = _named_model(flags, [])
+    found = job_of_flags(flags, recipe=given.get("recipe"), name=name, model=model)
+    job = _with_given(found.job, given)
+    return replace(found, job=job, missing=tuple(key for key in found.missing if job.get(key) is None))
+
+
+def _command_of(file: TextFile, given: Mapping[str, Any]) -> tuple[list[str], Followed]:
+    """Return the words of the training command, or of the variables that hold its flags."""
+    environment = {str(key): str(value) for key, value in (given.get("env") or {}).items()}
+    followed = None
+    for doubtful in (False, True):
+        followed = follow(file.text, folder=file.folder, environment=environment, doubtful=doubtful)
+        told = [launch for launch in followed.launches if _telling(launch.words) >= 3]
+        if told:
+            return _words_of(max(told, key=lambda launch: _telling(launch.words))), followed
+    if followed is None:  # pragma: no cover - the loop runs
+        raise FrameworkConfigError("the script is empty")
+    parts = [
+        text
+        for value in followed.scope.values.values()
+        if _telling(text := value if isinstance(value, list) else [value])
+    ]
+    words = [word for part in parts for word in part]
+    if not words:
+        raise FrameworkConfigError(
+            "starts no training that can be read: no command has flags such as --num-layers and "
+            "--tensor-model-parallel-size"
+        )
+    return words, followed
+
+
+def _telling(words: Iterable[str]) -> int:
+    """Count the flags in some words that only a training job has."""
+    text = " ".join(words).replace("_", "-")
+    found = sum(bool(re.search(rf"{flag}[\s=]", f"{text} ")) for flag in _TELLING)
+    return found + 2 * ("megatron sft" in text or "megatron pt" in text)
+
+
+def _words_of(launch: Launch) -> list[str]:
+    """Return the words of a command, with what its environment says of nodes and GPUs."""
+    words = list(launch.words)
+    for name, flag in (("NPROC_PER_NODE", "--nproc-per-node"), ("NNODES", "--nnodes")):
+        value = launch.environment.get(name, "")
+        if value.isdigit() and not any(word.replace("_", "-").startswith(flag) for word in words):
+            words = [*words, flag, value]
+    return words
+
+
+def _split_all(words: Iterable[str]) -> list[str]:
+    """Split words that hold several, as quoted strings of arguments do."""
+    done: list[str] = []
+    for word in words:
+        if re.search(r"(?:^|\s)--[A-Za-z]", word) and re.search(r"\s", word.strip()):
+            try:
+                done += shlex.split(word, comments=False)
+            except ValueError:
+                done += word.split()
+        else:
+            done.append(word)
+    return done
+
+
+def _complete_gpus(flags: Flags, followed: Followed) -> None:
+    """Fill in nodes and GPUs from Slurm's options where the launcher takes them from Slurm."""
+    nodes = followed.slurm.get("nodes") or ""
+    each = gpus_per_node(followed.slurm)
+    if (
+        not each
+        and followed.slurm.get("ntasks-per-node", "").isdigit()
+        and "--nproc-per-node" not in flags.names()
+    ):
+        each = followed.slurm["ntasks-per-node"]
+    for flag, value in (("--nnodes", nodes), ("--nproc-per-node", each)):
+        if value.isdigit() and (flag not in flags.names() or flags.lacks(flag)):
+            flags.give(flag, value)
+    if (
+        "--nnodes" not in flags.names()
+        and "--nproc-per-node" in flags.names()
+        and "--num-nodes" not in flags.names()
+    ):
+        # torchrun's default (torch/distributed/run.py).
+        flags.give("--nnodes", 1)
+
+
+def _named_model(flags: Flags, words: Iterable[str]) -> tuple[Model | None, str]:
+    """Return the model that ms-swift's ``--model`` names."""
+    named = flags.text("--model", "") if "--num-layers" not in flags.names() else ""
+    flags.pass_over("--model", "--model-type", "--dataset")
+    if not named:
+        return None, ""
+    if "megatron" in list(words)[:3]:
+        for flag, value in _SWIFT_DEFAULTS.items():
+            if flag not in flags.names():
+                flags.give(flag, value)
+    try:
+        return load_model(named), named
+    except CostModelError:
+        raise FrameworkConfigError(
+            f"--model: {named!r} is not known offline; give --model config.json"
+        ) from None
+
+
+def _with_given(job: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay keywords of a job over what a file says."""
+    own = {key: value for key, value in given.items() if key not in ("vocab_size", "env", "switches")}
+    switches = {**(job.get("switches") or {}), **(given.get("switches") or {})}
+    merged = {**job, **own}
+    return {**merged, "switches": switches} if switches else merged
+
+
+def _deepspeed_config(flags: Flags, followed: Followed) -> str | None:
+    """Return the DeepSpeed configuration that the script itself writes."""
+    named = flags.text("--deepspeed-config", "") if not flags.lacks("--deepspeed-config") else ""
+    flags.pass_over("--deepspeed-config")
+    inside = list(followed.files.values())
+    if named and (text := followed.files.get(Path(named).name)) is not None:
+        return text
+    return inside[0] if len(inside) == 1 and '"zero_optimization"' in inside[0] else None
+
+
+def _joined(job: Mapping[str, Any], text: str) -> tuple[dict[str, Any], list[str]]:
+    """Take from DeepSpeed's configuration what the flags do not say: offload and overlap."""
+    from costmodel.interop.read_deepspeed import offload_of
+
+    if missing_in(text):
+        text = without_marks(text)
+    found = offload_of(text)
+    if not found:
+        return dict(job), []
+    switches = {**(job.get("switches") or {}), **found}
+    said = ", ".join(f"{key} = {value}" for key, value in found.items())
+    return {**job, "switches": switches}, [f"DeepSpeed's configuration in the script: {said}"]
+
+
+def _stem(file: TextFile) -> str:
+    return Path(file.name).stem or "megatron"

@@ -1,0 +1,165 @@
+"""Which files of other programs can be read, and reading one: the registry of readers.
+
+A reader says how to tell its files and turns a text into an `Imported`. A new kind of file is a record here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.sniff import Look, look_at
+from costmodel.interop.text_file import TextFile, read_text, shown
+
+
+class Reader(NamedTuple):
+    """A kind of file.
+
+    Attributes
+    ----------
+    kind : str
+        Name for ``--from``.
+    framework : str
+        The program whose files these are.
+    home : str
+        Module and function that read one: ``(TextFile, given) -> Imported``.
+    tells : callable
+        Whether a text is of this kind.
+    source : str
+        Where the names of its keys are from.
+    """
+
+    kind: str
+    framework: str
+    home: tuple[str, str]
+    tells: Callable[[Look], bool]
+    source: str
+
+    def read(self, file: TextFile, given: Mapping[str, Any]) -> Imported:
+        """Read a file of this kind."""
+        module, function = self.home
+        found: Imported = getattr(import_module(module), function)(file, given)
+        return dataclasses.replace(found, kind=self.kind, framework=found.framework or self.framework)
+
+
+READERS: dict[str, Reader] = {
+    reader.kind: reader
+    for reader in (
+        Reader(
+            "job",
+            "costmodel",
+            ("costmodel.interop.read_job", "read"),
+            lambda look: (
+                look.has_any("layout", "cluster", "switches", "recipe", within="yaml")
+                and look.has_any("model", "gpus", "global_batch", "seq_len", within="yaml")
+            ),
+            "costmodel.describe.jobs.fields",
+        ),
+        Reader(
+            "hf",
+            "transformers",
+            ("costmodel.interop.read_huggingface", "read"),
+            lambda look: look.has_any("model_type", within="json"),
+            "transformers 5.23, models/*/configuration_*.py",
+        ),
+        Reader(
+            "deepspeed",
+            "DeepSpeed",
+            ("costmodel.interop.read_deepspeed", "read"),
+            lambda look: (
+                look.has_any(
+                    "zero_optimization",
+                    "train_batch_size",
+                    "train_micro_batch_size_per_gpu",
+                    "zero_allow_untested_optimizer",
+                    within="json",
+                )
+                or (look.has_any("fp16", "bf16", within="json") and "optimizer" in look.raw)
+            ),
+            "deepspeedai/DeepSpeed edaa7221, runtime/config.py and runtime/zero/config.py",
+        ),
+        Reader(
+            "megatron",
+            "Megatron-LM",
+            ("costmodel.interop.read_megatron", "read"),
+            lambda look: look.is_script or look.has_flags,
+            "NVIDIA/Megatron-LM d98e8a64, megatron/training/arguments.py and core/transformer/transformer_config.py",
+        ),
+    )
+}
+"""Every kind of file, in the order in which a text is tried."""
+
+
+def read_file(path: str | Path, kind: str = "", **given: Any) -> Imported:
+    """Read a file of another program: a launch script, a configuration, a model, a log.
+
+    Parameters
+    ----------
+    path : path
+        The file, or a folder with a ``config.json``.
+    kind : str, optional
+        What it is; by default its content tells.
+    **given
+        What the file leaves to its surroundings: ``gpus``, ``vocab_size``, any keyword of
+        `costmodel.estimate`, ``env`` (variables of a script). It goes on top of the file.
+
+    Returns
+    -------
+    Imported
+        Job, model and measurements in our names, with what was not understood.
+
+    Raises
+    ------
+    CostModelError
+        One line: what is wrong with the file, without control characters of it.
+    """
+    file = read_text(path)
+    try:
+        reader = READERS[kind] if kind in READERS else _reader_for(file, kind)
+        return _clean(reader.read(file, {key: value for key, value in given.items() if value is not None}))
+    except CostModelError as error:
+        message = shown(str(error), most=600)
+        called = shown(file.name)
+        raise type(error)(message if called in message else f"{called}: {message}") from None
+    except RecursionError:
+        raise FrameworkConfigError(f"{shown(file.name)}: is nested too deeply") from None
+
+
+def _reader_for(file: TextFile, kind: str) -> Reader:
+    """Return the reader that a text is for."""
+    if kind:
+        raise FrameworkConfigError(f"--from: {kind!r} is unknown; {choices_hint(kind, READERS)}")
+    look = look_at(file)
+    for reader in READERS.values():
+        if reader.tells(look):
+            return reader
+    said = f"; {look.problem}" if look.problem else ""
+    raise FrameworkConfigError(
+        f"is no file of a known kind{said}; --from names one of {', '.join(sorted(READERS))}"
+    )
+
+
+def _clean(found: Imported) -> Imported:
+    """Return an answer whose texts may be printed."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return shown(value)
+        if isinstance(value, Mapping):
+            return {shown(str(key)): plain(item) for key, item in value.items()}
+        return tuple(plain(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+    job = {
+        key: value if key == "model" and not isinstance(value, str) else plain(value)
+        for key, value in found.job.items()
+    }
+    texts = {
+        name: plain(getattr(found, name))
+        for name in ("missing", "ignored", "notes", "warnings", "facts", "shape", "unpriced", "sweeps")
+    }
+    return dataclasses.replace(found, job=job, **texts)

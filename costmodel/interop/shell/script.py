@@ -1,0 +1,461 @@
+"""Following a launch script: what it sets and the commands that it would start, without starting any."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from costmodel.base.errors import CostModelError
+from costmodel.interop.shell.expand import (
+    Scope,
+    arithmetic,
+    fields,
+    holds,
+    missing_in,
+    unknown,
+    without_marks,
+)
+from costmodel.interop.shell.syntax import (
+    Assign,
+    Block,
+    Case,
+    Chain,
+    Command,
+    Function,
+    If,
+    Loop,
+    Statement,
+    Test,
+    parse,
+)
+
+_MOST_STEPS = 50_000
+_DEEPEST = 12
+_MOST_TURNS = 2_000
+_SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
+_SILENT = {"cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear"}
+_SLURM = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[=\s]+(\S+))?", re.M)
+
+
+@dataclass
+class Launch:
+    """A command that a script would start."""
+
+    words: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Followed:
+    """What following a script has found.
+
+    Attributes
+    ----------
+    launches : list of Launch
+        Every command, in order.
+    scope : Scope
+        The variables as the script leaves them.
+    files : dict
+        Files that here documents write, by name.
+    slurm : dict
+        Values of ``#SBATCH`` lines by option.
+    notes : list of str
+        What was not followed.
+    """
+
+    launches: list[Launch]
+    scope: Scope
+    files: dict[str, str]
+    slurm: dict[str, str]
+    notes: list[str]
+
+
+def follow(
+    text: str,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    doubtful: bool = False,
+) -> Followed:
+    """Follow a script.
+
+    Parameters
+    ----------
+    text : str
+        The script.
+    folder : Path, optional
+        Where ``source`` finds its neighbours; without one nothing is read.
+    environment : mapping, optional
+        Variables that are set when it starts.
+    doubtful : bool
+        Take branches whose condition cannot be known; otherwise pass them over.
+
+    Raises
+    ------
+    CostModelError
+        If files source each other in a circle, or the script does not come to an end.
+    """
+    slurm: dict[str, str] = {}
+    for found in _SLURM.finditer(text):
+        # The job's own come before those of jobs that it submits.
+        slurm.setdefault(found[1].lower(), found[2] or "")
+    scope = Scope({**_slurm_variables(slurm), **(environment or {})})
+    walker = _Walker(scope, folder, doubtful)
+    walker.follow(parse(text))
+    slurm |= walker.slurm
+    return Followed(walker.launches, scope, walker.files, slurm, walker.notes)
+
+
+def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Slurm sets from the options of a job."""
+    nodes = slurm.get("nodes") or slurm.get("n") or ""
+    found = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
+    found["SLURM_NTASKS_PER_NODE"] = slurm.get("ntasks-per-node", "")
+    gpus = gpus_per_node(slurm)
+    found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"] = gpus
+    return {name: value for name, value in found.items() if value.isdigit()}
+
+
+def gpus_per_node(slurm: Mapping[str, str]) -> str:
+    """Return what a Slurm job asks for on each node, empty if it does not say."""
+    for option in ("gpus-per-node", "gres"):
+        found = re.search(r"(?:gpu(?::[\w-]+)?:|^)(\d+)", slurm.get(option, ""))
+        if found:
+            return found[1]
+    return ""
+
+
+class _Walker:
+    """Follows statements, keeping variables, functions and what would be started."""
+
+    def __init__(self, scope: Scope, folder: Path | None, doubtful: bool) -> None:
+        self.scope, self.folder, self.doubtful = scope, folder, doubtful
+        self.functions: dict[str, Block] = {}
+        self.launches: list[Launch] = []
+        self.files: dict[str, str] = {}
+        self.slurm: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.sources: list[Path] = []
+        self.output: list[str] | None = None
+        self.steps = self.depth = 0
+
+    # What a statement does
+
+    def follow(self, block: Block) -> bool:
+        """Follow statements; return whether the last one succeeded as far as one can say."""
+        self.depth += 1
+        if self.depth > 4 * _DEEPEST:
+            raise CostModelError("the script calls itself without end")
+        result = True
+        for statement in block.statements:
+            result = self.one(statement)
+        self.depth -= 1
+        return result
+
+    def one(self, statement: Statement) -> bool:
+        """Follow one statement."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise CostModelError("the script does not come to an end")
+        match statement:
+            case Assign():
+                self.assign(statement)
+                return True
+            case Command():
+                return self.command(statement)
+            case Block():
+                return self.follow(statement)
+            case If():
+                return self.branch(statement)
+            case Loop():
+                self.loop(statement)
+                return True
+            case Case():
+                return self.case(statement)
+            case Function():
+                self.functions[statement.name] = statement.body
+                return True
+            case Test():
+                return self.settled(self.truth(statement))
+            case Chain():
+                return self.chain(statement)
+
+    def settled(self, truth: bool | None) -> bool:
+        """Return a truth value, what cannot be known as the walk takes it."""
+        return self.doubtful if truth is None else truth
+
+    def words(self, raw: tuple[str, ...]) -> list[str]:
+        return [field for word in raw for field in fields(word, self.scope, self)]
+
+    def text(self, word: str) -> str:
+        return "".join(fields(word, self.scope, self, split=False))
+
+    def assign(self, given: Assign) -> None:
+        if given.array is not None:
+            items = self.words(given.array)
+            keyed = [re.match(r"\[(\d+)\]=(.*)$", item, re.S) for item in items]
+            items = [found[2] if found else item for found, item in zip(keyed, items, strict=True)]
+            before = self.scope.items(given.name) or []
+            self.scope.set(given.name, [*before, *items] if given.adds else items)
+            return
+        value = self.text(given.value)
+        if given.index is not None:
+            place = arithmetic(given.index, self.scope, self)
+            items = list(self.scope.items(given.name) or [])
+            if place is not None and 0 <= place < _MOST_TURNS:
+                items += [""] * (place + 1 - len(items))
+                items[place] = items[place] + value if given.adds else value
+                self.scope.set(given.name, items)
+            return
+        held = self.scope.values.get(given.name)
+        if given.adds and isinstance(held, list):
+            self.scope.set(given.name, [(held[0] if held else "") + value, *held[1:]])
+        elif given.adds:
+            self.scope.set(given.name, (held if isinstance(held, str) else "") + value)
+        else:
+            self.scope.set(given.name, value)
+
+    def branch(self, given: If) -> bool:
+        """Follow the first branch whose condition holds."""
+        for condition, body in given.branches:
+            if condition is None or self.condition(condition):
+                return self.follow(body)
+        return True
+
+    def condition(self, block: Block) -> bool:
+        result: bool | None = True
+        for statement in block.statements:
+            result = self.truth(statement)
+        return self.settled(result)
+
+    def truth(self, statement: Statement) -> bool | None:
+        """Say whether a statement succeeds; None if only running it would tell."""
+        match statement:
+            case Test(words, arithmetic=True):
+                value = arithmetic(words[0], self.scope, self)
+                return None if value is None else bool(value)
+            case Test(words):
+                return holds([self.text(word) for word in words])
+            case Command(words=(("[" | "test"), *rest)):
+                given = self.words(tuple(rest))
+                return holds(given[:-1] if given[-1:] == ["]"] else given)
+            case Command(words=("true" | ":",)):
+                return True
+            case Command(words=("false",)):
+                return False
+            case Chain(parts, negated):
+                result: bool | None = True
+                for operator, part in parts:
+                    if operator == "||" and result is True:
+                        continue
+                    if operator == "&&" and result is False:
+                        continue
+                    other = self.truth(part)
+                    if operator == "&&":
+                        result = False if other is False else None if None in (result, other) else True
+                    elif operator == "||":
+                        result = True if other else None if None in (result, other) else False
+                    else:
+                        result = other
+                return (None if result is None else not result) if negated else result
+            case Command():
+                self.command(statement)
+                return None
+            case _:
+                self.one(statement)
+                return None
+
+    def chain(self, given: Chain) -> bool:
+        """Follow commands joined by ``&&``, ``||`` and ``|``."""
+        result: bool | None = True
+        for operator, part in given.parts:
+            if (operator == "&&" and result is False) or (operator == "||" and result is True):
+                continue
+            tests = isinstance(part, Test) or (
+                isinstance(part, Command) and part.words[:1] in (("[",), ("test",))
+            )
+            result = self.truth(part) if tests else self.one(part)
+        return self.settled(result) != given.negated
+
+    def case(self, given: Case) -> bool:
+        subject = without_marks(self.text(given.word))
+        for patterns, body in given.branches:
+            if any(fnmatch.fnmatchcase(subject, self.text(pattern)) for pattern in patterns):
+                return self.follow(body)
+        return True
+
+    def loop(self, given: Loop) -> None:
+        if given.arithmetic is not None:
+            start, go_on, step = given.arithmetic
+            arithmetic(start or "0", self.scope, self)
+            for _ in range(_MOST_TURNS):
+                if not arithmetic(go_on or "0", self.scope, self):
+                    return
+                self.follow(given.body)
+                arithmetic(step or "0", self.scope, self)
+            return
+        if given.condition is not None:
+            for _ in range(_MOST_TURNS):
+                if self.condition(given.condition) == given.until:
+                    return
+                before = self.steps
+                self.follow(given.body)
+                if self.doubtful or self.steps == before:
+                    return
+            return
+        for word in self.words(given.words)[:_MOST_TURNS]:
+            self.scope.set(given.name, word)
+            self.follow(given.body)
+
+    # What a command would be
+
+    def command(self, given: Command) -> bool:
+        words = self.words(given.words)
+        document = given.document
+        if document is not None and not given.literal:
+            reader = "".join(fields('"' + document.replace('"', '\\"') + '"', self.scope, self, split=False))
+            document = reader
+        if document is not None and given.target:
+            self.files[Path(without_marks(self.text(given.target))).name] = document
+        local = {item.name: self.text(item.value) for item in given.assigns if item.array is None}
+        if not words:
+            for item in given.assigns:
+                self.assign(item)
+            return True
+        name = words[0]
+        if name in self.functions:
+            self._call(name, words[1:])
+        elif name in ("source", "."):
+            self._source(words[1:2])
+        elif name == "eval":
+            self._nested(" ".join(words[1:]))
+        elif name in ("echo", "printf"):
+            self._print(words)
+        elif name in ("shift",):
+            del self.scope.arguments[: int(words[1]) if words[1:] and words[1].isdigit() else 1]
+        elif name == "unset":
+            for variable in words[1:]:
+                self.scope.values.pop(variable, None)
+        elif name in _SILENT:
+            pass
+        elif name in ("[", "test"):
+            return self.settled(holds(words[1:-1] if name == "[" else words[1:]))
+        elif name in ("sbatch", *_SHELLS) and document is not None:
+            self.slurm |= {found[1].lower(): found[2] or "" for found in _SLURM.finditer(document)}
+            self._nested(document)
+        else:
+            self._launch(words, local)
+        return True
+
+    def _launch(self, words: list[str], local: dict[str, str]) -> None:
+        """Note a command; a shell in it that gets a script as one word is followed into it."""
+        for place, word in enumerate(words):
+            if Path(word).name in _SHELLS and any(
+                re.fullmatch(r"-\w*c", part) for part in words[place + 1 :]
+            ):
+                scripts = [part for part in words[place + 1 :] if " " in part or "\n" in part]
+                if scripts:
+                    self._nested(scripts[0])
+                    return
+        self.launches.append(Launch(words, local))
+
+    def _nested(self, script: str) -> None:
+        if self.depth > _DEEPEST:
+            raise CostModelError("the script starts scripts in scripts without end")
+        self.depth += 3
+        self.follow(parse(script))
+        self.depth -= 3
+
+    def _call(self, name: str, arguments: list[str]) -> None:
+        before = self.scope.arguments
+        self.scope.arguments = list(arguments)
+        self.follow(self.functions[name])
+        self.scope.arguments = before
+
+    def _print(self, words: list[str]) -> None:
+        """Follow ``printf -v`` and, inside ``$( … )``, what is written."""
+        if words[0] == "printf" and words[1:2] == ["-v"] and len(words) > 3:
+            self.scope.set(words[2], _formatted(words[3], words[4:]))
+        elif self.output is not None:
+            given = words[1:]
+            while given and given[0] in ("-e", "-n", "-E"):
+                given = given[1:]
+            self.output.append(
+                _formatted(given[0], given[1:]) if words[0] == "printf" and given else " ".join(given)
+            )
+
+    def _source(self, named: list[str]) -> None:
+        """Follow a neighbouring file; others are noted."""
+        if not named:
+            return
+        plain = without_marks(named[0])
+        candidates = [] if self.folder is None else [self.folder / plain, self.folder / Path(plain).name]
+        inside = (
+            []
+            if self.folder is None
+            else [
+                path
+                for path in candidates
+                if path.is_file() and path.resolve().is_relative_to(self.folder.resolve().parent)
+            ]
+        )
+        if not inside or missing_in(Path(named[0]).name):
+            self.notes.append(f"source {plain or named[0]}: not read")
+            return
+        file = inside[0].resolve()
+        if file in self.sources:
+            raise CostModelError(f"source: {file.name} reads itself in a circle")
+        from costmodel.interop.text_file import read_text
+
+        self.sources.append(file)
+        self.notes.append(f"source {file.name}: followed")
+        self.follow(parse(read_text(file).text))
+        self.sources.pop()
+
+    def output_of(self, script: str) -> str:
+        """Return what a command would write where that follows from the script, else a mark."""
+        plain = script.strip()
+        if plain == "pwd":
+            return "."
+        block = parse(plain)
+        if not block.statements or self.depth > _DEEPEST:
+            return unknown(plain)
+        simple = block.statements[0]
+        if isinstance(simple, Command) and simple.words[0] in ("dirname", "basename"):
+            given = self.words(simple.words)[1:]
+            if len(given) == 1 and not missing_in(given[0]):
+                path = Path(given[0])
+                return str(path.parent) if simple.words[0] == "dirname" else path.name
+            return unknown(plain)
+        if not all(_only_prints(part) for part in block.statements):
+            return unknown(plain)
+        before, held = self.output, dict(self.scope.values)
+        self.output = []
+        self.depth += 3
+        self.follow(block)
+        self.depth -= 3
+        written, self.output = "\n".join(self.output), before
+        self.scope.values = held
+        return written.rstrip("\n")
+
+
+def _only_prints(statement: Statement) -> bool:
+    """Whether a statement only sets variables and writes text."""
+    if isinstance(statement, Command):
+        return statement.words[:1] in (("echo",), ("printf",))
+    if isinstance(statement, Block):
+        return all(_only_prints(part) for part in statement.statements)
+    return isinstance(statement, Assign)
+
+
+def _formatted(form: str, values: list[str]) -> str:
+    """Return what printf writes, of its plain forms."""
+    left = list(values)
+
+    def next_value(found: re.Match[str]) -> str:
+        return "%" if found[0] == "%%" else left.pop(0) if left else ""
+
+    return re.sub(r"%%|%-?0?\d*[sd]", next_value, form).replace("\\n", "\n")

@@ -1,0 +1,102 @@
+"""Other people's files as text: of bounded size, in any common encoding, and nothing that drives a terminal."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from costmodel.base.errors import CostModelError
+
+MOST_BYTES = 64_000_000
+"""Logs of whole clusters are long; anything longer is not what it is taken for."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ue000-\ue002]")
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+class TextFile(NamedTuple):
+    """A file's text, and where it is from."""
+
+    text: str
+    name: str
+    """Its name, for messages."""
+    folder: Path | None = None
+    """Where its neighbours are; None for a text that is no file."""
+
+
+def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
+    """Read a file.
+
+    Parameters
+    ----------
+    path : path
+        A file; in a folder its ``config.json``.
+    most_bytes : int
+        The longest that is read.
+
+    Raises
+    ------
+    CostModelError
+        If it cannot be read, is empty, is too long, or is no text.
+    """
+    file = Path(path)
+    called = shown(str(path))
+    if file.is_dir():
+        inside = [name for name in ("config.json", "run_config.yaml") if (file / name).is_file()]
+        if not inside:
+            raise CostModelError(f"{called}: is a folder without a config.json or run_config.yaml")
+        file = file / inside[0]
+    try:
+        known = file.is_file()
+        raw = b""
+        if known:
+            with file.open("rb") as stream:
+                raw = stream.read(most_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a name of a file"
+        raise CostModelError(f"{called}: cannot be read ({reason})") from None
+    if not known:
+        raise CostModelError(f"{called}: no such file")
+    if len(raw) > most_bytes:
+        raise CostModelError(f"{called}: expected at most {most_bytes:,} bytes")
+    if not raw.strip():
+        raise CostModelError(f"{called}: is empty")
+    return TextFile(decoded(raw, called), str(path), file.parent)
+
+
+def decoded(raw: bytes, name: str) -> str:
+    """Return the text of bytes: UTF-8 or, as Windows writes it, UTF-16.
+
+    Raises
+    ------
+    CostModelError
+        If they are neither.
+    """
+    encoding = next((kind for mark, kind in _MARKS if raw.startswith(mark)), "")
+    if not encoding:
+        sample = raw[:4000]
+        if b"\x00" in sample:
+            # Latin text in UTF-16 has a zero in every second byte.
+            odd, even = sample[1::2].count(0), sample[0::2].count(0)
+            if max(odd, even) < 0.4 * len(sample) / 2:
+                raise CostModelError(f"{name}: is not a text (it has zero bytes)")
+            encoding = "utf-16-le" if odd > even else "utf-16-be"
+        else:
+            encoding = "utf-8"
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise CostModelError(f"{name}: is not a text in UTF-8 or UTF-16 (byte {error.start})") from None
+
+
+def shown(text: str, *, most: int = 300) -> str:
+    r"""Return a foreign text as it may be printed: on one line, without control characters, not too long.
+
+    >>> shown("red \x1b[31mtext\nand more")
+    'red text and more'
+    """
+    plain = _CONTROL.sub("", " ".join(_COLOUR.sub("", text).split()))
+    return plain if len(plain) <= most else plain[: most - 1] + "…"

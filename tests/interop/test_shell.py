@@ -1,0 +1,150 @@
+"""Scripts followed as text against what bash makes of the same lines, and scripts that end nowhere."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from costmodel.base.errors import CostModelError
+from costmodel.interop.shell.arithmetic import evaluate
+from costmodel.interop.shell.script import follow
+
+SNIPPETS = {
+    "defaults": 'A=${NONE:-7}; B=${A-x}; C=${A:+yes}; D=${NONE2:=kept}; run --n "$A" "$B" "$C" "$D" "$NONE2"',
+    "arithmetic": "N=4; G=$((N*8/3)); H=$(( (N + 1) % 2 ? 10 : 20 )); I=$((2**5 - -3)); run $G $H $I $((N<5 && N!=3))",
+    "truncation": "run $(( -7 / 2 )) $(( -7 % 2 )) $(( 7 / -2 ))",
+    "assignment inside": "X=3; run $((X+=4)) $((X++)) $X $((--X))",
+    "arrays": 'A=(--x 1 "two words"); A+=(--y 3); run "${A[@]}" ${#A[@]} ${A[1]} "${A[2]}" "${!A[@]}"',
+    "splitting": 'S="  --a 1   --b  2 "; run $S; run "$S"; run x${S}y',
+    "quotes": 'V=v; run \'$V\' "$V" "a\\$b" a\\ b "\'$V\'" \'"\'',
+    "nested strings": 'I="--in 1"; O="$I --out 2"; O="${O} --more"; run $O',
+    "continued": "run --a \\\n  1 \\\n  --b 2  # not --c 3\nrun --d 4",
+    "if": 'T=4; if [ $T -gt 2 ] && [ "$T" != 8 ]; then P=big; elif [ $T = 1 ]; then P=one; else P=none; fi; run $P',
+    "double brackets": 'M=8B; if [[ "$M" == 8* && ! ( $M == 70B ) ]]; then L=32; fi; [[ -z "$U" ]] && E=empty; run $L $E',
+    "unset in a test": "if [ -z ${U} ]; then A=1; fi; if [ $U = x ]; then A=2; fi; run $A",
+    "case": "S=7B; case $S in 1B|2B) L=16;; 7*) L=32;; *) L=0;; esac; run $L",
+    "for": 'R=""; for i in 1 2 three; do R="$R,$i"; done; run $R',
+    "counted for": "A=(); for ((i=0; i<5; i++)); do if (( i < 2 )); then A+=(0); else A+=(1); fi; done; run ${A[@]}",
+    "joined": 'A=(0 0 1); printf -v F "[%s]" "$(IFS=,; echo "${A[*]}")"; run $F',
+    "while": "N=1; K=0; while [ $N -lt 100 ]; do N=$((N*3)); K=$((K+1)); done; run $N $K",
+    "functions": 'go() { run "$1" "${2:-none}" $#; }; function stay { run never; }; go a; go b c',
+    "trimmed": "F=path/to/model.tar.gz; run ${F##*/} ${F%.*} ${F%%.*} ${F#*/} ${F/model/m} ${#F}",
+    "case of letters": "V=aBc; run ${V^^} ${V,,} ${V:1:1}",
+    "eval": "C='run --x 1'; eval $C; eval \"$C --y 2\"",
+    "substitution": "D=$(dirname a/b/c.sh); B=`basename a/b/c.sh`; E=$(echo one two); run $D $B $E",
+    "and or": "A=1; [ $A = 1 ] && B=2 || B=3; [ $A = 2 ] && C=2 || C=3; run $B $C",
+    "exported": "export A=1 B='2 3'; C=$B; run $A \"$C\"",
+    "here document": "N=3\ncat <<EOF > /dev/null\nignored --a $N\nEOF\nrun $N",
+    "printed": 'P=$(printf "%d-%s" 3 x); run $P',
+    "empty words": 'E=""; run "$E" $E end',
+}
+
+
+def in_bash(script):
+    """Return what bash calls `run` with: a line a call, words in brackets."""
+    head = 'run() { for word in "$@"; do printf "[%s]" "$word"; done; printf "\\n"; }\n'
+    done = subprocess.run(["bash", "-c", head + script], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def as_text(script):
+    calls = [launch.words[1:] for launch in follow(script).launches if launch.words[0] == "run"]
+    return ["".join(f"[{word}]" for word in words) for words in calls]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is the oracle")
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_words_are_those_of_bash(name):
+    expected = in_bash(SNIPPETS[name])
+    assert expected, "bash itself calls nothing"
+
+    assert as_text(SNIPPETS[name]) == expected
+
+
+def test_what_is_missing_is_named_and_not_invented():
+    launch = follow(
+        'N=$(nvidia-smi -L | wc -l)\nrun --a $UNSET --b $N --c "$((N * 2))" --d "${UNSET}x"'
+    ).launches[-1]
+
+    from costmodel.interop.shell.expand import missing_in
+
+    missing = dict(zip(launch.words[1::2], map(missing_in, launch.words[2::2]), strict=True))
+    assert missing["--a"] == "$UNSET is not set"
+    assert missing["--b"].startswith("it is the output of 'nvidia-smi")
+    assert missing["--c"].startswith("it is the output of")
+    assert missing["--d"] == "$UNSET is not set"
+
+
+def test_shells_inside_are_followed():
+    script = """
+    export ARGS="--num-layers 4 --hidden-size 8"
+    srun -N 2 bash -c 'torchrun --nnodes $SLURM_NNODES train.py $ARGS' 2>&1 | tee log
+    sbatch <<EOF
+    #!/bin/bash
+    #SBATCH --nodes=16
+    #SBATCH --gres=gpu:a100:4
+    python train.py $ARGS --late
+    EOF
+    """.replace("\n    ", "\n")
+    found = follow("#SBATCH --nodes 2\n" + script)
+    words = [launch.words for launch in found.launches]
+
+    assert ["torchrun", "--nnodes", "2", "train.py", "--num-layers", "4", "--hidden-size", "8"] in words
+    assert ["python", "train.py", "--num-layers", "4", "--hidden-size", "8", "--late"] in words
+    assert found.slurm["nodes"] == "16"
+
+
+def test_a_file_that_a_here_document_writes():
+    found = follow('Z=2\ncat <<EOT > "./ds.$JOB.json"\n{"zero_optimization": {"stage": $Z}}\nEOT\n')
+
+    assert list(found.files.values()) == ['{"zero_optimization": {"stage": 2}}']
+
+
+def test_nothing_is_run(tmp_path):
+    witness = tmp_path / "witness"
+    follow(
+        f"touch {witness}\nX=$(touch {witness})\n`touch {witness}`\neval touch {witness}\nbash -c 'touch {witness}'"
+    )
+
+    assert not witness.exists()
+
+
+def test_sourced_neighbours(tmp_path):
+    (tmp_path / "model.sh").write_text("LAYERS=12\nsource deeper.sh\n")
+    (tmp_path / "deeper.sh").write_text("WIDTH=64\n")
+    found = follow("source $HERE/model.sh\nrun $LAYERS $WIDTH", folder=tmp_path)
+
+    assert found.launches[-1].words == ["run", "12", "64"]
+    assert found.notes == ["source model.sh: followed", "source deeper.sh: followed"]
+    assert follow("source model.sh", folder=None).notes == ["source model.sh: not read"]
+    assert "not read" in follow("source /etc/passwd", folder=tmp_path).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("f() { f; }\nf", "without end"),
+        ("x=1; while [ $x = 1 ]; do while [ $x = 1 ]; do y=1; done; done", "come to an end"),
+        ("A=aaaaaaaaaa\nfor i in $(echo 1 2 3 4 5 6 7 8 9 10); do A=$A$A$A$A; done", "grows beyond"),
+        ("X=$((1 / 0))", "division by zero"),
+        ("X=$((2 ** 999))", "exponent is out of range"),
+        ("( " * 200, "nested too deeply"),
+    ],
+)
+def test_scripts_without_an_end_are_refused(script, words):
+    with pytest.raises(CostModelError, match=words):
+        follow(script)
+
+
+def test_a_circle_of_sources_is_refused(tmp_path):
+    (tmp_path / "a.sh").write_text("source b.sh\n")
+    (tmp_path / "b.sh").write_text("source a.sh\n")
+
+    with pytest.raises(CostModelError, match=r"a\.sh reads itself in a circle"):
+        follow("source a.sh", folder=tmp_path)
+
+
+def test_arithmetic_of_something_unknown_is_unknown():
+    assert evaluate("3 * N + 1", {"N": None}.get, lambda *_: None) is None
+    assert evaluate("1 ? 2 : N", {"N": None}.get, lambda *_: None) == 2
+    assert evaluate("0x10 + 1_000", {}.get, lambda *_: None) == 1016
