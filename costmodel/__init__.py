@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from costmodel.estimates.roofline import Roofline, roofline
     from costmodel.estimates.trace import Trace, trace
     from costmodel.interop.emit import emit
+    from costmodel.interop.framework import Imported
+    from costmodel.interop.reading import read
     from costmodel.planning.plan import Plan, plan
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
     from costmodel.reporting.html.report import report
@@ -59,6 +61,8 @@ _NAMES = {
     "estimates.roofline": ("Roofline", "roofline"),
     "estimates.trace": ("Trace", "trace"),
     "interop.emit": ("emit",),
+    "interop.framework": ("Imported",),
+    "interop.reading": ("read",),
     "planning.plan": ("Plan", "plan"),
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
     "reporting.html.report": ("report",),
@@ -84,6 +88,7 @@ __all__ = [
     "Comparison",
     "CostModelError",
     "Estimate",
+    "Imported",
     "MeshTable",
     "Model",
     "ModelFacts",
@@ -119,6 +124,7 @@ __all__ = [
     "points_of",
     "profile",
     "profiles_table",
+    "read",
     "read_grid",
     "recipe",
     "recipes_table",

@@ -27,6 +27,9 @@ def _output(
 def _beside(
     stragglers: opt.StragglersOption = None,
     profiles: opt.ProfilesOption = None,
+    kind: opt.FromOption = None,
+    vocab_size: opt.VocabSizeOption = None,
+    env: opt.EnvOption = None,
 ) -> None:
     """Hold the flags of a job that are no fields."""
 
@@ -139,8 +142,9 @@ def merged_job(
     CostModelError
         If a value cannot be read, or something without a default is missing.
     """
+    from costmodel.cli.read_input import job_of_file
     from costmodel.describe.jobs.fields import FIELD
-    from costmodel.describe.jobs.merge import merge_jobs, read_job, with_stragglers
+    from costmodel.describe.jobs.merge import merge_jobs, with_stragglers
     from costmodel.describe.jobs.reading import read, require_complete
 
     path = given.get("job", "") if file is None else file
@@ -150,7 +154,7 @@ def merged_job(
         if name in FIELD and value is not None
     }
     switches = with_stragglers(flags.get("switches"), given.get("stragglers"))
-    merged = merge_jobs(read_job(path) if path else {}, {**flags, "switches": switches})
+    merged = merge_jobs(job_of_file(path, given) if path else {}, {**flags, "switches": switches})
     if complete:
         require_complete(merged)
     return _with_profiles(merged, given.get("profiles"))

@@ -86,6 +86,22 @@ ProfilesOption = Annotated[
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB.yaml", help="Job file; flags go on top of it.", show_default=False)
 ]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="KIND", help="What kind of file the job file is; default: its content tells."
+    ),
+]
+VocabSizeOption = Annotated[
+    int | None,
+    typer.Option("--vocab-size", min=1, help="Tokens of the vocabulary, where only a tokenizer would say."),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env", metavar="NAME=VALUE", help="Variable that a launch script finds set; may be repeated."
+    ),
+]
 ClusterOption = Annotated[str | None, option("cluster")]
 PrecisionOption = Annotated[str | None, option("precision")]
 SetOption = Annotated[list[str] | None, option("switches")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
 
@@ -12,14 +14,27 @@ if TYPE_CHECKING:
     from costmodel.interop.framework import Imported
 
 
-def environment(pairs: list[str] | None) -> dict[str, str] | None:
-    """Read ``NAME=VALUE`` texts.
+def surroundings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the flags of a command say of a file's surroundings: fields of a job, variables, vocabulary.
 
     Raises
     ------
     CostModelError
-        If one has no name.
+        If a value cannot be read, or a variable has no name.
     """
+    from costmodel.describe.jobs.fields import FIELD
+    from costmodel.describe.jobs.merge import with_stragglers
+    from costmodel.describe.jobs.reading import read
+
+    said = {name: read(name, value) for name, value in given.items() if name in FIELD and value is not None}
+    if (switches := with_stragglers(said.get("switches"), given.get("stragglers"))) is not None:
+        said["switches"] = switches
+    env = _environment(given.get("env"))
+    return {**said, "env": env, "vocab_size": given.get("vocab_size")}
+
+
+def _environment(pairs: list[str] | None) -> dict[str, str] | None:
+    """Read ``NAME=VALUE`` texts."""
     found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -27,6 +42,40 @@ def environment(pairs: list[str] | None) -> dict[str, str] | None:
             raise CostModelError(f"--env: expected NAME=VALUE, got {pair!r}")
         found[name] = value
     return found or None
+
+
+def job_of_file(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of a job that any file describes; what has no price is said on stderr.
+
+    Raises
+    ------
+    CostModelError
+        If the file cannot be read, or its model cannot be priced.
+    """
+    from costmodel.describe.jobs.fields import FIELD
+    from costmodel.describe.jobs.merge import read_job
+    from costmodel.interop.reading import kind_of
+    from costmodel.interop.reading import read as read_file
+
+    kind = given.get("kind") or (kind_of(path) if Path(path).exists() else "job")
+    if kind == "job":
+        return read_job(path)
+    # Flags of searches may name several values; only those that a reader needs to follow the file go in.
+    one = {name: value for name, value in given.items() if name not in FIELD or _is_one(value)}
+    found = read_file(path, kind, **surroundings(one))
+    if found.unpriced and given.get("model") is None:
+        raise CostModelError(f"{path}: the model cannot be priced: {found.unpriced}")
+    if found.sweeps and not found.job:
+        raise CostModelError(f"{path}: holds measurements, not a job; costmodel calibrate reads them")
+    told(found)
+    own = {name: value for name, value in found.job.items() if name in FIELD}
+    asked = surroundings(one)
+    # What the flags said comes on top again, as it was given.
+    return {name: value for name, value in own.items() if asked.get(name) is None}
+
+
+def _is_one(value: Any) -> bool:
+    return not (isinstance(value, str) and any(mark in value for mark in (",", ":", " ")))
 
 
 def told(found: Imported) -> None:

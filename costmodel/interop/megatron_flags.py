@@ -18,7 +18,7 @@ HARMLESS = re.compile(
     r"|data-.*|dataset.*|split.*|tokenizer-.*|vocab-file|merge-file|vocab-.*file|seed|init-method.*|exit-.*|node-rank"
     r"|master-.*|rdzv.*|distributed-.*|manual-gc.*|num-workers|use-mcore-models|use-legacy-models|transformer-impl|ckpt-.*"
     r"|rotary-.*|rope-.*|use-rope-scaling|norm-epsilon|timing-.*|no-load.*|no-save.*|override-.*|mock-data"
-    r"|moe-aux-loss-coeff|moe-z-loss-coeff|moe-router-(?!topk$).*|moe-loss-coeff|moe-min-capacity|moe-per-layer-logging"
+    r"|moe-aux-loss-coeff|moe-z-loss-coeff|moe-router-(?!topk$|num-groups$|group-topk$).*|moe-loss-coeff|moe-min-capacity|moe-per-layer-logging"
     r"|use-flash-attn.*|dataloader-.*|enable-experimental|bias-.*|no-bias-.*|no-masked-softmax-fusion"
     r"|masked-softmax-.*|no-rope-fusion|apply-rope-fusion|use-fused-.*|attention-softmax-in-fp32|no-async-tensor.*|use-cpu-init.*"
     r"|disable-bf16-.*|no-persist-layer-norm|no-gradient-accumulation-fusion|gradient-accumulation-fusion"

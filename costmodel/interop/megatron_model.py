@@ -95,6 +95,9 @@ def _expert_flags(model: Model) -> list[str]:
             flags.append("--moe-shared-expert-gate")
     if model.router_bias:
         flags.append("--moe-router-enable-expert-bias")
+    if model.expert_groups:
+        flags += ["--moe-router-num-groups", str(model.expert_groups)]
+        flags += ["--moe-router-group-topk", str(model.groups_per_token)]
     pattern = [int(model.layer_kinds()[kind].is_moe) for kind in model.kind_of_layer]
     if not all(pattern):
         first = model.first_dense_layers
@@ -354,9 +357,16 @@ def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
         "shared_expert_ffn_size": shared or ("--n-shared-experts" in flags.names()) * number * width,
         "shared_expert_gate": flags.has("--moe-shared-expert-gate"),
         "router_bias": flags.has("--moe-router-enable-expert-bias"),
+        **_groups(flags),
         **places,
     }
     return values if all(pattern) else {**values, "ffn_size": ffn}
+
+
+def _groups(flags: Flags) -> dict[str, Any]:
+    """Return the groups that routing is limited to, if to fewer than all."""
+    groups, used = flags.number("--moe-router-num-groups", 0), flags.number("--moe-router-group-topk", 0)
+    return {"expert_groups": groups, "groups_per_token": used} if 1 <= used < groups else {}
 
 
 def _follows(pattern: list[int], first: int, step: int) -> bool:

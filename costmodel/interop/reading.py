@@ -95,7 +95,7 @@ READERS: dict[str, Reader] = {
 """Every kind of file, in the order in which a text is tried."""
 
 
-def read_file(path: str | Path, kind: str = "", **given: Any) -> Imported:
+def read(path: str | Path, kind: str = "", **given: Any) -> Imported:
     """Read a file of another program: a launch script, a configuration, a model, a log.
 
     Parameters
@@ -128,6 +128,18 @@ def read_file(path: str | Path, kind: str = "", **given: Any) -> Imported:
         raise type(error)(message if called in message else f"{called}: {message}") from None
     except RecursionError:
         raise FrameworkConfigError(f"{shown(file.name)}: is nested too deeply") from None
+
+
+def kind_of(path: str | Path) -> str:
+    """Return the kind of a file, ``job`` where it is of no other.
+
+    Raises
+    ------
+    CostModelError
+        If it cannot be read.
+    """
+    look = look_at(read_text(path))
+    return next((reader.kind for reader in READERS.values() if reader.tells(look)), "job")
 
 
 def _reader_for(file: TextFile, kind: str) -> Reader:

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.base.errors import CostModelError
 from costmodel.interop.deepspeed import import_deepspeed
-from costmodel.interop.reading import read_file
+from costmodel.interop.reading import read as read_file
 
 
 def read(tmp_path, raw, **given):

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.base.errors import CostModelError
 from costmodel.interop.megatron_text import layer_pattern
-from costmodel.interop.reading import read_file
+from costmodel.interop.reading import read as read_file
 from costmodel.step.anatomy.params import num_params
 
 HEAD = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32"

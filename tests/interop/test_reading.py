@@ -8,7 +8,8 @@ import pytest
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.interop.reading import READERS, read_file
+from costmodel.interop.reading import READERS
+from costmodel.interop.reading import read as read_file
 
 CONFIG = {
     "model_type": "llama",
@@ -187,3 +188,25 @@ def test_help_of_the_command_imports_no_numpy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 
     assert done.returncode == 0
+
+
+def test_a_script_or_a_model_wherever_a_job_is_expected(folder, capsys):
+    assert main(["estimate", str(folder / "train.sh"), "--seq-len", "64", "--format", "json"]) == 0
+    said = capsys.readouterr()
+    inputs = json.loads(said.out)["inputs"]
+    assert (inputs["tp"], inputs["gpus"], inputs["seq_len"]) == (2, 8, 64)
+    assert "Warning: not read, and may matter: --odd" in said.err
+
+    asked = ["--gpus", "8", "--global-batch", "16", "--seq-len", "512"]
+    assert main(["plan", str(folder / "config.json"), *asked, "--format", "json"]) == 0
+    assert main(["estimate", str(folder / "config.json"), *asked, "--layout", "tp2", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out.split("\n}\n")[1] + "\n}")["inputs"]["tp"] == 2
+
+
+def test_what_cannot_be_priced_is_refused_where_a_price_is_asked(folder, capsys):
+    (folder / "mixed.sh").write_text(f"train {FLAGS} --mamba-num-heads 4\n")
+
+    assert main(["read", str(folder / "mixed.sh"), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["priced"] is False
+    assert main(["estimate", str(folder / "mixed.sh"), "--gpus", "8"]) == 2
+    assert "the model cannot be priced: --mamba-num-heads" in capsys.readouterr().err
