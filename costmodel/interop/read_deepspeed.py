@@ -118,11 +118,11 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     warnings, facts = _unpriced(raw, zero)
     recompute = given.get("recompute") or comment.get("recompute")
     if recompute is None:
-        recompute = "none"
-        if raw.get("activation_checkpointing"):
+        recompute = "full" if raw.get("activation_checkpointing") else "none"
+        if recompute == "full":
             warnings.append(
-                "activation_checkpointing: says how, the training script says whether; priced without "
-                "recomputation, give --recompute full where it does"
+                "activation_checkpointing: says how, the training script says whether; priced as full "
+                "recomputation, give --recompute none where the script does not"
             )
     recipe = given.get("recipe") or DEFAULT_RECIPE
     precision = given.get("precision") or _precision(raw, auto)
