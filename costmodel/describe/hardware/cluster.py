@@ -84,6 +84,13 @@ class Tier:
         Whether the switch adds up (NVLS, SHARP).
     reduction_bandwidth_bytes_per_s : float
         What one GPU can send into such a reduction, 0 if there is none. [B/s]
+    topology : str
+        How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`.
+    shape : tuple of int
+        Chips along each dimension of a torus: of the largest slice in a profile, of the one in use in a
+        job; empty where there are no dimensions. [-]
+    wrap_multiple : int
+        The ends of a dimension of a torus are joined where its length is a multiple of this. [-]
     kind, link : str
         Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile.
     fabric : FabricConstants, optional
@@ -99,9 +106,17 @@ class Tier:
     oversubscription: float = 1.0
     in_network_reduction: bool = False
     reduction_bandwidth_bytes_per_s: float = 0.0
+    topology: str = "switch"
+    shape: tuple[int, ...] = ()
+    wrap_multiple: int = 1
     kind: str = ""
     link: str = ""
     fabric: "FabricConstants | None" = None
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Whether the ends of each dimension of a torus are joined."""
+        return tuple(length % self.wrap_multiple == 0 for length in self.shape)
 
     @property
     def achieved_bandwidth_bytes_per_s(self) -> float:

@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.bill.formula import evaluate
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.paths import Level, Route, Steps, go_on, no_facts, path_of
+from costmodel.physics.network.paths import Level, Route, Steps, go_on, no_facts, path_of, torus_link
+from costmodel.physics.network.torus import torus_steps
 
 Array = NDArray[np.float64]
 
@@ -131,8 +132,13 @@ def _steps(levels: tuple[Level, ...], *, deduplicate: bool, limited: bool) -> St
             steps.append((f"{name}_usable", usable))
             copies = _COPIES.replace("usable", f"{name}_usable").replace("domains", f"{name}_domains")
         steps.append((f"{name}_copies", at.where_crossed(copies)))
-        rate = f"{name}_bytes_per_s * {name}_efficiency"
-        steps.append((f"{name}_s_per_byte", f"{name}_copies / ({rate})"))
+        if at.axes:
+            # What each chip sends, as if it were spread evenly over all chips and itself.
+            steps += torus_steps(at.axes)
+            whole = f"{name}_members / max({name}_members - 1, 1)"
+            steps.append((f"{name}_s_per_byte", f"{name}_copies * {whole} * spread_s_per_byte"))
+        else:
+            steps.append((f"{name}_s_per_byte", f"{name}_copies / ({at.rate(at.wiring.pairs)})"))
         most = (
             f"where({name}_s_per_byte > {slowest_s}, {name}_copies, {most})"
             if slowest_s
@@ -154,7 +160,10 @@ def _of_tier(tier: TierLike, fabric: Fabric) -> dict[str, float]:
 def _route(deduplicate: bool, limited: bool) -> Route:
     """Return the traffic of tokens sent once a domain or once an expert, to all domains or to some."""
     return Route(
-        lambda levels: _steps(levels, deduplicate=deduplicate, limited=limited), _of_tier, no_facts, no_facts
+        lambda levels: _steps(levels, deduplicate=deduplicate, limited=limited),
+        _of_tier,
+        no_facts,
+        torus_link,
     )
 
 

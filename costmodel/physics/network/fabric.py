@@ -12,7 +12,17 @@ from costmodel.bill.quantity import Quantity
 
 Array = NDArray[np.float64]
 
-NCCL_ALGORITHMS = ("none", "ll", "ring", "tree", "nvls", "nvls-tree", "direct")
+NCCL_ALGORITHMS = (
+    "none",
+    "ll",
+    "ring",
+    "tree",
+    "nvls",
+    "nvls-tree",
+    "direct",
+    "sides-in-turn",
+    "sides-at-once",
+)
 """Names of the codes in `GroupCost.algorithm`."""
 
 
@@ -95,6 +105,22 @@ class TierLike(Protocol):
     @property
     def name(self) -> str:
         """What the level is called; the formulas' terms are called after it."""
+
+    @property
+    def size(self) -> int:
+        """GPUs of one domain."""
+
+    @property
+    def topology(self) -> str:
+        """How they are wired, a name of `costmodel.physics.network.topologies`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chips along each dimension of a torus; empty otherwise."""
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Whether the ends of each dimension are joined."""
 
     @property
     def achieved_bandwidth_bytes_per_s(self) -> float:

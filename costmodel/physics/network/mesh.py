@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.physics.network.torus import Box, split_box
+
 Array = NDArray[np.float64]
 
 DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
@@ -26,13 +28,22 @@ class Group(NamedTuple):
     members : tuple of Array
         ``members[t]`` are the members inside one domain of tier ``t`` (1 … ranks),
         innermost tier first. [-]
+<<<<<<< HEAD
     dim : str
         Dimension of the mesh that it is a group of, "" without a mesh.
+=======
+    box : Box, optional
+        Where the innermost tier is a torus, the members inside one slice by dimension.
+>>>>>>> 781ce4e (wip torus)
     """
 
     ranks: Array
     members: tuple[Array, ...]
+<<<<<<< HEAD
     dim: str = ""
+=======
+    box: Box | None = None
+>>>>>>> 781ce4e (wip torus)
 
 
 class Mesh(NamedTuple):
@@ -84,6 +95,30 @@ def _members(domain: Array, *axes: tuple[Array, Array]) -> Array:
     return np.asarray(inside)
 
 
+def _box(shape: Sequence[int], *axes: tuple[Array, Array]) -> Box | None:
+    """Place a group that runs over `axes`, each (stride, size), on the dimensions of a slice; first one innermost.
+
+    Chips are numbered along the first dimension first, so an axis covers what of its range lies in
+    the range of a dimension.
+    """
+    if not shape:
+        return None
+    sides, spans = [], []
+    inner = 1.0
+    for length in shape:
+        side: Array = np.asarray(1.0)
+        span: Array = np.asarray(1.0)
+        for stride, size in axes:
+            first = np.maximum(stride, inner)
+            end = np.minimum(stride * size, inner * length)
+            side = side * np.maximum(end / first, 1.0)
+            span = np.where(end > first, np.maximum(span, end / inner), span)
+        sides.append(np.asarray(side))
+        spans.append(np.asarray(span))
+        inner *= length
+    return Box(tuple(sides), tuple(spans))
+
+
 def build_mesh(
     *,
     tp: ArrayLike,
@@ -94,6 +129,7 @@ def build_mesh(
     etp: ArrayLike,
     tier_sizes: Sequence[float],
     order: Sequence[str] = DEFAULT_ORDER,
+    shape: Sequence[int] = (),
 ) -> Mesh:
     """Place the axes on the fabric and return the group of each.
 
@@ -108,6 +144,8 @@ def build_mesh(
         GPUs in one domain of each tier, innermost first. [-]
     order : sequence of str
         The axes tp, cp, dp, pp, innermost first.
+    shape : sequence of int
+        Chips along each dimension of a slice, where the innermost tier is a torus. [-]
 
     References
     ----------
@@ -127,7 +165,12 @@ def build_mesh(
 
     def dense(dim: str, *names: str) -> Group:
         ranks = np.asarray(np.prod(np.broadcast_arrays(*(size[n] for n in names)), axis=0))
+<<<<<<< HEAD
         return Group(ranks, tuple(_members(d, *((stride[n], size[n]) for n in names)) for d in domains), dim)
+=======
+        axes = [(stride[n], size[n]) for n in names]
+        return Group(ranks, tuple(_members(d, *axes) for d in domains), _box(shape, *axes))
+>>>>>>> 781ce4e (wip torus)
 
     # Where pp lies inside dp, a domain holds fewer ranks of one stage than it has GPUs.
     before_pp = np.asarray(
@@ -149,7 +192,11 @@ def build_mesh(
 
     def expert(name: str) -> Group:
         axis = expert_axes[name]
+<<<<<<< HEAD
         return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), name)
+=======
+        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), _box(shape, axis))
+>>>>>>> 781ce4e (wip torus)
 
     return Mesh(
         tp=dense("tp", "tp"),
@@ -181,10 +228,17 @@ def split_group(group: Group, shard: ArrayLike) -> tuple[Group, Group]:
     is called ``…_replica``.
     """
     inner = np.minimum(np.asarray(shard, dtype=np.float64), group.ranks)
+<<<<<<< HEAD
     shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), group.dim)
     replica_group = Group(
         np.asarray(group.ranks / inner),
         tuple(np.maximum(m / inner, 1.0) for m in group.members),
         f"{group.dim}_replica",
+=======
+    near, far = (None, None) if group.box is None else split_box(group.box, inner)
+    shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), near)
+    replica_group = Group(
+        np.asarray(group.ranks / inner), tuple(np.maximum(m / inner, 1.0) for m in group.members), far
+>>>>>>> 781ce4e (wip torus)
     )
     return shard_group, replica_group

@@ -10,7 +10,8 @@ copy of a rank's own shard; the fastest of the ways that apply is taken, as NCCL
 
 - low-latency protocol (LL), ring or, for all-reduce, tree: fewest microseconds, rate capped;
 - ring with the bandwidth protocol (Simple): `simple_step_s` more per hop, full rate;
-- all-reduce by double tree across nodes, or by the switch (NVLS; NVLS-tree across nodes).
+- all-reduce by double tree across nodes, or by the switch (NVLS; NVLS-tree across nodes);
+- on a torus, along the sides of the group's box of chips, in turn or at once (`torus`).
 
 Across two nodes a tree's NICs carry S/2 up and S/2 down, half of what more nodes need.
 
@@ -36,7 +37,20 @@ from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.paths import LINK, PAIRS, RING, Path, Route, Steps, go_on, path_of
+from costmodel.physics.network.paths import (
+    LINK,
+    PAIRS,
+    RING,
+    SLICE_LINK,
+    SLICE_PAIRS,
+    SLICE_RING,
+    Path,
+    Route,
+    Steps,
+    go_on,
+    path_of,
+)
+from costmodel.physics.network.topologies import TORUS
 
 __all__ = [
     "NCCL_ALGORITHMS",
@@ -102,6 +116,31 @@ _SWITCH_ONLY = "(size_bytes >= 2097152) * (node_ranks >= nvls_min_ranks) * (node
 _NVLS_LEVEL = "20.9e-6"
 _SCATTERED = ("all_gather", "reduce_scatter")
 _ROOTED = ("broadcast", "reduce")
+
+# An all-reduce is a reduce-scatter and a gather; a broadcast a scatter and a gather, a reduce that backwards.
+_TWICE = ("all_reduce", *_ROOTED)
+_TORUS = "costmodel.physics.network.torus: rings and lines along the sides of a box of chips"
+
+
+def _on_torus(sides: str, primitives: tuple[str, ...]) -> Way:
+    """Return a gather inside every slice and between slices, there and back where `primitives` do both."""
+    word = {"at-once": "once", "in-turn": "turn"}[sides]
+    passes = "2 * " if primitives is _TWICE else ""
+    return Way(
+        algorithm=f"sides-{sides}",
+        protocol="Simple",
+        primitives=primitives,
+        route=SLICE_RING,
+        formula="latency_s = slice_start_s + outer_start_s "
+        f"+ {passes}({word}_hops * slice_hop_s + outer_hops_s); "
+        f"slice_s = {passes}size_bytes * {word}_s_per_byte; "
+        f"outer_s = {passes}(slices - 1) / slices * size_bytes * outer_s_per_byte; "
+        f"transfer_s = slice_s + outer_s; {_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_TORUS,
+    )
+
 
 WAYS: tuple[Way, ...] = (
     Way(
@@ -226,6 +265,34 @@ WAYS: tuple[Way, ...] = (
         kept_off="0",
         source=_SENDS,
     ),
+    *(
+        _on_torus(sides, primitives)
+        for sides in ("at-once", "in-turn")
+        for primitives in (_TWICE, _SCATTERED)
+    ),
+    Way(
+        algorithm="direct",
+        protocol="Simple",
+        primitives=("all_to_all",),
+        route=SLICE_PAIRS,
+        formula="latency_s = slice_start_s + spread_hops * slice_hop_s + outer_start_s + far_peers * message_s; "
+        "transfer_s = size_bytes * max(node_ranks / ranks * spread_s_per_byte, pair_s_per_byte); "
+        f"{_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_TORUS,
+    ),
+    Way(
+        algorithm="direct",
+        protocol="Simple",
+        primitives=("send_recv",),
+        route=SLICE_LINK,
+        formula="latency_s = start_s; wire_s = size_bytes * crowd / (link_bytes_per_s * link_efficiency); "
+        f"transfer_s = wire_s + 2 * sqrt(pipeline_s * wire_s); {_ADD}",
+        applies="1",
+        kept_off="0",
+        source=_TORUS,
+    ),
 )
 """Every way of every collective, in the order in which ties are broken."""
 
@@ -342,7 +409,7 @@ def _candidates(
     """Price the ways that some group has; with the path, and the bytes that a GPU sends."""
     if primitive not in WIRE_BYTES:
         raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, PRIMITIVES)}")
-    ways = _WAYS_OF[primitive]
+    ways = _WAYS_OF[primitive, tiers[0].topology == TORUS.name]
     path = path_of(group, tiers, concurrent, ways[0].route)
     size = np.asarray(size_bytes, dtype=np.float64)
     expression = WIRE_BYTES[primitive]
@@ -361,7 +428,12 @@ def _candidates(
     return path, wire, found
 
 
-_WAYS_OF = {name: tuple(way for way in WAYS if name in way.primitives) for name in WIRE_BYTES}
+_ON_TORUS = (SLICE_RING, SLICE_PAIRS, SLICE_LINK)
+_WAYS_OF = {
+    (name, torus): tuple(way for way in WAYS if name in way.primitives and (way.route in _ON_TORUS) == torus)
+    for name in WIRE_BYTES
+    for torus in (False, True)
+}
 
 
 @lru_cache(maxsize=1024)

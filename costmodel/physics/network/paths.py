@@ -17,15 +17,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.formula import compiled, names_of, run
+from costmodel.base.errors import LayoutError
+from costmodel.bill.formula import compiled, evaluate, names_of, run
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.fabric import Fabric, TierLike, constants_of
 from costmodel.physics.network.mesh import Group
+from costmodel.physics.network.topologies import TORUS, Topology, topology
+from costmodel.physics.network.torus import side_terms, torus_steps
 
 Array = NDArray[np.float64]
 Steps = tuple[tuple[str, str], ...]
@@ -47,6 +51,10 @@ class Level(NamedTuple):
         Whether all, none or some of the groups end inside one of its domains.
     inner : bool
         Whether it is the innermost tier of the fabric.
+    wiring : Topology
+        How it is wired.
+    axes : tuple of int
+        On a torus, how many sides longer than one chip the groups that cross it have; else empty.
     """
 
     name: str
@@ -54,10 +62,17 @@ class Level(NamedTuple):
     sure: bool
     ends: str
     inner: bool
+    wiring: Topology
+    axes: tuple[int, ...] = ()
 
     def where_crossed(self, value: str, otherwise: str = "0") -> str:
         """Return an expression for groups that cross the tier, and another for the rest if there are any."""
         return value if self.sure else f"where({self.name}_members > {self.below or 1}, {value}, {otherwise})"
+
+    def rate(self, share: str) -> str:
+        """Return the rate of one GPU of a group, given the share that its wiring leaves (see `Topology`)."""
+        whole = f"{self.name}_bytes_per_s * {self.name}_efficiency"
+        return whole if share == "1" else f"{whole} * {share.format(tier=self.name, below=self.below or 1)}"
 
     def over_below(self, value: str) -> str:
         """Return an expression over the members below."""
@@ -120,8 +135,9 @@ def _ring_steps(levels: tuple[Level, ...]) -> Steps:
             at.ends
         ]
         ports = f"{at.below} * " if at.below else ""
-        rate = f"{ports}{at.name}_bytes_per_s * {at.name}_efficiency"
-        steps.append((f"{at.name}_s_per_byte", at.where_crossed(f"{share} / ({rate})")))
+        steps.append(
+            (f"{at.name}_s_per_byte", at.where_crossed(f"{share} / ({ports}{at.rate(at.wiring.ring)})"))
+        )
     steps.append(("ring_s_per_byte", largest(f"{at.name}_s_per_byte" for at in levels)))
     steps.append(("outer_s_per_byte", largest(f"{at.name}_s_per_byte" for at in levels if not at.inner)))
     far = "0"
@@ -177,10 +193,15 @@ def _pair_steps(levels: tuple[Level, ...]) -> Steps:
     Every tier carries what leaves the domain below it.
     """
     steps, far = [], "0"
-    for at in levels:
+    for at, outside in zip_longest(levels, levels[1:]):
         away = f"ranks - {at.below or 1}"
-        rate = f"({away}) / ranks / ({at.name}_bytes_per_s * {at.name}_efficiency)"
-        steps.append((f"{at.name}_s_per_byte", at.where_crossed(rate)))
+        carried = f"({away}) / ranks"
+        if outside is not None and outside.wiring.forwards:
+            # What leaves for another index is handed on inside first.
+            members = f"{at.name}_members"
+            handed = f"(ranks - {members}) / ranks * ({members} - 1) / {members}"
+            carried = f"({carried} + {outside.where_crossed(handed)})"
+        steps.append((f"{at.name}_s_per_byte", at.where_crossed(f"{carried} / ({at.rate(at.wiring.pairs)})")))
         far = at.where_crossed(away, far)
     steps.append(("pair_s_per_byte", largest(f"{at.name}_s_per_byte" for at in levels)))
     steps.append(("far_peers", far))
@@ -199,10 +220,75 @@ def _pair_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
     }
 
 
+def _slice_steps(levels: tuple[Level, ...]) -> Steps:
+    """Return what a gather costs on a torus, and on the network between slices over every chip's own port."""
+    inner = next((at for at in levels if at.inner), None)
+    outer = tuple(at for at in levels if not at.inner)
+    steps: list[tuple[str, str]] = []
+    if inner is None:
+        names = ("once_s_per_byte", "once_hops", "turn_s_per_byte", "turn_hops")
+        steps += [(name, "0") for name in names]
+        steps.append(("slice_start_s", "0"))
+    else:
+        steps += torus_steps(inner.axes)
+        steps.append(("slice_start_s", inner.where_crossed("slice_base_s")))
+    steps.append(("slices", "ranks / node_ranks"))
+    ring = dict(_ring_steps(outer))
+    steps += [(name, made) for name, made in ring.items() if name.endswith(("_hops", "_s_per_byte"))]
+    hops = add_up(f"{at.name}_hops * {at.name}_hop_s" for at in outer)
+    any_outer = bool(outer)
+    steps.append(("outer_start_s", "where(slices > 1, base_latency_s, 0)" if any_outer else "0"))
+    steps.append(("outer_hops_s", f"{hops} + (slices - 1) * simple_hop_s" if any_outer else "0"))
+    return tuple(steps)
+
+
+def _slice_of_innermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
+    return {**torus_link(tier, fabric), "slice_base_s": tier.base_latency_s, "slice_hop_s": tier.latency_s}
+
+
+def torus_link(tier: TierLike, fabric: Fabric) -> dict[str, float]:
+    """Return the rate of one link of a chip on a torus: two a dimension, one each way; nothing elsewhere."""
+    if tier.topology != TORUS.name:
+        return {}
+    ports = 2.0 * len(tier.shape)
+    return {"link_bytes_per_s": tier.achieved_bandwidth_bytes_per_s * fabric.rate_factor / ports}
+
+
+def _slice_pair_steps(levels: tuple[Level, ...]) -> Steps:
+    """Return what the links of a torus and the ports of the outer network carry of an all-to-all."""
+    inner = next((at for at in levels if at.inner), None)
+    outer = tuple(at for at in levels if not at.inner)
+    steps = [*_pair_steps(outer)]
+    if inner is None:
+        steps += [("spread_s_per_byte", "0"), ("spread_hops", "0"), ("slice_start_s", "0")]
+    else:
+        steps += torus_steps(inner.axes)
+        steps.append(("slice_start_s", inner.where_crossed("slice_base_s")))
+    steps.append(("outer_start_s", "where(ranks > node_ranks, start_s, 0)" if outer else "0"))
+    return tuple(steps)
+
+
+def _slice_link_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
+    facts = _link_of_outermost(tier, fabric)
+    if tier.topology == TORUS.name:
+        facts["link_bytes_per_s"] /= 2.0 * len(tier.shape)
+    return facts
+
+
+def _wire_share(tier: TierLike) -> float:
+    """Return the share of a GPU's bandwidth that one message gets. [-]"""
+    share = topology(tier.topology).send
+    return (
+        1.0
+        if share == "1"
+        else float(evaluate(share.format(tier="tier", below=1), {"tier_domain": tier.size}))
+    )
+
+
 def _link_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
     return {
         "start_s": fabric.send_latency_s or tier.base_latency_s + tier.latency_s,
-        "link_bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
+        "link_bytes_per_s": tier.achieved_bandwidth_bytes_per_s * _wire_share(tier),
         "link_efficiency": fabric.send_rate_factor,
         "pipeline_s": fabric.send_pipeline_s,
     }
@@ -219,6 +305,12 @@ PAIRS = Route(_pair_steps, _pair_of_tier, _pair_of_outermost, no_facts)
 """From every rank to every other, at once."""
 LINK = Route(lambda _: (), no_facts, _link_of_outermost, no_facts)
 """One message across the outermost tier, by one GPU's port."""
+SLICE_RING = Route(_slice_steps, _ring_of_tier, _ring_of_outermost, _slice_of_innermost)
+"""Neighbour to neighbour on a torus, then each chip over its own port between slices."""
+SLICE_PAIRS = Route(_slice_pair_steps, _pair_of_tier, _pair_of_outermost, _slice_of_innermost)
+"""From every chip to every other, inside a slice and between slices."""
+SLICE_LINK = Route(lambda _: (), no_facts, _slice_link_of_outermost, no_facts)
+"""One message over the links of a torus, or across the outermost tier."""
 
 
 _KEPT_PATHS = 64
@@ -271,7 +363,7 @@ def _walk(
 ) -> Path:
     """Follow the traffic of `group` through the tiers."""
     ranks = np.asarray(group.ranks, dtype=np.float64)
-    terms: dict[str, ArrayLike] = {"ranks": ranks, **dict(more)}
+    terms: dict[str, ArrayLike] = {"ranks": ranks, "crowd": 1.0, **dict(more)}
     levels: list[Level] = []
     below, below_name = np.asarray(1.0), ""
     tier, copy = np.asarray(-1.0), np.asarray(0.0)
@@ -284,8 +376,15 @@ def _walk(
         fabric = constants_of(one)
         ended = inside >= ranks
         ends = "all" if ended.all() else ("some" if ended.any() else "none")
-        levels.append(Level(name, below_name, bool(crossed.all()), ends, index == 0))
+        wiring, axes = topology(one.topology), tuple[int, ...]()
+        if wiring.shaped:
+            sides, numbers = _sides(group, one)
+            terms |= sides
+            axes = tuple(sorted({int(number) for number in np.unique(numbers[numbers > 0])}))
+        levels.append(Level(name, below_name, bool(crossed.all()), ends, index == 0, wiring, axes))
         terms[f"{name}_members"] = inside
+        terms[f"{name}_domain"] = float(one.size)
+        terms[f"{name}_parts"] = float(one.size) / (float(tiers[index - 1].size) if index else 1.0)
         terms |= {
             f"{name}_{key}": _shared(key, fact, concurrent) for key, fact in route.each(one, fabric).items()
         }
@@ -307,6 +406,20 @@ def _walk(
     return Path(
         ranks, tier, ranks <= 1.0, steps, terms, dict(zip((name for name, _ in steps), values, strict=True))
     )
+
+
+def _sides(group: Group, tier: TierLike) -> tuple[dict[str, ArrayLike], Array]:
+    """Return the terms of a group's box on a torus, and how many of its sides have more than one chip."""
+    if group.box is None:
+        raise LayoutError(f"{tier.name}: a group on a torus needs to know its sides")
+    terms, axes = side_terms(group.box, tier.shape, tier.wraps)
+    # The crowd of the sides that a message between neighbours may go along; across slices there is none.
+    crowds = [
+        np.where(terms[f"side_{i}"] > 1.0, terms[f"crowd_{i}"], 1.0) for i in range(1, len(tier.shape) + 1)
+    ]
+    inside = np.asarray(group.members[0]) >= np.asarray(group.ranks)
+    crowd = np.where(inside, np.max(np.broadcast_arrays(*crowds), axis=0), 1.0)
+    return {**{name: _one(value) for name, value in terms.items()}, "axes": axes, "crowd": crowd}, axes
 
 
 def _shared(name: str, fact: ArrayLike, concurrent: Array) -> ArrayLike:

@@ -1,0 +1,482 @@
+"""Collectives on a torus against messages sent one by one over links between chips that hold real data.
+
+The simulator knows chips and directed links, not collectives: a message waits for its data and for its
+link, takes alpha + bytes / rate, and is then there. Data are sets of pieces (and, in a reduction, of
+contributors), so that a wrong schedule fails on what the chips hold at the end, not only on its time.
+"""
+
+import heapq
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+
+from costmodel.describe.hardware.cluster import Tier
+from costmodel.physics.network.mesh import Group, build_mesh
+from costmodel.physics.network.nccl import collective_time
+from costmodel.physics.network.torus import Box
+
+ALPHA, RATE = 3.0, 2.0
+LINES = 10_000  # no side is a multiple of it: nothing wraps
+
+
+def torus(shape, wrap_multiple=1, alpha=ALPHA):
+    """Return a slice whose links carry `RATE`."""
+    ports = 2 * len(shape)
+    return Tier(
+        name="ici",
+        size=prod(shape),
+        bandwidth_bytes_per_s=RATE * ports,
+        latency_s=alpha,
+        topology="torus",
+        shape=shape,
+        wrap_multiple=wrap_multiple,
+    )
+
+
+def whole(shape):
+    """Return the group of all chips of a slice."""
+    n = np.asarray(float(prod(shape)))
+    sides = tuple(np.asarray(float(side)) for side in shape)
+    return Group(n, (n,), box=Box(sides, sides))
+
+
+def formula(primitive, size, shape, *, wraps, alpha=ALPHA, algorithm="auto"):
+    tier = torus(shape, 1 if wraps else LINES, alpha)
+    return float(collective_time(primitive, size, whole(shape), [tier], algorithm=algorithm).time_s)
+
+
+class Links:
+    """Directed links, one message at a time each; a message is sent when its data is there."""
+
+    def __init__(self, alpha):
+        self.alpha = alpha
+        self.free = {}
+        self.events = []
+        self.count = 0
+        self.time = 0.0
+
+    def at(self, when, call):
+        heapq.heappush(self.events, (when, self.count, call))
+        self.count += 1
+
+    def send(self, now, link, size, arrived):
+        begin = max(now, self.free.get(link, 0.0))
+        end = begin + self.alpha + size / RATE
+        self.free[link] = end
+        self.at(end, arrived)
+
+    def run(self):
+        while self.events:
+            self.time, _, call = heapq.heappop(self.events)
+            call(self.time)
+        return self.time
+
+
+def gather_line(links, start, ring, size_each, label, wraps, done):
+    """Let chips along a side hand their blocks both ways until all have all; `ring` lists them in order."""
+    e = len(ring)
+    if e == 1:
+        links.at(start, done)
+        return
+    got = [{i: {0, 1}} for i in range(e)]
+    # Blocks go so far to each side; the block opposite on an even ring goes half each way.
+    reach = {+1: e // 2, -1: (e - 1) // 2} if wraps else {+1: e - 1, -1: e - 1}
+    split = wraps and e % 2 == 0
+    missing = 2 * e * (e - 1)
+
+    def halves(distance):
+        return 1 if split and distance == e // 2 else 2
+
+    def hand_on(now, chip, block, way, distance):
+        nonlocal missing
+        target = chip + way
+        if not wraps and not 0 <= target < e:
+            return
+        far = e // 2 if split else reach[way]
+        if distance > far:
+            return
+        target %= e
+        parts = {0, 1} if halves(distance) == 2 else ({0} if way > 0 else {1})
+
+        def arrived(when):
+            nonlocal missing
+            new = parts - got[target].setdefault(block, set())
+            assert new == parts, "a piece came twice"
+            got[target][block] |= parts
+            missing -= len(parts)
+            if missing == 0:
+                assert all(len(g) == e and all(p == {0, 1} for p in g.values()) for g in got)
+                done(when)
+            hand_on(when, target, block, way, distance + 1)
+
+        links.send(now, (label, ring[chip], ring[target], way), size_each * len(parts) / 2, arrived)
+
+    def begin(now):
+        for chip in range(e):
+            for way in (+1, -1):
+                hand_on(now, chip, chip, way, 1)
+
+    links.at(start, begin)
+
+
+def lines_of(shape, side):
+    """Yield the chips along every line of a side."""
+    others = [range(length) if i != side else [0] for i, length in enumerate(shape)]
+    for fixed in product(*others):
+        yield [tuple(at if i == side else c for i, c in enumerate(fixed)) for at in range(shape[side])]
+
+
+def gather_at_once(shape, size, *, wraps, alpha, barrier):
+    """Gather in as many parts as sides, longest first, part p along side p first and going on round."""
+    shape = sorted(shape, reverse=True)
+    k = len(shape)
+    n = prod(shape)
+    links = Links(alpha)
+    start = 0.0
+    if barrier:
+        for phase in range(k):
+            for part in range(k):
+                side = (part + phase) % k
+                before = prod(shape[(part + j) % k] for j in range(phase))
+                for line in lines_of(shape, side):
+                    gather_line(links, start, line, size / k / n * before, side, wraps, lambda _: None)
+            start = links.run()
+        return start
+
+    finished = []
+
+    def go(part, phase, now):
+        if phase == k:
+            finished.append(now)
+            return
+        side = (part + phase) % k
+        before = prod(shape[(part + j) % k] for j in range(phase))
+        waiting = n // shape[side]
+
+        def line_done(when):
+            nonlocal waiting
+            waiting -= 1
+            if waiting == 0:
+                go(part, phase + 1, when)
+
+        for line in lines_of(shape, side):
+            gather_line(links, now, line, size / k / n * before, side, wraps, line_done)
+
+    for part in range(k):
+        go(part, 0, 0.0)
+    links.run()
+    assert len(finished) == k
+    return max(finished)
+
+
+def gather_in_turn(shape, size, *, wraps, alpha):
+    """Gather the whole along the shortest side, then what there is along the next."""
+    n = prod(shape)
+    links, start, before = Links(alpha), 0.0, 1
+    for side in sorted(range(len(shape)), key=lambda i: shape[i]):
+        for line in lines_of(shape, side):
+            gather_line(links, start, line, size / n * before, side, wraps, lambda _: None)
+        start = links.run()
+        before *= shape[side]
+    return start
+
+
+def scatter_line(e, size_each, wraps, alpha):
+    """Reduce-scatter along a side: partial sums of a shard flow to its owner from both sides."""
+    links = Links(alpha)
+    split = wraps and e % 2 == 0
+    summed = [{(owner, half): {chip} for owner in range(e) for half in (0, 1)} for chip in range(e)]
+
+    def far(way):
+        if not wraps:
+            return e - 1
+        return e // 2 if split or way > 0 else (e - 1) // 2
+
+    def reach(way, owner):
+        """Distance from which partial sums of this shard come this way."""
+        if wraps:
+            return far(way)
+        return owner if way > 0 else e - 1 - owner
+
+    def halves(way, distance):
+        if split and distance == e // 2:
+            return (0,) if way > 0 else (1,)
+        return (0, 1)
+
+    # What starts at the far end may carry one half only; nearer chips add the other one to it.
+    def send(now, chip, owner, way, distance):
+        parts = halves(way, distance)
+        target = (chip + way) % e
+        payload = {half: set(summed[chip][owner, half]) for half in parts}
+
+        def arrived(when):
+            for half, who in payload.items():
+                mine = summed[target][owner, half]
+                assert not mine & who, "a contribution was added twice"
+                summed[target][owner, half] = mine | who
+            if distance > 1:
+                send(when, target, owner, way, distance - 1)
+
+        links.send(now, (chip, target, way), size_each * len(parts) / 2, arrived)
+
+    for way in (+1, -1):
+        for distance in range(e - 1, 0, -1):
+            for owner in range(e):
+                if reach(way, owner) == distance:
+                    links.at(
+                        0.0,
+                        lambda now, c=(owner - way * distance) % e, o=owner, w=way, d=distance: send(
+                            now, c, o, w, d
+                        ),
+                    )
+    time = links.run()
+    for chip in range(e):
+        assert all(summed[chip][chip, half] == set(range(e)) for half in (0, 1))
+    return time
+
+
+def spread_ring(e, block):
+    """All-to-all round a ring without start-ups: everybody's blocks of one distance at a time, both ways."""
+    time, arrived = 0.0, [set() for _ in range(e)]
+    for distance in range(1, e // 2 + 1):
+        halves = 1 if e % 2 == 0 and distance == e // 2 else 2
+        for way, parts in ((+1, (0, 1)), (-1, (0, 1))):
+            if halves == 1:
+                parts = (0,) if way > 0 else (1,)
+            for source in range(e):
+                arrived[(source + way * distance) % e] |= {(source, part) for part in parts}
+        # In each of `distance` steps every link carries one block each way.
+        time += distance * block * halves / 2 / RATE
+    assert all(len(got) == 2 * (e - 1) for got in arrived)
+    return time
+
+
+def spread_line(e, block):
+    """All-to-all along a line: every chip first hands on what goes farthest."""
+    time = 0.0
+    for way in (+1, -1):
+        queues = [[] for _ in range(e)]
+        for source in range(e):
+            for target in range(e):
+                if (target - source) * way > 0:
+                    queues[source].append((source, target))
+        left = sum(map(len, queues))
+        steps = 0
+        while left:
+            moved = []
+            for chip, queue in enumerate(queues):
+                if queue:
+                    queue.sort(key=lambda m: abs(m[1] - chip))
+                    moved.append((chip + way, queue.pop()))
+            for chip, message in moved:
+                if message[1] == chip:
+                    left -= 1
+                else:
+                    queues[chip].append(message)
+            steps += 1
+        time = max(time, steps * block / RATE)
+    return time
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("e", [2, 3, 4, 5, 8, 16, 64, 128])
+def test_a_gather_along_one_side(e, wraps):
+    wraps = wraps and e > 2
+    links = Links(ALPHA)
+    gather_line(links, 0.0, [(i,) for i in range(e)], 7.0, 0, wraps, lambda _: None)
+    assert formula("all_gather", 7.0 * e, (e,), wraps=wraps) == pytest.approx(links.run(), rel=1e-9)
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("e", [2, 3, 4, 5, 8, 16, 64])
+def test_a_reduce_scatter_along_one_side_and_an_all_reduce(e, wraps):
+    wraps = wraps and e > 2
+    scattered = scatter_line(e, 7.0, wraps, ALPHA)
+    assert formula("reduce_scatter", 7.0 * e, (e,), wraps=wraps) == pytest.approx(scattered, rel=1e-9)
+    links = Links(ALPHA)
+    gather_line(links, 0.0, [(i,) for i in range(e)], 7.0, 0, wraps, lambda _: None)
+    both = scattered + links.run()
+    for primitive in ("all_reduce", "broadcast", "reduce"):
+        assert formula(primitive, 7.0 * e, (e,), wraps=wraps) == pytest.approx(both, rel=1e-9)
+
+
+BOXES = [
+    (2, 2),
+    (4, 4),
+    (3, 5),
+    (4, 8),
+    (16, 16),
+    (4, 32),
+    (2, 2, 2),
+    (4, 4, 4),
+    (4, 4, 8),
+    (8, 8, 8),
+    (3, 4, 5),
+]
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shape", BOXES)
+def test_a_gather_over_all_sides_at_once_in_phases(shape, wraps):
+    """Exactly equal without start-ups, whatever the sides; with them too where the sides are equal."""
+    wraps = wraps and min(shape) > 2
+    for alpha in (0.0, ALPHA) if len(set(shape)) == 1 else (0.0,):
+        want = gather_at_once(shape, 1e4, wraps=wraps, alpha=alpha, barrier=True)
+        got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=alpha, algorithm="sides-at-once")
+        assert got == pytest.approx(want, rel=1e-9)
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shape", BOXES)
+def test_what_comes_in_over_a_chips_links_bounds_all_sides_at_once(shape, wraps):
+    """Equal sides reach the bound, with phases or without; unequal ones in step come within a quarter of it."""
+    wraps = wraps and min(shape) > 2
+    free = gather_at_once(shape, 1e4, wraps=wraps, alpha=0.0, barrier=False)
+    got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=0.0, algorithm="sides-at-once")
+    n = prod(shape)
+    least = (n - 1) / n * 1e4 / (RATE * len(shape) * (2 if wraps else 1))
+    assert least * (1 - 1e-9) <= free
+    assert least * (1 - 1e-9) <= got <= 1.25 * least
+    if len(set(shape)) == 1:
+        assert got == pytest.approx(free, rel=1e-9)
+        assert got == pytest.approx(least, rel=1e-9)
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shape", BOXES)
+def test_a_gather_with_sides_in_turn(shape, wraps):
+    wraps = wraps and min(shape) > 2
+    want = gather_in_turn(shape, 1e4, wraps=wraps, alpha=ALPHA)
+    got = formula("all_gather", 1e4, shape, wraps=wraps, algorithm="sides-in-turn")
+    assert got == pytest.approx(want, rel=1e-9)
+    assert formula("all_gather", 1e4, shape, wraps=wraps) <= got * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("e", [3, 4, 5, 8, 9, 16, 64])
+def test_an_all_to_all_round_a_ring_is_exact(e):
+    got = formula("all_to_all", 7.0 * e, (e,), wraps=True, alpha=0.0)
+    assert got == pytest.approx(spread_ring(e, 7.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("e", [2, 3, 4, 5, 8, 9, 16, 64])
+def test_an_all_to_all_along_a_line_is_what_its_middle_carries(e):
+    got = formula("all_to_all", 7.0 * e, (e,), wraps=False, alpha=0.0)
+    assert got == pytest.approx(spread_line(e, 7.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shape", BOXES)
+def test_an_all_to_all_over_several_sides_is_bound_by_the_longest(shape, wraps):
+    """In as many parts as sides, part p along side p first: in each phase every side carries one part."""
+    wraps = wraps and min(shape) > 2
+    k, size, spread = len(shape), 1e4, spread_ring if wraps else spread_line
+    want = sum(max(spread(e, size / k / e) for e in shape) for _ in range(k))
+    got = formula("all_to_all", size, shape, wraps=wraps, alpha=0.0)
+    assert got == pytest.approx(want, rel=1e-9)
+    # The bisection across the longest side: half of the chips send half of their data over it.
+    n, longest = prod(shape), max(shape)
+    if longest % 2 == 0:
+        cut = n / longest * (2 if wraps else 1) * RATE
+        assert got == pytest.approx(n / 2 * size / 2 / cut, rel=1e-9)
+
+
+def chip(index, shape):
+    """Return the coordinates of a chip, numbered along the first dimension first."""
+    at = []
+    for length in shape:
+        at.append(index % length)
+        index //= length
+    return tuple(at)
+
+
+def busiest_link(shape, groups, wraps):
+    """Gather in every group at once along one side: bytes of the busiest link, for shards of one byte."""
+    load = {}
+    for members in groups:
+        e = len(members)
+        at = [chip(m, shape) for m in members]
+        (side,) = [i for i in range(len(shape)) if len({c[i] for c in at}) > 1]
+        step = at[1][side] - at[0][side]
+        joined = wraps and step * e == shape[side]
+        for i in range(e):
+            # Blocks that pass from member i on to the next and to the one before.
+            for way, blocks in (
+                (+1, (e - 1) / 2 if joined else i + 1),
+                (-1, (e - 1) / 2 if joined else e - i),
+            ):
+                if not joined and not 0 <= i + way < e:
+                    continue
+                for hop in range(step):
+                    at_hop = (at[i][side] + way * hop) % shape[side]
+                    link = (*(c for j, c in enumerate(at[i]) if j != side), side, at_hop, way)
+                    load[link] = load.get(link, 0.0) + blocks
+    return max(load.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "tp", "pp"),
+    [((8, 4), 4, 1), ((8, 4), 2, 1), ((4, 8, 2), 4, 1), ((16, 4), 2, 4), ((4, 4, 4), 4, 4)],
+)
+@pytest.mark.parametrize("wraps", [False, True])
+def test_groups_that_lie_interleaved_share_the_links_of_their_side(shape, tp, pp, wraps):
+    """Groups of one axis all gather at once; the ranks are those of the numbering, along one side each."""
+    n = prod(shape)
+    dp = n // tp // pp
+    mesh = build_mesh(tp=tp, cp=1, pp=pp, dp=dp, ep=1, etp=1, tier_sizes=[n], shape=shape)
+    tier = torus(shape, 1 if wraps else LINES, alpha=0.0)
+    for group, stride, size in ((mesh.tp, 1, tp), (mesh.dp, tp, dp), (mesh.pp, tp * dp, pp)):
+        members = [
+            [block * stride * size + offset + stride * i for i in range(size)]
+            for block in range(n // (stride * size))
+            for offset in range(stride)
+        ]
+        sides = sum(float(side) > 1 for side in group.box.sides)
+        assert prod(float(side) for side in group.box.sides) == size
+        if sides != 1:
+            continue
+        cost = collective_time("all_gather", float(size), group, [tier])
+        assert float(cost.transfer_s) == pytest.approx(busiest_link(shape, members, wraps) / RATE, rel=1e-9)
+
+
+def test_slices_meet_over_every_chips_own_port():
+    """Two slices of 4 x 4: gather inside, and half of a chip's sixteenth over its port of the network."""
+    shape, port = (4, 4), 0.25
+    slices = Tier(name="dcn", size=32, bandwidth_bytes_per_s=port, latency_s=5.0, base_latency_s=11.0)
+    n = np.asarray(32.0)
+    four = np.asarray(4.0)
+    group = Group(n, (np.asarray(16.0), n), box=Box((four, four), (four, four)))
+    cost = collective_time("all_gather", 3200.0, group, [torus(shape, alpha=0.0), slices])
+    inside = formula("all_gather", 3200.0, shape, wraps=True, alpha=0.0)
+    assert float(cost.transfer_s) == pytest.approx(inside + 3200 / 16 / 2 / port, rel=1e-12)
+    assert float(cost.latency_s) == pytest.approx(11 + 5, rel=1e-12)
+    both = collective_time("all_reduce", 3200.0, group, [torus(shape, alpha=0.0), slices])
+    assert float(both.transfer_s) == pytest.approx(2 * float(cost.transfer_s), rel=1e-12)
+    # Only across slices: a ring of two over one port.
+    one = np.asarray(1.0)
+    across = Group(np.asarray(2.0), (one, np.asarray(2.0)), box=Box((one, one), (one, one)))
+    cost = collective_time("all_gather", 3200.0, across, [torus(shape, alpha=0.0), slices])
+    assert float(cost.transfer_s) == pytest.approx(1600 / port, rel=1e-12)
+
+
+@pytest.mark.parametrize("primitive", ["all_reduce", "all_gather", "all_to_all", "send_recv", "broadcast"])
+def test_an_array_of_groups_is_priced_as_each_of_them(primitive):
+    """One, two and three sides, one chip, and several slices in one array."""
+    tp = np.asarray([1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 64.0, 1.0])
+    dp = np.asarray([64.0, 32.0, 16.0, 8.0, 4.0, 1.0, 4.0, 256.0])
+    tiers = [torus((4, 4, 4)), Tier(name="dcn", size=4096, bandwidth_bytes_per_s=0.25, latency_s=5.0)]
+    sizes = np.asarray([1.0, 1e4])[:, None]
+
+    def priced(tp, dp, name):
+        mesh = build_mesh(tp=tp, cp=1, pp=1, dp=dp, ep=1, etp=1, tier_sizes=[64, 4096], shape=(4, 4, 4))
+        group = mesh.groups()[name]
+        return collective_time(primitive, sizes if np.ndim(tp) else sizes[:, 0], group, tiers)
+
+    for name in ("tp", "dp"):
+        grid = priced(tp, dp, name)
+        for j in range(tp.size):
+            cell = priced(float(tp[j]), float(dp[j]), name)
+            np.testing.assert_allclose(
+                np.broadcast_to(grid.time_s, (2, tp.size))[:, j], cell.time_s + np.zeros(2), rtol=1e-12
+            )
