@@ -6,6 +6,7 @@ would do and by the textbook, `choices` says from which size on the library does
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.cluster import Cluster, Tier
+from costmodel.describe.hardware.slices import sliced
 from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, CollectiveTime, two_level_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.physics.network.mesh import Group, slowest_tier, usable_domain_size
@@ -24,6 +26,7 @@ from costmodel.physics.network.nccl import (
     collective_time,
     moe_exchange_time,
 )
+from costmodel.physics.network.torus import Box
 
 Array = NDArray[np.float64]
 
@@ -67,7 +70,7 @@ class Price(NamedTuple):
     Attributes
     ----------
     family, algorithm : str
-        ``nccl``, ``textbook`` or ``kernel`` (token exchange), and the name there.
+        ``nccl``, ``torus``, ``textbook`` or ``kernel`` (token exchange), and the name there.
     size_bytes, latency_s, transfer_s : Array
         The full logical tensor [B]; the part without bytes and the part with [s].
     wire_bytes : Array
@@ -163,9 +166,11 @@ def place(
     LayoutError
         If the numbers do not go together or the cluster is too small.
     """
-    tiers = cluster.tiers
     if ranks < 1:
         raise LayoutError(f"ranks: expected at least 1; got {ranks}")
+    if cluster.tiers[0].shape:
+        return _place_on_torus(cluster, ranks, members_per_node, tier, concurrent)
+    tiers = cluster.tiers
     if concurrent < 1.0:
         raise LayoutError(f"concurrent: expected at least 1 group; got {concurrent:g}")
     domain = tiers[0].size
@@ -189,11 +194,33 @@ def place(
             f"{cluster.max_gpus} GPUs of {cluster.name}"
         )
     group = Group(np.asarray(float(ranks)), tuple(np.asarray(held) for held in members))
-    names = [one.name for one in tiers]
+    return Placed(group, tiers, _flat_tier(cluster, group, tier), concurrent)
+
+
+def _place_on_torus(
+    cluster: Cluster, ranks: int, members: int | None, tier: str | None, concurrent: float
+) -> Placed:
+    """Put a group on the slices that a job of its size gets: as many members in each as `members` says."""
+    if members is not None and (members < 1 or ranks % members):
+        raise LayoutError(f"members-per-node: {members} does not divide {ranks} ranks")
+    whole = sliced(cluster, ranks if members is None else members)
+    shape = whole.tiers[0].shape
+    inside = float(prod(shape))
+    n = np.asarray(float(ranks))
+    held = [np.clip(usable_domain_size(ranks, outer.size), inside, ranks) for outer in whole.tiers[1:]]
+    if (held[-1] if held else inside) < ranks:
+        raise LayoutError(f"ranks: {ranks} do not fit on the {cluster.max_gpus} GPUs of {cluster.name}")
+    sides = tuple(np.asarray(float(length)) for length in shape)
+    group = Group(n, (np.asarray(inside), *held), box=Box(sides, sides))
+    return Placed(group, whole.tiers, _flat_tier(cluster, group, tier), concurrent)
+
+
+def _flat_tier(cluster: Cluster, group: Group, tier: str | None) -> int:
+    """Return the index of the tier that the textbook formulas take."""
+    names = [one.name for one in cluster.tiers]
     if tier is not None and tier not in names:
         raise LayoutError(f"tier: unknown {tier!r} in {cluster.name}; {choices_hint(tier, names)}")
-    flat = names.index(tier) if tier is not None else max(int(slowest_tier(group)), 0)
-    return Placed(group, tiers, flat, concurrent)
+    return names.index(tier) if tier is not None else max(int(slowest_tier(group)), 0)
 
 
 def flat_fabric(latency_s: float, bandwidth_bytes_per_s: float, ranks: int) -> Placed:
@@ -247,11 +274,12 @@ def _price_library(name: str, size: Array, placed: Placed) -> list[Price]:
         return []
     prices = []
     group, tiers, shared = placed.group, placed.tiers, placed.concurrent
+    family = "torus" if tiers[0].shape else "nccl"
     chosen = _chosen(name, size, placed)
     searched = collective_candidates(name, SEARCHED_SIZES, group, tiers, concurrent=shared)
     for algorithm, cost in collective_candidates(name, size, group, tiers, concurrent=shared).items():
         taken = chosen == float(NCCL_ALGORITHMS.index(algorithm))
-        prices.append(_from_cost("nccl", algorithm, size, cost, taken, searched[algorithm]))
+        prices.append(_from_cost(family, algorithm, size, cost, taken, searched[algorithm]))
     return prices
 
 

@@ -73,6 +73,7 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
         etp=layout.etp,
         tier_sizes=[float(tier.size) for tier in cluster.tiers],
         order=order,
+        shape=cluster.tiers[0].shape,
     )
     sequence = float(layout.sequence_parallel) > 0
     tp_comm = "all-gather + reduce-scatter of activations" if sequence else "all-reduce of activations"

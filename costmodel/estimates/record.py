@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
-from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.job import Job, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import wide_columns
@@ -135,10 +136,16 @@ def input_record(job: Job) -> dict[str, Any]:
         **{name: plain_value(name, number) for name, number in job_numbers(job).items()},
         "switches": Settings(job.recipe, job.policy, job.health).plain(),
         "axis_order": " ".join(job.axis_order),
+        "slice": job.slice or None,
         "tokens": job.tokens,
         "pipeline_layout": chunks_text(job.pipeline_layout) if job.pipeline_layout else None,
     }
     return {name: held[name] for name in names(JOB_FIELDS) if name in held}
+
+
+def _of_profile(profile: Cluster, job: Job) -> Cluster:
+    """Return the cluster of a profile as the job has it: on a torus, its slices."""
+    return sliced_for(profile, job.layout, job.slice or None)
 
 
 def source_record(job: Job) -> dict[str, dict[str, str]]:
@@ -161,7 +168,7 @@ def source_record(job: Job) -> dict[str, dict[str, str]]:
     for kind, name in profiles:
         try:
             is_shipped = {
-                "cluster": lambda name: load_cluster(name) == cluster,
+                "cluster": lambda name: _of_profile(load_cluster(name), job) == cluster,
                 "accelerator": lambda name: load_accelerator(name) == cluster.accelerator,
                 "link": lambda name: bool(load_link(name).name),
             }[kind](name)

@@ -40,6 +40,7 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
         "global_batch": [int(job.global_batch) for job in jobs],
         "seq_len": [int(job.seq_len) for job in jobs],
         "axis_order": [" ".join(job.axis_order) for job in jobs],
+        "slice": [job.slice for job in jobs],
         "offload_optimizer": [job.recipe.host.offload_optimizer for job in jobs],
     }
     dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])

@@ -107,8 +107,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
     given = _values(told, one("fix") or {}, one("framework") or "")
     switches = one("switches") or {}
     jobs: list[Job] = []
-    searched = ("cluster", "precision", "offload_optimizer", "axis_order", "gpus", "global_batch")
-    for cluster, precision, offload, order, gpus, batch in product(*(several(name) for name in searched)):
+    searched = ("cluster", "precision", "offload_optimizer", "axis_order", "slice", "gpus", "global_batch")
+    for cluster, precision, offload, order, shape, gpus, batch in product(*(several(n) for n in searched)):
         job = make_job(
             model=told["model"] if not jobs else jobs[0].model,
             cluster=cluster,
@@ -119,6 +119,7 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
             recipe=one("recipe"),
             switches={**switches, **({} if offload is None else {"offload_optimizer": offload})},
             axis_order=order,
+            slice=shape,
             tokens=one("tokens"),
             check=False,
         )
@@ -168,9 +169,9 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
 
     Parameters
     ----------
-    model, cluster, gpus, global_batch, seq_len, precision, recipe, switches, axis_order, tokens
-        As in `costmodel.estimate`. Lists of clusters, gpus, batches, precisions or axis orders
-        are searched together.
+    model, cluster, gpus, global_batch, seq_len, precision, recipe, switches, axis_order, slice, tokens
+        As in `costmodel.estimate`. Lists of clusters, gpus, batches, precisions, axis orders
+        or slices are searched together.
     offload_optimizer : bool or sequence of bool, optional
         Optimizer states on the CPU; both to let the search choose. Default: the recipe's.
     objective : str

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import Layout, layout_problems
+from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
 from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
 
 Array = NDArray[np.float64]
@@ -267,6 +267,8 @@ def _placement_rules(
             layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
         )
     ]
+    misplaced = torus_problem(layout, job.cluster, job.axis_order)
+    rules.append((misplaced.code, misplaced.bad))
     if np.any(mesh["sequence_parallel"] == 0):
         # With one rank it changes nothing, so that one of the two values is enough.
         alone = (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.physics.network.mesh import split_group
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
 from costmodel.step.critical_stage import Step
@@ -117,8 +118,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     if placed.model.tied_embeddings:
         model = placed.model
         table = 4.0 * float(model.vocab_size * model.hidden_size) / layout.tp
-        ends = placed.mesh.pp._replace(ranks=np.minimum(placed.mesh.pp.ranks, 2.0))
-        ends = ends._replace(members=tuple(np.minimum(part, 2.0) for part in ends.members))
+        ends, _ = split_group(placed.mesh.pp, 2.0)
         lines.append(
             communication_line(
                 placed,

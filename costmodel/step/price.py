@@ -152,6 +152,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         etp=layout.etp,
         tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
         order=job.axis_order,
+        shape=job.cluster.tiers[0].shape,
     )
     return PlacedJob(
         model=model,

@@ -303,11 +303,14 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
     tiers = []
     for index, entry in enumerate(file.tiers):
         link = _referred(path, f"tiers.{index}.link", "link", entry.link, folders)
-        tier = _tier(link, folders, size=entry.size.value)
+        tier = _tier(link, folders, size=entry.gpus)
         tiers.append(
             replace(
                 tier,
                 name=entry.name,
+                topology=entry.topology,
+                shape=entry.shape.value if entry.shape else (),
+                wrap_multiple=entry.wrap_multiple.value if entry.wrap_multiple else 1,
                 oversubscription=entry.oversubscription.value if entry.oversubscription else 1.0,
                 bandwidth_bytes_per_s=(
                     entry.bandwidth.value if entry.bandwidth else tier.bandwidth_bytes_per_s

@@ -8,18 +8,36 @@ import itertools
 from collections.abc import Iterable, Iterator
 from datetime import date
 from difflib import get_close_matches
+from math import prod
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
+from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3"]
-LinkKind = Literal["nvlink", "xgmi", "pcie", "ib", "roce", "efa", "omnipath", "slingshot", "tcp", "c2c"]
+LinkKind = Literal[
+    "nvlink",
+    "xgmi",
+    "pcie",
+    "ib",
+    "roce",
+    "efa",
+    "omnipath",
+    "slingshot",
+    "tcp",
+    "c2c",
+    "ici",
+    "neuronlink",
+    "hccs",
+    "xelink",
+]
 # Blocks written by the calibration scripts; their models say where the numbers come from.
 FITTED_BLOCKS = ("kernels", "fabric")
 
@@ -120,15 +138,59 @@ class LinkFile(_Profile):
 
 
 class TierEntry(_Strict):
-    """One level of a cluster: a link, how many GPUs it joins, and what differs from the link's file."""
+    """One level of a cluster: a link, how many GPUs it joins, how, and what differs from the link's file.
+
+    A torus has a `shape`, the chips along each dimension of its largest slice, in place of a size; the
+    ends of a dimension are joined where its length is a multiple of `wrap_multiple`.
+    """
 
     name: str
     link: str
-    size: Sourced[Positive]
+    size: Sourced[Positive] | None = None
+    topology: str = SWITCH.name
+    shape: Sourced[tuple[Positive, ...]] | None = None
+    wrap_multiple: Sourced[Positive] | None = None
     oversubscription: Sourced[Annotated[float, Field(ge=1)]] | None = None
     bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]] | None = None
     efficiency: Sourced[Share] | None = None
     added_latency: Sourced[Seconds] | None = None
+
+    @model_validator(mode="after")
+    def _shape_belongs_to_a_torus(self) -> Self:
+        """Ask for what the wiring needs, refuse what it does not have."""
+        if self.topology not in TOPOLOGIES:
+            raise ValueError(
+                f"topology: unknown {self.topology!r}; {choices_hint(self.topology, TOPOLOGIES)}"
+            )
+        if TOPOLOGIES[self.topology].shaped:
+            if self.shape is None or not 1 <= len(self.shape.value) <= 3:
+                raise ValueError(
+                    f"shape: expected one to three lengths such as [16, 16], for a {self.topology}"
+                )
+            if self.wrap_multiple is None:
+                raise ValueError(
+                    f"wrap_multiple: expected a whole number, of which the lengths of a {self.topology} whose ends "
+                    "are joined are multiples"
+                )
+            if self.size is not None and self.size.value != self.gpus:
+                raise ValueError(
+                    f"size: expected {self.gpus}, the product of shape, or no size; got {self.size.value}"
+                )
+            return self
+        for key in ("shape", "wrap_multiple"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key}: expected none, because a {self.topology} has no dimensions")
+        if self.size is None:
+            raise ValueError("size: expected {value: ..., source: ...}; the key is missing")
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one domain."""
+        if self.shape is not None:
+            return prod(self.shape.value)
+        assert self.size is not None
+        return self.size.value
 
 
 class ClusterFile(_Profile):
@@ -145,11 +207,16 @@ class ClusterFile(_Profile):
     @model_validator(mode="after")
     def _tiers_nest(self) -> Self:
         """Each domain must hold a whole number, two or more, of the ones inside it."""
-        sizes = [tier.size.value for tier in self.tiers]
+        sizes = [tier.gpus for tier in self.tiers]
         for index, (inner, outer) in enumerate(itertools.pairwise(sizes), start=1):
             if outer <= inner or outer % inner:
                 raise ValueError(
                     f"tiers.{index}.size: expected a multiple of the tier inside ({inner}), got {outer}"
+                )
+        for index, tier in enumerate(self.tiers[1:], start=1):
+            if TOPOLOGIES[tier.topology].innermost:
+                raise ValueError(
+                    f"tiers.{index}.topology: a {tier.topology} can only be the innermost tier, tiers.0"
                 )
         if len({tier.name for tier in self.tiers}) < len(self.tiers):
             raise ValueError("tiers: expected a different name for each tier")

@@ -423,6 +423,18 @@ FIELDS: tuple[Field, ...] = (
         places=True,
     ),
     Field(
+        name="slice",
+        kind="text",
+        group="job",
+        meaning="chips of a slice of a torus along each dimension, the first one innermost",
+        hint="such as 8x16x16",
+        default_text="the box with most joined ends",
+        unit="text",
+        several=True,
+        swept=True,
+        places=True,
+    ),
+    Field(
         name="tokens",
         kind="number",
         group="job",

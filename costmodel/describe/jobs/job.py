@@ -18,9 +18,17 @@ from costmodel.base.errors import CostModelError, LayoutError, ProfileError, sho
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.keywords import JobKeywords
-from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout, require_possible
+from costmodel.describe.jobs.layout import (
+    Layout,
+    first_of,
+    make_layout,
+    parse_layout,
+    require_possible,
+    torus_problem,
+)
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.reading import keywords, read, read_array, require_complete
 from costmodel.describe.jobs.switches import Settings
@@ -61,6 +69,11 @@ class Job:
     def micro_batches(self) -> Array:
         """Micro-batches a step of each replica. [-]"""
         return self.layout.micro_batches(self.global_batch)
+
+    @property
+    def slice(self) -> str:
+        """Shape of its slices on a torus, empty elsewhere."""
+        return slice_text(self.cluster.tiers[0].shape)
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -108,6 +121,8 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     model, cluster, recipe = one("model"), one("cluster"), one("recipe")
     the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)
     the_cluster = load_cluster(cluster) if isinstance(cluster, str) else _object("cluster", cluster, Cluster)
+    layout = layout_of_job(given)
+    the_cluster = sliced_for(the_cluster, layout, one("slice") if "slice" in given else None)
     if the_cluster.accelerator.kernels is None:
         raise ProfileError(
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
@@ -121,7 +136,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         policy=settings.policy,
         health=settings.health,
         precision=_precision(one("precision"), the_cluster),
-        layout=layout_of_job(given),
+        layout=layout,
         global_batch=read_array("global_batch", given["global_batch"]),
         seq_len=read_array("seq_len", given["seq_len"]),
         axis_order=one("axis_order"),
@@ -168,6 +183,22 @@ def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def sliced_for(cluster: Cluster, layout: Layout, shape: str | None) -> Cluster:
+    """Return the cluster with the slices that a job's layouts run on.
+
+    Raises
+    ------
+    LayoutError
+        If there is no such slice, or layouts of several numbers of GPUs are given for one torus.
+    """
+    gpus = np.unique(layout.gpus)
+    if cluster.tiers[0].shape and gpus.size > 1:
+        raise LayoutError(
+            f"gpus: a job on the torus of {cluster.name} has one number of chips, this one several"
+        )
+    return sliced(cluster, float(gpus[0]), parse_slice(shape) if shape is not None else ())
+
+
 def layout_of_job(given: Mapping[str, Any]) -> Layout:
     """Return the layout of a job that is given field by field."""
     taken = {"gpus", *names(LAYOUT_FIELDS)} - {"dp"}
@@ -189,6 +220,9 @@ def check_job(job: Job, dp: int | None = None) -> None:
             f"layout: tp·cp·pp·dp = {tp:.0f}·{cp:.0f}·{pp:.0f}·{dp} = {tp * cp * pp * dp:.0f}, but gpus = {gpus:.0f}"
         )
     _check_reduction(job)
+    misplaced = torus_problem(layout, job.cluster, job.axis_order)
+    if misplaced.bad.any():
+        raise LayoutError(f"layout: {misplaced.sentence}")
     require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method)
     micro_batches = job.micro_batches
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)

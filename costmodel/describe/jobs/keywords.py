@@ -56,6 +56,7 @@ class StepKeywords(ChoiceKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | None
+    slice: str | None
     pipeline_layout: str | None
 
 
@@ -92,6 +93,7 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | Sequence[Sequence[str]] | None
+    slice: str | Sequence[str] | None
     tokens: float | str | None
 
 
@@ -110,6 +112,7 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | None
+    slice: str | None
     pipeline_layout: str | None
     tokens: float | str | None
     bandwidth_scale: float | Sequence[float] | None

@@ -8,7 +8,7 @@ can drop and count layouts, and as sentences, so that one estimate can say what 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint, shown
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.slices import slice_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
 from costmodel.describe.jobs.keywords import LayoutKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_array
+from costmodel.physics.network.mesh import build_mesh, lies_in_boxes, split_group
 from costmodel.physics.pipeline.schedules import schedule_code
 
 if TYPE_CHECKING:
@@ -238,6 +241,34 @@ def layout_problems(
         ("vp_without_pp", (layout.vp > 1) & (layout.pp == 1), "vp = {vp:.0f} needs pp > 1"),
     ]
     return [Problem(code, np.asarray(bad, dtype=bool), sentence) for code, bad, sentence in rules]
+
+
+def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
+    """Return the mask of layouts with a group that is no box of chips on the cluster's torus."""
+    pod = cluster.tiers[0]
+    said = f"the groups of an axis do not lie along the sides of the {slice_text(pod.shape)} slice of {cluster.name}"
+    if not pod.shape:
+        return Problem("not_along_the_torus", np.asarray(False), said)
+    degrees = (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, layout.etp)
+    tp, cp, pp, dp, ep, etp = np.broadcast_arrays(*degrees)
+    fits = tp * cp * pp * dp % pod.size == 0
+    if tuple(order).index("pp") < tuple(order).index("dp"):
+        # Experts are dealt to the ranks of one stage, which then are no box.
+        fits = fits & (ep * etp == 1)
+    mesh = build_mesh(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        etp=etp,
+        tier_sizes=[float(tier.size) for tier in cluster.tiers],
+        order=order,
+        shape=pod.shape,
+    )
+    shards, replicas = split_group(mesh.grad, np.where(layout.shard_group > 0, layout.shard_group, np.inf))
+    fits = fits & lies_in_boxes(mesh.groups().values()) & lies_in_boxes((shards, replicas))
+    return Problem("not_along_the_torus", ~fits, said)
 
 
 def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:

@@ -14,7 +14,7 @@ from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD
-from costmodel.describe.jobs.job import layout_of_job, load_job_file, spelled_out
+from costmodel.describe.jobs.job import layout_of_job, load_job_file, sliced_for, spelled_out
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.reading import read, read_all
 from costmodel.describe.jobs.switches import Settings
@@ -98,5 +98,6 @@ def place_job(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
 
     named = one("cluster")
     cluster = named if isinstance(named, Cluster) else load_cluster(named)
+    cluster = sliced_for(cluster, layout, one("slice") if "slice" in job else None)
     settings = Settings(load_recipe(one("recipe"))).switched(job.get("switches") or {})
     return layout, cluster, one("axis_order"), settings.recipe

@@ -5,7 +5,7 @@ numbered through the fabric the same way. The members that a group has inside on
 then follow from strides alone, so a million GPUs cost as much to place as eight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,22 +28,16 @@ class Group(NamedTuple):
     members : tuple of Array
         ``members[t]`` are the members inside one domain of tier ``t`` (1 … ranks),
         innermost tier first. [-]
-<<<<<<< HEAD
     dim : str
         Dimension of the mesh that it is a group of, "" without a mesh.
-=======
     box : Box, optional
         Where the innermost tier is a torus, the members inside one slice by dimension.
->>>>>>> 781ce4e (wip torus)
     """
 
     ranks: Array
     members: tuple[Array, ...]
-<<<<<<< HEAD
     dim: str = ""
-=======
     box: Box | None = None
->>>>>>> 781ce4e (wip torus)
 
 
 class Mesh(NamedTuple):
@@ -165,12 +159,8 @@ def build_mesh(
 
     def dense(dim: str, *names: str) -> Group:
         ranks = np.asarray(np.prod(np.broadcast_arrays(*(size[n] for n in names)), axis=0))
-<<<<<<< HEAD
-        return Group(ranks, tuple(_members(d, *((stride[n], size[n]) for n in names)) for d in domains), dim)
-=======
         axes = [(stride[n], size[n]) for n in names]
-        return Group(ranks, tuple(_members(d, *axes) for d in domains), _box(shape, *axes))
->>>>>>> 781ce4e (wip torus)
+        return Group(ranks, tuple(_members(d, *axes) for d in domains), dim, _box(shape, *axes))
 
     # Where pp lies inside dp, a domain holds fewer ranks of one stage than it has GPUs.
     before_pp = np.asarray(
@@ -192,11 +182,7 @@ def build_mesh(
 
     def expert(name: str) -> Group:
         axis = expert_axes[name]
-<<<<<<< HEAD
-        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), name)
-=======
-        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), _box(shape, axis))
->>>>>>> 781ce4e (wip torus)
+        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), name, _box(shape, axis))
 
     return Mesh(
         tp=dense("tp", "tp"),
@@ -208,6 +194,21 @@ def build_mesh(
         ep=expert("ep"),
         edp=expert("edp"),
     )
+
+
+def lies_in_boxes(groups: Iterable[Group]) -> NDArray[np.bool_]:
+    """Say where every one of several groups on a torus covers a box of chips, with whole sides."""
+    whole: NDArray[np.bool_] = np.asarray(True)
+    for group in groups:
+        if group.box is None:
+            continue
+        chips: Array = np.asarray(1.0)
+        for side in group.box.sides:
+            whole = whole & (side == np.round(side))
+            chips = chips * side
+        slices = group.ranks / chips
+        whole = whole & (slices == np.round(slices))
+    return np.asarray(whole)
 
 
 def slowest_tier(group: Group) -> Array:
@@ -228,17 +229,14 @@ def split_group(group: Group, shard: ArrayLike) -> tuple[Group, Group]:
     is called ``…_replica``.
     """
     inner = np.minimum(np.asarray(shard, dtype=np.float64), group.ranks)
-<<<<<<< HEAD
-    shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), group.dim)
+    near, far = (None, None) if group.box is None else split_box(group.box, inner)
+    shard_group = Group(
+        np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), group.dim, near
+    )
     replica_group = Group(
         np.asarray(group.ranks / inner),
         tuple(np.maximum(m / inner, 1.0) for m in group.members),
         f"{group.dim}_replica",
-=======
-    near, far = (None, None) if group.box is None else split_box(group.box, inner)
-    shard_group = Group(np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), near)
-    replica_group = Group(
-        np.asarray(group.ranks / inner), tuple(np.maximum(m / inner, 1.0) for m in group.members), far
->>>>>>> 781ce4e (wip torus)
+        far,
     )
     return shard_group, replica_group

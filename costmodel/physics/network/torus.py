@@ -80,9 +80,8 @@ def side_terms(box: Box, shape: tuple[int, ...], wraps: tuple[bool, ...]) -> tup
     wraps : tuple of bool
         Whether the ends of each dimension are joined.
     """
-    sides = np.stack(np.broadcast_arrays(*box.sides))
-    spans = np.stack(np.broadcast_arrays(*box.spans))
-    sides, spans = np.broadcast_arrays(sides, spans)
+    every = np.stack(np.broadcast_arrays(*box.sides, *box.spans))
+    sides, spans = every[: len(shape)], every[len(shape) :]
     lengths = np.asarray(shape, dtype=np.float64).reshape(-1, *[1] * (sides.ndim - 1))
     joined = np.asarray(wraps, dtype=bool).reshape(lengths.shape)
     lanes = np.where(joined & (spans >= lengths), 2.0, 1.0)

@@ -1,0 +1,124 @@
+"""Slices of a torus: the box of chips that a job gets, by its shape.
+
+A profile's torus has the shape of its largest slice. A job runs on one slice, or on several equal ones
+joined by the next tier; `sliced` returns the cluster of such slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from math import prod
+
+from costmodel.base.errors import LayoutError, shown
+from costmodel.describe.hardware.cluster import Cluster, Tier
+
+
+def slice_text(shape: tuple[int, ...]) -> str:
+    """Return a shape as people write it.
+
+    >>> slice_text((8, 16, 16))
+    '8x16x16'
+    """
+    return "x".join(str(length) for length in shape)
+
+
+def parse_slice(text: object) -> tuple[int, ...]:
+    """Return the shape that a text such as ``8x16x16`` says.
+
+    Raises
+    ------
+    LayoutError
+        If it is none.
+
+    >>> parse_slice("4x4x8")
+    (4, 4, 8)
+    """
+    lengths = text.lower().split("x") if isinstance(text, str) else []
+    if not lengths or not all(one.isascii() and one.isdigit() and 0 < int(one) < 10**6 for one in lengths):
+        raise LayoutError(f"slice: expected chips along each dimension such as 8x16x16, got {shown(text)}")
+    return tuple(int(one) for one in lengths)
+
+
+def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluster:
+    """Return the cluster with the slices of a job, its `default_slice` where no shape is given.
+
+    Clusters without a torus are returned as they are.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        As its profile has it.
+    gpus : float
+        Chips of the job. [-]
+    shape : tuple of int
+        Chips of one slice along each dimension. [-]
+
+    Raises
+    ------
+    LayoutError
+        If there is no torus to slice, the slice does not fit on it, or does not divide the job.
+    """
+    pod = cluster.tiers[0]
+    if not pod.shape:
+        if shape:
+            raise LayoutError(
+                f"slice: {slice_text(shape)} needs a torus; the tier {pod.name} of {cluster.name} is a {pod.topology}"
+            )
+        return cluster
+    made = shape or default_slice(pod, int(gpus))
+    if not fits(made, pod.shape):
+        raise LayoutError(
+            f"slice: {slice_text(made)} does not fit on the {slice_text(pod.shape)} torus of {cluster.name}"
+        )
+    if gpus % prod(made):
+        raise LayoutError(
+            f"slice: {slice_text(made)} has {prod(made)} chips, which do not divide gpus = {gpus:.0f}"
+        )
+    return replace(cluster, tiers=(replace(pod, shape=made, size=prod(made)), *cluster.tiers[1:]))
+
+
+def fits(shape: tuple[int, ...], pod: tuple[int, ...]) -> bool:
+    """Say whether a slice is a box of the pod's chips, in some orientation.
+
+    >>> fits((16, 4), (16, 16)), fits((4, 32), (16, 16)), fits((4, 4, 4), (16, 16))
+    (True, False, False)
+    """
+    return len(shape) == len(pod) and any(
+        all(length <= most for length, most in zip(turned, pod, strict=True))
+        for turned in permutations(shape)
+    )
+
+
+def default_slice(pod: Tier, chips: int) -> tuple[int, ...]:
+    """Return the slice of a job that names none: most dimensions with joined ends, then most like a cube.
+
+    A job of more chips than the largest slice has takes the largest that divide it.
+
+    Raises
+    ------
+    LayoutError
+        If no box of the pod's dimensions has a number of chips that divides the job.
+    """
+    for size in range(min(chips, prod(pod.shape)), 0, -1):
+        if chips % size == 0:
+            shapes = [shape for shape in _boxes(size, len(pod.shape)) if fits(shape, pod.shape)]
+            if shapes:
+                return max(shapes, key=lambda shape: (_joined(pod, shape), -max(shape), shape[::-1]))
+    raise LayoutError(f"slice: no box on the {slice_text(pod.shape)} torus has a part of {chips} chips")
+
+
+def _joined(pod: Tier, shape: tuple[int, ...]) -> int:
+    """Count the dimensions whose ends are joined."""
+    return sum(replace(pod, shape=shape).wraps)
+
+
+def _boxes(chips: int, dimensions: int) -> list[tuple[int, ...]]:
+    """List the boxes of so many chips, lengths ascending."""
+    if dimensions == 1:
+        return [(chips,)]
+    found = []
+    for first in range(1, round(chips ** (1 / dimensions)) + 1):
+        if chips % first == 0:
+            found += [(first, *rest) for rest in _boxes(chips // first, dimensions - 1) if rest[0] >= first]
+    return found
