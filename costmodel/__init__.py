@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.recipe_page import RecipePage, recipe, recipes_table
     from costmodel.describe.models.model import Model
     from costmodel.describe.models.model_files import list_models, load_model
-    from costmodel.describe.recipe import Recipe, list_recipes, load_recipe
+    from costmodel.describe.recipe import PRECISIONS, Recipe, list_recipes, load_recipe
     from costmodel.estimates.collective_costs import CollectiveCosts, collective
     from costmodel.estimates.estimate import Estimate, estimate
     from costmodel.estimates.mesh import MeshTable, mesh
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     from costmodel.estimates.profile_check import check_profile
     from costmodel.estimates.roofline import Roofline, roofline
     from costmodel.estimates.trace import Trace, trace
-    from costmodel.interop.emit import emit
+    from costmodel.interop.emit import FRAMEWORKS, emit
     from costmodel.interop.framework import Imported
     from costmodel.interop.reading import read
     from costmodel.planning.plan import Plan, plan
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
     from costmodel.reporting.html.report import report
+    from costmodel.trust import calibrate, measure
     from costmodel.trust.validation import Validation, validate
     from costmodel.what_if.compare import Comparison, compare
     from costmodel.what_if.sensitivity import Sensitivity, sensitivity
     from costmodel.whole_run.budget import Budget, budget
-    from costmodel.whole_run.run import TrainingRun, run
-
+    from costmodel.whole_run.run import TrainingRun
 from costmodel.base.version import __version__
+from costmodel.whole_run.solve import run
 
 _NAMES = {
     "base.answer": ("Answer",),
@@ -52,7 +53,7 @@ _NAMES = {
     "describe.jobs.recipe_page": ("RecipePage", "recipe", "recipes_table"),
     "describe.models.model": ("Model",),
     "describe.models.model_files": ("list_models", "load_model"),
-    "describe.recipe": ("Recipe", "list_recipes", "load_recipe"),
+    "describe.recipe": ("PRECISIONS", "Recipe", "list_recipes", "load_recipe"),
     "estimates.collective_costs": ("CollectiveCosts", "collective"),
     "estimates.estimate": ("Estimate", "estimate"),
     "estimates.mesh": ("MeshTable", "mesh"),
@@ -60,17 +61,19 @@ _NAMES = {
     "estimates.profile_check": ("check_profile",),
     "estimates.roofline": ("Roofline", "roofline"),
     "estimates.trace": ("Trace", "trace"),
-    "interop.emit": ("emit",),
+    "interop.emit": ("FRAMEWORKS", "emit"),
     "interop.framework": ("Imported",),
     "interop.reading": ("read",),
     "planning.plan": ("Plan", "plan"),
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
     "reporting.html.report": ("report",),
+    "trust": ("calibrate", "measure"),
     "trust.validation": ("Validation", "validate"),
     "what_if.compare": ("Comparison", "compare"),
     "what_if.sensitivity": ("Sensitivity", "sensitivity"),
     "whole_run.budget": ("Budget", "budget"),
-    "whole_run.run": ("TrainingRun", "run"),
+    "whole_run.run": ("TrainingRun",),
+    "whole_run.solve": ("run",),
 }
 """The public names by the module that each lives in, below this package."""
 
@@ -80,6 +83,8 @@ _HOME = {name: f"costmodel.{module}" for module, names in _NAMES.items() for nam
 __all__ = [
     "DEFAULT_CLUSTER",
     "DEFAULT_RECIPE",
+    "FRAMEWORKS",
+    "PRECISIONS",
     "Accelerator",
     "Answer",
     "Budget",
@@ -105,6 +110,7 @@ __all__ = [
     "Validation",
     "__version__",
     "budget",
+    "calibrate",
     "check_profile",
     "collective",
     "compare",
@@ -117,6 +123,7 @@ __all__ = [
     "load_cluster",
     "load_model",
     "load_recipe",
+    "measure",
     "mesh",
     "model_facts",
     "models_table",
@@ -142,7 +149,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home on first use."""
     if name not in _HOME:
         raise AttributeError(f"module 'costmodel' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    # A name that its home has not loaded is a module of it.
+    value = getattr(home, name) if hasattr(home, name) else import_module(f"{_HOME[name]}.{name}")
     globals()[name] = value
     return value
 

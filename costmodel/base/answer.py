@@ -6,6 +6,7 @@ the answer's class; the first answer that wants to be seen imports `costmodel.re
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,11 @@ class Face:
             raise AttributeError(name)
         known = self.names()
         raise AttributeError(f"no figure is called {name!r}; {choices_hint(name, known)}")
+
+
+def to_json(record: Mapping[str, Any] | list[Any]) -> str:
+    """Return a record as JSON; a number that JSON does not have is an error, not a ``NaN``."""
+    return json.dumps(record, allow_nan=False, indent=2, ensure_ascii=False)
 
 
 AnyFace = TypeVar("AnyFace", bound=type[Face])

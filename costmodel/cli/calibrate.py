@@ -9,6 +9,7 @@ import typer
 
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_output
+from costmodel.cli.output import Target
 from costmodel.cli.texts import show_help
 
 app = typer.Typer(
@@ -74,21 +75,14 @@ def fabric(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Fit a cluster's fabric to nccl-tests logs; write it as a profile that inherits from a shipped one."""
-    from costmodel.cli.output import Result, plan_output, show, write_whole
-    from costmodel.cli.pictures import plan_picture, tell
-    from costmodel.describe.hardware.hardware import load_cluster
-    from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-    from costmodel.estimates.collective import canonical
-    from costmodel.reporting import calibration as report
-    from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
-    from costmodel.trust.calibration.nccl_tests import read_logs
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
 
     target = plan_output(**output)
-    picture = plan_picture(plot, force=output["force"])
-    base = cluster or DEFAULT_CLUSTER
-    machine = load_cluster(base, profile_path=profiles)
+    draw = planned_figure("FabricCalibration", plot, "", force=output["force"])
     path = _profile_file(write, output["force"]) if write else None
-    log = read_logs(logs, collective=canonical(collective) if collective else "", ranks=ranks, nodes=nodes)
+    log = cm.calibrate.read_logs(logs, collective=collective, ranks=ranks, nodes=nodes)
     if not target.quiet:
         for note in log.notes:
             print(f"Note: {note}", file=sys.stderr)
@@ -97,31 +91,29 @@ def fabric(
             print(f"Warning: {problem}", file=sys.stderr)
     else:
         refuse(log.problems)
-    runs = [sweep_run(sweep, machine, in_place=in_place) for sweep in log.sweeps]
-    fit = fit_cluster(runs, machine, max_error=max_error)
-    show(
-        Result(
-            grids=lambda: report.fit_grids(fit, machine),
-            record=lambda: report.fit_record(fit, machine),
-            table=lambda: report.point_columns(fit, machine),
-        ),
-        target,
+    found = cm.calibrate.fabric(
+        log,
+        cluster=cluster or cm.DEFAULT_CLUSTER,
+        in_place=in_place,
+        skip_bad_lines=skip_bad,
+        max_error=max_error,
+        profile_path=profiles,
     )
-    if picture is not None:
-        report.draw(picture, fit, machine)
-        tell(picture, target)
-    refuse(fit.problems, "Nothing was written." if path else "")
+    show(answer_result(found), target)
+    draw(found.plot, target)
+    refuse(found.problems, "Nothing was written." if path else "")
     if path is not None:
-        from costmodel.trust.calibration.cluster_profile import profile_texts
+        _write_files(found.files(path), output["force"], target)
 
-        names: dict[int, list[str]] = {}
-        for sweep, run in zip(log.sweeps, runs, strict=True):
-            names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
-        texts = profile_texts(path, base, machine, fit.tiers, names, profile_path=profiles)
-        for file in texts:
-            _profile_file(str(file), output["force"])
-        for file, text in texts.items():
-            write_whole(file, text, target)
+
+def _write_files(texts: Mapping[Path, str], force: bool, target: Target) -> None:
+    """Write the files of a profile, all or none."""
+    from costmodel.cli.output import write_whole
+
+    for file in texts:
+        _profile_file(str(file), force)
+    for file, text in texts.items():
+        write_whole(file, text, target)
 
 
 def _profile_file(name: str, force: bool) -> Path:
@@ -166,32 +158,17 @@ def kernels(
     profiles: opt.ProfilesOption = None,
 ) -> None:
     """Fit an accelerator's kernels to timings; write it as a profile that inherits from a shipped one."""
-    from costmodel.cli.output import Result, plan_output, show, write_whole
-    from costmodel.describe.hardware.hardware import load_accelerator
-    from costmodel.reporting import steps as report
-    from costmodel.trust.calibration.kernel_csv import read_timings
-    from costmodel.trust.calibration.kernel_profile import accelerator_text, fit_kernels
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    device = load_accelerator(accelerator, profile_path=profiles)
     path = _profile_file(write, output["force"]) if write else None
-    timings = read_timings(tables, device.peak_flops_per_s)
-    refuse(timings.problems)
-    source = ", ".join(file.name for file in tables)
-    results, problems = fit_kernels(timings, device, source, max_error=max_error)
-    if results:
-        show(
-            Result(
-                grids=lambda: [report.kernel_grid(results, device.name)],
-                record=lambda: report.kernel_record(results),
-                table=lambda: report.kernel_columns(results),
-            ),
-            target,
-        )
-    refuse(problems, "Nothing was written." if path else "")
+    found = cm.calibrate.kernels(tables, accelerator=accelerator, max_error=max_error, profile_path=profiles)
+    if found.results:
+        show(answer_result(found), target)
+    refuse(found.problems, "Nothing was written." if path else "")
     if path is not None:
-        text = accelerator_text(path, accelerator, device, results, source, profile_path=profiles)
-        write_whole(path, text, target)
+        _write_files(found.files(path), output["force"], target)
 
 
 STEPS_EPILOG = """\b
@@ -214,43 +191,8 @@ def steps(
     ] = False,
 ) -> None:
     """Compare measured training steps with the model, and say which part could explain the difference."""
-    from costmodel.base.errors import DataError
-    from costmodel.base.units import format_seconds
-    from costmodel.cli.output import Result, plan_output, show
-    from costmodel.cli.sizes import quantity
-    from costmodel.describe.jobs.merge import merge_jobs, read_job
-    from costmodel.describe.jobs.reading import require_complete
-    from costmodel.estimates.estimate import estimate
-    from costmodel.reporting import steps as report
-    from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain, split_spec
+    import costmodel as cm
+    from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    found = []
-    for text in measured:
-        path, time, memory = split_spec(text)
-        if not time or not path.name:
-            raise DataError(f"{text}: expected a job and its step time, such as job.yaml=5.21s")
-        time_s = quantity("step time", time, "s")
-        if time_s <= 0:
-            raise DataError(f"{text}: step time: expected more than 0 s")
-        job = merge_jobs(read_job(path), {})
-        require_complete(job)
-        memory_bytes = quantity("memory", memory, "B") if memory else float("nan")
-        found.append(MeasuredStep(path.stem, estimate(**job), time_s, memory_bytes))
-    parts = [one for one in explain(found) if overhead or one.part != "constant"]
-    remarks = []
-    if overhead:
-        seconds = constant_s(found)
-        sign = "add" if seconds >= 0 else "take off"
-        remarks.append(
-            f"Overhead: {sign} {format_seconds(abs(seconds))} a step; no profile or recipe is changed."
-        )
-    show(
-        Result(
-            grids=lambda: report.step_grids(found, parts),
-            record=lambda: report.step_record(found, parts),
-            table=lambda: report.step_columns(found),
-            remarks=remarks,
-        ),
-        target,
-    )
+    show(answer_result(cm.calibrate.steps(measured, overhead=overhead)), target)

@@ -6,27 +6,27 @@ from costmodel.describe.jobs.fields import FIELD
 
 
 def _models() -> Iterable[str]:
-    from costmodel.describe.models.model_files import list_models
+    import costmodel as cm
 
-    return list_models()
+    return cm.list_models()
 
 
 def _clusters() -> Iterable[str]:
-    from costmodel.describe.hardware.hardware import list_profiles
+    import costmodel as cm
 
-    return list_profiles("cluster")
+    return cm.list_profiles("cluster")
 
 
 def _recipes() -> Iterable[str]:
-    from costmodel.describe.recipe import list_recipes
+    import costmodel as cm
 
-    return list_recipes()
+    return cm.list_recipes()
 
 
 def _precisions() -> Iterable[str]:
-    from costmodel.describe.recipe import PRECISIONS
+    import costmodel as cm
 
-    return ("fp8", *PRECISIONS)
+    return ("fp8", *cm.PRECISIONS)
 
 
 def _switches() -> Iterable[str]:
@@ -38,9 +38,9 @@ def _switches() -> Iterable[str]:
 
 
 def _frameworks() -> Iterable[str]:
-    from costmodel.interop.emit import FRAMEWORKS
+    import costmodel as cm
 
-    return FRAMEWORKS
+    return cm.FRAMEWORKS
 
 
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {

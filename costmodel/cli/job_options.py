@@ -164,10 +164,10 @@ def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
     """Return a job whose clusters are looked up in the user's folders too."""
     if not profiles:
         return merged
-    from costmodel.describe.hardware.hardware import load_cluster
+    import costmodel as cm
     from costmodel.describe.jobs.fields import FIELD
     from costmodel.describe.jobs.reading import read_several
 
     names = read_several("cluster", merged.get("cluster", FIELD["cluster"].default))
-    found = [load_cluster(name, profile_path=profiles) for name in names]
+    found = [cm.load_cluster(name, profile_path=profiles) for name in names]
     return {**merged, "cluster": found[0] if len(found) == 1 else found}

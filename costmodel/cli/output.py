@@ -108,7 +108,7 @@ def _text(result: Result, format: Format, *, to_terminal: bool = False) -> str:
     if format is Format.json and result.json_text is not None:
         return result.json_text() + "\n"
     if format is Format.json:
-        from costmodel.estimates.record import to_json
+        from costmodel.base.answer import to_json
 
         return to_json(result.record()) + "\n"
     if format is Format.csv:

@@ -88,34 +88,20 @@ def run(
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
     say how far to train; with --tokens and --days but without --gpus, replicas are added until it is done in time.
     """
-    from dataclasses import replace
-
-    from costmodel.base.errors import CostModelError
+    import costmodel as cm
     from costmodel.cli.durations import duration
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.sizes import quantity
-    from costmodel.describe.jobs.reading import require_complete
-    from costmodel.describe.reliability import DEFAULT_RELIABILITY
-    from costmodel.estimates.estimate import estimate as price_job
-    from costmodel.whole_run.budget import affordable_tokens, gpus_needed
-    from costmodel.whole_run.run import run_of
 
     target = plan_output(**output)
-    merged = merged_job(given, complete=False)
-    tokens = merged.pop("tokens", None)
-    solve_gpus = tokens is not None and days is not None and "gpus" not in merged
-    require_complete({"gpus": 1, **merged} if solve_gpus else merged)
-    if tokens is None and budget is None and days is None:
-        raise CostModelError(
-            "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them"
-        )
-    if tokens is not None and (budget is not None or (days is not None and not solve_gpus)):
-        raise CostModelError(
-            "run: --tokens and --gpus already say how long and how much; leave out --budget and --days"
-        )
-    options: dict[str, Any] = {
-        "reliability": DEFAULT_RELIABILITY if reliability is None else reliability,
-        "changes": {
+    options: dict[str, Any] = {} if reliability is None else {"reliability": reliability}
+    if storage_bandwidth is not None:
+        options["storage_bytes_per_s"] = quantity("--storage-bandwidth", storage_bandwidth, "B/s")
+    found = cm.run(
+        **merged_job(given, complete=False),
+        budget_usd=budget,
+        days=days,
+        changes={
             "failures_per_node_day": failures_per_node_day,
             "failures_per_gpu_day": failures_per_gpu_day,
             "checkpointing": checkpointing,
@@ -125,20 +111,10 @@ def run(
             "restart_s": duration("--restart", restart),
             "repair_s": duration("--repair", repair),
         },
-        "price_usd_per_gpu_hour": price,
-        "pue": pue,
-        "samples": samples,
-        "seed": seed,
-        "storage_bytes_per_s": None
-        if storage_bandwidth is None
-        else quantity("--storage-bandwidth", storage_bandwidth, "B/s"),
-    }
-    if solve_gpus:
-        found = gpus_needed(merged, tokens, days or 0.0, **options)
-    else:
-        est = price_job(**merged, tokens=tokens)
-        found = run_of(est, 1e12 if tokens is None else tokens, **options)
-        if tokens is None:
-            found = replace(found, tokens=affordable_tokens(found, dollars=budget, days=days))
-    remarks = [f"Warning: {warning}" for warning in found.est.warnings]
-    show(answer_result(found, remarks=remarks), target)
+        price_usd_per_gpu_hour=price,
+        pue=pue,
+        samples=samples,
+        seed=seed,
+        **options,
+    )
+    show(answer_result(found), target)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,11 +75,6 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "warnings": list(warnings),
         "sources": source_record(est.job),
     }
-
-
-def to_json(record: Mapping[str, Any] | list[Any]) -> str:
-    """Return a record as JSON; a number that JSON does not have is an error, not a ``NaN``."""
-    return json.dumps(record, allow_nan=False, indent=2, ensure_ascii=False)
 
 
 def time_records(est: PricedJob) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from costmodel.base.units import format_seconds, format_si
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.estimates.collective import bus_bytes
 from costmodel.physics.network.fabric import constants_of
-from costmodel.reporting.figures import new_figure, save
+from costmodel.reporting.figures import new_figure
 from costmodel.trust.calibration.cluster_fit import ClusterFit, price_run
 from costmodel.trust.calibration.fabric_fit import BASE_FIELDS, quantity_text
 
@@ -125,57 +124,7 @@ def line_grid(fit: ClusterFit) -> Grid:
     return Grid("Straight lines", titles, rows, note=note)
 
 
-def point_columns(fit: ClusterFit, cluster: Cluster) -> dict[str, list[Any]]:
-    """Return a row a point: measured and fitted times."""
-    table: dict[str, list[Any]] = {}
-    for run in fit.runs:
-        ours = price_run(run, cluster.tiers, fit.tiers)
-        for size, measured, fitted in zip(run.size_bytes, run.time_s, ours, strict=True):
-            row = {
-                "run": run.name,
-                "collective": run.primitive,
-                "ranks": int(run.group.ranks),
-                "nodes": int(run.nodes),
-                "size_bytes": float(size),
-                "measured_time_s": float(measured),
-                "fitted_time_s": float(fitted),
-                "relative_error": float(fitted / measured - 1.0),
-            }
-            for key, value in row.items():
-                table.setdefault(key, []).append(value)
-    return table
-
-
-def fit_record(fit: ClusterFit, cluster: Cluster) -> dict[str, Any]:
-    """Return a fit as plain data."""
-    table = point_columns(fit, cluster)
-    return {
-        "schema_version": 1,
-        "cluster": cluster.name,
-        "sound": not fit.problems,
-        "problems": list(fit.problems),
-        "tiers": [
-            {
-                "tier": cluster.tiers[index].name,
-                "points": fitted.points,
-                "mean_relative_error": fitted.residual,
-                "constants": {name: one._asdict() for name, one in fitted.confidence.items()},
-            }
-            for index, fitted in fit.tiers.items()
-        ],
-        "held_out_error": float(fit.held_out["error"].mean()) if len(fit.held_out) else None,
-        "lines": [
-            {
-                key: value if not isinstance(value, float) or np.isfinite(value) else None
-                for key, value in line._asdict().items()
-            }
-            for line in fit.lines
-        ],
-        "points": [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)],
-    }
-
-
-def draw(path: Path, fit: ClusterFit, cluster: Cluster) -> None:
+def draw_fit(fit: ClusterFit, cluster: Cluster) -> Any:
     """Draw measured bus bandwidths as dots and the fit as lines, over size."""
     figure, axes = new_figure(f"Measured (dots) and fitted (lines), from {cluster.name}")
     for run in fit.runs:
@@ -185,4 +134,4 @@ def draw(path: Path, fit: ClusterFit, cluster: Cluster) -> None:
         axes.plot(run.size_bytes, bus / ours, color=dots.get_color(), linewidth=1, label=run.name)
     axes.set(xscale="log", yscale="log", xlabel="size [B]", ylabel="bus bandwidth [GB/s]")
     axes.legend(fontsize="small")
-    save(figure, path)
+    return figure

@@ -347,3 +347,48 @@ class ListingFace(Face):
         from costmodel.reporting.listings import list_grid
 
         return [list_grid(self._answer, **options)]
+
+
+@face("FabricCalibration")
+class FabricCalibrationFace(Face):
+    """Tables and the figure of a fitted fabric."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return constants, errors by sweep and by size, straight lines."""
+        from costmodel.reporting.calibration import fit_grids
+
+        return fit_grids(self._answer.fit, self._answer.cluster, **options)
+
+    def sweeps(self) -> Any:
+        """Draw measured bus bandwidths as dots and the fit as lines."""
+        from costmodel.reporting.calibration import draw_fit
+
+        return draw_fit(self._answer.fit, self._answer.cluster)
+
+
+@face("KernelCalibration")
+class KernelCalibrationFace(Face):
+    """The table of fitted kernels."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return a row a kernel."""
+        from costmodel.reporting.steps import kernel_grid
+
+        return [kernel_grid(self._answer.results, self._answer.accelerator.name, **options)]
+
+
+@face("StepCalibration")
+class StepCalibrationFace(Face):
+    """Tables of measured steps."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the residual of each step, and what each part alone could explain."""
+        from costmodel.reporting.steps import step_grids
+
+        return step_grids(self._answer.steps, self._answer.parts, **options)
+
+    def remarks(self) -> list[str]:
+        """Say which constant fits best, where one was asked for."""
+        from costmodel.reporting.steps import overhead_remark
+
+        return overhead_remark(self._answer)

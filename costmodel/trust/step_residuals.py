@@ -29,7 +29,7 @@ class MeasuredStep(NamedTuple):
     memory_bytes: float = float("nan")
 
 
-class Explanation(NamedTuple):
+class PartFactor(NamedTuple):
     """One part of the step, and the factor on it alone that brings the model closest.
 
     Attributes
@@ -53,7 +53,7 @@ class Explanation(NamedTuple):
     plausible: bool
 
 
-def explain(steps: Sequence[MeasuredStep]) -> list[Explanation]:
+def part_factors(steps: Sequence[MeasuredStep]) -> list[PartFactor]:
     """Return what each part alone could explain, the best plausible one first."""
     model = np.array([float(step.estimate.step_time_s) for step in steps])
     measured = np.array([step.time_s for step in steps])
@@ -70,14 +70,14 @@ def explain(steps: Sequence[MeasuredStep]) -> list[Explanation]:
         factor = max(1.0 + extra, 0.0)
         error = np.abs((model + (factor - 1.0) * seconds) / measured - 1.0)
         found.append(
-            Explanation(
+            PartFactor(
                 part, float(seconds.sum() / model.sum()), factor, float(error.mean()), 0.5 <= factor <= 2.0
             )
         )
     constant = constant_s(steps)
     error = np.abs((model + constant) / measured - 1.0)
     fits = bool(abs(constant) <= 0.2 * measured.min())
-    found.append(Explanation("constant", float("nan"), constant, float(error.mean()), fits))
+    found.append(PartFactor("constant", float("nan"), constant, float(error.mean()), fits))
     return sorted(found, key=lambda one: (not one.plausible, one.error_left))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
 from costmodel.describe.recipe import precision as load_precision
-from costmodel.estimates.estimate import estimate
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
@@ -30,7 +28,7 @@ from costmodel.physics.run.scaling_laws import (
 )
 from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch
 from costmodel.step.anatomy.params import num_params
-from costmodel.whole_run.run import TrainingRun, run_of
+from costmodel.whole_run.solve import positive
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -127,16 +125,9 @@ class Budget(Answer):
         return {key: [record[key] for record in records] for key in records[0]}
 
 
-def _positive(name: str, value: float | None) -> float | None:
-    """Return a positive number or None."""
-    if value is not None and not (np.isfinite(value) and value > 0):
-        raise CostModelError(f"{name}: expected a positive number, got {value!r}")
-    return value
-
-
 def _price_of(cluster: Cluster, given: float | None) -> float:
     """Return the price of a GPU-hour."""
-    price = cluster.price_usd_per_gpu_hour if _positive("price", given) is None else given
+    price = cluster.price_usd_per_gpu_hour if positive("price", given) is None else given
     if price is None:
         raise CostModelError(f"price: cluster {cluster.name} has no price of a GPU-hour; give --price USD")
     return price
@@ -265,7 +256,7 @@ def budget(
     the_cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     price = _price_of(the_cluster, price_usd_per_gpu_hour)
     for name, value in (("budget", dollars), ("gpus", gpus), ("days", days)):
-        _positive(name, value)
+        positive(name, value)
     for name, value in (("mfu", mfu), ("effective_time", effective_time)):
         if not 0.0 < value <= 1.0:
             raise CostModelError(f"{name}: expected a share above 0 and up to 1, got {value!r}")
@@ -379,65 +370,3 @@ def _serving_costs(accelerator: Accelerator, price: float, context: int) -> tupl
         costs.append(found.usd_per_token)
     order = np.argsort(sizes)
     return np.asarray(sizes)[order], np.asarray(costs)[order]
-
-
-def affordable_tokens(
-    found: TrainingRun, *, dollars: float | None = None, days: float | None = None
-) -> float:
-    """Return the tokens that a run of the same job reaches within a budget or a time; the tighter of both.
-
-    Raises
-    ------
-    CostModelError
-        If the job has no price, or nothing is given.
-    """
-    limits = []
-    if _positive("budget", dollars) is not None:
-        if not found.dollars:
-            raise CostModelError(f"budget: {found.price_note}")
-        limits.append(float(dollars or 0.0) / found.dollars)
-    if _positive("days", days) is not None:
-        limits.append(float(days or 0.0) / found.days)
-    if not limits:
-        raise CostModelError("run: give --tokens, --budget or --days")
-    return found.tokens * min(limits)
-
-
-def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_options: Any) -> TrainingRun:
-    """Return the run with the fewest GPUs, replicas added, that trains on so many tokens in so many days.
-
-    Parameters
-    ----------
-    job : mapping
-        As for `costmodel.estimate`, without gpus.
-    tokens, days : float
-        What must be reached. [-], [d]
-    **run_options
-        As for `costmodel.whole_run.run.run_of`.
-
-    Raises
-    ------
-    CostModelError
-        If no data-parallel degree of the batch, up to the cluster's size, is fast enough.
-    """
-    _positive("days", days)
-    settings = {key: value for key, value in job.items() if key not in ("gpus", "dp", "tokens")}
-    probe = {key: int(settings.get(key) or 1) for key in ("tp", "cp", "pp", "micro_batch")}
-    replica = probe["tp"] * probe["cp"] * probe["pp"]
-    sequences = int(settings["global_batch"]) // probe["micro_batch"]
-    best_days, refusal = float("inf"), ""
-    for dp in (d for d in range(1, sequences + 1) if sequences % d == 0):
-        try:
-            found = run_of(estimate(**settings, gpus=replica * dp), tokens, **run_options)
-        except LayoutError as error:
-            refusal = refusal or str(error)
-            continue
-        best_days = min(best_days, found.days)
-        if found.days <= days:
-            return found
-    if np.isinf(best_days):
-        raise CostModelError(f"days: no number of replicas can run this job ({refusal})")
-    raise CostModelError(
-        f"days: {days:g} cannot be reached with a global batch of {settings['global_batch']}; the fastest takes "
-        f"{best_days:,.1f} (a larger batch, another layout, or faster GPUs)"
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,8 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
-from costmodel.describe.jobs.job import job_of
-from costmodel.describe.jobs.keywords import StepKeywords
-from costmodel.describe.jobs.reading import read
 from costmodel.describe.reliability import DEFAULT_RELIABILITY, Reliability, make_reliability
-from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.physics.run.goodput import (
     Losses,
@@ -429,59 +426,3 @@ def intervals_to_compare(run: TrainingRun) -> dict[str, float]:
         "daly": float(daly_interval_s(pause, mean)),
         "exact": float(best_interval_s(pause, mean, persist_s=run.checkpoint.persist_s)),
     }
-
-
-def run(
-    *,
-    tokens: float | str,
-    reliability: str | Reliability = DEFAULT_RELIABILITY,
-    changes: Mapping[str, Any] | None = None,
-    price_usd_per_gpu_hour: float | None = None,
-    pue: float | None = None,
-    storage_bytes_per_s: float | None = None,
-    samples: int = 10_000,
-    seed: int = 0,
-    **job: Unpack[StepKeywords],
-) -> TrainingRun:
-    """Price a whole training run.
-
-    Parameters
-    ----------
-    tokens : float
-        Tokens to train on. [-]
-    reliability : str or Reliability
-        Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, bloom or none.
-    changes : mapping, optional
-        Fields of `costmodel.describe.reliability.Reliability` to change.
-    price_usd_per_gpu_hour : float, optional
-        In place of the cluster's dated price. [USD/h]
-    pue : float, optional
-        In place of the cluster's. [-]
-    storage_bytes_per_s : float, optional
-        What the file system takes and gives in all, in place of the cluster's. [B/s]
-    samples, seed : int
-        Of the Monte Carlo behind `TrainingRun.spread`. [-]
-    **job
-        As for `costmodel.estimate`.
-
-    Returns
-    -------
-    TrainingRun
-        Days, GPU-hours, energy and dollars, with the losses as lines of its bill.
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-    """
-    return run_of(
-        estimate_job(job_of(job, who="run")),
-        read("tokens", tokens),
-        reliability=reliability,
-        changes=changes,
-        pue=pue,
-        samples=samples,
-        seed=seed,
-        price_usd_per_gpu_hour=price_usd_per_gpu_hour,
-        storage_bytes_per_s=storage_bytes_per_s,
-    )

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from costmodel.describe.jobs.job import make_job
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.whole_run.run import run as run_training
+from costmodel.whole_run.solve import run as run_training
 
 HERE = Path(__file__).parent
 README = HERE.parent.parent / "README.md"

@@ -19,7 +19,8 @@ from costmodel.physics.run.scaling_laws import (
 )
 from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch, weights_read_bytes
 from costmodel.step.anatomy.params import num_active_params, num_params
-from costmodel.whole_run.budget import affordable_tokens, budget, gpus_needed, serving
+from costmodel.whole_run.budget import budget, serving
+from costmodel.whole_run.solve import affordable_tokens, gpus_needed
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)

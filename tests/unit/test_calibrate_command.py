@@ -11,7 +11,7 @@ from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.trust.calibration.kernel_csv import read_timings
-from costmodel.trust.step_residuals import MeasuredStep, constant_s, explain
+from costmodel.trust.step_residuals import MeasuredStep, constant_s, part_factors
 
 H200 = load_accelerator("h200")
 MEMORY = H200.memory_bandwidth_bytes_per_s
@@ -160,7 +160,7 @@ def test_what_was_changed_is_named_first():
         ]
 
     for toll, factor in (("math", 1.15), ("communication", 1.4)):
-        best = explain(measured(toll, factor))[0]
+        best = part_factors(measured(toll, factor))[0]
         assert best.part == toll
         assert best.factor == pytest.approx(factor, rel=1e-6)
         assert best.error_left < 1e-9

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import costmodel as cm
+from costmodel.base.answer import to_json
 from costmodel.base.csv_text import to_csv
 from costmodel.base.grid import Grid, columns, html_table, rich_table
 from costmodel.describe.jobs.recipe_page import switch_meanings
@@ -18,7 +19,6 @@ from costmodel.describe.recipe import Recipe, make_recipe
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 from costmodel.estimates.memory_savings import _SWITCHES, memory_levers
 from costmodel.estimates.mesh import mesh_rows
-from costmodel.estimates.record import to_json
 from costmodel.reporting.tables import estimate_grids, memory_grid, time_grid
 
 DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}

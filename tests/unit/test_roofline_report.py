@@ -6,8 +6,8 @@ import pytest
 from famous_jobs import JOBS, famous
 
 import costmodel as cm
+from costmodel.base.answer import to_json
 from costmodel.base.errors import CostModelError
-from costmodel.estimates.record import to_json
 from costmodel.estimates.roofline import axis_rows, critical_batch, operator_rows
 
 

@@ -12,11 +12,11 @@ import pytest
 from famous_jobs import FSDP_8B
 
 import costmodel as cm
-from costmodel.base.answer import Answer, Face
-from costmodel.estimates.record import to_json
+from costmodel.base.answer import Answer, Face, to_json
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "costmodel"
+LOGS = ROOT / "tests" / "data" / "nccl_logs"
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 16, "seq_len": 8192}
 LAYERS = ["base", "bill", "physics", "describe", "step", "estimates", "interop", "trust", "whole_run"]
 LAYERS += ["planning", "what_if", "reporting", "cli : (app)"]
@@ -106,12 +106,14 @@ def answers():
         "ProfilePage": cm.profile("h100-sxm-80gb"),
         "RecipePage": cm.recipe("torchtitan"),
         "Listing": cm.recipes_table(),
+        "StepCalibration": cm.calibrate.steps({"fsdp": (est, 5.0)}),
+        "FabricCalibration": cm.calibrate.fabric(sorted(LOGS.glob("*.log")), cluster="h100-ndr"),
     }
 
 
 ANSWERS = ("Estimate", "Explanation", "Comparison", "Sensitivity", "Plan", "Sweep", "TrainingRun", "Budget")
 ANSWERS += ("Validation", "Roofline", "StepTree", "Trace", "MeshTable", "CollectiveCosts", "ModelFacts")
-ANSWERS += ("ProfilePage", "RecipePage", "Listing")
+ANSWERS += ("ProfilePage", "RecipePage", "Listing", "StepCalibration", "FabricCalibration")
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
@@ -137,7 +139,7 @@ def test_every_answer_keeps_the_protocol(answers, kind):
 
 
 def test_every_registered_face_is_of_an_answer(answers):
-    assert set(Face.registered) == set(answers)
+    assert set(Face.registered) == {*answers, "KernelCalibration"}
 
 
 def test_a_figure_that_there_is_not_is_named(answers):
@@ -158,11 +160,40 @@ def test_every_public_name_is_there_with_its_type_and_is_no_room():
         if isinstance(node, ast.ImportFrom) and node.module != "typing"
         for alias in node.names
     }
-    typed.pop("import_module")
-    assert typed.pop("__version__")
+    del typed["import_module"], typed["__version__"]
     assert typed == cm._HOME
     assert {*typed, "__version__"} == set(cm.__all__) == set(dir(cm))
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     assert not rooms & set(cm.__all__)
     for name in cm.__all__:
         assert getattr(cm, name) is not None
+
+
+def test_what_the_issue_names_is_public():
+    named = (
+        "validate collective mesh roofline trace report calibrate emit load_recipe list_recipes NoLayoutError"
+    )
+    assert {*named.split(), "Model", "Cluster", "Recipe", "Accelerator"} <= set(cm.__all__)
+
+
+READS = ("base", "cli", "describe.jobs", "reporting.figures")
+"""What commands use beside the public face: errors and units, themselves, readers of flags, picture files."""
+
+
+def test_the_command_line_can_nothing_that_the_package_cannot():
+    beyond = [
+        f"{path.name}: {node.module}"
+        for path in sorted((PACKAGE / "cli").glob("*.py"))
+        for node in ast.walk(_without_types(ast.parse(path.read_text())))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("costmodel.")
+        if not node.module.removeprefix("costmodel.").startswith(READS)
+    ]
+    assert beyond == []
+
+
+def _without_types(tree):
+    """Drop what only type checkers import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            node.body = []
+    return tree

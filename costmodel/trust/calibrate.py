@@ -1,0 +1,387 @@
+"""`costmodel.calibrate`: profiles from your own measurements of collectives, kernels and training steps.
+
+Each function fits, says what is wrong in ``.problems``, and gives the files of a profile that
+inherits from a shipped one by ``.files(path)``; a fit with problems gives none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.base.answer import Answer
+from costmodel.base.errors import DataError
+from costmodel.base.units import read_quantity
+from costmodel.describe.hardware.cluster import Accelerator, Cluster
+from costmodel.describe.hardware.hardware import ProfilePath, load_accelerator, load_cluster
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+from costmodel.describe.jobs.merge import read_job
+from costmodel.estimates.collective import canonical
+from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.trust.calibration.cluster_fit import MAX_ERROR as FABRIC_ERROR
+from costmodel.trust.calibration.cluster_fit import ClusterFit, fit_cluster, price_run, sweep_run
+from costmodel.trust.calibration.cluster_profile import profile_texts
+from costmodel.trust.calibration.kernel_csv import read_timings
+from costmodel.trust.calibration.kernel_profile import MAX_ERROR as KERNEL_ERROR
+from costmodel.trust.calibration.kernel_profile import KernelResult, accelerator_text, fit_kernels
+from costmodel.trust.calibration.nccl_tests import Log
+from costmodel.trust.calibration.nccl_tests import read_logs as read_nccl_logs
+from costmodel.trust.step_residuals import MeasuredStep, PartFactor, constant_s, part_factors, split_spec
+
+
+def _finite(value: Any) -> Any:
+    """Return a value as JSON has it: none for a number that is none."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _refuse(problems: Sequence[object]) -> None:
+    """Refuse to write what should not be used."""
+    if problems:
+        raise DataError(f"calibrate: nothing to write: {problems[0]}")
+
+
+@dataclass(frozen=True)
+class FabricCalibration(Answer):
+    """A cluster's fabric fitted to sweeps of collectives.
+
+    Attributes
+    ----------
+    cluster : Cluster
+        That the fit started from.
+    base : str
+        What it goes by: name or file.
+    log : Log
+        What was read, with notes and lines that could not be read.
+    fit : ClusterFit
+        Fitted tiers, errors, held-out errors.
+    """
+
+    cluster: Cluster
+    base: str
+    log: Log
+    fit: ClusterFit
+    profile_path: ProfilePath = None
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the fit should not be used; empty if it is sound."""
+        return self.fit.problems
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a point: measured and fitted times."""
+        rows = [
+            {
+                "run": run.name,
+                "collective": run.primitive,
+                "ranks": int(run.group.ranks),
+                "nodes": int(run.nodes),
+                "size_bytes": float(size),
+                "measured_time_s": float(measured),
+                "fitted_time_s": float(fitted),
+                "relative_error": float(fitted / measured - 1.0),
+            }
+            for run in self.fit.runs
+            for size, measured, fitted in zip(
+                run.size_bytes, run.time_s, price_run(run, self.cluster.tiers, self.fit.tiers), strict=True
+            )
+        ]
+        return {key: [row[key] for row in rows] for key in rows[0]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fit as plain data."""
+        table, fit = self.columns(), self.fit
+        return {
+            "schema_version": 1,
+            "cluster": self.cluster.name,
+            "sound": not fit.problems,
+            "problems": list(fit.problems),
+            "tiers": [
+                {
+                    "tier": self.cluster.tiers[index].name,
+                    "points": fitted.points,
+                    "mean_relative_error": fitted.residual,
+                    "constants": {name: one._asdict() for name, one in fitted.confidence.items()},
+                }
+                for index, fitted in fit.tiers.items()
+            ],
+            "held_out_error": float(fit.held_out["error"].mean()) if len(fit.held_out) else None,
+            "lines": [{key: _finite(value) for key, value in line._asdict().items()} for line in fit.lines],
+            "points": [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)],
+        }
+
+    def files(self, path: str | Path) -> dict[Path, str]:
+        """Return the files of the new profile with their texts: links first, then the cluster at `path`.
+
+        Raises
+        ------
+        CostModelError
+            If the fit has problems.
+        """
+        _refuse(self.problems)
+        names: dict[int, list[str]] = {}
+        for sweep, run in zip(self.log.sweeps, self.fit.runs, strict=True):
+            names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
+        return profile_texts(
+            Path(path), self.base, self.cluster, self.fit.tiers, names, profile_path=self.profile_path
+        )
+
+
+def read_logs(logs: Sequence[str | Path], *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
+    """Read what nccl-tests or rccl-tests printed.
+
+    Parameters
+    ----------
+    logs : sequence of path
+        Files.
+    collective, ranks, nodes
+        What was run, where neither log nor file name says; 0 and empty to read it. [-]
+
+    Returns
+    -------
+    Log
+        Sweeps, lines that cannot be read (``.problems``), and what is worth knowing (``.notes``).
+
+    Raises
+    ------
+    CostModelError
+        If a file cannot be read.
+    """
+    known = canonical(collective) if collective else ""
+    return read_nccl_logs(logs, collective=known, ranks=ranks, nodes=nodes)
+
+
+def fabric(
+    logs: Sequence[str | Path] | Log,
+    *,
+    cluster: str = DEFAULT_CLUSTER,
+    in_place: bool = False,
+    skip_bad_lines: bool = False,
+    max_error: float = FABRIC_ERROR,
+    profile_path: ProfilePath = None,
+) -> FabricCalibration:
+    """Fit a cluster's fabric to nccl-tests logs.
+
+    Parameters
+    ----------
+    logs : sequence of path, or Log
+        What nccl-tests or rccl-tests printed: files, or what `read_logs` made of them.
+    cluster : str
+        Name or file of the profile to start from.
+    in_place : bool
+        Fit the in-place times instead.
+    skip_bad_lines : bool
+        Fit without lines that cannot be read.
+    max_error : float
+        Mean relative error above which the fit should not be used. [-]
+    profile_path : path, optional
+        Folders of profiles of your own.
+
+    Raises
+    ------
+    CostModelError
+        If a log cannot be read, or was taken on other GPUs.
+    """
+    machine = load_cluster(cluster, profile_path=profile_path)
+    log = logs if isinstance(logs, Log) else read_logs(logs)
+    if log.problems and not skip_bad_lines:
+        raise DataError(str(log.problems[0]))
+    runs = [sweep_run(sweep, machine, in_place=in_place) for sweep in log.sweeps]
+    return FabricCalibration(
+        machine, cluster, log, fit_cluster(runs, machine, max_error=max_error), profile_path
+    )
+
+
+@dataclass(frozen=True)
+class KernelCalibration(Answer):
+    """An accelerator's kernels fitted to timings.
+
+    Attributes
+    ----------
+    accelerator : Accelerator
+        That was measured, as its profile had it.
+    base : str
+        What it goes by: name or file.
+    source : str
+        The tables.
+    results : tuple of KernelResult
+        A fitted kernel each.
+    problems : tuple of str
+        Why some should not be used; empty if all are sound.
+    """
+
+    accelerator: Accelerator
+    base: str
+    source: str
+    results: tuple[KernelResult, ...]
+    problems: tuple[str, ...]
+    profile_path: ProfilePath = None
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a fitted kernel."""
+        return {
+            "section": [one.section for one in self.results],
+            "name": [one.name for one in self.results],
+            "points": [one.points for one in self.results],
+            "error_before": [one.before for one in self.results],
+            "held_out_error": [one.held_out_error for one in self.results],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fitted kernels and their constants."""
+        rows = [
+            {
+                "section": one.section,
+                "name": one.name,
+                "points": one.points,
+                "error_before": _finite(one.before),
+                "held_out_error": one.held_out_error,
+                "constants": dict(one.block),
+            }
+            for one in self.results
+        ]
+        return {"schema_version": 1, "kernels": rows}
+
+    def files(self, path: str | Path) -> dict[Path, str]:
+        """Return the file of the new accelerator with its text.
+
+        Raises
+        ------
+        CostModelError
+            If the fit has problems.
+        """
+        _refuse(self.problems)
+        text = accelerator_text(
+            Path(path),
+            self.base,
+            self.accelerator,
+            self.results,
+            self.source,
+            profile_path=self.profile_path,
+        )
+        return {Path(path): text}
+
+
+def kernels(
+    tables: Sequence[str | Path],
+    *,
+    accelerator: str,
+    max_error: float = KERNEL_ERROR,
+    profile_path: ProfilePath = None,
+) -> KernelCalibration:
+    """Fit an accelerator's kernels to timings.
+
+    Parameters
+    ----------
+    tables : sequence of path
+        CSV files of products, attention or copies, as `costmodel measure` writes them.
+    accelerator : str
+        Name or file of the accelerator that was measured.
+    max_error : float
+        Held-out mean error above which a fit should not be used. [-]
+    profile_path : path, optional
+        Folders of profiles of your own.
+
+    Raises
+    ------
+    CostModelError
+        If a table or a row cannot be read.
+    """
+    device = load_accelerator(accelerator, profile_path=profile_path)
+    paths = [Path(table) for table in tables]
+    timings = read_timings(paths, device.peak_flops_per_s)
+    source = ", ".join(path.name for path in paths)
+    if timings.problems:
+        problems = tuple(str(problem) for problem in timings.problems)
+        return KernelCalibration(device, accelerator, source, (), problems, profile_path)
+    results, wrong = fit_kernels(timings, device, source, max_error=max_error)
+    return KernelCalibration(device, accelerator, source, tuple(results), tuple(wrong), profile_path)
+
+
+@dataclass(frozen=True)
+class StepCalibration(Answer):
+    """Measured training steps against the model, and which part could explain the difference.
+
+    Attributes
+    ----------
+    steps : tuple of MeasuredStep
+        Jobs with what their steps took.
+    parts : tuple of PartFactor
+        What each part alone could explain, the best plausible one first.
+    """
+
+    steps: tuple[MeasuredStep, ...]
+    parts: tuple[PartFactor, ...]
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds that, added to every step, fit best. [s]"""
+        return constant_s(self.steps)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a step."""
+        model = [float(step.estimate.step_time_s) for step in self.steps]
+        return {
+            "job": [step.name for step in self.steps],
+            "measured_step_time_s": [step.time_s for step in self.steps],
+            "step_time_s": model,
+            "relative_error": [ours / step.time_s - 1 for ours, step in zip(model, self.steps, strict=True)],
+            "measured_memory_bytes": [step.memory_bytes for step in self.steps],
+            "memory_bytes_per_gpu": [float(step.estimate.memory_bytes_per_gpu) for step in self.steps],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        table = self.columns()
+        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        return {
+            "schema_version": 1,
+            "steps": [{key: _finite(value) for key, value in row.items()} for row in rows],
+            "explanations": [
+                {key: _finite(value) for key, value in one._asdict().items()} for one in self.parts
+            ],
+        }
+
+
+def steps(
+    measured: Sequence[str] | Mapping[str, tuple[Estimate, float]], *, overhead: bool = False
+) -> StepCalibration:
+    """Compare measured training steps with the model, and say which part could explain the difference.
+
+    Parameters
+    ----------
+    measured : sequence of str, or mapping
+        Job files with what a step took, ``"job.yaml=5.21s,61GiB"``; or estimates with the seconds
+        of a step, by name.
+    overhead : bool
+        Also try a constant that is added to every step.
+
+    Raises
+    ------
+    CostModelError
+        If a job or a quantity cannot be read.
+    """
+    if isinstance(measured, Mapping):
+        found = [MeasuredStep(name, est, float(time_s)) for name, (est, time_s) in measured.items()]
+    else:
+        found = [_measured(text) for text in measured]
+    for step in found:
+        if not step.time_s > 0:
+            raise DataError(f"{step.name}: step time: expected more than 0 s")
+    parts = tuple(one for one in part_factors(found) if overhead or one.part != "constant")
+    return StepCalibration(tuple(found), parts)
+
+
+def _measured(text: str) -> MeasuredStep:
+    """Read ``job.yaml=5.21s,61GiB``."""
+    path, time, memory = split_spec(text)
+    if not time or not path.name:
+        raise DataError(f"{text}: expected a job and its step time, such as job.yaml=5.21s")
+    time_s = read_quantity("step time", time, "s")
+    if time_s <= 0:
+        raise DataError(f"{text}: step time: expected more than 0 s")
+    memory_bytes = read_quantity("memory", memory, "B") if memory else float("nan")
+    return MeasuredStep(path.stem, estimate(**read_job(path)), time_s, memory_bytes)

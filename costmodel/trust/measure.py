@@ -1,0 +1,137 @@
+"""`costmodel.measure`: this machine's kernels and collectives as tables that `costmodel.calibrate` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from costmodel.base.csv_text import to_csv
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.estimates.collective import canonical
+from costmodel.trust.calibration import measure_collectives as bench
+from costmodel.trust.calibration import measure_kernels as timed
+from costmodel.trust.calibration.measure_device import choose_device, headline, import_torch
+from costmodel.trust.calibration.nccl_tests import PROGRAMS
+
+DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
+KERNELS = ("matmul", "attention", "memory")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+Progress = Callable[[int, int], None]
+
+
+def kernels(
+    what: str,
+    *,
+    dtypes: Sequence[str] = ("bf16",),
+    device: str = "cuda",
+    small: bool = False,
+    progress: Progress | None = None,
+) -> str:
+    """Time matrix products, fused attention, or copies on the device.
+
+    Parameters
+    ----------
+    what : str
+        One of `KERNELS`.
+    dtypes : sequence of str
+        Of the products; of `DTYPES`.
+    device : str
+        cuda, or cpu to try the path.
+    small : bool
+        Few and small shapes, for a trial.
+    progress : callable, optional
+        Called with rows timed and rows in all.
+
+    Returns
+    -------
+    table : str
+        A CSV below a line about the device, for `costmodel.calibrate.kernels`.
+
+    Raises
+    ------
+    CostModelError
+        If torch or the device is missing, or a name is unknown.
+    """
+    if what not in KERNELS:
+        raise CostModelError(f"kernels: {what!r} is unknown; {choices_hint(what, KERNELS)}")
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise CostModelError(f"dtypes: unknown {dtype!r}; {choices_hint(dtype, DTYPES)}")
+    torch = import_torch()
+    chosen = choose_device(torch, device)
+    sweeps: dict[str, Callable[[], Iterable[timed.Row]]] = {
+        "matmul": lambda: timed.measure_matmul(torch, chosen, dtypes, small=small),
+        "attention": lambda: timed.measure_attention(torch, chosen, small=small),
+        "memory": lambda: timed.measure_memory(torch, chosen, small=small),
+    }
+    total = timed.count_rows(what, len(dtypes) if what == "matmul" else 1, chosen, small=small)
+    rows = []
+    for row in sweeps[what]():
+        rows.append(row)
+        if progress is not None:
+            progress(len(rows), total)
+    table = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+    return f"{headline(torch, chosen)}\n{to_csv(table)}"
+
+
+def collectives(
+    names: Sequence[str] = COLLECTIVES,
+    *,
+    low_bytes: float = 2.0**10,
+    high_bytes: float = 2.0**30,
+    local: int = 0,
+    device: str = "cuda",
+    progress: Progress | None = None,
+) -> str:
+    """Time collectives over torch.distributed.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Which.
+    low_bytes, high_bytes : float
+        Smallest and largest full tensor, doubled from one to the next. [B]
+    local : int
+        Start this many ranks here, instead of torchrun. [-]
+    device : str
+        cuda, or cpu to try the path.
+    progress : callable, optional
+        Called with sizes timed and sizes in all.
+
+    Returns
+    -------
+    log : str
+        As nccl-tests prints it, for `costmodel.calibrate.fabric`; empty on ranks other than 0.
+
+    Raises
+    ------
+    CostModelError
+        If torch, GPUs or ranks are missing, or nccl-tests has no such collective.
+    """
+    torch = import_torch()
+    chosen = choose_device(torch, device)
+    wanted = [canonical(name) for name in names]
+    for one in wanted:
+        if one not in PROGRAMS.values():
+            raise CostModelError(f"collectives: {one.replace('_', '-')} is not one that nccl-tests has")
+    if local:
+        if local < 2 or bench.under_torchrun():
+            raise CostModelError("local: expected two ranks or more, and no torchrun around it")
+        if chosen == "cuda" and local > torch.cuda.device_count():
+            raise CostModelError(
+                f"local: {local} ranks, but this machine has {torch.cuda.device_count()} GPUs"
+            )
+        return bench.run_local(local, wanted, low_bytes, high_bytes, chosen)
+    if not bench.under_torchrun():
+        raise CostModelError("collectives: expected several ranks; start with torchrun or --local 2")
+    doublings = 1
+    while low_bytes * 2.0**doublings <= high_bytes * (1 + 1e-12):
+        doublings += 1
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, len(wanted) * doublings)
+
+    return bench.measure_collectives(wanted, low_bytes, high_bytes, chosen, done=tick)
