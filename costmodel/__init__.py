@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from costmodel.what_if.sensitivity import Sensitivity, sensitivity
     from costmodel.whole_run.budget import Budget, budget
     from costmodel.whole_run.run import TrainingRun
+    from costmodel.whole_run.solve import run
 from costmodel.base.version import __version__
-from costmodel.whole_run.solve import run
 
 _NAMES = {
     "base.answer": ("Answer",),
