@@ -176,8 +176,16 @@ def test_what_the_issue_names_is_public():
     assert {*named.split(), "Model", "Cluster", "Recipe", "Accelerator"} <= set(cm.__all__)
 
 
-READS = ("base", "cli", "describe.jobs", "reporting.figures")
-"""What commands use beside the public face: errors and units, themselves, readers of flags, picture files."""
+READS = (
+    "base",
+    "cli",
+    "describe.jobs",
+    "describe.models.model",
+    "interop",
+    "reporting.figures",
+    "reporting.imports",
+)
+"""What commands use beside the public face: errors and units, themselves, readers of flags and files, picture files."""
 
 
 def test_the_command_line_can_nothing_that_the_package_cannot():
