@@ -21,6 +21,9 @@ from costmodel.estimates.memory_savings import _SWITCHES, memory_levers
 from costmodel.estimates.mesh import mesh_rows
 from costmodel.reporting.tables import estimate_grids, memory_grid, time_grid
 
+# pandas below 3 reads the last digit of a number only when asked to; later ones always do, and warn.
+EXACTLY = {"float_precision": "round_trip"} if int(pd.__version__.split(".")[0]) < 3 else {}
+
 DENSE = {"model": "llama3-8b", "gpus": 64, "layout": "tp2 pp4", "global_batch": 128, "seq_len": 8192}
 EXPERTS = {"model": "qwen3-30b-a3b", "gpus": 64, "layout": "pp2 ep8", "global_batch": 256, "seq_len": 4096}
 HUGE = {"model": "llama3-405b", "gpus": 512, "layout": "tp8 pp8", "global_batch": 256, "seq_len": 8192}
@@ -283,14 +286,14 @@ def test_frames_survive_a_csv(est, many, form):
     for one in (est, many):
         frame = one.to_frame(form)
         pd.testing.assert_frame_equal(
-            pd.read_csv(io.StringIO(frame.to_csv(index=False)), float_precision="round_trip"),
+            pd.read_csv(io.StringIO(frame.to_csv(index=False)), **EXACTLY),
             frame,
             check_exact=True,
         )
 
 
 def test_the_command_line_writes_the_same_csv_as_the_frame_reads(est):
-    read = pd.read_csv(io.StringIO(to_csv(est.columns())), float_precision="round_trip")
+    read = pd.read_csv(io.StringIO(to_csv(est.columns())), **EXACTLY)
     pd.testing.assert_frame_equal(read, est.to_frame("long"), check_exact=True)
 
 

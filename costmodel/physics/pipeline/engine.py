@@ -141,7 +141,8 @@ def simulate(
 
     Examples
     --------
-    >>> timeline = simulate(task_orders("1f1b", 4, 8), forward_s=1.0, backward_input_s=1.0,
+    >>> from costmodel.physics.pipeline.orders import one_f_one_b
+    >>> timeline = simulate(one_f_one_b(4, 8, 1), forward_s=1.0, backward_input_s=1.0,
     ...                     backward_weight_s=1.0)
     >>> timeline.makespan_s()
     33.0
