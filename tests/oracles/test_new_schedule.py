@@ -37,6 +37,8 @@ FIELDS = {
     # With as many micro-batches as stages each chunk waits for the last message of the one before it.
     "messages": "where(micro_batches > stages, 2 * (stages - 1), 2 * (virtual_stages * stages - 1))",
     "messages_stopping": "2 * virtual_stages * micro_batches + 2 * (stages - 2)",
+    "unpaired": "micro_batches",
+    "pair_held": "0",
     "exact": Exactness(0.0, 0.0, 0.0, True, 2),
     "source": "Lamy-Poirier, arXiv:2211.05953, section 4",
 }
