@@ -139,6 +139,9 @@ class Overlap(BaseModel):
     """none; the backward collective behind the weight-gradient GEMM; or pipelined with each GEMM."""
     dp_overlap: DataOverlap = "last-micro-batch"
     """none; with the last micro-batch's passes (Megatron); or with every layer of every micro-batch (FSDP)."""
+    hsdp_overlap: bool = True
+    """Replicas of a sharded group sum a layer's gradient behind the backward pass of the layers below
+    (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: concurrently with gathers and scatters)."""
     reduce_each_micro_batch: bool = False
     """ZeRO-2 reduces gradients after every micro-batch (DeepSpeed) instead of once a step."""
     zero_all_reduce: bool = False

@@ -168,7 +168,7 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
     return blocks
 
 
-def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
     """Return the operators of one block, one line a pass."""
     lines = []
     for name, item in block.times.by_operator.items():

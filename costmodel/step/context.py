@@ -9,6 +9,8 @@ dealt in zig-zag, so that a causal mask leaves every rank the same work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +30,7 @@ def _kv_bytes(placed: PlacedJob) -> Array:
     return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
 
 
-def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
     """Return the exchange of one micro-batch through one layer.
 
     References

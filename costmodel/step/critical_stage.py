@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine, broadcast_sum
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
+from costmodel.step.ports import Ports
 
 Array = NDArray[np.float64]
 
@@ -53,6 +54,16 @@ class Step:
     block_lines: tuple[tuple[TimeLine, ...], ...]
     counts: tuple[Array, ...]
     stage: StageTimes
+
+    def ports(self, *, forward: bool) -> Ports:
+        """Return what one micro-batch sends on the critical stage, in its forward pass or in the rest."""
+        sent = Ports()
+        for lines, count in zip(self.block_lines, self.counts, strict=True):
+            each = np.asarray(count / self.placed.micro_batches)
+            for line in lines:
+                if (line.phase == "forward") == forward:
+                    sent.take(line, each)
+        return sent
 
 
 def passes_on_stages(placed: PlacedJob, block: Block) -> Array:

@@ -22,8 +22,9 @@ from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step import compression
 from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.compression import Message
-from costmodel.step.critical_stage import StageTimes, Step
+from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
+from costmodel.step.ports import Ports
 from costmodel.step.states import (
     Params,
     block_params,
@@ -59,7 +60,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     zero = placed.layout.zero_stage
     parts = _parts(placed)
     if np.any(zero < 3):
-        lines += _replicated_lines(placed, params, parts, step.stage)
+        lines += _replicated_lines(step, params, parts)
     if np.any(zero == 3):
         for block, count, others in zip(step.blocks, step.counts, step.block_lines, strict=True):
             lines += _sharded_lines(placed, block, parts, count, others)
@@ -69,22 +70,27 @@ def time_lines(step: Step) -> list[TimeLine]:
 
 
 class Window:
-    """What is left of a pass of compute for messages to hide behind.
+    """A pass of compute that messages hide behind.
 
-    All messages behind one pass use the same links, so each has what those before it leave.
+    All messages behind one pass share its ports: on its tier each has what those before it, and those of
+    other axes in the same pass, leave. On `one_stream` the messages wait for each other on whatever tier.
     """
 
-    def __init__(self, placed: PlacedJob, pass_s: Array) -> None:
+    def __init__(
+        self, placed: PlacedJob, pass_s: Array, beside: Ports | None = None, *, one_stream: bool = False
+    ) -> None:
         self._placed = placed
-        self._left_s = pass_s
+        self._pass_s = pass_s
+        self._ports = beside or Ports()
+        self._one_stream = one_stream
         self._last_s: Array | None = None
 
     def left_s(self) -> Array:
-        """Seconds of the pass that no message uses yet. [s]"""
+        """Seconds of the pass that no message before uses. [s]"""
         # Only now, as a search need not know what the last message leaves.
         if self._last_s is not None:
-            self._left_s, self._last_s = np.maximum(self._left_s - self._last_s, 0.0), None
-        return self._left_s
+            self._pass_s, self._last_s = np.maximum(self._pass_s - self._last_s, 0.0), None
+        return self._pass_s
 
     def send(
         self,
@@ -98,9 +104,10 @@ class Window:
         least_share: float | Array = 0.0,
     ) -> TimeLine:
         """Make the line of a message, whole or in `pieces`, behind each of `count` passes a step."""
-        size, window = message.size_bytes, self.left_s()
+        size, window, ports = message.size_bytes, self.left_s(), self._ports
         if pieces is not None:
             size, window, count = size / pieces, window / pieces, count * pieces
+            ports = ports.in_pieces(pieces)
         line = communication_line(
             self._placed,
             f"{name}.{message.label}",
@@ -110,11 +117,16 @@ class Window:
             size_bytes=size,
             group=message.group,
             window_s=window,
+            beside=ports if np.any(window) else None,
             least_share=least_share,
             share=share,
             count=count,
         )
-        self._last_s = line.each_s if pieces is None else pieces * line.each_s
+        times = _ONE if pieces is None else pieces
+        if self._one_stream:
+            self._last_s = np.asarray(times * line.each_s)
+        else:
+            self._ports.take(line, times)
         return line
 
 
@@ -138,15 +150,19 @@ def _parts(placed: PlacedJob) -> list[_Part]:
     return parts if placed.model.num_experts else parts[:1]
 
 
-def _replicated_lines(
-    placed: PlacedJob, params: Params, parts: list[_Part], stage: StageTimes
-) -> list[TimeLine]:
+def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[TimeLine]:
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step."""
+    placed, stage = step.placed, step.stage
     recipe = placed.recipe
     overlaps = recipe.overlap.dp_overlap != "none"
-    backward = Window(placed, stage.backward_s if overlaps else _NONE)
+    backward = Window(
+        placed, stage.backward_s if overlaps else _NONE, step.ports(forward=False), one_stream=True
+    )
     # Owners of whole tensors hand out their parameters after the step, not behind the next forward pass.
-    forward = Window(placed, stage.forward_s if overlaps and not recipe.overlap.zero_by_tensor else _NONE)
+    handed_out = not overlaps or recipe.overlap.zero_by_tensor
+    forward = Window(
+        placed, _NONE if handed_out else stage.forward_s, step.ports(forward=True), one_stream=True
+    )
     lines: list[TimeLine] = []
     for part in parts:
         held = (params.expert if part.is_expert else params.dense).max(axis=-1)
@@ -221,11 +237,13 @@ def _sharded_lines(
 ) -> list[TimeLine]:
     """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
     overlaps = placed.recipe.overlap.dp_overlap == "every-layer"
-    before, after = (
-        exposed_sum(line for line in others if (line.phase == "forward") == is_forward) if overlaps else _NONE
-        for is_forward in (True, False)
+    forward, backward = (
+        Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
+        for lines in (
+            [line for line in others if line.phase == "forward"],
+            [line for line in others if line.phase != "forward"],
+        )
     )
-    forward, backward = Window(placed, before), Window(placed, after)
     held = block_params(placed, block)
     lines: list[TimeLine] = []
     for part in parts:
@@ -283,9 +301,12 @@ def _sharded_part_lines(
         *_buffer_lines(placed, name, params, on * several, regather * several, count),
     ]
     if np.any(part.replica.ranks > 1):
+        # Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
         between = Message("grad_replica_all_reduce", "all_reduce", part.replica, reduced / part.shard.ranks)
-        lines.append(
-            Window(placed, _NONE).send(
+        hides = recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
+        window = backward if hides else Window(placed, _NONE)
+        sums.append(
+            window.send(
                 name,
                 "grad_sync",
                 between,
@@ -293,6 +314,7 @@ def _sharded_part_lines(
                 count=np.asarray(count / steps / placed.policy.sync_every),
             )
         )
+        lines.append(sums[-1])
     if recipe.overlap.dp_overlap == "every-layer" and block.role == "layer":
         present = np.asarray(np.minimum(count, steps))
         lines.append(_ends_line(name, present, gathers[0], sums))

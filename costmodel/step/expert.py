@@ -9,6 +9,8 @@ The busiest rank sets the pace, so all of it scales with the imbalance.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,13 +19,16 @@ from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import HIDDEN, Block, PlacedJob, communication_line
+from costmodel.step.placed_job import Block, PlacedJob, communication_line, hidden_beside
+from costmodel.step.ports import Ports
 
 Array = NDArray[np.float64]
 
 
-def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
     """Return dispatch and combine of one micro-batch through one MoE layer.
+
+    `others` are the messages of the other axes in the same layer, which take the ports of theirs.
 
     References
     ----------
@@ -35,7 +40,7 @@ def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     layout = placed.layout
     if not (np.any(layout.ep > 1) or np.any(layout.etp > 1)):
         return []
-    return [*_dispatch_lines(placed, block), *_expert_tensor_lines(placed, block)]
+    return [*_dispatch_lines(placed, block, others), *_expert_tensor_lines(placed, block)]
 
 
 class _Hiding:
@@ -45,9 +50,10 @@ class _Hiding:
     drain the pipeline, have nothing beside them; of the others, a share cannot hide between nodes.
     """
 
-    def __init__(self, placed: PlacedJob, pass_s: Array) -> None:
+    def __init__(self, placed: PlacedJob, pass_s: Array, others: Sequence[TimeLine]) -> None:
         layout, recipe = placed.layout, placed.recipe
         self.window_s, self.least_share = np.asarray(0.0), np.asarray(0.0)
+        self.beside: Ports | None = None
         if not np.any(placed.pairs_passes):
             return
         alone = unpaired_share(
@@ -57,10 +63,11 @@ class _Hiding:
         inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
         hidden = np.where(inside, 1.0, recipe.moe.ep_hidden_between_nodes)
         self.window_s = np.asarray(beside * 0.5 * pass_s)
+        self.beside = Ports(others, 0.5 * beside)
         self.least_share = np.asarray(1.0 - beside * hidden)
 
 
-def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
     """Return the exchange over the EP group, each way, in each pass."""
     model, recipe, shard = placed.model, placed.recipe, placed.shard
     group = placed.mesh.ep
@@ -68,8 +75,12 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     again = placed.recomputation.of_module("moe")
     times = block.times
     forward, backward = (
-        _Hiding(placed, times.forward_s),
-        _Hiding(placed, times.backward_s + times.recompute_s),
+        _Hiding(placed, times.forward_s, [line for line in others if line.phase == "forward"]),
+        _Hiding(
+            placed,
+            times.backward_s + times.recompute_s,
+            [line for line in others if line.phase != "forward"],
+        ),
     )
     by = DISPATCHERS[recipe.moe.moe_dispatcher]
     dispatch_bytes = by.quantised_bytes if placed.precision.cast_bytes else 2.0
@@ -98,6 +109,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
                 size_bytes=element_bytes * h * shard.tokens_sp * copies,
                 group=group,
                 window_s=hiding.window_s,
+                beside=hiding.beside,
                 least_share=hiding.least_share,
                 share=share,
             )
@@ -128,14 +140,16 @@ def _own_exchange_line(
         placed.cluster.tiers,
         node_limit=_node_limit(placed),
     )
+    hidden, taken = hidden_beside(hiding.beside, cost.tier)
     made = cost.made.then(
         "exchange_s",
-        f"busy_s = share * imbalance * exchange_s; {HIDDEN}",
+        f"busy_s = share * imbalance * exchange_s; {hidden}",
         share=share,
         imbalance=placed.imbalance,
         window_s=hiding.window_s,
         least_share=hiding.least_share,
         contention=recipe.overlap.overlap_contention,
+        **taken,
     )
     return time_line(
         name,

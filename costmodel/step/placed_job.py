@@ -23,6 +23,7 @@ from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, StagePlan
 from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
+from costmodel.step.ports import Ports
 from costmodel.step.recomputation import Recomputation
 
 if TYPE_CHECKING:
@@ -192,6 +193,10 @@ of SMs and bandwidth that it takes.
 """
 
 
+HIDDEN_BESIDE = f"free_s = max(window_s - port_busy_s, 0); {HIDDEN.replace('window_s', 'free_s')}"
+"""The same where other messages take the port for `port_busy_s` of the window."""
+
+
 def hidden_communication(
     busy_s: Array, window_s: ArrayLike, contention: float, least_share: ArrayLike = 0.0
 ) -> Array:
@@ -205,6 +210,11 @@ def hidden_communication(
     return evaluate(HIDDEN, terms)
 
 
+def hidden_beside(beside: Ports | None, tier: Array) -> tuple[str, dict[str, Array]]:
+    """Return what of a message hides, as text, and the numbers of the messages `beside` it on its tier."""
+    return (HIDDEN_BESIDE, {"port_busy_s": beside.busy_s(tier)}) if beside else (HIDDEN, {})
+
+
 def communication_line(
     placed: PlacedJob,
     name: str,
@@ -215,24 +225,27 @@ def communication_line(
     size_bytes: ArrayLike,
     group: Group,
     window_s: ArrayLike = 0.0,
+    beside: Ports | None = None,
     least_share: ArrayLike = 0.0,
     share: ArrayLike = 1.0,
     count: ArrayLike = 1.0,
 ) -> TimeLine:
     """Price one collective over `group` and make its line; what fits into `window_s` is hidden.
 
-    `share` scales the whole line (a recomputed pass that only some layouts run). A group of one
-    costs nothing.
+    Messages `beside` it in the same window leave it what they do not take of its port. `share` scales the
+    whole line (a recomputed pass that only some layouts run). A group of one costs nothing.
     """
     cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers)
     part = np.asarray(share, dtype=np.float64)
+    hidden, taken = hidden_beside(beside, cost.tier)
     made = cost.made.then(
         "collective_s",
-        f"busy_s = share * collective_s; {HIDDEN}",
+        f"busy_s = share * collective_s; {hidden}",
         share=part,
         window_s=window_s,
         least_share=least_share,
         contention=placed.recipe.overlap.overlap_contention,
+        **taken,
     )
     return time_line(
         name,

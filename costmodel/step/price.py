@@ -30,6 +30,7 @@ from costmodel.step import (
     offload,
     overhead,
     pipeline,
+    ports,
     reserve,
     resilience,
     states,
@@ -41,13 +42,14 @@ from costmodel.step.placed_job import Block, PlacedJob
 
 Array = NDArray[np.float64]
 
-BLOCK: tuple[Callable[[PlacedJob, Block], list[TimeLine]], ...] = (
+BLOCK: tuple[Callable[[PlacedJob, Block, Sequence[TimeLine]], list[TimeLine]], ...] = (
     compute.time_lines,
     tensor.time_lines,
     context.time_lines,
     expert.time_lines,
 )
-"""Lines of one block for one micro-batch; what the host cannot issue in time follows from all of them."""
+"""Lines of one block for one micro-batch, in this order: each is told the lines of those before it, whose ports
+it shares; what the host cannot issue in time follows from all of them."""
 
 STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
     pipeline.time_lines,
@@ -64,6 +66,7 @@ STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
 
 CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     offload.lines,
+    ports.time_lines,
     overhead.time_lines,
     resilience.time_lines,
     states.end_of_step_lines,
@@ -112,7 +115,9 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
 
 def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     """Return all lines of one block for one micro-batch."""
-    made = [line for lines in BLOCK for line in lines(placed, block)]
+    made: list[TimeLine] = []
+    for of_block in BLOCK:
+        made += of_block(placed, block, made)
     return [*made, *compute.host_lines(placed, block, made)]
 
 

@@ -9,6 +9,8 @@ counted where it lies (compute for activations, data for states).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +22,7 @@ from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communicat
 Array = NDArray[np.float64]
 
 
-def time_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
+def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
     """Return the collectives of one micro-batch through one block.
 
     References

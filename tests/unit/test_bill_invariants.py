@@ -196,3 +196,13 @@ def test_whoever_sends_alone_sends_nothing(drawn):
 @given(jobs())
 def test_the_layouts_drawn_here_are_possible(drawn):
     assert is_possible(job_of(*drawn))
+
+
+@given(jobs())
+def test_no_port_is_busy_for_longer_than_the_step(drawn):
+    """What is called hidden hides beside something: no tier carries more than the step lasts."""
+    est = price_of(*drawn)
+    sent = [line for line in est.bill.time_lines if line.toll == "communication"]
+    for tier in range(len(est.bill.tier_names)):
+        busy = sum(float(line.seconds) for line in sent if float(line.tier) == tier)
+        assert busy <= float(est.step_time_s) * (1 + 1e-9)

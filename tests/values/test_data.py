@@ -17,6 +17,7 @@ from round_jobs import (
     ring_us,
     sent_bytes,
     step_us,
+    total_us,
     two_nodes_us,
 )
 
@@ -253,8 +254,15 @@ def test_sharded_parameters_in_groups():
     assert each_us(est)[f"{LAYER}param_all_gather.forward"] == near(ring_us(2 * LAYER_PARAMS, 4))
     name = f"{LAYER}grad_replica_all_reduce"
     assert each_us(est)[name] == near(ring_us(LAYER_PARAMS, passes=2, outer=True))
-    assert exposed_us(est)[name] == each_us(est)[name]
     assert counts(est)[name] == 4
+    # Behind the backward pass of a layer, on another port than what the group sends inside the node.
+    layer = ("compute.attention.", "compute.mlp.", "compute.layer.")
+    behind = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight"))
+    assert exposed_us(est)[name] == near(hidden_us(each_us(est)[name], behind))
+    alone = price(
+        gpus=8, global_batch=32, zero_stage=3, shard_group=4, switches={**FSDP, "hsdp_overlap": False}
+    )
+    assert exposed_us(alone)[name] == each_us(alone)[name]
 
 
 # Bytes a parameter: copied out of the gathered buffer, twice a micro-batch; into the one to be reduced, once.
