@@ -41,6 +41,10 @@ class Look:
         Whether it looks like a shell script, has flags of a command, is what nccl-tests print.
     problem : str
         Why it has no form though it begins like one.
+    name, start : str
+        The file's name, and its first characters.
+    is_python : bool
+        Whether its name is that of Python code.
     """
 
     form: str = ""
@@ -50,6 +54,8 @@ class Look:
     is_log: bool = False
     problem: str = ""
     name: str = ""
+    is_python: bool = False
+    start: str = ""
 
     def has_any(self, *keys: str, within: str = "") -> bool:
         """Whether one of some top-level keys is there."""
@@ -76,6 +82,8 @@ def look_at(file: TextFile) -> Look:
         except CostModelError as error:
             return Look(problem=str(error).removeprefix(f"{name}: "), name=name, is_log=is_log)
         return Look("json", raw, name=name, is_log=is_log and not raw)
+    if suffix == "py":
+        return Look(name=name, is_python=True, start=text[:200_000])
     script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")
     flags = len(set(_FLAG.findall(text[:200_000])))
     if suffix == "toml" or (
