@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.base.errors import RecipeError, choices_hint
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.hardware.cluster import Software
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -363,11 +364,11 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-def precision(name: str, generation: str = "hopper") -> Precision:
-    """Return the named precision as the kernels of a GPU generation run it.
+def precision(name: str, *, transposes: bool = True) -> Precision:
+    """Return the named precision as the kernels of a device run it.
 
-    Blackwell's 8-bit matrix units take either layout, so that nothing scaled by tensor is
-    transposed there (Transformer Engine, `is_non_tn_fp8_gemm_supported`).
+    Where 8-bit matrix units take either layout, as Blackwell's do, nothing scaled by tensor is
+    transposed (Transformer Engine, `is_non_tn_fp8_gemm_supported`).
 
     Raises
     ------
@@ -377,7 +378,7 @@ def precision(name: str, generation: str = "hopper") -> Precision:
     if name not in PRECISIONS:
         raise RecipeError(f"precision: {name!r} is unknown; {choices_hint(name, PRECISIONS)}")
     found = PRECISIONS[name]
-    if generation != "blackwell":
+    if transposes:
         return found
     # Without transposes quantising is plain streaming: 6 TB/s on a B200 (blog.fal.ai, chasing 6+ TB/s).
     update: dict[str, float | bool] = {"cast_as_measured": False}
@@ -489,41 +490,13 @@ def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
     return make_recipe({**labels, **recipe.switches, **switches})
 
 
-_KERNEL_CHOICE = {
-    "auto": {
-        "volta": "fused-softmax",
-        "ampere": "flash2",
-        "hopper": "cudnn",
-        "blackwell": "cudnn",
-        "cdna2": "flash2",
-        "cdna3": "flash2",
-    },
-    # torchtitan models/attention.py: flash first, cuDNN before it from compute capability 10 on.
-    "torch": {
-        "volta": "unfused",
-        "ampere": "flash2",
-        "hopper": "flash2",
-        "blackwell": "cudnn",
-        "cdna2": "flash2",
-        "cdna3": "flash2",
-    },
-}
+OPEN_KERNELS = ("auto", "torch")
+"""Attention kernels that mean what the software of the device takes: NVIDIA's and AMD's libraries, or torchtitan
+(models/attention.py: flash first, cuDNN before it from compute capability 10 on)."""
 
 
-def resolved_for(recipe: Recipe, generation: str) -> Recipe:
-    """Return the recipe with the attention kernel of a GPU generation in place of ``auto`` or ``torch``.
-
-    Raises
-    ------
-    RecipeError
-        If nobody has said which kernel this generation runs.
-    """
-    choice = _KERNEL_CHOICE.get(recipe.kernels.attention_kernel)
-    if choice is None:
-        return recipe
-    if generation not in choice:
-        raise RecipeError(
-            f"attention_kernel: which kernel {recipe.kernels.attention_kernel!r} is on a GPU of generation "
-            f"{generation!r} is not known; {choices_hint(generation, choice)}"
-        )
-    return recipe.replaced("attention_kernel", choice[generation])
+def resolved_for(recipe: Recipe, software: Software) -> Recipe:
+    """Return the recipe with the attention kernel of a device in place of ``auto`` or ``torch``."""
+    kernels = dict(zip(OPEN_KERNELS, (software.attention, software.torch_attention), strict=True))
+    kernel = recipe.kernels.attention_kernel
+    return recipe.replaced("attention_kernel", kernels[kernel]) if kernel in kernels else recipe

@@ -276,7 +276,7 @@ def budget(
         elif days is not None:
             gpus = hours / days / 24.0
     accelerator = the_cluster.accelerator
-    dtype = PEAK_KEY[load_precision(precision, accelerator.generation).matmul_dtype]
+    dtype = PEAK_KEY[load_precision(precision).matmul_dtype]
     if dtype not in accelerator.peak_flops_per_s:
         raise CostModelError(f"precision: {accelerator.name} has no {dtype} matrix units")
     flops = hours * 3600.0 * accelerator.peak_flops_per_s[dtype] * mfu * effective_time

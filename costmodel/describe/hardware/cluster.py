@@ -5,11 +5,30 @@ the fabric were twice as fast" is `dataclasses.replace`.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
+
+
+class Software(NamedTuple):
+    """What the vendor's software takes on a device where a recipe leaves it open.
+
+    Attributes
+    ----------
+    attention, torch_attention : str
+        Kernels that ``auto`` and ``torch`` mean here.
+    fp8 : str
+        Precision that ``fp8`` means.
+    fp8_layouts : str
+        ``one`` where the 8-bit matrix units take one layout only, so that operands are transposed, or ``both``.
+    """
+
+    attention: str
+    torch_attention: str
+    fp8: str
+    fp8_layouts: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +40,9 @@ class Accelerator:
     name, title : str
         File name and what the vendor calls it.
     generation : str
-        volta, ampere, hopper, blackwell, cdna2 or cdna3.
+        Family whose published runs are compared with one another: ampere, hopper, tpu-v5.
+    software : Software
+        What its software takes where a recipe leaves it open.
     peak_flops_per_s : dict of str to float
         Dense matrix peak by dtype; a dtype that the device does not have is absent. [FLOP/s]
     memory_bytes : float
@@ -47,6 +68,7 @@ class Accelerator:
     name: str
     title: str = ""
     generation: str
+    software: Software
     peak_flops_per_s: dict[str, float]
     memory_bytes: float
     memory_vendor_bytes: float

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.errors import ProfileError, choices_hint
 from costmodel.describe.hardware import profile_files as disk
-from costmodel.describe.hardware.cluster import Accelerator, Cluster, Storage, Tier
+from costmodel.describe.hardware.cluster import Accelerator, Cluster, Software, Storage, Tier
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.profile_schema import AcceleratorFile, ClusterFile, LinkFile, StorageFile
@@ -341,6 +341,7 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
         name=file.name,
         title=file.title,
         generation=file.generation,
+        software=Software(**file.software.model_dump()),
         peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_dense.items()},
         memory_bytes=file.memory.value,
         memory_vendor_bytes=file.memory_vendor.value,

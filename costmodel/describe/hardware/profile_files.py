@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import ProfileError
+from costmodel.base.errors import ProfileError, choices_hint
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
@@ -124,6 +124,8 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         if "inherit" not in parent:
             break
         content["inherit"] = parent["inherit"]
+    if kind == "accelerator" and "software" not in content and isinstance(content.get("generation"), str):
+        content["software"] = _software(path, str(content["generation"]))
     if "like" in _mapping(content.get("kernels")):
         content["kernels"] = _lent_kernels(content, path, folders)
     return content
@@ -146,6 +148,21 @@ def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]
     if not own:
         raise ProfileError(f"{path.name}: kernels.like: expected an accelerator with constants of its own")
     return lent(own, lender.stem, said["because"], _mapping(content.get("num_sms")).get("value"))
+
+
+def _software(path: Path, generation: str) -> dict[str, Any]:
+    """Return what the shipped accelerators of a generation say of its software."""
+    known: dict[str, dict[str, Any]] = {}
+    for _, shipped in profile_files("accelerator", (shipped_folder(),)):
+        held = _glance(shipped, "generation") | _glance(shipped, "software")
+        known.setdefault(str(held.get("generation")), _mapping(held.get("software")))
+    if generation not in known:
+        raise ProfileError(
+            f"{path.name}: software: expected what the software of the new generation {generation!r} takes, "
+            "{attention: ..., torch_attention: ..., fp8: ..., fp8_layouts: one or both}; "
+            f"shipped profiles have {choices_hint(generation, known)}"
+        )
+    return known[generation]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

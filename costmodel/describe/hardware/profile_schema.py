@@ -17,11 +17,12 @@ from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
+from costmodel.describe.recipe import OPEN_KERNELS, PRECISIONS, AttentionKernel
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
-Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3"]
+Generation = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 LinkKind = Literal[
     "nvlink",
     "xgmi",
@@ -82,10 +83,33 @@ class _Profile(_Strict):
     sources: dict[str, Source] = {}
 
 
+class SoftwareFile(_Strict):
+    """What the vendor's software takes on a device where a recipe leaves it open; see `Software`."""
+
+    attention: AttentionKernel
+    torch_attention: AttentionKernel
+    fp8: str
+    fp8_layouts: Literal["one", "both"]
+
+    @model_validator(mode="after")
+    def _names_a_choice(self) -> Self:
+        """Refuse what is itself a choice, and precisions that do not exist."""
+        for key in ("attention", "torch_attention"):
+            if getattr(self, key) in OPEN_KERNELS:
+                raise ValueError(
+                    f"{key}: expected a kernel, not {getattr(self, key)!r}, which means one of them"
+                )
+        if self.fp8 not in PRECISIONS:
+            raise ValueError(f"fp8: unknown precision {self.fp8!r}; {choices_hint(self.fp8, PRECISIONS)}")
+        return self
+
+
 class AcceleratorFile(_Profile):
     """One GPU. A part that the software sees as two devices is described as one of them."""
 
     generation: Generation
+    software: SoftwareFile
+    """Where a file has none, that of the shipped accelerators of its generation; see `profile_files`."""
     peak_dense: dict[Dtype, Sourced[Annotated[FlopsPerSecond, Field(gt=0)]]]
     memory: Sourced[Annotated[Bytes, Field(gt=0)]]
     memory_vendor: Sourced[Annotated[Bytes, Field(gt=0)]]

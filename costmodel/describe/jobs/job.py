@@ -89,7 +89,7 @@ class Job:
             If there is no such switch, or it cannot have the value.
         """
         made = Settings(self.recipe, self.policy, self.health).switched(changes)
-        recipe = resolved_for(made.recipe, self.cluster.accelerator.generation)
+        recipe = resolved_for(made.recipe, self.cluster.accelerator.software)
         return replace(self, recipe=recipe, policy=made.policy, health=made.health)
 
 
@@ -132,7 +132,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     job = Job(
         model=the_model,
         cluster=the_cluster,
-        recipe=resolved_for(settings.recipe, the_cluster.accelerator.generation),
+        recipe=resolved_for(settings.recipe, the_cluster.accelerator.software),
         policy=settings.policy,
         health=settings.health,
         precision=_precision(one("precision"), the_cluster),
@@ -278,10 +278,10 @@ def _precision(name: str, cluster: Cluster) -> Precision:
     delayed scaling elsewhere (transformer_engine/pytorch/quantization.py, `get_default_fp8_recipe`).
     """
     if name == "fp8":
-        name = "mxfp8" if cluster.accelerator.generation == "blackwell" else "fp8-delayed"
+        name = cluster.accelerator.software.fp8
     from costmodel.describe.hardware.kernels import PEAK_KEY
 
-    found = precision(name, cluster.accelerator.generation)
+    found = precision(name, transposes=cluster.accelerator.software.fp8_layouts == "one")
     peaks = cluster.accelerator.peak_flops_per_s
     if PEAK_KEY[found.matmul_dtype] not in peaks:
         raise CostModelError(
