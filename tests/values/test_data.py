@@ -6,6 +6,7 @@ from round_jobs import (
     MOE,
     SMALL,
     TABLE_PARAMS,
+    cluster_file,
     counts,
     each_us,
     exposed_us,
@@ -51,12 +52,21 @@ def test_every_line_of_a_distributed_optimizer():
 
 
 def test_reduction_behind_the_last_micro_batch_and_gather_behind_the_first():
-    est = price(**EIGHT)
-    reduce, gather = two_nodes_us(4 * N), two_nodes_us(2 * N)
+    """Over a network of half the rate more than the last bucket is left over."""
+    slow = cluster_file(outer={"bandwidth": "5 GB/s"})
+    est = price(cluster=slow, **EIGHT)
+    reduce, gather = (36 + 7 / 8 * width * N / 2e4 for width in (4, 2))
     backward, forward = step_us(est, "backward", "backward_weight", "recompute"), step_us(est, "forward")
-    assert reduce > backward > gather > forward
+    assert reduce * (1 - LAST_BUCKET) > backward > gather * (1 - LAST_BUCKET) > forward
     assert exposed_us(est, "dp.") == near(
-        {SCATTER: hidden_us(reduce, backward, LAST_BUCKET), GATHER: hidden_us(gather, forward, LAST_BUCKET)}
+        {SCATTER: hidden_us(reduce, backward), GATHER: hidden_us(gather, forward)}
+    )
+    usual = price(**EIGHT)
+    assert exposed_us(usual, "dp.") == near(
+        {
+            SCATTER: hidden_us(two_nodes_us(4 * N), backward, LAST_BUCKET),
+            GATHER: hidden_us(two_nodes_us(2 * N), forward, LAST_BUCKET),
+        }
     )
     plenty = price(gpus=2, global_batch=2)
     assert exposed_us(plenty, "dp.") == near(
@@ -66,7 +76,7 @@ def test_reduction_behind_the_last_micro_batch_and_gather_behind_the_first():
         }
     )
     nothing = price(switches={"dp_overlap": "none"}, **EIGHT)
-    assert exposed_us(nothing, "dp.") == near({SCATTER: reduce, GATHER: gather})
+    assert exposed_us(nothing, "dp.") == near({SCATTER: two_nodes_us(4 * N), GATHER: two_nodes_us(2 * N)})
 
 
 def test_replicas_that_all_hold_everything():
@@ -112,6 +122,16 @@ def test_buckets():
     assert counts(est, "dp.") == near({name: N / 32e6})
     assert each_us(est, "dp.") == near({name: ring_us(4 * 32e6, passes=2)})
     assert exposed_us(est, "dp.")[name] == near(hidden_us(ring_us(4 * 32e6, passes=2), 1e9, 32e6 / N))
+
+
+def test_each_bucket_hides_behind_its_part_of_the_pass():
+    slow = cluster_file(outer={"bandwidth": "5 GB/s"})
+    est = price(cluster=slow, switches={"bucket_elements": 32e6}, **EIGHT)
+    backward = step_us(est, "backward", "backward_weight", "recompute")
+    busy = 36 + 7 / 8 * 4 * 32e6 / 2e4
+    assert counts(est)[SCATTER] == near(N / 32e6)
+    assert exposed_us(est)[SCATTER] == near(hidden_us(busy, backward * 32e6 / N, 32e6 / N))
+    assert busy - backward * 32e6 / N > busy * 32e6 / N
 
 
 def test_tensors_dealt_to_owners():

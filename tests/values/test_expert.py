@@ -140,6 +140,43 @@ def test_exchanges_behind_another_micro_batch(hidden, least):
     )
 
 
+@pytest.mark.parametrize(("layout", "hidden"), [("ep8", 0.6), ("ep8", 1.0), ("ep4", 0.6)])
+def test_exchanges_that_fit_behind_another_micro_batch(layout, hidden):
+    """Wide experts: of three quarters, between nodes a share hides, inside a node all; what is recomputed helps."""
+    switches = {"ep_overlap": True, "ep_hidden_between_nodes": hidden, "selective_modules": ["core_attn"]}
+    est = price(
+        {**MOE, "expert_ffn_size": 4096},
+        switches=switches,
+        recompute="selective",
+        gpus=8,
+        layout=layout,
+        global_batch=32,
+    )
+    across = layout == "ep8"
+    busy = across_us(SENT) if across else exchange_us(SENT)
+    assert exposed_us(est, DISPATCH) == near(
+        dict.fromkeys(
+            (f"{DISPATCH}forward", f"{DISPATCH}backward"),
+            hidden_us(busy, 1e9, 1 - 0.75 * (hidden if across else 1.0)),
+        )
+    )
+
+
+def test_recomputed_passes_are_beside_an_exchange_too():
+    switches = {
+        "ep_overlap": True,
+        "ep_hidden_between_nodes": 1.0,
+        "selective_modules": ["core_attn", "moe_act"],
+    }
+    est = price(BUSY, switches=switches, recompute="selective", gpus=8, layout="ep8", global_batch=256)
+    layer = ("compute.attention.", "compute.mlp.", "compute.moe.")
+    backward = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight", "recompute"))
+    alone = 1 / 32
+    assert exposed_us(est, "ep.")[f"{DISPATCH}backward"] == near(
+        hidden_us(across_us(4 * SENT), (1 - alone) * backward / 2, alone)
+    )
+
+
 @pytest.mark.parametrize(
     ("recompute", "modules", "again"),
     [
@@ -183,6 +220,14 @@ def test_tokens_sent_once_to_each_node(limit):
     assert sent == (MIB if limit else 1.5 * MIB)
     assert each_us(across, "ep.")[f"{DISPATCH}forward"] == near(1.5 * (25 + sent / 0.85e4))
     assert exposed_us(across, "ep.") == near(each_us(across, "ep."))
+
+
+@pytest.mark.parametrize(("groups", "nodes"), [(4, 2), (8, 1), (16, 1)])
+def test_groups_that_a_model_routes_to(groups, nodes):
+    """Eight nodes: a token keeps to one group, which is two nodes of four groups, or at most one of more."""
+    model = {**MOE, "num_experts": 32, "expert_groups": groups, "groups_per_token": 1}
+    est = price(model, switches={"moe_dispatcher": "deep-ep"}, gpus=32, layout="ep32", global_batch=32)
+    assert sent_bytes(est, "ep.")[f"{DISPATCH}forward"] == near(2 * MIB * copies(8, nodes))
 
 
 def test_dispatch_in_eight_bits():
