@@ -166,10 +166,12 @@ def read_quantity(name: str, text: object, unit: str) -> float:
     (1.5e-06, 900.0)
     """
     match = _TYPED.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _LONGEST_NUMBER else None
-    if match is None:
-        example = "90s, 15min, 3h or 2d" if unit == "s" else f"'{_EXAMPLE[unit]}'"
-        raise UnitError(f"{name}: expected a quantity such as {example}, got {shown(text)}")
-    number, suffix = match.groups()
+    number, suffix = match.groups() if match is not None else ("", "")
+    if not suffix:
+        example = (
+            "a time such as 90s, 15min, 3h or 2d" if unit == "s" else f"a quantity such as '{_EXAMPLE[unit]}'"
+        )
+        raise UnitError(f"{name}: expected {example}, got {shown(text)}")
     if unit == "s" and suffix in _LONG_TIMES:
         return float(number) * _LONG_TIMES[suffix]
     if unit == "B" and suffix.upper() in ("K", "M", "G", "T"):

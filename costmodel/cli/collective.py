@@ -72,9 +72,10 @@ def collective(
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
     import costmodel as cm
     from costmodel.base.errors import LayoutError
+    from costmodel.base.units import read_quantity
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.sizes import parse_size, parse_sizes, quantity
+    from costmodel.cli.sizes import parse_size, parse_sizes
 
     target = plan_output(**output)
     draw = planned_figure("CollectiveCosts", plot, "", force=output["force"])
@@ -92,8 +93,8 @@ def collective(
         members_per_node=members,
         tier=tier,
         concurrent=concurrent,
-        latency_s=quantity("alpha", alpha, "s") if alpha else None,
-        bandwidth_bytes_per_s=quantity("bandwidth", bandwidth, "B/s") if bandwidth else None,
+        latency_s=read_quantity("alpha", alpha, "s") if alpha else None,
+        bandwidth_bytes_per_s=read_quantity("bandwidth", bandwidth, "B/s") if bandwidth else None,
         top_k=top_k,
         node_limit=node_limit,
         imbalance=imbalance,

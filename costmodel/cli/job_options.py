@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from costmodel.cli import options as opt
-from costmodel.describe.jobs.fields import JOB_FIELDS, Field
+from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import JOB_FIELDS
 
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
 _Command = Callable[..., None]
@@ -58,20 +59,22 @@ def _flag(field: Field, several: bool) -> inspect.Parameter:
     )
 
 
-def _job_parameters(fields: Sequence[Field], several: bool) -> list[inspect.Parameter]:
+def _job_parameters(fields: Sequence[Field], several: bool, job_file: bool) -> list[inspect.Parameter]:
     """Return the parameters of a job: its file, the flags of its fields, and those beside them."""
     if not fields:
         return []
     beside = _parameters(_beside)
     if not any(field.name == "switches" for field in fields):
         beside = [parameter for parameter in beside if parameter.name != "stragglers"]
-    return [*_parameters(_job_file), *(_flag(field, several) for field in fields), *beside]
+    file = _parameters(_job_file) if job_file else []
+    return [*file, *(_flag(field, several) for field in fields), *beside]
 
 
 def takes_job(
     fields: Iterable[Field] = JOB_FIELDS,
     *,
     several: bool = False,
+    job_file: bool = True,
     output: Sequence[str] = OUTPUT_FLAGS,
 ) -> Callable[[_Command], _Command]:
     """Give a command the flags of a job (its parameter `given`) and those of a result (`output`).
@@ -82,6 +85,8 @@ def takes_job(
         Those that the command takes; without any it takes no job, and has no `given`.
     several : bool
         Whether a flag may name several values where a search takes them.
+    job_file : bool
+        Whether fields may come from a job file as well.
     output : sequence of str
         Which of `OUTPUT_FLAGS` it takes; those it has no parameter for are not handed on.
 
@@ -94,7 +99,7 @@ def takes_job(
     def decorate(command: _Command) -> _Command:
         own = [p for p in _parameters(command) if p.name not in ("given", "output")]
         replaced = {p.name for p in own}
-        job = [p for p in _job_parameters(taken, several) if p.name not in replaced]
+        job = [p for p in _job_parameters(taken, several, job_file) if p.name not in replaced]
         rest = [p for p in _parameters(_output) if p.name in output and p.name not in replaced]
         hands_job = "given" in inspect.signature(command).parameters
         hands_output = "output" in inspect.signature(command).parameters

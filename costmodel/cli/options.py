@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from costmodel.cli.completion import completion_of
-from costmodel.describe.jobs.fields import FIELD, Field
+from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import FIELD
 
 
 class Format(StrEnum):
@@ -31,6 +32,8 @@ _METAVARS = {
     "switches": "SWITCH=VALUE",
     "choices": "FIELD=VALUE",
     "bytes": "SIZE",
+    "rate": "RATE",
+    "time": "TIME",
     "share": "SHARE",
 }
 

@@ -3,23 +3,9 @@
 import re
 
 from costmodel.base.errors import CostModelError, UnitError
-from costmodel.base.units import parse_quantity
+from costmodel.base.units import read_quantity
 
 MAX_SIZES = 2000
-
-
-def quantity(name: str, text: str, unit: str) -> float:
-    """Read ``450GB/s`` or ``1us`` as the package's unit; the space may be there or not.
-
-    >>> quantity("alpha", "1.5us", "s")
-    1.5e-06
-    """
-    spaced = re.sub(r"^([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?=[A-Za-z])", r"\1 ", text.strip())
-    spaced = re.sub(r" KB", " kB", spaced)
-    try:
-        return parse_quantity(spaced, unit)
-    except UnitError as error:
-        raise UnitError(f"{name}: {error}") from None
 
 
 def parse_size(text: str) -> float:
@@ -28,12 +14,7 @@ def parse_size(text: str) -> float:
     >>> parse_size("1GB"), parse_size("64MiB"), parse_size("8")
     (1000000000.0, 67108864.0, 8.0)
     """
-    if re.fullmatch(r"[0-9]+", text.strip()):
-        text = f"{text.strip()} B"
-    elif re.fullmatch(r"[0-9.]+[KMGTkmgt]", text.strip()):
-        number, letter = text.strip()[:-1], text.strip()[-1].upper()
-        raise UnitError(f"size: {text!r} has two readings; write {number}{letter}B or {number}{letter}iB")
-    size = quantity("size", text, "B")
+    size = read_quantity("size", f"{text} B" if re.fullmatch(r"\s*[0-9]+\s*", text) else text, "B")
     if size <= 0:
         raise UnitError(f"size: expected more than 0 bytes; got {text!r}")
     return size

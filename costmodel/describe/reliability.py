@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,7 +17,7 @@ from costmodel.base.yaml_files import read_mapping
 
 Stragglers = Literal["none", "normal", "lognormal"]
 Checkpointing = Literal["blocking", "async", "replica"]
-DEFAULT_RELIABILITY = "llama3"
+CHECKPOINTING: tuple[str, ...] = get_args(Checkpointing)
 _NODE_OF_THE_RATES = 8.0
 
 
@@ -95,9 +95,7 @@ def _presets() -> dict[str, dict[str, Any]]:
     return read_mapping(path, example="llama3: {downtime_s: 600}")
 
 
-def make_reliability(
-    name: str = DEFAULT_RELIABILITY, changes: Mapping[str, Any] | None = None
-) -> Reliability:
+def make_reliability(name: str, changes: Mapping[str, Any] | None = None) -> Reliability:
     """Return a preset with some fields changed.
 
     Raises

@@ -16,6 +16,7 @@ from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.slices import sliced
+from costmodel.describe.jobs.reading import read
 from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, CollectiveTime, two_level_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.physics.network.mesh import Group, slowest_tier, usable_domain_size
@@ -168,11 +169,10 @@ def place(
     """
     if ranks < 1:
         raise LayoutError(f"ranks: expected at least 1; got {ranks}")
+    concurrent = read("concurrent", concurrent)
     if cluster.tiers[0].shape:
         return _place_on_torus(cluster, ranks, members_per_node, tier, concurrent)
     tiers = cluster.tiers
-    if concurrent < 1.0:
-        raise LayoutError(f"concurrent: expected at least 1 group; got {concurrent:g}")
     domain = tiers[0].size
     inside = int(usable_domain_size(ranks, domain)) if members_per_node is None else members_per_node
     if not 1 <= inside <= domain:

@@ -15,6 +15,7 @@ from costmodel.base.units import format_seconds, format_si, read_quantity
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+from costmodel.describe.jobs.reading import read
 from costmodel.estimates.collective import (
     Choice,
     Placed,
@@ -193,7 +194,7 @@ def collective(
         machine = load_cluster(named) if isinstance(named, str) else named
         placed = place(machine, ranks, members_per_node=members_per_node, tier=tier, concurrent=concurrent)
         where = f"{machine.name} ({machine.accelerator.name})"
-    routing = Routing(top_k, node_limit, imbalance)
+    routing = Routing(top_k, node_limit, read("imbalance", imbalance))
     prices = price_collective(kind, sizes, placed, routing)
     return CollectiveCosts(
         kind, tuple(prices), tuple(choices(kind, placed)), placed, where, one_size, routing

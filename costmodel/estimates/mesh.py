@@ -60,6 +60,11 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
             f"layout: ep·etp = {float(layout.ep):.0f}·{float(layout.etp):.0f} does not divide "
             f"tp·cp·dp = {gpus / float(layout.pp):.0f}"
         )
+    group, ranks = float(layout.shard_group), gpus / float(layout.tp * layout.pp)
+    if layout.zero_stage > 0 and group > 0 and ranks % group:
+        raise LayoutError(
+            f"layout: shard_group = {group:.0f} does not divide dp·cp = {ranks:.0f}; 0 shards over all of it"
+        )
     if gpus > cluster.max_gpus:
         raise LayoutError(
             f"gpus: {gpus:.0f} is more than cluster {cluster.name} can hold ({cluster.max_gpus})"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.divisors import divisors
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
@@ -55,17 +56,6 @@ REASONS = {
     "does_not_fit": "does not fit the memory",
 }
 """Why a layout is out, in words."""
-
-
-def divisors(number: float, most: float = np.inf) -> tuple[float, ...]:
-    """Return the divisors of a whole number, up to `most`.
-
-    >>> divisors(12, 6)
-    (1.0, 2.0, 3.0, 4.0, 6.0)
-    """
-    whole = int(number)
-    small = [d for d in range(1, int(whole**0.5) + 1) if whole % d == 0]
-    return tuple(float(d) for d in sorted({*small, *(whole // d for d in small)}) if d <= most)
 
 
 def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:

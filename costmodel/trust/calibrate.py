@@ -384,4 +384,6 @@ def _measured(text: str) -> MeasuredStep:
     if time_s <= 0:
         raise DataError(f"{text}: step time: expected more than 0 s")
     memory_bytes = read_quantity("memory", memory, "B") if memory else float("nan")
+    if memory_bytes <= 0:
+        raise DataError(f"{text}: memory: expected more than 0 B")
     return MeasuredStep(path.stem, estimate(**read_job(path)), time_s, memory_bytes)

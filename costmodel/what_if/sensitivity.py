@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.what_if.changes import Knob, Switch, hardware_knobs, recipe_knobs, switches
 
@@ -136,8 +137,7 @@ def sensitivity(
     'bf16 peak'
     """
     est.require_single("sensitivity")
-    if not 0.0 < change < 1.0:
-        raise CostModelError(f"change: expected more than 0 and less than 1, got {change:g}")
+    change = read("change", change)
     lines = _seconds(est)
     effects = []
     knobs, turned = [*hardware_knobs(est.job), *recipe_knobs(est.job)], switches(est.job)

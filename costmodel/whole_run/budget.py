@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
+from costmodel.describe.jobs.job import precision_on
+from costmodel.describe.jobs.keywords import BudgetKeywords
+from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
-from costmodel.describe.recipe import precision as load_precision
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
@@ -28,7 +30,6 @@ from costmodel.physics.run.scaling_laws import (
 )
 from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch
 from costmodel.step.anatomy.params import num_params
-from costmodel.whole_run.solve import positive
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-# MFU and effective training time of well-run trainings of this size (Llama 3: 38-43 % and above 90 %).
-DEFAULT_MFU = 0.40
-DEFAULT_EFFECTIVE_TIME = 0.93
 _SIZES = 120
 _SERVING_GPUS, _SERVING_BATCHES = 2.0 ** np.arange(8), 2.0 ** np.arange(0, 10.25, 0.25)[:, None]
 
@@ -127,7 +125,7 @@ class Budget(Answer):
 
 def _price_of(cluster: Cluster, given: float | None) -> float:
     """Return the price of a GPU-hour."""
-    price = cluster.price_usd_per_gpu_hour if positive("price", given) is None else given
+    price = cluster.price_usd_per_gpu_hour if given is None else given
     if price is None:
         raise CostModelError(f"price: cluster {cluster.name} has no price of a GPU-hour; give --price USD")
     return price
@@ -207,19 +205,7 @@ def serving(
     )
 
 
-def budget(
-    *,
-    dollars: float | None = None,
-    gpus: float | None = None,
-    days: float | None = None,
-    cluster: str | Cluster = DEFAULT_CLUSTER,
-    price_usd_per_gpu_hour: float | None = None,
-    precision: str = "bf16",
-    mfu: float = DEFAULT_MFU,
-    effective_time: float = DEFAULT_EFFECTIVE_TIME,
-    served_tokens: float = 0.0,
-    context: int = 4096,
-) -> Budget:
+def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
     """Say what model to train on how many tokens for a budget.
 
     Parameters
@@ -253,15 +239,18 @@ def budget(
     CostModelError
         One line that names what is missing or wrong.
     """
-    the_cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    price = _price_of(the_cluster, price_usd_per_gpu_hour)
-    for name, value in (("budget", dollars), ("gpus", gpus), ("days", days)):
-        positive(name, value)
-    for name, value in (("mfu", mfu), ("effective_time", effective_time)):
-        if not 0.0 < value <= 1.0:
-            raise CostModelError(f"{name}: expected a share above 0 and up to 1, got {value!r}")
-    if not (np.isfinite(served_tokens) and served_tokens >= 0):
-        raise CostModelError(f"served_tokens: expected 0 or more, got {served_tokens!r}")
+    given = keywords(asked, BUDGET_FIELDS, who="budget")
+
+    def one(name: str) -> Any:
+        return read(name, given[name]) if name in given else FIELD[name].default
+
+    named, precision, mfu, effective_time = (
+        one(name) for name in ("cluster", "precision", "mfu", "effective_time")
+    )
+    served_tokens, context = one("served_tokens"), one("context")
+    dollars, gpus, days = one("dollars"), one("gpus"), one("days")
+    the_cluster = load_cluster(named) if isinstance(named, str) else named
+    price = _price_of(the_cluster, one("price_usd_per_gpu_hour"))
     if dollars is None:
         if gpus is None or days is None:
             raise CostModelError("budget: give --budget USD, or both --gpus and --days")
@@ -276,10 +265,9 @@ def budget(
         elif days is not None:
             gpus = hours / days / 24.0
     accelerator = the_cluster.accelerator
-    dtype = PEAK_KEY[load_precision(precision).matmul_dtype]
-    if dtype not in accelerator.peak_flops_per_s:
-        raise CostModelError(f"precision: {accelerator.name} has no {dtype} matrix units")
-    flops = hours * 3600.0 * accelerator.peak_flops_per_s[dtype] * mfu * effective_time
+    computed_in = precision_on(precision, the_cluster)
+    peak = accelerator.peak_flops_per_s[PEAK_KEY[computed_in.matmul_dtype]]
+    flops = hours * 3600.0 * peak * mfu * effective_time
     return Budget(
         cluster=the_cluster,
         price_usd_per_gpu_hour=price,
@@ -288,7 +276,7 @@ def budget(
         training_flops=flops,
         mfu=mfu,
         effective_time=effective_time,
-        precision=precision,
+        precision=computed_in.name,
         days=days,
         gpus=gpus,
         served_tokens=served_tokens,

@@ -19,7 +19,9 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
-from costmodel.describe.reliability import DEFAULT_RELIABILITY, Reliability, make_reliability
+from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.reliability import Reliability, make_reliability
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.physics.run.goodput import (
@@ -44,6 +46,7 @@ Array = NDArray[np.float64]
 DAY_S = 86400.0
 HOUR_S = 3600.0
 PERCENTILES = (10, 50, 90)
+DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
 
 @dataclass(frozen=True)
@@ -345,15 +348,11 @@ def run_of(
     """Price a whole run of an estimate of one layout; see `run` for the parameters."""
     if est.step_time_s.shape:
         raise CostModelError("run: expected one layout, got an array of them")
-    if not (np.isfinite(tokens) and tokens > 0):
-        raise CostModelError(f"tokens: expected a positive number, got {tokens!r}")
-    if not 1 <= samples <= 1_000_000:
-        raise CostModelError(f"samples: expected 1 to 1,000,000, got {samples!r}")
+    tokens, samples, seed = read("tokens", tokens), read("samples", samples), read("seed", seed)
     given = make_reliability(reliability, changes) if isinstance(reliability, str) else reliability
     cluster = est.job.cluster
     price, note = _price(cluster, price_usd_per_gpu_hour)
-    if pue is not None and not pue >= 1.0:
-        raise CostModelError(f"pue: expected 1 or more, got {pue!r}")
+    pue = None if pue is None else read("pue", pue)
     checkpoint = describe_checkpoint(est, given.checkpointing, storage_bytes_per_s)
     gpus = float(est.job.layout.gpus)
     # A checkpoint lies between two steps.
@@ -386,9 +385,7 @@ def _price(cluster: Cluster, given: float | None) -> tuple[float | None, str]:
         if cluster.price_usd_per_gpu_hour is None:
             return None, f"cluster {cluster.name} has no price; give --price USD"
         return cluster.price_usd_per_gpu_hour, f"profile {cluster.name}, {cluster.price_date}"
-    if not (np.isfinite(given) and given >= 0):
-        raise CostModelError(f"price: expected dollars a GPU-hour, 0 or more, got {given!r}")
-    return given, "given"
+    return read("price_usd_per_gpu_hour", given), "given"
 
 
 def _interval(given: Reliability, checkpoint: Checkpoint, gpus: float) -> float:

@@ -12,7 +12,19 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs import keywords as typed
-from costmodel.describe.jobs.fields import FIELD, FIELDS, JOB_FIELDS, KNOBS, LAYOUT_FIELDS, canonical, names
+from costmodel.describe.jobs.fields import (
+    BUDGET_FIELDS,
+    FIELD,
+    FIELDS,
+    JOB_FIELDS,
+    KNOBS,
+    LAYOUT_FIELDS,
+    PLAN_FIELDS,
+    RUN_FIELDS,
+    SWEEP_FIELDS,
+    canonical,
+    names,
+)
 from costmodel.describe.jobs.job import JOB_KEYS, make_job
 from costmodel.describe.jobs.layout import Layout, make_layout, parse_layout
 from costmodel.describe.jobs.reading import read, read_array, read_several
@@ -49,21 +61,62 @@ def hints(keywords):
     return {name: str(hint) for name, hint in keywords.__annotations__.items()}
 
 
-KIND_TYPES = {"whole": "ArrayLike", "word": "ArrayLike", "truth": "ArrayLike", "number": "float | str"}
+KIND_TYPES = {
+    "whole": ("ArrayLike", "int | str", "float | str"),
+    "word": ("ArrayLike", "str"),
+    "truth": ("ArrayLike", "bool"),
+    "number": ("float | str", "float | Sequence[float]"),
+    "name": ("str | ",),
+    "text": ("str",),
+    "layout": ("str",),
+    "order": ("str | Sequence[str]",),
+    "switches": ("Mapping[str, Any] | Sequence[str]",),
+    "choices": ("Mapping[str, Any] | Sequence[str]",),
+    "bytes": ("float | str",),
+    "rate": ("float | str",),
+    "time": ("float | str",),
+    "share": ("float | str",),
+}
 
 
-@pytest.mark.parametrize(("keywords", "fields"), [(typed.JobKeywords, JOB_FIELDS)])
-def test_typed_keywords_are_the_table(keywords, fields):
+TYPED = {
+    "estimate": (typed.JobKeywords, JOB_FIELDS, {"model", "gpus", "global_batch", "seq_len"}),
+    "plan": (typed.PlanKeywords, PLAN_FIELDS, {"model", "gpus", "global_batch", "seq_len"}),
+    "sweep": (typed.GridKeywords, SWEEP_FIELDS, set()),
+    "run": (
+        typed.RunKeywords,
+        (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]),
+        {"model", "global_batch", "seq_len"},
+    ),
+    "budget": (typed.BudgetKeywords, BUDGET_FIELDS, set()),
+}
+
+
+@pytest.mark.parametrize(("keywords", "fields", "required"), TYPED.values(), ids=TYPED)
+def test_typed_keywords_are_the_table(keywords, fields, required):
     said = hints(keywords)
     assert set(said) == {name for field in fields for name in (field.name, *field.aliases)}
-    assert {name for name, hint in said.items() if "Required[" in hint} == {
-        field.name for field in fields if field.required
-    }
+    assert {name for name, hint in said.items() if "Required[" in hint} == required
     for field in fields:
-        if field.kind in KIND_TYPES and field.name != "dp":
-            assert KIND_TYPES[field.kind] in said[field.name], field.name
-        if not field.required:
-            assert "None" in said[field.name], field.name
+        for name in (field.name, *field.aliases):
+            kinds = KIND_TYPES[field.kind]
+            assert any(kind in said[name] for kind in kinds), f"{name}: {said[name]} is none of {kinds}"
+            if not field.required and name not in required:
+                assert "None" in said[name], name
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan", "sweep", "run", "budget"])
+def test_every_verb_asks_what_an_unknown_keyword_was_meant_to_be(verb):
+    asked = {} if verb == "budget" else SMALL
+    with pytest.raises(CostModelError) as error:
+        getattr(cm, verb)(**{**asked, "gpu": 8})
+    assert str(error.value).startswith(f"{verb}: 'gpu' is not a field; did you mean 'gpus'")
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan", "sweep", "run"])
+def test_every_verb_says_what_is_missing(verb):
+    with pytest.raises(CostModelError, match=f"^{verb}: .*missing"):
+        getattr(cm, verb)(model="llama3-8b", gpus=8)
 
 
 def test_layout_keywords_are_those_of_a_layout():
@@ -104,6 +157,13 @@ def test_layout_keywords_are_those_of_a_layout():
         ("headroom", "10%", 0.1),
         ("headroom", 0.25, 0.25),
         ("fix", ["pp=1", "zero=2"], {"pp": "1", "zero_stage": "2"}),
+        ("price_usd_per_gpu_hour", "$2.10", 2.1),
+        ("dollars", "3M", 3e6),
+        ("dollars", "$5e6", 5e6),
+        ("served_tokens", "1e13", 10**13),
+        ("repair_s", "2d", 172800.0),
+        ("repair_s", 60, 60.0),
+        ("storage_bytes_per_s", "100GB/s", 1e11),
     ],
 )
 def test_what_people_write_is_read(name, given, value):

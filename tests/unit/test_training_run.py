@@ -97,7 +97,7 @@ def test_a_slow_tier_of_storage_is_named():
     [
         (
             ["--failures-per-node-day", "-1"],
-            "failures_per_node_day: expected greater than or equal to 0, got -1",
+            "failures_per_node_day: expected a number from 0 to 1000, got -1",
         ),
         (["--checkpoint-interval", "9d"], "longer than the mean time between failures"),
         (["--checkpoint-interval", "9"], "expected a time such as 90s"),
@@ -105,12 +105,12 @@ def test_a_slow_tier_of_storage_is_named():
             ["--checkpoint-interval", "1s", "--storage-bandwidth", "1GB/s"],
             "shorter than a checkpoint takes to be safe",
         ),
-        (["--price", "-2"], "price: expected dollars a GPU-hour"),
-        (["--pue", "0.5"], "pue: expected 1 or more"),
+        (["--price", "-2"], "price_usd_per_gpu_hour: expected a number from 0.0001 to 1e+06, got -2"),
+        (["--pue", "0.5"], "pue: expected a number from 1 to 10, got 0.5"),
         (["--reliability", "rsc1"], "did you mean 'rsc-1'"),
-        (["--checkpointing", "foo"], "expected 'blocking', 'async' or 'replica', got 'foo'"),
-        (["--storage-bandwidth", "fast"], "--storage-bandwidth"),
-        (["--samples", "0"], "samples: expected 1 to 1,000,000"),
+        (["--checkpointing", "foo"], "checkpointing: 'foo' is unknown; known: async, blocking, replica"),
+        (["--storage-bandwidth", "fast"], "storage_bytes_per_s: expected a quantity such as"),
+        (["--samples", "0"], "samples: expected a whole number from 1 to 1,000,000, got 0"),
         (
             ["--checkpointing", "blocking", "--storage-bandwidth", "0.00001GB/s", "--reliability", "rsc-1"],
             "mean time between failures",

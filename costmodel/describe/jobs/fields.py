@@ -9,43 +9,22 @@ Nothing heavy is imported here: ``costmodel --help`` is made from this table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
 from costmodel.base.errors import choices_hint, near_hint
-
-Kind = Literal[
-    "name",
-    "text",
-    "whole",
-    "number",
-    "word",
-    "truth",
-    "layout",
-    "order",
-    "switches",
-    "bytes",
-    "share",
-    "choices",
-]
-"""How a value is read. name: a text that a table of its own resolves, or the object that it means; text: only
-that; whole, number: within `least` and `most`; word: one of `choices`; truth: true or false; layout: degrees in
-one text; order: the axes, innermost first; switches: names and values of the recipe's switches; bytes: an
-amount of memory; share: from 0 to below 1, or per cent; choices: names and values of searched fields."""
-
-Group = Literal["job", "layout", "search"]
-"""job: what is trained where; layout: how it is spread over the GPUs; search: what `plan` and `sweep` are
-told beside a job."""
-
-Turned = Literal["", "placement", "policy"]
-"""Whether a search turns a field, and as what: a placement (where ranks sit) or a policy on top of one."""
+from costmodel.describe.jobs.field import Field, Group, Turned
 
 
 def _schedules() -> tuple[str, ...]:
     from costmodel.physics.pipeline.schedules import SCHEDULES
 
     return tuple(SCHEDULES)
+
+
+def _ways_to_checkpoint() -> tuple[str, ...]:
+    from costmodel.describe.reliability import CHECKPOINTING
+
+    return CHECKPOINTING
 
 
 def _recompute_policies() -> tuple[str, ...]:
@@ -61,128 +40,6 @@ OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours")
 """What a plan can look for. On one number of GPUs of one cluster all four agree."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """A field of a job or of a search.
-
-    Attributes
-    ----------
-    name : str
-        Key of a job file, keyword in Python, column of a CSV.
-    kind : str
-        How a value is read, see `Kind`.
-    group : str
-        See `Group`.
-    meaning : str
-        What it says, in the words of every help text and table.
-    hint : str
-        How it is written, for help texts.
-    least, most : float
-        Range of a number; what lies outside is refused wherever it comes from.
-    default : object
-        Value where none is given; none if there is no single one.
-    default_text : str
-        The default in words where `default` cannot say it.
-    required : bool
-        Whether a job is incomplete without it.
-    unit : str
-        Of its numbers; ``text`` and ``bool`` for what is none.
-    flag, short : str
-        Of the command line; ``--name`` where none is named.
-    aliases : tuple of str
-        Other names that mean the same in a file, as a keyword and as a flag.
-    thousand : float
-        What ``k`` stands for, 0 where ``16k`` has two readings and is refused.
-    choices : callable
-        Returns the words that a word may be; looked up late, because their home needs numpy.
-    turned : str
-        Whether `plan` searches over it, see `Turned`.
-    several : bool
-        Whether `plan` takes several values at once (a field that is turned always does).
-    swept : bool
-        Whether a list of it makes a point each of a `sweep`.
-    places : bool
-        Whether it says where ranks sit, so that `mesh` reads it.
-    degree : bool
-        Whether a layout text may name it.
-    column : bool
-        Whether tables of layouts have a column of it.
-    slider : bool
-        Whether the page about a job has a slider for it.
-    """
-
-    name: str
-    kind: Kind
-    group: Group
-    meaning: str
-    hint: str = ""
-    least: float = 0.0
-    most: float = 0.0
-    default: object = None
-    default_text: str = ""
-    required: bool = False
-    unit: str = "-"
-    flag: str = ""
-    short: str = ""
-    aliases: tuple[str, ...] = ()
-    thousand: float = 0.0
-    choices: Callable[[], tuple[str, ...]] | None = None
-    turned: Turned = ""
-    several: bool = False
-    swept: bool = False
-    places: bool = False
-    degree: bool = False
-    column: bool = False
-    slider: bool = False
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Every flag of the command line that means this field, the preferred one first."""
-        first = self.flag or f"--{self.name.replace('_', '-')}"
-        others = (f"--{name.replace('_', '-')}" for name in (self.name, *self.aliases))
-        return tuple(dict.fromkeys((first, *others)))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words it may be, empty where it is none."""
-        return self.choices() if self.choices is not None else ()
-
-    @property
-    def default_said(self) -> str:
-        """Its default in words, empty where there is none."""
-        if self.default_text or self.default is None:
-            return self.default_text
-        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
-
-    @property
-    def allowed(self) -> str:
-        """What it takes, for the message that refuses something else."""
-        if self.kind == "whole":
-            return f"a whole number from {self.least:,.0f} to {self.most:,.0f}"
-        if self.kind == "number":
-            return f"a number from {self.least:g} to {self.most:g}"
-        if self.kind == "word":
-            return f"one of {', '.join(self.words)}"
-        return _ALLOWED[self.kind]
-
-    @property
-    def help(self) -> str:
-        """The meaning as a sentence, with how it is written."""
-        said = f"{self.meaning[0].upper()}{self.meaning[1:]}"
-        return f"{said}: {self.hint}." if self.hint else f"{said}."
-
-
-_ALLOWED: dict[str, str] = {
-    "name": "a text",
-    "text": "a text",
-    "truth": "true or false",
-    "layout": "degrees in one text, such as 'tp8 cp1 pp16 vp2'",
-    "order": "the axes, innermost first, such as 'tp cp dp pp'",
-    "switches": "a mapping of switches",
-    "bytes": "an amount of memory such as 72GiB",
-    "share": "a share from 0 to below 1, such as 10% or 0.1",
-    "choices": "a mapping of fields to values, such as {pp: 1, schedule: 1f1b}",
-}
 _MOST_GPUS = 10_000_000
 
 
@@ -202,6 +59,48 @@ def _degree(
         degree=True,
         column=True,
         slider=slider,
+    )
+
+
+def _number(
+    name: str,
+    meaning: str,
+    least: float,
+    most: float,
+    default: float | str = "",
+    *,
+    group: Group = "run",
+    unit: str = "-",
+    flag: str = "",
+) -> Field:
+    said = default if isinstance(default, str) else ""
+    value = None if isinstance(default, str) else default
+    return Field(
+        name=name,
+        kind="number",
+        group=group,
+        meaning=meaning,
+        least=least,
+        most=most,
+        default=value,
+        default_text=said,
+        unit=unit,
+        flag=flag,
+    )
+
+
+def _time(name: str, meaning: str, default: str, *, least: float = 0.0) -> Field:
+    return Field(
+        name=f"{name}_s",
+        kind="time",
+        group="run",
+        meaning=meaning,
+        least=least,
+        most=1e9,
+        default_text=default,
+        unit="s",
+        flag=f"--{name.replace('_', '-')}",
+        aliases=(name,),
     )
 
 
@@ -528,23 +427,152 @@ FIELDS: tuple[Field, ...] = (
         default=1.0,
         swept=True,
     ),
+    Field(
+        name="reliability",
+        kind="name",
+        group="run",
+        meaning="published failure rates",
+        hint="llama3, rsc-1, rsc-2, megascale, opt-175b, bloom or none",
+        default="llama3",
+        unit="text",
+    ),
+    _number("failures_per_node_day", "interruptions for each eight GPUs and day", 0, 1000),
+    _number("failures_per_gpu_day", "interruptions for each GPU and day", 0, 1000),
+    Field(
+        name="checkpointing",
+        kind="word",
+        group="run",
+        meaning="how checkpoints are written",
+        hint="blocking, async or replica (in another node's memory)",
+        choices=_ways_to_checkpoint,
+        default_text="the rates'",
+        unit="text",
+    ),
+    _time("checkpoint_interval", "work between two checkpoints", "the best one", least=1),
+    _time("detection", "from a failure until it is diagnosed", "the rates'"),
+    _time("restart", "from then until the job runs again, without loading", "the rates'"),
+    _time("repair", "until a node that failed is back", "the rates'"),
+    Field(
+        name="spare_nodes",
+        kind="whole",
+        group="run",
+        meaning="nodes kept ready",
+        least=0,
+        most=1_000_000,
+        default_text="as many as it takes",
+    ),
+    Field(
+        name="storage_bytes_per_s",
+        kind="rate",
+        group="run",
+        meaning="what the file system takes and gives in all",
+        hint="such as 100GB/s",
+        default_text="the profile's",
+        unit="B/s",
+        flag="--storage-bandwidth",
+        aliases=("storage_bandwidth",),
+    ),
+    Field(
+        name="price_usd_per_gpu_hour",
+        kind="number",
+        group="run",
+        meaning="price of a GPU-hour",
+        least=1e-4,
+        most=1e6,
+        default_text="the profile's",
+        unit="USD/h",
+        flag="--price",
+        aliases=("price",),
+    ),
+    _number("pue", "power of the building over that of the machines", 1, 10, "the profile's"),
+    Field(
+        name="samples",
+        kind="whole",
+        group="run",
+        meaning="runs to draw for p10, p50 and p90",
+        least=1,
+        most=1_000_000,
+        default=10_000,
+    ),
+    Field(
+        name="seed",
+        kind="whole",
+        group="run",
+        meaning="seed of the draws",
+        least=0,
+        most=2**32 - 1,
+        default=0,
+    ),
+    Field(
+        name="dollars",
+        kind="number",
+        group="solve",
+        meaning="to spend on training",
+        hint="such as 5e6 or 3M",
+        least=1.0,
+        most=1e15,
+        unit="USD",
+        flag="--budget",
+        aliases=("budget",),
+        thousand=1000.0,
+    ),
+    _number("days", "calendar days of training", 1e-3, 1e6, group="solve", unit="d"),
+    # MFU and effective time of well-run trainings of this size (Llama 3: 38-43 % and above 90 %).
+    _number("mfu", "utilisation of a step, as estimate gives it", 1e-3, 1, 0.4, group="solve"),
+    _number(
+        "effective_time", "share of time in steps that count, as run gives it", 1e-3, 1, 0.93, group="solve"
+    ),
+    Field(
+        name="served_tokens",
+        kind="whole",
+        group="solve",
+        meaning="tokens to serve over the model's life, 0 for none",
+        hint="such as 10T",
+        least=0,
+        most=10**18,
+        default=0,
+        flag="--serve-tokens",
+        aliases=("serve_tokens",),
+        thousand=1000.0,
+    ),
+    Field(
+        name="context",
+        kind="whole",
+        group="solve",
+        meaning="tokens of a served sequence",
+        least=1,
+        most=1_000_000_000,
+        default=4096,
+        thousand=1024.0,
+    ),
+    _number("change", "how much less and more of each number", 1e-6, 0.99, 0.1, group="look", flag="--by"),
+    _number("concurrent", "groups at a time that share each port and link", 1, 1e6, 1.0, group="look"),
+    _number("imbalance", "busiest rank's tokens over the mean", 1, 1e6, 1.0, group="look"),
 )
 
 FIELD = {field.name: field for field in FIELDS}
 """Every field by its name."""
 
-JOB_FIELDS = tuple(field for field in FIELDS if field.group != "search")
+JOB_FIELDS = tuple(field for field in FIELDS if field.group in ("job", "layout"))
 """What a job file, `estimate` and its flags take."""
 
-GRID_FIELDS = tuple(field for field in FIELDS if field.name not in ("layout", "dp", "pipeline_layout"))
-PLAN_FIELDS = tuple(field for field in GRID_FIELDS if field.name != "bandwidth_scale")
+SWEEP_FIELDS = tuple(field for field in FIELDS if field.group in ("job", "layout", "search"))
+"""What a point of `sweep` takes: those of a plan, or of an estimate where it names a layout."""
+
+_FOUND = ("layout", "dp", "pipeline_layout", "bandwidth_scale")
+PLAN_FIELDS = tuple(field for field in SWEEP_FIELDS if field.name not in _FOUND)
 """What `plan` takes; the layout is what it finds."""
+
+RUN_FIELDS = tuple(field for field in FIELDS if field.group == "run")
+"""What a whole run is told beside a job."""
+
+_SOLVED_FOR = ("cluster", "precision", "gpus", "dollars", "days", "price_usd_per_gpu_hour")
+BUDGET_FIELDS = tuple(field for field in FIELDS if field.name in _SOLVED_FOR or field.group == "solve")
+"""What `budget` takes."""
 
 PLACE_FIELDS = tuple(field for field in FIELDS if field.places)
 """What places ranks, and so what `mesh` takes."""
 
-SWEEP_FIELDS = FIELDS
-"""What a point of `sweep` takes: those of a plan, or of an estimate where it names a layout."""
 
 LAYOUT_FIELDS = tuple(field for field in FIELDS if field.column and field.group == "layout")
 """Degrees and choices of a layout, dp among them."""

@@ -135,7 +135,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         recipe=resolved_for(settings.recipe, the_cluster.accelerator.software),
         policy=settings.policy,
         health=settings.health,
-        precision=_precision(one("precision"), the_cluster),
+        precision=precision_on(one("precision"), the_cluster),
         layout=layout,
         global_batch=read_array("global_batch", given["global_batch"]),
         seq_len=read_array("seq_len", given["seq_len"]),
@@ -271,7 +271,7 @@ def _check_reduction(job: Job) -> None:
         )
 
 
-def _precision(name: str, cluster: Cluster) -> Precision:
+def precision_on(name: str, cluster: Cluster) -> Precision:
     """Return the precision if the cluster's accelerator has it.
 
     ``fp8`` is what Transformer Engine takes where no recipe is named: MXFP8 where the matrix units have it,

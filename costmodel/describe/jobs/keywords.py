@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
     from costmodel.describe.models.model import Model
     from costmodel.describe.recipe import Recipe
+    from costmodel.describe.reliability import Reliability
 
 
 class ChoiceKeywords(TypedDict, total=False):
@@ -41,14 +42,13 @@ class LayoutKeywords(ChoiceKeywords, total=False):
     gpus: Required[ArrayLike]
 
 
-class StepKeywords(ChoiceKeywords, total=False):
-    """What describes a training step."""
+class DescribedKeywords(ChoiceKeywords, total=False):
+    """What describes a training step but its number of GPUs, which a run may solve for."""
 
     model: Required[str | Model]
     cluster: str | Cluster | None
     recipe: str | Recipe | None
     precision: str | None
-    gpus: Required[ArrayLike]
     layout: str | None
     dp: int | str | None
     global_batch: Required[ArrayLike]
@@ -58,6 +58,12 @@ class StepKeywords(ChoiceKeywords, total=False):
     axis_order: str | Sequence[str] | None
     slice: str | None
     pipeline_layout: str | None
+
+
+class StepKeywords(DescribedKeywords, total=False):
+    """What describes a training step."""
+
+    gpus: Required[ArrayLike]
 
 
 class JobKeywords(StepKeywords, total=False):
@@ -116,3 +122,51 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     pipeline_layout: str | None
     tokens: float | str | None
     bandwidth_scale: float | Sequence[float] | None
+
+
+class RunKeywords(DescribedKeywords, total=False):
+    """What `costmodel.run` takes."""
+
+    gpus: int | str | None
+    tokens: float | str | None
+    dollars: float | str | None
+    budget: float | str | None
+    days: float | str | None
+    reliability: str | Reliability | None
+    failures_per_node_day: float | str | None
+    failures_per_gpu_day: float | str | None
+    checkpointing: str | None
+    checkpoint_interval_s: float | str | None
+    checkpoint_interval: float | str | None
+    detection_s: float | str | None
+    detection: float | str | None
+    restart_s: float | str | None
+    restart: float | str | None
+    repair_s: float | str | None
+    repair: float | str | None
+    spare_nodes: int | str | None
+    storage_bytes_per_s: float | str | None
+    storage_bandwidth: float | str | None
+    price_usd_per_gpu_hour: float | str | None
+    price: float | str | None
+    pue: float | str | None
+    samples: int | str | None
+    seed: int | str | None
+
+
+class BudgetKeywords(TypedDict, total=False):
+    """What `costmodel.budget` takes."""
+
+    cluster: str | Cluster | None
+    precision: str | None
+    gpus: int | str | None
+    price_usd_per_gpu_hour: float | str | None
+    price: float | str | None
+    dollars: float | str | None
+    budget: float | str | None
+    days: float | str | None
+    mfu: float | str | None
+    effective_time: float | str | None
+    served_tokens: float | str | None
+    serve_tokens: float | str | None
+    context: int | str | None

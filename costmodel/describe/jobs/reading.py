@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
-from costmodel.describe.jobs.fields import FIELD, FIELDS, Field, canonical, names, unknown_field
+from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import FIELD, FIELDS, canonical, names, unknown_field
 from costmodel.describe.jobs.switches import require_switch, takes_several
 
 Array = NDArray[np.float64]
@@ -239,7 +240,8 @@ def _number(field: Field, given: Any) -> int | float:
     value = given
     if isinstance(given, str):
         try:
-            value = parse_number(given, field.thousand)
+            digits = given.strip().removeprefix("$") if field.unit.startswith("USD") else given
+            value = parse_number(digits, field.thousand)
         except UnitError as error:
             why = f" ({error})" if "two readings" in str(error) else ""
             raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}{why}") from None
@@ -349,14 +351,38 @@ def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
     return found
 
 
+def _read_rate(field: Field, given: Any) -> float:
+    """Read a rate in bytes a second: a number of them, or a text with a unit."""
+    if isinstance(given, str):
+        return read_quantity(field.name, given, "B/s")
+    value = float(_real(field, given))
+    if not 0.0 < value <= 1e18:
+        raise _refusal(field, given)
+    return value
+
+
+def _read_time(field: Field, given: Any) -> float:
+    """Read a time in seconds: a number of them, or a text with a unit."""
+    value = float(read_quantity(field.name, given, "s") if isinstance(given, str) else _real(field, given))
+    if not field.least <= value <= field.most:
+        raise _refusal(field, given)
+    return value
+
+
+def _real(field: Field, given: Any) -> int | float:
+    """Return a number that is given as one, not as a text."""
+    plain = given.item() if isinstance(given, np.generic) else given
+    if isinstance(plain, bool) or not isinstance(plain, int | float) or abs(plain) > 1e300:
+        raise _refusal(field, given)
+    return plain
+
+
 def _read_bytes(field: Field, given: Any) -> float:
     """Read an amount of memory in bytes: a number of them, or a text with a unit."""
     if isinstance(given, str):
         value = read_quantity(field.name, given, "B")
-    elif isinstance(given, int | float | np.number) and not isinstance(given, bool):
-        value = float(given)
     else:
-        raise _refusal(field, given)
+        value = float(given) if given == np.inf else float(_real(field, given))
     if not value > 0.0:
         raise LayoutError(f"{field.name}: expected a positive amount of memory, got {shown(given)}")
     return value
@@ -414,6 +440,8 @@ _READERS: dict[str, Callable[[Field, Any], Any]] = {
     "order": _read_order,
     "switches": _read_switches,
     "bytes": _read_bytes,
+    "rate": _read_rate,
+    "time": _read_time,
     "share": _read_share,
     "choices": _read_choices,
 }

@@ -91,12 +91,13 @@ def _failures_before(generator: np.random.Generator, successes: Counts, probabil
 
 def _sum_of_waits(generator: np.random.Generator, counts: Counts, rate: Array, width: Array) -> Array:
     """Draw the sum of `counts` exponential times that are known to lie below `width` [s]."""
-    total = int(counts.sum())
-    if total == 0:
+    # As floats: counts of a job that hardly ever runs add up beyond 64 bits.
+    if not counts.any():
         return np.zeros(counts.shape)
     below = -np.expm1(-rate * width)
-    if total > _MOST_DRAWS:
+    if counts.sum(dtype=np.float64) > _MOST_DRAWS:
         return _large_sum(generator, counts, rate, width, below)
+    total = int(counts.sum())
     sample = np.repeat(np.arange(counts.size), counts.ravel())
     drawn = -np.log1p(-generator.random(total) * below.ravel()[sample]) / rate.ravel()[sample]
     return np.asarray(

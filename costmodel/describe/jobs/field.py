@@ -1,0 +1,163 @@
+"""One record a field: its name everywhere, how it is read, its range, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "name",
+    "text",
+    "whole",
+    "number",
+    "word",
+    "truth",
+    "layout",
+    "order",
+    "switches",
+    "bytes",
+    "rate",
+    "time",
+    "share",
+    "choices",
+]
+"""How a value is read. name: a text that a table of its own resolves, or the object that it means; text: only
+that; whole, number: within `least` and `most`; word: one of `choices`; truth: true or false; layout: degrees in
+one text; order: the axes, innermost first; switches: names and values of the recipe's switches; bytes, rate,
+time: a number in SI units or a text with a unit; share: from 0 to below 1, or per cent; choices: names and values
+of searched fields."""
+
+Group = Literal["job", "layout", "search", "run", "solve", "look"]
+"""job: what is trained where; layout: how it is spread over the GPUs; search: what `plan` and `sweep` are
+told beside a job; run: what a whole run is told; solve: money and time to solve for; look: other commands."""
+
+Turned = Literal["", "placement", "policy"]
+"""Whether a search turns a field, and as what: a placement (where ranks sit) or a policy on top of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A field of a job or of a search.
+
+    Attributes
+    ----------
+    name : str
+        Key of a job file, keyword in Python, column of a CSV.
+    kind : str
+        How a value is read, see `Kind`.
+    group : str
+        See `Group`.
+    meaning : str
+        What it says, in the words of every help text and table.
+    hint : str
+        How it is written, for help texts.
+    least, most : float
+        Range of a number; what lies outside is refused wherever it comes from.
+    default : object
+        Value where none is given; none if there is no single one.
+    default_text : str
+        The default in words where `default` cannot say it.
+    required : bool
+        Whether a job is incomplete without it.
+    unit : str
+        Of its numbers; ``text`` and ``bool`` for what is none.
+    flag, short : str
+        Of the command line; ``--name`` where none is named.
+    aliases : tuple of str
+        Other names that mean the same in a file, as a keyword and as a flag.
+    thousand : float
+        What ``k`` stands for, 0 where ``16k`` has two readings and is refused.
+    choices : callable
+        Returns the words that a word may be; looked up late, because their home needs numpy.
+    turned : str
+        Whether `plan` searches over it, see `Turned`.
+    several : bool
+        Whether `plan` takes several values at once (a field that is turned always does).
+    swept : bool
+        Whether a list of it makes a point each of a `sweep`.
+    places : bool
+        Whether it says where ranks sit, so that `mesh` reads it.
+    degree : bool
+        Whether a layout text may name it.
+    column : bool
+        Whether tables of layouts have a column of it.
+    slider : bool
+        Whether the page about a job has a slider for it.
+    """
+
+    name: str
+    kind: Kind
+    group: Group
+    meaning: str
+    hint: str = ""
+    least: float = 0.0
+    most: float = 0.0
+    default: object = None
+    default_text: str = ""
+    required: bool = False
+    unit: str = "-"
+    flag: str = ""
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    thousand: float = 0.0
+    choices: Callable[[], tuple[str, ...]] | None = None
+    turned: Turned = ""
+    several: bool = False
+    swept: bool = False
+    places: bool = False
+    degree: bool = False
+    column: bool = False
+    slider: bool = False
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Every flag of the command line that means this field, the preferred one first."""
+        first = self.flag or f"--{self.name.replace('_', '-')}"
+        others = (f"--{name.replace('_', '-')}" for name in (self.name, *self.aliases))
+        return tuple(dict.fromkeys((first, *others)))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words it may be, empty where it is none."""
+        return self.choices() if self.choices is not None else ()
+
+    @property
+    def default_said(self) -> str:
+        """Its default in words, empty where there is none."""
+        if self.default_text or self.default is None:
+            return self.default_text
+        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, for the message that refuses something else."""
+        if self.kind == "whole":
+            return f"a whole number from {self.least:,.0f} to {self.most:,.0f}"
+        if self.kind == "number":
+            return f"a number from {self.least:g} to {self.most:g}"
+        if self.kind == "time":
+            return f"a time from {self.least:g} s to {self.most:g} s, such as 90s, 15min, 3h or 2d"
+        if self.kind == "word":
+            return f"one of {', '.join(self.words)}"
+        return _ALLOWED[self.kind]
+
+    @property
+    def help(self) -> str:
+        """The meaning as a sentence, with how it is written."""
+        said = f"{self.meaning[0].upper()}{self.meaning[1:]}"
+        return f"{said}: {self.hint}." if self.hint else f"{said}."
+
+
+_ALLOWED: dict[str, str] = {
+    "name": "a text",
+    "text": "a text",
+    "truth": "true or false",
+    "layout": "degrees in one text, such as 'tp8 cp1 pp16 vp2'",
+    "order": "the axes, innermost first, such as 'tp cp dp pp'",
+    "switches": "a mapping of switches",
+    "bytes": "an amount of memory such as 72GiB",
+    "rate": "a rate such as 100GB/s",
+    "share": "a share from 0 to below 1, such as 10% or 0.1",
+    "choices": "a mapping of fields to values, such as {pp: 1, schedule: 1f1b}",
+}
