@@ -26,7 +26,7 @@ import pandas as pd
 import costmodel as cm
 from costmodel.cli import main
 from costmodel.estimates import collective as prices
-from costmodel.trust.calibration.nccl_tests import read_logs
+from costmodel.interop.nccl_tests import read_logs
 
 LOGS = sorted((Path.cwd().parent / "tests" / "data" / "nccl_logs").glob("*.log"))
 print(*(path.name for path in LOGS), sep="\n")

@@ -68,6 +68,13 @@ READERS: dict[str, Reader] = {
             "transformers 5.23, models/*/configuration_*.py",
         ),
         Reader(
+            "nccl-tests",
+            "nccl-tests",
+            ("costmodel.interop.read_nccl", "read"),
+            lambda look: look.is_log or (look.has_all("results", "args", within="json")),
+            "NVIDIA/nccl-tests 0fdb00a3, src/util.cu",
+        ),
+        Reader(
             "deepspeed",
             "DeepSpeed",
             ("costmodel.interop.read_deepspeed", "read"),

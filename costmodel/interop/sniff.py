@@ -81,7 +81,7 @@ def look_at(file: TextFile) -> Look:
             raw = parse_json(text, name)
         except CostModelError as error:
             return Look(problem=str(error).removeprefix(f"{name}: "), name=name, is_log=is_log)
-        return Look("json", raw, name=name, is_log=is_log and not raw)
+        return Look("json", raw, name=name)
     if suffix == "py":
         return Look(name=name, is_python=True, start=text[:200_000])
     script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")

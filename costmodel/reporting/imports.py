@@ -21,7 +21,7 @@ def import_grids(found: Imported) -> list[Grid]:
     if answer["model"]:
         grids.append(_pairs("Model", _told(answer["model"])))
     if answer["sweeps"]:
-        names = [name for name in answer["sweeps"][0] if name != "sizes"]
+        names = [name for name in answer["sweeps"][0] if name not in ("sizes", "time_s")]
         columns = tuple(Column(name) for name in (*names, "sizes"))
         rows = [
             (*(str(sweep[name]) for name in names), str(len(sweep.get("sizes", ()))))

@@ -22,14 +22,14 @@ from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.jobs.merge import read_job
 from costmodel.estimates.collective import canonical
 from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.interop.nccl_tests import Log
+from costmodel.interop.nccl_tests import read_logs as read_nccl_logs
 from costmodel.trust.calibration.cluster_fit import MAX_ERROR as FABRIC_ERROR
 from costmodel.trust.calibration.cluster_fit import ClusterFit, fit_cluster, price_run, sweep_run
 from costmodel.trust.calibration.cluster_profile import profile_texts
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.calibration.kernel_profile import MAX_ERROR as KERNEL_ERROR
 from costmodel.trust.calibration.kernel_profile import KernelResult, accelerator_text, fit_kernels
-from costmodel.trust.calibration.nccl_tests import Log
-from costmodel.trust.calibration.nccl_tests import read_logs as read_nccl_logs
 from costmodel.trust.step_residuals import MeasuredStep, PartFactor, constant_s, part_factors, split_spec
 
 

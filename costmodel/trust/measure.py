@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.estimates.collective import canonical
+from costmodel.interop.nccl_tests import PROGRAMS
 from costmodel.trust.calibration import measure_collectives as bench
 from costmodel.trust.calibration import measure_kernels as timed
 from costmodel.trust.calibration.measure_device import choose_device, headline, import_torch
-from costmodel.trust.calibration.nccl_tests import PROGRAMS
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 KERNELS = ("matmul", "attention", "memory")

@@ -7,8 +7,8 @@ import pytest
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_cluster
+from costmodel.interop.nccl_tests import read_logs
 from costmodel.trust.calibration.cluster_fit import fit_cluster, score_held_out, sweep_run
-from costmodel.trust.calibration.nccl_tests import read_logs
 
 LOGS = sorted((Path(__file__).parents[1] / "data" / "nccl_logs").glob("*.log"))
 BASE = load_cluster("h100-ndr")

@@ -7,8 +7,8 @@ import pytest
 
 from costmodel.base.version import install_command
 from costmodel.cli import main
+from costmodel.interop.nccl_tests import read_log
 from costmodel.trust.calibration.measure_collectives import sizes_of
-from costmodel.trust.calibration.nccl_tests import read_log
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed (extra [measure])")

@@ -5,8 +5,8 @@ import pytest
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.interop.nccl_tests import read_log
 from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
-from costmodel.trust.calibration.nccl_tests import read_log
 
 CLUSTER = load_cluster("h100-ndr")
 HEAD = """\
@@ -242,7 +242,7 @@ def test_there_are_fifteen_kinds_and_more_with_messages_of_their_own():
 
 def test_binary_and_missing_files(tmp_path):
     binary = tmp_path / "a.log"
-    binary.write_bytes(b"\xff\xfe\x00\x81")
+    binary.write_bytes(bytes(range(256)))
     assert "is not text" in str(read_log(binary).problems[0])
     assert "cannot be read (No such file" in str(read_log(tmp_path / "b.log").problems[0])
 

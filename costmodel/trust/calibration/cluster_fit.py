@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import DataError
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.estimates.collective import bus_bytes
+from costmodel.interop.nccl_tests import Sweep
 from costmodel.physics.network.fabric import constants_of
 from costmodel.physics.network.mesh import Group, usable_domain_size
 from costmodel.trust.calibration.fabric_fit import (
@@ -35,7 +36,6 @@ from costmodel.trust.calibration.fabric_fit import (
     predict_inner,
     score,
 )
-from costmodel.trust.calibration.nccl_tests import Sweep
 
 Array = NDArray[np.float64]
 

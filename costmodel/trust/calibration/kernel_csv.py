@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.interop.nccl_tests import Problem
 from costmodel.trust.calibration.kernel_measurements import (
     INPUT_BYTES,
     AttentionRows,
@@ -25,7 +26,6 @@ from costmodel.trust.calibration.kernel_measurements import (
     attention_rows,
     matmul_rows,
 )
-from costmodel.trust.calibration.nccl_tests import Problem
 
 Array = NDArray[np.float64]
 

@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.interop.nccl_rows import bus_factor
+from costmodel.interop.nccl_tests import PROGRAMS
 from costmodel.trust.calibration.measure_device import import_torch
-from costmodel.trust.calibration.nccl_rows import bus_factor
-from costmodel.trust.calibration.nccl_tests import PROGRAMS
 
 COLUMNS = """\
 #

@@ -17,7 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.trust.calibration.nccl_rows import (
+from costmodel.base.errors import CostModelError
+from costmodel.interop.nccl_json import lines_of_json
+from costmodel.interop.nccl_rows import (
     NUMBER,
     Row,
     bus_factor,
@@ -26,6 +28,7 @@ from costmodel.trust.calibration.nccl_rows import (
     ranks_by_ratio,
     read_row,
 )
+from costmodel.interop.text_file import read_text, shown
 
 Array = NDArray[np.float64]
 
@@ -41,10 +44,27 @@ PROGRAMS = {
 """Name of each test program (before ``_perf``) and of its collective here."""
 
 _UNPRICED = ("scatter", "gather", "hypercube", "alltoallv", "all_to_allv")
-_LAUNCHER_PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:?\s?|\d+:\s(?=\s*(?:#|\d)))")
-_RANK_LINE = re.compile(
-    r"^#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+\S+\s+\[\w[\w:.]*\]\s*(.*)$"
+# What launchers and people put before a line: quotes, mpirun's rank, srun -l, kubectl's time, pods, Ray's actor.
+_LAUNCHER_PREFIX = re.compile(
+    r"^\s*(?:>\s|\[\d+,\d+\](?:<\w+>)?:?\s?|\d+:\s(?=\s*(?:#|\d))"
+    r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s|\[pod/[^\]]+\]\s|\((?:[^()]*\b(?:pid|rank)=[^()]*)\)\s)"
 )
+# A host before a line of nccl-tests: pdsh's, dsh's, docker compose's.
+_HOST_PREFIX = re.compile(
+    r"^\s*([A-Za-z][\w.-]*)(?::|\s*\|)\s(?=\s*(?:#\s|#$|\d+\s+\d+\s+(?:float|half|bfloat16|u?int\d*|double|f8)))"
+)
+_RANK_LINE = re.compile(
+    r"^#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+(\d+)\s+\[\w[\w:.]*\]\s*(.*)$"
+)
+_TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
+_SAME_NAME = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "all_to_all": "alltoall",
+    "all2all": "alltoall",
+    "send_recv": "sendrecv",
+}
 _STARTING = re.compile(r"Collective test starting:\s*(\S+?)_perf")
 _PROGRAM = re.compile(r"\b(\w+)_perf\b")
 _FORCED = re.compile(r"NCCL_ALGO[=\s]+(?:set by environment to\s+)?\"?(\w+)")
@@ -118,6 +138,7 @@ class _Table:
     algorithm: str = "auto"
     version: str = ""
     hosts: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, int] = field(default_factory=dict)
     gpu: str = ""
     columns: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -153,15 +174,68 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
     """
     file = Path(path).name
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        return Log((), (Problem(str(path), 0, f"cannot be read ({error.strerror})"),), ())
-    except UnicodeDecodeError:
+        text = read_text(path).text
+    except CostModelError as error:
+        said = str(error).removeprefix(f"{shown(str(path))}: ")
+        if said == "is empty":
+            return read_log_text("", file)
+        if said == "no such file":
+            said = "cannot be read (No such file or directory)"
+        if said.startswith("cannot be read"):
+            return Log((), (Problem(str(path), 0, said),), ())
         return Log((), (Problem(file, 0, "is not text; expected what nccl-tests prints"),), ())
-    reader = _Reader(file, collective, ranks, nodes)
-    for number, line in enumerate(text.splitlines(), start=1):
-        reader.take(number, line)
-    return reader.finish()
+    return read_log_text(text, file, collective=collective, ranks=ranks, nodes=nodes)
+
+
+def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
+    """Read the text of one log, or the JSON that the tests write with ``-J``; see `read_log`."""
+    if text.lstrip().startswith("{"):
+        lines = lines_of_json(text)
+        if lines is None:
+            return Log((), (Problem(file, 0, "is JSON, but not what nccl-tests write with -J"),), ())
+        streams = {"": list(enumerate(lines, start=1))}
+    else:
+        streams = _streams(text)
+    logs = []
+    for name, numbered in streams.items():
+        if name and not any(_tells(line) for _, line in numbered):
+            continue
+        reader = _Reader(file, collective, ranks, nodes)
+        for number, line in numbered:
+            reader.take(number, line)
+        logs.append(reader.finish())
+    whole = [log for log in logs if log.sweeps] or logs[:1]
+    if len(whole) == 1:
+        return whole[0]
+    return Log(
+        tuple(sweep for log in whole for sweep in log.sweeps),
+        tuple(problem for log in whole for problem in log.problems),
+        tuple(note for log in whole for note in log.notes),
+    )
+
+
+def _streams(text: str) -> dict[str, list[tuple[int, str]]]:
+    """Return numbered lines without their prefixes; tests that run beside each other apart, by their host."""
+    found: dict[str, list[tuple[int, str]]] = {"": []}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw
+        for _ in range(4):
+            shorter = _LAUNCHER_PREFIX.sub("", line)
+            if shorter == line:
+                break
+            line = shorter
+        host = _HOST_PREFIX.match(line)
+        found.setdefault(host[1] if host else "", []).append((number, line[host.end() :] if host else line))
+    if len(found) == 2:
+        # One host's lines, and lines without a host that belong to the same run.
+        both = sorted(line for lines in found.values() for line in lines)
+        return {"": both}
+    return found
+
+
+def _tells(line: str) -> bool:
+    """Whether a line is a row of a table or its head."""
+    return looks_like_row(line.split()) or bool(re.match(r"^\s*#\s+size\s+count\b", line))
 
 
 class _Reader:
@@ -181,7 +255,7 @@ class _Reader:
 
     def take(self, number: int, raw: str) -> None:
         """Read one line."""
-        line = _LAUNCHER_PREFIX.sub("", raw).strip()
+        line = _TIMESTAMP.sub("", raw.strip())
         if _FAILED.search(line):
             self.wrong(number, f"the test failed: {line[:80]}")
             return
@@ -223,7 +297,8 @@ class _Reader:
             if self.table.rows:
                 self.close()
             self.table.hosts[int(device[1])] = device[2]
-            self.table.gpu = device[3].strip()
+            self.table.devices[int(device[1])] = int(device[3])
+            self.table.gpu = device[4].strip()
         elif re.match(r"^#\s+size\s+count\b", line):
             if self.table.rows:
                 self.close(keep=True)
@@ -265,6 +340,7 @@ class _Reader:
             algorithm=table.algorithm,
             version=table.version,
             hosts=table.hosts if keep else {},
+            devices=table.devices if keep else {},
             gpu=table.gpu if keep else "",
         )
         self.tables += 1
@@ -279,7 +355,7 @@ class _Reader:
         if not count:
             return
         sizes = np.array([row.size for row in table.rows])
-        hosts = len(set(table.hosts.values()))
+        hosts = _hosts_of(table, count)
         self.sweeps.append(
             Sweep(
                 self.file,
@@ -298,7 +374,9 @@ class _Reader:
 
     def primitive_of(self, table: _Table) -> str:
         """Return the collective of a table: as given, as the log says, as its name says, by its columns."""
-        stem = Path(self.file).stem.lower().replace("-", "_").replace("all_to_all", "alltoall")
+        stem = Path(self.file).stem.lower().replace("-", "_")
+        for said, meant in _SAME_NAME.items():
+            stem = stem.replace(said, meant)
         by_name = [name for name in PROGRAMS if re.search(rf"(?:^|_|\d){name}(?:_|$|\d|\.)", stem)]
         if "reduce" in by_name and len(by_name) > 1:
             by_name.remove("reduce")
@@ -311,7 +389,7 @@ class _Reader:
             return ""
         if len(by_name) == 1:
             return PROGRAMS[by_name[0]]
-        found = guess_primitive(table.rows, self.ranks or len(table.hosts))
+        found = guess_primitive(table.rows, self.ranks or _listed(table))
         if not found:
             self.wrong(
                 table.line,
@@ -321,7 +399,15 @@ class _Reader:
 
     def ranks_of(self, table: _Table, primitive: str) -> int:
         """Return the ranks of a table, checked against the ratio of its two bandwidths."""
-        listed = self.ranks or len(table.hosts)
+        listed = self.ranks or _listed(table)
+        if not self.ranks and len(table.hosts) < listed:
+            self.notes.append(
+                Problem(
+                    self.file,
+                    table.line,
+                    f"the list of devices is abridged ({len(table.hosts)} of {listed}); ranks are the highest and one",
+                )
+            )
         line, last = table.rows[0].line, max(table.rows, key=lambda row: row.algbw)
         told = ranks_by_ratio(primitive, table.rows)
         if not listed:
@@ -353,6 +439,19 @@ class _Reader:
                 0, "holds no table of nccl-tests; expected lines of size, count, type, …, time, algbw, busbw"
             )
         return Log(tuple(self.sweeps), tuple(self.problems), tuple(self.notes))
+
+
+def _listed(table: _Table) -> int:
+    """Return the ranks that a list of devices tells, also one that its author abridged."""
+    return max(table.hosts, default=-1) + 1
+
+
+def _hosts_of(table: _Table, ranks: int) -> int:
+    """Return the hosts of a run: those listed or, of an abridged list, ranks over devices of one."""
+    seen = len(set(table.hosts.values()))
+    each = max(table.devices.values(), default=0) + 1
+    abridged = 0 < len(table.hosts) < ranks
+    return ranks // each if abridged and ranks % each == 0 else seen
 
 
 def _place_problem(row: Row, before: Sequence[Row]) -> str:

@@ -1,0 +1,173 @@
+"""Logs of nccl-tests as people paste them: prefixes, abridged lists, blank columns, UTF-16, JSON, several at once."""
+
+import json
+
+import pytest
+
+from costmodel.base.errors import CostModelError
+from costmodel.interop.reading import read as read_file
+
+HEAD = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 67108864 step: 4(factor) warmup iters: 5 iters: 20\n"
+COLUMNS = "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+SIZES = [2**20, 2**22, 2**24, 2**26]
+
+
+def device(rank, host, local):
+    return f"#  Rank {rank:2} Group  0 Pid  {900 + rank} on  {host} device  {local} [0x1a] NVIDIA H100 80GB HBM3\n"
+
+
+def rows(ranks, factor=2.0, redop="sum", speed=1e11):
+    lines = []
+    for size in SIZES:
+        time = size / speed * 1e6
+        both = f"{time:8.2f} {size / time / 1e3:7.2f} {size / time / 1e3 * factor * (ranks - 1) / ranks:7.2f}      0"
+        lines.append(f"{size:12} {size // 4:12}   float  {redop:>6}      -1 {both} {both}\n")
+    return lines
+
+
+def log(ranks=16, *, listed=None, program="all_reduce_perf", **kinds):
+    wanted = range(ranks) if listed is None else listed
+    devices = [device(rank, f"host{rank // 8}", rank % 8) for rank in wanted]
+    start = f"# Collective test starting: {program}\n" if program else ""
+    return [
+        start,
+        HEAD,
+        "#\n",
+        "# Using devices\n",
+        *devices,
+        COLUMNS,
+        *rows(ranks, **kinds),
+        "# Avg bus bandwidth : 9\n",
+    ]
+
+
+def sweeps(tmp_path, lines, name="run.log", encoding="utf-8", **given):
+    file = tmp_path / name
+    file.write_bytes((lines if isinstance(lines, str) else "".join(lines)).encode(encoding))
+    return read_file(file, **given).sweeps
+
+
+def facts(sweep):
+    return (sweep["primitive"], sweep["ranks"], sweep["nodes"], len(sweep["sizes"]))
+
+
+PREFIXES = {
+    "none": "{line}",
+    "mpirun": "[1,0]<stdout>:{line}",
+    "indented mpirun": "    [1,0]<stdout>:{line}",
+    "srun -l": "0: {line}",
+    "pdsh": "node-07: {line}",
+    "kubectl": "2025-03-01T12:00:00.123456789Z {line}",
+    "a pod": "[pod/nccl-test-launcher-x/mpi] {line}",
+    "ray": "(head, rank=0, pid=3808) {line}",
+    "a quotation": "> {line}",
+    "compose": "worker-0  | {line}",
+    "two of them": "> 2025-03-01T12:00:00Z [1,0]<stdout>: {line}",
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefixes_of_launchers(tmp_path, prefix):
+    lines = [PREFIXES[prefix].format(line=line) for line in log()]
+
+    assert [facts(sweep) for sweep in sweeps(tmp_path, lines)] == [("all_reduce", 16, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "listed", "nodes"),
+    [(16, [0, 7, 8, 15], 2), (72, [71], 9), (96, [0, 1, 95], 12), (16, None, 2)],
+)
+def test_a_list_that_its_author_abridged(tmp_path, ranks, listed, nodes):
+    found = sweeps(tmp_path, log(ranks, listed=listed))
+
+    assert facts(found[0]) == ("all_reduce", ranks, nodes, 4)
+
+
+def test_the_bandwidths_check_the_highest_rank(tmp_path):
+    # The list ends at rank 7, the two bandwidths are those of 16.
+    lines = [line for line in log(16) if "Rank" not in line or int(line.split()[2]) < 8]
+
+    with pytest.raises(CostModelError, match="as 16 ranks have; 8 ranks"):
+        sweeps(tmp_path, lines)
+
+
+def test_a_blank_reduction(tmp_path):
+    head = "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+    lines = [
+        head if line == COLUMNS else line for line in log(8, program="alltoall_perf", factor=1.0, redop="")
+    ]
+    lines = [line.replace("      -1 ", " ") for line in lines]
+
+    assert facts(sweeps(tmp_path, lines)[0]) == ("all_to_all", 8, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "primitive", "factor"),
+    [
+        ("allgather.log", "all_gather", 1.0),
+        ("all-gather_8.txt", "all_gather", 1.0),
+        ("nccl_reducescatter.log", "reduce_scatter", 1.0),
+        ("allreduce-h100.log", "all_reduce", 2.0),
+        ("all2all.log", "all_to_all", 1.0),
+    ],
+)
+def test_the_file_names_the_collective(tmp_path, name, primitive, factor):
+    lines = log(8, program="", factor=factor, redop="none" if factor == 1.0 else "sum")
+
+    assert sweeps(tmp_path, lines, name)[0]["primitive"] == primitive
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_other_encodings(tmp_path, encoding):
+    assert facts(sweeps(tmp_path, log(), encoding=encoding)[0]) == ("all_reduce", 16, 2, 4)
+
+
+def test_tests_that_ran_beside_each_other(tmp_path):
+    first, second = log(8, speed=2e11), log(8, program="all_gather_perf", factor=1.0, redop="none")
+    mixed = [
+        line for pair in zip(first, second, strict=True) for line in (f"alpha: {pair[0]}", f"beta: {pair[1]}")
+    ]
+
+    assert [facts(sweep) for sweep in sweeps(tmp_path, mixed)] == [
+        ("all_reduce", 8, 1, 4),
+        ("all_gather", 8, 1, 4),
+    ]
+
+
+def test_the_tests_own_json(tmp_path):
+    results = []
+    for size in SIZES:
+        time = size / 1e11 * 1e6
+        half = {"time": time, "alg_bw": 100.0, "bus_bw": 100.0 * 2 * 15 / 16, "nwrong": 0.0}
+        results.append({"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1"})
+        results[-1] |= {"out_of_place": half, "in_place": {**half, "nwrong": None}}
+    devices = [
+        {"rank": r, "group": 0, "pid": r, "hostname": f"h{r // 8}", "device": r % 8} for r in range(16)
+    ]
+    made = {"version": 2, "args": ["./build/all_reduce_perf", "-b", "1M"], "env": ["NCCL_ALGO=Ring"]}
+    made |= {"config": {"devices": devices}, "results": results}
+
+    found = sweeps(tmp_path, json.dumps(made), "out.json")
+    assert [facts(sweep) for sweep in found] == [("all_reduce", 16, 2, 4)]
+    assert found[0]["algorithm"] == "ring"
+    assert found[0]["time_s"][0] == pytest.approx(2**20 / 1e11, rel=1e-3)
+
+
+def test_what_a_log_does_not_say_can_be_given(tmp_path):
+    lines = [COLUMNS, *rows(2)]
+
+    with pytest.raises(CostModelError, match="name it by --collective"):
+        sweeps(tmp_path, [COLUMNS, *rows(2, factor=1.0)], ranks=2)
+    assert facts(sweeps(tmp_path, lines, collective="all_reduce", ranks=2, nodes=2)[0]) == (
+        "all_reduce",
+        2,
+        2,
+        4,
+    )
+
+
+def test_placeholders_are_no_numbers(tmp_path):
+    lines = [line.replace("100.00", "XXX.XX") if line[0] == " " else line for line in log()]
+
+    with pytest.raises(CostModelError, match="expected a number without a unit"):
+        sweeps(tmp_path, lines)
