@@ -7,4 +7,4 @@ estimate:
 test:
 	sed -n '/^# set up, and run/,/^```/p' README.md | grep -v '```' | sed 's/python3.11/$(PYTHON)/' | sh -e
 lint:
-	.venv/bin/python -m ruff check . && .venv/bin/python -m mypy
+	.venv/bin/python -m ruff check . && .venv/bin/python -m ruff format --check . && .venv/bin/python -m mypy && .venv/bin/lint-imports

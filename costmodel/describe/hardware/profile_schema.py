@@ -20,7 +20,6 @@ from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.recipe import OPEN_KERNELS, PRECISIONS, AttentionKernel
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Generation = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 LinkKind = Literal[
