@@ -3,7 +3,8 @@
 Sends: `ring` rotates K and V (and in the backward pass their gradients) around the group, a
 chunk behind the attention of the chunk before; `all-gather` collects K and V first (Llama 3);
 `ulysses` swaps sequence for heads by all-to-all before and after attention. Hides: only the ring,
-behind attention itself. Stores: the K and V of other ranks while they pass through. Slices are
+behind attention itself. A layer without attention sends what its operators need of their
+neighbours. Stores: the K and V of other ranks while they pass through. Slices are
 dealt in zig-zag, so that a causal mask leaves every rank the same work.
 """
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.bill.quantity import quantity
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, PlacedJob, communication_line
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
 
@@ -42,13 +43,18 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     if block.role != "layer" or not np.any(placed.layout.cp > 1):
         return []
     cp, group = placed.layout.cp, placed.mesh.cp
+    from_neighbours = [
+        line for item in block.times.by_operator.values() for line in _neighbour_lines(placed, block, item)
+    ]
     core = block.times.of_role("core")
+    if not core:
+        return from_neighbours
     forward_s = np.asarray(sum((item.forward_s for item in core), np.asarray(0.0)))
     backward_s = np.asarray(sum((item.backward_s for item in core), np.asarray(0.0)))
     held = _kv_bytes(placed)
     again = placed.recomputation.whole_layers
     name = f"cp.{block.label}attention"
-    lines = []
+    lines = from_neighbours
 
     def line(label: str, phase: Phase, primitive: str, size: Array, window: Array, share: Array) -> None:
         if np.any(share):
@@ -90,6 +96,34 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
             line(f"all_to_all_qkv.{phase}", phase, "all_to_all", into, none, share)
             line(f"all_to_all_out.{phase}", phase, "all_to_all", out, none, share)
     return lines
+
+
+def _neighbour_lines(placed: PlacedJob, block: Block, item: OperatorTime) -> list[TimeLine]:
+    """Return what an operator that is not attention waits for from the ranks beside it in the sequence."""
+    size = item.operator.neighbour_bytes
+    if not np.any(size):
+        return []
+    on = np.asarray(placed.layout.cp > 1, dtype=np.float64)
+    shares: tuple[tuple[Phase, Array], ...] = (
+        ("forward", on),
+        ("recompute", on * placed.recomputation.whole_layers),
+        ("backward", on),
+    )
+    return [
+        communication_line(
+            placed,
+            f"cp.{block.label}{item.operator.name}.neighbour.{phase}",
+            axis="cp",
+            phase=phase,
+            primitive="send_recv",
+            size_bytes=size,
+            group=placed.mesh.cp,
+            window_s=np.asarray(0.0),
+            share=share,
+        )
+        for phase, share in shares
+        if np.any(share)
+    ]
 
 
 def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:

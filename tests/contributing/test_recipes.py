@@ -28,6 +28,7 @@ RECIPES = {
     "accelerator": 1,
     "collective": 1,
     "pipeline schedule": 1,
+    "model family": 3,
     "framework": 2,
     "output": 5,
 }

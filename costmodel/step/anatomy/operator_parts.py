@@ -92,6 +92,9 @@ class Operator(NamedTuple):
         Whether its kernels quantise, which reach less of the bandwidth than others.
     attention : AttentionShape or None
         Shape of a fused attention kernel.
+    neighbour_bytes : Array
+        What it needs of the ranks beside its own in the sequence before it can start, such as the last
+        tokens for a convolution or the state of a recurrence. [B]
     """
 
     part: Part
@@ -113,6 +116,7 @@ class Operator(NamedTuple):
     casts: bool = False
     has_parameters: bool = True
     attention: AttentionShape | None = None
+    neighbour_bytes: Array = ZERO
 
     @property
     def name(self) -> str:
