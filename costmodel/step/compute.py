@@ -185,7 +185,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
         ]
         for (label, phase), made in zip(backward, of_backward, strict=True):
             passes.append((label, phase, made, operator.backward_bytes))
-        if block.role == "layer" and np.any(item.recompute_share > 0):
+        if np.any(item.recompute_share > 0):
             share = item.recompute_share
             again = of_forward.then("pass_s", "recompute_share * pass_s", recompute_share=share)
             passes.append(("recompute", "recompute", again, share * operator.forward_bytes))
@@ -246,10 +246,15 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
         else:
             backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
     hidden = np.asarray(0.0 if recipe.host.launch_blocking else 1.0)
-    passes: tuple[tuple[Phase, Array, Array], ...] = (
-        ("forward", forward, gpu_forward),
-        ("backward", backward, gpu_backward),
-    )
+    # What the host adds to a backward pass stretches all of its kernels alike, those of weight gradients too.
+    weights = sum((item.backward_weight_s for item in times.by_operator.values()), np.asarray(0.0))
+    of_weights = np.asarray(weights / np.maximum(gpu_backward, np.finfo(float).tiny))
+    passes: list[tuple[Phase, Array, Array, Array]] = [
+        ("forward", forward, gpu_forward, np.asarray(1.0)),
+        ("backward", backward, gpu_backward, np.asarray(1.0 - of_weights)),
+    ]
+    if np.any(of_weights):
+        passes.append(("backward_weight", backward, gpu_backward, of_weights))
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -258,11 +263,17 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             phase=phase,
             cause="host",
             count=1.0,
-            formula="max(launches * launch_s - hidden * gpu_s, 0)",
-            terms={"launches": launches, "launch_s": launch, "gpu_s": gpu, "hidden": hidden},
+            formula="share * max(launches * launch_s - hidden * gpu_s, 0)",
+            terms={
+                "launches": launches,
+                "launch_s": launch,
+                "gpu_s": gpu,
+                "hidden": hidden,
+                "share": share,
+            },
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
         )
-        for phase, launches, gpu in passes
+        for phase, launches, gpu, share in passes
     ]
 
 

@@ -1,4 +1,11 @@
-"""The stage that sets the pace: which blocks it runs how often in a step, and how long its passes take."""
+"""The stage that sets the pace, which blocks it runs how often in a step, and what the others leave to it.
+
+A step is as long as the slowest stage's whole step: m micro-batches, the bubble that the others make, and all
+that it does once a step. Stages differ in their layers, the embedding and the head, and so in compute and in
+what data parallelism sends for them. With 1F1B a stage s that takes t_s a micro-batch pays (m - 1) t_s, the sum
+over all stages, and what it sends; the sum is the same for all. So the bill is that of the stage with the most
+compute, and what another stage pays beyond it counts less what that stage waits: (m - 1) (t - t_s).
+"""
 
 from __future__ import annotations
 
@@ -17,18 +24,28 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds that one micro-batch takes: on the critical stage, and on all stages together."""
+    """Seconds that one micro-batch takes on the critical stage and on all together, and what others leave.
+
+    Attributes
+    ----------
+    forward_s, backward_input_s, backward_weight_s : Array
+        One micro-batch on the critical stage. [s]
+    sum_forward_s, sum_backward_s : Array
+        One micro-batch on all stages together. [s]
+    forward_window_s, backward_window_s : Array
+        The least over stages of a pass and what the stage waits in a step: what may hide on every one. [s]
+    waits_s : Array
+        What each looked-at stage (last dimension) waits for the critical one in a step. [s]
+    """
 
     forward_s: Array
     backward_input_s: Array
     backward_weight_s: Array
     sum_forward_s: Array
     sum_backward_s: Array
-
-    @property
-    def backward_s(self) -> Array:
-        """Both backward passes and recomputation on the critical stage. [s]"""
-        return np.asarray(self.backward_input_s + self.backward_weight_s)
+    forward_window_s: Array
+    backward_window_s: Array
+    waits_s: Array
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,21 @@ class Step:
                     sent.take(line, each)
         return sent
 
+    def most_on_a_stage(self, each_s: Sequence[Array], once_s: Sequence[Array]) -> Array:
+        """Return the most that any stage pays for its blocks beyond what it waits. [s]
+
+        Parameters
+        ----------
+        each_s, once_s : sequence of Array
+            Of each block: what a step pays for each one on the stage, and once where there is any. [s]
+        """
+        held = (passes_on_stages(self.placed, block) for block in self.blocks)
+        paid = [
+            count * each[..., None] + np.minimum(count, 1.0) * once[..., None]
+            for count, each, once in zip(held, each_s, once_s, strict=True)
+        ]
+        return np.asarray((broadcast_sum(paid) - self.stage.waits_s).max(axis=-1))
+
 
 def passes_on_stages(placed: PlacedJob, block: Block) -> Array:
     """Count the passes through a block that a micro-batch makes on every stage. [-]
@@ -95,8 +127,12 @@ def critical_step(
         weight.append(exposed_sum(line for line in lines if line.phase == "backward_weight"))
         others = (line for line in lines if line.phase not in ("forward", "backward_weight"))
         rest.append(exposed_sum(others))
-    whole = [np.asarray(f + w + r) for f, w, r in zip(forward, weight, rest, strict=True)]
-    stage_s = broadcast_sum([count * each[..., None] for count, each in zip(held, whole, strict=True)])
+    back = [np.asarray(w + r) for w, r in zip(weight, rest, strict=True)]
+    forward_s, backward_s = (
+        broadcast_sum([count * each[..., None] for count, each in zip(held, times, strict=True)])
+        for times in (forward, back)
+    )
+    stage_s = np.asarray(forward_s + backward_s)
     slowest = np.argmax(stage_s, axis=-1)[..., None]
 
     def at_slowest(values: Array) -> Array:
@@ -107,13 +143,17 @@ def critical_step(
         return broadcast_sum([np.asarray(c * e) for c, e in zip(counts, each, strict=True)])
 
     counts = [at_slowest(count) for count in held]
+    waits_s = np.asarray((placed.micro_batches[..., None] - 1.0) * (at_slowest(stage_s)[..., None] - stage_s))
     in_all = [_passes_in_all(placed, block) for block in blocks]
     stage = StageTimes(
         forward_s=total(counts, forward),
         backward_input_s=total(counts, rest),
         backward_weight_s=total(counts, weight),
         sum_forward_s=total(in_all, forward),
-        sum_backward_s=total(in_all, [np.asarray(r + w) for r, w in zip(rest, weight, strict=True)]),
+        sum_backward_s=total(in_all, back),
+        forward_window_s=np.asarray((forward_s + waits_s).min(axis=-1)),
+        backward_window_s=np.asarray((backward_s + waits_s).min(axis=-1)),
+        waits_s=waits_s,
     )
     return Step(
         placed,

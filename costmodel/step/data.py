@@ -10,12 +10,13 @@ Stores: parameters, gradients and optimizer states, in `axes.states`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Phase, TimeLine, time_line
+from costmodel.bill.lines import Phase, TimeLine, sum_exposed, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
@@ -62,8 +63,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     if np.any(zero < 3):
         lines += _replicated_lines(step, params, parts)
     if np.any(zero == 3):
-        for block, count, others in zip(step.blocks, step.counts, step.block_lines, strict=True):
-            lines += _sharded_lines(placed, block, parts, count, others)
+        lines += _sharded_lines(step, parts)
     lines += _optimizer_lines(placed, params)
     lines += _outer_lines(placed, params)
     return lines
@@ -156,12 +156,12 @@ def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[Ti
     recipe = placed.recipe
     overlaps = recipe.overlap.dp_overlap != "none"
     backward = Window(
-        placed, stage.backward_s if overlaps else _NONE, step.ports(forward=False), one_stream=True
+        placed, stage.backward_window_s if overlaps else _NONE, step.ports(forward=False), one_stream=True
     )
     # Owners of whole tensors hand out their parameters after the step, not behind the next forward pass.
     handed_out = not overlaps or recipe.overlap.zero_by_tensor
     forward = Window(
-        placed, _NONE if handed_out else stage.forward_s, step.ports(forward=True), one_stream=True
+        placed, _NONE if handed_out else stage.forward_window_s, step.ports(forward=True), one_stream=True
     )
     lines: list[TimeLine] = []
     for part in parts:
@@ -232,10 +232,38 @@ def _tensors(placed: PlacedJob) -> Array:
     return np.asarray(float(sum(held)) / placed.layout.pp)
 
 
-def _sharded_lines(
-    placed: PlacedJob, block: Block, parts: list[_Part], count: Array, others: Sequence[TimeLine]
-) -> list[TimeLine]:
-    """ZeRO-3 / FSDP: gather the block before each pass, reduce-scatter its gradient after the last."""
+def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
+    """ZeRO-3 / FSDP: the messages of the critical stage's blocks, and what another stage pays beyond them."""
+    placed = step.placed
+    lines: list[TimeLine] = []
+    each_s, once_s = [], []
+    for block, others, passes in zip(step.blocks, step.block_lines, step.counts, strict=True):
+        each, once = _sharded_block_lines(placed, block, parts, others)
+        each_s.append(sum_exposed(each))
+        once_s.append(sum_exposed(once))
+        held = np.asarray(passes / placed.micro_batches)
+        lines += [replace(line, count=np.asarray(line.count * held)) for line in each]
+        lines += [replace(line, count=np.asarray(line.count * np.minimum(held, 1.0))) for line in once]
+    if np.any(placed.layout.pp > 1):
+        lines.append(
+            time_line(
+                "dp.stage_with_more_to_send",
+                axis="dp",
+                toll="communication",
+                phase="param_sync",
+                count=1.0,
+                formula="max(most_s - own_s, 0)",
+                terms={"most_s": step.most_on_a_stage(each_s, once_s), "own_s": sum_exposed(lines)},
+                source="the step is as long as the slowest stage's: step/critical_stage.py",
+            )
+        )
+    return lines
+
+
+def _sharded_block_lines(
+    placed: PlacedJob, block: Block, parts: list[_Part], others: Sequence[TimeLine]
+) -> tuple[list[TimeLine], list[TimeLine]]:
+    """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
     overlaps = placed.recipe.overlap.dp_overlap == "every-layer"
     forward, backward = (
         Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
@@ -245,12 +273,15 @@ def _sharded_lines(
         )
     )
     held = block_params(placed, block)
-    lines: list[TimeLine] = []
+    each: list[TimeLine] = []
+    once: list[TimeLine] = []
     for part in parts:
         size = held.expert if part.is_expert else held.dense
         if np.any(size):
-            lines += _sharded_part_lines(placed, block, part, size, count, forward, backward)
-    return lines
+            more, first = _sharded_part_lines(placed, block, part, size, forward, backward)
+            each += more
+            once += first
+    return each, once
 
 
 def _sharded_part_lines(
@@ -258,10 +289,9 @@ def _sharded_part_lines(
     block: Block,
     part: _Part,
     params: Array,
-    passes: Array,
     forward: Window,
     backward: Window,
-) -> list[TimeLine]:
+) -> tuple[list[TimeLine], list[TimeLine]]:
     """Gather `params` of one block for its passes, reduce their gradients, and copy both to and fro.
 
     Where parameters stay gathered for all micro-batches, that happens once a step.
@@ -269,9 +299,7 @@ def _sharded_part_lines(
     recipe = placed.recipe
     on = np.asarray(placed.layout.zero_stage == 3, dtype=np.float64)
     stays = stays_gathered(placed)
-    micro_batches = np.maximum(placed.micro_batches, 1.0)
-    steps = np.where(stays, 1.0, micro_batches)
-    count = np.asarray(passes * steps / micro_batches)
+    count = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
     regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
     name = f"dp.{block.label}{block.role}.{part.name}"
     gathered = params * gathered_bytes(placed)
@@ -311,14 +339,12 @@ def _sharded_part_lines(
                 "grad_sync",
                 between,
                 share=on * (part.replica.ranks > 1),
-                count=np.asarray(count / steps / placed.policy.sync_every),
+                count=np.asarray(1.0 / placed.policy.sync_every),
             )
         )
         lines.append(sums[-1])
-    if recipe.overlap.dp_overlap == "every-layer" and block.role == "layer":
-        present = np.asarray(np.minimum(count, steps))
-        lines.append(_ends_line(name, present, gathers[0], sums))
-    return lines
+    exposes_ends = recipe.overlap.dp_overlap == "every-layer" and block.role == "layer"
+    return lines, [_ends_line(name, count, gathers[0], sums)] if exposes_ends else []
 
 
 def _ends_line(name: str, count: Array, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:

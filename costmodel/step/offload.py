@@ -55,8 +55,8 @@ def lines(step: Step, bill: Bill) -> list[Line]:
     away = _travelling(placed, bill.memory_lines)
     size = np.asarray((away.value / np.maximum(placed.in_flight, 1.0)).max(axis=-1))
     windows: tuple[tuple[Phase, Array], ...] = (
-        ("forward", step.stage.forward_s),
-        ("backward", step.stage.backward_s),
+        ("forward", step.stage.forward_window_s),
+        ("backward", step.stage.backward_window_s),
     )
     made: list[Line] = [
         time_line(

@@ -56,6 +56,9 @@ class Recomputation(NamedTuple):
 
     def of_operator(self, operator: Operator) -> tuple[Array, Array]:
         """Return the share of an operator that is run again, and the bytes of its output that are kept."""
+        if operator.part in ("embedding", "head"):
+            # Checkpoints are of layers.
+            return np.zeros(self.policy.shape), np.asarray(operator.saved_bytes)
         named, kept = self._selective(operator)
         # Nothing that a layer's backward pass needs is made by its last operators: their inputs are what it saved.
         last = operator.part == "mlp" and operator.role in ("row", "residual")
