@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from costmodel.trust.validation import Validation, validate
     from costmodel.what_if.compare import Comparison, compare
     from costmodel.what_if.sensitivity import Sensitivity, sensitivity
+    from costmodel.what_if.vary import vary
     from costmodel.whole_run.budget import Budget, budget
     from costmodel.whole_run.run import TrainingRun
     from costmodel.whole_run.solve import run
@@ -71,6 +72,7 @@ _NAMES = {
     "trust.validation": ("Validation", "validate"),
     "what_if.compare": ("Comparison", "compare"),
     "what_if.sensitivity": ("Sensitivity", "sensitivity"),
+    "what_if.vary": ("vary",),
     "whole_run.budget": ("Budget", "budget"),
     "whole_run.run": ("TrainingRun",),
     "whole_run.solve": ("run",),
@@ -142,6 +144,7 @@ __all__ = [
     "sweep",
     "trace",
     "validate",
+    "vary",
 ]
 
 

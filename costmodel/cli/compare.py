@@ -43,18 +43,14 @@ def compare(
     """
     import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
-    from costmodel.cli.vary import varied_jobs
 
     target = plan_output(**output)
-    files = job or [""]
-    labels, jobs = [], []
+    files, found = job or [""], {}
     for name, file in zip(_short_names(files), files, strict=True):
-        for label, asked in varied_jobs(merged_job(given, file), vary or []):
-            labels.append(
-                " ".join(part for part in (name if len(files) > 1 else "", label) if part) or "as given"
-            )
-            jobs.append(asked)
-    comparison = cm.compare(*(cm.estimate(**asked) for asked in jobs), labels=labels)
+        for label, est in cm.vary(vary or [], **merged_job(given, file)).items():
+            parts = (name if len(files) > 1 else "", label)
+            found[" ".join(part for part in parts if part) or "as given"] = est
+    comparison = cm.compare(*found.values(), labels=list(found))
     show(answer_result(comparison, every_line=every_line), target)
 
 

@@ -1,4 +1,4 @@
-"""Levers: what one change of layout or recipe would do to the memory of a job, really priced.
+"""What one change of layout or recipe would do to the memory of a job, really priced.
 
 All changes of the layout are priced together as one array of layouts, changes of the recipe one
 by one. Changes that the model, the batch or the schedule forbid are left out.
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems
@@ -32,11 +33,10 @@ _SWITCHES: tuple[tuple[str, tuple[object, ...], object], ...] = (
 )
 
 
-class Lever(NamedTuple):
-    """One change and what it does to the job."""
+class Saving(NamedTuple):
+    """A change that frees memory, and what it does to the job."""
 
-    change: str
-    """What to set, such as ``recompute full`` or ``tp 16``."""
+    change: Change
     memory_bytes: float
     """Memory of the worst stage after the change. [B]"""
     freed_bytes: float
@@ -47,7 +47,7 @@ class Lever(NamedTuple):
     """Step time after the change over the one before, less 1. [-]"""
 
 
-def memory_levers(job: Job) -> list[Lever]:
+def memory_savings(job: Job) -> list[Saving]:
     """Price every single change that might free memory, and return those that do, largest first.
 
     Parameters
@@ -57,67 +57,70 @@ def memory_levers(job: Job) -> list[Lever]:
 
     Returns
     -------
-    levers : list of Lever
+    savings : list of Saving
         Only changes that can run and that free memory.
     """
     changes = list(_layout_changes(job))
-    layouts = _stack([job.layout, *(layout for _, layout in changes)])
-    memory, seconds = _price(job, layouts)
+    layouts = _stack([job.layout, *(change.job.layout for change in changes)])
+    memory, seconds = _price(replace(job, layout=layouts))
     can_run = _can_run(job, layouts)
     found = [
-        (name, float(memory[i]), float(seconds[i]))
-        for i, (name, _) in enumerate(changes, start=1)
+        (change, float(memory[i]), float(seconds[i]))
+        for i, change in enumerate(changes, start=1)
         if can_run[i]
     ]
-    for name, switches in _recipe_changes(job):
-        changed = job.switched(switches)
+    for change in _switch_changes(job):
         try:
-            after, time_s = _price(changed, job.layout)
+            after, time_s = _price(change.job)
         except (CostModelError, KeyError):
             continue  # a kernel that this accelerator does not have
-        found.append((name, float(after), float(time_s)))
+        found.append((change, float(after), float(time_s)))
     before, before_s = float(memory[0]), float(seconds[0])
-    levers = [
-        Lever(name, after, before - after, time_s, time_s / before_s - 1.0) for name, after, time_s in found
+    savings = [
+        Saving(change, after, before - after, time_s, time_s / before_s - 1.0)
+        for change, after, time_s in found
     ]
-    return sorted((lever for lever in levers if lever.freed_bytes > 0), key=lambda lever: -lever.freed_bytes)
+    return sorted((one for one in savings if one.freed_bytes > 0), key=lambda one: -one.freed_bytes)
 
 
-def _layout_changes(job: Job) -> Iterator[tuple[str, Layout]]:
-    """Yield each change of the layout that may free memory: its words and the layout after it."""
+def _layout_changes(job: Job) -> Iterator[Change]:
+    """Yield each change of the layout that may free memory."""
     layout = job.layout
+    now = RECOMPUTE_POLICIES[int(layout.recompute)]
     for code in range(int(layout.recompute) + 1, len(RECOMPUTE_POLICIES)):
-        yield f"recompute {RECOMPUTE_POLICIES[code]}", replace(layout, recompute=np.asarray(float(code)))
+        yield with_layout(job, "recompute", now, RECOMPUTE_POLICIES[code], recompute=code)
     for stage in range(int(layout.zero_stage) + 1, 4):
-        yield f"zero {stage}", replace(layout, zero_stage=np.asarray(float(stage)))
+        yield with_layout(job, "zero", f"{int(layout.zero_stage)}", f"{stage}", zero_stage=stage)
     for axis in _DOUBLED:
-        degree = np.asarray(2.0 * getattr(layout, axis))
-        changed = replace(layout, **{axis: degree})
+        degree = float(getattr(layout, axis))
+        degrees = {axis: 2.0 * degree}
         if axis == "tp":
-            changed = replace(changed, sequence_parallel=np.asarray(1.0))
-        if axis == "pp" and layout.pp == 1:
-            changed = replace(changed, schedule=np.asarray(float(schedule_code("1f1b"))))
-        yield f"{axis} {float(degree):.0f}", changed
-    if layout.micro_batch > 1:
-        half = np.asarray(np.ceil(layout.micro_batch / 2.0))
-        yield f"micro-batch {float(half):.0f}", replace(layout, micro_batch=half)
+            degrees["sequence_parallel"] = 1.0
+        if axis == "pp" and degree == 1:
+            degrees["schedule"] = schedule_code("1f1b")
+        yield with_layout(job, axis, f"{degree:.0f}", f"{2.0 * degree:.0f}", **degrees)
+    size = float(layout.micro_batch)
+    if size > 1:
+        half = float(np.ceil(size / 2.0))
+        yield with_layout(job, "micro-batch", f"{size:.0f}", f"{half:.0f}", micro_batch=half)
     if layout.tp > 1 and layout.sequence_parallel == 0:
-        yield "sequence parallelism", replace(layout, sequence_parallel=np.asarray(1.0))
+        yield with_layout(job, "sequence parallelism", "", "", sequence_parallel=1.0)
     if layout.vp > 1:
-        one_f_one_b = np.asarray(float(schedule_code("1f1b")))
-        yield "vp 1 (schedule 1f1b)", replace(layout, vp=np.asarray(1.0), schedule=one_f_one_b)
+        plain = {"vp": 1.0, "schedule": float(schedule_code("1f1b"))}
+        yield with_layout(job, "vp", f"{float(layout.vp):.0f}", "1 (schedule 1f1b)", **plain)
     if layout.shard_group > 0 and layout.zero_stage > 0:
-        yield "shard group over all of dp·cp", replace(layout, shard_group=np.asarray(0.0))
+        group = f"{float(layout.shard_group):.0f}"
+        yield with_layout(job, "shard group", group, "over all of dp·cp", shard_group=0.0)
 
 
-def _recipe_changes(job: Job) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield each switch of the recipe that may free memory."""
+def _switch_changes(job: Job) -> Iterator[Change]:
+    """Yield each switch that may free memory."""
     held = job.switches
     for switch, wasteful, value in _SWITCHES:
         if held[switch] in wasteful and not (
             switch == "grad_accum_dtype" and job.recipe.dtypes.param_dtype == "fp32"
         ):
-            yield f"{switch}={str(value).lower()}", {switch: value}
+            yield with_switch(job, switch, value)
 
 
 def _stack(layouts: list[Layout]) -> Layout:
@@ -127,12 +130,10 @@ def _stack(layouts: list[Layout]) -> Layout:
     )
 
 
-def _price(job: Job, layout: Layout) -> tuple[Array, Array]:
-    """Return memory and step time of the job in another layout, or in several."""
-    bill = price(replace(job, layout=layout)).bill
-    return np.broadcast_to(bill.memory_bytes(), layout.shape), np.broadcast_to(
-        bill.step_time_s(), layout.shape
-    )
+def _price(job: Job) -> tuple[Array, Array]:
+    """Return memory and step time of the job, or of several layouts of it."""
+    bill, shape = price(job).bill, job.layout.shape
+    return np.broadcast_to(bill.memory_bytes(), shape), np.broadcast_to(bill.step_time_s(), shape)
 
 
 def _can_run(job: Job, layout: Layout) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
-from costmodel.estimates.memory_savings import memory_levers
+from costmodel.estimates.memory_savings import memory_savings
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -64,24 +64,24 @@ def _memory(est: PricedJob) -> Iterator[str]:
     if need > have:
         yield (
             f"does not fit: the worst stage needs {format_bytes(need)} and {name} offers "
-            f"{format_bytes(have)}, {format_bytes(need - have)} too much; {_best_lever(est, have)}"
+            f"{format_bytes(have)}, {format_bytes(need - have)} too much; {_best_saving(est, have)}"
         )
     elif need > (1.0 - TIGHT_SHARE) * have:
         yield f"barely fits: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage"
 
 
-def _best_lever(est: PricedJob, capacity: float) -> str:
+def _best_saving(est: PricedJob, capacity: float) -> str:
     """Say which single change frees most, and which one that fits costs the least time."""
-    levers = memory_levers(est.job)
-    if not levers:
+    savings = memory_savings(est.job)
+    if not savings:
         return "no single change of layout or recipe frees memory"
-    most = levers[0]
+    most = savings[0]
     said = f"{most.change} frees most ({format_bytes(most.freed_bytes)}, step {most.slowdown:+.0%}"
-    fitting = [lever for lever in levers if lever.memory_bytes <= capacity]
+    fitting = [saving for saving in savings if saving.memory_bytes <= capacity]
     if not fitting:
         return f"{said}), but no single change is enough"
     said += ", fits)" if most.memory_bytes <= capacity else ", still too much)"
-    cheapest = min(fitting, key=lambda lever: lever.step_time_s)
+    cheapest = min(fitting, key=lambda saving: saving.step_time_s)
     if cheapest is most:
         return f"{said} and is the cheapest single change that fits"
     freed = format_bytes(cheapest.freed_bytes)

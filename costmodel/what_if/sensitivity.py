@@ -18,15 +18,17 @@ from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.changes import Change
+from costmodel.describe.jobs.job import check_job
 from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.what_if.changes import Knob, Switch, hardware_knobs, recipe_knobs, switches
+from costmodel.what_if.changes import choice_changes, hardware_changes, number_changes
 
 _LEAST = 1e-9
 
 
 class Effect(NamedTuple):
-    """What one number or switch does to a job.
+    """What a change of one number, little of it, or of one choice does to a job.
 
     Attributes
     ----------
@@ -140,18 +142,22 @@ def sensitivity(
     change = read("change", change)
     lines = _seconds(est)
     effects = []
-    knobs, turned = [*hardware_knobs(est.job), *recipe_knobs(est.job)], switches(est.job)
-    total = len(knobs) + len(turned)
+    less, more = (
+        [*hardware_changes(est.job, factor), *number_changes(est.job, factor)]
+        for factor in (1.0 - change, 1.0 + change)
+    )
+    choices = choice_changes(est.job)
+    total = len(more) + len(choices)
     tell = (lambda done, total: None) if progress is None else progress
-    for done, knob in enumerate(knobs, start=1):
-        effects.append(_of_knob(est, lines, knob, change))
+    for done, pair in enumerate(zip(less, more, strict=True), start=1):
+        effects.append(_of_number(est, lines, *pair, change))
         tell(done, total)
     refused = []
-    for done, switch in enumerate(turned, start=len(knobs) + 1):
+    for done, choice in enumerate(choices, start=len(more) + 1):
         try:
-            effects.append(_of_switch(est, lines, switch))
+            effects.append(_of_choice(est, lines, choice))
         except (CostModelError, KeyError, ZeroDivisionError) as error:
-            refused.append((f"{switch.name}={switch.after}", str(error)))
+            refused.append((f"{choice.name}={choice.after}", str(error)))
         tell(done, total)
     effects.sort(key=lambda effect: -effect.reach)
     return Sensitivity(est, change, tuple(effects), tuple(refused))
@@ -164,46 +170,46 @@ def _seconds(est: Estimate) -> dict[str, float]:
     }
 
 
-def _of_knob(est: Estimate, lines: dict[str, float], knob: Knob, change: float) -> Effect:
-    """Price 10 % less and 10 % more."""
-    less, more = (estimate_job(knob.scaled(factor)) for factor in (1.0 - change, 1.0 + change))
+def _of_number(est: Estimate, lines: dict[str, float], less: Change, more: Change, change: float) -> Effect:
+    """Price a number with less and with more of it."""
+    below, above = estimate_job(less.job), estimate_job(more.job)
     span = math.log((1.0 + change) / (1.0 - change))
-    time = [float(one.step_time_s) for one in (less, est, more)]
-    held = [float(one.memory_bytes_per_gpu) for one in (less, est, more)]
-    faster = more if time[2] <= time[0] else less
+    time = [float(one.step_time_s) for one in (below, est, above)]
+    held = [float(one.memory_bytes_per_gpu) for one in (below, est, above)]
     return Effect(
-        knob.name,
-        knob.kind,
+        more.name,
+        more.kind,
         "",
         "",
-        knob.value,
-        knob.unit,
+        float(more.before),
+        more.unit,
         elasticity=math.log(time[2] / time[0]) / span,
         memory_elasticity=math.log(held[2] / held[0]) / span,
         less=time[0] / time[1] - 1.0,
         more=time[2] / time[1] - 1.0,
         memory_more=held[2] / held[1] - 1.0,
-        **_moved(lines, faster),
+        **_moved(lines, above if time[2] <= time[0] else below),
     )
 
 
-def _of_switch(est: Estimate, lines: dict[str, float], switch: Switch) -> Effect:
-    """Price the other value of a switch."""
-    other = estimate_job(switch.switched())
-    change = float(other.step_time_s / est.step_time_s) - 1.0
+def _of_choice(est: Estimate, lines: dict[str, float], change: Change) -> Effect:
+    """Price another choice, if the job allows it."""
+    check_job(change.job)
+    other = estimate_job(change.job)
+    moved = float(other.step_time_s / est.step_time_s) - 1.0
     held = float(other.memory_bytes_per_gpu / est.memory_bytes_per_gpu) - 1.0
     nothing = math.nan
     return Effect(
-        switch.name,
+        change.name,
         "switch",
-        switch.before,
-        switch.after,
+        str(change.before),
+        str(change.after),
         nothing,
         "",
         nothing,
         nothing,
-        change,
-        change,
+        moved,
+        moved,
         held,
         **_moved(lines, other),
     )

@@ -5,9 +5,9 @@ from famous_jobs import LLAMA3_405B, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.cli.vary import varied_jobs
 from costmodel.reporting.comparison import compare_remarks
 from costmodel.what_if.compare import compare
+from costmodel.what_if.vary import varied_jobs
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -110,5 +110,5 @@ def test_what_varies_replaces_field_or_switch_and_frees_dp():
 
 @pytest.mark.parametrize("text", ["tp", "tp=", "tpp=4", "name=x"])
 def test_what_cannot_vary_is_refused_in_one_line(text):
-    with pytest.raises(CostModelError, match=r"^--vary: .*$"):
+    with pytest.raises(CostModelError, match=r"^vary: .*$"):
         varied_jobs(LLAMA3_405B, [text])

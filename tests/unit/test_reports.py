@@ -17,7 +17,7 @@ from costmodel.describe.jobs.recipe_page import switch_meanings
 from costmodel.describe.jobs.switches import HOME
 from costmodel.describe.recipe import Recipe, make_recipe
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
-from costmodel.estimates.memory_savings import _SWITCHES, memory_levers
+from costmodel.estimates.memory_savings import _SWITCHES, memory_savings
 from costmodel.estimates.mesh import mesh_rows
 from costmodel.reporting.tables import estimate_grids, memory_grid, time_grid
 
@@ -380,7 +380,7 @@ def test_oversubscription_is_in_the_link_rate():
     assert link["pp"].bandwidth_bytes_per_s == 50e9
 
 
-# --- warnings and levers ---------------------------------------------------------------------
+# --- warnings and savings ---------------------------------------------------------------------
 
 
 def warned(text, **job):
@@ -403,11 +403,11 @@ def test_what_does_not_fit_says_by_how_much_and_what_frees_most():
     est = cm.estimate(**HUGE)
     assert not est.fits
     (said,) = [warning for warning in est.warnings if warning.startswith("does not fit")]
-    levers = memory_levers(est.job)
+    savings = memory_savings(est.job)
     over = (float(est.memory_bytes_per_gpu) - est.memory_capacity_bytes) / 2**30
-    assert f"{levers[0].change} frees most" in said
+    assert f"{savings[0].change} frees most" in said
     assert abs(float(re.search(r"([\d.]+) GiB too much", said)[1]) - over) < 0.01 * over
-    assert levers[0].freed_bytes == max(lever.freed_bytes for lever in levers)
+    assert savings[0].freed_bytes == max(saving.freed_bytes for saving in savings)
 
 
 def test_what_fits_says_nothing_of_memory():
@@ -416,7 +416,7 @@ def test_what_fits_says_nothing_of_memory():
     assert not any("fit" in warning for warning in est.warnings)
 
 
-LEVER_KEYWORDS = {
+SAVING_KEYWORDS = {
     "recompute": "recompute",
     "zero": "zero_stage",
     "micro-batch": "micro_batch",
@@ -427,32 +427,33 @@ LEVER_KEYWORDS = {
 }
 
 
-def test_levers_are_what_an_estimate_of_the_change_says():
+def test_savings_are_what_an_estimate_of_the_change_says():
     job = {**DENSE, "layout": None, "tp": 2, "pp": 4, "micro_batch": 4}
     before = cm.estimate(**job)
     checked = set()
-    for lever in memory_levers(before.job):
-        if "=" in lever.change:
-            switch, value = lever.change.split("=")
+    for saving in memory_savings(before.job):
+        said = str(saving.change)
+        if "=" in said:
+            switch, value = said.split("=")
             after = cm.estimate(**job, switches={switch: value})
         else:
-            word, value = lever.change.split(" ")[:2]
-            if word not in LEVER_KEYWORDS:
+            word, value = said.split(" ")[:2]
+            if word not in SAVING_KEYWORDS:
                 continue
             value = int(value) if value.isdigit() else value
-            after = cm.estimate(**{**job, LEVER_KEYWORDS[word]: value})
-        checked.add(lever.change)
-        assert lever.memory_bytes == pytest.approx(float(after.memory_bytes_per_gpu), rel=0.02), lever
-        assert lever.step_time_s == pytest.approx(float(after.step_time_s), rel=0.02), lever
+            after = cm.estimate(**{**job, SAVING_KEYWORDS[word]: value})
+        checked.add(said)
+        assert saving.memory_bytes == pytest.approx(float(after.memory_bytes_per_gpu), rel=0.02), saving
+        assert saving.step_time_s == pytest.approx(float(after.step_time_s), rel=0.02), saving
     assert {"recompute full", "zero 3", "micro-batch 2", "offload_optimizer=true"} <= checked
 
 
-def test_levers_that_cannot_run_are_left_out():
+def test_savings_that_cannot_run_are_left_out():
     est = cm.estimate(**{**DENSE, "layout": "tp32"})
-    assert not any(lever.change == "tp 64" for lever in memory_levers(est.job))
+    assert not any(str(saving.change) == "tp 64" for saving in memory_savings(est.job))
 
 
-def test_switches_of_levers_exist():
+def test_switches_of_savings_exist():
     for switch, wasteful, value in _SWITCHES:
         for each in (*wasteful, value):
             make_recipe({"name": "test", switch: each})

@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.job import make_job
 from costmodel.estimates.estimate import estimate_job
 from costmodel.reporting.sensitivity import sensitivity_remarks
-from costmodel.what_if.changes import hardware_knobs, recipe_knobs, switches
+from costmodel.what_if.changes import choice_changes, hardware_changes, number_changes
 from costmodel.what_if.compare import compare
 
 PLAIN = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
@@ -38,10 +38,10 @@ JOBS = {
 
 
 def scaled(job, kind, factor):
-    """Scale every knob of a kind, one on top of the other."""
-    for index, knob in enumerate(hardware_knobs(job)):
-        if knob.kind == kind:
-            job = hardware_knobs(job)[index].scaled(factor)
+    """Scale every number of a kind, one on top of the other."""
+    for index, change in enumerate(hardware_changes(job, factor)):
+        if change.kind == kind:
+            job = hardware_changes(job, factor)[index].job
     return job
 
 
@@ -49,11 +49,9 @@ def numbers_only(job, change=0.01):
     """Return the sums of elasticities by kind, of a small change that crosses no switch of algorithm."""
     span = math.log((1 + change) / (1 - change))
     sums = {"rate": 0.0, "latency": 0.0}
-    for knob in hardware_knobs(job):
-        less, more = (
-            float(estimate_job(knob.scaled(factor)).step_time_s) for factor in (1 - change, 1 + change)
-        )
-        sums[knob.kind] += math.log(more / less) / span
+    for pair in zip(hardware_changes(job, 1 - change), hardware_changes(job, 1 + change), strict=True):
+        less, more = (float(estimate_job(one.job).step_time_s) for one in pair)
+        sums[pair[0].kind] += math.log(more / less) / span
     return sums
 
 
@@ -107,15 +105,37 @@ def test_what_is_slow_is_what_matters():
     assert inside["fp8 peak"].elasticity == 0.0
 
 
-def test_a_knob_changes_its_own_number_and_no_other():
+def test_a_change_changes_its_own_number_and_no_other():
     job = make_job(**PLAIN)
-    for knob in hardware_knobs(job):
-        changed = knob.scaled(3.0)
-        values = {other.name: other.value for other in hardware_knobs(changed)}
-        before = {other.name: other.value for other in hardware_knobs(job)}
+    before = {other.name: other.before for other in hardware_changes(job, 3.0)}
+    for change in hardware_changes(job, 3.0):
+        values = {other.name: other.before for other in hardware_changes(change.job, 3.0)}
         moved = {name for name in before if not np.isclose(values[name], before[name], rtol=1e-12)}
-        assert moved == {knob.name}
-        assert values[knob.name] == pytest.approx(3.0 * knob.value)
+        assert moved == {change.name}
+        assert values[change.name] == pytest.approx(change.after) == pytest.approx(3.0 * change.before)
+
+
+def test_a_change_of_a_choice_is_the_job_that_says_so():
+    job = make_job(**PLAIN, tp=2)
+    for change in choice_changes(job):
+        assert change.before != change.after
+        if change.kind == "switch":
+            again = make_job(**PLAIN, tp=2, switches=[str(change)], check=False)
+            assert again.switches == change.job.switches, change.name
+    assert {str(change) for change in choice_changes(job)} >= {"recompute full", "zero 3", "fused_norm=false"}
+
+
+def test_a_choice_that_the_job_rules_out_is_refused():
+    refused = dict(cm.sensitivity(cm.estimate(**PLAIN, tp=2, zero_stage=1)).refused)
+    assert "zero_stage 0" in refused["gradient_compression=top-k"]
+    assert "replicas" in refused["sync_every=2"]
+
+
+def test_numbers_of_the_switches_are_scaled_beyond_what_may_be_set():
+    job = make_job(**PLAIN)
+    (change,) = [one for one in number_changes(job, 40.0) if one.name == "allocator_slack"]
+    assert (change.before, change.after, change.unit) == (0.04, pytest.approx(1.6), "")
+    assert change.job.recipe.memory.allocator_slack == pytest.approx(1.6)
 
 
 def test_every_switch_and_number_of_the_recipe_is_tried():
@@ -132,7 +152,7 @@ def test_every_switch_and_number_of_the_recipe_is_tried():
 def test_effects_are_differences_of_estimates():
     est = cm.estimate(**PLAIN, tp=2)
     found = cm.sensitivity(est)
-    unfused = next(e for e in found.effects if (e.name, e.after) == ("fused_norm", "off"))
+    unfused = next(e for e in found.effects if (e.name, e.after) == ("fused_norm", "false"))
     other = cm.estimate(**PLAIN, tp=2, switches={"fused_norm": False})
     assert unfused.more == pytest.approx(float(other.step_time_s / est.step_time_s) - 1, rel=1e-9)
     largest = compare(est, other).largest("time", 1)[0]
@@ -176,4 +196,6 @@ def test_counts_are_what_is_priced():
     est = cm.estimate(**PLAIN, tp=2)
     ticks = []
     cm.sensitivity(est, progress=lambda done, total: ticks.append((done, total)))
-    assert len(ticks) == len(hardware_knobs(est.job)) + len(recipe_knobs(est.job)) + len(switches(est.job))
+    assert len(ticks) == len(hardware_changes(est.job, 1.1)) + len(number_changes(est.job, 1.1)) + len(
+        choice_changes(est.job)
+    )

@@ -1,4 +1,4 @@
-"""``--vary name=a,b``: a job several times with other values of a field or a switch."""
+"""`costmodel.vary`: a job several times with other values of a field or a switch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,40 @@ from itertools import product
 from typing import Any
 
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
+from costmodel.describe.jobs.merge import merge_jobs
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.switches import HOME, takes_several
+from costmodel.estimates.estimate import Estimate, estimate
+
+
+def vary(values: Sequence[str], **job: Any) -> dict[str, Estimate]:
+    """Price a job with every combination of other values of fields or switches.
+
+    Parameters
+    ----------
+    values : sequence of str
+        ``name=a,b`` each, such as ``"tp=4,8"`` or ``"dp_overlap=none"``.
+    **job
+        As for `costmodel.estimate`. The data-parallel degree follows from what varies.
+
+    Returns
+    -------
+    estimates : dict of Estimate
+        By label, for `costmodel.compare`; a single combination is preceded by the job as given, under "".
+
+    Raises
+    ------
+    CostModelError
+        If a text is not ``name=values``, or there is no such field or switch.
+
+    Examples
+    --------
+    >>> job = {"model": "llama3-8b", "gpus": 8, "global_batch": 16, "seq_len": 4096}
+    >>> list(vary(["tp=2,4", "dp_overlap=none"], **job))
+    ['tp=2 dp_overlap=none', 'tp=4 dp_overlap=none']
+    """
+    return {label: estimate(**asked) for label, asked in varied_jobs(job, values)}
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -25,8 +59,6 @@ def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, 
     >>> [label for label, _ in varied_jobs({"tp": 2}, ["tp=4,8", "dp_overlap=none"])]
     ['tp=4 dp_overlap=none', 'tp=8 dp_overlap=none']
     """
-    from costmodel.describe.jobs.merge import merge_jobs
-
     choices = [_read(text) for text in vary]
     changes = [dict(values) for values in product(*choices)] if choices else []
     found = [("", dict(job))] if len(changes) < 2 else []
@@ -56,19 +88,15 @@ def _label(value: Any) -> str:
 
 def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
     """Read one ``name=a,b`` as pairs of (name, whether it is a switch) and value."""
-    from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
-    from costmodel.describe.jobs.reading import read
-    from costmodel.describe.jobs.switches import HOME, takes_several
-
     name, equals, values = text.partition("=")
     name = canonical(name.strip().replace("-", "_"))
     if not equals or not values:
-        raise CostModelError(f"--vary: expected name=values, such as tp=4,8; got {text!r}")
+        raise CostModelError(f"vary: expected name=values, such as tp=4,8; got {text!r}")
     fields = {*names(JOB_FIELDS)} - {"switches", "dp"}
     switches = set(HOME)
     if name not in fields | switches:
         raise CostModelError(
-            f"--vary: {name!r} is no field or switch; {choices_hint(name, sorted(fields | switches))}"
+            f"vary: {name!r} is no field or switch; {choices_hint(name, sorted(fields | switches))}"
         )
     parts = [part.strip() for part in values.split(",") if part.strip()]
     if name in switches:

@@ -1,0 +1,84 @@
+"""One thing of a job different: a number scaled, a switch turned, a degree of the layout changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from costmodel.describe.jobs.job import Job
+
+Kind = Literal["rate", "latency", "number", "switch", "layout"]
+
+
+class Change(NamedTuple):
+    """A job with one thing different.
+
+    Attributes
+    ----------
+    name : str
+        What differs, such as ``hbm bandwidth``, ``dp_overlap`` or ``tp``.
+    before, after : float or str
+        Its value, and the other one; numbers in SI units.
+    job : Job
+        The job with the other value.
+    kind : str
+        rate (something per second), latency (seconds), number (any other of the recipe or the job), switch
+        (a choice of them), or layout.
+    unit : str
+        Of a number.
+    """
+
+    name: str
+    before: float | str
+    after: float | str
+    job: Job
+    kind: Kind
+    unit: str = ""
+
+    def __str__(self) -> str:
+        """Say what to set, as flags and job files take it."""
+        if self.kind == "switch":
+            return f"{self.name}={self.after}"
+        return f"{self.name} {self.after}".strip()
+
+
+def with_layout(job: Job, name: str, before: str, after: str, **degrees: float) -> Change:
+    """Return the job with some degrees or choices of its layout changed, unchecked.
+
+    Parameters
+    ----------
+    job : Job
+        Of one layout.
+    name, before, after : str
+        As people say it.
+    **degrees
+        Fields of `Layout` and their values; choices as codes.
+    """
+    changes: dict[str, Any] = {field: np.asarray(float(value)) for field, value in degrees.items()}
+    return Change(name, before, after, replace(job, layout=replace(job.layout, **changes)), "layout")
+
+
+def with_switch(job: Job, name: str, value: Any) -> Change:
+    """Return the job with one switch at another value.
+
+    Raises
+    ------
+    RecipeError
+        If there is no such switch, or it cannot have the value.
+    """
+    return Change(
+        name, switch_text(job.switches[name]), switch_text(value), job.switched({name: value}), "switch"
+    )
+
+
+def switch_text(value: Any) -> str:
+    """Return the value of a switch as ``--set`` takes it.
+
+    >>> switch_text(True), switch_text(("mlp", "moe"))
+    ('true', 'mlp,moe')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
