@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.recipe_page import RecipePage, recipe, recipes_table
     from costmodel.describe.models.model import Model
     from costmodel.describe.models.model_files import list_models, load_model
-    from costmodel.describe.recipe import PRECISIONS, Recipe, list_recipes, load_recipe
+    from costmodel.describe.precision import PRECISIONS
+    from costmodel.describe.recipe import Recipe, list_recipes, load_recipe
     from costmodel.estimates.collective_costs import CollectiveCosts, collective
     from costmodel.estimates.estimate import Estimate, estimate
     from costmodel.estimates.mesh import MeshTable, mesh
@@ -54,7 +55,8 @@ _NAMES = {
     "describe.jobs.recipe_page": ("RecipePage", "recipe", "recipes_table"),
     "describe.models.model": ("Model",),
     "describe.models.model_files": ("list_models", "load_model"),
-    "describe.recipe": ("PRECISIONS", "Recipe", "list_recipes", "load_recipe"),
+    "describe.precision": ("PRECISIONS",),
+    "describe.recipe": ("Recipe", "list_recipes", "load_recipe"),
     "estimates.collective_costs": ("CollectiveCosts", "collective"),
     "estimates.estimate": ("Estimate", "estimate"),
     "estimates.mesh": ("MeshTable", "mesh"),

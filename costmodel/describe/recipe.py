@@ -15,14 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.base.errors import RecipeError, choices_hint
 from costmodel.base.yaml_files import read_mapping
-from costmodel.describe.hardware.cluster import Software
+from costmodel.describe.hardware.cluster import OPEN_KERNELS, AttentionKernel, Software
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-AttentionKernel = Literal[
-    "auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"
-]
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
 ContextMethod = Literal["ring", "all-gather", "ulysses"]
@@ -315,85 +312,6 @@ GROUP_OF: Mapping[str, str] = {name: group for group, held in GROUPS.items() for
 """Where each switch of a recipe stands."""
 
 
-class Precision(BaseModel):
-    """What the GEMMs of the transformer layers compute in."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    matmul_dtype: str
-    """Key of the accelerator's peaks and matmul constants."""
-    input_bytes: float
-    """Bytes an element of a GEMM input, scales included."""
-    cast_bytes: float
-    """Bytes of HBM traffic an element for quantising a GEMM input, in both orientations where both are kept."""
-    transpose_bytes: float = 0.0
-    """Bytes an element for transposing what was quantised before it was gathered, or by a norm."""
-    cast_as_measured: bool = True
-    """Casts reach what those of the matmul benchmarks reach, otherwise what other kernels reach."""
-    scale_kernels: float = 0.0
-    """Kernels a GEMM that bring its block scales into the layout of the matrix units."""
-    norm_casts: bool = False
-    """The norm before a linear layer writes its output already quantised."""
-
-
-PRECISIONS: dict[str, Precision] = {
-    p.name: p
-    for p in (
-        Precision(name="fp32", matmul_dtype="tf32", input_bytes=4, cast_bytes=0),
-        Precision(name="fp16", matmul_dtype="fp16", input_bytes=2, cast_bytes=0),
-        Precision(name="bf16", matmul_dtype="bf16", input_bytes=2, cast_bytes=0),
-        # Read bf16, write fp8 and its transpose.
-        Precision(
-            name="fp8-delayed",
-            matmul_dtype="fp8",
-            input_bytes=1,
-            cast_bytes=4,
-            transpose_bytes=2,
-            norm_casts=True,
-        ),
-        # One pass more: the scale is the maximum of this very tensor.
-        Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_bytes=6, transpose_bytes=2),
-        Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_bytes=4.06),
-        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_bytes=4.06, scale_kernels=2),
-        # Hadamard transform and stochastic rounding read and write once more.
-        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_bytes=6, scale_kernels=2),
-        # The same on blocks of 32 with 8-bit scales (OCP MX; Tseng et al., arXiv:2502.20586), at the rates of NVFP4.
-        Precision(name="mxfp4", matmul_dtype="nvfp4", input_bytes=0.53125, cast_bytes=6, scale_kernels=2),
-    )
-}
-
-
-def precision(name: str, *, transposes: bool = True) -> Precision:
-    """Return the named precision as the kernels of a device run it.
-
-    Where 8-bit matrix units take either layout, as Blackwell's do, nothing scaled by tensor is
-    transposed (Transformer Engine, `is_non_tn_fp8_gemm_supported`).
-
-    Raises
-    ------
-    RecipeError
-        If it does not exist.
-    """
-    if name not in PRECISIONS:
-        raise RecipeError(f"precision: {name!r} is unknown; {choices_hint(name, PRECISIONS)}")
-    found = PRECISIONS[name]
-    if transposes:
-        return found
-    # Without transposes quantising is plain streaming: 6 TB/s on a B200 (blog.fal.ai, chasing 6+ TB/s).
-    update: dict[str, float | bool] = {"cast_as_measured": False}
-    if found.transpose_bytes:
-        update |= {"cast_bytes": found.cast_bytes - 1.0, "transpose_bytes": 0.0}
-    return found.model_copy(update=update)
-
-
-def quantised_weight_bytes(found: Precision) -> float:
-    """Bytes a weight of its quantised copy, both orientations where the matrix units need them; 0 in bf16."""
-    if not found.cast_bytes:
-        return 0.0
-    return found.input_bytes * (2.0 if found.transpose_bytes else 1.0)
-
-
 def _folder() -> Traversable:
     return files("costmodel") / "describe" / "data" / "recipes"
 
@@ -488,11 +406,6 @@ def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
         return recipe
     labels = {key: getattr(recipe, key) for key in LABELS}
     return make_recipe({**labels, **recipe.switches, **switches})
-
-
-OPEN_KERNELS = ("auto", "torch")
-"""Attention kernels that mean what the software of the device takes: NVIDIA's and AMD's libraries, or torchtitan
-(models/attention.py: flash first, cuDNN before it from compute capability 10 on)."""
 
 
 def resolved_for(recipe: Recipe, software: Software) -> Recipe:

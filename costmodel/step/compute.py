@@ -23,7 +23,7 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
 
 if TYPE_CHECKING:
-    from costmodel.describe.recipe import Precision
+    from costmodel.describe.precision import Precision
 
 Array = NDArray[np.float64]
 

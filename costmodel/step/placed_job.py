@@ -15,7 +15,8 @@ from costmodel.bill.lines import Axis, Phase, TimeLine, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
-from costmodel.describe.recipe import Precision, Recipe
+from costmodel.describe.precision import Precision
+from costmodel.describe.recipe import Recipe
 from costmodel.describe.reliability import Health
 from costmodel.physics.kernels.roofline import memory_time
 from costmodel.physics.network.mesh import Group, Mesh

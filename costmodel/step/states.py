@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import Bill, MemoryLine, MemoryPart, broadcast_sum, memory_line, settled
-from costmodel.describe.recipe import DTYPE_BYTES, quantised_weight_bytes
+from costmodel.describe.precision import quantised_weight_bytes
+from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import (
     ParamBlock,

@@ -3,7 +3,7 @@
 import pytest
 
 import costmodel as cm
-from costmodel.describe.recipe import PRECISIONS, quantised_weight_bytes
+from costmodel.describe.precision import PRECISIONS, quantised_weight_bytes
 from costmodel.step.anatomy.params import num_params
 
 JOB = {

@@ -5,11 +5,18 @@ the fabric were twice as fast" is `dataclasses.replace`.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
+
+AttentionKernel = Literal[
+    "auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"
+]
+OPEN_KERNELS = ("auto", "torch")
+"""Attention kernels that mean what the software of the device takes: NVIDIA's and AMD's libraries, or torchtitan
+(models/attention.py: flash first, cuDNN before it from compute capability 10 on)."""
 
 
 class Software(NamedTuple):

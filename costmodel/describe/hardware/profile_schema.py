@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from costmodel.describe.hardware.cluster import OPEN_KERNELS, AttentionKernel
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
-from costmodel.describe.recipe import OPEN_KERNELS, PRECISIONS, AttentionKernel
+from costmodel.describe.precision import PRECISIONS
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]

@@ -34,7 +34,8 @@ from costmodel.describe.jobs.reading import keywords, read, read_array, require_
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.describe.recipe import Precision, Recipe, load_recipe, precision, resolved_for
+from costmodel.describe.precision import Precision, precision
+from costmodel.describe.recipe import Recipe, load_recipe, resolved_for
 from costmodel.describe.reliability import Health
 from costmodel.physics.network.gradient_compression import METHODS, compression
 from costmodel.physics.network.mesh import DEFAULT_ORDER

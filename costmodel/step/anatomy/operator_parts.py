@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from costmodel.describe.recipe import Precision, Recipe
+    from costmodel.describe.precision import Precision
+    from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
 OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory"]

@@ -46,7 +46,8 @@ from costmodel.step.anatomy.operator_parts import (
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind, Model
-    from costmodel.describe.recipe import Precision, Recipe
+    from costmodel.describe.precision import Precision
+    from costmodel.describe.recipe import Recipe
 
 
 def attention_operators(
