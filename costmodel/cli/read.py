@@ -68,7 +68,7 @@ def read(
     form = format or endings.get(Path(output["out"]).suffix, ReadFormat.table)
     shape = opt.Format.json if form is ReadFormat.json else opt.Format.table
     target = plan_output(format=shape, **output)
-    log = {"collective": collective or None, "ranks": ranks, "nodes": nodes}
+    log: dict[str, Any] = {"collective": collective or None, "ranks": ranks, "nodes": nodes}
     found = read_file(job, given["kind"] or "", **surroundings(given), **log)
     if form is ReadFormat.yaml:
         text = job_yaml(found, write_model(found, target))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.keywords import PlaceKeywords
 from costmodel.describe.jobs.merge import place_job
 from costmodel.describe.jobs.reading import keywords
 from costmodel.estimates.priced_job import PricedJob
@@ -167,7 +168,7 @@ class MeshTable(Answer):
         }
 
 
-def mesh(**placed: Any) -> MeshTable:
+def mesh(**placed: Unpack[PlaceKeywords]) -> MeshTable:
     """Place the axes of a layout on a cluster; needs no model.
 
     Parameters

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.sniff import parse_json
@@ -159,7 +160,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         "zero_optimization.stage": given.get("zero_stage"),
     }
     still = [key for key in auto if known.get(key) is None]
-    missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job[key] is None]
+    missing = [key for key in REQUIRED if job[key] is None]
     ignored = [key for key in raw if key not in KEYS | _HARMLESS | set(_UNPRICED)]
     ignored += [f"zero_optimization.{key}" for key in zero if key not in _HARMLESS_ZERO]
     notes = [f'"auto", filled in by the trainer: {", ".join(auto)}'] if auto else []

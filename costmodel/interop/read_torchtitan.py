@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
@@ -245,7 +245,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         key: value for key, value in given.items() if key not in ("env", "vocab_size", "switches", "gpus")
     }
     job["switches"] = {**job["switches"], **(given.get("switches") or {})}
-    missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
+    missing = [key for key in REQUIRED if job.get(key) is None]
     return Imported(
         {key: value for key, value in job.items() if value is not None},
         ("cluster", *missing),

@@ -9,9 +9,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.describe.jobs.fields import JOB_FIELDS
+from costmodel.describe.jobs.keywords import ReadKeywords
+from costmodel.describe.jobs.reading import keywords
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.sniff import Look, look_at
 from costmodel.interop.text_file import TextFile, read_text, shown
@@ -119,7 +122,11 @@ READERS: dict[str, Reader] = {
 """Every kind of file, in the order in which a text is tried."""
 
 
-def read(path: str | Path, kind: str = "", **given: Any) -> Imported:
+_BESIDE = ("env", "vocab_size", "collective", "ranks", "nodes")
+"""What a file may leave to its surroundings that is no field of a job."""
+
+
+def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imported:
     """Read a file of another program: a launch script, a configuration, a model, a log.
 
     Parameters
@@ -142,10 +149,14 @@ def read(path: str | Path, kind: str = "", **given: Any) -> Imported:
     CostModelError
         One line: what is wrong with the file, without control characters of it.
     """
+    beside = {name: value for name, value in given.items() if name in _BESIDE}
+    asked = keywords({k: v for k, v in given.items() if k not in _BESIDE}, JOB_FIELDS, who="read")
     file = read_text(path)
     try:
         reader = READERS[kind] if kind in READERS else _reader_for(file, kind)
-        return _clean(reader.read(file, {key: value for key, value in given.items() if value is not None}))
+        return _clean(
+            reader.read(file, {**asked, **{key: value for key, value in beside.items() if value is not None}})
+        )
     except CostModelError as error:
         message = shown(str(error), most=600)
         called = shown(file.name)

@@ -1,6 +1,7 @@
 """The table of names: what follows from it agrees with it, and what it refuses is refused everywhere."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.units import parse_number, read_quantity
+from costmodel.cli import main
+from costmodel.cli.completion import complete
 from costmodel.describe.jobs import keywords as typed
 from costmodel.describe.jobs.fields import (
     BUDGET_FIELDS,
@@ -19,6 +22,7 @@ from costmodel.describe.jobs.fields import (
     JOB_FIELDS,
     KNOBS,
     LAYOUT_FIELDS,
+    PLACE_FIELDS,
     PLAN_FIELDS,
     RUN_FIELDS,
     SWEEP_FIELDS,
@@ -89,12 +93,17 @@ TYPED = {
         {"model", "global_batch", "seq_len"},
     ),
     "budget": (typed.BudgetKeywords, BUDGET_FIELDS, set()),
+    "mesh": (typed.PlaceKeywords, PLACE_FIELDS, {"gpus"}),
+    "read": (typed.ReadKeywords, JOB_FIELDS, set()),
 }
 
 
 @pytest.mark.parametrize(("keywords", "fields", "required"), TYPED.values(), ids=TYPED)
 def test_typed_keywords_are_the_table(keywords, fields, required):
-    said = hints(keywords)
+    beside = (
+        {"env", "vocab_size", "collective", "ranks", "nodes"} if keywords is typed.ReadKeywords else set()
+    )
+    said = {name: hint for name, hint in hints(keywords).items() if name not in beside}
     assert set(said) == {name for field in fields for name in (field.name, *field.aliases)}
     assert {name for name, hint in said.items() if "Required[" in hint} == required
     for field in fields:
@@ -105,9 +114,9 @@ def test_typed_keywords_are_the_table(keywords, fields, required):
                 assert "None" in said[name], name
 
 
-@pytest.mark.parametrize("verb", ["estimate", "plan", "sweep", "run", "budget"])
+@pytest.mark.parametrize("verb", ["estimate", "plan", "sweep", "run", "budget", "mesh"])
 def test_every_verb_asks_what_an_unknown_keyword_was_meant_to_be(verb):
-    asked = {} if verb == "budget" else SMALL
+    asked = {} if verb in ("budget", "mesh") else SMALL
     with pytest.raises(CostModelError) as error:
         getattr(cm, verb)(**{**asked, "gpu": 8})
     assert str(error.value).startswith(f"{verb}: 'gpu' is not a field; did you mean 'gpus'")
@@ -347,3 +356,66 @@ def test_job_keys_are_the_table():
     assert names(JOB_FIELDS) == JOB_KEYS
     assert canonical("zero") in JOB_KEYS
     assert re.fullmatch(r"[a-z_]+", "".join(JOB_KEYS))
+
+
+# --- three doors -----------------------------------------------------------------------------
+
+DOORS = {
+    "cluster": ("dgx-h200-ndr", "dgx-h200-ndr"),
+    "recipe": ("nemo", "nemo"),
+    "precision": ("fp8", "fp8"),
+    "gpus": ("16", 16),
+    "layout": ("tp2pp2", "tp2 pp2"),
+    "tp": ("2", 2),
+    "cp": ("2", 2),
+    "pp": ("2", 2),
+    "dp": ("8", 8),
+    "micro_batch": ("2", 2),
+    "zero_stage": ("2", 2),
+    "shard_group": ("4", 4),
+    "recompute": ("full", "full"),
+    "global_batch": ("128", 128),
+    "seq_len": ("4k", 4096),
+    "switches": ("dp_overlap=none", {"dp_overlap": "none"}),
+    "axis_order": ("tp-cp-pp-dp", ["tp", "cp", "pp", "dp"]),
+    "tokens": ("1T", 1e12),
+    "model": ("llama3-70b", "llama3-70b"),
+}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_field_means_the_same_as_a_flag_in_a_file_and_in_python(name, tmp_path, capsys):
+    text, value = DOORS[name]
+    expected = cm.estimate(**{**SMALL, name: value}).to_dict()["inputs"]
+    file = tmp_path / "job.yaml"
+    for key in (name, *FIELD[name].aliases):
+        given = {**{k: v for k, v in SMALL.items() if k != name}, key: text if name != "switches" else value}
+        file.write_text(json.dumps(given))
+        assert main(["estimate", str(file), "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["inputs"] == expected
+        assert (
+            cm.estimate(**{**{k: v for k, v in SMALL.items() if k != name}, key: text}).to_dict()["inputs"]
+            == expected
+        )
+    file.write_text(json.dumps({k: v for k, v in SMALL.items() if k != name}))
+    for flag in FIELD[name].flags:
+        assert main(["estimate", str(file), flag, text, "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["inputs"] == expected
+
+
+def test_every_flag_of_the_table_is_an_option_of_its_command(capsys):
+    for command, fields in (("estimate", JOB_FIELDS), ("plan", PLAN_FIELDS), ("mesh", PLACE_FIELDS)):
+        assert main([command, "--help"]) == 0
+        shown_help = capsys.readouterr().out
+        for field in fields:
+            assert all(re.search(rf"{flag}\b", shown_help) for flag in field.flags), field.name
+
+
+def test_a_shell_completes_names_and_words():
+    assert complete("schedule", "zb-h") == [name for name in SCHEDULES if name.startswith("zb-h")]
+    assert complete("recompute", "none,f") == ["none,full"]
+    assert "fp8" in complete("precision", "fp")
+    assert complete("model", "llama3-405") == ["llama3-405b"]
+    assert "dp_overlap=none" in complete("switches", "dp_ov")
+    for name in FIELD:
+        assert isinstance(complete(name, ""), list)

@@ -309,6 +309,7 @@ FIELDS: tuple[Field, ...] = (
         flag="--set",
         short="-s",
         aliases=("set",),
+        places=True,
     ),
     Field(
         name="axis_order",

@@ -170,3 +170,52 @@ class BudgetKeywords(TypedDict, total=False):
     served_tokens: float | str | None
     serve_tokens: float | str | None
     context: int | str | None
+
+
+class PlaceKeywords(TypedDict, total=False):
+    """What `costmodel.mesh` takes: what places the ranks of one layout."""
+
+    cluster: str | Cluster | None
+    recipe: str | Recipe | None
+    gpus: Required[int | str]
+    layout: str | None
+    tp: int | str | None
+    cp: int | str | None
+    pp: int | str | None
+    dp: int | str | None
+    vp: int | str | None
+    ep: int | str | None
+    etp: int | str | None
+    zero_stage: int | str | None
+    zero: int | str | None
+    shard_group: int | str | None
+    sequence_parallel: bool | str | None
+    switches: Mapping[str, Any] | Sequence[str] | None
+    set: Mapping[str, Any] | Sequence[str] | None
+    axis_order: str | Sequence[str] | None
+    slice: str | None
+
+
+class ReadKeywords(ChoiceKeywords, total=False):
+    """What `costmodel.read` may be told beside a file: keywords of a job, and what the file's shell knew."""
+
+    env: Mapping[str, str] | None
+    vocab_size: int | None
+    collective: str | None
+    ranks: int | None
+    nodes: int | None
+    model: str | Model | None
+    cluster: str | Cluster | None
+    recipe: str | Recipe | None
+    precision: str | None
+    gpus: int | str | None
+    layout: str | None
+    dp: int | str | None
+    global_batch: int | str | None
+    seq_len: int | str | None
+    switches: Mapping[str, Any] | Sequence[str] | None
+    set: Mapping[str, Any] | Sequence[str] | None
+    axis_order: str | Sequence[str] | None
+    pipeline_layout: str | None
+    slice: str | None
+    tokens: float | str | None

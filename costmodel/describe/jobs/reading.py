@@ -16,6 +16,7 @@ from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import FIELD, FIELDS, canonical, names, unknown_field
 from costmodel.describe.jobs.switches import require_switch, takes_several
+from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 Array = NDArray[np.float64]
 
@@ -150,7 +151,7 @@ def _parts(field: Field, given: Any) -> list[Any]:
         parts = [given] if field.kind == "order" else [part for part in parts if part.strip()]
     elif isinstance(given, np.ndarray):
         parts = given.ravel().tolist()
-    elif field.kind == "order" and isinstance(given, Sequence) and given and given[0] in _AXES:
+    elif field.kind == "order" and isinstance(given, Sequence) and given and given[0] in DEFAULT_ORDER:
         parts = [given]
     else:
         parts = list(given) if isinstance(given, list | tuple | set | frozenset | range) else [given]
@@ -296,9 +297,6 @@ def _read_text(field: Field, given: Any) -> str:
     return str(_read_name(field, given))
 
 
-_AXES = ("tp", "cp", "dp", "pp")
-
-
 def _read_order(field: Field, given: Any) -> tuple[str, ...]:
     """Read an axis order such as "tp cp dp pp" or "tp-cp-pp-dp", innermost first."""
     if isinstance(given, str):
@@ -307,7 +305,7 @@ def _read_order(field: Field, given: Any) -> tuple[str, ...]:
         axes = tuple(given)
     else:
         raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
-    if not all(isinstance(axis, str) for axis in axes) or sorted(axes) != sorted(_AXES):
+    if not all(isinstance(axis, str) for axis in axes) or sorted(axes) != sorted(DEFAULT_ORDER):
         said = " ".join(axes) if all(isinstance(axis, str) for axis in axes) else given
         raise LayoutError(
             f"{field.name}: {shown(said)} must name each of tp, cp, dp, pp once, innermost first"
