@@ -231,7 +231,9 @@ def test_tensor_ranks_that_do_not_fill_a_node():
     """Three tensor ranks in nodes of four: the next replica starts in the node, but no two of a group share one."""
     model = {**SMALL, "hidden_size": 1152, "num_heads": 9, "num_kv_heads": 9, "ffn_size": 3072}
     est = price(model, gpus=12, layout="tp3", global_batch=4, seq_len=1536)
-    parameters = next(float(one.bytes[0]) for one in est.bill.memory_lines if one.name == "state.dense.parameters")
+    parameters = next(
+        float(one.bytes[0]) for one in est.bill.memory_lines if one.name == "state.dense.parameters"
+    )
     assert each_us(est)["dp.dense.param_all_gather"] == near(ring_us(parameters, 4, outer=True))
 
 

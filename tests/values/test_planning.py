@@ -109,9 +109,9 @@ def test_schedules_are_counted(layers, fixed, asked, count):
 def test_what_is_out_and_what_does_not_fit():
     """Beside 0.49 GB of activations ZeRO-0 to 2 hold 18, 12 and 10 bytes a parameter, 3 holds 9 and 0.59 GB more."""
     found = plan(free=("zero_stage",), gpus=2, global_batch=2, max_memory_bytes=2.1e9)
-    assert found.num_priced == 4
-    assert found.num_fit == 2
-    assert found.rejected["does_not_fit"] == 2
+    assert (found.num_priced, found.num_fit, found.rejected["does_not_fit"]) == (4, 2, 2)
+    least = plan(free=("zero_stage",), gpus=2, global_batch=2, max_memory_bytes=1.9e9)
+    assert (least.num_priced, least.num_fit, least.rejected["does_not_fit"]) == (4, 1, 3)
     assert tried(found, "zero_stage") == [1, 2]
     assert max(float(est.memory_bytes_per_gpu) for est in found.top(4)) == near(12 * N + 489_291_776)
     roomy = plan(free=("zero_stage",), gpus=2, global_batch=2)
@@ -179,12 +179,29 @@ def test_columns_are_the_estimates():
 
 
 def test_the_best_of_each_value():
-    found = plan(free=("zero_stage", "micro_batch"), gpus=[2, 4, 8], global_batch=16, keep=500)
+    found = plan(free=("zero_stage", "micro_batch"), gpus=[8, 4, 2], global_batch=16, keep=500)
     frame = found.to_frame()
     for knob in ("zero_stage", "micro_batch"):
         best = frame.groupby(knob).step_time_s.min()
         assert found.by_value[knob] == near({float(value): time for value, time in best.items()})
     assert found.num_fit == len(frame)
+
+
+def test_the_fastest_of_all_parts_of_a_search():
+    """Schedules that share ranks in another way are priced apart."""
+    found = plan(
+        {**SMALL, "num_layers": 8, "vocab_size": 1024},
+        free=("vp", "schedule", "pp"),
+        gpus=4,
+        global_batch=16,
+        keep=500,
+    )
+    frame = found.to_frame()
+    assert len(frame) == found.num_fit
+    assert found.fastest_without_memory_limit_s == near(frame.step_time_s.min())
+    assert {"1f1b", "zb-v"} <= set(frame.schedule)
+    alone = [float(found.estimate_of(found.kept.top, row).step_time_s) for row in range(len(frame))]
+    assert frame.step_time_s.tolist() == near(alone)
 
 
 def test_front():
