@@ -16,7 +16,8 @@ from typing import Any
 
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.hardware.hardware import compose_cluster
+from costmodel.describe.hardware.hardware import compose_cluster, list_profiles, load_cluster
+from costmodel.describe.hardware.slices import default_slice, slice_text
 from costmodel.describe.jobs.job import Job, make_job
 from costmodel.describe.models.model import model_from_dims
 from costmodel.describe.recipe import load_recipe
@@ -214,16 +215,21 @@ def job_of_row(row: Row) -> Job:
     gpus = _integer(row, "gpus")
     tp = _integer(row, "tp")
     sp = row.get("sp", "")
+    domain = _integer(row, "nvlink_domain")
+    cluster = _cluster(
+        row["accelerator"],
+        _integer(row, "gpus_per_node"),
+        domain,
+        row.get("nic_gbit_per_gpu", ""),
+        row.get("network", ""),
+        gpus,
+    )
     return make_job(
         model=model_from_dims(**row),
-        cluster=_cluster(
-            row["accelerator"],
-            _integer(row, "gpus_per_node"),
-            _integer(row, "nvlink_domain"),
-            row.get("nic_gbit_per_gpu", ""),
-            row.get("network", ""),
-            gpus,
-        ),
+        cluster=cluster,
+        slice=slice_text(default_slice(cluster.tiers[0], min(domain, gpus)))
+        if cluster.tiers[0].shape
+        else None,
         gpus=gpus,
         tp=tp,
         pp=_integer(row, "pp"),
@@ -287,7 +293,12 @@ def _integer(row: Row, column: str, default: int | None = None) -> int:
 
 @lru_cache(maxsize=512)
 def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, network: str, gpus: int) -> Cluster:
-    """Compose the machine; a job inside one NVLink domain needs no network."""
+    """Compose the machine; a job inside one NVLink domain needs no network.
+
+    Accelerators that come in pods have a cluster of their own name, whose slices a job gets.
+    """
+    if accelerator in list_profiles("cluster"):
+        return load_cluster(accelerator)
     inside = gpus <= max(per_node, domain)
     kind = "none" if inside else (network if network not in ("", "none") else "ib")
     if not inside and not nic_gbit:

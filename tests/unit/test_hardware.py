@@ -324,7 +324,7 @@ def test_compose_single_gpu_talks_to_nobody():
         (("h100-pcie-80gb", 8, 4, 50e9, "ib", 16), "scale_up_link"),
         (("h100", 0, 8, 50e9, "ib", 16), "gpus_per_node"),
         (("h100", 8, 8, 50e9, "ib", 2.5), "gpus"),
-        (("tpu-v4", 4, 4, 50e9, "ib", 16), "'tpu-v4'"),
+        (("tpu-v9", 4, 4, 50e9, "ib", 16), "'tpu-v9'"),
     ],
 )
 def test_compose_refuses_what_cannot_be(arguments, message):

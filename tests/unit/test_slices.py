@@ -1,6 +1,7 @@
 """Slices of a torus, from the profile to the bill: shapes, where axes come to lie, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,14 +66,25 @@ def price(**changes):
     return cm.estimate(**{**job, **changes})
 
 
-def test_a_job_without_a_slice_gets_most_joined_ends_then_the_cube():
+def test_a_job_without_a_slice_gets_all_ends_joined_or_what_is_most_like_a_cube():
     pod = load_cluster("chips").tiers[0]
     assert default_slice(pod, 512) == (8, 8, 8)
     assert default_slice(pod, 128) == (4, 4, 8)
-    assert default_slice(pod, 16) == (1, 4, 4)
+    assert default_slice(pod, 192) == (4, 4, 12)
+    assert default_slice(pod, 16) == (2, 2, 4)
     assert default_slice(pod, 4096) == (16, 16, 16)
     assert default_slice(pod, 3 * 4096) == (16, 16, 16)
     assert default_slice(pod, 6) == (1, 2, 3)
+    trillium = load_cluster("tpu-v6e").tiers[0]
+    assert [default_slice(trillium, chips) for chips in (8, 16, 64, 128, 256, 1024)] == [
+        (2, 4),
+        (4, 4),
+        (8, 8),
+        (8, 16),
+        (16, 16),
+        (16, 16),
+    ]
+    assert replace(trillium, shape=(8, 16)).wraps == (False, True)
     # 68 = 4 x 17 fits no box of sides to 16, but two slices of 34 neither; four of 17 neither.
     assert np.prod(default_slice(pod, 68)) == 4
     assert price(slice=None).job.slice == "8x8x8"
@@ -254,3 +266,60 @@ def test_shapes_are_read_as_people_write_them():
     cluster = sliced(load_cluster("chips"), 1024, (8, 8, 16))
     assert (cluster.tiers[0].size, cluster.tiers[0].wraps) == (1024, (True, True, True))
     assert sliced(load_cluster("chips"), 12, (2, 2, 3)).tiers[0].wraps == (False, False, False)
+
+
+PODS = {
+    # name: chips of a pod, links of a chip, GB/s of a link one way (scaling book, tpus.md), chips a host
+    "tpu-v4": (4096, 6, 45, 4),
+    "tpu-v5e": (256, 4, 45, 8),
+    "tpu-v5p": (8960, 6, 90, 4),
+    "tpu-v6e": (256, 4, 90, 8),
+    "tpu-v7x": (9216, 6, 90, 4),
+}
+
+
+@pytest.mark.parametrize("name", list(PODS))
+def test_pods_of_tpus_are_what_their_pages_say(name):
+    chips, links, link_gb_per_s, host = PODS[name]
+    cluster = load_cluster(name)
+    pod = cluster.tiers[0]
+    assert (pod.size, 2 * len(pod.shape), cluster.gpus_per_node) == (chips, links, host)
+    assert pod.achieved_bandwidth_bytes_per_s / links == pytest.approx(link_gb_per_s * 1e9)
+    assert all(sliced(cluster, chips, pod.shape).tiers[0].wraps)
+    bases = {block.basis for block in cluster.accelerator.kernels.blocks.matmul.values()}
+    assert bases == {"estimated"}
+    for both in cluster.accelerator.kernels.blocks.attention.values():
+        assert {both.forward.basis, both.backward.basis} == {"estimated"}
+
+
+@pytest.mark.parametrize(("name", "cores", "per_host"), [("trn1-efa", 32, 32), ("trn2-efa", 16, 16)])
+def test_instances_of_trainium(name, cores, per_host):
+    cluster = load_cluster(name)
+    assert (cluster.tiers[0].size, cluster.gpus_per_node) == (cores, per_host)
+    est = cm.estimate(
+        model="llama3-8b",
+        cluster=name,
+        gpus=64,
+        layout="tp8",
+        global_batch=64,
+        seq_len=4096,
+        recipe="maxtext",
+    )
+    assert 0.1 < float(est.mfu) < 0.8
+
+
+def test_products_of_an_ironwood_chip_take_what_was_measured_of_its_cores():
+    """4,096 and 16,384 cubed on a core of 1,153.5 TFLOP/s: 893 and 950 (tpu-recipes at c8cfe2f, README L250-259)."""
+    from costmodel.physics.kernels.roofline import matmul_time
+
+    chip = load_cluster("tpu-v7x").accelerator
+    for side, measured in ((4096, 892.9e12), (16384, 950.1e12), (32768, 956.4e12)):
+        made = matmul_time(
+            side,
+            side,
+            side,
+            constants=chip.kernels.matmul["bf16"],
+            peak_flops_per_s=chip.peak_flops_per_s["bf16"] / 2,
+            memory_bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s / 2,
+        )
+        assert 2 * side**3 / float(made.value) == pytest.approx(measured, rel=0.03), side

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from costmodel.base.errors import ProfileError, choices_hint
 from costmodel.describe.hardware import profile_files as disk
 from costmodel.describe.hardware.cluster import Accelerator, Cluster, Software, Storage, Tier
+from costmodel.physics.network.topologies import TOPOLOGIES
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.profile_schema import AcceleratorFile, ClusterFile, LinkFile, StorageFile
@@ -304,11 +305,16 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
     for index, entry in enumerate(file.tiers):
         link = _referred(path, f"tiers.{index}.link", "link", entry.link, folders)
         tier = _tier(link, folders, size=entry.gpus)
+        wiring = entry.topology or tier.topology
+        if index and TOPOLOGIES[wiring].innermost:
+            raise ProfileError(
+                f"{path.name}: tiers.{index}.link: {entry.link} is a {wiring}, which can only be the innermost tier"
+            )
         tiers.append(
             replace(
                 tier,
                 name=entry.name,
-                topology=entry.topology,
+                topology=wiring,
                 shape=entry.shape.value if entry.shape else (),
                 wrap_multiple=entry.wrap_multiple.value if entry.wrap_multiple else 1,
                 oversubscription=entry.oversubscription.value if entry.oversubscription else 1.0,
@@ -369,6 +375,7 @@ def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
         base_latency_s=file.base_latency.value,
         in_network_reduction=file.in_network_reduction.value,
         reduction_bandwidth_bytes_per_s=reduction if file.in_network_reduction.value else 0.0,
+        topology=file.topology,
         kind=file.kind,
         link=file.name,
         fabric=file.fabric,

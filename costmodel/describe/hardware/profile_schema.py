@@ -38,6 +38,7 @@ LinkKind = Literal[
     "neuronlink",
     "hccs",
     "xelink",
+    "dcn",
 ]
 # Blocks written by the calibration scripts; their models say where the numbers come from.
 FITTED_BLOCKS = ("kernels", "fabric")
@@ -145,6 +146,7 @@ class LinkFile(_Profile):
     """One kind of wire with its adapter and switch, as one GPU sees it."""
 
     kind: LinkKind
+    topology: str = SWITCH.name
     bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
     efficiency: Sourced[Share]
     latency: Sourced[Seconds]
@@ -154,11 +156,25 @@ class LinkFile(_Profile):
     fabric: FabricConstants | None = None
 
     @model_validator(mode="after")
+    def _is_wired(self) -> Self:
+        """Refuse wirings that do not exist, and those that need a shape."""
+        _require_topology(self.topology)
+        if TOPOLOGIES[self.topology].shaped:
+            raise ValueError(f"topology: a {self.topology} has a shape, which a cluster's tier says")
+        return self
+
+    @model_validator(mode="after")
     def _reduction_has_a_rate(self) -> Self:
         """Ask for the rate of a switch that reduces."""
         if self.in_network_reduction.value and self.reduction_bandwidth is None:
             raise ValueError("reduction_bandwidth: expected a rate, because in_network_reduction is true")
         return self
+
+
+def _require_topology(name: str) -> None:
+    """Refuse a wiring that does not exist."""
+    if name not in TOPOLOGIES:
+        raise ValueError(f"topology: unknown {name!r}; {choices_hint(name, TOPOLOGIES)}")
 
 
 class TierEntry(_Strict):
@@ -171,7 +187,7 @@ class TierEntry(_Strict):
     name: str
     link: str
     size: Sourced[Positive] | None = None
-    topology: str = SWITCH.name
+    topology: str | None = None
     shape: Sourced[tuple[Positive, ...]] | None = None
     wrap_multiple: Sourced[Positive] | None = None
     oversubscription: Sourced[Annotated[float, Field(ge=1)]] | None = None
@@ -182,11 +198,9 @@ class TierEntry(_Strict):
     @model_validator(mode="after")
     def _shape_belongs_to_a_torus(self) -> Self:
         """Ask for what the wiring needs, refuse what it does not have."""
-        if self.topology not in TOPOLOGIES:
-            raise ValueError(
-                f"topology: unknown {self.topology!r}; {choices_hint(self.topology, TOPOLOGIES)}"
-            )
-        if TOPOLOGIES[self.topology].shaped:
+        if self.topology is not None:
+            _require_topology(self.topology)
+        if self.topology is not None and TOPOLOGIES[self.topology].shaped:
             if self.shape is None or not 1 <= len(self.shape.value) <= 3:
                 raise ValueError(
                     f"shape: expected one to three lengths such as [16, 16], for a {self.topology}"
@@ -203,7 +217,9 @@ class TierEntry(_Strict):
             return self
         for key in ("shape", "wrap_multiple"):
             if getattr(self, key) is not None:
-                raise ValueError(f"{key}: expected none, because a {self.topology} has no dimensions")
+                raise ValueError(
+                    f"{key}: expected none, because a {self.topology or SWITCH.name} has no dimensions"
+                )
         if self.size is None:
             raise ValueError("size: expected {value: ..., source: ...}; the key is missing")
         return self
@@ -238,7 +254,7 @@ class ClusterFile(_Profile):
                     f"tiers.{index}.size: expected a multiple of the tier inside ({inner}), got {outer}"
                 )
         for index, tier in enumerate(self.tiers[1:], start=1):
-            if TOPOLOGIES[tier.topology].innermost:
+            if tier.topology is not None and TOPOLOGIES[tier.topology].innermost:
                 raise ValueError(
                     f"tiers.{index}.topology: a {tier.topology} can only be the innermost tier, tiers.0"
                 )

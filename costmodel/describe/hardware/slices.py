@@ -91,7 +91,7 @@ def fits(shape: tuple[int, ...], pod: tuple[int, ...]) -> bool:
 
 
 def default_slice(pod: Tier, chips: int) -> tuple[int, ...]:
-    """Return the slice of a job that names none: most dimensions with joined ends, then most like a cube.
+    """Return the slice of a job that names none: with all ends joined if there is one, then most like a cube.
 
     A job of more chips than the largest slice has takes the largest that divide it.
 
@@ -104,13 +104,10 @@ def default_slice(pod: Tier, chips: int) -> tuple[int, ...]:
         if chips % size == 0:
             shapes = [shape for shape in _boxes(size, len(pod.shape)) if fits(shape, pod.shape)]
             if shapes:
-                return max(shapes, key=lambda shape: (_joined(pod, shape), -max(shape), shape[::-1]))
+                return max(
+                    shapes, key=lambda shape: (all(replace(pod, shape=shape).wraps), -max(shape), shape)
+                )
     raise LayoutError(f"slice: no box on the {slice_text(pod.shape)} torus has a part of {chips} chips")
-
-
-def _joined(pod: Tier, shape: tuple[int, ...]) -> int:
-    """Count the dimensions whose ends are joined."""
-    return sum(replace(pod, shape=shape).wraps)
 
 
 def _boxes(chips: int, dimensions: int) -> list[tuple[int, ...]]:
