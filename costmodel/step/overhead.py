@@ -6,12 +6,9 @@ Sends and stores nothing. Hides: the input of the next step is loaded beside all
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
 from costmodel.step.critical_stage import Step
-
-Array = NDArray[np.float64]
 
 _DATA_AXES = ("dp", "optimizer")
 
@@ -19,7 +16,7 @@ _DATA_AXES = ("dp", "optimizer")
 def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what is known and not overlapped, the share of it that is not explained, and the wait for data."""
     made = [*_between_steps(step), *_unexplained(step, bill)]
-    return [*made, *_input(step, sum_exposed([*bill.time_lines, *made]))]
+    return [*made, *_input(step, bill.plus(made))]
 
 
 def _between_steps(step: Step) -> list[TimeLine]:
@@ -70,7 +67,7 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
     ]
 
 
-def _input(step: Step, known_s: Array) -> list[TimeLine]:
+def _input(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what a step waits for the data of the next, which its host prepares meanwhile.
 
     Ranks of one replica train on the same sequences; a host feeds the replicas it holds, at least one.
@@ -88,7 +85,11 @@ def _input(step: Step, known_s: Array) -> list[TimeLine]:
             phase="step",
             count=1.0,
             formula="max(tokens / tokens_per_s - known_s, 0)",
-            terms={"tokens": tokens, "tokens_per_s": recipe.host.input_tokens_per_s, "known_s": known_s},
+            terms={
+                "tokens": tokens,
+                "tokens_per_s": recipe.host.input_tokens_per_s,
+                "known_s": sum_exposed(bill.time_lines),
+            },
             source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
         )
     ]
