@@ -29,7 +29,6 @@ from costmodel.step.anatomy.params import (
 )
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
-from costmodel.step.states import stage_params
 
 Array = NDArray[np.float64]
 
@@ -162,7 +161,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     method = compression(placed.policy.gradient_compression)
     if not method.residual:
         return []
-    params = stage_params(step)
+    params = step.params
     held, width = (
         np.asarray(params.dense + params.expert),
         np.asarray(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]),

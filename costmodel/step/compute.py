@@ -19,7 +19,9 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.operator_parts import PATHS, Operator
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
+from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blocks, layer_param_blocks
 from costmodel.step.critical_stage import Step
+from costmodel.step.held_params import held_params
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
 
 if TYPE_CHECKING:
@@ -160,11 +162,15 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
     blocks = []
     for kind, held in zip(placed.kinds, stages.layers, strict=True):
         times = operator_times(layer_operators(model, kind, shard, recipe, precision), placed)
-        blocks.append(Block(f"{kind.name}." if several else "", "layer", times, held, kind))
+        params = held_params(layer_param_blocks(model, kind), placed.layout)
+        blocks.append(Block(f"{kind.name}." if several else "", "layer", times, params, held, kind))
     embedding = operator_times(embedding_operators(model, shard, recipe), placed)
     head = operator_times(head_operators(model, shard, recipe), placed)
-    blocks.append(Block("", "embedding", embedding, stages.has_embedding))
-    blocks.append(Block("", "head", head, stages.has_head))
+    table, tail = (
+        held_params(made(model), placed.layout) for made in (embedding_param_blocks, head_param_blocks)
+    )
+    blocks.append(Block("", "embedding", embedding, table, stages.has_embedding))
+    blocks.append(Block("", "head", head, tail, stages.has_head))
     return blocks
 
 

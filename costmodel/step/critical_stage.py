@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine, broadcast_sum
+from costmodel.step.anatomy.params import mtp_own_param_blocks
+from costmodel.step.held_params import Params, held_params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
 from costmodel.step.ports import Ports
 
@@ -71,6 +74,25 @@ class Step:
     block_lines: tuple[tuple[TimeLine, ...], ...]
     counts: tuple[Array, ...]
     stage: StageTimes
+
+    @cached_property
+    def params(self) -> Params:
+        """Parameters of a rank on each looked-at stage (last dimension). [-]"""
+        placed, stages, model = self.placed, self.placed.stages, self.placed.model
+        zero = np.zeros_like(stages.has_head)
+        total = Params(zero, zero)
+        for block in self.blocks:
+            total = total + block.params.for_stages().scaled(block.held)
+        if model.tied_embeddings:
+            # With several stages the last one needs its own copy of the table for the logits.
+            table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
+            copies = stages.has_head * (1.0 - stages.has_embedding)
+            total = total + Params(table * copies, np.zeros_like(copies))
+        if model.mtp_layers:
+            # The stages already count the layers; what is left are their projection and norms.
+            extra = held_params(mtp_own_param_blocks(model), placed.layout)
+            total = total + extra.for_stages().scaled(stages.has_head)
+        return total
 
     def ports(self, *, forward: bool) -> Ports:
         """Return what one micro-batch sends on the critical stage, in its forward pass or in the rest."""

@@ -24,15 +24,13 @@ from costmodel.step import compression
 from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.compression import Message
 from costmodel.step.critical_stage import Step
+from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
 from costmodel.step.ports import Ports
 from costmodel.step.states import (
-    Params,
-    block_params,
     gathered_bytes,
     local_params,
     shard_ranks,
-    stage_params,
     stays_gathered,
 )
 
@@ -57,7 +55,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     .. [2] Y. Zhao et al., "PyTorch FSDP," arXiv:2304.11277, section 3.3 (prefetch, resharding).
     """
     placed, lines = step.placed, []
-    params = stage_params(step)
+    params = step.params
     zero = placed.layout.zero_stage
     parts = _parts(placed)
     if np.any(zero < 3):
@@ -272,7 +270,7 @@ def _sharded_block_lines(
             [line for line in others if line.phase != "forward"],
         )
     )
-    held = block_params(placed, block)
+    held = block.params
     each: list[TimeLine] = []
     once: list[TimeLine] = []
     for part in parts:

@@ -24,6 +24,7 @@ from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, StagePlan
 from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
+from costmodel.step.held_params import Params
 from costmodel.step.ports import Ports
 from costmodel.step.recomputation import Recomputation
 
@@ -95,13 +96,14 @@ class Block:
     """What runs together in one pass: a layer of some kind, the embedding, or the head.
 
     Lines of a block are made for one micro-batch through one such block; `critical_stage` counts how
-    many of them the slowest stage runs in a step. `held` are those that lie on each stage (last
-    dimension). [-]
+    many of them the slowest stage runs in a step. A rank holds `params` of
+    one, and each stage `held` of them (last dimension). [-]
     """
 
     label: str
     role: str
     times: LayerTimes
+    params: Params
     held: Array
     kind: LayerKind | None = None
 

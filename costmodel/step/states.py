@@ -7,8 +7,6 @@ step need for a moment.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,79 +15,13 @@ from costmodel.describe.precision import quantised_weight_bytes
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import (
-    ParamBlock,
-    embedding_param_blocks,
-    head_param_blocks,
     layer_param_blocks,
-    mtp_own_param_blocks,
 )
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, PlacedJob
+from costmodel.step.held_params import Params
+from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
-
-
-class Params(NamedTuple):
-    """Parameters that one rank holds before data parallelism shards them: dense and expert. [-]"""
-
-    dense: Array
-    expert: Array
-
-    def __add__(self, other: object) -> Params:
-        """Add two sets block by block."""
-        assert isinstance(other, Params)
-        return Params(np.asarray(self.dense + other.dense), np.asarray(self.expert + other.expert))
-
-    def scaled(self, factor: Array) -> Params:
-        """Return `factor` such sets."""
-        return Params(np.asarray(self.dense * factor), np.asarray(self.expert * factor))
-
-    def for_stages(self) -> Params:
-        """Return the same with a trailing dimension for pipeline stages."""
-        return Params(self.dense[..., None], self.expert[..., None])
-
-
-def _held(blocks: tuple[ParamBlock, ...], placed: PlacedJob) -> Params:
-    """Divide parameter blocks by the axes that split them."""
-    layout = placed.layout
-    dense: Array = np.zeros_like(layout.tp)
-    expert: Array = np.zeros_like(layout.ep * layout.etp)
-    for block in blocks:
-        if block.sharding == "expert":
-            expert = expert + block.count / (layout.ep * layout.etp)
-        else:
-            dense = dense + block.count / (layout.tp if block.sharding == "tp" else 1.0)
-    return Params(np.asarray(dense), np.asarray(expert))
-
-
-def block_params(placed: PlacedJob, block: Block) -> Params:
-    """Return what one rank holds of a layer, the embedding or the head."""
-    model = placed.model
-    if block.role == "embedding":
-        return _held(tuple(embedding_param_blocks(model)), placed)
-    if block.role == "head":
-        return _held(tuple(head_param_blocks(model)), placed)
-    assert block.kind is not None
-    return _held(tuple(layer_param_blocks(model, block.kind)), placed)
-
-
-def stage_params(step: Step) -> Params:
-    """Return the parameters on each looked-at stage (last dimension)."""
-    placed, stages, model = step.placed, step.placed.stages, step.placed.model
-    zero = np.zeros_like(stages.has_head)
-    total = Params(zero, zero)
-    for block in step.blocks:
-        total = total + block_params(placed, block).for_stages().scaled(block.held)
-    if model.tied_embeddings:
-        # With several stages the last one needs its own copy of the table for the logits.
-        table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
-        copies = stages.has_head * (1.0 - stages.has_embedding)
-        total = total + Params(table * copies, np.zeros_like(copies))
-    if model.mtp_layers:
-        # The planner already counts the layers; what is left are their projection and norms.
-        extra = _held(mtp_own_param_blocks(model), placed)
-        total = total + extra.for_stages().scaled(stages.has_head)
-    return total
 
 
 def shard_ranks(placed: PlacedJob) -> tuple[Array, Array]:
@@ -167,7 +99,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 3.1 and figure 1.
     """
     placed, recipe = step.placed, step.placed.recipe
-    params = stage_params(step)
+    params = step.params
     zero = placed.layout.zero_stage[..., None]
     copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
@@ -254,7 +186,7 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     add to what is reserved, not to the peak of what is allocated.
     """
     placed, recipe = step.placed, step.placed.recipe
-    params = stage_params(step)
+    params = step.params
     lines = []
     if recipe.memory.reduce_bucket_elements:
         several = (placed.mesh.grad.ranks > 1)[..., None] * 1.0
@@ -324,11 +256,9 @@ def _gathered_line(step: Step, params: Params, on: Array) -> MemoryLine:
     """
     placed, recipe, stages = step.placed, step.placed.recipe, step.placed.stages
     dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
-    held = {
-        b.role: (block_params(placed, b).dense * dense)[..., None] for b in step.blocks if b.role != "layer"
-    }
+    held = {b.role: (b.params.dense * dense)[..., None] for b in step.blocks if b.role != "layer"}
     root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
-    layer_params = [block_params(placed, block) for block in step.blocks if block.role == "layer"]
+    layer_params = [block.params for block in step.blocks if block.role == "layer"]
     sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
     gather, grad = gathered_bytes(placed), DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
