@@ -74,7 +74,7 @@ class TimeLine:
         Index of the algorithm that a collective runs by, 0 where there is none. [-]
     formula : str
         Expression for one exposed execution over the names in `terms`.
-    terms : Mapping[str, Array]
+    terms : mapping of str to array_like
         The numbers of the formula, in SI units.
     source : str
         Paper and equation, or file, that the formula comes from.
@@ -93,7 +93,7 @@ class TimeLine:
     tier: Array
     algorithm: Array
     formula: str
-    terms: Mapping[str, Array]
+    terms: Mapping[str, ArrayLike]
     source: str
 
     @property
@@ -127,7 +127,7 @@ class MemoryLine:
     seen: Seen
     bytes: Array
     formula: str
-    terms: Mapping[str, Array]
+    terms: Mapping[str, ArrayLike]
     source: str
 
 
@@ -169,14 +169,9 @@ def time_line(
         tier=np.asarray(tier, dtype=np.float64),
         algorithm=np.asarray(algorithm, dtype=np.float64),
         formula=made.formula,
-        terms=_numbers(made.terms),
+        terms=made.terms,
         source=source,
     )
-
-
-def _numbers(terms: Mapping[str, ArrayLike]) -> Mapping[str, Array]:
-    """Return the numbers of a formula as arrays."""
-    return {key: np.asarray(value, dtype=np.float64) for key, value in terms.items()}
 
 
 def memory_line(
@@ -204,7 +199,7 @@ def memory_line(
         seen=seen,
         bytes=made.value,
         formula=made.formula,
-        terms=_numbers(made.terms),
+        terms=made.terms,
         source=source,
     )
 

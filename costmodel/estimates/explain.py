@@ -175,7 +175,7 @@ def explain(est: PricedJob, name: str = "") -> Explanation:
 
 def _time(line: TimeLine, tier_names: tuple[str, ...], step_time_s: float) -> ExplainedLine:
     """Open up a time line."""
-    terms = {key: float(value) for key, value in line.terms.items()}
+    terms = {key: float(np.asarray(value)) for key, value in line.terms.items()}
     total = float(line.exposed_seconds)
     return ExplainedLine(
         name=line.name,
@@ -203,7 +203,7 @@ def _memory(line: MemoryLine, shape: tuple[int, ...], worst: int, most_bytes: fl
     def at_worst(value: Array) -> float:
         return float(np.broadcast_to(value, shape)[worst])
 
-    terms = {key: at_worst(value) for key, value in line.terms.items()}
+    terms = {key: at_worst(np.asarray(value)) for key, value in line.terms.items()}
     total = at_worst(line.bytes)
     return ExplainedLine(
         name=line.name,

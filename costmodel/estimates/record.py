@@ -93,7 +93,7 @@ def time_records(est: PricedJob) -> list[dict[str, Any]]:
             "exposed_seconds": float(line.exposed_seconds),
             "tier": names[int(line.tier)] if line.tier >= 0 else None,
             "formula": line.formula,
-            "terms": {key: float(value) for key, value in line.terms.items()},
+            "terms": {key: float(np.asarray(value)) for key, value in line.terms.items()},
             "source": line.source,
         }
         for line in est.bill.time_lines
@@ -116,7 +116,7 @@ def memory_records(est: PricedJob) -> list[dict[str, Any]]:
             "toll": line.toll,
             "bytes": at_worst(line.bytes),
             "formula": line.formula,
-            "terms": {key: at_worst(value) for key, value in line.terms.items()},
+            "terms": {key: at_worst(np.asarray(value)) for key, value in line.terms.items()},
             "source": line.source,
         }
         for line in est.bill.memory_lines

@@ -9,6 +9,8 @@ import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from costmodel.base.answer import Answer
 from costmodel.bill.formula import evaluate_steps
 from costmodel.bill.lines import TimeLine
@@ -104,7 +106,7 @@ def _is_operator(line: TimeLine) -> bool:
 
 def _operator_row(line: TimeLine, step_time_s: float) -> OperatorRow | None:
     """Read the work of one pass off its formula; a recomputed pass is a share of the first."""
-    known = {key: float(value) for key, value in line.terms.items()}
+    known = {key: float(np.asarray(value)) for key, value in line.terms.items()}
     known |= {step.name: float(step.value) for step in evaluate_steps(line.formula, line.terms) if step.name}
     again = known.get("recompute_share", 1.0) * known.get("calls", 1.0)
     if "moved_bytes" not in known:
