@@ -35,7 +35,7 @@ def work_of(gpus, **job):
     held = 0
     for line in (*est.bill.time_lines, *est.bill.memory_lines):
         values = [*(getattr(line, name) for name in line.__slots__), *line.terms.values()]
-        held += sum(value.size for value in values if isinstance(value, np.ndarray))
+        held += sum(np.size(value) for value in values if isinstance(value, (np.ndarray, float)))
     return run, held
 
 
