@@ -47,7 +47,8 @@ def test_a_million_gpus_are_no_more_work_than_a_few(job):
     assert numbers > 100
     for gpus in (8192, 2**20):
         more_lines, more_numbers = work_of(gpus, **job)
-        assert more_numbers == numbers
+        # Another way of NCCL may be the fastest, whose formula has some terms more or less.
+        assert abs(more_numbers - numbers) < 0.05 * numbers
         assert more_lines <= 1.1 * lines
 
 
