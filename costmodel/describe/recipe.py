@@ -41,7 +41,7 @@ RecomputeModule = Literal[
     "all_but_qkv",
 ]
 
-LABELS = ("name", "description", "source")
+LABELS = ("name", "description", "source", "launches")
 """What of a recipe is no switch."""
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
@@ -268,6 +268,25 @@ class Memory(BaseModel):
     """NCCL buffers of one communicator (342-392 MiB measured for 2-8 ranks)."""
 
 
+class Launches(BaseModel):
+    """What a framework starts at all: the values of knobs that a plan for its recipe keeps to. No switch."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    exporter: str = ""
+    """Framework of `costmodel plan --emit` that writes its configurations; empty where there is none."""
+    zero_stage: tuple[int, ...]
+    """Stages of sharding it has beside a pipeline."""
+    zero_stage_alone: tuple[int, ...] = ()
+    """Stages it has besides where there is no pipeline (DeepSpeed asserts ZeRO below 2 with one)."""
+    schedule: tuple[str, ...]
+    """Pipeline schedules, none for no pipeline."""
+    pipeline_layouts: bool = False
+    """Layers may be dealt to stages as a plan finds best."""
+    source: str
+    """Where that is stated."""
+
+
 class Recipe(BaseModel):
     """The switches of a framework, in six groups. Field docstrings say what each changes on the bill.
 
@@ -286,6 +305,7 @@ class Recipe(BaseModel):
     moe: Experts = Experts()
     host: Host = Host()
     memory: Memory = Memory()
+    launches: Launches | None = None
 
     @property
     def switches(self) -> dict[str, Any]:

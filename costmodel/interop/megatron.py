@@ -22,7 +22,9 @@ from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, SHARDING, j
 from costmodel.interop.megatron_model import model_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.physics.network.mesh import DEFAULT_ORDER
+from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.step.price import chunks_of
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -179,9 +181,11 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
             flags += ["--moe-expert-capacity-factor", f"{recipe.moe.moe_capacity_factor:g}"]
         if recipe.moe.ep_overlap:
             flags.append("--overlap-moe-expert-parallel-comm")
-    if recipe.memory.embedding_as_layer:
+    if chunks := chunks_of(job):
+        flags += ["--pipeline-model-parallel-layout", chunks_text(chunks)]
+    elif recipe.memory.embedding_as_layer:
         flags.append("--account-for-embedding-in-pipeline-split")
-    if recipe.memory.head_as_layer:
+    if recipe.memory.head_as_layer and not chunks:
         flags.append("--account-for-loss-in-pipeline-split")
     if not recipe.kernels.dropout:
         flags += ["--attention-dropout", "0.0", "--hidden-dropout", "0.0"]

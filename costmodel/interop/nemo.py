@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.framework import FrameworkConfigError, counts_of
 from costmodel.interop.megatron import VALUES_THAT_RUN
+from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.step.price import chunks_of
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -47,10 +49,12 @@ def emit_nemo(job: Job) -> str:
     if job.precision.name not in _PRECISIONS:
         raise FrameworkConfigError(f"emit: Megatron-Bridge has no precision {job.precision.name}")
     policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
+    chunks = chunks_of(job)
     values: dict[str, object] = {
         "model.tensor_model_parallel_size": counts["tp"],
         "model.pipeline_model_parallel_size": counts["pp"],
         "model.virtual_pipeline_model_parallel_size": counts["vp"] if counts["vp"] > 1 else None,
+        "model.pipeline_model_parallel_layout": chunks_text(chunks) if chunks else None,
         "model.context_parallel_size": counts["cp"],
         "model.sequence_parallel": bool(job.layout.sequence_parallel) and counts["tp"] > 1,
         "model.seq_length": counts["seq_len"],

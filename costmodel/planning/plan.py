@@ -12,15 +12,20 @@ from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError, shown
 from costmodel.base.version import __version__
 from costmodel.describe.jobs.fields import FIELD, KNOBS, PLAN_FIELDS
-from costmodel.describe.jobs.job import Job, make_job
+from costmodel.describe.jobs.job import BALANCED, Job, make_job
 from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
+from costmodel.describe.recipe import Launches, Recipe, load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.emit import values_that_run
+from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found, Progress
 from costmodel.planning.search import Question
+
+ANY, EVEN = "any", "even"
+"""The framework that launches everything, and the pipeline layout that the recipe makes."""
 
 
 class Plan(Found, Answer):
@@ -104,8 +109,10 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
     def several(name: str) -> list[Any]:
         return read_several(name, told[name]) if name in told else [FIELD[name].default]
 
-    given = _values(told, one("fix") or {}, one("framework") or "")
+    framework, recipe = one("framework") or "", _recipe(one("recipe"))
+    given = _values(told, one("fix") or {}, framework, recipe.launches)
     switches = one("switches") or {}
+    chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
     jobs: list[Job] = []
     searched = ("cluster", "precision", "offload_optimizer", "axis_order", "slice", "gpus", "global_batch")
     for cluster, precision, offload, order, shape, gpus, batch in product(*(several(n) for n in searched)):
@@ -116,7 +123,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
             global_batch=batch,
             seq_len=one("seq_len"),
             precision=precision,
-            recipe=one("recipe"),
+            recipe=recipe,
+            pipeline_layout=chunks,
             switches={**switches, **({} if offload is None else {"offload_optimizer": offload})},
             axis_order=order,
             slice=shape,
@@ -136,13 +144,28 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         objective=one("objective"),
         # Naming the values of tp is asking for them, beyond the domain or not.
         tp_in_domain="tp" not in given if inside is None else inside,
+        launchable=framework != ANY,
     )
     for job in jobs:
         question.weight(job)
     return question
 
 
-def _values(told: Mapping[str, Any], fix: Mapping[str, Any], framework: str) -> dict[str, tuple[float, ...]]:
+def _recipe(given: str | Recipe) -> Recipe:
+    return load_recipe(given) if isinstance(given, str) else given
+
+
+def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str | None:
+    """Return how layers are dealt: balanced where the framework lets a user choose, unless asked otherwise."""
+    if asked is not None and asked not in (EVEN, BALANCED):
+        raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(asked)}")
+    free = framework == ANY or launches is None or launches.pipeline_layouts
+    return BALANCED if asked == BALANCED or (asked is None and free) else None
+
+
+def _values(
+    told: Mapping[str, Any], fix: Mapping[str, Any], framework: str, launches: Launches | None
+) -> dict[str, tuple[float, ...]]:
     """Return the values of knobs that are allowed: those named, decided, and what a framework launches."""
     given = {knob: read_codes(knob, told[knob]) for knob in KNOBS if knob in told}
     for knob, value in fix.items():
@@ -151,8 +174,11 @@ def _values(told: Mapping[str, Any], fix: Mapping[str, Any], framework: str) -> 
             asked = ", ".join(f"{number:g}" for number in given[knob])
             raise LayoutError(f"{knob}: fixed to {shown(value)}, but only {asked} is allowed")
         given[knob] = fixed
-    if not framework:
+    if framework == ANY:
         return given
+    if not framework:
+        # What the user names is asked for, whether the recipe's framework has it or not.
+        return {**_launched(launches), **given}
     runs = {knob: read_codes(knob, value) for knob, value in values_that_run(framework).items()}
     for knob, values in given.items():
         beyond = sorted(set(values) - set(runs.get(knob, values)))
@@ -162,6 +188,18 @@ def _values(told: Mapping[str, Any], fix: Mapping[str, Any], framework: str) -> 
                 f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}"
             )
     return {**runs, **given}
+
+
+def _launched(launches: Launches | None) -> dict[str, tuple[float, ...]]:
+    """Return the values of knobs that a recipe's framework starts with."""
+    if launches is None:
+        return {}
+    stages = sorted({*launches.zero_stage, *launches.zero_stage_alone})
+    return {
+        "zero_stage": tuple(float(stage) for stage in stages),
+        "schedule": tuple(float(schedule_code(name)) for name in launches.schedule),
+        "sequence_parallel": (1.0,),
+    }
 
 
 def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[PlanKeywords]) -> Plan:
@@ -185,7 +223,11 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
     fix : mapping, optional
         Knobs that are decided: ``{"pp": 1, "schedule": "1f1b"}``.
     framework : str
-        Keep to what megatron, torchtitan, deepspeed or nemo can launch, where knobs are not given.
+        Keep to what megatron, torchtitan, deepspeed or nemo can launch; ``any`` for every layout that
+        divides. By default to what the recipe's framework launches, where knobs are not given.
+    pipeline_layout : str
+        ``balanced`` deals layers so that the stage with the head does no more than the others, ``even``
+        as the recipe does. Default: balanced where the framework lets a user choose.
     tp, sequence_parallel, cp, ep, etp, micro_batch, pp, vp, schedule, recompute, zero_stage, shard_group
         Values to try of a knob, numbers or names; every sensible one where not given.
     keep : int

@@ -47,6 +47,8 @@ class Question:
         One of `costmodel.describe.jobs.fields.OBJECTIVES`.
     tp_in_domain : bool
         Whether tensor parallelism must stay in the innermost domain.
+    launchable : bool
+        Whether to keep to what the recipe's framework starts.
     """
 
     jobs: tuple[Job, ...]
@@ -55,6 +57,7 @@ class Question:
     headroom: float = 0.0
     objective: str = "step-time"
     tp_in_domain: bool = True
+    launchable: bool = False
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
@@ -215,6 +218,12 @@ def peak_flops_per_s(job: Job) -> float:
 def build_spaces(question: Question) -> list[Space]:
     """Return the space of each of the question's jobs."""
     return [
-        build_space(job, float(job.layout.gpus), question.values(job), tp_in_domain=question.tp_in_domain)
+        build_space(
+            job,
+            float(job.layout.gpus),
+            question.values(job),
+            tp_in_domain=question.tp_in_domain,
+            launchable=question.launchable,
+        )
         for job in question.jobs
     ]

@@ -21,6 +21,7 @@ from costmodel.base.divisors import divisors
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
+from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
 
 Array = NDArray[np.float64]
@@ -33,7 +34,7 @@ PLACEMENT_KNOBS = ("pp", *(knob for knob in _PLACEMENTS if knob != "pp"))
 _MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
-_MIN_TOKENS_PER_CONTEXT_RANK = 128
+_MIN_TOKENS_PER_CONTEXT_RANK = 1024
 _SCHEDULES_WORTH_A_LINE = 12
 
 REASONS = {
@@ -51,8 +52,12 @@ REASONS = {
     "vp_not_divisible": "vp does not divide the layers of a stage",
     "sequence_parallel_without_tp": "sequence parallelism without tp",
     "tp_beyond_domain": "tp leaves the scale-up domain",
+    "kv_heads_not_divisible": "tp does not divide the KV heads, or is no multiple of them",
+    "sequence_without_zigzag": "2·cp does not divide the sequence",
+    "experts_beyond_domain": "ep leaves the scale-up domain without a dispatcher that knows nodes",
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
+    "sharding_with_pipeline": "sharding that the framework has without a pipeline only",
     "does_not_fit": "does not fit the memory",
 }
 """Why a layout is out, in words."""
@@ -172,7 +177,12 @@ class Space(NamedTuple):
 
 
 def build_space(
-    job: Job, gpus: float, values: Mapping[str, Sequence[float]], *, tp_in_domain: bool = True
+    job: Job,
+    gpus: float,
+    values: Mapping[str, Sequence[float]],
+    *,
+    tp_in_domain: bool = True,
+    launchable: bool = False,
 ) -> Space:
     """Return the layouts on `gpus` that divide, by number of stages, and count the others by reason.
 
@@ -186,6 +196,8 @@ def build_space(
         Values of every knob.
     tp_in_domain : bool
         Whether tensor parallelism must stay in the innermost domain.
+    launchable : bool
+        Whether to keep to what the recipe's framework starts.
     """
     rejected: Counter[str] = Counter()
     policies = [len(values[knob]) for knob in ("vp", "schedule", "recompute", "zero_stage", "shard_group")]
@@ -194,7 +206,8 @@ def build_space(
     mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*axes), strict=True))
     shape = tuple(len(axis) for axis in axes)
     alive = np.ones(shape, dtype=bool)
-    for code, bad in _placement_rules(job, gpus, mesh, tp_in_domain):
+    rules = _placement_rules(job, gpus, mesh, tp_in_domain)
+    for code, bad in [*rules, *(_launch_rules(job, mesh) if launchable else ())]:
         out = alive & bad
         rejected[code] += int(out.sum()) * per_placement
         alive &= ~out
@@ -204,7 +217,7 @@ def build_space(
         where = (np.full(int(alive[index].sum()), index), *np.nonzero(alive[index]))
         placements = {knob: axis[w] for knob, axis, w in zip(PLACEMENT_KNOBS, axes, where, strict=True)}
         if where[0].size:
-            by_stages.append(_with_policies(job, gpus, placements, values, rejected))
+            by_stages.append(_with_policies(job, gpus, placements, values, rejected, launchable))
     return Space(_by_fold(by_stages), prod(shape) * per_placement, +rejected)
 
 
@@ -268,12 +281,32 @@ def _placement_rules(
     return rules
 
 
+def _launch_rules(job: Job, mesh: Mapping[str, Array]) -> list[tuple[str, Mask]]:
+    """Return what frameworks refuse at start, or what nobody runs, with the mask of it.
+
+    Megatron-LM core/transformer/transformer_config.py (`num_query_groups`), core/extensions/transformer_engine.py
+    and its data loader (2·cp parts of a sequence); plain all-to-all over InfiniBand by ranks is what
+    DeepEP's node-aware dispatch was made to replace.
+    """
+    model, domain = job.model, float(job.cluster.tiers[0].size)
+    kv_heads = float(model.num_kv_heads)
+    rules = []
+    if model.attention != "mla":
+        rules.append(("kv_heads_not_divisible", kv_heads % mesh["tp"] != 0))
+    split = np.asarray(np.max(job.seq_len) % (2.0 * mesh["cp"]) != 0)
+    rules.append(("sequence_without_zigzag", (mesh["cp"] > 1) & split))
+    if DISPATCHERS[job.recipe.moe.moe_dispatcher].dispatch:
+        rules.append(("experts_beyond_domain", (mesh["ep"] > 1) & (mesh["ep"] * mesh["etp"] > domain)))
+    return rules
+
+
 def _with_policies(
     job: Job,
     gpus: float,
     placements: Mapping[str, Array],
     values: Mapping[str, Sequence[float]],
     rejected: Counter[str],
+    launchable: bool,
 ) -> Slab:
     """Add the policies to the placements of one number of stages; count those that cannot run."""
     pp = float(placements["pp"][0])
@@ -291,7 +324,8 @@ def _with_policies(
         + int(job.recipe.memory.embedding_as_layer)
         + int(job.recipe.memory.head_as_layer)
     )
-    uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without)
+    # Layers that are dealt chunk by chunk need not come out even.
+    uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without) & (not job.balanced_stages)
     runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
     # One stage runs no schedule, several run one.
     runs &= (schedule[:, None] == schedule_code("none")) == (pp == 1)
@@ -310,6 +344,13 @@ def _with_policies(
     rejected["schedule_cannot_run"] += int(stopped) * len(zero) * len(recompute)
     unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
     rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)
+    launches = job.recipe.launches
+    if launchable and launches is not None and pp > 1:
+        alone = np.isin(zero, launches.zero_stage_alone)[:, None] & shards
+        rejected["sharding_with_pipeline"] += int((runs.sum(axis=0) * alone.sum(axis=0)).sum()) * len(
+            recompute
+        )
+        shards &= ~alone
     return Slab(
         gpus=gpus,
         placements=placements,

@@ -19,7 +19,8 @@ from costmodel.bill.quantity import quantity
 from costmodel.describe.jobs.job import Job
 from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import Split, plan_stages
+from costmodel.physics.pipeline.chunks import Chunk
+from costmodel.physics.pipeline.stages import Split, balanced_split, chunks_on_ranks, plan_stages
 from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step import (
     compression,
@@ -37,6 +38,7 @@ from costmodel.step import (
     tensor,
 )
 from costmodel.step.anatomy.operator_parts import Shard
+from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.critical_stage import Step, critical_step
 from costmodel.step.placed_job import Block, PlacedJob
 
@@ -205,8 +207,39 @@ def _load(job: Job, tokens: Array) -> Array:
 
 def _split(job: Job) -> Split:
     """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
-    model, recipe = job.model, job.recipe
+    model, memory = job.model, job.recipe.memory
+    if job.balanced_stages:
+        ways = settled(schedules.fold(job.layout.schedule))
+        return balanced_split(
+            model.kind_of_layer, job.layout.pp, head_in_layers(job), model.mtp_layers, fold=ways
+        )
     # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
-    head = model.vocab_size / layer if recipe.memory.head_by_work else recipe.memory.head_as_layer
-    return Split(float(recipe.memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
+    head = model.vocab_size / layer if memory.head_by_work else memory.head_as_layer
+    return Split(float(memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
+
+
+def chunks_of(job: Job) -> tuple[Chunk, ...]:
+    """Return which layers run in which chunk of one layout where the job says so, else nothing.
+
+    Schedules that fold the pipeline hold other chunks on a rank than the plain ones that can be written out.
+    """
+    if job.pipeline_layout or not job.balanced_stages or np.any(job.layout.pp < 2):
+        return job.pipeline_layout
+    if schedules.fold(job.layout.schedule).any():
+        return ()
+    plan = place_job(job, every_stage=True).stages
+    return chunks_on_ranks(plan, int(job.layout.vp), job.model.mtp_layers)
+
+
+def head_in_layers(job: Job) -> float:
+    """Return how many layers do as many multiply-adds a token as head and loss, each MTP layer's again. [-]"""
+    model = job.model
+    kind = model.layer_kinds()[-1]
+    share = model.top_k / max(model.num_experts, 1)
+    active = sum(
+        b.count * (share if b.sharding == "expert" else 1.0) for b in layer_param_blocks(model, kind)
+    )
+    # Scores and their product with the values, half of them behind the mask.
+    scores = 0.5 * float(np.max(job.seq_len)) * model.num_heads * (model.head_dim + model.v_head_dim)
+    return float(model.vocab_size * model.hidden_size * (1 + model.mtp_layers) / (active + scores))

@@ -33,6 +33,7 @@ def scalar(job, row):
         precision=job.precision.name,
         recipe=job.recipe,
         axis_order=job.axis_order,
+        **({"pipeline_layout": "balanced"} if job.balanced_stages else {}),
         **{knob: row[knob] for knob in KNOBS},
     )
 
@@ -204,7 +205,9 @@ def test_constraints_hold():
 def test_tp_stays_in_the_domain_unless_asked():
     asked = {**SMALL, "gpus": 64}
     assert cm.plan(**asked).to_frame().tp.max() <= 8
-    assert set(cm.plan(**asked, tp=16).to_frame().tp) == {16}
+    assert set(cm.plan(**asked, tp=16, framework="any").to_frame().tp) == {16}
+    with pytest.raises(cm.NoLayoutError, match="tp = 16"):
+        cm.plan(**asked, tp=16)
 
 
 def test_objectives_and_several_gpu_counts():

@@ -349,8 +349,8 @@ FIELDS: tuple[Field, ...] = (
         kind="text",
         group="job",
         meaning="layers of every pipeline chunk, as Megatron-LM writes them",
-        hint="such as Et*3|(tt|)*29,m|L",
-        default_text="as even as it goes",
+        hint="such as Et*3|(tt|)*29,m|L, or balanced for as little as possible on the busiest stage",
+        default_text="as even as it goes, and as the recipe says",
         unit="text",
     ),
     Field(
@@ -392,7 +392,7 @@ FIELDS: tuple[Field, ...] = (
         group="search",
         meaning="share of memory to leave free",
         hint="such as 10%",
-        default=0.0,
+        default=0.05,
     ),
     Field(
         name="tp_in_domain",
@@ -414,8 +414,8 @@ FIELDS: tuple[Field, ...] = (
         name="framework",
         kind="text",
         group="search",
-        meaning="only what megatron, torchtitan, deepspeed or nemo can launch",
-        default_text="any",
+        meaning="only what megatron, torchtitan, deepspeed or nemo can launch, or any for everything",
+        default_text="what the recipe's framework launches",
         unit="text",
     ),
     Field(
@@ -560,7 +560,7 @@ JOB_FIELDS = tuple(field for field in FIELDS if field.group in ("job", "layout")
 SWEEP_FIELDS = tuple(field for field in FIELDS if field.group in ("job", "layout", "search"))
 """What a point of `sweep` takes: those of a plan, or of an estimate where it names a layout."""
 
-_FOUND = ("layout", "dp", "pipeline_layout", "bandwidth_scale")
+_FOUND = ("layout", "dp", "bandwidth_scale")
 PLAN_FIELDS = tuple(field for field in SWEEP_FIELDS if field.name not in _FOUND)
 """What `plan` takes; the layout is what it finds."""
 

@@ -49,6 +49,10 @@ DEFAULT_CLUSTER = str(FIELD["cluster"].default)
 JOB_KEYS = names(JOB_FIELDS)
 
 
+BALANCED = "balanced"
+"""The pipeline layout that gives the stage with the head no more work than the others."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A checked job. `layout` may hold arrays; everything else is one value."""
@@ -63,6 +67,8 @@ class Job:
     axis_order: tuple[str, ...] = DEFAULT_ORDER
     tokens: float | None = None
     pipeline_layout: tuple[Chunk, ...] = ()
+    balanced_stages: bool = False
+    """Layers are dealt so that the stage with the head does no more than the others."""
     policy: Policy = field(default_factory=Policy)
     health: Health = field(default_factory=Health)
 
@@ -129,6 +135,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
     the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
+    chunks = one("pipeline_layout") if "pipeline_layout" in given else ""
     settings = Settings(the_recipe).switched(one("switches") if "switches" in given else {})
     job = Job(
         model=the_model,
@@ -142,7 +149,8 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         seq_len=read_array("seq_len", given["seq_len"]),
         axis_order=one("axis_order"),
         tokens=one("tokens") if "tokens" in given else None,
-        pipeline_layout=parse_chunks(one("pipeline_layout")) if "pipeline_layout" in given else (),
+        pipeline_layout=() if chunks in ("", BALANCED) else parse_chunks(chunks),
+        balanced_stages=chunks == BALANCED,
     )
     if job.pipeline_layout:
         _check_pipeline_layout(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -133,6 +134,87 @@ def _chunk_rows(chunks: Sequence[Chunk], before: Sequence[Array], last_kind: int
     rows = np.array([each[ends] - each[begins] for each in before])
     rows[last_kind] += [chunk.mtp for chunk in chunks]
     return np.array([*rows, [c.embedding for c in chunks], [c.loss for c in chunks]], dtype=np.float64)
+
+
+_MOST_PLACES = 16
+"""Layers that the head may count for when stages are balanced."""
+
+
+def balanced_split(
+    kind_of_layer: Sequence[int], pp: ArrayLike, head: float, mtp_layers: int = 0, *, fold: ArrayLike = 0
+) -> Split:
+    """Return the split whose busiest stage does least.
+
+    Parameters
+    ----------
+    kind_of_layer : sequence of int
+        Kind of each layer, first to last; kinds are taken to cost the same.
+    pp : array_like
+        Pipeline stages. [-]
+    head : float
+        What head and loss cost, in layers. [-]
+    mtp_layers : int
+        Multi-token-prediction layers, which lie beside the head. [-]
+    fold : array_like
+        As in `plan_stages`.
+
+    Returns
+    -------
+    split : Split
+        Places of embedding (0 or 1) and head (whole layers) as arrays in the shape of `pp` and `fold`;
+        of several splits that are as good, the one nearest to an even division.
+    """
+    stages, folds = np.broadcast_arrays(np.asarray(pp, dtype=np.float64), np.asarray(fold, dtype=np.float64))
+    places = np.array(
+        [
+            _best_places(len(kind_of_layer), count, way, round(head, 6), mtp_layers)
+            for count, way in zip(stages.ravel().tolist(), folds.ravel().tolist(), strict=True)
+        ]
+    ).reshape(*stages.shape, 2)
+    return Split(places[..., 0], places[..., 1], mtp_layers)
+
+
+@lru_cache(maxsize=4096)
+def _best_places(layers: int, pp: float, fold: float, head: float, mtp_layers: int) -> tuple[float, float]:
+    """Places of embedding and head that make the busiest stage lightest."""
+    if pp < 2:
+        return 0.0, 0.0
+    best = (np.inf, 0.0, 0.0)
+    for places in range(min(_MOST_PLACES, layers) + 1):
+        for embedding in (0.0, 1.0):
+            split = Split(embedding, float(places), mtp_layers)
+            plan = plan_stages([0] * layers, 1, pp, split, fold=fold, every_stage=True)
+            work = float((plan.layers[0] + head * plan.has_head).max())
+            best = min(best, (round(work, 9), embedding + places, embedding))
+    return best[2], best[1] - best[2]
+
+
+def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int) -> tuple[Chunk, ...]:
+    """Write out which layers run where: chunk i of the model on rank i mod pp, `vp` of them a rank.
+
+    Parameters
+    ----------
+    plan : StagePlan
+        Every rank of one layout whose ranks hold a stage of their own.
+    vp : int
+        Chunks on each rank. [-]
+    mtp_layers : int
+        Multi-token-prediction layers, which the plan counts with the last rank's layers. [-]
+
+    Returns
+    -------
+    chunks : tuple of Chunk
+        In the order of the model; what a rank's layers do not divide into goes to its first chunks.
+    """
+    held = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
+    ranks = held.size
+    made = []
+    for index in range(ranks * vp):
+        round_, rank = divmod(index, ranks)
+        whole, more = divmod(int(held[rank]), vp)
+        last = index == ranks * vp - 1
+        made.append(Chunk(int(index == 0), whole + (round_ < more), mtp_layers * last, int(last)))
+    return tuple(made)
 
 
 class _Chunks(NamedTuple):

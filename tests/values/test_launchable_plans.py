@@ -1,0 +1,135 @@
+"""What a plan looks at by default: what the recipe's framework starts, stages balanced, memory to spare."""
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import LayoutError
+from costmodel.describe.recipe import list_recipes, load_recipe
+from costmodel.physics.pipeline.chunks import chunks_text, parse_chunks
+from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.stages import Split, balanced_split, chunks_on_ranks, plan_stages
+from costmodel.planning.plan import make_question
+
+SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
+DEEPSEEK = {
+    "model": "deepseek-v3",
+    "cluster": "h800-cx7",
+    "gpus": 2048,
+    "global_batch": 15360,
+    "seq_len": 4096,
+    "precision": "fp8-block",
+    "recipe": "hai-llm",
+}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_says_what_it_launches(name):
+    launches = load_recipe(name).launches
+    assert launches is not None
+    assert set(launches.schedule) <= set(SCHEDULES)
+    assert set(launches.zero_stage) | set(launches.zero_stage_alone) <= {0, 1, 2, 3}
+    assert launches.exporter in ("", "megatron", "torchtitan", "deepspeed", "nemo")
+
+
+def test_the_default_space_is_that_of_the_recipe():
+    frame = cm.plan(**SMALL).to_frame()
+    assert set(frame.zero_stage) <= {0, 1}
+    assert set(frame.schedule) <= {"none", "1f1b", "interleaved"}
+    assert frame[frame.tp > 1].sequence_parallel.all()
+    anything = cm.plan(**SMALL, framework="any").to_frame()
+    assert set(anything.zero_stage) > {0, 1}
+
+
+def test_deepspeed_shards_gradients_without_a_pipeline_only():
+    frame = cm.plan(**SMALL, recipe="deepspeed", keep=100_000).to_frame()
+    assert frame[frame.pp > 1].zero_stage.max() < 2
+    assert frame[frame.pp == 1].zero_stage.max() >= 2
+
+
+def test_key_value_heads_divide():
+    """Eight KV heads do not divide over 16 ranks."""
+    with pytest.raises(cm.NoLayoutError, match="tp = 16"):
+        cm.plan(**SMALL, tp=16)
+    assert set(cm.plan(**SMALL, tp=16, framework="any").to_frame().tp) == {16}
+
+
+def test_experts_leave_the_node_with_a_dispatcher_that_knows_nodes():
+    job = {
+        "model": "qwen3-30b-a3b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "global_batch": 512,
+        "seq_len": 4096,
+    }
+    assert cm.plan(**job, keep=100_000).to_frame().ep.max() <= 8
+    with_dispatch = cm.plan(**job, switches={"moe_dispatcher": "deep-ep"}, keep=100_000).to_frame()
+    assert with_dispatch.ep.max() > 8
+
+
+def test_five_per_cent_of_memory_stays_free_unless_asked():
+    assert make_question(**SMALL).headroom == 0.05
+    best = cm.plan(**SMALL).best
+    assert float(best.memory_bytes_per_gpu) <= 0.95 * best.memory_capacity_bytes
+    assert make_question(**SMALL, headroom=0).headroom == 0
+
+
+def test_a_plan_takes_no_written_layout():
+    with pytest.raises(LayoutError, match="a plan takes even or balanced"):
+        cm.plan(**SMALL, pipeline_layout="Et*16|t*16L")
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "head", "held"),
+    [(32, 8, 3.9, [5, 4, 5, 4, 4, 5, 4, 1]), (8, 4, 0.0, [2, 2, 2, 2]), (10, 2, 2.0, [6, 4])],
+)
+def test_the_busiest_stage_does_least(layers, pp, head, held):
+    split = balanced_split([0] * layers, pp, head)
+    plan = plan_stages([0] * layers, 1, pp, split, every_stage=True)
+    assert plan.layers[0].tolist() == held
+    work = plan.layers[0] + head * plan.has_head
+    for places in range(12):
+        for embedding in (0, 1):
+            other = plan_stages([0] * layers, 1, pp, Split(embedding, places), every_stage=True)
+            assert work.max() <= (other.layers[0] + head * other.has_head).max() + 1e-9
+
+
+def test_a_multi_token_prediction_layer_is_a_layer():
+    """61 layers, one more for prediction, heads worth three: 16 ranks of four, the last with one and that."""
+    split = balanced_split([0] * 61, 16, 3.0, 1)
+    plan = plan_stages([0] * 61, 1, 16, split, every_stage=True)
+    assert plan.layers[0][-1] + 3 <= 5
+    assert plan.layers[0].sum() == 62
+
+
+def test_arrays_of_stages():
+    many = balanced_split([0] * 32, np.array([1.0, 4.0, 8.0]), 3.9)
+    for at, pp in enumerate((1, 4, 8)):
+        one = balanced_split([0] * 32, pp, 3.9)
+        assert (many.embedding[at], many.head[at]) == (float(one.embedding), float(one.head))
+
+
+def test_chunks_are_written_out():
+    plan = plan_stages([0] * 10, 1, 2, Split(0, 2), every_stage=True)
+    chunks = chunks_on_ranks(plan, 2, 0)
+    assert [chunk.layers for chunk in chunks] == [3, 2, 3, 2]
+    assert parse_chunks(chunks_text(chunks)) == chunks
+
+
+def test_emitted_layouts_hold_what_was_priced():
+    """Eight stages, the last with two layers less for the head: the flags say so, and read back the same."""
+    found = cm.plan(**SMALL, pp=8, vp=1, tp=1, cp=1)
+    text = cm.emit(found.best, "megatron")
+    assert "--pipeline-model-parallel-layout" in text
+    assert "--account-for-loss-in-pipeline-split" not in text
+    layout = text.split("--pipeline-model-parallel-layout")[1].split()[0].strip("'\"")
+    again = cm.estimate(**SMALL, layout="pp8", recompute="none", pipeline_layout=layout)
+    balanced = cm.estimate(**SMALL, layout="pp8", recompute="none", pipeline_layout="balanced")
+    assert float(again.step_time_s) == pytest.approx(float(balanced.step_time_s), rel=1e-12)
+
+
+def test_the_search_finds_the_layout_of_deepseek_v3():
+    """PP16, EP64, no TP, ZeRO-1, DualPipe (arXiv:2412.19437, section 3.2) is the best of what HAI-LLM launches."""
+    best = cm.plan(**DEEPSEEK).best.job.layout
+    assert (int(best.tp), int(best.cp), int(best.pp), int(best.ep)) == (1, 1, 16, 64)
+    assert int(best.zero_stage) == 1
