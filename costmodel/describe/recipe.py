@@ -162,6 +162,9 @@ class Overlap(BaseModel):
     BACKWARD_POST), where nothing hides it."""
     pp_overlap: bool = False
     """Stage-to-stage transfers run behind compute (interleaved schedules)."""
+    post_validation: bool = False
+    """Ranks step the optimizer without waiting for each other and take it back if the global norm says so
+    (sail-sg's zero-bubble runtime): only so do ZB-2p and ZB-V reach their bubble."""
     pp_scatter_gather: bool = True
     """TP ranks share a stage-to-stage message (SC21, arXiv:2104.04473, section 4.1); otherwise each sends
     the whole activation."""

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Phase, TimeLine, sum_exposed, time_line
+from costmodel.bill.lines import Phase, TimeLine, settled, sum_exposed, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
+from costmodel.physics.pipeline import schedules
 from costmodel.step import compression
 from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.compression import Message
@@ -139,19 +140,35 @@ class _Part(NamedTuple):
 
 
 def _parts(placed: PlacedJob) -> list[_Part]:
-    """Return the dense parameters, and the experts where there are any."""
+    """Return the dense parameters, and the experts where there are any.
+
+    A schedule that runs both ways keeps a stage on two pipeline ranks, so that twice as many share it.
+    """
+    copies = settled(schedules.weight_copies(placed.layout.schedule))
+    together = np.where(placed.layout.shard_group == 0, copies, 1.0)
     parts = []
-    for name, whole, ranks in zip(
+    for name, one, ranks in zip(
         ("dense", "expert"), (placed.mesh.grad, placed.mesh.edp), shard_ranks(placed), strict=True
     ):
-        parts.append(_Part(name, name == "expert", whole, *split_group(whole, ranks)))
+        whole = _with_copies(one, placed.mesh.pp, copies)
+        parts.append(_Part(name, name == "expert", whole, *split_group(whole, ranks * together)))
     return parts if placed.model.num_experts else parts[:1]
+
+
+def _with_copies(group: Group, pipeline: Group, copies: Array) -> Group:
+    """Return a group with the ranks at the other end of the pipeline that hold the same stage."""
+    near = [
+        np.asarray(held * np.where(inside >= pipeline.ranks, copies, 1.0))
+        for held, inside in zip(group.members, pipeline.members, strict=True)
+    ]
+    return group._replace(ranks=np.asarray(group.ranks * copies), members=tuple(near))
 
 
 def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[TimeLine]:
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step."""
     placed, stage = step.placed, step.stage
     recipe = placed.recipe
+    copies = settled(schedules.weight_copies(placed.layout.schedule))
     overlaps = recipe.overlap.dp_overlap != "none"
     backward = Window(
         placed, stage.backward_window_s if overlaps else _NONE, step.ports(forward=False), one_stream=True
@@ -163,7 +180,7 @@ def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[Ti
     )
     lines: list[TimeLine] = []
     for part in parts:
-        held = (params.expert if part.is_expert else params.dense).max(axis=-1)
+        held = copies * (params.expert if part.is_expert else params.dense).max(axis=-1)
         if np.any(held):
             lines += _replicated_part_lines(placed, part, held, backward, forward)
     return lines

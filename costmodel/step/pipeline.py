@@ -79,7 +79,7 @@ def time_lines(step: Step) -> list[TimeLine]:
                 "sum_forward_s": stage.sum_forward_s,
                 "sum_backward_s": stage.sum_backward_s,
                 "pending_weight_fraction": pending_weight_fraction(placed),
-                "synchronized": 0.0,
+                "synchronized": float(not placed.recipe.overlap.post_validation),
             },
             source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
         ),

@@ -346,6 +346,9 @@ def _switches(row: Row) -> dict[str, Any]:
             "master_weights_bytes": 4.0,
             "norm_copy_bytes": 0.0,
         }
+    if row["framework"] == "zero-bubble":
+        # Qi et al., arXiv:2401.10241, section 4: the optimizer step is validated after it was made.
+        switches["post_validation"] = True
     if row.get("dp_overlap") == "false":
         switches["dp_overlap"] = "none"
     if "all overlap paths off" in (row.get("notes") or "").lower():
