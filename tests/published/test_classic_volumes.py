@@ -169,7 +169,8 @@ def test_gradients_of_three_dimensional_parallelism():
 @pytest.mark.parametrize(("model", "layers", "top_k"), [("mixtral-8x7b", 32, 2), ("qwen3-30b-a3b", 48, 8)])
 def test_expert_parallel_volume(model, layers, top_k):
     """The guide: 4 B S H (E - 1)/E elements a layer, for one expert a token; times top-k."""
-    est = price(model, gpus=8, layout="ep8 etp1", global_batch=8, switches={"moe_dispatcher": "all-to-all"})
+    even = {"moe_dispatcher": "all-to-all", "moe_balance": "balanced"}
+    est = price(model, gpus=8, layout="ep8 etp1", global_batch=8, switches=even)
     elements = 2048 * load_model(model).hidden_size
     assert sent(est, "ep.") == pytest.approx(layers * 4 * elements * 7 / 8 * top_k * 2, rel=1e-12)
     # the first post: twice a layer forward, twice backward

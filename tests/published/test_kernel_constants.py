@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from score_attention import score_matrix_attention_time_s, score_traffic
 
-import costmodel as cm
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
+from costmodel.describe.jobs.job import make_job
+from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.calibration.fitting import Bound, fit
 from costmodel.trust.calibration.kernel_fits import AttentionFit, MatmulFit, predict_attention, predict_matmul
 from costmodel.trust.calibration.kernel_measurements import read_attention, read_matmul
@@ -96,7 +97,7 @@ def test_score_traffic_counts_every_pass_over_the_scores():
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_operators_of_unfused_attention_take_what_the_measured_chain_takes(dropout):
-    est = cm.estimate(
+    job = make_job(
         model="llama-7b",
         cluster="dgx-a100-hdr",
         gpus=1,
@@ -108,6 +109,7 @@ def test_operators_of_unfused_attention_take_what_the_measured_chain_takes(dropo
         precision="bf16",
         check=False,
     )
+    est = estimate_job(job)
     accelerator = load_accelerator("a100-sxm-80gb")
     for backward in (False, True):
         chain = score_matrix_attention_time_s(

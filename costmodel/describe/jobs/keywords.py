@@ -100,6 +100,7 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | Sequence[Sequence[str]] | None
     slice: str | Sequence[str] | None
+    pipeline_layout: str | None
     tokens: float | str | None
 
 
