@@ -26,6 +26,7 @@ COPIED = (
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "contributing", ".*")
 RECIPES = {
     "accelerator": 1,
+    "cluster": 1,
     "collective": 1,
     "pipeline schedule": 1,
     "model family": 3,
