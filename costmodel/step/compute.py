@@ -7,11 +7,11 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, memory_line, time_line
 from costmodel.bill.quantity import Quantity
@@ -22,7 +22,7 @@ from costmodel.step.anatomy.operators import embedding_operators, head_operators
 from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blocks, layer_param_blocks
 from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import held_params
-from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob
+from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum
 
 if TYPE_CHECKING:
     from costmodel.describe.precision import Precision
@@ -225,42 +225,21 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     take turns. `made` are all other lines of the block.
     """
     recipe, times = placed.recipe, block.times
-    launch = np.asarray(recipe.host.launch_s * placed.accelerator.host_slowdown)
-    graphed = recipe.host.cuda_graphs
-    static_only = recipe.host.cuda_graph_scope == "static"
-    forward: Array = np.asarray(0.0)
-    backward: Array = np.asarray(0.0)
-    for item in times.by_operator.values():
-        # Shapes that depend on the routing are left out of a graph of static shapes.
-        routed = item.operator.part == "experts" or item.operator.role == "permutation"
-        if graphed and not (static_only and routed):
-            continue
-        forward = forward + item.operator.kernels_forward
-        backward = (
-            backward + item.operator.kernels_backward + item.operator.kernels_forward * item.recompute_share
-        )
-    if block.role == "layer" and not graphed:
-        backward = backward + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
-    gpu_forward, gpu_backward = times.forward_s, times.backward_s + times.recompute_s
-    for line in made:
-        if line.axis == "compute":
-            continue
-        by_host = not graphed or (static_only and line.axis == "ep")
-        issued = _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
-        if line.phase == "forward":
-            forward, gpu_forward = forward + issued, gpu_forward + line.exposed_each_s
-        else:
-            backward, gpu_backward = backward + issued, gpu_backward + line.exposed_each_s
-    hidden = np.asarray(0.0 if recipe.host.launch_blocking else 1.0)
+    sent = [line for line in made if line.axis != "compute"]
+    (launches, gpu), (back_launches, back_gpu) = (
+        (_launches(placed, block, forward, here), passes_s + exposed_sum(here))
+        for forward, passes_s in ((True, times.forward_s), (False, times.backward_s + times.recompute_s))
+        for here in [[line for line in sent if (line.phase == "forward") == forward]]
+    )
     # What the host adds to a backward pass stretches all of its kernels alike, those of weight gradients too.
     weights = sum((item.backward_weight_s for item in times.by_operator.values()), np.asarray(0.0))
-    of_weights = np.asarray(weights / np.maximum(gpu_backward, np.finfo(float).tiny))
-    passes: list[tuple[Phase, Array, Array, Array]] = [
-        ("forward", forward, gpu_forward, np.asarray(1.0)),
-        ("backward", backward, gpu_backward, np.asarray(1.0 - of_weights)),
+    of_weights = np.asarray(weights / np.maximum(back_gpu, np.finfo(float).tiny))
+    passes: list[tuple[Phase, Array, Array, ArrayLike]] = [
+        ("forward", launches, gpu, 1.0),
+        ("backward", back_launches, back_gpu, 1.0 - of_weights),
     ]
     if np.any(of_weights):
-        passes.append(("backward_weight", backward, gpu_backward, of_weights))
+        passes.append(("backward_weight", back_launches, back_gpu, of_weights))
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -271,16 +250,39 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             count=1.0,
             formula="share * max(launches * launch_s - hidden * gpu_s, 0)",
             terms={
-                "launches": launches,
-                "launch_s": launch,
-                "gpu_s": gpu,
-                "hidden": hidden,
+                "launches": issued,
+                "launch_s": recipe.host.launch_s * placed.accelerator.host_slowdown,
+                "gpu_s": gpu_s,
+                "hidden": 0.0 if recipe.host.launch_blocking else 1.0,
                 "share": share,
             },
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
         )
-        for phase, launches, gpu, share in passes
+        for phase, issued, gpu_s, share in passes
     ]
+
+
+def _launches(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeLine]) -> Array:
+    """Count what the host issues in the forward pass of a block, or in the rest: kernels and collectives. [-]
+
+    A graph issues itself; one of static shapes leaves out those that depend on the routing.
+    """
+    host = placed.recipe.host
+    static_only = host.cuda_graph_scope == "static"
+    issued: Array = np.asarray(0.0)
+    for item in block.times.by_operator.values():
+        operator = item.operator
+        routed = operator.part == "experts" or operator.role == "permutation"
+        if host.cuda_graphs and not (static_only and routed):
+            continue
+        again = operator.kernels_forward * item.recompute_share
+        issued = issued + (operator.kernels_forward if forward else operator.kernels_backward + again)
+    for line in sent:
+        by_host = not host.cuda_graphs or (static_only and line.axis == "ep")
+        issued = issued + _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
+    if block.role == "layer" and not (forward or host.cuda_graphs):
+        issued = issued + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
+    return np.asarray(issued)
 
 
 def _kept_by_part(times: LayerTimes) -> dict[str, Array]:

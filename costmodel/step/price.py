@@ -49,6 +49,7 @@ BLOCK: tuple[Callable[[PlacedJob, Block, Sequence[TimeLine]], list[TimeLine]], .
     tensor.time_lines,
     context.time_lines,
     expert.time_lines,
+    compute.host_lines,
 )
 """Lines of one block for one micro-batch, in this order: each is told the lines of those before it, whose ports
 it shares; what the host cannot issue in time follows from all of them."""
@@ -120,7 +121,7 @@ def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     made: list[TimeLine] = []
     for of_block in BLOCK:
         made += of_block(placed, block, made)
-    return [*made, *compute.host_lines(placed, block, made)]
+    return made
 
 
 def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:

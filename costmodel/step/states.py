@@ -145,13 +145,16 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     return lines
 
 
-def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
-    """Return the parameters of the last average, and the outer momentum, in fp32 and sharded as the optimizer."""
+def _stepped(placed: PlacedJob, params: Params) -> Array:
+    """Parameters that a rank's optimizer steps, on each stage (last dimension). [-]"""
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
     sharded = placed.layout.zero_stage[..., None] >= 1
-    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(
-        sharded, expert_ranks, 1.0
-    )
+    dense = params.dense / np.where(sharded, dense_ranks, 1.0)
+    return np.asarray(dense + params.expert / np.where(sharded, expert_ranks, 1.0))
+
+
+def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
+    """Return the parameters of the last average, and the outer momentum, in fp32 and sharded as the optimizer."""
     width = np.asarray(8.0 if placed.policy.outer_momentum else 4.0)
     return memory_line(
         "state.optimizer.outer",
@@ -159,7 +162,7 @@ def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
         axis="dp",
         toll="state",
         formula="bytes_per_param * params",
-        terms={"bytes_per_param": width, "params": local},
+        terms={"bytes_per_param": width, "params": _stepped(placed, params)},
         source="DiLoCo, arXiv:2311.08105, algorithm 1",
     )
 
@@ -185,68 +188,82 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     Bucket and norm each take one large block, for which the caching allocator has no free one: they
     add to what is reserved, not to the peak of what is allocated.
     """
+    local = _stepped(step.placed, step.params)
+    return [*_bucket_lines(step), *_norm_lines(step, local), *_adam_lines(step, bill, local)]
+
+
+def _bucket_lines(step: Step) -> list[MemoryLine]:
+    """Return the flat copy that gradients are reduced in, and its conversion where the reduction has another dtype."""
     placed, recipe = step.placed, step.placed.recipe
-    params = step.params
-    lines = []
-    if recipe.memory.reduce_bucket_elements:
-        several = (placed.mesh.grad.ranks > 1)[..., None] * 1.0
-        elements = np.minimum(params.dense + params.expert, recipe.memory.reduce_bucket_elements)
-        # The flat copy, and its conversion where the reduction has another dtype.
-        cast = (
-            DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
-            if recipe.dtypes.grad_reduce_dtype != recipe.dtypes.grad_accum_dtype
-            else 0.0
-        )
-        width = np.asarray(recipe.dtypes.grad_bytes() + cast)
-        lines.append(
-            memory_line(
-                "reserve.reduce_bucket",
-                part="reserve",
-                seen="reserved",
-                axis="dp",
-                toll="state",
-                formula="several * elements * bytes_per_element",
-                terms={"several": several, "elements": elements, "bytes_per_element": width},
-                source=f"recipe {recipe.name}: reduce_bucket_elements",
-            )
-        )
-    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
-    sharded = placed.layout.zero_stage[..., None] >= 1
-    local = params.dense / np.where(sharded, dense_ranks, 1.0) + params.expert / np.where(
-        sharded, expert_ranks, 1.0
+    if not recipe.memory.reduce_bucket_elements:
+        return []
+    dtypes = recipe.dtypes
+    cast = (
+        0.0 if dtypes.grad_reduce_dtype == dtypes.grad_accum_dtype else DTYPE_BYTES[dtypes.grad_reduce_dtype]
     )
-    if recipe.memory.norm_copy_bytes:
-        largest = np.minimum(_largest_tensor(placed), local)
-        lines.append(
-            memory_line(
-                "reserve.gradient_norm",
-                part="reserve",
-                seen="reserved",
-                axis="optimizer",
-                toll="state",
-                formula="bytes_per_element * largest",
-                terms={"bytes_per_element": np.asarray(recipe.memory.norm_copy_bytes), "largest": largest},
-                source=f"recipe {recipe.name}: norm_copy_bytes",
-            )
+    return [
+        memory_line(
+            "reserve.reduce_bucket",
+            part="reserve",
+            seen="reserved",
+            axis="dp",
+            toll="state",
+            formula="several * min(params, bucket_elements) * bytes_per_element",
+            terms={
+                "several": (placed.mesh.grad.ranks > 1)[..., None] * 1.0,
+                "params": step.params.dense + step.params.expert,
+                "bucket_elements": recipe.memory.reduce_bucket_elements,
+                "bytes_per_element": dtypes.grad_bytes() + cast,
+            },
+            source=f"recipe {recipe.name}: reduce_bucket_elements",
         )
-    if recipe.memory.adam_temporary_bytes:
-        activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
-        lines.append(
-            memory_line(
-                "state.optimizer.temporaries",
-                part="optimizer",
-                axis="optimizer",
-                toll="state",
-                formula="max(bytes_per_param * params - activation_bytes, 0)",
-                terms={
-                    "bytes_per_param": np.asarray(recipe.memory.adam_temporary_bytes),
-                    "params": local,
-                    "activation_bytes": activations,
-                },
-                source=f"recipe {recipe.name}: adam_temporary_bytes; activations are gone in the step",
-            )
+    ]
+
+
+def _norm_lines(step: Step, local: Array) -> list[MemoryLine]:
+    """Return the copy of the largest gradient that its norm is taken of."""
+    recipe = step.placed.recipe
+    if not recipe.memory.norm_copy_bytes:
+        return []
+    return [
+        memory_line(
+            "reserve.gradient_norm",
+            part="reserve",
+            seen="reserved",
+            axis="optimizer",
+            toll="state",
+            formula="bytes_per_element * min(largest, params)",
+            terms={
+                "bytes_per_element": recipe.memory.norm_copy_bytes,
+                "largest": _largest_tensor(step.placed),
+                "params": local,
+            },
+            source=f"recipe {recipe.name}: norm_copy_bytes",
         )
-    return lines
+    ]
+
+
+def _adam_lines(step: Step, bill: Bill, local: Array) -> list[MemoryLine]:
+    """Return Adam's temporaries, where they take more than the activations that are gone by then."""
+    recipe = step.placed.recipe
+    if not recipe.memory.adam_temporary_bytes:
+        return []
+    activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
+    return [
+        memory_line(
+            "state.optimizer.temporaries",
+            part="optimizer",
+            axis="optimizer",
+            toll="state",
+            formula="max(bytes_per_param * params - activation_bytes, 0)",
+            terms={
+                "bytes_per_param": recipe.memory.adam_temporary_bytes,
+                "params": local,
+                "activation_bytes": activations,
+            },
+            source=f"recipe {recipe.name}: adam_temporary_bytes; activations are gone in the step",
+        )
+    ]
 
 
 def _gathered_line(step: Step, params: Params, on: Array) -> MemoryLine:

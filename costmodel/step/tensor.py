@@ -9,17 +9,20 @@ counted where it lies (compute for activations, data for states).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line
-from costmodel.step.anatomy.operator_parts import PATHS, saved_input_bytes
+from costmodel.step.anatomy.operator_parts import PATHS, Part, saved_input_bytes
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communication_line
 
 Array = NDArray[np.float64]
+
+_NONE = np.asarray(0.0)
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
@@ -42,187 +45,132 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     return lines
 
 
-def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: OperatorTime) -> list[TimeLine]:
-    """Return the collectives around one column-parallel / row-parallel pair."""
-    model, recipe, shard = placed.model, placed.recipe, placed.shard
-    sp = placed.layout.sequence_parallel
-    again = placed.recomputation.whole_layers
-    width = float(model.hidden_size)
-    part = column.operator.part
+class _Sent(NamedTuple):
+    """One collective of a pass, the share of layouts or times that do it, and what it hides behind."""
+
+    label: str
+    phase: Phase
+    primitive: str
+    size_bytes: Array
+    share: Array
+    window_s: Array = _NONE
+
+
+def _lines(placed: PlacedJob, name: str, sent: Iterable[_Sent], least_share: Array = _NONE) -> list[TimeLine]:
+    """Return the lines of those collectives that some layout does."""
+    return [
+        communication_line(
+            placed,
+            f"tp.{name}.{one.label}.{one.phase}",
+            axis="tp",
+            phase=one.phase,
+            primitive=one.primitive,
+            size_bytes=one.size_bytes,
+            group=placed.mesh.tp,
+            window_s=one.window_s,
+            least_share=least_share,
+            share=one.share,
+        )
+        for one in sent
+        if np.any(one.share)
+    ]
+
+
+class _Windows(NamedTuple):
+    """What the collectives around a pair of layers hide behind: those into and out of it, each way. [s]"""
+
+    forward_in: Array = _NONE
+    forward_out: Array = _NONE
+    backward_out: Array = _NONE
+    input_gradient: Array = _NONE
+    weight_gradient: Array = _NONE
+
+
+def _windows(overlap: str, column: OperatorTime, row: OperatorTime) -> _Windows:
+    """Return the windows that the recipe's `tp_overlap` opens."""
+    behind = _Windows(
+        input_gradient=column.backward_input_s,
+        weight_gradient=column.backward_weight_s,
+    )
+    if overlap == "pipelined":
+        return behind._replace(
+            forward_in=column.forward_s, forward_out=row.forward_s, backward_out=row.backward_input_s
+        )
+    return behind if overlap == "weight-grad" else _Windows()
+
+
+def _gathered_width(placed: PlacedJob, part: Part) -> float:
+    """Elements of a token that are gathered into a column-parallel layer. [-]"""
+    model = placed.model
     if part == "attention" and model.attention == "mla":
         # MLA gathers the compressed queries and keys/values, not the hidden state.
-        gathered = float(model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_rope_head_dim
-    else:
-        gathered = width
-    full = 2.0 * shard.tokens * width
-    gather_size = saved_input_bytes(placed.precision) * shard.tokens * gathered
-    forward_in, forward_out, behind_dgrad, behind_wgrad, backward_out = (np.asarray(0.0),) * 5
-    least: Array = np.asarray(0.0)
-    if recipe.overlap.tp_overlap in ("weight-grad", "pipelined"):
-        behind_wgrad, behind_dgrad = column.backward_weight_s, column.backward_input_s
-    if recipe.overlap.tp_overlap == "pipelined":
-        forward_in, forward_out, backward_out = column.forward_s, row.forward_s, row.backward_input_s
-        # The exchange is cut into tp pieces; the first has nothing to hide behind.
-        least = 1.0 / placed.layout.tp
-    # Every column-parallel layer sums its own input gradient.
-    inputs = 2.0 if recipe.kernels.separate_gate and model.gated_mlp and part != "attention" else 1.0
-    name = f"tp.{block.label}{PATHS[part]}"
-    group = placed.mesh.tp
+        return float(model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_rope_head_dim
+    return float(model.hidden_size)
 
-    def line(
-        label: str, phase: Phase, primitive: str, size: Array, window: Array, share: Array
-    ) -> list[TimeLine]:
-        if not np.any(share):
-            return []
-        return [
-            communication_line(
-                placed,
-                f"{name}.{label}",
-                axis="tp",
-                phase=phase,
-                primitive=primitive,
-                size_bytes=size,
-                group=group,
-                window_s=window,
-                least_share=least,
-                share=share,
-            )
-        ]
 
-    none = np.asarray(0.0)
+def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: OperatorTime) -> list[TimeLine]:
+    """Return the collectives around one column-parallel / row-parallel pair."""
+    model, recipe, tokens = placed.model, placed.recipe, placed.shard.tokens
+    part = column.operator.part
+    full = 2.0 * tokens * float(model.hidden_size)
+    gathered = saved_input_bytes(placed.precision) * tokens * _gathered_width(placed, part)
+    sp = placed.layout.sequence_parallel
+    plain = 1.0 - sp
+    again = placed.recomputation.whole_layers
     # A recomputation that stops early never gets to the output of the MLP.
     summed_again = placed.recomputation.of_sum_after(part)
-    return [
-        *line("all_gather.forward", "forward", "all_gather", gather_size, forward_in, sp),
-        *line("reduce_scatter.forward", "forward", "reduce_scatter", full, forward_out, sp),
-        *line("all_reduce.forward", "forward", "all_reduce", full, none, 1.0 - sp),
-        *line("all_gather.recompute", "recompute", "all_gather", gather_size, forward_in, sp * again),
-        *line(
-            "reduce_scatter.recompute", "recompute", "reduce_scatter", full, forward_out, sp * summed_again
-        ),
-        *line("all_reduce.recompute", "recompute", "all_reduce", full, none, (1.0 - sp) * summed_again),
-        *line("all_gather.backward", "backward", "all_gather", gather_size, backward_out, sp),
-        *line(
-            "all_gather_input.backward",
-            "backward",
-            "all_gather",
-            gather_size,
-            behind_dgrad,
-            sp * recipe.overlap.sp_regathers,
-        ),
-        *line("reduce_scatter.backward", "backward", "reduce_scatter", full, behind_wgrad, sp),
-        *line("all_reduce.backward", "backward", "all_reduce", full, behind_wgrad, (1.0 - sp) * inputs),
-    ]
+    # Every column-parallel layer sums its own input gradient.
+    inputs = 2.0 if recipe.kernels.separate_gate and model.gated_mlp and part != "attention" else 1.0
+    into, out, back, dgrad, wgrad = _windows(recipe.overlap.tp_overlap, column, row)
+    regathers = sp * recipe.overlap.sp_regathers
+    sent = (
+        _Sent("all_gather", "forward", "all_gather", gathered, sp, into),
+        _Sent("reduce_scatter", "forward", "reduce_scatter", full, sp, out),
+        _Sent("all_reduce", "forward", "all_reduce", full, plain),
+        _Sent("all_gather", "recompute", "all_gather", gathered, sp * again, into),
+        _Sent("reduce_scatter", "recompute", "reduce_scatter", full, sp * summed_again, out),
+        _Sent("all_reduce", "recompute", "all_reduce", full, plain * summed_again),
+        _Sent("all_gather", "backward", "all_gather", gathered, sp, back),
+        _Sent("all_gather_input", "backward", "all_gather", gathered, regathers, dgrad),
+        _Sent("reduce_scatter", "backward", "reduce_scatter", full, sp, wgrad),
+        _Sent("all_reduce", "backward", "all_reduce", full, plain * inputs, wgrad),
+    )
+    # A pipelined exchange is cut into tp pieces; the first has nothing to hide behind.
+    least = 1.0 / placed.layout.tp if recipe.overlap.tp_overlap == "pipelined" else _NONE
+    return _lines(placed, f"{block.label}{PATHS[part]}", sent, least)
 
 
 def _embedding_lines(placed: PlacedJob) -> list[TimeLine]:
     """Vocabulary-parallel embedding: the partial look-ups are summed."""
     full = 2.0 * placed.shard.tokens * float(placed.model.hidden_size)
-    sp, group = placed.layout.sequence_parallel, placed.mesh.tp
-    return [
-        communication_line(
-            placed,
-            "tp.embedding.reduce_scatter.forward",
-            axis="tp",
-            phase="forward",
-            primitive="reduce_scatter",
-            size_bytes=full,
-            group=group,
-            share=sp,
-        ),
-        communication_line(
-            placed,
-            "tp.embedding.all_reduce.forward",
-            axis="tp",
-            phase="forward",
-            primitive="all_reduce",
-            size_bytes=full,
-            group=group,
-            share=1.0 - sp,
-        ),
-        communication_line(
-            placed,
-            "tp.embedding.all_gather.backward",
-            axis="tp",
-            phase="backward",
-            primitive="all_gather",
-            size_bytes=full,
-            group=group,
-            share=sp,
-        ),
-    ]
+    sp = placed.layout.sequence_parallel
+    sent = (
+        _Sent("reduce_scatter", "forward", "reduce_scatter", full, sp),
+        _Sent("all_reduce", "forward", "all_reduce", full, 1.0 - sp),
+        _Sent("all_gather", "backward", "all_gather", full, sp),
+    )
+    return _lines(placed, "embedding", sent)
 
 
 def _head_lines(placed: PlacedJob) -> list[TimeLine]:
     """Vocabulary-parallel logits: gather the hidden states, then three small sums for the loss, or the logits."""
     tokens = placed.shard.tokens
     full = 2.0 * tokens * float(placed.model.hidden_size)
-    sp, group = placed.layout.sequence_parallel, placed.mesh.tp
-    if placed.recipe.kernels.vocab_parallel_loss:
-        loss = communication_line(
-            placed,
-            "tp.head.loss.all_reduce.forward",
-            axis="tp",
-            phase="forward",
-            primitive="all_reduce",
-            size_bytes=4.0 * tokens,
-            group=group,
-            share=3.0,
-        )
-    else:
-        logits = 2.0 * tokens * float(placed.model.vocab_size)
-        loss = communication_line(
-            placed,
-            "tp.head.logits.all_gather.forward",
-            axis="tp",
-            phase="forward",
-            primitive="all_gather",
-            size_bytes=logits,
-            group=group,
-        )
-    return [
+    logits = 2.0 * tokens * float(placed.model.vocab_size)
+    sp = placed.layout.sequence_parallel
+    loss = (
+        _Sent("loss.all_reduce", "forward", "all_reduce", 4.0 * tokens, np.asarray(3.0))
+        if placed.recipe.kernels.vocab_parallel_loss
+        else _Sent("logits.all_gather", "forward", "all_gather", logits, np.asarray(1.0))
+    )
+    sent = (
         loss,
-        communication_line(
-            placed,
-            "tp.head.all_gather.forward",
-            axis="tp",
-            phase="forward",
-            primitive="all_gather",
-            size_bytes=full,
-            group=group,
-            share=sp,
-        ),
-        communication_line(
-            placed,
-            "tp.head.reduce_scatter.backward",
-            axis="tp",
-            phase="backward",
-            primitive="reduce_scatter",
-            size_bytes=full,
-            group=group,
-            share=sp,
-        ),
-        communication_line(
-            placed,
-            "tp.head.all_gather_input.backward",
-            axis="tp",
-            phase="backward",
-            primitive="all_gather",
-            size_bytes=full,
-            group=group,
-            share=sp * placed.recipe.overlap.sp_regathers,
-        ),
-        communication_line(
-            placed,
-            "tp.head.all_reduce.backward",
-            axis="tp",
-            phase="backward",
-            primitive="all_reduce",
-            size_bytes=full,
-            group=group,
-            share=1.0 - sp,
-        ),
-    ]
+        _Sent("all_gather", "forward", "all_gather", full, sp),
+        _Sent("reduce_scatter", "backward", "reduce_scatter", full, sp),
+        _Sent("all_gather_input", "backward", "all_gather", full, sp * placed.recipe.overlap.sp_regathers),
+        _Sent("all_reduce", "backward", "all_reduce", full, 1.0 - sp),
+    )
+    return _lines(placed, "head", sent)
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
