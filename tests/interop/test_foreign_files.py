@@ -198,9 +198,9 @@ def launched(**job):
 
 
 def test_megatron_is_told_how_many_groups_shard():
-    """16 data-parallel ranks in groups of four are four instances of the distributed optimizer."""
-    words = launched(layout="tp2", shard_group=4)
-    assert words[words.index("--num-distributed-optimizer-instances") + 1] == "4"
+    """16 data-parallel ranks in groups of eight are two instances of the distributed optimizer."""
+    words = launched(layout="tp2", shard_group=8)
+    assert words[words.index("--num-distributed-optimizer-instances") + 1] == "2"
 
 
 # pytorch/torchtitan v0.2, torchtitan/models/llama3/train_configs/llama3_70b.toml, for 64 GPUs.

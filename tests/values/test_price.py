@@ -190,20 +190,20 @@ def test_jitter_is_paid_at_every_synchronisation():
 
 def test_figures_of_a_step():
     """6 FLOP a weight and token, 12 a key, head and its width: 4 layers of 15 Mi, and a table."""
-    est = price(gpus=2, global_batch=4, recompute="full", tokens=1e9)
+    est = price(gpus=4, layout="tp2", global_batch=4, recompute="full", tokens=1e9)
     tokens = 4 * 1024
     flops = tokens * (6 * (4 * 15 * 2**20 + TABLE_PARAMS) + 12 * 4 * 1024 * 1024)
     assert float(est.model_flops()) == near(flops)
     causal = flops - tokens * 6 * 4 * 1024 * 1024
     assert float(est.model_flops(causal=True)) == near(causal)
     step = float(est.step_time_s)
-    assert float(est.mfu) == near(flops / step / 2 / 1e14)
-    assert float(est.mfu_causal) == near(causal / step / 2 / 1e14)
-    assert float(est.tokens_per_s_per_gpu) == near(tokens / step / 2)
+    assert float(est.mfu) == near(flops / step / 4 / 1e14)
+    assert float(est.mfu_causal) == near(causal / step / 4 / 1e14)
+    assert float(est.tokens_per_s_per_gpu) == near(tokens / step / 4)
     # Every layer's forward pass runs again: 2 FLOP a weight, 4 a key and head width.
     again = tokens * (2 * 4 * 15 * 2**20 + 4 * 4 * 1024 * 1024)
-    assert float(est.hfu) == near((flops + again) / step / 2 / 1e14)
-    assert float(est.gpu_hours(1e9)) == near(1e9 / tokens * step * 2 / 3600)
+    assert float(est.hfu) == near((flops + again) / step / 4 / 1e14)
+    assert float(est.gpu_hours(1e9)) == near(1e9 / tokens * step * 4 / 3600)
     assert float(est.days(1e9)) == near(1e9 / tokens * step / 86400)
     assert float(price().hfu) == near(float(price().mfu))
 
