@@ -26,9 +26,15 @@ def common_values(keys: Keys) -> dict[str, Any]:
 
 def grouped(keys: Keys) -> dict[str, Any]:
     """Return grouped-query attention with rotary positions and a gated MLP."""
+    hidden, heads = (
+        keys.need("hidden_size", "n_embd", "n_embed"),
+        keys.need("num_attention_heads", "n_head"),
+    )
+    # transformers rounds a head's width down where the heads do not divide the model's.
+    uneven = hidden // heads if hidden % heads else None
     return {
         "num_kv_heads": keys.get("num_key_value_heads"),
-        "head_dim": keys.get("head_dim"),
+        "head_dim": keys.get("head_dim", default=uneven),
         "gated_mlp": True,
     }
 
