@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from costmodel.interop.emit import FRAMEWORKS, emit
     from costmodel.interop.framework import Imported
     from costmodel.interop.reading import read
+    from costmodel.physics import formulas
     from costmodel.planning.plan import Plan, plan
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
     from costmodel.reporting.html.report import report
-    from costmodel.trust import calibrate, measure
+    from costmodel.trust import calibrate, measure, overheads
     from costmodel.trust.validation import Validation, validate
     from costmodel.what_if.compare import Comparison, compare
     from costmodel.what_if.sensitivity import Sensitivity, sensitivity
@@ -67,10 +68,11 @@ _NAMES = {
     "interop.emit": ("FRAMEWORKS", "emit"),
     "interop.framework": ("Imported",),
     "interop.reading": ("read",),
+    "physics": ("formulas",),
     "planning.plan": ("Plan", "plan"),
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
     "reporting.html.report": ("report",),
-    "trust": ("calibrate", "measure"),
+    "trust": ("calibrate", "measure", "overheads"),
     "trust.validation": ("Validation", "validate"),
     "what_if.compare": ("Comparison", "compare"),
     "what_if.sensitivity": ("Sensitivity", "sensitivity"),
@@ -120,6 +122,7 @@ __all__ = [
     "compare",
     "emit",
     "estimate",
+    "formulas",
     "list_models",
     "list_profiles",
     "list_recipes",
@@ -131,6 +134,7 @@ __all__ = [
     "mesh",
     "model_facts",
     "models_table",
+    "overheads",
     "plan",
     "points_of",
     "profile",

@@ -21,7 +21,6 @@ import dataclasses
 import numpy as np
 
 import costmodel as cm
-from costmodel.step.anatomy.params import model_flops_per_token, num_params, params_by_component
 
 
 def compare(what, ours, other, where):
@@ -35,8 +34,9 @@ def compare(what, ours, other, where):
 
 # %%
 model = cm.load_model("llama3-405b")
-total = num_params(model)
-for name, count in params_by_component(model).items():
+facts = cm.model_facts(model)
+total = facts.num_params
+for name, count in facts.params_by_component.items():
     print(f"{name:20s} {count:20,.0f} {count / total:8.2%}")
 print(f"{'total':20s} {total:20,.0f}")
 
@@ -54,7 +54,7 @@ ratio = compare("parameters", total, rule, "12 L h^2, which knows no SwiGLU, no 
 
 # %%
 seq_len = 8192
-ours = float(model_flops_per_token(model, seq_len))
+ours = cm.model_facts(model, seq_len=seq_len).flops_per_token()
 palm = 6 * total + 12 * model.num_layers * model.num_heads * model.head_dim * seq_len
 ratio = compare("FLOPs a token", ours, palm, "PaLM appendix B")
 table = 6 * model.vocab_size * model.hidden_size
@@ -136,12 +136,13 @@ assert 0.7 < ratio < 1.3
 
 # %% [markdown]
 # **Memory.** Parameters, gradients and Adam's states of mixed-precision training: 2 + 4 + 4 + 8 bytes a
-# parameter here (gradients accumulate in fp32). ZeRO-2 leaves parameters whole and divides the rest by 128.
+# parameter here (gradients accumulate in fp32). ZeRO-2 leaves parameters whole, and gradients too while several
+# micro-batches are added up before one reduction; the rest is divided by 128.
 
 # %%
 memory = {line["name"]: line["bytes"] for line in record["memory_lines"]}
 states = sum(size for name, size in memory.items() if name.startswith("state.dense"))
-by_hand = total / (8 * 16) * (2 + (4 + 4 + 8) / 128)
+by_hand = total / (8 * 16) * (2 + 4 + (4 + 8) / 128)
 ratio = compare("bytes of model states", states, by_hand, "ZeRO, arXiv:1910.02054, at these dtypes")
 assert 0.8 < ratio < 1.3
 for name, size in sorted(memory.items(), key=lambda item: -item[1])[:5]:

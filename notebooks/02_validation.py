@@ -27,11 +27,9 @@
 import numpy as np
 import pandas as pd
 
-from costmodel.trust.overheads import fit_constants, held_out_errors, scored_runs
-from costmodel.trust.published_runs import shipped_runs
-from costmodel.trust.validation import validate
+import costmodel as cm
 
-checked = validate(shipped_runs())
+checked = cm.validate()
 checked.summary().round(1)
 
 # %% [markdown]
@@ -139,11 +137,11 @@ sweeps.round(2)
 # ## Leaving each source out
 
 # %%
-runs = scored_runs(checked)
-pd.Series(fit_constants(runs)).round(3).rename("overhead_fraction, fitted to this sample")
+runs = cm.overheads.scored_runs(checked)
+pd.Series(cm.overheads.fit_constants(runs)).round(3).rename("overhead_fraction, fitted to this sample")
 
 # %%
-held_out = held_out_errors(runs)
+held_out = cm.overheads.held_out_errors(runs)
 errors = pd.concat(list(held_out.errors))
 print(
     f"every source scored with constants that were fitted without it: median {errors.abs().median():.1%}, "

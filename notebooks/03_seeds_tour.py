@@ -21,12 +21,6 @@ import numpy as np
 import pandas as pd
 
 import costmodel as cm
-from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
-from costmodel.physics.network.collectives import crossover_size_bytes, textbook_time, two_level_time
-from costmodel.physics.network.comm_roofline import data_parallel_intensity, regime, ridge_point
-from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code
-from costmodel.physics.run.stragglers import expected_maximum_normal
-from costmodel.step.anatomy.params import num_active_params, num_params
 
 pd.set_option("display.max_colwidth", 90)
 pd.set_option("display.width", 200)
@@ -51,8 +45,8 @@ def tour(rows):
 # two factors of two cancel; in the others they do not.
 
 # %%
-h100, a100 = load_accelerator("h100-sxm-80gb"), load_accelerator("a100-sxm-80gb")
-dgx = load_cluster("dgx-h100-ndr")
+h100, a100 = cm.load_accelerator("h100-sxm-80gb"), cm.load_accelerator("a100-sxm-80gb")
+dgx = cm.load_cluster("dgx-h100-ndr")
 nvlink, leaf = dgx.tiers[0].bandwidth_bytes_per_s, dgx.tiers[1].bandwidth_bytes_per_s
 peak = h100.peak_flops_per_s["bf16"]
 sparse = "with 2:4 sparsity; dense is half"
@@ -65,15 +59,22 @@ tour(
         ("002 §6.3", "NVLink of an H100", "GB/s", 900, nvlink / 1e9, "both directions added"),
         ("002 §1.3", "InfiniBand NDR, a GPU", "GB/s", 50, leaf / 1e9, ""),
         ("000", "HBM of an H100", "TB/s", 3.35, h100.memory_bandwidth_bytes_per_s / 1e12, ""),
-        ("002 §6.3", "ridge of H100 on NVLink", "FLOP/B", 2200, ridge_point(peak, nvlink), ""),
-        ("002 §6.3", "ridge of H100 on InfiniBand", "FLOP/B", 40000, ridge_point(peak, leaf), sparse),
+        ("002 §6.3", "ridge of H100 on NVLink", "FLOP/B", 2200, cm.formulas.ridge_point(peak, nvlink), ""),
+        (
+            "002 §6.3",
+            "ridge of H100 on InfiniBand",
+            "FLOP/B",
+            40000,
+            cm.formulas.ridge_point(peak, leaf),
+            sparse,
+        ),
         (
             "002 §6.3",
             "ridge of A100 on NVLink",
             "FLOP/B",
             520,
-            ridge_point(
-                a100.peak_flops_per_s["bf16"], load_cluster("dgx-a100-hdr").tiers[0].bandwidth_bytes_per_s
+            cm.formulas.ridge_point(
+                a100.peak_flops_per_s["bf16"], cm.load_cluster("dgx-a100-hdr").tiers[0].bandwidth_bytes_per_s
             ),
             "NVLink with both directions added",
         ),
@@ -93,12 +94,14 @@ rows = [
         f"FLOP per byte, {batch} sequences",
         "FLOP/B",
         printed,
-        data_parallel_intensity(6 * 175e9, batch * 2048, 175e9),
+        cm.formulas.data_parallel_intensity(6 * 175e9, batch * 2048, 175e9),
         "",
     )
     for batch, printed in [(1, 3072), (4, 12288), (16, 49152), (64, 196608), (256, 786432)]
 ]
-assert int(regime(98_304, ridge_point(peak, nvlink))) == 3  # 002 §6.6: compute-bound on NVLink
+assert (
+    int(cm.formulas.regime(98_304, cm.formulas.ridge_point(peak, nvlink))) == 3
+)  # 002 §6.6: compute-bound on NVLink
 tour(rows)
 
 # %% [markdown]
@@ -106,13 +109,13 @@ tour(rows)
 
 # %%
 n_star = [
-    ("002 §5.3 code", "n* of NVLink 4", "kB", 450, crossover_size_bytes(1e-6, 450e9) / 1e3, ""),
+    ("002 §5.3 code", "n* of NVLink 4", "kB", 450, cm.formulas.crossover_size_bytes(1e-6, 450e9) / 1e3, ""),
     (
         "002 §5.3 figure",
         "n* of NVLink 4",
         "kB",
         5,
-        crossover_size_bytes(1e-6, 450e9) / 1e3,
+        cm.formulas.crossover_size_bytes(1e-6, 450e9) / 1e3,
         "the figure contradicts the code below it",
     ),
     (
@@ -120,24 +123,33 @@ n_star = [
         "n* of InfiniBand HDR",
         "kB",
         300,
-        crossover_size_bytes(1.5e-6, 25e9) / 1e3,
+        cm.formulas.crossover_size_bytes(1.5e-6, 25e9) / 1e3,
         "HDR is 200 Gbit/s = 25 GB/s a port; 200 GB/s is a node of eight",
     ),
-    ("002 §5.3 code", "n* of 100GbE RoCE", "kB", 62.5, crossover_size_bytes(5e-6, 12.5e9) / 1e3, ""),
+    (
+        "002 §5.3 code",
+        "n* of 100GbE RoCE",
+        "kB",
+        62.5,
+        cm.formulas.crossover_size_bytes(5e-6, 12.5e9) / 1e3,
+        "",
+    ),
     (
         "002 §5.3 figure",
         "n* of 100GbE",
         "kB",
         5000,
-        crossover_size_bytes(5e-6, 12.5e9) / 1e3,
+        cm.formulas.crossover_size_bytes(5e-6, 12.5e9) / 1e3,
         "the figure contradicts the code below it",
     ),
 ]
 link = {"latency_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
-tree = textbook_time("all_reduce", "tree", 1e8, 64, **link)
-double = textbook_time("all_reduce", "double-tree", 16e9, 64, **link)
-gather = textbook_time("all_gather", "ring", 8e6, 8, **link)
-ring_steps = textbook_time("all_gather", "ring", 1.0, 64, latency_s=1e-6, bandwidth_bytes_per_s=50e9)
+tree = cm.formulas.textbook_time("all_reduce", "tree", 1e8, 64, **link)
+double = cm.formulas.textbook_time("all_reduce", "double-tree", 16e9, 64, **link)
+gather = cm.formulas.textbook_time("all_gather", "ring", 8e6, 8, **link)
+ring_steps = cm.formulas.textbook_time(
+    "all_gather", "ring", 1.0, 64, latency_s=1e-6, bandwidth_bytes_per_s=50e9
+)
 fabric = {
     "intra_latency_s": 1e-6,
     "intra_bandwidth_bytes_per_s": 450e9,
@@ -152,7 +164,9 @@ tour(
             "1 GB over NVLink",
             "ms",
             2.22,
-            textbook_time("send_recv", "direct", 1e9, 2, latency_s=1e-6, bandwidth_bytes_per_s=450e9).time_s
+            cm.formulas.textbook_time(
+                "send_recv", "direct", 1e9, 2, latency_s=1e-6, bandwidth_bytes_per_s=450e9
+            ).time_s
             * 1e3,
             "",
         ),
@@ -200,8 +214,8 @@ tour(
             "002 §3.6",
             "hierarchical all-reduce, 1 GB, 8 x 8 GPUs",
             "ms",
-            two_level_time("all_reduce", "node-leaders", 1e9, 8, 8, **fabric).time_s * 1e3,
-            two_level_time("all_reduce", "two-level", 1e9, 8, 8, **fabric).time_s * 1e3,
+            cm.formulas.two_level_time("all_reduce", "node-leaders", 1e9, 8, 8, **fabric).time_s * 1e3,
+            cm.formulas.two_level_time("all_reduce", "two-level", 1e9, 8, 8, **fabric).time_s * 1e3,
             "all eight NICs carry an eighth each",
         ),
     ]
@@ -227,7 +241,7 @@ def state_bytes(model, gpus=1, *parts, **job):
     )
 
 
-llama = num_params(cm.load_model("llama-7b"))
+llama = cm.model_facts(cm.load_model("llama-7b")).num_params
 seven = 7e9 / llama  # the seeds' round 7B
 optimizer = ("main_weights", "moments")
 rows = [
@@ -236,7 +250,7 @@ rows = [
         f"state of {name}",
         "GB",
         printed,
-        state_bytes(name) / num_params(cm.load_model(name)) * round_n / 1e9,
+        state_bytes(name) / cm.model_facts(cm.load_model(name)).num_params * round_n / 1e9,
         "",
     )
     for name, round_n, printed in [
@@ -353,7 +367,7 @@ megatron = {"recipe": "megatron-2021", "precision": "fp16", "sequence_parallel":
 layers = sent(
     ("tp.attention.", "tp.mlp."), model="gpt3-175b", gpus=8, layout="tp8", global_batch=1, **megatron
 )
-whole = 2 * num_params(cm.load_model("llama-7b"))
+whole = 2 * cm.model_facts(cm.load_model("llama-7b")).num_params
 ddp = sent("dp.", model="llama-7b", gpus=64, global_batch=64, zero_stage=0, switches=bf16)
 fsdp = [
     sent("dp.", model="llama-7b", gpus=8, global_batch=8 * m, zero_stage=3, switches=bf16) / (whole * 7 / 8)
@@ -449,8 +463,8 @@ tour(
 def bubble(schedule, p, m, v=1):
     """Share of a step that ranks idle, forward a third of a micro-batch."""
     idle = float(
-        bubble_time_s(
-            schedule_code(schedule),
+        cm.formulas.bubble_time_s(
+            cm.formulas.schedule_code(schedule),
             stages=p,
             micro_batches=m,
             virtual_stages=v,
@@ -487,12 +501,12 @@ tour(
             "slowest of 16,000 ranks at 5 % spread",
             "%",
             22,
-            5 * float(expected_maximum_normal(16000)),
+            5 * float(cm.formulas.expected_maximum_normal(16000)),
             "sigma sqrt(2 ln N) is an upper bound; the exact expected maximum",
         ),
-        ("002 §12.3", "Mixtral parameters", "B", 46.7, num_params(mixtral) / 1e9, ""),
-        ("002 §12.3", "of them active", "B", 12.9, num_active_params(mixtral) / 1e9, ""),
-        ("002 §12.4", "DeepSeek-V2 parameters", "B", 236, num_params(deepseek) / 1e9, ""),
+        ("002 §12.3", "Mixtral parameters", "B", 46.7, cm.model_facts(mixtral).num_params / 1e9, ""),
+        ("002 §12.3", "of them active", "B", 12.9, cm.model_facts(mixtral).num_active_params / 1e9, ""),
+        ("002 §12.4", "DeepSeek-V2 parameters", "B", 236, cm.model_facts(deepseek).num_params / 1e9, ""),
         (
             "002 §12.2",
             "days of LLaMA-7B on 1,000 A100",

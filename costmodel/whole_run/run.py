@@ -285,7 +285,7 @@ class TrainingRun(Answer):
             "checkpoint": {
                 **self.checkpoint.__dict__,
                 "interval_s": self.interval_s,
-                "best_interval_s": intervals_to_compare(self) if self.failures_per_s else None,
+                "best_interval_s": self.intervals_s if self.failures_per_s else None,
             },
             "reliability": self.reliability.model_dump(),
             "spare_nodes": self.spare_nodes,
@@ -296,6 +296,16 @@ class TrainingRun(Answer):
             },
             "samples": self.samples,
             "seed": self.seed,
+        }
+
+    @property
+    def intervals_s(self) -> dict[str, float]:
+        """Best interval between checkpoints by Young, by Daly and by the exact result. [s]"""
+        mean, pause = self.mean_time_between_failures_s, max(self.checkpoint.pause_s, 1e-3)
+        return {
+            "young": float(young_interval_s(pause, mean)),
+            "daly": float(daly_interval_s(pause, mean)),
+            "exact": float(best_interval_s(pause, mean, persist_s=self.checkpoint.persist_s)),
         }
 
     def columns(self) -> dict[str, list[Any]]:
@@ -413,13 +423,3 @@ def _interval(given: Reliability, checkpoint: Checkpoint, gpus: float) -> float:
             f"({mean:,.0f} s); the best interval is {format_seconds(best)}"
         )
     return interval
-
-
-def intervals_to_compare(run: TrainingRun) -> dict[str, float]:
-    """Return the interval by Young, by Daly and by the exact result [s]."""
-    mean, pause = run.mean_time_between_failures_s, max(run.checkpoint.pause_s, 1e-3)
-    return {
-        "young": float(young_interval_s(pause, mean)),
-        "daly": float(daly_interval_s(pause, mean)),
-        "exact": float(best_interval_s(pause, mean, persist_s=run.checkpoint.persist_s)),
-    }

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import costmodel as cm
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
@@ -30,3 +32,13 @@ def test_notebook_was_run_from_top_to_bottom_without_an_error(name):
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert not [out for cell in cells for out in cell["outputs"] if out["output_type"] == "error"]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_needs_only_the_public_face(name):
+    text = (FOLDER / f"{name}.py").read_text()
+    below = [line for line in text.splitlines() if re.match(r"\s*(from|import) costmodel\.", line)]
+    assert below == []
+    public = re.findall(r"\bcm\.(\w+)", text)
+    assert public
+    assert set(public) <= set(cm.__all__)

@@ -8,7 +8,6 @@ import pytest
 import costmodel as cm
 from costmodel.bill.formula import evaluate
 from costmodel.cli import main
-from costmodel.whole_run.run import intervals_to_compare
 
 JOB = {
     "model": "llama3-8b",
@@ -72,7 +71,7 @@ def test_what_hurts_and_what_helps():
             changes={"checkpointing": "blocking", "checkpoint_interval_s": interval}, storage_bytes_per_s=1e9
         )
         assert other.days > usual.days
-    found = intervals_to_compare(usual)
+    found = usual.intervals_s
     assert found["daly"] == pytest.approx(found["exact"], rel=1e-3)
     per_gpu = price(changes={"failures_per_gpu_day": 0.0065 / 8}).mean_time_between_failures_s
     assert per_gpu == pytest.approx(price(reliability="rsc-1").mean_time_between_failures_s)

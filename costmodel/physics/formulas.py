@@ -1,0 +1,33 @@
+"""`costmodel.formulas`: the textbook by itself, arrays in and arrays out; no model, no recipe, no file.
+
+What an estimate is made of stands on its bill. These are the formulas that people compute alone, to
+check a guide or to teach: collectives, ridge points, bubbles, the slowest of many, checkpoints,
+scaling laws.
+"""
+
+from costmodel.physics.network.collectives import crossover_size_bytes, textbook_time, two_level_time
+from costmodel.physics.network.comm_roofline import data_parallel_intensity, regime, ridge_point
+from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code
+from costmodel.physics.run.goodput import best_interval_s, daly_interval_s, young_interval_s
+from costmodel.physics.run.scaling_laws import LAWS, compute_optimal, loss
+from costmodel.physics.run.stragglers import RankTimes, expected_maximum_normal, maximum_moments
+
+__all__ = [
+    "LAWS",
+    "RankTimes",
+    "best_interval_s",
+    "bubble_time_s",
+    "compute_optimal",
+    "crossover_size_bytes",
+    "daly_interval_s",
+    "data_parallel_intensity",
+    "expected_maximum_normal",
+    "loss",
+    "maximum_moments",
+    "regime",
+    "ridge_point",
+    "schedule_code",
+    "textbook_time",
+    "two_level_time",
+    "young_interval_s",
+]
