@@ -59,19 +59,7 @@ plan.plot.pareto()
 
 # %%
 best = plan.to_frame().iloc[0]
-knobs = [
-    "tp",
-    "cp",
-    "pp",
-    "vp",
-    "micro_batch",
-    "zero_stage",
-    "recompute",
-    "schedule",
-    "sequence_parallel",
-    "shard_group",
-]
-alone = cm.estimate(**job, **{knob: best[knob] for knob in knobs})
+alone = cm.estimate(**plan.best.to_dict()["inputs"])
 ratio = float(alone.step_time_s) / best.step_time_s
 print(f"alone {float(alone.step_time_s):.4f} s, in the search {best.step_time_s:.4f} s, ratio {ratio:.6f}")
 assert abs(ratio - 1) < 1e-6

@@ -132,7 +132,7 @@ def input_record(job: Job) -> dict[str, Any]:
         "axis_order": " ".join(job.axis_order),
         "slice": job.slice or None,
         "tokens": job.tokens,
-        "pipeline_layout": chunks_text(job.pipeline_layout) if job.pipeline_layout else None,
+        "pipeline_layout": BALANCED if job.balanced_stages else chunks_text(job.pipeline_layout) or None,
     }
     return {name: held[name] for name in names(JOB_FIELDS) if name in held}
 

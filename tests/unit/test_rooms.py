@@ -138,6 +138,15 @@ def test_every_answer_keeps_the_protocol(answers, kind):
     assert isinstance(answer.plot, Face)
 
 
+def test_the_inputs_of_a_plan_give_its_best_back():
+    best = cm.plan(
+        model="llama3-8b", cluster="dgx-h100-ndr", gpus=16, global_batch=32, seq_len=8192, pp=2
+    ).best
+    again = cm.estimate(**best.to_dict()["inputs"])
+    assert float(again.step_time_s) == float(best.step_time_s)
+    assert float(again.memory_bytes_per_gpu) == float(best.memory_bytes_per_gpu)
+
+
 def test_every_registered_face_is_of_an_answer(answers):
     assert set(Face.registered) == {*answers, "KernelCalibration"}
 

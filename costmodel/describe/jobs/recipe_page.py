@@ -27,7 +27,7 @@ class RecipePage(Answer):
         values, defaults = self.settings.plain(), Settings(Recipe(name=recipe.name)).plain()
         return {
             "schema_version": 1,
-            **{key: getattr(recipe, key) for key in LABELS},
+            **recipe.model_dump(mode="json", include=set(LABELS)),
             "switches": [
                 {
                     "switch": key,
