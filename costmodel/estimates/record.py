@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
-from costmodel.describe.jobs.job import Job, sliced_for
+from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import wide_columns
