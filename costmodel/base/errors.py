@@ -12,7 +12,7 @@ Each message is one line: what was given, what is allowed, what to do. The comma
 it and exits with code 2; anything else that escapes is a bug and keeps its traceback.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from math import log10
 from reprlib import Repr
@@ -61,6 +61,7 @@ def near_hint(given: str, allowed: Iterable[str]) -> str:
 
 
 _LONGEST_NAME = 100
+_LONGEST_LIST = 160
 
 
 class _Short(Repr):
@@ -90,6 +91,14 @@ def shown(value: object) -> str:
     return " ".join(_SHORT.repr(plain).split())
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return names with commas between them, cut where a line gets too long to read."""
+    text = ", ".join(names)
+    if len(text) <= _LONGEST_LIST:
+        return text
+    return f"{text[:_LONGEST_LIST].rpartition(', ')[0]}, …"
+
+
 def choices_hint(given: str, allowed: Iterable[str]) -> str:
     """Return the end of a message: the nearest right names first, then where it helps, all.
 
@@ -97,8 +106,8 @@ def choices_hint(given: str, allowed: Iterable[str]) -> str:
     "did you mean 'h100' or 'v100' or 'a100'? (known: a100, h100, v100)"
     """
     known = sorted(allowed)
-    near = get_close_matches(given, known, n=3, cutoff=0.5)
-    listed = ", ".join(known) if len(known) <= 40 else f"{', '.join(known[:40])}, …"
+    near = get_close_matches(given[:_LONGEST_NAME], known, n=3, cutoff=0.5)
+    listed = _listed(known)
     if near:
         return f"did you mean {' or '.join(repr(n) for n in near)}? (known: {listed})"
     return f"known: {listed}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.base.errors import RecipeError, choices_hint
+from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import OPEN_KERNELS, AttentionKernel, Software
 
@@ -48,10 +48,21 @@ DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1
 """Bytes an element; fp4 with the fp8 scale of its block of 16 (NVFP4)."""
 
 
+def _none_or_one(value: float) -> float:
+    """Refuse a part of an element."""
+    if 0.0 < value < 1.0:
+        raise ValueError("expected 0, or 1 and more")
+    return value
+
+
+Elements = Annotated[float, AfterValidator(_none_or_one)]
+"""A number of elements of a tensor; 0 where there is no such limit."""
+
+
 class Kernels(BaseModel):
     """Which kernels run, and what is fused into them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     attention_kernel: AttentionKernel = "auto"
     """Kernel of the attention core; auto is what Transformer Engine picks for the GPU, torch what
@@ -93,7 +104,7 @@ class Kernels(BaseModel):
 class Dtypes(BaseModel):
     """In which dtypes weights, gradients and optimizer states live and travel."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     param_dtype: Dtype = "bf16"
     """Resident model parameters (FSDP keeps fp32 shards and gathers `gather_dtype`)."""
@@ -128,7 +139,7 @@ class Dtypes(BaseModel):
 class Overlap(BaseModel):
     """How the ranks of each axis talk, and what of it hides behind compute."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     sp_regathers: bool = True
     """Under sequence parallelism the backward pass gathers a layer's input again (Megatron);
@@ -147,7 +158,7 @@ class Overlap(BaseModel):
     zero_by_tensor: bool = False
     """ZeRO-1 deals out whole tensors: each owner receives its gradients by a reduction of their own
     and broadcasts its parameters; otherwise one reduce-scatter and one all-gather."""
-    bucket_elements: float = Field(default=0.0, ge=0)
+    bucket_elements: Elements = Field(default=0.0, ge=0, le=1e15)
     """Gradients of one message of the reduction (PyTorch DDP: 25 MiB); each pays its latency and only the last
     waits for nothing to hide behind. 0: one message whose last 40 million are exposed, as Megatron-Core's."""
     fsdp_reshard_after_forward: bool = True
@@ -180,7 +191,7 @@ class Overlap(BaseModel):
 class Experts(BaseModel):
     """How tokens are routed to experts, sent, and computed there."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     moe_dispatcher: Dispatcher = "all-to-all"
     """How tokens reach their experts."""
@@ -212,7 +223,7 @@ class Experts(BaseModel):
 class Host(BaseModel):
     """What the host takes: launches, its time between steps, data, states that it holds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     launch_s: float = Field(default=20e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
@@ -237,7 +248,7 @@ class Host(BaseModel):
 class Memory(BaseModel):
     """What is kept where: layers on stages, activations, buffers, the allocator."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     selective_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """What `recompute: selective` recomputes."""
@@ -255,7 +266,7 @@ class Memory(BaseModel):
     """Copies around the collectives of sharded parameters: none; one flat parameter a layer, whose
     gradients are concatenated, cast and scaled (FSDP1); or copies between the communication buffer
     and every parameter (FSDP2)."""
-    reduce_bucket_elements: float = Field(default=0.0, ge=0)
+    reduce_bucket_elements: Elements = Field(default=0.0, ge=0, le=1e15)
     """Gradients that are copied into one flat bucket before they are reduced (0: reduced in place)."""
     pp_keeps_outputs: bool = False
     """The pipeline engine holds the output of every micro-batch in flight (DeepSpeed's pipe buffers)."""
@@ -274,7 +285,7 @@ class Memory(BaseModel):
 class Launches(BaseModel):
     """What a framework starts at all: the values of knobs that a plan for its recipe keeps to. No switch."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     exporter: str = ""
     """Framework of `costmodel plan --emit` that writes its configurations; empty where there is none."""
@@ -296,7 +307,7 @@ class Recipe(BaseModel):
     A switch has one name wherever it stands: in its group, in a preset's file, after ``--set``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str
     description: str = ""
@@ -413,7 +424,7 @@ def _checked(values: dict[str, Any]) -> Recipe:
         path = first["loc"][1:] if first["loc"][0] in GROUPS else first["loc"]
         key = ".".join(str(part) for part in path)
         raise RecipeError(
-            f"recipe {values.get('name', '')}: {key}: {first['msg']}, got {first['input']!r}"
+            f"recipe {values.get('name', '')}: {key}: {first['msg'].removeprefix('Value error, ')}, got {shown(first['input'])}"
         ) from None
 
 

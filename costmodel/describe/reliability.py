@@ -24,7 +24,7 @@ _NODE_OF_THE_RATES = 8.0
 class Health(BaseModel):
     """How alike the ranks of a cluster are, and whether a step waits for the slowest."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     stragglers: Stragglers = "none"
     """Whether steps wait for the slowest rank, and how step times of ranks are distributed."""

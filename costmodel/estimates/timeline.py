@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.errors import LayoutError
 from costmodel.bill.lines import COMMUNICATING, TimeLine
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
@@ -117,6 +118,10 @@ class StepTimeline:
         return peaks
 
 
+MOST_PASSES = 50_000
+"""Passes of micro-batches through chunks that are drawn; their trace takes 50 MB."""
+
+
 def step_timeline(est: Estimate) -> StepTimeline:
     """Lay one step of one layout out in time.
 
@@ -143,6 +148,12 @@ def step_timeline(est: Estimate) -> StepTimeline:
     if np.size(placed.stages.index) != stages:
         est = estimate_job(est.job, every_stage=True)
         placed = est.priced.placed
+    passes = stages * int(layout.vp) * m
+    if passes > MOST_PASSES:
+        raise LayoutError(
+            f"trace: {m:,} micro-batches through {stages * int(layout.vp)} chunks are more than {MOST_PASSES:,} passes; "
+            "a smaller global_batch draws the same pattern"
+        )
     schedule = schedule_at(layout.schedule).name
     orders = task_orders(schedule, stages, m, int(layout.vp))
     parts = _part_times(est.priced)

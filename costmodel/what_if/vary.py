@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
-from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.errors import CostModelError, choices_hint, shown
 from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
+from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.merge import merge_jobs
-from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.switches import HOME, takes_several
 from costmodel.estimates.estimate import Estimate, estimate
 
 
-def vary(values: Sequence[str], **job: Any) -> dict[str, Estimate]:
+def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimate]:
     """Price a job with every combination of other values of fields or switches.
 
     Parameters
@@ -40,7 +41,8 @@ def vary(values: Sequence[str], **job: Any) -> dict[str, Estimate]:
     >>> list(vary(["tp=2,4", "dp_overlap=none"], **job))
     ['tp=2 dp_overlap=none', 'tp=4 dp_overlap=none']
     """
-    return {label: estimate(**asked) for label, asked in varied_jobs(job, values)}
+    given = keywords(job, JOB_FIELDS, who="vary")
+    return {label: estimate(**asked) for label, asked in varied_jobs(given, values)}
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -80,6 +82,8 @@ def _label(value: Any) -> str:
     return (
         "+".join(value)
         if isinstance(value, list)
+        else " ".join(value)
+        if isinstance(value, tuple)
         else str(value).lower()
         if isinstance(value, bool)
         else str(value)
@@ -91,12 +95,12 @@ def _read(text: str) -> list[tuple[tuple[str, bool], Any]]:
     name, equals, values = text.partition("=")
     name = canonical(name.strip().replace("-", "_"))
     if not equals or not values:
-        raise CostModelError(f"vary: expected name=values, such as tp=4,8; got {text!r}")
+        raise CostModelError(f"vary: expected name=values, such as tp=4,8; got {shown(text)}")
     fields = {*names(JOB_FIELDS)} - {"switches", "dp"}
     switches = set(HOME)
     if name not in fields | switches:
         raise CostModelError(
-            f"vary: {name!r} is no field or switch; {choices_hint(name, sorted(fields | switches))}"
+            f"vary: {shown(name)} is no field or switch; {choices_hint(name, fields | switches)}"
         )
     parts = [part.strip() for part in values.split(",") if part.strip()]
     if name in switches:

@@ -319,6 +319,8 @@ def _choices(
                 train_usd_per_flop=dollars / flops,
                 serve_usd_per_token=usd_per_token,
             )
+            if not np.isfinite(tokens):
+                continue  # no size that can be served reaches the loss
             spent = 6.0 * float(best) * float(tokens) * dollars / flops
             found.append(
                 (

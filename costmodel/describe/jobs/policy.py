@@ -12,7 +12,7 @@ Compression = Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"]
 class Policy(BaseModel):
     """How a job averages its replicas, what it sends compressed, what it moves to the host."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     gradient_compression: Compression = "none"
     """Compression of the data-parallel gradient. fp16, int8 and int4 also work where the optimizer or the

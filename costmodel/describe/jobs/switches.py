@@ -106,4 +106,6 @@ def _checked(held: _Held, changes: Mapping[str, Any]) -> _Held:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(f"job: {key}: {first['msg']}, got {first['input']!r}") from None
+        raise RecipeError(
+            f"job: {key}: {first['msg'].removeprefix('Value error, ')}, got {shown(first['input'])}"
+        ) from None
