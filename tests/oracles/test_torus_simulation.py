@@ -480,3 +480,30 @@ def test_an_array_of_groups_is_priced_as_each_of_them(primitive):
             np.testing.assert_allclose(
                 np.broadcast_to(grid.time_s, (2, tp.size))[:, j], cell.time_s + np.zeros(2), rtol=1e-12
             )
+
+
+@pytest.mark.parametrize("shape", [(4, 16), (16, 4), (2, 3, 16)])
+def test_a_gather_in_turn_over_lines_and_a_ring(shape):
+    """Only the side of sixteen is joined: the lines gather first, small shards, the ring last."""
+    n, before, want = prod(shape), 1, 0.0
+    for e in sorted(shape):
+        links = Links(ALPHA)
+        gather_line(links, 0.0, [(i,) for i in range(e)], 1e4 / n * before, 0, e == 16, lambda _: None)
+        want += links.run()
+        before *= e
+    tier = torus(shape, 16)
+    cost = collective_time("all_gather", 1e4, whole(shape), [tier], algorithm="sides-in-turn")
+    assert float(cost.time_s) == pytest.approx(want, rel=1e-9)
+
+
+def test_an_all_to_all_over_slices_leaves_its_share_on_the_links_of_each():
+    """Two slices of eight in a ring: half of a chip's data stays inside, half leaves over its port."""
+    n, eight = np.asarray(16.0), np.asarray(8.0)
+    group = Group(n, (eight, n), box=Box((eight,), (eight,)))
+
+    def transfer_s(port):
+        dcn = Tier(name="dcn", size=16, bandwidth_bytes_per_s=port)
+        return float(collective_time("all_to_all", 160.0, group, [torus((8,), alpha=0.0), dcn]).transfer_s)
+
+    assert transfer_s(1e9) == pytest.approx(spread_ring(8, 80.0 / 8), rel=1e-9)
+    assert transfer_s(0.5) == pytest.approx(80.0 / 0.5, rel=1e-9)

@@ -11,7 +11,7 @@ from costmodel.base.errors import LayoutError, ProfileError
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_cluster
 from costmodel.describe.hardware.slices import default_slice, parse_slice, sliced
-from costmodel.physics.network.mesh import build_mesh
+from costmodel.physics.network.mesh import build_mesh, split_group
 
 LINK = """
 schema_version: 1
@@ -323,3 +323,18 @@ def test_products_of_an_ironwood_chip_take_what_was_measured_of_its_cores():
             memory_bandwidth_bytes_per_s=chip.memory_bandwidth_bytes_per_s / 2,
         )
         assert 2 * side**3 / float(made.value) == pytest.approx(measured, rel=0.03), side
+
+
+def test_shards_are_neighbours_and_replicas_lie_across_them():
+    """dp of 8 x 8 in shards of 16: a side of eight and two of the other; replicas skip over two chips there."""
+    mesh = build_mesh(tp=8, cp=1, pp=1, dp=64, ep=1, etp=1, tier_sizes=[512], shape=(8, 8, 8))
+    shards, replicas = split_group(mesh.grad, 16.0)
+    assert [(float(a), float(b)) for a, b in zip(*shards.box, strict=True)] == [(1, 1), (8, 8), (2, 2)]
+    assert [(float(a), float(b)) for a, b in zip(*replicas.box, strict=True)] == [(1, 1), (1, 8), (4, 8)]
+
+
+def test_a_slice_may_lie_in_any_direction_of_its_pod():
+    pod = load_cluster("tpu-v5p")
+    assert sliced(pod, 28 * 16, (28, 4, 4)).tiers[0].shape == (28, 4, 4)
+    with pytest.raises(LayoutError, match="does not fit on the 16x20x28"):
+        sliced(pod, 28 * 20 * 20, (28, 20, 20))
