@@ -115,6 +115,32 @@ def time_lines(step: Step) -> list[TimeLine]:
             source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
         ),
     ]
+    if placed.recipe.overlap.pp_overlap:
+        # Bytes and busy time of these messages stand in the lines above: here is what comes too late.
+        late = schedules.late_formula(layout.schedule, overlapped=True)
+        lines.append(
+            time_line(
+                "pp.send_recv.late",
+                axis="pp",
+                toll="communication",
+                phase="step",
+                count=1.0,
+                made=cost.made.then(
+                    "send_s",
+                    f"message_s = send_s + host_s; busy_s = 0; {late}",
+                    host_s=host_s,
+                    schedule=layout.schedule,
+                    stages=layout.pp,
+                    micro_batches=m,
+                    virtual_stages=layout.vp,
+                    forward_s=stage.forward_s,
+                    backward_s=stage.backward_input_s + stage.backward_weight_s,
+                    sum_forward_s=stage.sum_forward_s,
+                    sum_backward_s=stage.sum_backward_s,
+                ),
+                source="messages longer than what hides them: physics/pipeline/schedules.py",
+            )
+        )
     if placed.model.tied_embeddings:
         model = placed.model
         table = 4.0 * float(model.vocab_size * model.hidden_size) / layout.tp

@@ -36,6 +36,7 @@ FIELDS = {
     "held": "micro_batches",
     # With as many micro-batches as stages each chunk waits for the last message of the one before it.
     "messages": "where(micro_batches > stages, 2 * (stages - 1), 2 * (virtual_stages * stages - 1))",
+    "late": "0",
     "messages_stopping": "2 * virtual_stages * micro_batches + 2 * (stages - 2)",
     "unpaired": "micro_batches",
     "pair_held": "0",

@@ -45,6 +45,7 @@ NAMES = {
     ),
     "held": (*_LAYOUT, "stage"),
     "messages": _LAYOUT,
+    "late": (*_LAYOUT, "message_s", "forward_s", "backward_s", "sum_forward_s", "sum_backward_s"),
     "messages_stopping": _LAYOUT,
     "unpaired": _LAYOUT,
     "pair_held": (*_LAYOUT, "layers"),
@@ -107,8 +108,11 @@ class Schedule:
     messages : str
         Messages between neighbours per step whose time the critical path pays where ranks compute
         while they send. [-]
+    late : str
+        Time per step that the critical path waits beyond these, where messages take longer than what they
+        hide behind. [s]
     messages_stopping : str
-        The same where a rank stands still while it sends; never fewer. [-]
+        The same number where a rank stands still while it sends; never fewer. [-]
     unpaired : str
         Micro-batches on the critical path that pass a stage with no pass of another beside them: all where
         the schedule never runs a forward and a backward together; else one, and those that fill and drain. [-]
@@ -135,6 +139,7 @@ class Schedule:
     bubble: str
     held: str
     messages: str
+    late: str
     messages_stopping: str
     unpaired: str
     pair_held: str
@@ -168,6 +173,8 @@ _UNEVEN = (
 )
 _HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
 
+_BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
+
 # Every message of an inner rank; with two ranks each is an end and sends in one direction only.
 _INNER = "where(stages > 2, 2, 1)"
 _FILL = "2 * (stages - 2)"
@@ -199,6 +206,7 @@ _RECORDS = (
         bubble="0",
         held="1",
         messages="0",
+        late="0",
         messages_stopping="0",
         # A forward of the next micro-batch beside each backward (Megatron-Core, combined_1f1b).
         unpaired="1",
@@ -217,6 +225,7 @@ _RECORDS = (
         bubble=f"{_OTHERS}; micro_batches * others_s",
         held="1",
         messages="2 * (stages - 1) * micro_batches",
+        late="0",
         messages_stopping="2 * (stages - 1) * micro_batches",
         unpaired="micro_batches",
         pair_held="0",
@@ -234,6 +243,7 @@ _RECORDS = (
         held="micro_batches",
         # The first micro-batch's way there and back.
         messages="2 * (stages - 1)",
+        late="0",
         messages_stopping=f"2 * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
@@ -249,10 +259,13 @@ _RECORDS = (
         needs=(_ONE_CHUNK,),
         bubble=f"{_OTHERS}; others_s",
         held="stages - stage",
-        # No slack: a forward is ready just when its rank wants to run it, so that even with overlap
-        # each micro-batch pays nearly two.
-        messages="2 * (micro_batches + stages - 2) - 2 * ceil((micro_batches - 1) / stages)",
-        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        # The way there and back.
+        messages="2 * (stages - 1)",
+        # A cycle of p micro-batches passes all stages and 2 (p - 1) messages, while the slowest stage works p times.
+        late=f"{_BACKWARD_OF_OTHERS}; hides_s = stage_s - others_s / max(stages - 1, 1); "
+        "(micro_batches - 1 - ceil((micro_batches - 1) / stages)) * max(2 * message_s - hides_s, 0)",
+        messages_stopping=f"max({_INNER} * micro_batches + {_FILL}, "
+        "2 * (micro_batches + stages - 2) - 2 * ceil((micro_batches - 1) / stages))",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
@@ -271,9 +284,21 @@ _RECORDS = (
         bubble=f"{_OTHERS}; others_s / virtual_stages",
         # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py.
         held="(2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1) / virtual_stages",
-        # It starts twice as many forwards ahead as 1F1B; from then on each message has the time of half a
-        # forward and backward of a chunk to arrive.
-        messages="2 * (virtual_stages * stages - 1)",
+        # The way of the first micro-batch through the first chunk, and of the last one back.
+        messages="2 * (stages - 1)",
+        # Filling and draining, a group of p micro-batches goes round p messages for each further chunk, less what
+        # the slowest stage takes longer than the others. Then, round the ranks a chunk has p slots for p messages
+        # and the passes of p stages, and from its forward to its backward 2 v p - 1 slots for 2 (v p - 1)
+        # messages and all stages.
+        late=f"{_BACKWARD_OF_OTHERS}; slot_s = stage_s / virtual_stages; "
+        "fill_s = max(stages * message_s - (stages * forward_s - sum_forward_s) / virtual_stages, 0); "
+        "drain_s = max(stages * message_s - (stages * backward_s - sum_backward_s) / virtual_stages, 0); "
+        "around_s = slot_s - max(sum_forward_s, sum_backward_s) / stages / virtual_stages; "
+        "chunks = virtual_stages * stages; "
+        "back_s = ((2 * chunks - 1) * slot_s - stage_s - others_s) / (2 * max(chunks - 1, 1)); "
+        "(virtual_stages - 1) * (fill_s + drain_s) "
+        "+ (virtual_stages - 1) * max(micro_batches - stages, 0) * max(message_s - around_s, 0) "
+        "+ (stages - 1) * micro_batches / stages * max(message_s - back_s, 0)",
         messages_stopping=f"2 * virtual_stages * micro_batches + {_FILL}",
         unpaired="1 + (stages - 1) / virtual_stages",
         # One more chunk warms up (get_pp_rank_microbatches).
@@ -291,6 +316,7 @@ _RECORDS = (
         bubble=f"{_FORWARD_AND_INPUT}; others_fb_s - min(hops, micro_batches - 1) * backward_weight_s",
         held="stages",
         messages="4 * (stages - 1)",
+        late="0",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
@@ -312,6 +338,7 @@ _RECORDS = (
         "max(free_s, synchronized * (sum_forward_s - forward_s))",
         held="2 * stages - 1",
         messages="2 * (stages - 1)",
+        late="0",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
@@ -330,6 +357,7 @@ _RECORDS = (
         "max(free_s, synchronized * 0.5 * hops * max(high_s, backward_weight_s))",
         held="stages",
         messages="6 * (stages - 1)",
+        late="0",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
@@ -353,6 +381,7 @@ _RECORDS = (
         bubble=_dual("0.5 * stages - 1", ""),
         held="stages + 1",
         messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
+        late="0",
         messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
         unpaired="0.5 * stages",
         pair_held="0",
@@ -369,6 +398,7 @@ _RECORDS = (
         bubble=_dual("hops", "0.5 * "),
         held="stages + 0.5",
         messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
+        late="0",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="1 + 0.5 * (stages - 1)",
         pair_held="0",
@@ -386,6 +416,7 @@ _RECORDS = (
         "- 0.5 * forward_s + micro_batches * max(forward_s - backward_input_s, 0) + uneven_s",
         held="floor((stages + 2) / 2)",
         messages="2 * micro_batches + 4 * (stages - 1)",
+        late="0",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
@@ -404,6 +435,7 @@ _RECORDS = (
         "+ micro_batches * max(2 * high_s - low_s - backward_weight_s, 0) + uneven_s",
         held="floor((stages + 4) / 3)",
         messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
+        late="0",
         messages_stopping=f"where(stages > 2, 6, 3) * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
@@ -725,6 +757,67 @@ def exposed_p2p_messages(
     """
     formula = messages_formula(schedule, overlapped=overlapped)
     return evaluate(formula, _layout_terms(schedule, stages, micro_batches, virtual_stages))
+
+
+def late_formula(schedule: ArrayLike, *, overlapped: bool) -> str:
+    """Return the wait for messages beyond `messages_formula` of them, as one formula; see `exposed_p2p_time_s`."""
+    late = named_result(_one_formula(schedule, "late"), "late_s") if overlapped else "late_s = 0"
+    return f"{late}; where(stages > 1, max(late_s, 0), 0)"
+
+
+def exposed_p2p_time_s(
+    schedule: ArrayLike,
+    *,
+    stages: ArrayLike,
+    micro_batches: ArrayLike,
+    virtual_stages: ArrayLike = 1.0,
+    message_s: ArrayLike,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    sum_forward_s: ArrayLike | None = None,
+    sum_backward_s: ArrayLike | None = None,
+    overlapped: bool = False,
+) -> Array:
+    """Time per step that the critical path waits for messages between stages.
+
+    Parameters
+    ----------
+    schedule : array_like of int
+        Codes from `schedule_code`. [-]
+    stages, micro_batches, virtual_stages : array_like
+        p, m and v. [-]
+    message_s : array_like
+        Time of one message between neighbours. [s]
+    forward_s, backward_s : array_like
+        F and B + W of one micro-batch on the busiest stage, all its chunks together. [s]
+    sum_forward_s, sum_backward_s : array_like, optional
+        The same of all stages together; by default p times that of the busiest. [s]
+    overlapped : bool
+        Whether ranks compute while they send. [-]
+
+    Returns
+    -------
+    exposed_s : ndarray
+        0 with one stage. [s]
+
+    Notes
+    -----
+    Read off the simulation. With overlap and equal stages exact for 1F1B and interleaved whatever the message
+    takes, as long as F <= B + W; where the last stage is slower than the others it hides some of it.
+    """
+    p = as_array(stages)
+    terms = {
+        **_layout_terms(schedule, p, micro_batches, virtual_stages),
+        "message_s": message_s,
+        "forward_s": forward_s,
+        "backward_s": backward_s,
+        "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
+        "sum_backward_s": p * as_array(backward_s) if sum_backward_s is None else sum_backward_s,
+    }
+    count = evaluate(messages_formula(schedule, overlapped=overlapped), terms)
+    return np.asarray(
+        count * as_array(message_s) + evaluate(late_formula(schedule, overlapped=overlapped), terms)
+    )
 
 
 def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: ArrayLike = 1.0) -> Array:
