@@ -261,7 +261,7 @@ def _put_in(expression: str, known: Mapping[str, float]) -> str:
     return ast.unparse(_Numbers(known).visit(ast.parse(expression, mode="eval")))
 
 
-def value_text(value: float, unit: str) -> str:
+def with_unit(value: float, unit: str) -> str:
     """Return a value for a table, with its unit."""
     return f"{number_text(value)} {unit}".rstrip()
 
@@ -287,7 +287,7 @@ def headline(line: ExplainedLine) -> str:
 
 def where_text(line: ExplainedLine) -> str:
     """Return the numbers that a formula starts from, with units."""
-    numbers = ", ".join(f"{term.name} = {value_text(term.value, term.unit)}" for term in line.terms)
+    numbers = ", ".join(f"{term.name} = {with_unit(term.value, term.unit)}" for term in line.terms)
     return f"where {numbers}\n" if numbers else ""
 
 
@@ -296,6 +296,6 @@ def _text(line: ExplainedLine) -> str:
     rows = [headline(line)]
     for step in line.steps:
         rows.append(f"  {step.name or 'result'} = {step.expression}")
-        rows.append(f"    = {step.with_numbers} = {value_text(step.value, step.unit)}")
+        rows.append(f"    = {step.with_numbers} = {with_unit(step.value, step.unit)}")
     rows += [f"  {part}" for part in (where_text(line) + f"source: {line.source}").splitlines()]
     return "\n".join(rows)

@@ -10,7 +10,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import PlaceKeywords
-from costmodel.describe.jobs.merge import place_job
+from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
@@ -192,4 +192,4 @@ def mesh(**placed: Unpack[PlaceKeywords]) -> MeshTable:
     >>> [(row.dim, row.factor, row.link) for row in mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").rows]
     [('tp', 8, 'nvlink'), ('cp', 1, ''), ('dp', 8, 'leaf'), ('pp', 1, '')]
     """
-    return MeshTable(mesh_rows(*place_job(spelled_out(keywords(placed, PLACE_FIELDS, who="mesh")))))
+    return MeshTable(mesh_rows(*placement(spelled_out(keywords(placed, PLACE_FIELDS, who="mesh")))))

@@ -85,7 +85,7 @@ class Problem(NamedTuple):
         return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
 
 
-class Sweep(NamedTuple):
+class LogSweep(NamedTuple):
     """One table of a log.
 
     Attributes
@@ -124,7 +124,7 @@ class Sweep(NamedTuple):
 class Log(NamedTuple):
     """Everything that logs hold: sweeps, what is wrong, and what is worth knowing."""
 
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[LogSweep, ...]
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...]
 
@@ -243,7 +243,7 @@ class _Reader:
 
     def __init__(self, file: str, collective: str, ranks: int, nodes: int) -> None:
         self.file, self.collective, self.ranks, self.nodes = file, collective, ranks, nodes
-        self.sweeps: list[Sweep] = []
+        self.sweeps: list[LogSweep] = []
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
         self.table = _Table()
@@ -357,7 +357,7 @@ class _Reader:
         sizes = np.array([row.size for row in table.rows])
         hosts = _hosts_of(table, count)
         self.sweeps.append(
-            Sweep(
+            LogSweep(
                 self.file,
                 table.line,
                 primitive,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.interop.framework import FrameworkConfigError, Imported
-from costmodel.interop.nccl_tests import Sweep, read_log_text
+from costmodel.interop.nccl_tests import LogSweep, read_log_text
 from costmodel.interop.text_file import TextFile
 
 
@@ -37,7 +37,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     )
 
 
-def _plain(sweep: Sweep) -> dict[str, Any]:
+def _plain(sweep: LogSweep) -> dict[str, Any]:
     """Return a sweep as plain values."""
     return {
         "primitive": sweep.primitive,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.reporting.tables import layout_text
+from costmodel.reporting.tables import job_text
 from costmodel.what_if.compare import Comparison
 
 _SMALL_SHARE = 0.005
@@ -44,7 +44,7 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[G
     rows = [
         ["model", *(est.job.model.name for est in ests)],
         ["cluster", *(f"{float(est.job.layout.gpus):,.0f} GPUs of {est.job.cluster.name}" for est in ests)],
-        ["layout", *(layout_text(est) for est in ests)],
+        ["layout", *(job_text(est) for est in ests)],
         ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
         ["step time", *(format_seconds(float(est.step_time_s), 4) for est in ests)],
         ["MFU", *(f"{float(est.mfu):.1%}" for est in ests)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
-from costmodel.estimates.explain import Explanation, headline, value_text, where_text
+from costmodel.estimates.explain import Explanation, headline, where_text, with_unit
 
 
 def explain_grids(lines: Explanation) -> list[Grid]:
@@ -11,7 +11,7 @@ def explain_grids(lines: Explanation) -> list[Grid]:
     grids = []
     for line in lines:
         rows = [
-            [step.name or "=", step.expression, step.with_numbers, value_text(step.value, step.unit)]
+            [step.name or "=", step.expression, step.with_numbers, with_unit(step.value, step.unit)]
             for step in line.steps
         ]
         note = f"{where_text(line)}source: {line.source}"

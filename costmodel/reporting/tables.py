@@ -61,7 +61,7 @@ def headline_grid(est: Estimate) -> Grid:
     fits = f"fits, {over} left" if est.fits else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
     rows = [
-        ("layout", layout_text(est)),
+        ("layout", job_text(est)),
         ("step time", format_seconds(float(est.step_time_s), 4)),
         ("error band", band_text(est)),
         (
@@ -86,7 +86,7 @@ def headline_grid(est: Estimate) -> Grid:
     return Grid(title, columns("", ""), rows)
 
 
-def layout_text(est: Estimate) -> str:
+def job_text(est: Estimate) -> str:
     """Describe a layout in one line."""
     layout, job = est.job.layout, est.job
     degrees = degrees_text(degrees_of(layout), always=("tp", "cp", "pp", "dp"))

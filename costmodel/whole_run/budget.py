@@ -42,7 +42,7 @@ _SERVING_GPUS, _SERVING_BATCHES = 2.0 ** np.arange(8), 2.0 ** np.arange(0, 10.25
 
 
 @dataclass(frozen=True)
-class Choice:
+class Purchase:
     """What one rule would buy."""
 
     rule: str
@@ -92,7 +92,7 @@ class Budget(Answer):
     gpus: float | None
     served_tokens: float
     context: int
-    choices: tuple[Choice, ...]
+    choices: tuple[Purchase, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
@@ -231,7 +231,7 @@ def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
     Returns
     -------
     Budget
-        With a `Choice` for each law, and, where tokens are served, the cheapest over the life at
+        With a `Purchase` for each law, and, where tokens are served, the cheapest over the life at
         the loss of the compute-optimal one.
 
     Raises
@@ -287,7 +287,7 @@ def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
 
 def _choices(
     cluster: Cluster, flops: float, dollars: float, price: float, served_tokens: float, context: int
-) -> list[Choice]:
+) -> list[Purchase]:
     """Return what each rule buys."""
     found: list[tuple[str, float, float, float, float, str]] = []
     for name, law in LAWS.items():
@@ -343,7 +343,8 @@ def _choices(
         return float(served_tokens * np.interp(np.log(n), np.log(sizes), usd_per_token))
 
     return [
-        Choice(rule, n, d, reached, spent, served(n), source) for rule, n, d, reached, spent, source in found
+        Purchase(rule, n, d, reached, spent, served(n), source)
+        for rule, n, d, reached, spent, source in found
     ]
 
 

@@ -75,7 +75,7 @@ def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None)
     return {**flag, **(switches or {})} or None
 
 
-def place_job(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
+def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
     """Return what places the ranks of a job: layout, cluster, axis order and recipe, no model.
 
     Raises

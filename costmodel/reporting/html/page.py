@@ -235,7 +235,7 @@ def _headline(est: Estimate) -> str:
     warnings = "".join(f"<li>{escape(text)}</li>" for text in est.warnings)
     warned = f'<ul class="warnings">{warnings}</ul>' if warnings else ""
     return (
-        f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.layout_text(est))}; recipe "
+        f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.job_text(est))}; recipe "
         f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>{warned}'
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.reporting.figures import fill, new_figure
 from costmodel.reporting.series import MEMORY_PARTS, job_title, memory_stacks, time_parts
-from costmodel.reporting.tables import layout_text
+from costmodel.reporting.tables import job_text
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def draw_time(est: Estimate) -> Any:
     """Draw the step as a waterfall: each part begins where the one before it ends."""
     parts, step = time_parts(est), float(est.step_time_s)
-    title = f"{job_title(est)}: {format_seconds(step, 4)} a step\n{layout_text(est)}"
+    title = f"{job_title(est)}: {format_seconds(step, 4)} a step\n{job_text(est)}"
     figure, axes = new_figure(title, size=(9.0, 0.42 * (len(parts) + 1) + 1.6))
     start = 0.0
     for row, part in enumerate(parts):
@@ -58,7 +58,7 @@ def draw_memory(est: Estimate) -> Any:
     stages, parts = memory_stacks(est)
     capacity, worst = est.memory_capacity_bytes, float(est.memory_bytes_per_gpu)
     fits = "fits" if est.fits else "does not fit"
-    title = f"{job_title(est)}: {format_bytes(worst)} of {format_bytes(capacity)}, {fits}\n{layout_text(est)}"
+    title = f"{job_title(est)}: {format_bytes(worst)} of {format_bytes(capacity)}, {fits}\n{job_text(est)}"
     figure, axes = new_figure(title, size=(9.0, 5.0))
     bottom = np.zeros(len(stages))
     for label, name in MEMORY_PARTS:

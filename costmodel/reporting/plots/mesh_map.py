@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from costmodel.estimates.mesh import MeshRow, mesh_of
 from costmodel.reporting.figures import empty_figure
 from costmodel.reporting.series import job_title
-from costmodel.reporting.tables import layout_text
+from costmodel.reporting.tables import job_text
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -67,7 +67,7 @@ def draw_mesh(est: Estimate) -> Any:
     shown = min(_NODES_SHOWN if width <= 16 else 3, -(-gpus // width))
     numbers = group_numbers(est, np.arange(min(gpus, shown * width)))
     everywhere = group_numbers(est, np.arange(gpus))
-    title = f"{job_title(est)}: groups of each axis\n{layout_text(est)}"
+    title = f"{job_title(est)}: groups of each axis\n{job_text(est)}"
     count = max(len(numbers), 1)
     figure = empty_figure(title, size=(11.0, 0.7 + count * (0.28 * shown + 1.15)))
     panels = figure.subplots(count, 2, squeeze=False, width_ratios=(1.0, 1.0))

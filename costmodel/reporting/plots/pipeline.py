@@ -11,7 +11,7 @@ from costmodel.estimates.pipeline_run import PipelineRun, run_pipeline
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.figures import FILLS, empty_figure
 from costmodel.reporting.series import job_title
-from costmodel.reporting.tables import layout_text
+from costmodel.reporting.tables import job_text
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -33,7 +33,7 @@ def draw_pipeline(est: Estimate) -> Any:
     shown = "" if run.is_whole else f" (first {run.simulated} of {run.micro_batches:,} micro-batches)"
     title = (
         f"{job_title(est)}: {schedule_at(est.job.layout.schedule).name} pipeline, ranks idle {share:.1%}{shown}\n"
-        f"{layout_text(est)}"
+        f"{job_text(est)}"
     )
     whole_s = run.timeline.makespan_s() + run.after_s
     zoomed = len(run.timeline.tasks) / p > _LABELLED_TASKS

@@ -14,7 +14,7 @@ from costmodel.estimates.roofline import Sent, communication_points, operator_ro
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS, new_figure
 from costmodel.reporting.series import job_title
-from costmodel.reporting.tables import layout_text
+from costmodel.reporting.tables import job_text
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -53,7 +53,7 @@ def draw_compute_roofline(est: Estimate) -> Any:
     """Draw every operator's forward pass under the memory and compute roofs of the GPU."""
     accelerator = est.job.cluster.accelerator
     points = operator_points(est)
-    title = f"{job_title(est)}: operators of one micro-batch on the roofline of a GPU\n{layout_text(est)}"
+    title = f"{job_title(est)}: operators of one micro-batch on the roofline of a GPU\n{job_text(est)}"
     figure, axes = new_figure(title, size=(9.0, 5.6))
     used = PEAK_KEY[est.job.precision.matmul_dtype]
     peaks = {name: peak for name, peak in accelerator.peak_flops_per_s.items() if name in {used, "bf16"}}
@@ -132,7 +132,7 @@ def draw_communication_roofline(est: Estimate) -> Any:
     tiers, peak = est.job.cluster.tiers, est.peak_flops_per_s
     points = communication_points(est)
     ridges = ridge_points(peak, tiers)
-    title = f"{job_title(est)}: what share of the peak each link allows, all communication hidden\n{layout_text(est)}"
+    title = f"{job_title(est)}: what share of the peak each link allows, all communication hidden\n{job_text(est)}"
     figure, axes = new_figure(title, size=(9.0, 5.6))
     left = min([float(ridges.min()), *(p.flops_per_byte for p in points)]) / 4.0
     right = max([float(ridges.max()), *(p.flops_per_byte for p in points)]) * 4.0

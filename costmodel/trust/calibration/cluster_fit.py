@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import DataError
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.estimates.collective import bus_bytes
-from costmodel.interop.nccl_tests import Sweep
+from costmodel.interop.nccl_tests import LogSweep
 from costmodel.physics.network.fabric import constants_of
 from costmodel.physics.network.mesh import Group, usable_domain_size
 from costmodel.trust.calibration.fabric_fit import (
@@ -92,7 +92,7 @@ class ClusterFit(NamedTuple):
     problems: tuple[str, ...]
 
 
-def sweep_run(sweep: Sweep, cluster: Cluster, *, in_place: bool = False) -> Run:
+def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> Run:
     """Return a sweep as a run on two levels of `cluster`.
 
     Raises
@@ -137,7 +137,7 @@ def sweep_run(sweep: Sweep, cluster: Cluster, *, in_place: bool = False) -> Run:
     )
 
 
-def _forced(sweep: Sweep, inner: Tier, inside: int, *, several: bool) -> str:
+def _forced(sweep: LogSweep, inner: Tier, inside: int, *, several: bool) -> str:
     """Return the algorithm that NCCL_ALGO forces; where it does not apply, NCCL chooses after all."""
     if sweep.primitive != "all_reduce":
         return "auto"
@@ -147,7 +147,7 @@ def _forced(sweep: Sweep, inner: Tier, inside: int, *, several: bool) -> str:
     return "auto" if sweep.algorithm == "tree" and not several else sweep.algorithm
 
 
-def _check_gpu(sweep: Sweep, cluster: Cluster) -> None:
+def _check_gpu(sweep: LogSweep, cluster: Cluster) -> None:
     """Refuse a log of another GPU than the profile's."""
     known = ("V100", "A100", "A800", "H100", "H200", "H800", "H20", "B200", "B300", "MI250", "MI300")
     words = sweep.gpu.upper().replace("-", " ").replace("_", " ").split()
