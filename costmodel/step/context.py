@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
 from costmodel.bill.quantity import quantity
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communication_line
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
 
 Array = NDArray[np.float64]
 
@@ -42,87 +42,71 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     """
     if block.role != "layer" or not np.any(placed.layout.cp > 1):
         return []
-    cp, group = placed.layout.cp, placed.mesh.cp
-    from_neighbours = [
-        line for item in block.times.by_operator.values() for line in _neighbour_lines(placed, block, item)
-    ]
+    lines: list[TimeLine] = []
+    for item in block.times.by_operator.values():
+        sent = _from_neighbours(placed, item)
+        lines += collective_lines(placed, "cp", f"{block.label}{item.operator.name}", placed.mesh.cp, sent)
     core = block.times.of_role("core")
     if not core:
-        return from_neighbours
-    forward_s = np.asarray(sum((item.forward_s for item in core), np.asarray(0.0)))
-    backward_s = np.asarray(sum((item.backward_s for item in core), np.asarray(0.0)))
-    held = _kv_bytes(placed)
-    again = placed.recomputation.whole_layers
-    name = f"cp.{block.label}attention"
-    lines = from_neighbours
-
-    def line(label: str, phase: Phase, primitive: str, size: Array, window: Array, share: Array) -> None:
-        if np.any(share):
-            lines.append(
-                communication_line(
-                    placed,
-                    f"{name}.{label}",
-                    axis="cp",
-                    phase=phase,
-                    primitive=primitive,
-                    size_bytes=size,
-                    group=group,
-                    window_s=window,
-                    share=share,
-                )
-            )
-
-    one, none = np.asarray(1.0), np.asarray(0.0)
+        return lines
     method = placed.recipe.overlap.cp_method
-    if method == "ring":
-        steps, hidden = cp - 1.0, (cp - 1.0) / cp
-        line("ring.forward", "forward", "send_recv", held, forward_s * hidden, steps)
-        line("ring.recompute", "recompute", "send_recv", held, forward_s * hidden, steps * again)
+    exchange = _EXCHANGES[method](placed, core)
+    name = f"{block.label}attention"
+    lines += collective_lines(placed, "cp", name, placed.mesh.cp, exchange)
+    return lines + (_merge_lines(placed, f"cp.{name}") if method == "ring" else [])
+
+
+def _ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Sent]:
+    """Pass K and V around, a chunk behind the attention of the one before."""
+    cp, held = placed.layout.cp, _kv_bytes(placed)
+    steps, hidden = cp - 1.0, (cp - 1.0) / cp
+    again = placed.recomputation.whole_layers
+    forward_s = hidden * sum((item.forward_s for item in core), np.asarray(0.0))
+    backward_s = hidden * sum((item.backward_s for item in core), np.asarray(0.0))
+    return [
+        Sent("ring", "forward", "send_recv", held, steps, forward_s),
+        Sent("ring", "recompute", "send_recv", held, steps * again, forward_s),
         # K, V and the gradients of both travel together.
-        line("ring.backward", "backward", "send_recv", 2.0 * held, backward_s * hidden, steps)
-        lines += _merge_lines(placed, name)
-    elif method == "all-gather":
-        line("all_gather.forward", "forward", "all_gather", held * cp, none, one)
-        line("all_gather.recompute", "recompute", "all_gather", held * cp, none, again)
-        line("all_gather.backward", "backward", "all_gather", held * cp, none, one)
-        line("reduce_scatter.backward", "backward", "reduce_scatter", held * cp, none, one)
-    else:
-        model, shard = placed.model, placed.shard
-        heads = model.num_heads / placed.layout.tp
-        into = held + 2.0 * shard.tokens * heads * model.head_dim
-        out = 2.0 * shard.tokens * heads * model.v_head_dim
-        shares: tuple[tuple[Phase, Array], ...] = (("forward", one), ("recompute", again), ("backward", one))
-        for phase, share in shares:
-            line(f"all_to_all_qkv.{phase}", phase, "all_to_all", into, none, share)
-            line(f"all_to_all_out.{phase}", phase, "all_to_all", out, none, share)
-    return lines
+        Sent("ring", "backward", "send_recv", 2.0 * held, steps, backward_s),
+    ]
 
 
-def _neighbour_lines(placed: PlacedJob, block: Block, item: OperatorTime) -> list[TimeLine]:
+def _gathers(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Sent]:
+    """Collect K and V of all ranks before attention, and sum their gradients after it."""
+    size = _kv_bytes(placed) * placed.layout.cp
+    return [
+        Sent("all_gather", "forward", "all_gather", size),
+        Sent("all_gather", "recompute", "all_gather", size, placed.recomputation.whole_layers),
+        Sent("all_gather", "backward", "all_gather", size),
+        Sent("reduce_scatter", "backward", "reduce_scatter", size),
+    ]
+
+
+def _swaps(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Sent]:
+    """Swap the sequence for heads before attention, and back after it."""
+    model, tokens = placed.model, placed.shard.tokens
+    heads = model.num_heads / placed.layout.tp
+    into = _kv_bytes(placed) + 2.0 * tokens * heads * model.head_dim
+    out = 2.0 * tokens * heads * model.v_head_dim
+    return [
+        Sent(label, phase, "all_to_all", size, share)
+        for phase, share in placed.recomputation.passes()
+        for label, size in (("all_to_all_qkv", into), ("all_to_all_out", out))
+    ]
+
+
+_EXCHANGES = {"ring": _ring, "all-gather": _gathers, "ulysses": _swaps}
+
+
+def _from_neighbours(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
     """Return what an operator that is not attention waits for from the ranks beside it in the sequence."""
     size = item.operator.neighbour_bytes
     if not np.any(size):
         return []
     on = np.asarray(placed.layout.cp > 1, dtype=np.float64)
-    shares: tuple[tuple[Phase, Array], ...] = (
-        ("forward", on),
-        ("recompute", on * placed.recomputation.whole_layers),
-        ("backward", on),
-    )
     return [
-        communication_line(
-            placed,
-            f"cp.{block.label}{item.operator.name}.neighbour.{phase}",
-            axis="cp",
-            phase=phase,
-            primitive="send_recv",
-            size_bytes=size,
-            group=placed.mesh.cp,
-            window_s=np.asarray(0.0),
-            share=share,
-        )
-        for phase, share in shares
-        if np.any(share)
+        Sent("neighbour", phase, "send_recv", size, on * share)
+        for phase, share in placed.recomputation.passes()
     ]
 
 

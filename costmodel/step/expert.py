@@ -19,7 +19,14 @@ from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, PlacedJob, communication_line, hidden_beside
+from costmodel.step.placed_job import (
+    Block,
+    PlacedJob,
+    Sent,
+    collective_lines,
+    communication_line,
+    hidden_beside,
+)
 from costmodel.step.ports import Ports
 
 Array = NDArray[np.float64]
@@ -185,25 +192,12 @@ def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     if not np.any(layout.etp > 1):
         return []
     size = 2.0 * float(placed.model.hidden_size) * shard.expert_tokens
-    again = placed.recomputation.of_module("moe")
-    one = np.asarray(1.0)
-    lines = []
-    shares: tuple[tuple[Phase, Array], ...] = (("forward", one), ("recompute", again), ("backward", one))
-    for phase, share in shares:
-        for primitive in ("all_gather", "reduce_scatter"):
-            lines.append(
-                communication_line(
-                    placed,
-                    f"ep.{block.label}expert_tensor.{primitive}.{phase}",
-                    axis="ep",
-                    phase=phase,
-                    primitive=primitive,
-                    size_bytes=size,
-                    group=placed.mesh.etp,
-                    share=share,
-                )
-            )
-    return lines
+    sent = [
+        Sent(primitive, phase, primitive, size, share)
+        for phase, share in placed.recomputation.passes("moe")
+        for primitive in ("all_gather", "reduce_scatter")
+    ]
+    return collective_lines(placed, "ep", f"{block.label}expert_tensor", placed.mesh.etp, sent)
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import Axis, Phase, TimeLine, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.jobs.layout import Layout
@@ -200,19 +199,6 @@ HIDDEN_BESIDE = f"free_s = max(window_s - port_busy_s, 0); {HIDDEN.replace('wind
 """The same where other messages take the port for `port_busy_s` of the window."""
 
 
-def hidden_communication(
-    busy_s: Array, window_s: ArrayLike, contention: float, least_share: ArrayLike = 0.0
-) -> Array:
-    """Return what the critical path pays for communication beside a window of compute, by `HIDDEN`. [s]"""
-    terms = {
-        "busy_s": busy_s,
-        "window_s": window_s,
-        "contention": contention,
-        "least_share": least_share,
-    }
-    return evaluate(HIDDEN, terms)
-
-
 def hidden_beside(beside: Ports | None, tier: Array) -> tuple[str, dict[str, Array]]:
     """Return what of a message hides, as text, and the numbers of the messages `beside` it on its tier."""
     return (HIDDEN_BESIDE, {"port_busy_s": beside.busy_s(tier)}) if beside else (HIDDEN, {})
@@ -263,6 +249,39 @@ def communication_line(
         algorithm=cost.algorithm,
         source=NCCL_SOURCE,
     )
+
+
+class Sent(NamedTuple):
+    """One collective of a pass, the share of layouts or the times that it is done, and its window of compute."""
+
+    label: str
+    phase: Phase
+    primitive: str
+    size_bytes: Array
+    share: ArrayLike = 1.0
+    window_s: ArrayLike = 0.0
+
+
+def collective_lines(
+    placed: PlacedJob, axis: Axis, name: str, group: Group, sent: Iterable[Sent], least_share: ArrayLike = 0.0
+) -> list[TimeLine]:
+    """Return the lines of those collectives over `group` that some layout does."""
+    return [
+        communication_line(
+            placed,
+            f"{axis}.{name}.{one.label}.{one.phase}",
+            axis=axis,
+            phase=one.phase,
+            primitive=one.primitive,
+            size_bytes=one.size_bytes,
+            group=group,
+            window_s=one.window_s,
+            least_share=least_share,
+            share=one.share,
+        )
+        for one in sent
+        if np.any(one.share)
+    ]
 
 
 def exposed_sum(lines: Iterable[TimeLine]) -> Array:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bill.lines import Phase
 from costmodel.step.anatomy.operator_parts import Operator
 
 Array = NDArray[np.float64]
@@ -49,6 +50,11 @@ class Recomputation(NamedTuple):
     def of_module(self, module: str) -> Array:
         """1 where the collectives of a module are run again: it is named, or whole layers are. [-]"""
         return self.anything if module in self.modules else self.whole_layers
+
+    def passes(self, module: str = "") -> tuple[tuple[Phase, Array], ...]:
+        """Return the passes of a collective of a layer, or of a module, and the share of layouts that make each. [-]"""
+        one = np.asarray(1.0)
+        return (("forward", one), ("recompute", self.of_module(module)), ("backward", one))
 
     def of_sum_after(self, part: str) -> Array:
         """1 where the sum that ends attention or the MLP is run again; early stop leaves out the layer's last. [-]"""

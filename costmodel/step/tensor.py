@@ -9,16 +9,16 @@ counted where it lies (compute for activations, data for states).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line
+from costmodel.bill.lines import MemoryLine, TimeLine, memory_line
 from costmodel.step.anatomy.operator_parts import PATHS, Part, saved_input_bytes
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, communication_line
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
 
 Array = NDArray[np.float64]
 
@@ -43,37 +43,6 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     for column, row in block.times.tp_pairs():
         lines += _pair_lines(placed, block, column, row)
     return lines
-
-
-class _Sent(NamedTuple):
-    """One collective of a pass, the share of layouts or times that do it, and what it hides behind."""
-
-    label: str
-    phase: Phase
-    primitive: str
-    size_bytes: Array
-    share: Array
-    window_s: Array = _NONE
-
-
-def _lines(placed: PlacedJob, name: str, sent: Iterable[_Sent], least_share: Array = _NONE) -> list[TimeLine]:
-    """Return the lines of those collectives that some layout does."""
-    return [
-        communication_line(
-            placed,
-            f"tp.{name}.{one.label}.{one.phase}",
-            axis="tp",
-            phase=one.phase,
-            primitive=one.primitive,
-            size_bytes=one.size_bytes,
-            group=placed.mesh.tp,
-            window_s=one.window_s,
-            least_share=least_share,
-            share=one.share,
-        )
-        for one in sent
-        if np.any(one.share)
-    ]
 
 
 class _Windows(NamedTuple):
@@ -124,20 +93,20 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
     into, out, back, dgrad, wgrad = _windows(recipe.overlap.tp_overlap, column, row)
     regathers = sp * recipe.overlap.sp_regathers
     sent = (
-        _Sent("all_gather", "forward", "all_gather", gathered, sp, into),
-        _Sent("reduce_scatter", "forward", "reduce_scatter", full, sp, out),
-        _Sent("all_reduce", "forward", "all_reduce", full, plain),
-        _Sent("all_gather", "recompute", "all_gather", gathered, sp * again, into),
-        _Sent("reduce_scatter", "recompute", "reduce_scatter", full, sp * summed_again, out),
-        _Sent("all_reduce", "recompute", "all_reduce", full, plain * summed_again),
-        _Sent("all_gather", "backward", "all_gather", gathered, sp, back),
-        _Sent("all_gather_input", "backward", "all_gather", gathered, regathers, dgrad),
-        _Sent("reduce_scatter", "backward", "reduce_scatter", full, sp, wgrad),
-        _Sent("all_reduce", "backward", "all_reduce", full, plain * inputs, wgrad),
+        Sent("all_gather", "forward", "all_gather", gathered, sp, into),
+        Sent("reduce_scatter", "forward", "reduce_scatter", full, sp, out),
+        Sent("all_reduce", "forward", "all_reduce", full, plain),
+        Sent("all_gather", "recompute", "all_gather", gathered, sp * again, into),
+        Sent("reduce_scatter", "recompute", "reduce_scatter", full, sp * summed_again, out),
+        Sent("all_reduce", "recompute", "all_reduce", full, plain * summed_again),
+        Sent("all_gather", "backward", "all_gather", gathered, sp, back),
+        Sent("all_gather_input", "backward", "all_gather", gathered, regathers, dgrad),
+        Sent("reduce_scatter", "backward", "reduce_scatter", full, sp, wgrad),
+        Sent("all_reduce", "backward", "all_reduce", full, plain * inputs, wgrad),
     )
     # A pipelined exchange is cut into tp pieces; the first has nothing to hide behind.
     least = 1.0 / placed.layout.tp if recipe.overlap.tp_overlap == "pipelined" else _NONE
-    return _lines(placed, f"{block.label}{PATHS[part]}", sent, least)
+    return collective_lines(placed, "tp", f"{block.label}{PATHS[part]}", placed.mesh.tp, sent, least)
 
 
 def _embedding_lines(placed: PlacedJob) -> list[TimeLine]:
@@ -145,11 +114,11 @@ def _embedding_lines(placed: PlacedJob) -> list[TimeLine]:
     full = 2.0 * placed.shard.tokens * float(placed.model.hidden_size)
     sp = placed.layout.sequence_parallel
     sent = (
-        _Sent("reduce_scatter", "forward", "reduce_scatter", full, sp),
-        _Sent("all_reduce", "forward", "all_reduce", full, 1.0 - sp),
-        _Sent("all_gather", "backward", "all_gather", full, sp),
+        Sent("reduce_scatter", "forward", "reduce_scatter", full, sp),
+        Sent("all_reduce", "forward", "all_reduce", full, 1.0 - sp),
+        Sent("all_gather", "backward", "all_gather", full, sp),
     )
-    return _lines(placed, "embedding", sent)
+    return collective_lines(placed, "tp", "embedding", placed.mesh.tp, sent)
 
 
 def _head_lines(placed: PlacedJob) -> list[TimeLine]:
@@ -159,18 +128,18 @@ def _head_lines(placed: PlacedJob) -> list[TimeLine]:
     logits = 2.0 * tokens * float(placed.model.vocab_size)
     sp = placed.layout.sequence_parallel
     loss = (
-        _Sent("loss.all_reduce", "forward", "all_reduce", 4.0 * tokens, np.asarray(3.0))
+        Sent("loss.all_reduce", "forward", "all_reduce", 4.0 * tokens, np.asarray(3.0))
         if placed.recipe.kernels.vocab_parallel_loss
-        else _Sent("logits.all_gather", "forward", "all_gather", logits, np.asarray(1.0))
+        else Sent("logits.all_gather", "forward", "all_gather", logits, np.asarray(1.0))
     )
     sent = (
         loss,
-        _Sent("all_gather", "forward", "all_gather", full, sp),
-        _Sent("reduce_scatter", "backward", "reduce_scatter", full, sp),
-        _Sent("all_gather_input", "backward", "all_gather", full, sp * placed.recipe.overlap.sp_regathers),
-        _Sent("all_reduce", "backward", "all_reduce", full, 1.0 - sp),
+        Sent("all_gather", "forward", "all_gather", full, sp),
+        Sent("reduce_scatter", "backward", "reduce_scatter", full, sp),
+        Sent("all_gather_input", "backward", "all_gather", full, sp * placed.recipe.overlap.sp_regathers),
+        Sent("all_reduce", "backward", "all_reduce", full, 1.0 - sp),
     )
-    return _lines(placed, "head", sent)
+    return collective_lines(placed, "tp", "head", placed.mesh.tp, sent)
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
