@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.describe.jobs.keywords import JobKeywords
+from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
 from costmodel.estimates.priced_job import PricedJob
@@ -90,6 +92,7 @@ def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     return Estimate(job, price(job, every_stage=single if every_stage is None else every_stage))
 
 
+@shows(JOB_FIELDS)
 def estimate(**job: Unpack[JobKeywords]) -> Estimate:
     """Price one training step of a job.
 

@@ -12,6 +12,7 @@ from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import PlaceKeywords
 from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
+from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier, split_group
@@ -168,6 +169,7 @@ class MeshTable(Answer):
         }
 
 
+@shows(PLACE_FIELDS)
 def mesh(**placed: Unpack[PlaceKeywords]) -> MeshTable:
     """Place the axes of a layout on a cluster; needs no model.
 

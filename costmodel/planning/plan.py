@@ -16,6 +16,7 @@ from costmodel.describe.jobs.job import BALANCED, Job, make_job
 from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
+from costmodel.describe.jobs.signature import shows
 from costmodel.describe.recipe import Launches, Recipe, load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.emit import values_that_run
@@ -202,6 +203,7 @@ def _launched(launches: Launches | None) -> dict[str, tuple[float, ...]]:
     }
 
 
+@shows(PLAN_FIELDS, searched=True)
 def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[PlanKeywords]) -> Plan:
     """Find the best layout of a job by pricing every one that divides.
 

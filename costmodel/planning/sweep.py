@@ -28,6 +28,7 @@ from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_F
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.jobs.keywords import GridKeywords
 from costmodel.describe.jobs.reading import keywords, read, require_complete
+from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import estimate
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION
@@ -134,6 +135,7 @@ def read_grid(path: str | Path) -> dict[str, Any]:
     return read_mapping(Path(path), example="gpus: [64, 128]", error=SweepError)
 
 
+@shows(SWEEP_FIELDS, searched=True)
 def sweep(
     points: Iterable[Point] | None = None,
     *,

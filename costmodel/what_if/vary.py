@@ -11,10 +11,12 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
 from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.jobs.signature import shows
 from costmodel.describe.jobs.switches import HOME, takes_several
 from costmodel.estimates.estimate import Estimate, estimate
 
 
+@shows(JOB_FIELDS)
 def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimate]:
     """Price a job with every combination of other values of fields or switches.
 

@@ -17,6 +17,7 @@ from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
 from costmodel.describe.jobs.job import precision_on
 from costmodel.describe.jobs.keywords import BudgetKeywords
 from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.run.scaling_laws import (
@@ -205,6 +206,7 @@ def serving(
     )
 
 
+@shows(BUDGET_FIELDS)
 def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
     """Say what model to train on how many tokens for a budget.
 

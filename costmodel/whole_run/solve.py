@@ -14,6 +14,7 @@ from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.job import job_of, layout_of_job, spelled_out
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_all, require_complete
+from costmodel.describe.jobs.signature import shows
 from costmodel.describe.reliability import Reliability
 from costmodel.estimates.estimate import estimate, estimate_job
 from costmodel.whole_run.run import TrainingRun, run_of
@@ -22,6 +23,7 @@ _PROBE_TOKENS = 1e12
 """Days and dollars are in proportion to tokens, so any number tells how far a budget reaches."""
 
 
+@shows((*JOB_FIELDS, FIELD["dollars"], FIELD["days"], *RUN_FIELDS))
 def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords]) -> TrainingRun:
     """Price a whole training run; or solve for how far to train, or on how many GPUs.
 

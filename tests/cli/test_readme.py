@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.cli import main
+from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,20 @@ def test_job_file_and_its_command_run(tmp_path, monkeypatch, capsys):
 def test_column_tables_are_those_of_the_program(columns):
     table = "\n".join(f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in columns)
     assert table in README
+
+
+def test_fields_of_a_job_are_those_of_the_table():
+    table = README.partition("<!-- fields:begin -->")[2].partition("<!-- fields:end -->")[0]
+    rows = {line.split("|")[1].strip(" `"): line for line in table.splitlines() if line.startswith("| `")}
+    assert list(rows) == [field.name for field in JOB_FIELDS]
+    for field in JOB_FIELDS:
+        assert all(f"`{flag}`" in rows[field.name] for flag in field.flags)
+        assert field.meaning in rows[field.name]
+        assert (
+            "**required**" in rows[field.name] if field.required else field.default_said in rows[field.name]
+        )
+        if field.kind == "whole":
+            assert f"{field.least:,.0f} to {field.most:,.0f}" in rows[field.name]
 
 
 def test_shown_output_has_the_lines_the_program_prints(capsys):

@@ -1,6 +1,7 @@
 """The table of names: what follows from it agrees with it, and what it refuses is refused everywhere."""
 
 import dataclasses
+import inspect
 import json
 import re
 
@@ -120,6 +121,12 @@ def test_every_verb_asks_what_an_unknown_keyword_was_meant_to_be(verb):
     with pytest.raises(CostModelError) as error:
         getattr(cm, verb)(**{**asked, "gpu": 8})
     assert str(error.value).startswith(f"{verb}: 'gpu' is not a field; did you mean 'gpus'")
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan", "sweep", "run", "budget", "mesh"])
+def test_help_of_every_verb_shows_the_fields_it_takes(verb):
+    shown_names = set(inspect.signature(getattr(cm, verb)).parameters)
+    assert {field.name for field in TYPED[verb][1]} <= shown_names
 
 
 @pytest.mark.parametrize("verb", ["estimate", "plan", "sweep", "run"])
