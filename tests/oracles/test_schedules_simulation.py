@@ -318,3 +318,28 @@ def test_long_messages_come_as_late_as_in_the_simulation(name, p, m, v, length):
         )
 
         assert free_s + float(waits_s) == pytest.approx(step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-2p"])
+@pytest.mark.parametrize(("p", "m"), [(8, 16), (8, 32), (16, 48)])
+@pytest.mark.parametrize("ends", [1.0, 0.75])
+@pytest.mark.parametrize("weight", [0.8, 1.06, 1.2])
+def test_zero_bubble_with_long_weight_gradients_and_light_ends(name, p, m, ends, weight):
+    # Context parallelism makes W longer than F; the stages of embedding and head hold fewer layers.
+    stage_s = np.ones(p)
+    stage_s[0] = stage_s[-1] = ends
+    f, b, w = stage_s, 1.1 * stage_s, weight * stage_s
+    step_s = run(name, p, m, 1, (f, b, w), pending_weight_fraction=32 / 34).step_s()
+
+    bubble_s = closed_bubble(
+        name,
+        p,
+        m,
+        1,
+        (1.0, 1.1, weight),
+        sum_forward_s=f.sum(),
+        sum_backward_s=(b + w).sum(),
+        pending_weight_fraction=32 / 34,
+    )
+
+    assert m * (2.1 + weight) + bubble_s == pytest.approx(step_s, rel=0.03)

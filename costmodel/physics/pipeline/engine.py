@@ -131,9 +131,11 @@ def simulate(
 
     Notes
     -----
-    Where W fills gaps the rule is that of the zero-bubble paper's heuristic [1]_: a gap at least
-    as long as W takes one, and a shorter one too if otherwise this rank would become the one that
-    has been idle longest; a W is forced where the next F would exceed the memory limit.
+    Where W fills gaps, a gap at least as long as W takes one, and a W is forced where the next F would
+    exceed the memory limit. Shorter gaps take one by either of two rules, and the shorter step counts: if
+    otherwise this rank would become the one that has been idle longest, as in the zero-bubble paper's
+    heuristic [1]_; or if at least half of the W fits, which is better where stages at the ends are lighter
+    than the others and so are idle longest by themselves.
 
     References
     ----------
@@ -147,17 +149,21 @@ def simulate(
     >>> timeline.makespan_s()
     33.0
     """
-    run = _Run(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
-    run.load = {"F": 1.0, "B": -1.0, "I": pending_weight_fraction - 1.0, "W": -pending_weight_fraction}
     ranks = range(len(orders.ranks))
-    while True:
-        choices = [choice for choice in map(run.next_choice, ranks) if choice is not None]
-        if not choices:
-            break
-        run.execute(min(choices, key=itemgetter(0)))
-    if any(run.position[rank] < len(orders.ranks[rank]) for rank in ranks):
-        raise AssertionError("pipeline orders that wait for each other")
-    return Timeline(tuple(run.tasks), len(ranks), orders.tasks_per_stage)
+    found = []
+    for by_half in (False, True) if orders.fill_limit else (False,):
+        run = _Run(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
+        run.load = {"F": 1.0, "B": -1.0, "I": pending_weight_fraction - 1.0, "W": -pending_weight_fraction}
+        run.by_half = by_half
+        while True:
+            choices = [choice for choice in map(run.next_choice, ranks) if choice is not None]
+            if not choices:
+                break
+            run.execute(min(choices, key=itemgetter(0)))
+        if any(run.position[rank] < len(orders.ranks[rank]) for rank in ranks):
+            raise AssertionError("pipeline orders that wait for each other")
+        found.append(Timeline(tuple(run.tasks), len(ranks), orders.tasks_per_stage))
+    return min(found, key=Timeline.step_s)
 
 
 class _Choice(NamedTuple):
@@ -193,6 +199,7 @@ class _Run:
                 self.before[(way, *there)] = here
         self.delay_s, self.pause_s = (0.0, message_s) if blocking else (message_s, 0.0)
         self.load: dict[str, float] = {}
+        self.by_half = False
         self.done: dict[tuple[bool, int, int, int], float] = {}
         self.tasks: list[Task] = []
         self.free, self.idle, self.held = [0.0] * p, [0.0] * p, [0.0] * p
@@ -235,8 +242,9 @@ class _Run:
             gap = np.inf if start is None else start - self.free[rank]
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
             full = bool(steps) and steps[0].kind == "F" and room < 1.0
-            long = gap >= self.duration["W"][rank, chunk] * (1.0 - 1e-9)
-            worst = gap > 1e-9 and self.idle[rank] + gap > max(self.idle) + 1e-9
+            fits = gap / self.duration["W"][rank, chunk]
+            long = fits >= (0.5 if self.by_half else 1.0 - 1e-9)
+            worst = not self.by_half and gap > 1e-9 and self.idle[rank] + gap > max(self.idle) + 1e-9
             if full or long or worst:
                 return _Choice(self.free[rank], rank, (Step("W", chunk, micro_batch),), True)
         return None if start is None else _Choice(start, rank, steps, False)
