@@ -111,6 +111,82 @@ READERS: dict[str, Reader] = {
             "pytorch/torchtitan 00d1c0e4, models/*/config_registry.py",
         ),
         Reader(
+            "trainer",
+            "transformers",
+            ("costmodel.interop.read_trainer", "read"),
+            lambda look: (
+                look.form == "yaml"
+                and look.has_any("model_name_or_path", "base_model", "model", "model_id_or_path")
+                and look.has_any(
+                    "per_device_train_batch_size", "micro_batch_size", "finetuning_type", "sequence_len"
+                )
+                and not look.has_any("num_layers", "layout", "gpus")
+            ),
+            "LLaMA-Factory src/llamafactory/hparams, ms-swift swift/arguments, axolotl src/axolotl/utils/schemas",
+        ),
+        Reader(
+            "accelerate",
+            "Accelerate",
+            ("costmodel.interop.read_trainer", "read_accelerate"),
+            lambda look: look.has_any("distributed_type", within="yaml"),
+            "huggingface/accelerate, src/accelerate/utils/dataclasses.py",
+        ),
+        Reader(
+            "megatron-yaml",
+            "Megatron-LM",
+            ("costmodel.interop.read_megatron_yaml", "read_arguments"),
+            lambda look: (
+                look.form == "yaml"
+                and (
+                    bool(look.table("MODEL_ARGS"))
+                    or bool(look.table("language_model"))
+                    or look.has_all("num_layers", "hidden_size", "tensor_model_parallel_size")
+                )
+            ),
+            "NVIDIA/Megatron-LM d98e8a64, megatron/training/yaml_arguments.py and tests/functional_tests",
+        ),
+        Reader(
+            "nemo",
+            "NeMo",
+            ("costmodel.interop.read_megatron_yaml", "read_nemo"),
+            lambda look: (
+                look.form == "yaml"
+                and bool(look.table("trainer"))
+                and bool(look.table("model").keys() & {"tensor_model_parallel_size", "encoder_seq_length"})
+            ),
+            "NVIDIA/NeMo r1.23, examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
+        ),
+        Reader(
+            "megatron-bridge",
+            "Megatron-Bridge",
+            ("costmodel.interop.read_megatron_yaml", "read_bridge"),
+            lambda look: (
+                look.form == "yaml"
+                and bool(look.table("train").keys() & {"micro_batch_size", "global_batch_size"})
+                and bool(look.table("model").keys() & {"num_layers", "tensor_model_parallel_size"})
+            ),
+            "NVIDIA-NeMo/Megatron-Bridge 3961fa1c, src/megatron/bridge/training/config.py",
+        ),
+        Reader(
+            "primus",
+            "Primus",
+            ("costmodel.interop.read_megatron_yaml", "read_primus"),
+            lambda look: (
+                look.form == "yaml"
+                and any(
+                    isinstance(part, dict) and "framework" in part for part in look.table("modules").values()
+                )
+            ),
+            "AMD-AGI/Primus, primus/core/launcher/parser.py",
+        ),
+        Reader(
+            "gpt-neox",
+            "GPT-NeoX",
+            ("costmodel.interop.read_megatron_yaml", "read_neox"),
+            lambda look: look.form == "yaml" and look.has_any("pipe_parallel_size", "pipe-parallel-size"),
+            "EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py",
+        ),
+        Reader(
             "megatron",
             "Megatron-LM",
             ("costmodel.interop.read_megatron", "read"),

@@ -80,8 +80,11 @@ def look_at(file: TextFile) -> Look:
         try:
             raw = parse_json(text, name)
         except CostModelError as error:
-            return Look(problem=str(error).removeprefix(f"{name}: "), name=name, is_log=is_log)
-        return Look("json", raw, name=name)
+            # YAML takes braces too, and comments among them.
+            if suffix not in ("yaml", "yml"):
+                return Look(problem=str(error).removeprefix(f"{name}: "), name=name, is_log=is_log)
+        else:
+            return Look("json", raw, name=name)
     if suffix == "py":
         return Look(name=name, is_python=True, start=text[:200_000])
     script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")

@@ -1,0 +1,329 @@
+"""Job files of trainers on transformers, joined with the DeepSpeed or FSDP configuration that they name.
+
+Keys of hiyouga/LLaMA-Factory (``src/llamafactory/hparams``), modelscope/ms-swift (``swift/arguments``),
+axolotl-ai-cloud/axolotl (``src/axolotl/utils/schemas``) and huggingface/accelerate
+(``src/accelerate/utils/dataclasses.py``, ``commands/config``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.models.model_files import load_model
+from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.read_deepspeed import imported
+from costmodel.interop.sniff import parse_json
+from costmodel.interop.text_file import TextFile, read_text
+
+# PyTorch's shardings as ZeRO stages; those in a node alone are one by themselves.
+_SHARDING = {
+    "full_shard": 3,
+    "shard_grad_op": 2,
+    "no_shard": 0,
+    "hybrid_shard": 3,
+    "hybrid_shard_zero2": 2,
+    "1": 3,
+    "2": 2,
+    "3": 0,
+    "4": 3,
+    "5": 2,
+}
+FSDP_RECIPE = "torchtitan"
+"""PyTorch's own sharding as torchtitan runs it; none of these trainers has a profile of its own."""
+
+_MODEL = ("model_name_or_path", "base_model", "model", "model_id_or_path")
+_LENGTH = ("cutoff_len", "sequence_len", "max_length", "max_seq_length", "model_max_length")
+_MICRO = ("per_device_train_batch_size", "micro_batch_size")
+_TUNING = ("finetuning_type", "adapter", "tuner_type", "train_type", "sft_type")
+# Data, logs, learning rates, evaluation, checkpoints: without effect on a step's time or memory.
+_HARMLESS = re.compile(
+    r"stage|do_.*|dataset.*|template|max_samples|overwrite.*|preprocessing.*|dataloader.*|output_dir|.*_steps|plot_.*|save_.*"
+    r"|report_to|learning_rate|.*epochs?|lr_.*|warmup.*|ddp_.*|val_.*|eval.*|per_device_eval.*|trust_remote_code|seed"
+    r"|logging.*|weight_decay|max_grad_norm|adam_.*|hub_.*|wandb.*|push_.*|chat_template.*|train_on_inputs|group_by_length"
+    r"|strict|tokenizer.*|model_type|special_tokens|tf32|resume.*|early_.*|debug|local_rank|pad_to.*|datasets?|lora_.*"
+    r"|gradient_checkpointing.*|flash_attention|flash_attn|attn_impl.*|cosine.*|run_name|shuffle.*|streaming|remove_.*"
+    r"|enable_thinking|cache_dir|media_dir|image_.*|video_.*|.*_dir|default_system|system|val_set_size|saves_per.*|plugins"
+    r"|disable_gradient_checkpointing|include_.*|use_fast_tokenizer|split_.*|loss_.*|xformers_attention|metric.*|load_best.*"
+)
+_TAKEN = frozenset(
+    """gradient_accumulation_steps bf16 fp16 torch_dtype gradient_checkpointing sequence_parallel_size deepspeed fsdp
+    fsdp_config fsdp_version optim optimizer quantization_bit load_in_4bit load_in_8bit freeze_trainable_layers
+    liger_kernel""".split()  # noqa: SIM905
+)
+
+
+def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it.
+
+    Raises
+    ------
+    CostModelError
+        If it cannot be read, or names a configuration that cannot be.
+    """
+    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    warnings: list[str] = []
+    job, notes = dict(given), []
+    job.pop("vocab_size", None)
+    job.pop("env", None)
+    steps = _whole(raw, "gradient_accumulation_steps") or 1
+    micro = job.get("micro_batch") or next((n for n in (_whole(raw, key) for key in _MICRO) if n), 1)
+    job["micro_batch"] = micro
+    length = next((n for n in (_whole(raw, key) for key in _LENGTH) if n), None)
+    if length and "seq_len" not in job:
+        job["seq_len"] = length
+    if "model" not in job:
+        _take_model(raw, job, warnings)
+    if "precision" not in job:
+        dtype = str(raw.get("torch_dtype", ""))
+        if raw.get("bf16") in (True, "auto", "true") or "bfloat16" in dtype:
+            job["precision"] = "bf16"
+        elif raw.get("fp16") in (True, "true") or dtype == "float16":
+            job["precision"] = "fp16"
+    _take_recomputation(raw, job)
+    job["cp"] = job.get("cp") or _whole(raw, "sequence_parallel_size") or 1
+    shards = job["cp"]
+    if job.get("gpus") and "global_batch" not in job:
+        job["global_batch"] = micro * steps * max(1, job["gpus"] // shards)
+    elif "global_batch" not in job:
+        notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
+    tuning = next((str(raw[key]) for key in _TUNING if raw.get(key)), "full")
+    if tuning.lower() not in ("full", "none"):
+        warnings.append(f"{tuning}: only adapters are trained; priced as training of every parameter")
+    for key in (
+        "quantization_bit",
+        "load_in_4bit",
+        "load_in_8bit",
+        "freeze_trainable_layers",
+        "liger_kernel",
+    ):
+        if raw.get(key):
+            warnings.append(f"{key}: has no price")
+    optimizer = str(raw.get("optim") or raw.get("optimizer") or "adamw")
+    if not optimizer.lower().startswith("adam") or "8bit" in optimizer or "4bit" in optimizer:
+        warnings.append(f"optimizer {optimizer}: priced as Adam, with its states, its traffic and its time")
+    known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN}
+    left = tuple(
+        key
+        for key, value in raw.items()
+        if key not in known and value not in (None, False, "", [], {}) and not _HARMLESS.fullmatch(str(key))
+    )
+    named = raw.get("deepspeed")
+    if named:
+        found = _joined(file, named, job, notes, warnings)
+        return dataclasses.replace(found, ignored=(*found.ignored, *left))
+    fsdp = _table(raw, "fsdp_config")
+    if raw.get("fsdp") or fsdp or _whole(raw, "fsdp_version"):
+        _take_sharding({**fsdp, **({"fsdp_sharding": raw["fsdp"]} if raw.get("fsdp") else {})}, job, warnings)
+    else:
+        job.setdefault("recipe", FSDP_RECIPE)
+        job.setdefault("zero_stage", 0)
+        notes.append("no sharding is named: every GPU has a copy (DDP)")
+    return dataclasses.replace(_done(job, notes, warnings), ignored=left)
+
+
+def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a configuration of Accelerate: processes, precision, and how they shard.
+
+    Raises
+    ------
+    CostModelError
+        If it cannot be read.
+    """
+    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    job = {key: value for key, value in given.items() if key not in ("vocab_size", "env")}
+    if "gpus" not in job and (processes := _whole(raw, "num_processes")):
+        job["gpus"] = processes
+    mixed = str(raw.get("mixed_precision") or "no").lower()
+    precisions = {"bf16": "bf16", "fp16": "fp16", "no": "fp32", "fp8": "fp8-delayed"}
+    if mixed not in precisions:
+        raise FrameworkConfigError(f"mixed_precision: {mixed!r} is not supported")
+    job.setdefault("precision", precisions[mixed])
+    kind = str(raw.get("distributed_type", "")).upper()
+    notes: list[str] = []
+    warnings: list[str] = []
+    if kind == "DEEPSPEED":
+        inside = _table(raw, "deepspeed_config")
+        if named := inside.get("deepspeed_config_file"):
+            return _joined(file, named, job, notes, warnings)
+        zero: dict[str, Any] = {"stage": inside.get("zero_stage", 2)}
+        for part in ("optimizer", "param"):
+            device = inside.get(f"offload_{part}_device")
+            if device not in (None, "none"):
+                zero[f"offload_{part}"] = {"device": device}
+        content = {
+            "zero_optimization": zero,
+            "gradient_accumulation_steps": "auto",
+            "train_batch_size": "auto",
+        }
+        content["train_micro_batch_size_per_gpu"] = "auto"
+        content["bf16" if mixed == "bf16" else "fp16"] = {"enabled": mixed in ("bf16", "fp16")}
+        found = imported(content, {"recompute": "none", **job})
+        missing = tuple(
+            key for key in found.missing if key in ("cluster", "model", "gpus", "global_batch", "seq_len")
+        )
+        return dataclasses.replace(found, missing=missing)
+    if kind == "FSDP":
+        _take_sharding(_table(raw, "fsdp_config"), job, warnings)
+    elif kind == "MEGATRON_LM":
+        inside = _table(raw, "megatron_lm_config")
+        for key, name in (("tp", "megatron_lm_tp_degree"), ("pp", "megatron_lm_pp_degree")):
+            job.setdefault(key, _whole(inside, name) or 1)
+        job.setdefault("recipe", "megatron-core")
+    elif kind in ("MULTI_GPU", "NO", ""):
+        job.setdefault("recipe", FSDP_RECIPE)
+        job.setdefault("zero_stage", 0)
+    else:
+        raise FrameworkConfigError(f"distributed_type: {kind!r} is not supported")
+    parallel = _table(raw, "parallelism_config")
+    for key, name in (("tp", "parallelism_config_tp_size"), ("cp", "parallelism_config_cp_size")):
+        if size := _whole(parallel, name):
+            job.setdefault(key, size)
+    return _done(job, notes, warnings)
+
+
+def _take_model(raw: Mapping[str, Any], job: dict[str, Any], warnings: list[str]) -> None:
+    """Put the model that is named into the job if its shape is known offline."""
+    named = next((str(raw[key]) for key in _MODEL if raw.get(key)), "")
+    if not named:
+        return
+    for spelled in (named, named.rstrip("/").rsplit("/", 1)[-1]):
+        try:
+            job["model"] = load_model(spelled)
+        except CostModelError:
+            continue
+        return
+    warnings.append(f"model {named}: its shape is not known offline; give --model config.json")
+
+
+def _take_recomputation(raw: Mapping[str, Any], job: dict[str, Any]) -> None:
+    """Read whether activations are recomputed; LLaMA-Factory and ms-swift do unless told otherwise."""
+    if "recompute" in job:
+        return
+    said = raw.get("gradient_checkpointing")
+    if said is None and raw.get("disable_gradient_checkpointing"):
+        said = False
+    if said is None:
+        said = "base_model" not in raw
+    job["recompute"] = "none" if said in (False, "false", None) else "full"
+
+
+def _take_sharding(fsdp: Mapping[str, Any], job: dict[str, Any], warnings: list[str]) -> None:
+    """Read FSDP's settings, of either version."""
+    plain = {str(key).removeprefix("fsdp_"): value for key, value in fsdp.items()}
+    after = plain.get("reshard_after_forward")
+    words = plain.get("sharding")
+    named = str(plain.get("sharding_strategy") or "").lower()
+    if isinstance(words, (str, list)) and not named:
+        split = words.split() if isinstance(words, str) else [str(word) for word in words]
+        named = next((word.lower() for word in split if word.lower() in _SHARDING), "")
+    if isinstance(after, str) and after.lower() in _SHARDING:
+        named = after.lower()
+    stage = _SHARDING.get(named, 3)
+    if isinstance(after, bool) and not named:
+        stage = 3 if after else 2
+    job.setdefault("recipe", FSDP_RECIPE)
+    job.setdefault("zero_stage", stage)
+    if plain.get("activation_checkpointing"):
+        job["recompute"] = "full"
+    if named in ("hybrid_shard", "hybrid_shard_zero2", "4", "5"):
+        warnings.append(f"{named}: shards inside a node; priced over all GPUs, give --shard-group")
+    offloads = plain.get("offload_params") or "offload" in str(words)
+    if offloads:
+        warnings.append(
+            "offload_params: parameters on the host have no price yet: they are priced on the GPU"
+        )
+        job["switches"] = {**(job.get("switches") or {}), "offload_optimizer": True}
+
+
+def _joined(
+    file: TextFile,
+    named: Any,
+    job: dict[str, Any],
+    notes: list[str],
+    warnings: list[str],
+) -> Imported:
+    """Fill a DeepSpeed configuration's ``auto`` with what the job says."""
+    content = named if isinstance(named, dict) else _neighbour(file, str(named))
+    job = {**job, "recipe": job.get("recipe") or "deepspeed"}
+    job.setdefault("recompute", "none")
+    found = imported(content, job)
+    said = f"DeepSpeed: {named}" if isinstance(named, str) else "DeepSpeed: inside the file"
+    return dataclasses.replace(
+        found,
+        notes=(*found.notes, *notes, said),
+        warnings=(*found.warnings, *warnings),
+        missing=tuple(dict.fromkeys(key for key in found.missing if job.get(key) is None)),
+    )
+
+
+def _neighbour(file: TextFile, named: str) -> dict[str, Any]:
+    """Return the DeepSpeed JSON that a job names, from beside it or its folders above.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If it is not there.
+    """
+    # ms-swift's and DeepSpeed's short names.
+    short = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zero3_offload": 3}
+    if named in short:
+        zero: dict[str, Any] = {"stage": short[named]}
+        if named.endswith("offload"):
+            zero["offload_optimizer"] = {"device": "cpu"}
+        return {
+            "zero_optimization": zero,
+            "bf16": {"enabled": "auto"},
+            "fp16": {"enabled": "auto"},
+            "train_batch_size": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+        }
+    folder = file.folder
+    places = [] if folder is None else [folder, *list(folder.absolute().parents)[:4]]
+    for place in places:
+        path = place / named
+        inside = Path(named).is_absolute() is False and ".." not in Path(named).parts
+        if inside and path.is_file():
+            return parse_json(read_text(path).text, named)
+    raise FrameworkConfigError(
+        f"deepspeed: {named} is not beside the file; read it with the job's values given"
+    )
+
+
+def _done(job: dict[str, Any], notes: list[str], warnings: list[str]) -> Imported:
+    """Return an answer with what is missing."""
+    missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
+    return Imported(
+        {key: value for key, value in job.items() if value is not None},
+        ("cluster", *missing),
+        (),
+        tuple(notes),
+        tuple(warnings),
+    )
+
+
+def _table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = raw.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(raw: Mapping[str, Any], key: str) -> int | None:
+    """Return a whole number, none where there is none.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If it is something else.
+    """
+    value = raw.get(key)
+    if value in (None, "auto"):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise FrameworkConfigError(f"{key}: expected a whole number, got {value!r}")
+    return value

@@ -1,0 +1,323 @@
+"""YAML files of Megatron's kin and of trainers on transformers, small ones written here, with what they mean."""
+
+import json
+
+import pytest
+
+from costmodel.base.errors import CostModelError
+from costmodel.interop.reading import read as read_file
+
+ARGUMENTS = """
+ENV_VARS: {CUDA_DEVICE_MAX_CONNECTIONS: 1}
+MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 64
+  --num-attention-heads: 4
+  --seq-length: 128
+  --max-position-embeddings: 128
+  --micro-batch-size: 2
+  --global-batch-size: 32
+  --vocab-size: 1000
+  --swiglu: true
+  --disable-bias-linear: true
+  --position-embedding-type: rope
+  --tensor-model-parallel-size: 2
+  --use-distributed-optimizer: true
+  --bf16: true
+  --fp16: false
+  --odd-thing: 3
+"""
+PARTS = """
+micro_batch_size: 1
+global_batch_size: 16
+vocab_size: 512
+language_model:
+  num_layers: 4
+  hidden_size: 64
+  num_attention_heads: 4
+  gated_linear_unit: true
+  add_bias_linear: false
+  seq_length: 64
+  max_position_embeddings: 64
+model_parallel:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  bf16: true
+"""
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, precision: bf16-mixed}
+model:
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: null
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  normalization: rmsnorm
+  bias: false
+  activation: fast-swiglu
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  activations_checkpoint_granularity: selective
+  sequence_parallel: true
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  make_vocab_size_divisible_by: 1
+  tokenizer: {library: huggingface, type: meta-llama/Llama-2-7b-hf}
+  optim: {name: distributed_fused_adam, overlap_grad_sync: true}
+  weird_thing: 7
+"""
+BRIDGE = """
+model:
+  _target_: megatron.bridge.models.llama.LlamaProvider
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  num_query_groups: 8
+  seq_length: 8192
+  max_position_embeddings: 8192
+  vocab_size: 128256
+  gated_linear_unit: true
+  add_bias_linear: false
+  normalization: RMSNorm
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  tensor_model_parallel_size: 2
+  context_parallel_size: 2
+train: {micro_batch_size: 1, global_batch_size: 64}
+ddp: {use_distributed_optimizer: true, overlap_grad_reduce: true}
+mixed_precision: bf16_mixed
+"""
+PRIMUS = """
+work_group: ours
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: llama3_8B.yaml
+    overrides: {micro_batch_size: 2, global_batch_size: 128, seq_length: 8192, pipeline_model_parallel_size: 2}
+"""
+NEOX = """
+{
+  # braces and comments
+  "pipe-parallel-size": 2,
+  "model-parallel-size": 2,
+  "num-layers": 16, "hidden-size": 2048, "num-attention-heads": 16,
+  "seq-length": 2048, "max-position-embeddings": 2048,
+  "norm": "layernorm", "pos-emb": "rotary", "no-weight-tying": true,
+  "zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+  "checkpoint-activations": true, "fp16": {"enabled": true}
+}
+"""
+
+
+def written(tmp_path, text, name="run.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def said(job, *names):
+    return tuple(job.get(name) for name in names)
+
+
+def test_arguments_of_megatrons_tests(tmp_path):
+    found = read_file(written(tmp_path, ARGUMENTS))
+
+    model = found.job["model"]
+    assert found.kind == "megatron-yaml"
+    assert said(found.job, "tp", "micro_batch", "global_batch", "precision", "zero_stage") == (
+        2,
+        2,
+        32,
+        "bf16",
+        1,
+    )
+    assert (model.num_layers, model.gated_mlp, model.linear_bias, model.vocab_size) == (4, True, False, 1024)
+    assert found.ignored == ("--odd-thing",)
+    assert found.missing == ("cluster", "gpus")
+
+
+def test_parts_for_yaml_cfg(tmp_path):
+    found = read_file(written(tmp_path, PARTS), gpus=8)
+
+    assert said(found.job, "tp", "pp", "gpus", "seq_len", "global_batch", "precision") == (
+        2,
+        2,
+        8,
+        64,
+        16,
+        "bf16",
+    )
+    assert (found.job["model"].gated_mlp, found.job["model"].linear_bias) == (True, False)
+
+
+def test_nemo_1_with_the_vocabulary_of_its_tokenizer(tmp_path):
+    found = read_file(written(tmp_path, NEMO))
+
+    assert found.kind == "nemo"
+    assert said(found.job, "gpus", "tp", "pp", "micro_batch", "global_batch", "seq_len") == (
+        32,
+        4,
+        2,
+        1,
+        128,
+        4096,
+    )
+    assert said(found.job, "recompute", "precision", "zero_stage") == ("selective", "bf16", 1)
+    # Llama 2 7B: its vocabulary is padded to 32,000, a multiple of 4.
+    from costmodel.step.anatomy.params import num_params
+
+    assert round(num_params(found.job["model"])) == 6738415616
+    assert found.notes == ("vocabulary of meta-llama/Llama-2-7b-hf: 32000",)
+    assert found.ignored == ("weird_thing",)
+
+
+def test_run_config_of_megatron_bridge(tmp_path):
+    from costmodel.step.anatomy.params import num_params
+
+    found = read_file(written(tmp_path, BRIDGE, "run_config.yaml"), gpus=16)
+
+    assert found.kind == "megatron-bridge"
+    assert said(found.job, "tp", "cp", "global_batch", "precision", "zero_stage") == (2, 2, 64, "bf16", 1)
+    assert round(num_params(found.job["model"])) == 8030261248  # Llama 3 8B
+
+
+def test_primus_names_its_model(tmp_path):
+    found = read_file(written(tmp_path, PRIMUS))
+
+    assert (found.kind, found.job["model"].name) == ("primus", "llama3-8b")
+    assert said(found.job, "pp", "micro_batch", "global_batch", "seq_len") == (2, 2, 128, 8192)
+    assert "presets pre_trainer.yaml and llama3_8B.yaml are not beside it" in found.warnings[-1]
+    for change, part in (
+        ("framework: maxtext", "framework 'maxtext' is not supported"),
+        ("model: none_7B.yaml", "'none_7B' is not known here"),
+    ):
+        key = change.split(":")[0]
+        old = next(line.strip() for line in PRIMUS.splitlines() if line.strip().startswith(f"{key}:"))
+        with pytest.raises(CostModelError, match=part):
+            read_file(written(tmp_path, PRIMUS.replace(old, change)))
+
+
+def test_gpt_neox_in_braces_with_comments(tmp_path):
+    from costmodel.step.anatomy.params import num_params
+
+    found = read_file(written(tmp_path, NEOX, "1B.yml"), gpus=16, vocab_size=50304)
+
+    assert found.kind == "gpt-neox"
+    # 4 sequences x 2 steps x 4 replicas.
+    assert said(found.job, "tp", "pp", "global_batch", "zero_stage", "recompute", "precision") == (
+        2,
+        2,
+        32,
+        1,
+        "full",
+        "fp16",
+    )
+    # Pythia 1B has 1,011,781,632 with 50,304 tokens, which TP 2 pads to a multiple of 256.
+    assert round(num_params(found.job["model"])) == 1011781632 + (50432 - 50304) * 2048 * 2
+
+
+TRAINER = """
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+finetuning_type: full
+deepspeed: configs/ds.json
+cutoff_len: 2048
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: true
+neat_packing: true
+"""
+
+
+def test_a_trainer_joined_with_its_deepspeed_file(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "ds.json").write_text(
+        json.dumps(
+            {
+                "train_batch_size": "auto",
+                "train_micro_batch_size_per_gpu": "auto",
+                "gradient_accumulation_steps": "auto",
+                "bf16": {"enabled": "auto"},
+                "zero_optimization": {"stage": 3},
+            }
+        )
+    )
+
+    found = read_file(written(tmp_path, TRAINER), gpus=8)
+
+    assert (found.kind, found.job["model"].name) == ("trainer", "llama3-8b")
+    # 2 sequences x 4 steps x 8 GPUs.
+    assert said(
+        found.job, "global_batch", "micro_batch", "seq_len", "zero_stage", "precision", "recompute"
+    ) == (
+        64,
+        2,
+        2048,
+        3,
+        "bf16",
+        "full",
+    )
+    assert found.missing == ("cluster",)
+    assert found.ignored == ("neat_packing",)
+    with pytest.raises(CostModelError, match=r"configs/other.json is not beside the file"):
+        read_file(written(tmp_path, TRAINER.replace("ds.json", "other.json")))
+    with pytest.raises(CostModelError, match=r"\.\./ds.json is not beside"):
+        read_file(written(tmp_path, TRAINER.replace("configs/ds.json", "../ds.json")))
+
+
+def test_ms_swift_and_axolotl(tmp_path):
+    swift = "model: Qwen/Qwen2.5-7B-Instruct\ntrain_type: full\ntorch_dtype: bfloat16\nmax_length: 8192\n"
+    swift += "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\ndeepspeed: zero2\n"
+    found = read_file(written(tmp_path, swift), gpus=8)
+    assert said(found.job, "global_batch", "zero_stage", "seq_len", "precision") == (16, 2, 8192, "bf16")
+    assert found.job["model"].name == "qwen2.5-7b"
+
+    axolotl = "base_model: meta-llama/Llama-2-7b-hf\nsequence_len: 4096\nmicro_batch_size: 2\nbf16: auto\n"
+    axolotl += "gradient_accumulation_steps: 4\nadapter: lora\noptimizer: adamw_bnb_8bit\n"
+    axolotl += "fsdp: [shard_grad_op, auto_wrap, offload]\n"
+    found = read_file(written(tmp_path, axolotl))
+    assert said(found.job, "zero_stage", "recompute", "micro_batch", "global_batch") == (2, "none", 2, None)
+    assert found.missing == ("cluster", "gpus", "global_batch")
+    assert [warning.split(":")[0] for warning in found.warnings] == [
+        "lora",
+        "optimizer adamw_bnb_8bit",
+        "offload_params",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "stage"),
+    [
+        ("{fsdp_sharding_strategy: FULL_SHARD}", 3),
+        ("{fsdp_sharding_strategy: 2}", 2),
+        ("{fsdp_sharding_strategy: NO_SHARD}", 0),
+        ("{fsdp_version: 2, fsdp_reshard_after_forward: true}", 3),
+        ("{fsdp_version: 2, fsdp_reshard_after_forward: false}", 2),
+        ("{fsdp_reshard_after_forward: FULL_SHARD}", 3),
+    ],
+)
+def test_accelerate_shards_as_its_strategy_says(tmp_path, fsdp, stage):
+    text = f"distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nfsdp_config: {fsdp}\n"
+    found = read_file(written(tmp_path, text))
+
+    assert said(found.job, "zero_stage", "gpus", "precision") == (stage, 16, "bf16")
+    assert found.missing == ("cluster", "model", "global_batch", "seq_len")
+
+
+def test_accelerate_with_deepspeed_inside(tmp_path):
+    text = "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
+    text += "deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, offload_param_device: none}\n"
+    found = read_file(written(tmp_path, text))
+
+    assert said(found.job, "zero_stage", "gpus", "precision") == (3, 8, "bf16")
+    assert found.job["switches"]["offload_optimizer"]
+    with pytest.raises(CostModelError, match="distributed_type: 'TPU' is not supported"):
+        read_file(written(tmp_path, "distributed_type: TPU\n"))
