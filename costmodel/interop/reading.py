@@ -132,6 +132,18 @@ READERS: dict[str, Reader] = {
             "huggingface/accelerate, src/accelerate/utils/dataclasses.py",
         ),
         Reader(
+            "maxtext",
+            "MaxText",
+            ("costmodel.interop.read_maxtext", "read"),
+            lambda look: (
+                look.has_any("base_emb_dim", "max_target_length", "base_config", within="yaml")
+                and look.has_any(
+                    "base_num_decoder_layers", "per_device_batch_size", "model_name", "base_config"
+                )
+            ),
+            "AI-Hypercomputer/maxtext, src/MaxText/configs/base.yml",
+        ),
+        Reader(
             "megatron-yaml",
             "Megatron-LM",
             ("costmodel.interop.read_megatron_yaml", "read_arguments"),
