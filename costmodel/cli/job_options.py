@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any
 
 from costmodel.cli import options as opt
@@ -46,6 +47,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p.replace(annotation=kinds[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in found]
 
 
+@cache
 def _flag(field: Field, several: bool) -> inspect.Parameter:
     """Return the parameter of a field's flag; values are read later, by the field's one reader."""
     kind: Any = str | None
