@@ -67,22 +67,20 @@ def read_mutants(path: Path = LIST) -> list[Mutant]:
     return found
 
 
-def problems(mutants: list[Mutant], package: Path) -> list[str]:
-    """Say which mutants do not fit the code, or have no test."""
-    found = [
-        f"{id}: listed {count} times" for id, count in Counter(m.id for m in mutants).items() if count > 1
-    ]
+def problems(mutants: list[Mutant], package: Path) -> dict[str, str]:
+    """Say which mutants do not fit the code, or have no test, by id."""
+    found = {id: f"listed {count} times" for id, count in Counter(m.id for m in mutants).items() if count > 1}
     for mutant in mutants:
         file = package / mutant.file
         times = file.read_text().count(mutant.old) if file.exists() else -1
         if times != 1:
             how = "there is no such file" if times < 0 else f"old text stands {times} times"
-            found.append(f"{mutant.id}: {mutant.file}: {how}: {mutant.old!r}")
+            found[mutant.id] = f"{mutant.file}: {how}: {mutant.old!r}"
         if mutant.old == mutant.new:
-            found.append(f"{mutant.id}: old and new text are the same")
+            found[mutant.id] = "old and new text are the same"
         missing = [test for test in mutant.tests if not (ROOT / "tests" / test).exists()]
         if missing or not mutant.tests:
-            found.append(f"{mutant.id}: no test {', '.join(missing)}")
+            found[mutant.id] = f"no test {', '.join(missing)}"
     return found
 
 
@@ -141,13 +139,13 @@ def main() -> int:
     asked = parser.parse_args()
     every = read_mutants()
     mutants = chosen(every, asked.only)
-    wrong = problems(every if asked.check else mutants, ROOT / "costmodel")
-    if wrong or not mutants:
-        print(*(wrong or ["no mutant is called so"]), sep="\n")
-        return 2
-    if asked.check:
+    wrong = problems(mutants, ROOT / "costmodel")
+    for id, problem in wrong.items():
+        print(f"{id}: {problem}")
+    mutants = [mutant for mutant in mutants if mutant.id not in wrong]
+    if asked.check or not mutants:
         print(f"{len(mutants)} mutants fit the code")
-        return 0
+        return 2 if wrong or not mutants else 0
     for name in HEAVY:
         importlib.import_module(name)
     caught: Counter[str] = Counter()
@@ -181,7 +179,9 @@ def main() -> int:
     print(f"{'all':32} {sum(caught.values()):4} / {sum(total.values())}")
     for mutant in survivors:
         print(f"survives: {mutant.id} ({mutant.file})")
-    return 1 if survivors else 0
+    for id in wrong:
+        print(f"does not fit the code: {id}")
+    return 2 if wrong else 1 if survivors else 0
 
 
 if __name__ == "__main__":

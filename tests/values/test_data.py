@@ -79,6 +79,20 @@ def test_reduction_behind_the_last_micro_batch_and_gather_behind_the_first():
     assert exposed_us(nothing, "dp.") == near({SCATTER: two_nodes_us(4 * N), GATHER: two_nodes_us(2 * N)})
 
 
+def test_a_reduction_waits_for_the_port_of_other_axes():
+    """Context ranks of two nodes pass K and V behind attention, and leave the gradients what they do not take."""
+    slow = cluster_file(outer={"bandwidth": "5 GB/s"})
+    model = {**SMALL, "num_layers": 16}
+    est = price(model, cluster=slow, gpus=8, layout="tp4 cp2", seq_len=2048, sequence_parallel=False)
+    backward = step_us(est, "backward", "backward_weight", "recompute")
+    taken = 16 * each_us(est)["cp.attention.ring.backward"]
+    held = 16 * (15 * 2**18 + 2048) + TABLE_PARAMS / 2 + 1024
+    busy, last = 30 + 4 * held / 2 / 5e3, 40e6 / held
+    assert each_us(est)[SCATTER] == near(busy)
+    assert busy * (1 - last) > backward - taken > 1000
+    assert exposed_us(est)[SCATTER] == near(hidden_us(busy, backward - taken, last))
+
+
 def test_replicas_that_all_hold_everything():
     est = price(zero_stage=0, **TWO)
     assert each_us(est, "dp.", "optimizer.") == near(
