@@ -32,6 +32,8 @@ def plan(model=None, *, free=(), fixed=None, switches=None, **asked):
     """Search the small model over the knobs of `free`; every other one is 1, or what `fixed` says."""
     fix = {**{knob: value for knob, value in ONE.items() if knob not in free}, **(fixed or {})}
     job = {"cluster": str(CLUSTER), "gpus": 8, "global_batch": 64, "seq_len": 1024}
+    # All that divides, whatever launches it, and all of the memory.
+    job |= {"framework": "any", "pipeline_layout": "even", "headroom": 0.0}
     return cm.plan(
         model=model_file(model or SMALL), switches={**QUIET, **(switches or {})}, fix=fix, **{**job, **asked}
     )
@@ -47,8 +49,13 @@ def tried(found, knob):
     [
         ("micro_batch", SMALL, {"gpus": 1, "global_batch": 128}, [1, 2, 4, 8, 16, 32, 64]),
         ("tp", SMALL, {"gpus": 16}, [1, 2, 4]),  # up to the node, where nobody asks for more
-        ("cp", SMALL, {"gpus": 8, "global_batch": 8}, [1, 2, 4, 8]),  # down to 128 tokens
-        ("cp", SMALL, {"gpus": 16, "global_batch": 16}, [1, 2, 4, 8]),
+        ("cp", SMALL, {"gpus": 8, "global_batch": 8, "seq_len": 8192}, [1, 2, 4, 8]),
+        (
+            "cp",
+            SMALL,
+            {"gpus": 16, "global_batch": 16, "seq_len": 8192},
+            [1, 2, 4, 8],
+        ),  # down to 1,024 tokens
         ("ep", {**MOE, "num_experts": 16}, {"gpus": 16}, [1, 2, 4, 8, 16]),
         ("etp", MOE, {"gpus": 16}, [1, 2, 4]),
         ("pp", SMALL, {"gpus": 16}, [1]),  # without a schedule
@@ -252,6 +259,17 @@ def test_frameworks_launch_what_they_can(framework, stages):
         framework=framework,
     )
     assert tried(found, "zero_stage") == stages
+
+
+def test_unasked_a_plan_keeps_to_what_the_recipe_launches():
+    """Megatron-Core: ZeRO-0 and 1, three schedules; five per cent of the memory stay free."""
+    found = plan(
+        free=("zero_stage", "schedule", "vp"), fixed={"pp": 2}, gpus=4, global_batch=16, framework=""
+    )
+    assert tried(found, "zero_stage") == [0, 1]
+    assert tried(found, "schedule") == ["1f1b", "interleaved"]
+    spared = plan(gpus=1, global_batch=1, headroom=None).question
+    assert spared.limit_bytes(spared.jobs[0]) == near(0.95 * 64 * 2**30)
 
 
 def test_offloading_is_one_more_choice():
