@@ -33,10 +33,9 @@ def plan(model=None, *, free=(), fixed=None, switches=None, **asked):
     fix = {**{knob: value for knob, value in ONE.items() if knob not in free}, **(fixed or {})}
     job = {"cluster": str(CLUSTER), "gpus": 8, "global_batch": 64, "seq_len": 1024}
     # All that divides, whatever launches it, and all of the memory.
-    job |= {"framework": "any", "pipeline_layout": "even", "headroom": 0.0}
-    return cm.plan(
-        model=model_file(model or SMALL), switches={**QUIET, **(switches or {})}, fix=fix, **{**job, **asked}
-    )
+    job |= {"framework": "any", "pipeline_layout": "even", "headroom": 0.0, **asked}
+    job = {name: value for name, value in job.items() if value is not None}
+    return cm.plan(model=model_file(model or SMALL), switches={**QUIET, **(switches or {})}, fix=fix, **job)
 
 
 def tried(found, knob):
