@@ -263,7 +263,11 @@ def test_frameworks_launch_what_they_can(framework, stages):
 def test_unasked_a_plan_keeps_to_what_the_recipe_launches():
     """Megatron-Core: ZeRO-0 and 1, three schedules; five per cent of the memory stay free."""
     found = plan(
-        free=("zero_stage", "schedule", "vp"), fixed={"pp": 2}, gpus=4, global_batch=16, framework=""
+        free=("zero_stage", "schedule", "vp"),
+        fixed={"pp": 2},
+        gpus=4,
+        global_batch=16,
+        framework=None,
     )
     assert tried(found, "zero_stage") == [0, 1]
     assert tried(found, "schedule") == ["1f1b", "interleaved"]
