@@ -8,7 +8,7 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
-from costmodel.step.anatomy.operator_parts import PATHS, Operator
+from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
 from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blocks, layer_param_blocks
 from costmodel.step.critical_stage import Step
@@ -217,6 +218,33 @@ _LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 
 
+class _Graphed(NamedTuple):
+    """What CUDA graphs replay, so that the host does not issue it.
+
+    Parts of a layer, or with `others` all of them and the collectives of all axes but experts'; `exchange`
+    that of experts, with all shapes that depend on the routing.
+    """
+
+    parts: tuple[Part, ...]
+    others: bool
+    exchange: bool
+
+    def holds(self, operator: Operator) -> bool:
+        """Tell whether an operator is replayed."""
+        if operator.part == "experts" or operator.role == "permutation":
+            return self.exchange
+        return self.others or operator.part in self.parts
+
+
+_NO_GRAPH = _Graphed((), others=False, exchange=False)
+_GRAPHED: dict[GraphScope, _Graphed] = {
+    "all": _Graphed((), others=True, exchange=True),
+    "static": _Graphed((), others=True, exchange=False),
+    "attention": _Graphed(("attention", "router"), others=False, exchange=False),
+    "router": _Graphed(("router",), others=False, exchange=False),
+}
+
+
 def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
 
@@ -224,7 +252,9 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     a line of its own. CUDA graphs take the host out of the way; with blocking launches host and GPU
     take turns. `made` are all other lines of the block.
     """
-    recipe, times = placed.recipe, block.times
+    recipe, times, accelerator = placed.recipe, block.times, placed.accelerator
+    bound = recipe.host.cpu_binding
+    slowdown = accelerator.host_slowdown_bound if bound else accelerator.host_slowdown
     sent = [line for line in made if line.axis != "compute"]
     (launches, gpu), (back_launches, back_gpu) = (
         (_launches(placed, block, forward, here), passes_s + exposed_sum(here))
@@ -251,7 +281,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             formula="share * max(launches * launch_s - hidden * gpu_s, 0)",
             terms={
                 "launches": issued,
-                "launch_s": recipe.host.launch_s * placed.accelerator.host_slowdown,
+                "launch_s": recipe.host.launch_s * slowdown,
                 "gpu_s": gpu_s,
                 "hidden": 0.0 if recipe.host.launch_blocking else 1.0,
                 "share": share,
@@ -265,23 +295,24 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
 def _launches(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeLine]) -> Array:
     """Count what the host issues in the forward pass of a block, or in the rest: kernels and collectives. [-]
 
-    A graph issues itself; one of static shapes leaves out those that depend on the routing.
+    A graph issues what it holds itself. Where two micro-batches share a pass, it is issued piece by piece.
     """
     host = placed.recipe.host
-    static_only = host.cuda_graph_scope == "static"
+    held = _GRAPHED[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
     issued: Array = np.asarray(0.0)
     for item in block.times.by_operator.values():
-        operator = item.operator
-        routed = operator.part == "experts" or operator.role == "permutation"
-        if host.cuda_graphs and not (static_only and routed):
+        if held.holds(item.operator):
             continue
+        operator = item.operator
         again = operator.kernels_forward * item.recompute_share
         issued = issued + (operator.kernels_forward if forward else operator.kernels_backward + again)
     for line in sent:
-        by_host = not host.cuda_graphs or (static_only and line.axis == "ep")
+        by_host = not (held.exchange if line.axis == "ep" else held.others)
         issued = issued + _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
     if block.role == "layer" and not (forward or host.cuda_graphs):
         issued = issued + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
+    if block.kind is not None and block.kind.is_moe and not held.exchange:
+        issued = issued * (1.0 + (host.ep_overlap_launches - 1.0) * placed.pairs_passes)
     return np.asarray(issued)
 
 

@@ -279,7 +279,7 @@ def _sharded_block_lines(
     placed: PlacedJob, block: Block, parts: list[_Part], others: Sequence[TimeLine]
 ) -> tuple[list[TimeLine], list[TimeLine]]:
     """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
-    overlaps = placed.recipe.overlap.dp_overlap == "every-layer"
+    overlaps = placed.recipe.overlap.dp_overlap != "none"
     forward, backward = (
         Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
         for lines in (

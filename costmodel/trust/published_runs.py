@@ -329,8 +329,11 @@ def _switches(row: Row) -> dict[str, Any]:
     ):
         if row.get(column):
             switches[switch] = row[column] == "true"
-    if switches.get("cuda_graphs") and row.get("num_experts") and "full_iteration" not in notes:
-        switches["cuda_graph_scope"] = "static"
+    if switches.get("cuda_graphs") and row.get("num_experts"):
+        switches["cuda_graph_scope"] = _graph_scope(notes)
+    if "tokendrop" in notes:
+        # Every expert gets the same, padded: nothing depends on the routing.
+        switches["moe_capacity_factor"] = 1.0
     if row.get("grad_dtype"):
         switches["grad_reduce_dtype"] = row["grad_dtype"]
         if row["framework"] in _ONE_GRAD_DTYPE:
@@ -404,6 +407,16 @@ def _switches(row: Row) -> dict[str, Any]:
     if "first and last stage hold one layer less" in dealt or _COUNTED_AS_LAYERS in dealt:
         switches |= {"embedding_as_layer": True, "head_as_layer": True}
     return switches
+
+
+def _graph_scope(notes: str) -> str:
+    """Return what the CUDA graphs of a mixture of experts hold, by the scopes that the row names."""
+    if "full_iteration" in notes or "tokendrop" in notes:
+        return "all"
+    named = re.search(r"cuda graphs [^\[;]*\[([^\]]*)\]", notes)
+    if named:
+        return "attention" if "attn" in named.group(1) else "router"
+    return "router" if "te cuda graphs moe_router" in notes else "static"
 
 
 def _modules(detail: str) -> tuple[str, ...]:

@@ -66,6 +66,8 @@ class Accelerator:
         To the host's memory, one direction: PCIe or C2C. [B/s]
     host_slowdown : float
         Time the host takes to issue a kernel over that of an x86 server. [-]
+    host_slowdown_bound : float
+        The same where processes are bound to the cores beside their GPU. [-]
     scale_up_link, pcie_link : str
         Link profiles that join GPUs of a node with and without a switch fabric; empty if none.
     kernels : KernelConstants, optional
@@ -86,6 +88,7 @@ class Accelerator:
     scale_up_link: str = ""
     pcie_link: str = ""
     host_slowdown: float = 1.0
+    host_slowdown_bound: float = 1.0
     kernels: "KernelConstants | None" = None
 
 

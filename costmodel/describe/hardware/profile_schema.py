@@ -117,6 +117,7 @@ class AcceleratorFile(_Profile):
     memory_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
     num_sms: Sourced[Positive]
     host_slowdown: Sourced[Annotated[float, Field(gt=0)]] | None = None
+    host_slowdown_bound: Sourced[Annotated[float, Field(gt=0)]] | None = None
     tdp: Sourced[Annotated[Watts, Field(gt=0)]]
     host_link: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
     scale_up_link: str | None = None
