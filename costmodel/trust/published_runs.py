@@ -95,6 +95,10 @@ _COUNTED_AS_LAYERS = "embedding and loss count as layers"
 # Frameworks whose benchmarks force the router to balance (moe_router_force_load_balancing, fake gates).
 _FORCED_BALANCE = ("megatron-bridge", "nemo", "nemo-automodel", "xtuner")
 
+# Steps of Megatron-Bridge's optimization ladder on GB200; the eighth binds processes to their NUMA node.
+_LADDER_STEP = re.compile(r"cumulative step (\d+) of 13")
+_LADDER_BINDS = 8
+
 # Container of a source that names it (year and month), and the one from which Megatron-Bridge's MoE
 # recipes replay whole iterations from CUDA graphs.
 _RELEASE = re.compile(r"\b\d\d\.\d\d\b")
@@ -182,16 +186,10 @@ def _rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
 
 
 def recipe_of_row(row: Row) -> str:
-    """Return the name of the recipe for the framework and era of a published run.
-
-    Raises
-    ------
-    CostModelError
-        If no recipe stands for the framework.
-    """
+    """Return the name of the recipe for the framework and era of a published run; the nearest kind for others."""
     framework, year = row["framework"], _year(row)
     if framework not in _RECIPES:
-        raise CostModelError(f"framework {framework!r} has no recipe")
+        return _nearest_recipe(row)
     name = [recipe for first, recipe in _RECIPES[framework] if first <= max(year, 2019)][-1]
     found = _RELEASE.search(row["source"])
     if found and found.group() >= _BRIDGE_FULL_GRAPHS and framework == "megatron-bridge":
@@ -201,6 +199,12 @@ def recipe_of_row(row: Row) -> str:
         if word in said and year >= first:
             name = era
     return name
+
+
+def _nearest_recipe(row: Row) -> str:
+    """Return the recipe of the nearest kind: FSDP where only parameters are sharded, else Megatron's."""
+    alone = all((row.get(axis) or "1") == "1" for axis in ("tp", "pp"))
+    return "torchtitan" if alone and row.get("zero_stage") == "3" else "megatron-core"
 
 
 def job_of_row(row: Row) -> Job:
@@ -331,6 +335,8 @@ def _switches(row: Row) -> dict[str, Any]:
             switches[switch] = row[column] == "true"
     if switches.get("cuda_graphs") and row.get("num_experts"):
         switches["cuda_graph_scope"] = _graph_scope(notes)
+    if step := _LADDER_STEP.search(notes):
+        switches["cpu_binding"] = int(step.group(1)) >= _LADDER_BINDS
     if "tokendrop" in notes:
         # Every expert gets the same, padded: nothing depends on the routing.
         switches["moe_capacity_factor"] = 1.0

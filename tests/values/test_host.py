@@ -1,0 +1,112 @@
+"""What the host issues: bound and unbound cores, what CUDA graphs replay, experts in 8 bits, two micro-batches at once."""
+
+import pytest
+from round_jobs import MOE, price
+
+import costmodel as cm
+from costmodel.trust import published_runs
+
+SLOW = {"launch_s": 9e-4}
+FOUR = {"gpus": 4, "layout": "ep4", "global_batch": 8}
+
+
+def launches(est, phase="forward"):
+    """Launches of a layer of experts, and what one takes in microseconds."""
+    [line] = [x for x in est.bill.time_lines if x.name == f"compute.layer.host.{phase}"]
+    return float(line.terms["launches"]), 1e6 * float(line.terms["launch_s"])
+
+
+def test_launches_of_a_layer_by_what_graphs_hold():
+    """85 and a half of each: attention 6, router 1 + 72; experts and permutation are what depends on the routing."""
+    none, _ = launches(price(MOE, switches=SLOW, **FOUR))
+
+    def left(scope):
+        graphs = {**SLOW, "cuda_graphs": True, "cuda_graph_scope": scope}
+        return launches(price(MOE, switches=graphs, **FOUR))[0]
+
+    assert left("all") == 0
+    routed = left("static")
+    # Permute 2, fc1, activation, fc2, unpermute 2, and the two exchanges.
+    assert routed == 2 + 3 + 2 + 2
+    assert left("router") == none - 73
+    # Norm, QKV, rotary, core, projection, residual.
+    assert left("attention") == left("router") - 6
+    assert left("static") < left("attention") < left("router") < none
+
+
+def test_two_micro_batches_at_once_are_issued_piece_by_piece():
+    plain, _ = launches(price(MOE, switches=SLOW, **FOUR))
+    both, _ = launches(price(MOE, switches={**SLOW, "ep_overlap": True}, **FOUR))
+    assert both == pytest.approx(1.6 * plain)
+    graphs = {**SLOW, "ep_overlap": True, "cuda_graphs": True}
+    assert launches(price(MOE, switches=graphs, **FOUR))[0] == 0
+
+
+def test_experts_in_eight_bits_are_quantised_one_by_one():
+    """Two local experts: the two products of a forward pass become as many launches each as there are experts."""
+    eight = {"precision": "fp8-delayed", **FOUR}
+    usual, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 0.0}, **eight))
+    each, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 1.0}, **eight))
+    twice, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 2.0}, **eight))
+    assert each > usual
+    assert twice - each == pytest.approx(2 * (each - usual))
+
+
+def test_bound_cores_of_a_grace_host():
+    """2.75 times as long as on x86 where processes wander, 1.5 times where they stay."""
+    job = {
+        "model": "qwen3-30b-a3b",
+        "cluster": "gb200-nvl72-ndr",
+        "gpus": 8,
+        "global_batch": 64,
+        "seq_len": 4096,
+    }
+    for bound, slowdown in ((False, 2.75), (True, 1.5)):
+        est = cm.estimate(**job, layout="ep8", switches={"cpu_binding": bound, "launch_s": 1e-5})
+        assert launches(est)[1] == pytest.approx(10 * slowdown)
+    x86 = {**job, "cluster": "dgx-h100-ndr"}
+    est = cm.estimate(**x86, layout="ep8", switches={"cpu_binding": False, "launch_s": 1e-5})
+    assert launches(est)[1] == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("notes", "scope"),
+    [
+        ("cuda graphs full_iteration; dispatcher hybridep", "all"),
+        (
+            "cuda graphs local full layer (static shapes: tokendrop padded); dispatcher default all-to-all",
+            "all",
+        ),
+        (
+            "cuda graphs transformer_engine [attn, moe_router, moe_preprocess]; dispatcher hybridep",
+            "attention",
+        ),
+        ("cuda graphs transformer_engine [moe_router, moe_preprocess]; dispatcher hybridep", "router"),
+        ("dispatcher hybridep 32 sms; te cuda graphs moe_router+moe_preprocess", "router"),
+        ("dispatcher deepep", "static"),
+    ],
+)
+def test_scopes_that_rows_name(notes, scope):
+    assert published_runs._graph_scope(notes) == scope
+
+
+def test_dropped_tokens_are_padded_to_the_mean():
+    row = {
+        "framework": "megatron-bridge",
+        "fused_kernels_note": "tokendrop capacity 1.0, padded",
+        "notes": "",
+    }
+    assert published_runs._switches(row)["moe_capacity_factor"] == 1.0
+
+
+def test_sharded_parameters_are_prefetched_unless_switched_off():
+    """A Megatron recipe with ZeRO-3 hides its gathers as FSDP does; it was billed as if nothing overlapped."""
+    job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 64, "seq_len": 8192}
+    on = cm.estimate(**job, zero_stage=3)
+    off = cm.estimate(**job, zero_stage=3, switches={"dp_overlap": "none"})
+
+    def exposed(est):
+        sent = [line for line in est.bill.time_lines if line.axis == "dp"]
+        return sum(float(line.exposed_seconds) for line in sent)
+
+    assert exposed(on) < 0.5 * exposed(off)
