@@ -343,3 +343,12 @@ def test_zero_bubble_with_long_weight_gradients_and_light_ends(name, p, m, ends,
     )
 
     assert m * (2.1 + weight) + bubble_s == pytest.approx(step_s, rel=0.03)
+
+
+@pytest.mark.parametrize(("p", "m"), [(p, m) for p in (4, 8, 16) for m in (1, 2, 4, 6, 8, 12, 16, 24)])
+def test_zb_v_with_few_micro_batches_is_not_free(p, m):
+    # One micro-batch goes down and up and back: its closed form for many would be a tenth of that.
+    for times in TIMES:
+        step_s = run("zb-v", p, m, 2, times).step_s()
+
+        assert m * sum(times) + closed_bubble("zb-v", p, m, 2, times) == pytest.approx(step_s, rel=0.1)

@@ -353,7 +353,11 @@ _RECORDS = (
         weight_copies=1.0,
         needs=(_TWO_CHUNKS,),
         bubble=f"{_HOPS}; {_HIGH_LOW}; "
-        "free_s = max(hops * max(high_s - backward_weight_s, 0.5 * (backward_weight_s - low_s)), 0); "
+        "steady_s = hops * max(high_s - backward_weight_s, 0.5 * (backward_weight_s - low_s)); "
+        # Fewer than two micro-batches a stage do not fill it, fewer than one are a way there and back.
+        "few_s = max((stages - micro_batches) * (forward_s + backward_input_s) - 0.5 * forward_s, "
+        "max(steady_s, 0) + 0.5 * max(2 * stages - micro_batches - 1, 0) * backward_weight_s); "
+        "free_s = max(steady_s, few_s, 0); "
         "max(free_s, synchronized * 0.5 * hops * max(high_s, backward_weight_s))",
         held="stages",
         messages="6 * (stages - 1)",
