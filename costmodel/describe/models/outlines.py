@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, Keys
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.outline_hybrids import HYBRIDS
@@ -71,7 +72,16 @@ def outline_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Outline |
     if kind not in _COUNTS:
         return None
     keys = Keys(text.raw, origin, text.defaults)
-    found = _COUNTS[kind](keys)
+    try:
+        found = _COUNTS[kind](keys)
+    except ModelConfigError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError):
+        found = None
+    if found is None or not isinstance(found.params, int) or found.params <= 0:
+        raise ModelConfigError(
+            f"{origin}: model_type {kind!r}: a size is no whole number above 0, or no list"
+        )
     shape = {"name": name or kind, "model_type": kind, "num_params": found.params, **found.shape}
     shape["tied_embeddings"] = found.tied
     if found.layers:
