@@ -87,9 +87,12 @@ class Flags:
         if given.lower() in ("none", "null"):
             return default
         try:
-            return int(given)
+            number = int(given)
         except ValueError:
             raise FrameworkConfigError(f"{flag}: expected a whole number, got {given!r}") from None
+        if number < 1 and flag.endswith(("-parallel-size", "-divisible-by")):
+            raise FrameworkConfigError(f"{flag}: expected a whole number above 0, got {given}")
+        return number
 
     def need(self, flag: str) -> int:
         """Return a whole number that must be there."""

@@ -206,6 +206,14 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if raw.get("mlp_type") == "llama" or raw.get("activation") == "swiglu":
         flat["swiglu"], flat["bias"] = True, raw.get("use_bias_in_mlp", True) is not False
     flat["group_query_attention"] = bool(raw.get("num_kv_heads"))
+    for key in (
+        "gradient_accumulation_steps",
+        "train_micro_batch_size_per_gpu",
+        "model_parallel_size",
+        "pipe_parallel_size",
+    ):
+        if not isinstance(raw.get(key) or 1, int):
+            raise FrameworkConfigError(f"{key}: expected a whole number, got {raw[key]!r}")
     steps = raw.get("gradient_accumulation_steps")
     micro, world = raw.get("train_micro_batch_size_per_gpu"), given.get("gpus")
     degrees = int(raw.get("model_parallel_size") or 1) * int(raw.get("pipe_parallel_size") or 1)
