@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
@@ -42,47 +43,63 @@ def time_lines(step: Step) -> list[TimeLine]:
     .. [1] D. Narayanan et al., SC21, arXiv:2104.04473, section 2.2 (bubble, interleaving) and
        section 4.1 (scatter/gather of the transfers).
     """
-    placed, stage, layout = step.placed, step.stage, step.placed.layout
-    if not np.any(layout.pp > 1):
+    if not np.any(step.placed.layout.pp > 1):
         return []
-    m = placed.micro_batches
-    messages = schedules.p2p_messages(layout.schedule, stages=layout.pp, virtual_stages=layout.vp) * m
-    exposed = schedules.exposed_p2p_messages(
-        layout.schedule,
-        stages=layout.pp,
-        micro_batches=m,
-        virtual_stages=layout.vp,
-        overlapped=placed.recipe.overlap.pp_overlap,
+    return [_bubble_line(step), *_message_lines(step), *_tied_table_lines(step.placed)]
+
+
+def _shape(step: Step) -> dict[str, Array]:
+    """Return what the closed forms of every schedule are told of the layout and of the work on its stages."""
+    layout, stage = step.placed.layout, step.stage
+    return {
+        "schedule": layout.schedule,
+        "stages": layout.pp,
+        "micro_batches": step.placed.micro_batches,
+        "virtual_stages": layout.vp,
+        "forward_s": stage.forward_s,
+        "sum_forward_s": stage.sum_forward_s,
+        "sum_backward_s": stage.sum_backward_s,
+    }
+
+
+def _bubble_line(step: Step) -> TimeLine:
+    """Return what the slowest stage waits while the pipeline fills and drains."""
+    placed = step.placed
+    return time_line(
+        "pp.bubble",
+        axis="pp",
+        toll="bubble",
+        phase="step",
+        count=1.0,
+        formula=schedules.bubble_formula(placed.layout.schedule),
+        terms={
+            **_shape(step),
+            "backward_input_s": step.stage.backward_input_s,
+            "backward_weight_s": step.stage.backward_weight_s,
+            "pending_weight_fraction": pending_weight_fraction(placed),
+            "synchronized": float(not placed.recipe.overlap.post_validation),
+        },
+        source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
     )
-    size, group, tiers = _message_bytes(placed), placed.mesh.pp, placed.cluster.tiers
-    cost = collective_time("send_recv", size, group, tiers)
-    host_s = 0.0 if placed.recipe.host.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.recipe.host.launch_s
-    # The critical path waits for some messages whole; how many is a property of the schedule, and
-    # while the pipeline fills and drains they are those of other stages.
-    others = np.maximum(exposed - messages, 0.0)
+
+
+def _message_lines(step: Step) -> list[TimeLine]:
+    """Return the messages of the critical stage, those of others that it waits for, and what comes too late.
+
+    The critical path waits for some messages whole; how many is a property of the schedule, and
+    while the pipeline fills and drains they are those of other stages.
+    """
+    placed, layout, overlap = step.placed, step.placed.layout, step.placed.recipe.overlap
+    chunks = {"stages": layout.pp, "virtual_stages": layout.vp}
+    messages = schedules.p2p_messages(layout.schedule, **chunks) * placed.micro_batches
+    exposed = schedules.exposed_p2p_messages(
+        layout.schedule, micro_batches=placed.micro_batches, overlapped=overlap.pp_overlap, **chunks
+    )
+    group = placed.mesh.pp
+    cost = collective_time("send_recv", _message_bytes(placed), group, placed.cluster.tiers)
+    host = placed.recipe.host
+    host_s = 0.0 if host.cuda_graphs else _LAUNCHES_PER_MESSAGE * host.launch_s
     lines = [
-        time_line(
-            "pp.bubble",
-            axis="pp",
-            toll="bubble",
-            phase="step",
-            count=1.0,
-            formula=schedules.bubble_formula(layout.schedule),
-            terms={
-                "schedule": layout.schedule,
-                "stages": layout.pp,
-                "micro_batches": m,
-                "virtual_stages": layout.vp,
-                "forward_s": stage.forward_s,
-                "backward_input_s": stage.backward_input_s,
-                "backward_weight_s": stage.backward_weight_s,
-                "sum_forward_s": stage.sum_forward_s,
-                "sum_backward_s": stage.sum_backward_s,
-                "pending_weight_fraction": pending_weight_fraction(placed),
-                "synchronized": float(not placed.recipe.overlap.post_validation),
-            },
-            source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
-        ),
         time_line(
             "pp.send_recv",
             axis="pp",
@@ -108,55 +125,53 @@ def time_lines(step: Step) -> list[TimeLine]:
             toll="communication",
             phase="step",
             group=group.dim,
-            count=others,
+            count=np.maximum(exposed - messages, 0.0),
             made=cost.made.then("send_s", "send_s + host_s", host_s=host_s),
             tier=cost.tier,
             algorithm=cost.algorithm,
             source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
         ),
     ]
-    if placed.recipe.overlap.pp_overlap:
-        # Bytes and busy time of these messages stand in the lines above: here is what comes too late.
-        late = schedules.late_formula(layout.schedule, overlapped=True)
-        lines.append(
-            time_line(
-                "pp.send_recv.late",
-                axis="pp",
-                toll="communication",
-                phase="step",
-                count=1.0,
-                made=cost.made.then(
-                    "send_s",
-                    f"message_s = send_s + host_s; busy_s = 0; {late}",
-                    host_s=host_s,
-                    schedule=layout.schedule,
-                    stages=layout.pp,
-                    micro_batches=m,
-                    virtual_stages=layout.vp,
-                    forward_s=stage.forward_s,
-                    backward_s=stage.backward_input_s + stage.backward_weight_s,
-                    sum_forward_s=stage.sum_forward_s,
-                    sum_backward_s=stage.sum_backward_s,
-                ),
-                source="messages longer than what hides them: physics/pipeline/schedules.py",
-            )
+    return [*lines, _late_line(step, cost.made, host_s)] if overlap.pp_overlap else lines
+
+
+def _late_line(step: Step, sent: Quantity, host_s: float) -> TimeLine:
+    """Return what overlapped messages come too late; their bytes and busy time stand in the lines of messages."""
+    late = schedules.late_formula(step.placed.layout.schedule, overlapped=True)
+    return time_line(
+        "pp.send_recv.late",
+        axis="pp",
+        toll="communication",
+        phase="step",
+        count=1.0,
+        made=sent.then(
+            "send_s",
+            f"message_s = send_s + host_s; busy_s = 0; {late}",
+            host_s=host_s,
+            backward_s=step.stage.backward_input_s + step.stage.backward_weight_s,
+            **_shape(step),
+        ),
+        source="messages longer than what hides them: physics/pipeline/schedules.py",
+    )
+
+
+def _tied_table_lines(placed: PlacedJob) -> list[TimeLine]:
+    """Sum the gradients of a token table that the first and the last stage both hold."""
+    model = placed.model
+    if not model.tied_embeddings:
+        return []
+    ends, _ = split_group(placed.mesh.pp, 2.0)
+    return [
+        communication_line(
+            placed,
+            "pp.tied_embedding_grad.all_reduce",
+            axis="pp",
+            phase="grad_sync",
+            primitive="all_reduce",
+            size_bytes=4.0 * float(model.vocab_size * model.hidden_size) / placed.layout.tp,
+            group=ends,
         )
-    if placed.model.tied_embeddings:
-        model = placed.model
-        table = 4.0 * float(model.vocab_size * model.hidden_size) / layout.tp
-        ends, _ = split_group(placed.mesh.pp, 2.0)
-        lines.append(
-            communication_line(
-                placed,
-                "pp.tied_embedding_grad.all_reduce",
-                axis="pp",
-                phase="grad_sync",
-                primitive="all_reduce",
-                size_bytes=table,
-                group=ends,
-            )
-        )
-    return lines
+    ]
 
 
 def pending_weight_fraction(placed: PlacedJob) -> Array:
