@@ -155,6 +155,9 @@ class Overlap(BaseModel):
     (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: concurrently with gathers and scatters)."""
     reduce_each_micro_batch: bool = False
     """ZeRO-2 reduces gradients after every micro-batch (DeepSpeed) instead of once a step."""
+    reduce_each_chunk: bool = False
+    """ZeRO-2 reduces the gradients of a model chunk once the micro-batches that follow each other have passed
+    it (FSDP under an interleaved pipeline): where these are all of the step, one chunk's are whole at a time."""
     zero_all_reduce: bool = False
     """ZeRO-1 sums whole gradients on every rank (all-reduce) before each steps its part."""
     zero_by_tensor: bool = False

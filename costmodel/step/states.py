@@ -7,6 +7,8 @@ step need for a moment.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,6 +62,23 @@ def shards_gradients(placed: PlacedJob) -> NDArray[np.bool_]:
     return np.asarray((zero >= 3) | ((zero == 2) & nothing_to_add))
 
 
+def whole_gradients(placed: PlacedJob) -> Array:
+    """Share of a rank's gradients that is whole at its peak, the rest being sharded. [-]
+
+    All of them, none, or those of one chunk: an interleaved pipeline runs as many micro-batches as it has
+    stages through a chunk, one after the other, and where there are no more the chunk is done with.
+    """
+    layout = placed.layout
+    interleaved = layout.schedule == float(schedules.schedule_code("interleaved"))
+    by_chunk = (
+        placed.recipe.overlap.reduce_each_chunk
+        & (layout.zero_stage == 2)
+        & interleaved
+        & (placed.micro_batches <= layout.pp)
+    )
+    return np.where(shards_gradients(placed), 0.0, np.where(by_chunk, 1.0 / layout.vp, 1.0))
+
+
 def stays_gathered(placed: PlacedJob) -> NDArray[np.bool_]:
     """Whether ZeRO-3 gathers parameters once a step and keeps them for all micro-batches."""
     return np.asarray(placed.recipe.overlap.fsdp_pp_keeps_gathered & (placed.layout.pp > 1))
@@ -105,10 +124,10 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
     lines = []
     # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.
-    states: tuple[tuple[MemoryPart, str, float, NDArray[np.bool_], Array], ...] = (
+    states: tuple[tuple[MemoryPart, str, float, NDArray[Any], Array], ...] = (
         ("parameters", "", param_bytes(placed), zero >= 3, copies),
         ("parameters", ".quantised", _cached_bytes(placed), zero >= 3, copies),
-        ("gradients", "", recipe.dtypes.grad_bytes(), shards_gradients(placed)[..., None], copies),
+        ("gradients", "", recipe.dtypes.grad_bytes(), 1.0 - whole_gradients(placed)[..., None], copies),
         ("gradients", ".autograd", recipe.dtypes.autograd_grad_bytes, np.asarray(False), copies),
         ("optimizer", ".main_weights", recipe.dtypes.master_weights_bytes, zero >= 1, np.asarray(1.0)),
         ("optimizer", ".moments", recipe.dtypes.moments_bytes, zero >= 1, np.asarray(1.0)),
@@ -120,7 +139,9 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             if not width:
                 continue
             on_gpu = 0.0 if recipe.host.offload_optimizer and state_part == "optimizer" else 1.0
-            shards = np.where(is_sharded, ranks, 1.0)
+            # Shares that are sharded and whole, as one number of ranks that would hold as much each.
+            share = np.asarray(is_sharded, dtype=np.float64)
+            shards = 1.0 / (share / ranks + 1.0 - share)
             lines.append(
                 memory_line(
                     f"state.{part}.{state_part}{name}",
