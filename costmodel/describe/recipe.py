@@ -219,8 +219,8 @@ class Experts(BaseModel):
     """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
     grouped_launch_share: float = Field(default=0.0, ge=0, le=1)
     """Host cost of each product of a grouped GEMM in launches; 0 where one kernel computes them all."""
-    grouped_launch_share_quantised: float | None = Field(default=None, ge=0, le=4)
-    """The same in 8 and 4 bits, where each expert is quantised by itself; none is what it is in 16."""
+    grouped_launch_share_quantised: float = Field(default=0.0, ge=0, le=4)
+    """The same in 8 and 4 bits, where each expert is quantised by itself; never less than in 16."""
     expert_bias_chain: bool = False
     """The output bias of experts is added in PyTorch operators, expert by expert, in fp32."""
     router_fusion: bool = False

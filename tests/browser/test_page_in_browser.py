@@ -191,7 +191,7 @@ def test_every_slider_can_be_reached_with_tab(page):
         reached.append(page.evaluate("document.activeElement.id"))
         page.keyboard.press("Tab")
 
-    assert reached == [f"knob-{name}" for name in ("gpus", "tp", "pp", "cp", "ep", "micro_batch")]
+    assert reached == [f"knob-{name}" for name in ("gpus", "tp", "cp", "pp", "ep", "micro_batch")]
 
 
 def test_what_cannot_run_says_why(page):

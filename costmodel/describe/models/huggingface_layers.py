@@ -31,7 +31,8 @@ def grouped(keys: Keys) -> dict[str, Any]:
         keys.need("num_attention_heads", "n_head"),
     )
     # transformers rounds a head's width down where the heads do not divide the model's.
-    uneven = hidden // heads if hidden % heads else None
+    whole = type(hidden) is int and type(heads) is int and heads > 0
+    uneven = hidden // heads if whole and hidden % heads else None
     return {
         "num_kv_heads": keys.get("num_key_value_heads"),
         "head_dim": keys.get("head_dim", default=uneven),

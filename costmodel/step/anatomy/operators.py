@@ -325,9 +325,8 @@ def _two_layers(
     fused = recipe.kernels.fused_activation or recipe.kernels.compiled
     gelu, swiglu = (GELU_FUSED, SWIGLU_FUSED) if fused else (GELU_CHAIN, SWIGLU_CHAIN)
     # What the host issues for all experts: one kernel, or one each from a loop in C++ or in Python.
-    quantised = recipe.moe.grouped_launch_share_quantised if precision.cast_bytes else None
-    usual = recipe.moe.grouped_launch_share if quantised is None else quantised
-    share = usual if recipe.moe.grouped_gemm else 1.0
+    quantised = recipe.moe.grouped_launch_share_quantised if precision.cast_bytes else 0.0
+    share = max(recipe.moe.grouped_launch_share, quantised) if recipe.moe.grouped_gemm else 1.0
     loop = np.maximum(1.0, share * groups) if kind == "grouped_matmul" else ONE
     # The block scales of all experts are rearranged in one kernel an operand.
     launches = np.asarray(loop + precision.scale_kernels)
