@@ -136,13 +136,14 @@ assert 0.7 < ratio < 1.3
 
 # %% [markdown]
 # **Memory.** Parameters, gradients and Adam's states of mixed-precision training: 2 + 4 + 4 + 8 bytes a
-# parameter here (gradients accumulate in fp32). ZeRO-2 leaves parameters whole, and gradients too while several
-# micro-batches are added up before one reduction; the rest is divided by 128.
+# parameter here (gradients accumulate in fp32). ZeRO-2 leaves parameters whole, and of the gradients those of one
+# of four chunks: all 16 micro-batches pass a chunk one after the other before it is reduced. The rest is divided
+# by 128.
 
 # %%
 memory = {line["name"]: line["bytes"] for line in record["memory_lines"]}
 states = sum(size for name, size in memory.items() if name.startswith("state.dense"))
-by_hand = total / (8 * 16) * (2 + 4 + (4 + 8) / 128)
+by_hand = total / (8 * 16) * (2 + 4 * (1 / 4 + 3 / 4 / 128) + (4 + 8) / 128)
 ratio = compare("bytes of model states", states, by_hand, "ZeRO, arXiv:1910.02054, at these dtypes")
 assert 0.8 < ratio < 1.3
 for name, size in sorted(memory.items(), key=lambda item: -item[1])[:5]:
