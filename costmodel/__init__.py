@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costmodel.base.answer import Answer
     from costmodel.base.errors import CostModelError, NoLayoutError
+    from costmodel.describe.frameworks import FRAMEWORKS
     from costmodel.describe.hardware.cluster import Accelerator, Cluster
     from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster
     from costmodel.describe.hardware.profile_pages import ProfilePage, profile, profiles_table
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from costmodel.estimates.profile_check import check_profile
     from costmodel.estimates.roofline import Roofline, roofline
     from costmodel.estimates.trace import Trace, trace
-    from costmodel.interop.emit import FRAMEWORKS, emit
+    from costmodel.interop.emit import emit
     from costmodel.interop.framework import Imported
     from costmodel.interop.reading import read
     from costmodel.physics import formulas
@@ -49,6 +50,7 @@ from costmodel.base.version import __version__
 _NAMES = {
     "base.answer": ("Answer",),
     "base.errors": ("CostModelError", "NoLayoutError"),
+    "describe.frameworks": ("FRAMEWORKS",),
     "describe.hardware.cluster": ("Accelerator", "Cluster"),
     "describe.hardware.hardware": ("list_profiles", "load_accelerator", "load_cluster"),
     "describe.hardware.profile_pages": ("ProfilePage", "profile", "profiles_table"),
@@ -65,7 +67,7 @@ _NAMES = {
     "estimates.profile_check": ("check_profile",),
     "estimates.roofline": ("Roofline", "roofline"),
     "estimates.trace": ("Trace", "trace"),
-    "interop.emit": ("FRAMEWORKS", "emit"),
+    "interop.emit": ("emit",),
     "interop.framework": ("Imported",),
     "interop.reading": ("read",),
     "physics": ("formulas",),

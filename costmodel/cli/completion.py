@@ -37,19 +37,12 @@ def _switches() -> Iterable[str]:
     )
 
 
-def _frameworks() -> Iterable[str]:
-    import costmodel as cm
-
-    return cm.FRAMEWORKS
-
-
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "model": _models,
     "cluster": _clusters,
     "recipe": _recipes,
     "precision": _precisions,
     "switches": _switches,
-    "framework": _frameworks,
 }
 
 

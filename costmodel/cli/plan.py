@@ -7,6 +7,7 @@ import typer
 
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_job
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import PLAN_FIELDS
 
 EPILOG = """\b
@@ -29,7 +30,7 @@ def plan(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Layouts to show.")] = 10,
     emit: Annotated[
-        str, typer.Option("--emit", help="Print the best layout for megatron, torchtitan, deepspeed or nemo.")
+        str, typer.Option("--emit", help=f"Print the best layout for a framework: {', '.join(FRAMEWORKS)}.")
     ] = "",
     plot: opt.PlotOption = "",
     figure: Annotated[

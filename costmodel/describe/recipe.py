@@ -6,15 +6,17 @@ never a speed. Presets live in ``describe/data/recipes/*.yaml``; a user override
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.frameworks import FRAMEWORKS, Launches
 from costmodel.describe.hardware.cluster import OPEN_KERNELS, AttentionKernel, Software
 
 if TYPE_CHECKING:
@@ -296,25 +298,6 @@ class Memory(BaseModel):
     """NCCL buffers of one communicator (342-392 MiB measured for 2-8 ranks)."""
 
 
-class Launches(BaseModel):
-    """What a framework starts at all: the values of knobs that a plan for its recipe keeps to. No switch."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    exporter: str = ""
-    """Framework of `costmodel plan --emit` that writes its configurations; empty where there is none."""
-    zero_stage: tuple[int, ...]
-    """Stages of sharding it has beside a pipeline."""
-    zero_stage_alone: tuple[int, ...] = ()
-    """Stages it has besides where there is no pipeline (DeepSpeed asserts ZeRO below 2 with one)."""
-    schedule: tuple[str, ...]
-    """Pipeline schedules, none for no pipeline."""
-    pipeline_layouts: bool = False
-    """Layers may be dealt to stages as a plan finds best."""
-    source: str
-    """Where that is stated."""
-
-
 class Recipe(BaseModel):
     """The switches of a framework, in six groups. Field docstrings say what each changes on the bill.
 
@@ -334,6 +317,28 @@ class Recipe(BaseModel):
     host: Host = Host()
     memory: Memory = Memory()
     launches: Launches | None = None
+    """What its framework starts; none where nobody says it, and a plan tries everything."""
+
+    @field_validator("launches")
+    @classmethod
+    def _has_known_members(cls, launches: Launches | None) -> Launches | None:
+        """Refuse schedules, stages and frameworks that do not exist."""
+        from costmodel.physics.pipeline.schedules import SCHEDULES
+
+        if launches is None:
+            return None
+        held: tuple[tuple[str, Iterable[object], Collection[object]], ...] = (
+            ("schedule", launches.schedule, SCHEDULES),
+            ("zero_stage", (*launches.zero_stage, *launches.zero_stage_alone), (0, 1, 2, 3)),
+            ("framework", (launches.framework,), ("none", *FRAMEWORKS)),
+        )
+        for name, given, known in held:
+            for member in given:
+                if member not in known:
+                    raise ValueError(
+                        f"{name} {shown(member)} is unknown; {choices_hint(str(member), map(str, known))}"
+                    )
+        return launches
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -403,7 +408,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         if key in LABELS:
-            found[key] = value
+            found[key] = _launches(value) if key == "launches" else value
         elif key in GROUP_OF:
             found.setdefault(GROUP_OF[key], {})[key] = value
         elif key not in GROUPS:
@@ -416,6 +421,14 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
                     raise RecipeError(f"recipe: {key}: {_misplaced(name, key)}")
             found.setdefault(key, {}).update(value)
     return found
+
+
+def _launches(given: Any) -> Any:
+    """Complete what a recipe launches by what the framework that it names starts."""
+    if not isinstance(given, Mapping):
+        return given
+    named = FRAMEWORKS.get(given.get("framework", "none"))
+    return {**asdict(named.launches), **given} if named else given
 
 
 def _example(group: str) -> str:

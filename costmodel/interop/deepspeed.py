@@ -11,16 +11,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import FrameworkConfigError, Imported, counts_of, unsaid_switches
+from costmodel.interop.framework import Imported, counts_of, unsaid_switches
 from costmodel.interop.read_deepspeed import DEFAULT_RECIPE, imported
 from costmodel.interop.sniff import parse_json
-from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
-
-VALUES_THAT_RUN = {"schedule": "none,1f1b", "vp": "1", "sequence_parallel": "false"}
-"""What a search must keep to for DeepSpeed to run the result."""
 
 
 def emit_deepspeed(job: Job) -> str:
@@ -32,13 +28,6 @@ def emit_deepspeed(job: Job) -> str:
         If DeepSpeed cannot run the schedule or the precision.
     """
     counts, recipe = counts_of(job), job.recipe
-    schedule = schedule_at(job.layout.schedule).name
-    if schedule not in ("none", "1f1b"):
-        raise FrameworkConfigError(
-            f"emit: DeepSpeed has no schedule {schedule}; plan with schedule = 1f1b, vp = 1"
-        )
-    if job.precision.name not in ("bf16", "fp16", "fp32"):
-        raise FrameworkConfigError(f"emit: DeepSpeed has no precision {job.precision.name}")
     zero: dict[str, Any] = {
         "stage": counts["zero_stage"],
         "overlap_comm": recipe.overlap.dp_overlap != "none",

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.frameworks import Framework
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -92,6 +94,25 @@ def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     back = Settings(load_recipe(imported.job["recipe"])).switched(imported.job.get("switches") or {})
     theirs = back._replace(recipe=resolved_for(back.recipe, job.cluster.accelerator.software)).values
     return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
+
+
+def require_launched(job: Job, framework: Framework) -> None:
+    """Refuse a schedule or a precision that a framework does not have.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming it, and what there is.
+    """
+    schedule = schedule_at(job.layout.schedule).name
+    if schedule not in framework.schedules:
+        allowed = ", ".join(name for name in framework.schedules if name != "none")
+        raise FrameworkConfigError(f"emit: {framework.title} has no schedule {schedule}; plan with {allowed}")
+    if job.precision.name not in framework.precisions:
+        raise FrameworkConfigError(
+            f"emit: {framework.title} has no precision {job.precision.name}; "
+            f"plan with {', '.join(framework.precisions)}"
+        )
 
 
 def counts_of(job: Job) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.framework import (
     FrameworkConfigError,
@@ -29,22 +30,7 @@ from costmodel.step.price import chunks_of
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-VALUES_THAT_RUN = {"schedule": "none,1f1b,interleaved", "zero_stage": "0,1"}
-"""What a search must keep to for Megatron-LM to run the result with its distributed optimizer.
-
-Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
-"""
-
-_PRECISION_FLAGS: dict[str, tuple[str, ...]] = {
-    "fp32": (),
-    "fp16": ("--fp16",),
-    "bf16": ("--bf16",),
-    "fp8-delayed": ("--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "delayed"),
-    "fp8-current": ("--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),
-    "fp8-block": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "blockwise"),
-    "mxfp8": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
-    "nvfp4": ("--bf16", "--fp4-format", "e2m1"),
-}
+_RECORD = FRAMEWORKS["megatron"]
 _ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
 # What `--recompute-modules` takes, of the modules that a recipe can name.
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
@@ -92,10 +78,6 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return degrees, batch, schedule and sharding."""
     layout = job.layout
     schedule = schedule_at(layout.schedule).name
-    if schedule not in ("none", "1f1b", "interleaved"):
-        raise FrameworkConfigError(
-            f"emit: Megatron-LM has no schedule {schedule}; plan with schedule = 1f1b, interleaved"
-        )
     if tuple(job.axis_order) not in _ORDERS:
         raise FrameworkConfigError(f"emit: Megatron-LM cannot place the axes as {' '.join(job.axis_order)}")
     flags = [
@@ -157,7 +139,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
 def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return precision and the switches of the recipe that have a flag."""
     recipe = job.recipe
-    flags = list(_PRECISION_FLAGS[job.precision.name])
+    flags = _RECORD.precisions[job.precision.name].split()
     if recipe.overlap.dp_overlap != "none":
         flags.append("--overlap-grad-reduce")
         if counts["zero_stage"]:

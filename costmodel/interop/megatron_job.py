@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
@@ -12,7 +13,7 @@ from costmodel.interop.megatron_flags import UNPRICED
 from costmodel.interop.megatron_model import model_of_flags, other_mixer, shape_of_flags
 from costmodel.interop.megatron_text import Flags
 
-DEFAULT_RECIPE = "megatron-core"
+DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 CP_TYPES = {"ring": "p2p", "all-gather": "allgather", "ulysses": "a2a"}
 FP8_RECIPES = {

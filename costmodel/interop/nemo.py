@@ -8,28 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import FrameworkConfigError, counts_of
-from costmodel.interop.megatron import VALUES_THAT_RUN
+from costmodel.interop.framework import counts_of
 from costmodel.physics.pipeline.chunks import chunks_text
-from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.step.price import chunks_of
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-__all__ = ["VALUES_THAT_RUN", "emit_nemo"]
-
 _SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-_PRECISIONS = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8-delayed": "bf16_with_fp8_delayed_scaling_mixed",
-    "fp8-current": "bf16_with_fp8_current_scaling_mixed",
-    "fp8-block": "bf16_with_fp8_subchannel_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
 
 
 def emit_nemo(job: Job) -> str:
@@ -41,13 +29,6 @@ def emit_nemo(job: Job) -> str:
         If Megatron-Bridge cannot run the schedule or the precision.
     """
     counts, recipe = counts_of(job), job.recipe
-    schedule = schedule_at(job.layout.schedule).name
-    if schedule not in ("none", "1f1b", "interleaved"):
-        raise FrameworkConfigError(
-            f"emit: Megatron-Bridge has no schedule {schedule}; plan with schedule = 1f1b, interleaved"
-        )
-    if job.precision.name not in _PRECISIONS:
-        raise FrameworkConfigError(f"emit: Megatron-Bridge has no precision {job.precision.name}")
     policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
     chunks = chunks_of(job)
     values: dict[str, object] = {
@@ -61,7 +42,7 @@ def emit_nemo(job: Job) -> str:
         "dataset.seq_length": counts["seq_len"],
         "train.micro_batch_size": counts["micro_batch"],
         "train.global_batch_size": counts["global_batch"],
-        "mixed_precision": _PRECISIONS[job.precision.name],
+        "mixed_precision": FRAMEWORKS["nemo"].precisions[job.precision.name],
         "ddp.use_distributed_optimizer": counts["zero_stage"] >= 1,
         "ddp.data_parallel_sharding_strategy": _SHARDING[counts["zero_stage"]],
         "ddp.overlap_grad_reduce": recipe.overlap.dp_overlap != "none",

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 
-DEFAULT_RECIPE = "deepspeed"
+DEFAULT_RECIPE = FRAMEWORKS["deepspeed"].recipe
 
 KEYS = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization bf16 bfloat16 fp16

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
@@ -21,14 +22,9 @@ from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 
-DEFAULT_RECIPE = "torchtitan"
-SCHEDULES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipe-v": "DualPipeV",
-}
+_RECORD = FRAMEWORKS["torchtitan"]
+DEFAULT_RECIPE = _RECORD.recipe
+SCHEDULES = {ours: theirs for ours, theirs in _RECORD.schedules.items() if ours != "none"}
 _SCHEDULE_OF = {name.lower(): ours for ours, name in SCHEDULES.items()}
 FLAVORS = {
     ("llama2", "7b"): "llama2-7b",
@@ -55,7 +51,7 @@ FLAVORS = {
 }
 """Models that torchtitan has under a name and a flavor, in lower case, with ours."""
 
-LOW_PRECISION = {"fp8-current": "float8", "mxfp8": "mx"}
+LOW_PRECISION = {ours: kind for ours, kind in _RECORD.precisions.items() if ours not in ("fp32", "bf16")}
 # A converter's name of any age, with the precision that it means.
 _CONVERTERS = {
     "float8": "fp8-current",

@@ -17,13 +17,6 @@ from costmodel.physics.pipeline.schedules import schedule_at
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-VALUES_THAT_RUN = {
-    "schedule": ",".join(["none", *SCHEDULES]),
-    "zero_stage": "3",
-    "sequence_parallel": "true",
-}
-"""What a search must keep to for torchtitan to run the result: FSDP2 shards parameters."""
-
 _FLAVORS = {
     "llama3-8b": ("llama3", "8B"),
     "llama3-70b": ("llama3", "70B"),
@@ -48,17 +41,11 @@ def emit_torchtitan(job: Job) -> str:
 
     counts, layout = counts_of(job), job.layout
     schedule = schedule_at(layout.schedule).name
-    if schedule != "none" and schedule not in SCHEDULES:
-        raise FrameworkConfigError(
-            f"emit: torchtitan has no schedule {schedule}; plan with {', '.join(SCHEDULES)}"
-        )
     ranks = counts["dp"] * counts["cp"]
     if counts["zero_stage"] in (1, 2) or (counts["zero_stage"] == 0 and ranks > 1 and counts["cp"] > 1):
         raise FrameworkConfigError(
             f"emit: torchtitan has no ZeRO-{counts['zero_stage']}; plan with zero_stage = 3"
         )
-    if job.precision.name not in ("bf16", "fp32", *LOW_PRECISION):
-        raise FrameworkConfigError(f"emit: torchtitan has no precision {job.precision.name}")
     if counts["tp"] > 1 and not layout.sequence_parallel:
         raise FrameworkConfigError(
             "emit: torchtitan's tensor parallelism is sequence-parallel; set sequence_parallel"

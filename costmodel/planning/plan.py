@@ -11,22 +11,22 @@ import numpy as np
 from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError, shown
 from costmodel.base.version import __version__
-from costmodel.describe.jobs.fields import FIELD, KNOBS, PLAN_FIELDS
+from costmodel.describe.frameworks import FRAMEWORKS, Launches
+from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, KNOBS, PLAN_FIELDS
 from costmodel.describe.jobs.job import BALANCED, Job, make_job
 from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
 from costmodel.describe.jobs.signature import shows
-from costmodel.describe.recipe import Launches, Recipe, load_recipe
+from costmodel.describe.recipe import Recipe, load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
-from costmodel.interop.emit import values_that_run
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found, Progress
 from costmodel.planning.search import Question
 
-ANY, EVEN = "any", "even"
-"""The framework that launches everything, and the pipeline layout that the recipe makes."""
+EVEN = "even"
+"""The pipeline layout that the recipe makes."""
 
 
 class Plan(Found, Answer):
@@ -110,7 +110,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
     def several(name: str) -> list[Any]:
         return read_several(name, told[name]) if name in told else [FIELD[name].default]
 
-    framework, recipe = one("framework") or "", _recipe(one("recipe"))
+    framework = one("framework") or ""
+    recipe = _recipe(one("recipe"), framework)
     given = _values(told, one("fix") or {}, framework, recipe.launches)
     switches = one("switches") or {}
     chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
@@ -145,22 +146,25 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         objective=one("objective"),
         # Naming the values of tp is asking for them, beyond the domain or not.
         tp_in_domain="tp" not in given if inside is None else inside,
-        launchable=framework != ANY,
+        launchable=framework != ANY_FRAMEWORK,
     )
     for job in jobs:
         question.weight(job)
     return question
 
 
-def _recipe(given: str | Recipe) -> Recipe:
-    return load_recipe(given) if isinstance(given, str) else given
+def _recipe(given: str | Recipe, framework: str) -> Recipe:
+    """Return the recipe, launched by the framework where one is named."""
+    recipe = load_recipe(given) if isinstance(given, str) else given
+    named = FRAMEWORKS.get(framework)
+    return recipe.model_copy(update={"launches": named.launches}) if named else recipe
 
 
 def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str | None:
     """Return how layers are dealt: balanced where the framework lets a user choose, unless asked otherwise."""
     if asked is not None and asked not in (EVEN, BALANCED):
         raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(asked)}")
-    free = framework == ANY or launches is None or launches.pipeline_layouts
+    free = framework == ANY_FRAMEWORK or launches is None or launches.pipeline_layouts
     return BALANCED if asked == BALANCED or (asked is None and free) else None
 
 
@@ -175,12 +179,12 @@ def _values(
             asked = ", ".join(f"{number:g}" for number in given[knob])
             raise LayoutError(f"{knob}: fixed to {shown(value)}, but only {asked} is allowed")
         given[knob] = fixed
-    if framework == ANY:
+    if framework == ANY_FRAMEWORK:
         return given
     if not framework:
         # What the user names is asked for, whether the recipe's framework has it or not.
         return {**_launched(launches), **given}
-    runs = {knob: read_codes(knob, value) for knob, value in values_that_run(framework).items()}
+    runs = {knob: read_codes(knob, value) for knob, value in FRAMEWORKS[framework].values.items()}
     for knob, values in given.items():
         beyond = sorted(set(values) - set(runs.get(knob, values)))
         if beyond:
@@ -225,8 +229,8 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
     fix : mapping, optional
         Knobs that are decided: ``{"pp": 1, "schedule": "1f1b"}``.
     framework : str
-        Keep to what megatron, torchtitan, deepspeed or nemo can launch; ``any`` for every layout that
-        divides. By default to what the recipe's framework launches, where knobs are not given.
+        Keep to what one of `FRAMEWORKS` can launch; ``any`` for every layout that divides.
+        By default to what the recipe's framework launches, where knobs are not given.
     pipeline_layout : str
         ``balanced`` deals layers so that the stage with the head does no more than the others, ``even``
         as the recipe does. Default: balanced where the framework lets a user choose.

@@ -6,8 +6,9 @@ import tomllib
 import pytest
 
 import costmodel as cm
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.deepspeed import import_deepspeed
-from costmodel.interop.emit import FRAMEWORKS, emit, values_that_run
+from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron import import_megatron
 from costmodel.interop.megatron_text import layer_pattern
@@ -226,7 +227,7 @@ def test_plan_emits_what_comes_back_the_same(framework):
         global_batch=64,
         seq_len=8192,
         recipe=recipe,
-        **values_that_run(framework),
+        **FRAMEWORKS[framework].values,
     )
     text = emit(found.best, framework)
     reader = {"megatron": import_megatron, "torchtitan": import_torchtitan, "deepspeed": import_deepspeed}[

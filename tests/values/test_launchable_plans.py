@@ -29,7 +29,7 @@ def test_every_recipe_says_what_it_launches(name):
     assert launches is not None
     assert set(launches.schedule) <= set(SCHEDULES)
     assert set(launches.zero_stage) | set(launches.zero_stage_alone) <= {0, 1, 2, 3}
-    assert launches.exporter in ("", "megatron", "torchtitan", "deepspeed", "nemo")
+    assert launches.framework in ("none", "megatron", "torchtitan", "deepspeed", "nemo")
 
 
 def test_the_default_space_is_that_of_the_recipe():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodel.base.errors import choices_hint, near_hint
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.field import Field, Group, Turned
 
 
@@ -35,7 +36,13 @@ def _objectives() -> tuple[str, ...]:
     return OBJECTIVES
 
 
+def _frameworks() -> tuple[str, ...]:
+    return (*FRAMEWORKS, ANY_FRAMEWORK)
+
+
 RECOMPUTE_POLICIES = ("none", "selective", "full")
+ANY_FRAMEWORK = "any"
+"""The framework that launches everything."""
 OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours")
 """What a plan can look for. On one number of GPUs of one cluster all four agree."""
 
@@ -412,9 +419,11 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field(
         name="framework",
-        kind="text",
+        kind="word",
         group="search",
-        meaning="only what megatron, torchtitan, deepspeed or nemo can launch, or any for everything",
+        meaning="only what a framework can launch, or everything",
+        hint=f"{', '.join(FRAMEWORKS)}, or any",
+        choices=_frameworks,
         default_text="what the recipe's framework launches",
         unit="text",
     ),

@@ -1,0 +1,194 @@
+"""Frameworks that a plan can be launched with: one record each, and the registry of them.
+
+A record says what the framework starts at all, under which words, and where its exporter stands. What
+`plan` looks at, what `--emit` refuses and what a recipe's ``launches`` leaves unsaid all follow from it. A new
+framework is a new record and a module that writes its configurations; no field has a default.
+
+Nothing heavy is imported here: ``costmodel --help`` names the frameworks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """What a framework starts at all: the values of knobs that a plan for it keeps to.
+
+    Attributes
+    ----------
+    framework : str
+        Name in `FRAMEWORKS` of the one that writes its configurations, or none.
+    zero_stage : tuple of int
+        Stages of sharding it has beside a pipeline.
+    zero_stage_alone : tuple of int
+        Stages it has besides where there is no pipeline.
+    schedule : tuple of str
+        Pipeline schedules, none for no pipeline.
+    pipeline_layouts : bool
+        Whether layers may be dealt to stages as a plan finds best.
+    source : str
+        Where that is stated.
+    """
+
+    framework: str
+    zero_stage: tuple[int, ...]
+    zero_stage_alone: tuple[int, ...]
+    schedule: tuple[str, ...]
+    pipeline_layouts: bool
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """A framework whose configurations are written.
+
+    Attributes
+    ----------
+    name : str
+        For ``--framework`` and ``--emit``.
+    title : str
+        As its makers write it.
+    exporter : str
+        Module and function that write a job in its words: ``module:function``.
+    recipe : str
+        How it runs a step, where no recipe is named.
+    schedules : mapping
+        Pipeline schedules that it starts, none for no pipeline, with its own words for them (empty where it
+        has no word, and other settings make the schedule).
+    precisions : mapping
+        Precisions that it has, with its own words for them.
+    zero_stage, zero_stage_alone, pipeline_layouts
+        As in `Launches`.
+    keeps : mapping
+        Values of other knobs, or fewer of these, that a layout has to keep to so that it can be written.
+    source : str
+        Where that is stated.
+    """
+
+    name: str
+    title: str
+    exporter: str
+    recipe: str
+    schedules: Mapping[str, str]
+    precisions: Mapping[str, str]
+    zero_stage: tuple[int, ...]
+    zero_stage_alone: tuple[int, ...]
+    pipeline_layouts: bool
+    keeps: Mapping[str, str]
+    source: str
+
+    @property
+    def launches(self) -> Launches:
+        """What it starts, as a recipe says it."""
+        return Launches(
+            framework=self.name,
+            zero_stage=self.zero_stage,
+            zero_stage_alone=self.zero_stage_alone,
+            schedule=tuple(self.schedules),
+            pipeline_layouts=self.pipeline_layouts,
+            source=self.source,
+        )
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Values of knobs that a search keeps to for the framework to run the result."""
+        stages = sorted({*self.zero_stage, *self.zero_stage_alone})
+        return {
+            "schedule": ",".join(self.schedules),
+            "zero_stage": ",".join(str(stage) for stage in stages),
+            **self.keeps,
+        }
+
+
+_MEGATRON_SOURCE = (
+    "NVIDIA/Megatron-LM megatron/training/arguments.py, core/pipeline_parallel/schedules.py "
+    "(get_forward_backward_func), core/transformer/pipeline_parallel_layer_layout.py"
+)
+
+_RECORDS = (
+    Framework(
+        name="megatron",
+        title="Megatron-LM",
+        exporter="costmodel.interop.megatron:emit_megatron",
+        recipe="megatron-core",
+        schedules={"none": "", "1f1b": "", "interleaved": ""},
+        precisions={
+            "fp32": "",
+            "fp16": "--fp16",
+            "bf16": "--bf16",
+            "fp8-delayed": "--bf16 --fp8-format hybrid --fp8-recipe delayed",
+            "fp8-current": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
+            "fp8-block": "--bf16 --fp8-format e4m3 --fp8-recipe blockwise",
+            "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+            "nvfp4": "--bf16 --fp4-format e2m1",
+        },
+        # Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
+        zero_stage=(0, 1),
+        zero_stage_alone=(),
+        pipeline_layouts=True,
+        keeps={},
+        source=_MEGATRON_SOURCE,
+    ),
+    Framework(
+        name="torchtitan",
+        title="torchtitan",
+        exporter="costmodel.interop.torchtitan:emit_torchtitan",
+        recipe="torchtitan",
+        schedules={
+            "none": "",
+            "gpipe": "GPipe",
+            "1f1b": "1F1B",
+            "interleaved": "Interleaved1F1B",
+            "zb-v": "ZBVZeroBubble",
+            "dualpipe-v": "DualPipeV",
+        },
+        precisions={"fp32": "float32", "bf16": "bfloat16", "fp8-current": "float8", "mxfp8": "mx"},
+        zero_stage=(0, 2, 3),
+        zero_stage_alone=(),
+        pipeline_layouts=False,
+        # FSDP2 shards parameters, and tensor parallelism is sequence-parallel.
+        keeps={"zero_stage": "3", "sequence_parallel": "true"},
+        source="pytorch/pytorch torch/distributed/pipelining/schedules.py; pytorch/torchtitan docs/fsdp.md",
+    ),
+    Framework(
+        name="deepspeed",
+        title="DeepSpeed",
+        exporter="costmodel.interop.deepspeed:emit_deepspeed",
+        recipe="deepspeed",
+        schedules={"none": "", "1f1b": ""},
+        precisions={"fp32": "", "fp16": "fp16", "bf16": "bf16"},
+        zero_stage=(0, 1),
+        zero_stage_alone=(2, 3),
+        pipeline_layouts=False,
+        keeps={"vp": "1", "sequence_parallel": "false"},
+        source="deepspeedai/DeepSpeed runtime/pipe/engine.py (asserts ZeRO below 2 with a pipeline), "
+        "runtime/pipe/schedule.py (TrainSchedule)",
+    ),
+    Framework(
+        name="nemo",
+        title="Megatron-Bridge",
+        exporter="costmodel.interop.nemo:emit_nemo",
+        recipe="megatron-bridge",
+        schedules={"none": "", "1f1b": "", "interleaved": ""},
+        precisions={
+            "fp16": "fp16_mixed",
+            "bf16": "bf16_mixed",
+            "fp8-delayed": "bf16_with_fp8_delayed_scaling_mixed",
+            "fp8-current": "bf16_with_fp8_current_scaling_mixed",
+            "fp8-block": "bf16_with_fp8_subchannel_scaling_mixed",
+            "mxfp8": "bf16_with_mxfp8_mixed",
+            "nvfp4": "bf16_with_nvfp4_mixed",
+        },
+        zero_stage=(0, 1),
+        zero_stage_alone=(),
+        pipeline_layouts=True,
+        keeps={},
+        source=_MEGATRON_SOURCE,
+    ),
+)
+
+FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _RECORDS}
+"""Every framework whose configurations are written, by name."""

@@ -1,0 +1,155 @@
+"""The registry of frameworks: complete records, known members, one place for what a framework starts."""
+
+import dataclasses
+from importlib import import_module
+from importlib.resources import files
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import LayoutError, RecipeError
+from costmodel.describe.frameworks import FRAMEWORKS, Framework, Launches
+from costmodel.describe.jobs.fields import KNOBS
+from costmodel.describe.jobs.reading import read_codes
+from costmodel.describe.precision import PRECISIONS
+from costmodel.describe.recipe import list_recipes, load_recipe, make_recipe
+from costmodel.interop.framework import FrameworkConfigError
+from costmodel.physics.pipeline.schedules import SCHEDULES
+
+SMALL = {"model": "llama3-8b", "gpus": 16, "global_batch": 64, "seq_len": 8192}
+
+
+@pytest.mark.parametrize("record", [Framework, Launches])
+def test_no_field_of_a_record_has_a_default(record):
+    for field in dataclasses.fields(record):
+        assert field.default is dataclasses.MISSING, field.name
+        assert field.default_factory is dataclasses.MISSING, field.name
+
+
+def test_a_record_without_a_field_is_refused():
+    values = {field.name: getattr(FRAMEWORKS["nemo"], field.name) for field in dataclasses.fields(Framework)}
+    assert Framework(**values) == FRAMEWORKS["nemo"]
+    for name in values:
+        with pytest.raises(TypeError, match=name):
+            Framework(**{key: value for key, value in values.items() if key != name})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=lambda record: record.name)
+def test_members_of_a_record_exist(framework):
+    module, function = framework.exporter.split(":")
+    assert callable(getattr(import_module(module), function))
+    assert framework.recipe in list_recipes()
+    assert framework.schedules.keys() <= SCHEDULES.keys()
+    assert framework.precisions.keys() <= PRECISIONS.keys()
+    assert {*framework.zero_stage, *framework.zero_stage_alone} <= {0, 1, 2, 3}
+    assert not {*framework.zero_stage} & {*framework.zero_stage_alone}
+    assert framework.keeps.keys() <= set(KNOBS)
+    assert FRAMEWORKS[framework.name] is framework
+    for knob, value in framework.values.items():
+        assert read_codes(knob, value)
+
+
+def test_values_that_a_search_keeps_to():
+    assert FRAMEWORKS["megatron"].values == {"schedule": "none,1f1b,interleaved", "zero_stage": "0,1"}
+    assert FRAMEWORKS["deepspeed"].values == {
+        "schedule": "none,1f1b",
+        "zero_stage": "0,1,2,3",
+        "vp": "1",
+        "sequence_parallel": "false",
+    }
+    assert FRAMEWORKS["torchtitan"].values == {
+        "schedule": "none,gpipe,1f1b,interleaved,zb-v,dualpipe-v",
+        "zero_stage": "3",
+        "sequence_parallel": "true",
+    }
+
+
+def test_a_recipe_starts_what_its_framework_does_unless_it_says_less():
+    assert load_recipe("megatron-core").launches == FRAMEWORKS["megatron"].launches
+    assert load_recipe("deepspeed").launches == FRAMEWORKS["deepspeed"].launches
+    old = load_recipe("megatron-2021").launches
+    assert (old.framework, old.zero_stage, old.schedule) == (
+        "megatron",
+        (0,),
+        ("none", "1f1b", "interleaved"),
+    )
+    assert not old.pipeline_layouts
+    for name in list_recipes():
+        launches = load_recipe(name).launches
+        if launches.framework != "none":
+            whole = FRAMEWORKS[launches.framework].launches
+            assert set(launches.schedule) <= set(whole.schedule)
+            assert set(launches.zero_stage) <= set(whole.zero_stage)
+
+
+ALL = {
+    "framework": "none",
+    "zero_stage": [0, 1],
+    "zero_stage_alone": [],
+    "schedule": ["none", "1f1b"],
+    "pipeline_layouts": False,
+    "source": "here",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schedule": ["none", "1f1bb"]}, "schedule '1f1bb' is unknown; did you mean '1f1b'"),
+        ({"zero_stage": [4]}, "zero_stage 4 is unknown; known: 0, 1, 2, 3"),
+        ({"zero_stage_alone": [7]}, "zero_stage 7 is unknown"),
+        ({"framework": "megatrom"}, "framework 'megatrom' is unknown; did you mean 'megatron'"),
+        ({"exporter": "megatron"}, "launches.exporter"),
+        ({"source": None}, "launches.source"),
+    ],
+)
+def test_an_unknown_member_of_launches_is_an_error(changes, words):
+    assert make_recipe({"name": "own", "launches": ALL}).launches.source == "here"
+    with pytest.raises(RecipeError) as caught:
+        make_recipe({"name": "own", "launches": {**ALL, **changes}})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_launches_of_no_framework_say_everything(name):
+    given = {key: value for key, value in ALL.items() if key != name}
+    with pytest.raises(RecipeError, match=name):
+        make_recipe({"name": "own", "launches": given})
+
+
+def test_an_unknown_framework_is_one_line():
+    with pytest.raises(LayoutError, match="framework: 'megatrom' is unknown; did you mean 'megatron'"):
+        cm.plan(**SMALL, framework="megatrom")
+    with pytest.raises(
+        FrameworkConfigError, match="framework: 'megatrom' is unknown; did you mean 'megatron'"
+    ):
+        cm.emit(cm.estimate(**SMALL, layout="tp2"), "megatrom")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=lambda record: record.name)
+def test_what_the_record_does_not_name_is_not_written(framework):
+    lacking = next(name for name in SCHEDULES if name not in framework.schedules and name != "none")
+    chunks = "vp2" if lacking in ("interleaved", "zb-v", "v-half", "v-min", "dualpipe-v") else ""
+    est = cm.estimate(**SMALL, layout=f"pp4 {chunks}", schedule=lacking)
+    with pytest.raises(FrameworkConfigError, match=f"{framework.title} has no schedule {lacking}; plan with"):
+        cm.emit(est, framework.name)
+    est = cm.estimate(**SMALL, cluster="gb300-nvl72-xdr", precision="mxfp4", layout="tp1")
+    with pytest.raises(FrameworkConfigError, match=f"{framework.title} has no precision mxfp4; plan with"):
+        cm.emit(est, framework.name)
+
+
+def test_deepspeed_shards_gradients_without_a_pipeline_only_whatever_the_recipe():
+    """The named framework launches, not the recipe's: ZeRO-2 and 3 stand alone in DeepSpeed."""
+    frame = cm.plan(**SMALL, framework="deepspeed", keep=100_000).to_frame()
+    assert frame[frame.pp > 1].zero_stage.max() == 1
+    assert frame[frame.pp == 1].zero_stage.max() == 3
+
+
+def test_exporters_stand_nowhere_else():
+    """No list of frameworks beside the registry: help, choices and completion are made from it."""
+    for path in (
+        files("costmodel") / "describe" / "jobs" / "fields.py",
+        files("costmodel") / "cli" / "plan.py",
+    ):
+        assert "torchtitan" not in path.read_text(encoding="utf-8")
