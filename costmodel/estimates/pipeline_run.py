@@ -141,8 +141,7 @@ def _cut(priced: Priced, count: float) -> StagePlan:
 
 def _on_stages(priced: Priced, stages: StagePlan) -> Durations:
     """Add up the exposed seconds of the blocks that each stage holds."""
-    heads = stages.has_head * (1.0 + priced.placed.model.mtp_layers)
-    held = [*stages.layers, stages.has_embedding, heads]
+    held = stages.blocks(priced.placed.model.mtp_layers)
     ranks = stages.index.size
     forward, inputs, weights = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     for count, lines in zip(held, priced.step.block_lines, strict=True):

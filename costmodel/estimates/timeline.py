@@ -208,8 +208,8 @@ def _part_times(priced: Priced) -> dict[str, _PartTimes]:
     plan = stages_in_order(priced)
     shape = (2, len(STREAMS), plan.index.size)
     times = {part: _PartTimes(*np.zeros(shape)) for part in _PARTS}
-    heads = plan.has_head * (1.0 + priced.placed.model.mtp_layers)
-    for held, lines in zip([*plan.layers, plan.has_embedding, heads], priced.step.block_lines, strict=True):
+    blocks = plan.blocks(priced.placed.model.mtp_layers)
+    for held, lines in zip(blocks, priced.step.block_lines, strict=True):
         for line in lines:
             backward = "W" if line.phase == "backward_weight" else "I"
             part = times["F" if line.phase == "forward" else backward]

@@ -26,6 +26,7 @@ from costmodel.step.anatomy.params import (
     embedding_param_blocks,
     head_param_blocks,
     layer_param_blocks,
+    mtp_own_param_blocks,
 )
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
@@ -92,6 +93,9 @@ def _low_rank(placed: PlacedJob, expert: bool) -> tuple[Array, Array]:
         _factors(tuple(head_param_blocks(model)), placed, expert),
     ]
     where = [*stages.layers, stages.has_embedding, stages.has_head]
+    if model.mtp_layers:
+        per_kind.append(_factors(tuple(mtp_own_param_blocks(model)), placed, expert))
+        where.append(stages.mtp / model.mtp_layers)
     elements = sum(each[0][..., None] * count for each, count in zip(per_kind, where, strict=True))
     matrices = sum(each[1][..., None] * count for each, count in zip(per_kind, where, strict=True))
     return np.asarray(elements).max(axis=-1), np.asarray(matrices).max(axis=-1)

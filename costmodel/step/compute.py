@@ -20,7 +20,13 @@ from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
-from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blocks, layer_param_blocks
+from costmodel.step.anatomy.params import (
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+    mtp_own_param_blocks,
+)
+from costmodel.step.anatomy.prediction import prediction_operators
 from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import held_params
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum
@@ -157,7 +163,10 @@ def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
 
 
 def build_blocks(placed: PlacedJob) -> list[Block]:
-    """Price the operators of every layer kind, of the embedding and of the head."""
+    """Price the operators of every layer kind, of the embedding, of the head, and before a predicting layer.
+
+    In the order of `StagePlan.blocks`.
+    """
     model, shard, recipe, precision = placed.model, placed.shard, placed.recipe, placed.precision
     stages, several = placed.stages, len(placed.kinds) > 1
     blocks = []
@@ -172,6 +181,11 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
     )
     blocks.append(Block("", "embedding", embedding, table, stages.has_embedding))
     blocks.append(Block("", "head", head, tail, stages.has_head))
+    if model.mtp_layers:
+        joined = operator_times(prediction_operators(model, shard, recipe, precision), placed)
+        own = held_params(mtp_own_param_blocks(model), placed.layout)
+        each = own.scaled(np.asarray(1.0 / model.mtp_layers))
+        blocks.append(Block("", "mtp", joined, each, stages.mtp))
     return blocks
 
 
@@ -383,7 +397,8 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
         return [line("embedding", saved)]
     parts = {part: size[..., None] for part, size in _kept_by_part(block.times).items()}
     hidden = placed.shard.tokens_sp * float(placed.model.hidden_size)
-    parts["checkpoint"] = (placed.recomputation.holds_inputs * 2.0 * hidden)[..., None]
+    if block.role == "layer":
+        parts["checkpoint"] = (placed.recomputation.holds_inputs * 2.0 * hidden)[..., None]
     return [line(f"{block.label}{part}", size) for part, size in parts.items()]
 
 

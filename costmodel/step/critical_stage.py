@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import TimeLine, broadcast_sum
-from costmodel.step.anatomy.params import mtp_own_param_blocks
-from costmodel.step.held_params import Params, held_params
+from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
 from costmodel.step.ports import Ports
 
@@ -83,16 +82,13 @@ class Step:
         total = Params(zero, zero)
         for block in self.blocks:
             total = total + block.params.for_stages().scaled(block.held)
-        if model.tied_embeddings:
-            # With several stages the last one needs its own copy of the table for the logits.
-            table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
-            copies = stages.has_head * (1.0 - stages.has_embedding)
-            total = total + Params(table * copies, np.zeros_like(copies))
-        if model.mtp_layers:
-            # The stages already count the layers; what is left are their projection and norms.
-            extra = held_params(mtp_own_param_blocks(model), placed.layout)
-            total = total + extra.for_stages().scaled(stages.has_head)
-        return total
+        # With several stages others than the first need their own copy of the table: for the logits where it
+        # is tied, and for the look-up of multi-token prediction.
+        reads = stages.has_head if model.tied_embeddings else zero
+        reads = np.maximum(reads, np.minimum(stages.mtp, 1.0))
+        table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
+        copies = np.maximum(reads - stages.has_embedding, 0.0)
+        return total + Params(table * copies, np.zeros_like(copies))
 
     def ports(self, *, forward: bool) -> Ports:
         """Return what one micro-batch sends on the critical stage, in its forward pass or in the rest."""
@@ -132,7 +128,7 @@ def _passes_in_all(placed: PlacedJob, block: Block) -> float:
     """Count the passes through a block that a micro-batch makes on all stages together. [-]"""
     model = placed.model
     if block.role != "layer":
-        return 1.0 + model.mtp_layers if block.role == "head" else 1.0
+        return {"embedding": 1.0, "head": 1.0 + model.mtp_layers, "mtp": float(model.mtp_layers)}[block.role]
     kinds = [placed.kinds[kind] for kind in model.kind_of_layer]
     kinds += [kinds[-1]] * model.mtp_layers
     return float(sum(kind == block.kind for kind in kinds))

@@ -156,9 +156,9 @@ def _late_line(step: Step, sent: Quantity, host_s: float) -> TimeLine:
 
 
 def _tied_table_lines(placed: PlacedJob) -> list[TimeLine]:
-    """Sum the gradients of a token table that the first and the last stage both hold."""
+    """Sum the gradients of a token table that the first and another stage hold: tied, or read by prediction."""
     model = placed.model
-    if not model.tied_embeddings:
+    if not model.tied_embeddings and not model.mtp_layers:
         return []
     ends, _ = split_group(placed.mesh.pp, 2.0)
     return [

@@ -296,6 +296,8 @@ def _gathered_line(step: Step, params: Params, on: Array) -> MemoryLine:
     dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
     held = {b.role: (b.params.dense * dense)[..., None] for b in step.blocks if b.role != "layer"}
     root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
+    if "mtp" in held:
+        root = root + held["mtp"] * stages.mtp
     layer_params = [block.params for block in step.blocks if block.role == "layer"]
     sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
     largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]

@@ -36,7 +36,9 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     if not np.any(placed.layout.tp > 1):
         return []
     if block.role == "embedding":
-        return _embedding_lines(placed)
+        return _embedding_lines(placed, "embedding")
+    if block.role == "mtp":
+        return [*_embedding_lines(placed, "mtp.lookup"), *_prediction_lines(placed)]
     if block.role == "head":
         return _head_lines(placed)
     lines: list[TimeLine] = []
@@ -109,7 +111,7 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
     return collective_lines(placed, "tp", f"{block.label}{PATHS[part]}", placed.mesh.tp, sent, least)
 
 
-def _embedding_lines(placed: PlacedJob) -> list[TimeLine]:
+def _embedding_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     """Vocabulary-parallel embedding: the partial look-ups are summed."""
     full = 2.0 * placed.shard.tokens * float(placed.model.hidden_size)
     sp = placed.layout.sequence_parallel
@@ -118,7 +120,29 @@ def _embedding_lines(placed: PlacedJob) -> list[TimeLine]:
         Sent("all_reduce", "forward", "all_reduce", full, 1.0 - sp),
         Sent("all_gather", "backward", "all_gather", full, sp),
     )
-    return collective_lines(placed, "tp", "embedding", placed.mesh.tp, sent)
+    return collective_lines(placed, "tp", name, placed.mesh.tp, sent)
+
+
+def _prediction_lines(placed: PlacedJob) -> list[TimeLine]:
+    """Gather what enters the projection of multi-token prediction, and its columns behind it.
+
+    Nothing follows row by row, so every rank needs whole hidden states (NVIDIA/Megatron-LM
+    megatron/core/transformer/multi_token_prediction.py, ``gather_from_tensor_model_parallel_region``).
+    """
+    hidden = placed.shard.tokens * float(placed.model.hidden_size)
+    into, out = saved_input_bytes(placed.precision) * 2.0 * hidden, 2.0 * hidden
+    sp, again = placed.layout.sequence_parallel, placed.recomputation.whole_layers
+    sent = (
+        Sent("all_gather", "forward", "all_gather", into, sp),
+        Sent("columns", "forward", "all_gather", out),
+        Sent("all_gather", "recompute", "all_gather", into, sp * again),
+        Sent("columns", "recompute", "all_gather", out, again),
+        Sent("all_gather", "backward", "all_gather", out, sp),
+        Sent("all_gather_input", "backward", "all_gather", into, sp * placed.recipe.overlap.sp_regathers),
+        Sent("reduce_scatter", "backward", "reduce_scatter", 2.0 * out, sp),
+        Sent("all_reduce", "backward", "all_reduce", 2.0 * out, 1.0 - sp),
+    )
+    return collective_lines(placed, "tp", "mtp.projection", placed.mesh.tp, sent)
 
 
 def _head_lines(placed: PlacedJob) -> list[TimeLine]:

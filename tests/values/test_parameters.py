@@ -139,7 +139,8 @@ def test_products_have_the_parameters_of_the_model(name):
         block.count for kind in layers for block in layer_param_blocks(model, kind) if block.is_matrix
     )
     head = float(model.vocab_size) * model.hidden_size * (1 + model.mtp_layers)
-    assert products == near(matrices + head)
+    joined = 2.0 * model.hidden_size**2 * model.mtp_layers
+    assert products == near(matrices + joined + head)
 
 
 def test_products_of_layers_that_no_shipped_model_has():

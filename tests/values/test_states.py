@@ -7,12 +7,10 @@ from round_jobs import (
     MOE,
     SMALL,
     TABLE_PARAMS,
-    counts,
     each_us,
     memory,
     near,
     price,
-    product_us,
 )
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
@@ -106,19 +104,6 @@ def test_a_tied_table_on_both_ends():
     est = price(tied, gpus=2, layout="pp2", global_batch=2)
     assert states(est)["gradients"] == near([4 * layers, 4 * (layers + 1024)])
     assert states(price(tied))["gradients"] == near(4 * (N - TABLE_PARAMS))
-
-
-def test_a_layer_that_predicts_one_token_more():
-    """A layer, a projection of 2,048 to 1,024 and three norms on the last stage, and the head twice."""
-    model = {**SMALL, "mtp_layers": 1}
-    est = price(model, gpus=2, layout="pp2", global_batch=4)
-    first = 2 * LAYER_PARAMS + TABLE_PARAMS
-    assert states(est)["parameters"] == near(
-        [2 * first, 2 * (first + 1024 + LAYER_PARAMS + 2 * 2**20 + 3 * 1024)]
-    )
-    assert counts(est)["compute.head.logits.forward"] == 8
-    assert counts(est)["compute.mlp.fc1.forward"] == 12
-    assert each_us(est)["compute.head.logits.forward"] == near(product_us(1024, 32000, 1024))
 
 
 def test_a_rank_of_dualpipe_holds_parameters_twice():

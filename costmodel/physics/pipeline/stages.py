@@ -45,6 +45,16 @@ class StagePlan:
     layers: tuple[Array, ...]
     has_embedding: Array
     has_head: Array
+    mtp: Array
+    """Multi-token-prediction layers among `layers`. [-]"""
+
+    def blocks(self, mtp_layers: int) -> tuple[Array, ...]:
+        """Return how many of each block a stage runs: layers by kind, embedding, head, and prediction if any.
+
+        Each layer of multi-token prediction runs the head once more. [-]
+        """
+        predicting = (self.mtp,) if mtp_layers else ()
+        return (*self.layers, self.has_embedding, self.has_head * (1.0 + mtp_layers), *predicting)
 
 
 @dataclass(frozen=True)
@@ -123,17 +133,20 @@ def plan_stages(
         extra[last_kind] = rule.mtp_layers
         dealt = _Even(len(kinds), embedding, head, before, extra)
     index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, dealt)
-    *layers, first, last = dealt.on_rank(index, stages, folds)
-    return StagePlan(index=np.asarray(index), layers=tuple(layers), has_embedding=first, has_head=last)
+    *layers, first, last, mtp = dealt.on_rank(index, stages, folds)
+    return StagePlan(
+        index=np.asarray(index), layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp
+    )
 
 
 def _chunk_rows(chunks: Sequence[Chunk], before: Sequence[Array], last_kind: int) -> Array:
-    """Layers of each kind, embedding and loss of every chunk: (kinds + 2, chunks). [-]"""
-    ends = np.cumsum([chunk.layers for chunk in chunks])
-    begins = ends - [chunk.layers for chunk in chunks]
-    rows = np.array([each[ends] - each[begins] for each in before])
+    """Layers of each kind, embedding, loss and predicting layers of every chunk: (kinds + 3, chunks). [-]"""
+    until = np.cumsum([chunk.layers for chunk in chunks])
+    begins = until - [chunk.layers for chunk in chunks]
+    rows = np.array([each[until] - each[begins] for each in before])
     rows[last_kind] += [chunk.mtp for chunk in chunks]
-    return np.array([*rows, [c.embedding for c in chunks], [c.loss for c in chunks]], dtype=np.float64)
+    ends = [[c.embedding for c in chunks], [c.loss for c in chunks], [c.mtp for c in chunks]]
+    return np.array([*rows, *ends], dtype=np.float64)
 
 
 _MOST_PLACES = 16
@@ -226,7 +239,7 @@ class _Chunks(NamedTuple):
         return self
 
     def on_rank(self, index: Array, stages: Array, folds: Array) -> list[Array]:
-        """Layers of each kind, embedding and head on pipeline rank `index`."""
+        """Layers of each kind, embedding, head and predicting layers on pipeline rank `index`."""
         pp, fold = int(stages.flat[0]), int(folds.flat[0])
         by_rank = self.rows.reshape(len(self.rows), -1, pp).sum(axis=1)
         if fold == Fold.BOTH_WAYS:
@@ -249,7 +262,7 @@ class _Even(NamedTuple):
         return self._replace(embedding=embedding, head=head)
 
     def held(self, index: Array, stages: Array) -> list[Array]:
-        """Layers of each kind, embedding and head on stage `index` of `stages`."""
+        """Layers of each kind, embedding, head and predicting layers on stage `index` of `stages`."""
         places = self.num_layers + self.embedding + self.head
         cuts = (np.ceil((index + after) * places / stages) - self.embedding for after in (0.0, 1.0))
         begin, end = (np.clip(cut, 0, self.num_layers).astype(np.int64) for cut in cuts)
@@ -258,10 +271,11 @@ class _Even(NamedTuple):
             np.asarray(before[end] - before[begin] + more * last)
             for before, more in zip(self.before, self.beside_head, strict=True)
         ]
-        return [*layers, np.asarray(index == 0), last]
+        mtp = float(np.sum(self.beside_head)) * last
+        return [*layers, np.asarray(index == 0), last, np.asarray(mtp)]
 
     def on_rank(self, index: Array, stages: Array, folds: Array) -> list[Array]:
-        """Layers of each kind, embedding and head on pipeline rank `index`."""
+        """Layers of each kind, embedding, head and predicting layers on pipeline rank `index`."""
         plain = self.held(index, stages)
         if not folds.any():
             return [np.asarray(part, dtype=np.float64) for part in plain]

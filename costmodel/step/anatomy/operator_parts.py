@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory"]
-Part = Literal["attention", "mlp", "router", "experts", "shared", "embedding", "head"]
+Part = Literal["attention", "mlp", "router", "experts", "shared", "embedding", "head", "mtp"]
 Role = Literal[
     "column", "row", "core", "expert", "replicated", "permutation", "norm", "residual", "pointwise"
 ]
@@ -30,6 +30,7 @@ PATHS: dict[Part, str] = {
     "shared": "moe.shared",
     "embedding": "embedding",
     "head": "head",
+    "mtp": "mtp",
 }
 """Where the names of a part's operators begin; what keeps activations together is its first word."""
 
@@ -319,6 +320,35 @@ def quantise(
             backward_bytes=np.asarray(each * (cast.column_grad + cast.row_grad) + alone),
             kernels_forward=2.0 * tensors,
             kernels_backward=(2.0 if transpose == 0.0 else 4.0) * tensors,
+            has_weight=False,
+            casts=True,
+        )
+    ]
+
+
+def quantise_one(
+    part: Part, modules: Iterable[str], given: Array, grad: Array, gathered: Array, precision: Precision
+) -> list[Operator]:
+    """Quantise for a column-parallel layer that no row-parallel one follows: its input, and its gradient.
+
+    `given` elements enter on a rank, `gathered` are what tensor parallelism makes of them.
+    """
+    if precision.cast_bytes == 0:
+        return []
+    each, alone = precision.cast_bytes, precision.transpose_bytes
+    first = 0.0 if precision.norm_casts else each
+    turned = alone * (gathered if first == 0.0 else gathered - given)
+    return [
+        Operator(
+            part,
+            "quantise",
+            "pointwise",
+            "memory",
+            frozenset(modules),
+            forward_bytes=np.asarray(first * given),
+            backward_bytes=np.asarray(each * grad + turned),
+            kernels_forward=1.0,
+            kernels_backward=1.0 if alone == 0.0 else 2.0,
             has_weight=False,
             casts=True,
         )

@@ -91,7 +91,7 @@ def mtp_own_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     h = float(model.hidden_size)
     return _present(
         [
-            ParamBlock("mtp.projection", model.mtp_layers * 2 * h * h, "replicated", is_matrix=True),
+            ParamBlock("mtp.projection", model.mtp_layers * 2 * h * h, "tp", is_matrix=True),
             ParamBlock("mtp.norm", model.mtp_layers * 3 * _norm_size(model), "replicated"),
         ]
     )
