@@ -17,6 +17,7 @@ Examples:
       --fix schedule=1f1b --max-memory 72GiB --why-not "tp8 pp4" --csv plans.csv
   costmodel plan job.yaml --gpus 256,512,1024 --objective gpu-hours --format json
   costmodel plan job.yaml --emit megatron > flags.txt
+  costmodel plan job.yaml --gpus 512 --emit job --out best.yaml
 """
 
 
@@ -30,8 +31,15 @@ def plan(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Layouts to show.")] = 10,
     emit: Annotated[
-        str, typer.Option("--emit", help=f"Print the best layout for a framework: {', '.join(FRAMEWORKS)}.")
+        str,
+        typer.Option(
+            "--emit",
+            help=f"Print the best layout for a framework, or as a job file: {', '.join((*FRAMEWORKS, 'job'))}.",
+        ),
     ] = "",
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Print the command line of every layout shown.")
+    ] = False,
     plot: opt.PlotOption = "",
     figure: Annotated[
         str,
@@ -45,9 +53,9 @@ def plan(
     meets are one line that names the constraint and what would do.
     """
     import costmodel as cm
-    from costmodel.cli.output import Result, plan_output, show
+    from costmodel.cli.output import Result, plan_output, show, write_whole
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import asked_of, waiting, write_parquet
+    from costmodel.cli.plan_input import JOB, asked_of, waiting, write_parquet
 
     parquet = output["out"] if output["out"].lower().endswith(".parquet") else ""
     force = output["force"]
@@ -62,10 +70,14 @@ def plan(
             raise
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(3) from None
-    answers = [(text, found.why_not(text, job=int(found.kept.top["job"][0]))) for text in why_not or []]
-    remarks = [*found.advice(), *(f"Why not {text}: {answer}" for text, answer in answers)]
+    answers = [
+        (text, found.why_not(text, job=int(found.kept.top["job"][found.pick]))) for text in why_not or []
+    ]
+    run_it = [f"Price it alone: {found.commands(1)[0]}"]
+    remarks = [*found.advice(), *run_it, *(f"Why not {text}: {answer}" for text, answer in answers)]
     if emit:
-        typer.echo(cm.emit(found.best, emit), nl=False)
+        text = found.job_file() if emit == JOB else cm.emit(found.best, emit)
+        typer.echo(text, nl=False) if target.out is None else write_whole(target.out, text, target)
         if not target.quiet:
             typer.echo("\n".join(remarks), err=True)
         return
@@ -74,7 +86,7 @@ def plan(
     gains = found.gains()
     show(
         Result(
-            grids=lambda: found.grids(count=top, gains=gains),
+            grids=lambda: found.grids(count=top, gains=gains, commands=commands),
             record=lambda: found.to_dict(count=top, gains=gains, answers=answers),
             table=found.columns,
             remarks=remarks,

@@ -16,6 +16,9 @@ from costmodel.cli.job_options import merged_job
 if TYPE_CHECKING:
     from costmodel.planning.plan import Plan
 
+JOB = "job"
+"""What ``--emit`` takes beside the names of frameworks: a job file of ours."""
+
 _PATIENCE_S = 1.0
 
 
@@ -31,7 +34,7 @@ def asked_of(given: Mapping[str, Any], emit: str = "") -> dict[str, Any]:
     # In a job file a degree is a decision; dp follows from the rest.
     merged.pop("dp", None)
     # What is emitted has to run.
-    if emit and not merged.get("framework"):
+    if emit and emit != JOB and not merged.get("framework"):
         merged["framework"] = emit
     return merged
 

@@ -12,12 +12,13 @@ from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
 from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
-from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.describe.jobs.layout_text import difference_text, layout_text, value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes
-from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.warnings import accumulation
 from costmodel.planning.found import Found
 from costmodel.planning.no_layout import leanest_of
+from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, build_spaces, layout_of
 from costmodel.planning.space import REASONS
 
@@ -33,6 +34,7 @@ def advice(plan: Found) -> list[str]:
         f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of {format_bytes(_limit(plan))} a GPU."
     ]
     for sentence in (
+        simplest(plan),
         _tensor(plan),
         _pipeline(plan),
         _context(plan),
@@ -44,6 +46,17 @@ def advice(plan: Found) -> list[str]:
             said.append(sentence)
     said.append(_limits(plan))
     return [*said, *_accumulation(best)]
+
+
+def simplest(plan: Found) -> str:
+    """Say that the pick is the simplest of those as fast, by how much it is slower, and without what."""
+    score = float(plan.kept.top["score"][0])
+    if plan.pick_score == score:
+        return ""
+    return (
+        f"The simplest within {TIE_SHARE:.1%} of the fastest, {plan.pick_score / score - 1.0:.2%} slower than "
+        f"{difference_text(plan.fastest.job, plan.best.job)}."
+    )
 
 
 def _accumulation(best: Estimate) -> list[str]:
@@ -71,12 +84,19 @@ def _otherwise(plan: Found, knob: str, value: float) -> str:
     score = plan.by_value.get(knob, {}).get(value, np.inf)
     if not np.isfinite(score):
         return f"nothing with {name} fits"
-    return f"the best with {name} is {score / float(plan.kept.top['score'][0]) - 1.0:.1%} slower"
+    return f"the best with {name} is {_slower_text(score / plan.pick_score - 1.0)}"
+
+
+def _slower_text(share: float) -> str:
+    """Say how much slower something is, or that it is faster."""
+    if abs(share) < 0.0005:
+        return "as fast"
+    return f"{share:.1%} slower" if share > 0 else f"{-share:.1%} faster"
 
 
 def _alternatives(plan: Found, knob: str) -> str:
     """Say what the values next to the chosen one would cost."""
-    chosen = float(plan.kept.top[knob][0])
+    chosen = float(plan.kept.top[knob][plan.pick])
     known = sorted(plan.by_value.get(knob, {}))
     if len(known) < 2:
         return ""
@@ -156,7 +176,7 @@ def _data(plan: Found) -> str:
 
 def _recompute(plan: Found) -> str:
     values = plan.by_value.get("recompute", {})
-    chosen = float(plan.kept.top["recompute"][0])
+    chosen = float(plan.kept.top["recompute"][plan.pick])
     others = [value for value in sorted(values) if value != chosen]
     if not others:
         return ""
@@ -189,7 +209,7 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
         )
     if question.headroom:
         changed.append((f"headroom {question.headroom:.0%}", replace(question, headroom=0.0)))
-    if question.tp_in_domain and float(plan.kept.top["tp"][0]) >= plan.best.job.cluster.tiers[0].size:
+    if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= plan.best.job.cluster.tiers[0].size:
         changed.append(("tp inside the domain", replace(question, tp_in_domain=False)))
     gains = [
         (name, 1.0 - float(Found.search(asked, keep=1).kept.top["score"][0]) / score)
@@ -233,20 +253,18 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
         return f"impossible: {_broken_rule(question, given, job_index)}"
     limit = question.limit_bytes(job)
     try:
-        found = Found.search(replace(question, jobs=(job,), given=given, tp_in_domain=False), keep=1)
+        found = Found.search(replace(question, jobs=(job,), given=given, tp_in_domain=False))
     except NoLayoutError:
         least = leanest_of(asked)
         need = format_bytes(float(least["memory_bytes"][0]))
         return f"does not fit: its leanest form ({layout_text(layout_of(least, 0))}) needs {need} of {format_bytes(limit)}"
-    est = estimate_job(replace(job, layout=layout_of(found.kept.top, 0)))
-    return _slower(plan, est, float(found.kept.top["score"][0]), question)
+    return _slower(plan, found.best, found.pick_score, question)
 
 
 def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str:
     """Compare the best form of a layout with the plan, line group by line group."""
-    best_score = float(plan.kept.top["score"][0])
     rank = plan.better_than(score) + 1
-    if rank == 1:
+    if layout_text(est.job.layout) == layout_text(plan.best.job.layout):
         return f"it is the plan: {layout_text(est.job.layout)}"
     ours, theirs = est.exposed_by("axis"), plan.best.exposed_by("axis")
     step_s = float(plan.best.step_time_s)
@@ -258,7 +276,7 @@ def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str
     ]
     note = f"; it breaks the constraint on {', '.join(outside)}" if outside else ""
     return (
-        f"{score / best_score - 1.0:.1%} slower, rank {rank:,} of {plan.num_fit:,}: {layout_text(est.job.layout)} takes "
+        f"{_slower_text(score / plan.pick_score - 1.0)}, rank {rank:,} of {plan.num_fit:,}: {layout_text(est.job.layout)} takes "
         f"{format_seconds(float(est.step_time_s))} a step ({where} of the best step) and "
         f"{format_bytes(float(est.memory_bytes_per_gpu))}{note}"
     )

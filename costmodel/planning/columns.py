@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,24 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
         "axis_order": [" ".join(job.axis_order) for job in jobs],
         "slice": [job.slice for job in jobs],
         "offload_optimizer": [job.recipe.host.offload_optimizer for job in jobs],
+        **_money(jobs, step_s, gpus),
     }
     dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])
     for name in names(LAYOUT_FIELDS):
         columns[name] = [plain_value(name, number) for number in (dp if name == "dp" else rows[name])]
     return columns
+
+
+def _money(jobs: Sequence[Job], step_s: Array, gpus: Array) -> dict[str, list[Any]]:
+    """Return days, GPU-hours and dollars of the whole run, nothing lost to failures; none where not known."""
+    steps = np.asarray([(job.tokens or np.nan) / float(job.global_batch * job.seq_len) for job in jobs])
+    prices = [job.cluster.price_usd_per_gpu_hour for job in jobs]
+    days, hours = steps * step_s / 86400.0, steps * step_s * gpus / 3600.0
+    dollars = hours * np.asarray([np.nan if price is None else price for price in prices])
+    return {
+        name: [None if np.isnan(one) else float(one) for one in values]
+        for name, values in (("days", days), ("gpu_hours", hours), ("dollars", dollars))
+    }
 
 
 def _model_flops(job: Job) -> float:

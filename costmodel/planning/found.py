@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.best import Kept
+from costmodel.planning.best import Kept, taken
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
+from costmodel.planning.preference import Indices, listed
 from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
 
 Array = NDArray[np.float64]
@@ -103,13 +104,38 @@ class Found:
         return estimate_job(replace(job, layout=layout_of(columns, row)))
 
     @cached_property
+    def _listed(self) -> tuple[Indices, Indices]:
+        """Kept rows worth listing, the pick first, and how many rows each stands for."""
+        return listed(self.kept.top, self.question.jobs)
+
+    @property
+    def listed(self) -> Indices:
+        """Kept rows worth listing: the pick, then by score; see `costmodel.planning.preference.listed`."""
+        return self._listed[0]
+
+    @property
+    def pick(self) -> int:
+        """The row of the pick: of those within a tie of the fastest, the simplest."""
+        return int(self.listed[0])
+
+    @property
+    def pick_score(self) -> float:
+        """Score of the pick; less is better."""
+        return float(self.kept.top["score"][self.pick])
+
+    @cached_property
     def best(self) -> Estimate:
-        """The estimate of the best layout."""
+        """The estimate of the pick: the simplest layout within `TIE_SHARE` of the fastest."""
+        return self.estimate_of(self.kept.top, self.pick)
+
+    @cached_property
+    def fastest(self) -> Estimate:
+        """The estimate of the layout with the least score."""
         return self.estimate_of(self.kept.top, 0)
 
     def top(self, count: int = 10) -> list[Estimate]:
-        """Return the estimates of the best layouts, best first."""
-        return [self.estimate_of(self.kept.top, row) for row in range(min(count, len(self)))]
+        """Return the estimates of the layouts worth trying: the pick, then by score."""
+        return [self.estimate_of(self.kept.top, row) for row in self.listed[:count]]
 
     def pareto(self) -> list[Estimate]:
         """Return the layouts that no other beats in objective and memory both, best objective first."""
@@ -118,7 +144,7 @@ class Found:
     @property
     def fastest_without_memory_limit_s(self) -> float:
         """Step time of the fastest layout whether it fits or not, for the best one's job. [s]."""
-        return float(self._fastest_s[int(self.kept.top["job"][0])])
+        return float(self._fastest_s[int(self.kept.top["job"][self.pick])])
 
     def better_than(self, score: float) -> int:
         """Count the layouts that fit and score better (the rank of one is one more)."""
@@ -132,11 +158,15 @@ class Found:
         return count
 
     def columns(self, count: int | None = None) -> dict[str, list[Any]]:
-        """Return the kept layouts as columns: rank, figures, knobs by name, and whether on the front."""
-        rows = len(self) if count is None else min(count, len(self))
-        return plan_columns(
-            self.question, self.kept, {name: values[:rows] for name, values in self.kept.top.items()}
-        )
+        """Return layouts as columns: rank, figures, knobs by name, and whether on the front.
+
+        With `count`, those of `top`, and how many more rows each stands for; without, all that were kept.
+        """
+        if count is None:
+            return plan_columns(self.question, self.kept, self.kept.top)
+        table = plan_columns(self.question, self.kept, taken(self.kept.top, self.listed[:count]))
+        table["num_alike"] = [int(alike) - 1 for alike in self._listed[1][:count]]
+        return table
 
     def pareto_columns(self) -> dict[str, list[Any]]:
         """Return the front as columns."""

@@ -12,17 +12,21 @@ from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError, shown
 from costmodel.base.version import __version__
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, KNOBS, PLAN_FIELDS
 from costmodel.describe.jobs.job import BALANCED, Job, make_job
 from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
+from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.recipe import Recipe, load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found, Progress
+from costmodel.planning.job_file import job_file_of
+from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
 
 EVEN = "even"
@@ -44,6 +48,20 @@ class Plan(Found, Answer):
         """Return each of the user's constraints with the share of step time that dropping it would save. [-]"""
         return relaxed_gains(self)
 
+    def commands(self, count: int = 10) -> list[str]:
+        """Return the command line of each of the layouts of `top`."""
+        return [command_text(est.job, files=self.question.files) for est in self.top(count)]
+
+    def job_file(self) -> str:
+        """Return the best layout as a job file, which `estimate`, `run` and `report` read.
+
+        Raises
+        ------
+        CostModelError
+            If a file cannot say the job: a model, cluster or recipe that was composed in code.
+        """
+        return job_file_of(self.best, self.question.files)
+
     def to_dict(
         self,
         *,
@@ -64,7 +82,8 @@ class Plan(Found, Answer):
         """
         best, tail = self.best, self.top(count)
         top = _records(self.columns(count))
-        for row, est in zip(top, tail, strict=True):
+        for row, est, command in zip(top, tail, self.commands(count), strict=True):
+            row["command"] = command
             for what in ("toll", "axis"):
                 row[f"exposed_s_by_{what}"] = {
                     name: float(seconds) for name, seconds in est.exposed_by(what).items()
@@ -74,6 +93,8 @@ class Plan(Found, Answer):
             "version": __version__,
             "objective": self.question.objective,
             "inputs": input_record(best.job),
+            "tie_share": TIE_SHARE,
+            "fastest_step_time_s": float(self.fastest.step_time_s),
             "num_layouts_considered": self.num_considered,
             "num_layouts_priced": self.num_priced,
             "num_layouts_fit": self.num_fit,
@@ -147,10 +168,20 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         # Naming the values of tp is asking for them, beyond the domain or not.
         tp_in_domain="tp" not in given if inside is None else inside,
         launchable=framework != ANY_FRAMEWORK,
+        files=_files(told, jobs),
     )
     for job in jobs:
         question.weight(job)
     return question
+
+
+def _files(told: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
+    """Return how models and clusters were given as texts, by the names that they have."""
+    found = {jobs[0].model.name: told["model"]} if isinstance(told["model"], str) else {}
+    for given in read_several("cluster", told["cluster"]) if "cluster" in told else ():
+        if isinstance(given, str):
+            found[load_cluster(given).name] = given
+    return found
 
 
 def _recipe(given: str | Recipe, framework: str) -> Recipe:

@@ -23,13 +23,13 @@ def best_of_each_job(plan: Plan) -> list[Estimate]:
     jobs = plan.question.jobs
     if len(jobs) < 2:
         raise LayoutError("scaling: one job was planned; name several GPU counts, such as 64,128,256")
-    first = int(plan.kept.top["job"][0])
+    first = int(plan.kept.top["job"][plan.pick])
     found = [plan.best]
     for index, job in enumerate(jobs):
         if index == first:
             continue
         try:
-            found.append(search(replace(plan.question, jobs=(job,)), keep=1).best)
+            found.append(search(replace(plan.question, jobs=(job,))).best)
         except NoLayoutError:
             continue
     return sorted(found, key=lambda est: float(est.job.layout.gpus))

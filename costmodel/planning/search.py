@@ -49,6 +49,8 @@ class Question:
         Whether tensor parallelism must stay in the innermost domain.
     launchable : bool
         Whether to keep to what the recipe's framework starts.
+    files : mapping of str to str
+        How models and clusters were given as texts, by their names.
     """
 
     jobs: tuple[Job, ...]
@@ -58,6 +60,7 @@ class Question:
     objective: str = "step-time"
     tp_in_domain: bool = True
     launchable: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""

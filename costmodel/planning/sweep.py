@@ -33,8 +33,6 @@ from costmodel.estimates.estimate import estimate
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.network.mesh import DEFAULT_ORDER
-from costmodel.planning.best import Columns
-from costmodel.planning.columns import plan_columns
 from costmodel.planning.plan import plan
 
 Point = Mapping[str, Any]
@@ -366,9 +364,8 @@ def _planned(inputs: Point) -> Row:
     )
     if "layout" in point:
         return _estimated(inputs, point)
-    found = plan(**{**point, "keep": 1})
-    first: Columns = {name: values[:1] for name, values in found.kept.top.items()}
-    table = plan_columns(found.question, found.kept, first)
+    found = plan(**point)
+    table = found.columns(1)
     row = _row(inputs, "ok", "")
     row["num_layouts_priced"] = found.num_priced
     row |= {name: table[name][0] for name in _FIGURES}

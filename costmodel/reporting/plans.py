@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.base.grid import Grid, columns
@@ -10,6 +10,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text
 from costmodel.planning.plan import Plan
+from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 
@@ -17,9 +18,11 @@ _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
 
 
-def plan_grids(plan: Plan, *, count: int = 10, gains: Sequence[tuple[str, float]] = ()) -> list[Grid]:
+def plan_grids(
+    plan: Plan, *, count: int = 10, gains: Sequence[tuple[str, float]] = (), commands: bool = False
+) -> list[Grid]:
     """Return the tables of a plan: the best layouts, the front, scaling, what is out, what would help."""
-    grids = [top_grid(plan, count), front_grid(plan)]
+    grids = [top_grid(plan, count), *([commands_grid(plan, count)] if commands else []), front_grid(plan)]
     if len(plan.by_value["gpus"]) > 1:
         grids.append(_scaling_grid(plan))
     grids.append(rejected_grid(plan))
@@ -29,8 +32,10 @@ def plan_grids(plan: Plan, *, count: int = 10, gains: Sequence[tuple[str, float]
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
-    """Return the best layouts with memory and the main tolls."""
+    """Return the best layouts with memory, days and dollars where they are known, and the main tolls."""
     table = plan.columns(count)
+    also = _also_differing(plan, table)
+    money = _money_cells(table)
     rows = []
     for index, est in enumerate(plan.top(count)):
         step_s = float(est.step_time_s)
@@ -38,20 +43,87 @@ def top_grid(plan: Plan, count: int) -> Grid:
         rows.append(
             [
                 str(index + 1),
+                *(cells[index] for _, cells in also),
                 *_layout_cells(table, index),
                 format_seconds(step_s, 4),
                 f"{float(est.mfu):.1%}",
                 format_bytes(float(est.memory_bytes_per_gpu)),
+                *(cells[index] for _, cells in money),
                 *(f"{paid.get(toll, 0.0):.1%}" for toll in ("communication", "bubble", "hbm")),
             ]
         )
-    tolls = ("Comm >", "Bubble >", "HBM >")
+    titles = [
+        "# >",
+        *(title for title, _ in also),
+        *_LAYOUT_TITLES,
+        "Step >",
+        "MFU >",
+        "Memory >",
+        *(title for title, _ in money),
+        *("Comm >", "Bubble >", "HBM >"),
+    ]
     return Grid(
         f"Best by {plan.question.objective}",
-        columns("# >", *_LAYOUT_TITLES, "Step >", "MFU >", "Memory >", *tolls),
+        columns(*titles),
         rows,
         strong=frozenset({0}),
+        note=_top_note(table),
     )
+
+
+def _top_note(table: Mapping[str, list[Any]]) -> str:
+    """Say what the order of the rows is, and what a row stands for."""
+    said = []
+    if table["step_time_s"][0] > min(table["step_time_s"]):
+        said.append(f"1: the simplest within {TIE_SHARE:.1%} of the fastest, which is below it")
+    if any(table["num_alike"]):
+        said.append(f"rows that differ by less than {TIE_SHARE:.1%} in vp or shard group only are one")
+    if table["days"][0] is not None:
+        said.append("days and dollars: nothing lost to failures (costmodel run has them)")
+    return "; ".join(said)
+
+
+def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> list[tuple[str, list[str]]]:
+    """Return title and cells of what jobs of one plan may differ in beside layouts, where they do."""
+    jobs = plan.question.jobs
+    held: dict[str, tuple[str, list[str], bool]] = {
+        "cluster": ("Cluster", table["cluster"], len({job.cluster.name for job in jobs}) > 1),
+        "precision": ("Precision", table["precision"], len({job.precision.name for job in jobs}) > 1),
+        "batch": (
+            "Batch >",
+            [str(size) for size in table["global_batch"]],
+            len({float(job.global_batch) for job in jobs}) > 1,
+        ),
+        "slice": ("Slice", table["slice"], len({job.slice for job in jobs}) > 1),
+        "order": ("Axis order", table["axis_order"], len({job.axis_order for job in jobs}) > 1),
+        "offload": (
+            "Offload",
+            ["yes" if on else "no" for on in table["offload_optimizer"]],
+            len({job.recipe.host.offload_optimizer for job in jobs}) > 1,
+        ),
+    }
+    return [(title, cells) for title, cells, differs in held.values() if differs]
+
+
+def _money_cells(table: Mapping[str, list[Any]]) -> list[tuple[str, list[str]]]:
+    """Return title and cells of days and dollars, where tokens and a price are known."""
+    cells = []
+    if any(days is not None for days in table["days"]):
+        cells.append(("Days >", ["" if days is None else f"{days:,.1f}" for days in table["days"]]))
+    if any(dollars is not None for dollars in table["dollars"]):
+        cells.append(
+            (
+                "Dollars >",
+                ["no price" if dollars is None else f"${dollars:,.0f}" for dollars in table["dollars"]],
+            )
+        )
+    return cells
+
+
+def commands_grid(plan: Plan, count: int) -> Grid:
+    """Return the command line of each of the best layouts."""
+    rows = [[str(index + 1), command] for index, command in enumerate(plan.commands(count))]
+    return Grid("What prices them", columns("# >", "Command"), rows)
 
 
 _LAYOUT_TITLES = ("GPUs >", "Layout", "Micro-batch >", "ZeRO", "Schedule", "Recompute")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.describe.jobs.fields import DEGREES, FIELD, FIELDS, NUMBER_FIELDS, names
+from costmodel.describe.jobs.fields import DEGREES, FIELD, FIELDS, LAYOUT_FIELDS, NUMBER_FIELDS, names
 from costmodel.describe.jobs.layout import Layout
 
 if TYPE_CHECKING:
@@ -77,6 +77,34 @@ def layout_text(layout: Layout) -> str:
         parts.append("no sequence parallelism")
     recompute = value_text("recompute", float(layout.recompute))
     return ", ".join([*parts, f"{recompute} recompute" if recompute != "none" else "no recompute"])
+
+
+def difference_text(job: Job, other: Job) -> str:
+    """Return what a job of one layout has otherwise than another, in one line.
+
+    Parameters
+    ----------
+    job, other : Job
+        Of one layout each; of the same model and batch.
+    """
+    parts = []
+    for name in names(LAYOUT_FIELDS):
+        ours, theirs = getattr(job.layout, name), getattr(other.layout, name)
+        if float(ours) != float(theirs):
+            parts.append(f"{name} {plain_value(name, ours)} (here {plain_value(name, theirs)})")
+    for what, mine, yours in (
+        ("gpus", f"{float(job.layout.gpus):.0f}", f"{float(other.layout.gpus):.0f}"),
+        ("cluster", job.cluster.name, other.cluster.name),
+        ("precision", job.precision.name, other.precision.name),
+        ("axis order", " ".join(job.axis_order), " ".join(other.axis_order)),
+    ):
+        if mine != yours:
+            parts.append(f"{what} {mine} (here {yours})")
+    held = other.switches
+    parts += [
+        f"{name} {value} (here {held[name]})" for name, value in job.switches.items() if held[name] != value
+    ]
+    return ", ".join(parts) or "the same"
 
 
 def job_numbers(job: Job) -> dict[str, Array]:

@@ -1,0 +1,101 @@
+"""A job in as few words as say it: the keywords that are not defaults, a command line, a job file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from costmodel.base.errors import RecipeError
+from costmodel.describe.jobs.changes import switch_text
+from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
+from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, Job
+from costmodel.describe.jobs.layout import make_layout
+from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
+from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.physics.pipeline.chunks import chunks_text
+
+
+def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the keywords of `costmodel.estimate` that make a job of one layout, defaults left out.
+
+    Parameters
+    ----------
+    job : Job
+        Of one layout.
+    files : mapping, optional
+        Paths of models and clusters that were read from files, by their names.
+    """
+    paths = files or {}
+    layout = job.layout
+    degrees = {axis: float(degree) for axis, degree in degrees_of(layout).items()}
+    plain = make_layout(gpus=layout.gpus, **{axis: degrees[axis] for axis in degrees if axis != "dp"})
+    found: dict[str, Any] = {
+        "model": paths.get(job.model.name, job.model.name),
+        "cluster": paths.get(job.cluster.name, job.cluster.name),
+        "recipe": job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE,
+        "precision": job.precision.name,
+        "gpus": round(float(layout.gpus)),
+        "layout": degrees_text({axis: degrees[axis] for axis in DEGREES if axis != "dp"}, always=()) or "tp1",
+        "global_batch": round(float(job.global_batch)),
+        "seq_len": round(float(job.seq_len)),
+        "switches": changed_switches(job),
+        "axis_order": " ".join(job.axis_order),
+        "slice": job.slice,
+        "tokens": job.tokens,
+    }
+    for name in names(LAYOUT_FIELDS):
+        if name not in DEGREES and float(getattr(layout, name)) != float(getattr(plain, name)):
+            found[name] = plain_value(name, getattr(layout, name))
+    if job.pipeline_layout:
+        found["pipeline_layout"] = chunks_text(job.pipeline_layout)
+    elif job.balanced_stages and degrees["pp"] > 1:
+        found["pipeline_layout"] = BALANCED
+    return {
+        name: found[name]
+        for name in names(JOB_FIELDS)
+        if name in found and found[name] not in (None, "", {}, FIELD[name].default)
+    }
+
+
+def command_text(job: Job, command: str = "estimate", files: Mapping[str, str] | None = None) -> str:
+    """Return the command line that prices a job of one layout: ``costmodel estimate …``."""
+    words = ["costmodel", command]
+    for name, value in short_form(job, files).items():
+        field = FIELD[name]
+        flag = field.short or field.flags[0]
+        if name == "switches":
+            words += [part for key, held in value.items() for part in (flag, f"{key}={switch_text(held)}")]
+        elif field.kind == "truth":
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        else:
+            words += [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def job_file_text(job: Job, files: Mapping[str, str] | None = None) -> str:
+    """Return a job of one layout as a job file (YAML)."""
+    from costmodel.base.yaml_files import document_text
+
+    held = short_form(job, files)
+    switches = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in held.pop("switches", {}).items()
+    }
+    return document_text({**held, **({"switches": switches} if switches else {})})
+
+
+def _is_shipped(job: Job) -> bool:
+    try:
+        load_recipe(job.recipe.name)
+    except RecipeError:
+        return False
+    return True
+
+
+def changed_switches(job: Job) -> dict[str, Any]:
+    """Return the switches that differ from those of the recipe as it runs on this accelerator."""
+    recipe = load_recipe(job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE)
+    plain = Settings(resolved_for(recipe, job.cluster.accelerator.software)).values
+    return {name: value for name, value in job.switches.items() if plain[name] != value}

@@ -1,0 +1,125 @@
+"""Of layouts that a search cannot tell apart, the one to try first, and which of them to list.
+
+Figures of two layouts that differ by less than `TIE_SHARE` are no reason to run the more complicated one: the
+same layout in two releases of a framework differs by 2 % (median).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.short_form import changed_switches
+from costmodel.physics.pipeline.schedules import schedule_code
+from costmodel.planning.best import Columns
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+TIE_SHARE = 0.005
+"""Scores this close count as equal. [-]"""
+
+_SAME = 1e-9
+_AXES = ("tp", "cp", "pp", "vp", "ep", "etp")
+_PLAIN_SCHEDULES = ("none", "1f1b", "interleaved")
+_FAMILY = (
+    "job",
+    "tp",
+    "sequence_parallel",
+    "cp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "pp",
+    "schedule",
+    "recompute",
+    "zero_stage",
+)
+"""What layouts of one family share: all but virtual stages and the group that shards."""
+
+
+def num_things(rows: Columns, jobs: Sequence[Job]) -> Array:
+    """Count what a layout turns on: axes, groups, recomputation, offloading, other switches than the recipe's. [-]
+
+    Parameters
+    ----------
+    rows : mapping of str to Array
+        Columns of layouts; `job` is an index into `jobs`.
+    jobs : sequence of Job
+        What the layouts are of.
+    """
+    plain = [float(schedule_code(name)) for name in _PLAIN_SCHEDULES]
+    counted = [rows[axis] > 1 for axis in _AXES]
+    counted += [rows["shard_group"] > 0, rows["recompute"] > 0, rows["zero_stage"] > 1]
+    counted.append(~np.isin(rows["schedule"], plain))
+    of_job = np.asarray([_things_of_job(job) for job in jobs])
+    return np.asarray(np.sum(counted, axis=0) + of_job[rows["job"].astype(np.int64)])
+
+
+def _things_of_job(job: Job) -> float:
+    """Count what a job itself changes: switches, the order of its axes, a precision below 16 bits. [-]"""
+    order = " ".join(job.axis_order) != FIELD["axis_order"].default
+    return float(len(changed_switches(job)) + order + (job.precision.name != FIELD["precision"].default))
+
+
+def by_simplicity(rows: Columns, jobs: Sequence[Job]) -> Indices:
+    """Return the rows in order of how simple they are to run: GPUs, things turned on, ranks a replica, chunks, memory."""
+    replica = rows["tp"] * rows["cp"] * rows["pp"]
+    keys = (
+        rows["gpus"],
+        num_things(rows, jobs),
+        replica,
+        rows["ep"] * rows["etp"],
+        rows["vp"],
+        rows["zero_stage"],
+        rows["shard_group"],
+        rows["memory_bytes"],
+        rows["score"],
+    )
+    return np.lexsort(keys[::-1])
+
+
+def unlike(rows: Columns, jobs: Sequence[Job]) -> Indices:
+    """Return rows without those that equal a simpler one in score and memory, in order of score."""
+    order = by_simplicity(rows, jobs)
+    # Rounded in steps of a relative 1e-9, so that sums in another order are still equal.
+    score, memory = (np.rint(np.log(rows[name][order]) / _SAME) for name in ("score", "memory_bytes"))
+    _, first = np.unique(np.stack([score, memory, rows["job"][order]]), axis=1, return_index=True)
+    kept = order[np.sort(first)]
+    return np.asarray(kept[np.lexsort((rows["memory_bytes"][kept], rows["score"][kept]))])
+
+
+def simplest_tie(rows: Columns, jobs: Sequence[Job], among: Indices) -> int:
+    """Return the simplest row whose score is within a tie of the best one's."""
+    near = among[rows["score"][among] <= (1.0 + TIE_SHARE) * rows["score"][among].min()]
+    taken = {name: values[near] for name, values in rows.items()}
+    return int(near[by_simplicity(taken, jobs)[0]])
+
+
+def listed(rows: Columns, jobs: Sequence[Job]) -> tuple[Indices, Indices]:
+    """Return the rows worth listing, best first, and how many rows each stands for.
+
+    First the simplest of the fastest, then the others by score. Of a family that differs in virtual stages
+    and shard groups by less than a tie, the simplest stands for all; the fastest of all is always a row.
+    """
+    different = unlike(rows, jobs)
+    pick, fastest = simplest_tie(rows, jobs, different), int(different[0])
+    families: dict[tuple[float, ...], list[int]] = {}
+    for row in different.tolist():
+        families.setdefault(tuple(float(rows[name][row]) for name in _FAMILY), []).append(row)
+    shown: dict[int, int] = {}
+    for family in families.values():
+        held = np.asarray(family)
+        while held.size:
+            near = rows["score"][held] <= (1.0 + TIE_SHARE) * rows["score"][held[0]]
+            best = pick if pick in held[near] else simplest_tie(rows, jobs, held)
+            shown[best] = int(near.sum())
+            held = held[~near]
+    if fastest not in shown:
+        shown[fastest] = 1
+    order = sorted(shown, key=lambda row: (row != pick, row != fastest, rows["score"][row], row))
+    return np.asarray(order), np.asarray([shown[row] for row in order])

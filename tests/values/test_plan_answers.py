@@ -1,0 +1,218 @@
+"""What a plan hands out: equal rows merged, the simplest of those as fast, money, commands and job files that reprice."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.cli import main
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.short_form import command_text, short_form
+from costmodel.planning.preference import TIE_SHARE, listed, num_things, simplest_tie, unlike
+
+ONE = {
+    "gpus": 8.0,
+    "tp": 1.0,
+    "sequence_parallel": 0.0,
+    "cp": 1.0,
+    "ep": 1.0,
+    "etp": 1.0,
+    "micro_batch": 1.0,
+    "pp": 1.0,
+    "vp": 1.0,
+    "schedule": 0.0,
+    "recompute": 0.0,
+    "zero_stage": 1.0,
+    "shard_group": 0.0,
+    "memory_bytes": 1.0,
+    "job": 0.0,
+}
+JOB = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
+
+
+def rows(*changes):
+    """Columns of layouts that differ from a plain one in what is named, and have a score."""
+    held = [{**ONE, **change} for change in changes]
+    return {name: np.asarray([row[name] for row in held]) for name in held[0]}
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    plain = make_job(model="llama3-8b", gpus=8, global_batch=8, seq_len=1024)
+    return (plain, plain.switched({"cuda_graphs": True}))
+
+
+def test_things_are_counted(jobs):
+    """Three axes with virtual stages; a group; recomputation beside ZeRO-3; a switch that is not the recipe's."""
+    table = rows(
+        {"score": 1.0},
+        {"score": 1.0, "tp": 2.0, "pp": 2.0, "vp": 3.0, "schedule": 4.0},
+        {"score": 1.0, "shard_group": 4.0},
+        {"score": 1.0, "recompute": 2.0, "zero_stage": 3.0},
+        {"score": 1.0, "job": 1.0},
+        {"score": 1.0, "zero_stage": 0.0},
+    )
+    assert num_things(table, jobs).tolist() == [0, 3, 1, 2, 1, 0]
+
+
+def test_equal_rows_are_one(jobs):
+    """The same score and memory: ZeRO-0 and 1 of one rank; 1e-6 apart they are two."""
+    table = rows(
+        {"score": 2.0, "zero_stage": 1.0},
+        {"score": 2.0 * (1 + 1e-13), "zero_stage": 0.0},
+        {"score": 2.0 * (1 + 1e-6), "zero_stage": 0.0},
+        {"score": 2.0, "memory_bytes": 1.1},
+        {"score": 2.0, "job": 1.0},
+    )
+    # Of rows 0 and 1 the unsharded one; row 4 is another job.
+    assert sorted(unlike(table, jobs).tolist()) == [1, 2, 3, 4]
+
+
+def test_the_simplest_of_a_tie(jobs):
+    """0.4 % is a tie, 0.6 % is not; fewer GPUs first, then fewer things, then fewer ranks a replica."""
+    every = np.arange(4)
+    table = rows(
+        {"score": 1.0, "pp": 2.0, "vp": 4.0, "schedule": 4.0},
+        {"score": 1.004, "pp": 2.0, "schedule": 3.0},
+        {"score": 1.006},
+        {"score": 1.003, "tp": 4.0, "sequence_parallel": 1.0},
+    )
+    assert TIE_SHARE == 0.005
+    assert simplest_tie(table, jobs, every) == 1
+    fewer = rows({"score": 1.0, "gpus": 16.0}, {"score": 1.004, "tp": 8.0, "cp": 2.0})
+    assert simplest_tie(fewer, jobs, np.arange(2)) == 1
+
+
+def test_rows_that_are_listed(jobs):
+    """Pick first, fastest second; of a family the simplest, which stands for those within a tie of its fastest."""
+    piped = {"pp": 2.0, "schedule": 4.0}
+    table = rows(
+        {"score": 1.0, **piped, "vp": 8.0},
+        {"score": 1.001, **piped, "vp": 4.0},
+        {"score": 1.004, **piped, "vp": 2.0},
+        {"score": 1.2, **piped, "vp": 5.0},
+        {"score": 1.1, "tp": 2.0},
+        {"score": 1.101, "tp": 2.0, "shard_group": 2.0},
+        {"score": 1.102, "tp": 2.0, "micro_batch": 2.0},
+    )
+    shown, alike = listed(table, jobs)
+    assert shown.tolist() == [2, 0, 4, 6, 3]
+    assert alike.tolist() == [3, 1, 2, 1, 1]
+
+
+def test_the_pick_is_the_simplest_and_the_fastest_stays_visible():
+    found = cm.plan(**JOB)
+    best, fastest = float(found.best.step_time_s), float(found.fastest.step_time_s)
+    assert fastest <= best <= fastest * (1 + TIE_SHARE)
+    frame = found.to_frame()
+    assert frame.step_time_s.is_monotonic_increasing
+    assert fastest == pytest.approx(frame.step_time_s[0], rel=1e-9)
+    record = found.to_dict(count=5)
+    sizes = [(row["step_time_s"], row["memory_bytes_per_gpu"]) for row in record["top"]]
+    assert len(set(sizes)) == 5
+    assert record["top"][0]["step_time_s"] == pytest.approx(best, rel=1e-9)
+    assert record["fastest_step_time_s"] == pytest.approx(fastest, rel=1e-9)
+    if best > fastest:
+        assert record["top"][1]["step_time_s"] == pytest.approx(fastest, rel=1e-9)
+        assert f"{best / fastest - 1:.2%} slower than" in found.advice()[1]
+
+
+def test_days_and_dollars():
+    """512 GPUs, 15T tokens, 1024 x 8192 a step, at 3.50 an hour or whatever the profile says."""
+    found = cm.plan(**JOB, tokens=15e12, pp=4, tp=4, micro_batch=1, recompute="none")
+    price = load_cluster("dgx-h100-ndr").price_usd_per_gpu_hour
+    row = found.to_dict(count=1)["top"][0]
+    seconds = 15e12 / (1024 * 8192) * row["step_time_s"]
+    assert row["days"] == pytest.approx(seconds / 86400, rel=1e-12)
+    assert row["gpu_hours"] == pytest.approx(512 * seconds / 3600, rel=1e-12)
+    assert row["dollars"] == pytest.approx(512 * seconds / 3600 * price, rel=1e-12)
+    without = cm.plan(**JOB, pp=4, tp=4, micro_batch=1, recompute="none").to_dict(count=1)["top"][0]
+    assert (without["days"], without["gpu_hours"], without["dollars"]) == (None, None, None)
+
+
+def test_tables_name_what_differs():
+    asked = {"tp": 8, "pp": 1, "micro_batch": 1, "recompute": "selective", "tokens": 1e12}
+    job = {**JOB, "model": "llama3-8b", "gpus": [64, 128]}
+    one = cm.plan(**job, **asked).grids(count=2)[0]
+    both = cm.plan(**job, **asked, cluster="dgx-h100-ndr,dgx-h200-ndr", precision="bf16,fp8-delayed").grids(
+        count=2
+    )[0]
+    titles = [column.title for column in both.columns]
+    assert {"Cluster", "Precision", "Days", "Dollars"} <= set(titles)
+    assert not {"Cluster", "Precision"} & {column.title for column in one.columns}
+    assert both.rows[0][titles.index("Precision")] == "fp8-delayed"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"recipe": "torchtitan", "offload_optimizer": True},
+        {"axis_order": "tp cp pp dp", "precision": "fp8-delayed", "switches": {"launch_s": 1e-5}},
+        {"model": "qwen3-30b-a3b", "gpus": 64, "recompute": "full", "micro_batch": 2, "framework": "any"},
+    ],
+)
+def test_every_row_prints_a_command_that_prices_it(asked, capsys):
+    found = cm.plan(**{**JOB, **asked})
+    for row, command in zip(found.top(3), found.commands(3), strict=True):
+        program, *words = shlex.split(command)
+        assert program == "costmodel"
+        assert main([*words, "--format", "json"]) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert again["step_time_s"] == pytest.approx(float(row.step_time_s), rel=1e-12)
+        assert again["memory_bytes_per_gpu"] == pytest.approx(float(row.memory_bytes_per_gpu), rel=1e-12)
+
+
+def test_a_short_form_leaves_out_defaults():
+    job = make_job(**{**JOB, "gpus": 8, "global_batch": 8}, layout="tp8", micro_batch=8)
+    assert short_form(job) == {
+        "model": "llama3-70b",
+        "gpus": 8,
+        "layout": "tp8",
+        "micro_batch": 8,
+        "global_batch": 8,
+        "seq_len": 8192,
+    }
+    # What is named is decided, even where every degree is 1.
+    plain = make_job(model="llama3-8b", gpus=8, global_batch=8, seq_len=1024)
+    assert command_text(plain, "run").startswith("costmodel run -m llama3-8b -n 8 -l tp1 ")
+
+
+def test_the_job_file_is_read_by_estimate_and_run(tmp_path, capsys):
+    file = tmp_path / "best.yaml"
+    flags = ["-m", "llama3-8b", "-n", "16", "--global-batch", "64", "--seq-len", "4096", "--tokens", "1e12"]
+    assert main(["plan", *flags, "--emit", "job", "--out", str(file), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    found = cm.plan(model="llama3-8b", gpus=16, global_batch=64, seq_len=4096, tokens=1e12)
+    assert main(["estimate", str(file), "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["step_time_s"] == pytest.approx(float(found.best.step_time_s), rel=1e-12)
+    assert record["inputs"]["tokens"] == 1e12
+    assert main(["run", str(file), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 1e12
+
+
+def test_the_job_file_makes_a_report(tmp_path):
+    pytest.importorskip("plotly")
+    file, page = tmp_path / "best.yaml", tmp_path / "page.html"
+    flags = ["-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-len", "4096", "--tp", "2"]
+    assert main(["plan", *flags, "--emit", "job", "--out", str(file), "--quiet"]) == 0
+    assert main(["report", str(file), "--html", str(page), "--no-plan", "--no-sensitivity", "--quiet"]) == 0
+    assert page.read_text().lstrip().lower().startswith("<!doctype")
+
+
+def test_a_job_file_names_the_files_it_was_planned_from(tmp_path, monkeypatch, capsys):
+    model = cm.load_model("llama3-8b").model_copy(update={"num_layers": 30, "name": "thirty"})
+    lines = [f"{key}: {json.dumps(value)}" for key, value in model.model_dump(exclude_defaults=True).items()]
+    (tmp_path / "thirty.yaml").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    flags = ["-m", "thirty.yaml", "-n", "8", "--global-batch", "64", "--seq-len", "4096"]
+    (tmp_path / "sub").mkdir()
+    assert main(["plan", *flags, "--emit", "job", "--out", "sub/best.yaml", "--quiet"]) == 0
+    assert main(["estimate", "sub/best.yaml", "--format", "json"]) == 0
+    with pytest.raises(CostModelError, match="a job file cannot say this job"):
+        cm.plan(model=model, gpus=8, global_batch=64, seq_len=4096).job_file()
