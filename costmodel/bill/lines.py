@@ -9,7 +9,7 @@ line's `terms`, so that anybody can put the numbers in and get the line's value 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import combinations
 from math import prod
@@ -31,6 +31,8 @@ Phase = Literal[
 all else of that pass."""
 Cause = Literal["work", "host", "proportion"]
 """What makes a line: the work of its axis, the host that issues kernels, or a share of the other lines."""
+HostWay = Literal["", "out", "in"]
+"""Which way a line goes over the link to the host's memory: none, out of the GPU, into it."""
 MemoryPart = Literal["parameters", "gradients", "optimizer", "activation", "buffer", "reserve"]
 Seen = Literal["allocated", "reserved", "device"]
 """Which measure of memory first shows a line: `torch.cuda.memory_allocated`, `memory_reserved`, or the driver."""
@@ -72,6 +74,8 @@ class TimeLine:
         Index of the slowest fabric tier used, -1 where none is. [-]
     algorithm : Array
         Index of the algorithm that a collective runs by, 0 where there is none. [-]
+    host_way : str
+        Which way it goes over the link to the host's memory (`HostWay`).
     formula : str
         Expression for one exposed execution over the names in `terms`.
     terms : mapping of str to array_like
@@ -92,6 +96,7 @@ class TimeLine:
     bytes_each: Array
     tier: Array
     algorithm: Array
+    host_way: HostWay
     formula: str
     terms: Mapping[str, ArrayLike]
     source: str
@@ -131,6 +136,12 @@ class MemoryLine:
     source: str
 
 
+class HostLine(MemoryLine):
+    """One item of the main memory of one host, its GPUs together; stages of a pipeline as in `MemoryLine`. [B]"""
+
+    __slots__ = ()
+
+
 def time_line(
     name: str,
     *,
@@ -146,6 +157,7 @@ def time_line(
     bytes_each: ArrayLike = 0.0,
     tier: ArrayLike = -1,
     algorithm: ArrayLike = 0,
+    host_way: HostWay = "",
     source: str,
 ) -> TimeLine:
     """Build a `TimeLine` from its formula and the numbers of its names, or from a quantity already `made`.
@@ -168,6 +180,7 @@ def time_line(
         bytes_each=np.asarray(bytes_each, dtype=np.float64),
         tier=np.asarray(tier, dtype=np.float64),
         algorithm=np.asarray(algorithm, dtype=np.float64),
+        host_way=host_way,
         formula=made.formula,
         terms=made.terms,
         source=source,
@@ -202,6 +215,24 @@ def memory_line(
         terms=made.terms,
         source=source,
     )
+
+
+def host_line(
+    name: str,
+    *,
+    part: MemoryPart,
+    axis: Axis,
+    toll: Toll,
+    formula: str = "",
+    terms: Mapping[str, ArrayLike] | None = None,
+    made: Quantity | None = None,
+    source: str,
+) -> HostLine:
+    """Build a `HostLine` as `memory_line` does a `MemoryLine`."""
+    line = memory_line(
+        name, part=part, axis=axis, toll=toll, formula=formula, terms=terms, made=made, source=source
+    )
+    return HostLine(**{held.name: getattr(line, held.name) for held in fields(line)})
 
 
 def settled(values: ArrayLike) -> Array:
@@ -251,7 +282,7 @@ def sum_exposed(lines: Sequence[TimeLine]) -> Array:
     return broadcast_sum([np.asarray(count * broadcast_sum(each)) for count, each in by_count.values()])
 
 
-Line = TimeLine | MemoryLine
+Line = TimeLine | MemoryLine | HostLine
 
 
 @dataclass(frozen=True)
@@ -261,16 +292,19 @@ class Bill:
     time_lines: tuple[TimeLine, ...]
     memory_lines: tuple[MemoryLine, ...]
     tier_names: tuple[str, ...] = field(default=())
+    host_lines: tuple[HostLine, ...] = field(default=())
 
     def plus(self, lines: Iterable[Line]) -> Bill:
         """Return the bill with more lines, each where it belongs."""
-        time, memory = list(self.time_lines), list(self.memory_lines)
+        time, memory, host = list(self.time_lines), list(self.memory_lines), list(self.host_lines)
         for line in lines:
             if isinstance(line, TimeLine):
                 time.append(line)
+            elif isinstance(line, HostLine):
+                host.append(line)
             else:
                 memory.append(line)
-        return replace(self, time_lines=tuple(time), memory_lines=tuple(memory))
+        return replace(self, time_lines=tuple(time), memory_lines=tuple(memory), host_lines=tuple(host))
 
     def step_time_s(self) -> Array:
         """Step time: the sum of the exposed seconds of all time lines. [s]"""
@@ -282,16 +316,24 @@ class Bill:
 
     def memory_bytes(self) -> Array:
         """Memory per GPU of the worst pipeline stage. [B]"""
-        lines = [line.bytes for line in self.memory_lines]
-        stages = max(line.shape[-1] if line.ndim else 1 for line in lines)
-        if all(line.ndim <= 1 for line in lines):
-            return np.asarray(broadcast_sum(lines).max(axis=-1))
-        # Stage by stage, so that a search never holds all stages of the large grid at once.
-        worst: Array | None = None
-        for stage in range(stages):
-            held = broadcast_sum([_at_stage(line, stage) for line in lines])
-            worst = held if worst is None else np.maximum(worst, held)
-        return np.asarray(worst)
+        return _on_worst_stage([line.bytes for line in self.memory_lines])
+
+    def host_memory_bytes(self) -> Array:
+        """Return the memory of a host all of whose GPUs hold the worst pipeline stage; 0 where nothing is there. [B]"""
+        return _on_worst_stage([line.bytes for line in self.host_lines])
+
+
+def _on_worst_stage(lines: Sequence[Array]) -> Array:
+    """Return the largest sum of memory lines over pipeline stages, their last dimension. [B]"""
+    stages = max((line.shape[-1] if line.ndim else 1 for line in lines), default=1)
+    if all(line.ndim <= 1 for line in lines):
+        return np.asarray(broadcast_sum(lines).max(axis=-1) if lines else 0.0)
+    # Stage by stage, so that a search never holds all stages of the large grid at once.
+    worst: Array | None = None
+    for stage in range(stages):
+        held = broadcast_sum([_at_stage(line, stage) for line in lines])
+        worst = held if worst is None else np.maximum(worst, held)
+    return np.asarray(worst)
 
 
 def _at_stage(line_bytes: Array, stage: int) -> Array:

@@ -7,13 +7,13 @@ empty cells, so that both forms go through a CSV and pandas and come back equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import AXES, TOLLS, MemoryPart
+from costmodel.bill.lines import AXES, TOLLS, MemoryLine, MemoryPart, broadcast_sum
 from costmodel.describe.jobs.fields import FIELDS
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_values
 from costmodel.estimates.priced_job import PricedJob
@@ -31,7 +31,7 @@ class ColumnDoc(NamedTuple):
 
 LONG_COLUMNS = (
     ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms"),
-    ColumnDoc("bill", "text", "time or memory"),
+    ColumnDoc("bill", "text", "time, memory (of a GPU) or host (memory of a host, its GPUs together)"),
     ColumnDoc("name", "text", "dotted name of the line, unique within a layout and bill"),
     ColumnDoc("axis", "text", "who causes it: compute, tp, cp, ep, pp, dp, optimizer or resilience"),
     ColumnDoc(
@@ -73,7 +73,7 @@ _RESULTS = (
     ColumnDoc("model_tflops_per_gpu", "TFLOP/s", "model FLOPs a second and GPU, full attention matrix"),
     ColumnDoc("memory_bytes_per_gpu", "B", "memory of the worst pipeline stage"),
     ColumnDoc("memory_capacity_bytes", "B", "what the accelerator offers a program"),
-    ColumnDoc("fits", "bool", "whether the worst stage fits"),
+    ColumnDoc("fits", "bool", "whether the worst stage fits, on the GPU and on the host"),
     ColumnDoc("days", "d", "days for the tokens of the run; empty without them"),
     ColumnDoc("gpu_hours", "h", "GPU-hours for the tokens of the run; empty without them"),
 )
@@ -91,14 +91,17 @@ _BY_MEMORY = tuple(
     ColumnDoc(f"memory_{part}_bytes", "B", f"{meaning}, on the worst stage")
     for part, meaning in _MEMORY_PARTS.items()
 )
-WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_TOLL, *_BY_MEMORY)
+_BY_HOST = (
+    ColumnDoc("host_memory_bytes", "B", "main memory of a host that its GPUs fill, on the worst stage"),
+    ColumnDoc("host_memory_capacity_bytes", "B", "main memory of a host"),
+)
+WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_TOLL, *_BY_MEMORY, *_BY_HOST)
 
 
 def long_columns(est: PricedJob) -> dict[str, list[Any]]:
-    """Return the long form as columns: for each layout its time lines, then its memory lines."""
+    """Return the long form as columns: for each layout its time lines, its memory lines, those of a host."""
     shape, bill = est.shape, est.bill
     size = int(np.prod(shape))
-    worst = _worst(est, shape)
     tiers = np.array([*bill.tier_names, NONE])
 
     def flat(value: ArrayLike) -> list[Any]:
@@ -122,11 +125,16 @@ def long_columns(est: PricedJob) -> dict[str, list[Any]]:
                 "source": [line.source] * size,
             }
         )
-    for held in bill.memory_lines:
+    held_where = [
+        (kind, _worst(of_kind, shape), held)
+        for kind, of_kind in (("memory", bill.memory_lines), ("host", bill.host_lines))
+        for held in of_kind
+    ]
+    for kind, worst, held in held_where:
         nothing = [float("nan")] * size
         lines.append(
             {
-                "bill": ["memory"] * size,
+                "bill": [kind] * size,
                 "name": [held.name] * size,
                 "axis": [held.axis] * size,
                 "toll": [held.toll] * size,
@@ -174,6 +182,8 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
         "memory_bytes_per_gpu",
         "memory_capacity_bytes",
         "fits",
+        "host_memory_bytes",
+        "host_memory_capacity_bytes",
     ):
         table[name] = flat(getattr(est, name))
     unknown = float("nan")
@@ -184,7 +194,7 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
         table[f"{axis}_exposed_s"] = flat(by_axis.get(axis, np.asarray(0.0)))
     for toll in TOLLS:
         table[f"toll_{toll}_s"] = flat(by_toll.get(toll, np.asarray(0.0)))
-    worst = _worst(est, shape)
+    worst = _worst(est.bill.memory_lines, shape)
     parts = dict.fromkeys(_MEMORY_PARTS, np.zeros(shape))
     for line in est.bill.memory_lines:
         parts[line.part] = parts[line.part] + _at_stage(line.bytes, worst, shape)
@@ -193,9 +203,9 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     return {column.name: table[column.name] for column in WIDE_COLUMNS}
 
 
-def _worst(est: PricedJob, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _worst(lines: Sequence[MemoryLine], shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the stage with most memory of each layout, as an index that keeps the last dimension."""
-    held = est.bill.memory_per_stage_bytes()
+    held = np.atleast_1d(broadcast_sum([line.bytes for line in lines]))
     return np.asarray(np.argmax(np.broadcast_to(held, (*shape, held.shape[-1])), axis=-1)[..., None])
 
 

@@ -62,8 +62,8 @@ def memory_savings(job: Job) -> list[Saving]:
     """
     changes = list(_layout_changes(job))
     layouts = _stack([job.layout, *(change.job.layout for change in changes)])
-    memory, seconds = _price(replace(job, layout=layouts))
-    can_run = _can_run(job, layouts)
+    memory, seconds, on_host = _price(replace(job, layout=layouts))
+    can_run = _can_run(job, layouts) & on_host
     found = [
         (change, float(memory[i]), float(seconds[i]))
         for i, change in enumerate(changes, start=1)
@@ -71,10 +71,11 @@ def memory_savings(job: Job) -> list[Saving]:
     ]
     for change in _switch_changes(job):
         try:
-            after, time_s = _price(change.job)
+            after, time_s, on_host = _price(change.job)
         except (CostModelError, KeyError):
             continue  # a kernel that this accelerator does not have
-        found.append((change, float(after), float(time_s)))
+        if on_host:
+            found.append((change, float(after), float(time_s)))
     before, before_s = float(memory[0]), float(seconds[0])
     savings = [
         Saving(change, after, before - after, time_s, time_s / before_s - 1.0)
@@ -130,10 +131,14 @@ def _stack(layouts: list[Layout]) -> Layout:
     )
 
 
-def _price(job: Job) -> tuple[Array, Array]:
-    """Return memory and step time of the job, or of several layouts of it."""
+def _price(job: Job) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return memory and step time of the job, or of several layouts, and whether their hosts have room."""
     bill, shape = price(job).bill, job.layout.shape
-    return np.broadcast_to(bill.memory_bytes(), shape), np.broadcast_to(bill.step_time_s(), shape)
+    return (
+        np.broadcast_to(bill.memory_bytes(), shape),
+        np.broadcast_to(bill.step_time_s(), shape),
+        np.broadcast_to(bill.host_memory_bytes() <= job.cluster.host.memory_bytes, shape),
+    )
 
 
 def _can_run(job: Job, layout: Layout) -> NDArray[np.bool_]:

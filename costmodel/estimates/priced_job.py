@@ -131,10 +131,30 @@ class PricedJob:
         """What the device really offers a program. [B]"""
         return self.job.cluster.accelerator.memory_bytes
 
+    @cached_property
+    def host_memory_bytes(self) -> Array:
+        """Main memory of a host that what its GPUs send there takes, all of them on the worst stage. [B]"""
+        return self.bill.host_memory_bytes()
+
+    @property
+    def host_memory_capacity_bytes(self) -> float:
+        """Main memory of a host. [B]"""
+        return self.job.cluster.host.memory_bytes
+
+    @property
+    def fits_gpu(self) -> NDArray[np.bool_]:
+        """Whether the worst stage fits the GPU's memory."""
+        return np.asarray(self.memory_bytes_per_gpu <= self.memory_capacity_bytes)
+
+    @property
+    def fits_host(self) -> NDArray[np.bool_]:
+        """Whether what the GPUs of a host keep there fits its memory."""
+        return np.asarray(self.host_memory_bytes <= self.host_memory_capacity_bytes)
+
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Whether the worst stage fits."""
-        return np.asarray(self.memory_bytes_per_gpu <= self.memory_capacity_bytes)
+        """Whether the worst stage fits, on the GPU and on the host."""
+        return np.asarray(self.fits_gpu & self.fits_host)
 
     def gpu_hours(self, tokens: float) -> Array:
         """GPU-hours to train on so many tokens, nothing lost to failures. [h]"""

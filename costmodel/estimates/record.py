@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
+from costmodel.bill.lines import MemoryLine, broadcast_sum
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
@@ -67,10 +68,13 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "gpu_hours": None if tokens is None else float(est.gpu_hours(tokens)),
         "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
         "memory_capacity_bytes": float(est.memory_capacity_bytes),
+        "host_memory_bytes": float(est.host_memory_bytes),
+        "host_memory_capacity_bytes": float(est.host_memory_capacity_bytes),
         "fits": bool(est.fits),
         "worst_stage": est.worst_stage,
         "lines": time_records(est),
         "memory_lines": memory_records(est),
+        "host_lines": host_records(est),
         "mesh": mesh_records(mesh_of(est)),
         "warnings": list(warnings),
         "sources": source_record(est.job),
@@ -103,7 +107,20 @@ def time_records(est: PricedJob) -> list[dict[str, Any]]:
 def memory_records(est: PricedJob) -> list[dict[str, Any]]:
     """Return every memory line of one layout on its worst pipeline stage."""
     est.require_single("memory_lines")
-    held = est.bill.memory_per_stage_bytes()
+    return _on_worst_stage(est.bill.memory_lines)
+
+
+def host_records(est: PricedJob) -> list[dict[str, Any]]:
+    """Return every line of a host's memory, of one layout, on the stage that needs most of it."""
+    est.require_single("host_lines")
+    return _on_worst_stage(est.bill.host_lines)
+
+
+def _on_worst_stage(lines: Sequence[MemoryLine]) -> list[dict[str, Any]]:
+    """Return memory lines with what they hold on the stage where their sum is largest."""
+    if not lines:
+        return []
+    held = np.atleast_1d(broadcast_sum([line.bytes for line in lines]))
     worst = int(np.argmax(held))
 
     def at_worst(values: Array) -> float:
@@ -119,7 +136,7 @@ def memory_records(est: PricedJob) -> list[dict[str, Any]]:
             "terms": {key: at_worst(np.asarray(value)) for key, value in line.terms.items()},
             "source": line.source,
         }
-        for line in est.bill.memory_lines
+        for line in lines
     ]
 
 

@@ -68,6 +68,15 @@ def _memory(est: PricedJob) -> Iterator[str]:
         )
     elif need > (1.0 - TIGHT_SHARE) * have:
         yield f"barely fits: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage"
+    on_host, of_host = float(est.host_memory_bytes), est.host_memory_capacity_bytes
+    if on_host > of_host:
+        parts = sorted(est.bill.host_lines, key=lambda line: -float(line.bytes.max()))
+        gpus = float(est.priced.placed.gpus_per_host)
+        yield (
+            f"does not fit the host: its {gpus:.0f} GPUs send {format_bytes(on_host)} to a memory of "
+            f"{format_bytes(of_host)}, {format_bytes(on_host - of_host)} too much, most of it "
+            f"{parts[0].name.removeprefix('host.')}"
+        )
 
 
 def _best_saving(est: PricedJob, capacity: float) -> str:

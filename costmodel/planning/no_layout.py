@@ -29,6 +29,11 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
     job = question.jobs[int(row["job"][0])]
     limit, device = question.limit_bytes(job), job.cluster.accelerator.memory_bytes
     layout = layout_of(row, 0)
+    if not np.isfinite(least):
+        return (
+            f"plan: no layout fits: what goes to the host never fits its {format_bytes(job.cluster.host.memory_bytes)}; "
+            "offload_optimizer=false, a smaller offload_activations or more GPUs would need less of it"
+        )
     start = (
         f"plan: no layout fits: the leanest ({layout_text(layout)}) needs {format_bytes(least)} "
         f"of {format_bytes(limit)}"

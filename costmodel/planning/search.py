@@ -115,9 +115,12 @@ def priced_parts(
 
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
-    """Return step time and memory of every layout of a slab. [s, B]."""
+    """Return step time and memory of every layout of a slab, without end where a host's memory does not do. [s, B]."""
     bill = price(replace(job, layout=slab.layout())).bill
-    return np.broadcast_to(bill.step_time_s(), slab.shape), np.broadcast_to(bill.memory_bytes(), slab.shape)
+    memory = bill.memory_bytes()
+    if bill.host_lines:
+        memory = np.where(bill.host_memory_bytes() > job.cluster.host.memory_bytes, np.inf, memory)
+    return np.broadcast_to(bill.step_time_s(), slab.shape), np.broadcast_to(memory, slab.shape)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from costmodel.bill.lines import AXES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_of
-from costmodel.estimates.record import memory_records, time_records
+from costmodel.estimates.record import host_records, memory_records, time_records
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.mesh import mesh_grid
 
@@ -36,6 +36,7 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
         headline_grid(est),
         time_grid(est, every_line=every_line),
         memory_grid(est, every_line=every_line),
+        *([host_grid(est)] if est.bill.host_lines else []),
         mesh_grid(mesh_of(est), est),
     ]
 
@@ -58,7 +59,7 @@ def headline_grid(est: Estimate) -> Grid:
     peak = format_si(est.peak_flops_per_s, "FLOP/s", 4)
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     over = format_bytes(abs(have - need))
-    fits = f"fits, {over} left" if est.fits else f"does not fit, {over} too much"
+    fits = f"fits, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
     rows = [
         ("layout", job_text(est)),
@@ -75,6 +76,10 @@ def headline_grid(est: Estimate) -> Grid:
         ("paid to", tolls_text(est)),
         ("memory", f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}"),
     ]
+    if est.bill.host_lines:
+        sent, room = float(est.host_memory_bytes), est.host_memory_capacity_bytes
+        word = "fits" if est.fits_host else "does not fit"
+        rows.append(("host memory", f"{format_bytes(sent)} of {format_bytes(room)} a host: {word}"))
     if job.tokens is not None:
         days, hours = float(est.days(job.tokens)), float(est.gpu_hours(job.tokens))
         spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, without failures"
@@ -163,12 +168,24 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     first_sum = len(rows)
     rows.append(["memory per GPU", "", format_bytes(total), f"{total / have:.1%}"])
     rows.append([f"{est.job.cluster.accelerator.name} offers", "", format_bytes(have), "100.0%"])
-    word = "left" if est.fits else "too much"
+    word = "left" if est.fits_gpu else "too much"
     rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])
     stages = float(est.job.layout.pp)
     where = f" of stage {est.worst_stage} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
     strong = frozenset(range(first_sum, len(rows)))
     return Grid(f"Memory bill{where}", columns("Memory", "Toll", "Size >", "Of the GPU >"), rows, strong)
+
+
+def host_grid(est: Estimate) -> Grid:
+    """Return what the GPUs of a host keep in its memory, against what it has."""
+    total, have = float(est.host_memory_bytes), est.host_memory_capacity_bytes
+    records = sorted(host_records(est), key=lambda record: -record["bytes"])
+    rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in records]
+    word = "left" if est.fits_host else "too much"
+    rows.append(["memory per host", "", format_bytes(total), f"{total / have:.1%}"])
+    rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])
+    strong = frozenset(range(len(records), len(rows)))
+    return Grid("Memory of a host", columns("Memory", "Toll", "Size >", "Of the host >"), rows, strong)
 
 
 def estimate_html(est: Estimate) -> str:

@@ -503,13 +503,12 @@ def _host_adam(placed: PlacedJob, params: Array) -> Quantity:
     recipe = placed.recipe
     nvme = recipe.host.nvme_bytes_per_s
     stream = "2 * state_bytes / nvme_bytes_per_s" if nvme else "0"
-    return quantity(
+    return placed.host_link.then(
+        "link_bytes_per_s",
         f"each_s = max(1 / host_params_per_s, {stream}); "
         "params * (gpus_per_host * each_s + weight_bytes / link_bytes_per_s)",
         params=params,
-        gpus_per_host=np.minimum(placed.layout.gpus, float(placed.cluster.gpus_per_node)),
         host_params_per_s=_HOST_ADAM_PARAMS_PER_S,
-        link_bytes_per_s=placed.accelerator.host_link_bytes_per_s,
         weight_bytes=recipe.dtypes.param_bytes(),
         **(
             {

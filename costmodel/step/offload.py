@@ -1,34 +1,59 @@
-"""Activations in the host's memory: each stage sends what it saves, and fetches it for the backward pass.
+"""The host's memory: what each GPU sends there and fetches again, and the link that all of it shares.
 
-Sends: the offloaded share of a micro-batch's activations to the host and back, over PCIe or C2C.
-Hides: behind the forward and the backward pass of the same stage. Stores: two layers' worth stay
-on the GPU while they travel. Off unless the job's `offload_activations` says otherwise.
+Sends: the offloaded share of a micro-batch's activations to the host and back; where the optimizer steps
+on the host, its gradients. PCIe or C2C, which the GPUs of a host share as its profile says. Hides: behind
+the passes of the same stage. Stores: two layers' worth of activations stay on the GPU while they travel;
+all the rest of it lies in the host's memory (`HostLine`). Off unless `offload_activations` or
+`offload_optimizer` says otherwise; messages over a network without a way of its own into the GPU's memory
+take the same link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import (
+    Axis,
     Bill,
+    HostWay,
     Line,
     MemoryLine,
     Phase,
+    TimeLine,
+    Toll,
     broadcast_sum,
+    host_line,
     memory_line,
+    sum_exposed,
     time_line,
 )
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
+from costmodel.step.states import local_params
 
 Array = NDArray[np.float64]
 
 _LAYERS_ON_THE_WAY = 2.0
 _SOURCE = "activation offloading beside compute: SSDTrain, arXiv:2408.10013; double buffering of layers"
+
+
+class _Passed(NamedTuple):
+    """What a line of the host's link is called, and where it stands on the bill."""
+
+    name: str
+    axis: Axis
+    toll: Toll
+    phase: Phase
+
+
+_SAVED = _Passed("offload.activations.forward", "compute", "activation", "forward")
+_FETCHED = _Passed("offload.activations.backward", "compute", "activation", "backward")
+_GRADIENTS = _Passed("offload.gradients.grad_sync", "optimizer", "state", "grad_sync")
 
 
 def _travelling(placed: PlacedJob, lines: Sequence[MemoryLine]) -> Quantity:
@@ -48,40 +73,135 @@ def _is_saved(line: MemoryLine) -> bool:
 
 
 def lines(step: Step, bill: Bill) -> list[Line]:
-    """Return both ways over the host's link for each micro-batch, and what the GPU no longer holds."""
+    """Return what goes over the host's link beside the passes, and what the GPU no longer holds."""
+    made: list[Line] = []
+    if step.placed.policy.offload_activations:
+        made += _activation_lines(step, bill)
+    if step.placed.recipe.host.offload_optimizer:
+        made.append(_gradient_line(step))
+    return made
+
+
+def _sent(
+    step: Step, passed: _Passed, size: Array, count: Array, window: Array, host_way: HostWay, source: str
+) -> TimeLine:
+    """Make the line of something that every GPU of a host sends or fetches beside a pass."""
+    return time_line(
+        passed.name,
+        axis=passed.axis,
+        toll=passed.toll,
+        phase=passed.phase,
+        count=count,
+        made=step.placed.host_link.then(
+            "link_bytes_per_s",
+            "busy_s = size_bytes / link_bytes_per_s; max(busy_s - window_s, 0)",
+            size_bytes=size,
+            window_s=window,
+        ),
+        bytes_each=size,
+        host_way=host_way,
+        source=source,
+    )
+
+
+def _activation_lines(step: Step, bill: Bill) -> list[Line]:
+    """Return both ways for each micro-batch, and where the activations lie meanwhile."""
     placed = step.placed
-    if not placed.policy.offload_activations:
-        return []
     away = _travelling(placed, bill.memory_lines)
     size = np.asarray((away.value / np.maximum(placed.in_flight, 1.0)).max(axis=-1))
-    windows: tuple[tuple[Phase, Array], ...] = (
-        ("forward", step.stage.forward_window_s),
-        ("backward", step.stage.backward_window_s),
-    )
-    made: list[Line] = [
-        time_line(
-            f"offload.activations.{phase}",
+    each, stage = placed.micro_batches, step.stage
+    return [
+        _sent(step, _SAVED, size, each, stage.forward_window_s, "out", _SOURCE),
+        _sent(step, _FETCHED, size, each, stage.backward_window_s, "in", _SOURCE),
+        memory_line(
+            "offloaded.activations",
+            part="activation",
             axis="compute",
             toll="activation",
-            phase=phase,
-            count=placed.micro_batches,
-            formula="busy_s = size_bytes / link_bytes_per_s; max(busy_s - window_s, 0)",
-            terms={
-                "size_bytes": size,
-                "link_bytes_per_s": placed.accelerator.host_link_bytes_per_s,
-                "window_s": window,
-            },
-            bytes_each=size,
+            made=away.then("away_bytes", "-away_bytes"),
             source=_SOURCE,
-        )
-        for phase, window in windows
+        ),
+        host_line(
+            "host.activations",
+            part="activation",
+            axis="compute",
+            toll="activation",
+            made=away.then(
+                "away_bytes", "gpus_per_host * away_bytes", gpus_per_host=placed.gpus_per_host[..., None]
+            ),
+            source=_SOURCE,
+        ),
     ]
-    held = memory_line(
-        "offloaded.activations",
-        part="activation",
-        axis="compute",
-        toll="activation",
-        made=away.then("away_bytes", "-away_bytes"),
-        source=_SOURCE,
+
+
+def _gradient_line(step: Step) -> TimeLine:
+    """Return the way of the gradients to an optimizer on the host, after every reduction.
+
+    The parameters come back with the step (`optimizer.adam`).
+    """
+    placed, zero = step.placed, step.placed.layout.zero_stage
+    each = (zero >= 3) | ((zero == 2) & placed.recipe.overlap.reduce_each_micro_batch)
+    size = quantity(
+        "bytes_per_param * params",
+        bytes_per_param=placed.recipe.dtypes.grad_bytes(),
+        params=local_params(placed, step.params),
+    ).value
+    return _sent(
+        step,
+        _GRADIENTS,
+        size,
+        np.where(each, placed.micro_batches, 1.0),
+        step.stage.backward_window_s,
+        "out",
+        "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
     )
-    return [*made, held]
+
+
+def port_lines(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return what the host's link is busy for beyond the step so far, each way by itself.
+
+    Out go activations, gradients and messages of networks that only send from the host's memory; activations
+    and such messages come in.
+    """
+    placed = step.placed
+    staged = _staged_bytes(placed, bill)
+    sent, fetched = (
+        [line.seconds for line in bill.time_lines if line.host_way == way] for way in ("out", "in")
+    )
+    if not sent and not fetched and staged is None:
+        return []
+    busy = placed.host_link.then(
+        "link_bytes_per_s",
+        "staged_s = staged_bytes / link_bytes_per_s; link_busy_s = max(sent_s, fetched_s) + staged_s; "
+        "max(link_busy_s - known_s, 0)",
+        staged_bytes=0.0 if staged is None else staged,
+        sent_s=broadcast_sum(sent),
+        fetched_s=broadcast_sum(fetched),
+        known_s=sum_exposed(bill.time_lines),
+    )
+    if not np.any(busy.value):
+        return []
+    return [
+        time_line(
+            "overhead.port.host",
+            axis="compute",
+            toll="overhead",
+            phase="step",
+            count=1.0,
+            made=busy,
+            source="a link carries one message at a time: it is never busy for longer than the step lasts",
+        )
+    ]
+
+
+def _staged_bytes(placed: PlacedJob, bill: Bill) -> Array | None:
+    """Bytes a GPU sends by way of its host's memory, never more than its port carries meanwhile. [B]"""
+    tiers = placed.cluster.tiers
+    found = [
+        np.asarray((line.tier == index) * np.minimum(line.bytes, line.seconds * tier.bandwidth_bytes_per_s))
+        for index, tier in enumerate(tiers)
+        if tier.through_host
+        for line in bill.time_lines
+        if line.toll == "communication" and np.any(line.tier == index)
+    ]
+    return broadcast_sum(found) if found else None

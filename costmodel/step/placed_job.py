@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Axis, Phase, TimeLine, time_line
-from costmodel.bill.quantity import Quantity
+from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.precision import Precision
@@ -151,6 +151,26 @@ class PlacedJob:
             memory_bandwidth_bytes_per_s=self.accelerator.memory_bandwidth_bytes_per_s,
             kernels=kernels,
             cast_slowdown=cast_slowdown,
+        )
+
+    @cached_property
+    def gpus_per_host(self) -> Array:
+        """GPUs of the job that share a host. [-]"""
+        return np.asarray(np.minimum(self.layout.gpus, float(self.cluster.gpus_per_node)))
+
+    @cached_property
+    def host_link(self) -> Quantity:
+        """What each GPU gets of the way to the host's memory when all GPUs of the host use it. [B/s]
+
+        GPUs behind one switch share its port, and all of them the channels of the memory.
+        """
+        host = self.cluster.host
+        return quantity(
+            "min(port_bytes_per_s / min(gpus_per_link, gpus_per_host), channels_bytes_per_s / gpus_per_host)",
+            port_bytes_per_s=self.accelerator.host_link_bytes_per_s,
+            gpus_per_link=float(host.gpus_per_link),
+            gpus_per_host=self.gpus_per_host,
+            channels_bytes_per_s=host.memory_bandwidth_bytes_per_s,
         )
 
     @cached_property

@@ -70,6 +70,7 @@ STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
 CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     offload.lines,
     ports.time_lines,
+    offload.port_lines,
     overhead.time_lines,
     resilience.time_lines,
     states.end_of_step_lines,

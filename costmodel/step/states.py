@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, MemoryLine, MemoryPart, broadcast_sum, memory_line, settled
+from costmodel.bill.lines import (
+    Bill,
+    MemoryLine,
+    MemoryPart,
+    broadcast_sum,
+    host_line,
+    memory_line,
+    settled,
+)
 from costmodel.describe.precision import quantised_weight_bytes
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.pipeline import schedules
@@ -159,6 +167,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                     source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes",
                 )
             )
+    if recipe.host.offload_optimizer:
+        lines += _host_lines(placed, params)
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
     if np.any(zero >= 3):
@@ -172,6 +182,31 @@ def _stepped(placed: PlacedJob, params: Params) -> Array:
     sharded = placed.layout.zero_stage[..., None] >= 1
     dense = params.dense / np.where(sharded, dense_ranks, 1.0)
     return np.asarray(dense + params.expert / np.where(sharded, expert_ranks, 1.0))
+
+
+def _host_lines(placed: PlacedJob, params: Params) -> list[MemoryLine]:
+    """Return what the optimizer of all GPUs of a host keeps in its memory, unless its states lie on NVMe."""
+    dtypes = placed.recipe.dtypes
+    widths = {"main_weights": dtypes.master_weights_bytes, "moments": dtypes.moments_bytes}
+    kept = {} if placed.recipe.host.nvme_bytes_per_s else widths
+    return [
+        host_line(
+            f"host.optimizer.{name}",
+            part="gradients" if name == "gradients" else "optimizer",
+            axis="dp",
+            toll="state",
+            formula="gpus_per_host * bytes_per_param * params",
+            terms={
+                "gpus_per_host": placed.gpus_per_host[..., None],
+                "bytes_per_param": width,
+                "params": _stepped(placed, params),
+            },
+            source="ZeRO-Offload, arXiv:2101.06840, section 4.1; deepspeed/runtime/zero/stage_1_and_2.py "
+            "estimate_zero2_model_states_mem_needs: 16 bytes a parameter, gradients in fp32 among them",
+        )
+        for name, width in {**kept, "gradients": DTYPE_BYTES["fp32"]}.items()
+        if width
+    ]
 
 
 def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:

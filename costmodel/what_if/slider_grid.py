@@ -138,6 +138,10 @@ def slider_grid(est: Estimate) -> SliderGrid:
         return out.reshape(shape)
 
     step = bill.step_time_s()
+    if bill.host_lines:
+        reasons = (*reasons, "what goes to the host does not fit its memory")
+        too_much = np.broadcast_to(bill.host_memory_bytes() > job.cluster.host.memory_bytes, step.shape)
+        reason[np.flatnonzero(can)[too_much]] = len(reasons)
     by_part: dict[str, list[Array]] = {part: [np.zeros(step.shape)] for part in PARTS}
     for line in bill.time_lines:
         by_part[_part_of(line)].append(line.exposed_seconds)

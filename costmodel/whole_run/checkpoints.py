@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_bytes
 from costmodel.physics.run.goodput import checkpoint_write_s
 from costmodel.step.anatomy.params import num_params
 
@@ -69,7 +70,7 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)
     # States that every replica holds are copied by one of them.
     holders = float(layout.gpus) if layout.zero_stage >= 1 else float(layout.tp * layout.pp)
-    copy = size / holders / cluster.accelerator.host_link_bytes_per_s
+    copy = size / holders / float(est.priced.placed.host_link.value)
     write = float(
         checkpoint_write_s(size, 1.0, node_bytes_per_s=write_bytes_per_s, shared_bytes_per_s=np.inf)
     )
@@ -77,11 +78,26 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     if how == "blocking":
         return Checkpoint(size, write, pause_s=write, persist_s=0.0, load_s=load)
     copy += _SNAPSHOT_S
+    _require_host_memory(est, how, size / holders * float(est.priced.placed.gpus_per_host))
     if how == "async":
         return Checkpoint(size, write, pause_s=copy, persist_s=write, load_s=load)
     link = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth_bytes_per_s
     across = size / holders / link
     return Checkpoint(size, write, pause_s=copy, persist_s=across, load_s=across + copy)
+
+
+def _require_host_memory(est: Estimate, how: str, copied_bytes: float) -> None:
+    """Refuse copies in the memory of hosts that have no room for them beside what they hold.
+
+    A replica is a copy of the host's own states and one of another's.
+    """
+    copies = {"async": 1.0, "replica": 2.0}[how]
+    held, have = float(est.host_memory_bytes), est.host_memory_capacity_bytes
+    if held + copies * copied_bytes > have:
+        raise CostModelError(
+            f"checkpointing: {how} keeps {format_bytes(copies * copied_bytes)} in a host of {format_bytes(have)} "
+            f"that holds {format_bytes(held)}; use blocking, or more GPUs"
+        )
 
 
 def _storage(cluster: Cluster, nodes: float, given: float | None) -> tuple[float, float]:

@@ -370,6 +370,10 @@ name: home
 title: My cluster
 accelerator: mine
 gpus_per_node: {value: 8, source: assumed}
+host:
+  memory: {value: 1 TB, source: assumed}
+  memory_bandwidth: {value: 400 GB/s, source: assumed}
+  gpus_per_link: {value: 1, source: assumed}
 tiers:
   - name: nvlink
     link: nvlink4

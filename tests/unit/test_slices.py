@@ -32,6 +32,10 @@ name: chips
 title: pods of 4,096 chips
 accelerator: h100-sxm-80gb
 gpus_per_node: {value: 4, source: assumed}
+host:
+  memory: {value: 1 TB, source: assumed}
+  memory_bandwidth: {value: 400 GB/s, source: assumed}
+  gpus_per_link: {value: 1, source: assumed}
 tiers:
   - name: ici
     link: wires

@@ -116,6 +116,8 @@ class Tier:
         Whether the switch adds up (NVLS, SHARP).
     reduction_bandwidth_bytes_per_s : float
         What one GPU can send into such a reduction, 0 if there is none. [B/s]
+    through_host : bool
+        Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too.
     topology : str
         How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`.
     shape : tuple of int
@@ -138,6 +140,7 @@ class Tier:
     oversubscription: float = 1.0
     in_network_reduction: bool = False
     reduction_bandwidth_bytes_per_s: float = 0.0
+    through_host: bool = False
     topology: str = "switch"
     shape: tuple[int, ...] = ()
     wrap_multiple: int = 1
@@ -167,6 +170,24 @@ class Storage:
     read_bandwidth_shared_bytes_per_s: float
 
 
+class Host(NamedTuple):
+    """What the GPUs of one node share.
+
+    Attributes
+    ----------
+    memory_bytes : float
+        Main memory of a node. [B]
+    memory_bandwidth_bytes_per_s : float
+        Peak of all its channels together, reads and writes. [B/s]
+    gpus_per_link : int
+        GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]
+    """
+
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    gpus_per_link: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """An accelerator and the tiers that join many of it, innermost first.
@@ -175,6 +196,8 @@ class Cluster:
     ----------
     gpus_per_node : int
         GPUs that share a host (an NVLink domain may be larger). [-]
+    host : Host
+        What they share.
     tiers : tuple of Tier
         The last one's size is the largest job that fits.
     storage : Storage, optional
@@ -189,6 +212,7 @@ class Cluster:
     title: str = ""
     accelerator: Accelerator
     gpus_per_node: int
+    host: Host
     tiers: tuple[Tier, ...]
     storage: Storage | None = None
     price_usd_per_gpu_hour: float | None = None

@@ -6,16 +6,23 @@ facts that a published run states; `check_file` says what is wrong with a profil
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.errors import ProfileError, choices_hint
 from costmodel.describe.hardware import profile_files as disk
-from costmodel.describe.hardware.cluster import Accelerator, Cluster, Software, Storage, Tier
+from costmodel.describe.hardware.cluster import Accelerator, Cluster, Host, Software, Storage, Tier
 from costmodel.physics.network.topologies import TOPOLOGIES
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.profile_schema import AcceleratorFile, ClusterFile, LinkFile, StorageFile
+    from costmodel.describe.hardware.profile_schema import (
+        AcceleratorFile,
+        ClusterFile,
+        HostFile,
+        LinkFile,
+        StorageFile,
+    )
 
 __all__ = [
     "NETWORKS",
@@ -229,7 +236,50 @@ def compose_cluster(
         title=f"{num_gpus} x {accelerator.title}, composed from a run's description",
         accelerator=accelerator,
         gpus_per_node=gpus_per_node,
+        host=_likely_host(accelerator, gpus_per_node),
         tiers=tuple(tiers),
+    )
+
+
+_HOST_OF_A_GPU = Host(memory_bytes=128e9, memory_bandwidth_bytes_per_s=51.2e9, gpus_per_link=1)
+"""A share of a node per GPU where no shipped cluster has its like: 1 TB and sixteen DDR4 channels for eight. Assumed."""
+
+
+def _likely_host(accelerator: Accelerator, gpus_per_node: int) -> Host:
+    """Return the host of nodes whose description does not state it: that of shipped clusters of the same GPU.
+
+    Of several, the one with the least memory; scaled to the number of GPUs.
+    """
+    each = _least_host(accelerator.name)
+    return Host(
+        each.memory_bytes * gpus_per_node,
+        each.memory_bandwidth_bytes_per_s * gpus_per_node,
+        min(each.gpus_per_link, gpus_per_node),
+    )
+
+
+@cache
+def _least_host(accelerator: str) -> Host:
+    """Return the share of one GPU in the host of shipped clusters that have it."""
+    from costmodel.describe.hardware.profile_schema import HostFile
+
+    shipped = disk.search_folders(None)[-1:]
+    shares = []
+    for _, path in disk.profile_files("cluster", shipped):
+        if disk.at_a_glance(path, "accelerator") != accelerator:
+            continue
+        content = disk.read_profile(path, "cluster", shipped)
+        gpus = float(content["gpus_per_node"]["value"])
+        shares.append(_host(HostFile.model_validate(content["host"]), 1.0 / gpus))
+    return min(shares, default=_HOST_OF_A_GPU)
+
+
+def _host(file: "HostFile", share: float = 1.0) -> Host:
+    """Return a share of a node's host."""
+    return Host(
+        memory_bytes=file.memory.value * share,
+        memory_bandwidth_bytes_per_s=file.memory_bandwidth.value * share,
+        gpus_per_link=file.gpus_per_link.value,
     )
 
 
@@ -332,6 +382,7 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
             _referred(path, "accelerator", "accelerator", file.accelerator, folders), folders
         ),
         gpus_per_node=file.gpus_per_node.value,
+        host=_host(file.host),
         tiers=tuple(tiers),
         storage=storage,
         price_usd_per_gpu_hour=file.price_usd_per_gpu_hour.value if file.price_usd_per_gpu_hour else None,
@@ -375,6 +426,7 @@ def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
         latency_s=file.latency.value,
         base_latency_s=file.base_latency.value,
         in_network_reduction=file.in_network_reduction.value,
+        through_host=bool(file.through_host and file.through_host.value),
         reduction_bandwidth_bytes_per_s=reduction if file.in_network_reduction.value else 0.0,
         topology=file.topology,
         kind=file.kind,

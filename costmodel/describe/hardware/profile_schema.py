@@ -153,6 +153,8 @@ class LinkFile(_Profile):
     latency: Sourced[Seconds]
     base_latency: Sourced[Seconds]
     in_network_reduction: Sourced[Annotated[bool, Field(strict=True)]]
+    through_host: Sourced[Annotated[bool, Field(strict=True)]] | None = None
+    """Whether messages are copied through the host's memory; a file that says nothing sends from the GPU's."""
     reduction_bandwidth: Sourced[BytesPerSecond] | None = None
     fabric: FabricConstants | None = None
 
@@ -234,11 +236,20 @@ class TierEntry(_Strict):
         return self.size.value
 
 
+class HostFile(_Strict):
+    """What the GPUs of one node share; see `Host`."""
+
+    memory: Sourced[Annotated[Bytes, Field(gt=0)]]
+    memory_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    gpus_per_link: Sourced[Positive]
+
+
 class ClusterFile(_Profile):
     """An accelerator and the tiers that join many of it, innermost first."""
 
     accelerator: str
     gpus_per_node: Sourced[Positive]
+    host: HostFile
     tiers: tuple[TierEntry, ...] = Field(min_length=1)
     storage: str | None = None
     price_usd_per_gpu_hour: Sourced[Annotated[float, Field(gt=0)]] | None = None

@@ -212,6 +212,13 @@ def _folded(title: str, *parts: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
 
 
+def _fits_text(est: Estimate) -> str:
+    """Say whether a job fits, and if not, where."""
+    if est.fits:
+        return "fits"
+    return "does not fit" if est.fits_host else "does not fit the host's memory"
+
+
 def _headline(est: Estimate) -> str:
     """Return the figures that people ask for first."""
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
@@ -221,7 +228,7 @@ def _headline(est: Estimate) -> str:
         (
             "memory of a GPU",
             format_bytes(need),
-            f"of {format_bytes(have)}: {'fits' if est.fits else 'does not fit'}",
+            f"of {format_bytes(have)}: {_fits_text(est)}",
         ),
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.tolls_text(est)),
     ]
@@ -270,6 +277,7 @@ def _bills(est: Estimate, figures: dict[str, charts.Figure]) -> str:
         _folded("Time, line by line", _table(tables.time_grid(est, every_line=True))),
         _chart("memory", charts.memory_chart(est), "Memory of a GPU by pipeline stage", figures),
         _folded("Memory, line by line", _table(tables.memory_grid(est, every_line=True))),
+        _folded("Memory of a host", _table(tables.host_grid(est))) if est.bill.host_lines else "",
     )
 
 

@@ -57,7 +57,7 @@ def draw_memory(est: Estimate) -> Any:
     """Draw the memory of a GPU on every pipeline stage, with the line of what the device offers."""
     stages, parts = memory_stacks(est)
     capacity, worst = est.memory_capacity_bytes, float(est.memory_bytes_per_gpu)
-    fits = "fits" if est.fits else "does not fit"
+    fits = "fits" if est.fits_gpu else "does not fit"
     title = f"{job_title(est)}: {format_bytes(worst)} of {format_bytes(capacity)}, {fits}\n{job_text(est)}"
     figure, axes = new_figure(title, size=(9.0, 5.0))
     bottom = np.zeros(len(stages))
