@@ -23,6 +23,8 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
+from costmodel.physics.pipeline.stages import Fold
+from costmodel.step.price import stage_split
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -49,7 +51,7 @@ REASONS = {
     "heads_not_divisible_by_cp": "tp·cp does not divide the heads that Ulysses deals out",
     "shard_group_not_divisible": "shard_group does not divide dp·cp",
     "vp_without_pp": "virtual stages without a pipeline",
-    "vp_not_divisible": "vp does not divide the layers of a stage",
+    "vp_not_divisible": "chunks of a rank that do not hold as many layers each",
     "sequence_parallel_without_tp": "sequence parallelism without tp",
     "tp_beyond_domain": "tp leaves the scale-up domain",
     "kv_heads_not_divisible": "tp does not divide the KV heads, or is no multiple of them",
@@ -218,11 +220,11 @@ def build_space(
         placements = {knob: axis[w] for knob, axis, w in zip(PLACEMENT_KNOBS, axes, where, strict=True)}
         if where[0].size:
             by_stages.append(_with_policies(job, gpus, placements, values, rejected, launchable))
-    return Space(_by_fold(by_stages), prod(shape) * per_placement, +rejected)
+    return Space(_by_split(by_stages, job.balanced_stages), prod(shape) * per_placement, +rejected)
 
 
-def _by_fold(by_stages: list[Slab]) -> list[Slab]:
-    """Join the slabs of all numbers of stages, and part them by how schedules fold the pipeline.
+def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
+    """Join the slabs of all numbers of stages, and part them by how schedules deal layers to ranks.
 
     How stages share ranks decides what each holds; alike within a slab, it does not spread the
     lines of parameters and gradients over the dimension of schedules.
@@ -238,10 +240,11 @@ def _by_fold(by_stages: list[Slab]) -> list[Slab]:
         runs=np.concatenate([slab.runs for slab in by_stages], axis=1),
         shards=np.concatenate([slab.shards for slab in by_stages], axis=1),
     )
-    folds = fold(whole.schedule)
+    # Ranks are balanced for their number of chunks.
+    splits = fold(whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0)
     slabs = []
-    for kind in np.unique(folds):
-        of_kind = folds == kind
+    for kind in np.unique(splits):
+        of_kind = splits == kind
         slab = replace(
             whole, schedule=whole.schedule[of_kind], vp=whole.vp[of_kind], runs=whole.runs[of_kind]
         ).trimmed()
@@ -300,6 +303,26 @@ def _launch_rules(job: Job, mesh: Mapping[str, Array]) -> list[tuple[str, Mask]]
     return rules
 
 
+def _even_chunks(job: Job, pp: float, vp: Array) -> Mask:
+    """Where all chunks of a rank hold as many layers: ranks that interleave wait for each other's larger ones."""
+    layers, memory = job.model.num_layers, job.recipe.memory
+    if not job.balanced_stages:
+        places = layers + int(memory.embedding_as_layer) + int(memory.head_as_layer)
+        return np.asarray(ceil(places / pp) % vp == 0)
+    own = replace(
+        job,
+        layout=replace(
+            job.layout,
+            pp=np.asarray(pp),
+            vp=vp,
+            schedule=np.asarray(schedule_code("interleaved"), dtype=np.float64),
+        ),
+    )
+    split = stage_split(own)
+    places = layers + np.asarray(split.embedding) + np.asarray(split.head)
+    return np.asarray((vp == 1) | (places % (pp * vp) == 0))
+
+
 def _with_policies(
     job: Job,
     gpus: float,
@@ -319,13 +342,7 @@ def _with_policies(
     micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
     too_deep = (pp * vp > job.model.num_layers) & (vp > 1)
     without = (vp > 1) & (pp == 1)
-    places = (
-        job.model.num_layers
-        + int(job.recipe.memory.embedding_as_layer)
-        + int(job.recipe.memory.head_as_layer)
-    )
-    # Layers that are dealt chunk by chunk need not come out even.
-    uneven = (ceil(places / pp) % vp != 0) & ~(too_deep | without) & (not job.balanced_stages)
+    uneven = ~_even_chunks(job, pp, vp) & ~(too_deep | without)
     runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
     # One stage runs no schedule, several run one.
     runs &= (schedule[:, None] == schedule_code("none")) == (pp == 1)

@@ -78,6 +78,7 @@ def _bubble_line(step: Step) -> TimeLine:
             "backward_weight_s": step.stage.backward_weight_s,
             "pending_weight_fraction": pending_weight_fraction(placed),
             "synchronized": float(not placed.recipe.overlap.post_validation),
+            "largest_chunk": placed.chunk_shares[0],
         },
         source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
     )

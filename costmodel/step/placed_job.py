@@ -21,7 +21,7 @@ from costmodel.physics.kernels.roofline import memory_time
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import Split, StagePlan
+from costmodel.physics.pipeline.stages import Split, StagePlan, chunk_shares
 from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
 from costmodel.step.held_params import Params
 from costmodel.step.ports import Ports
@@ -176,7 +176,7 @@ class PlacedJob:
     @cached_property
     def in_flight(self) -> Array:
         """Micro-batches whose activations each stage holds at its peak (last dimension: stages). [-]"""
-        layout = self.layout
+        layout, (largest, smallest) = self.layout, self.chunk_shares
         return schedules.in_flight(
             layout.schedule[..., None],
             stages=layout.pp[..., None],
@@ -185,7 +185,14 @@ class PlacedJob:
             stage=self.stages.index,
             paired=self.pairs_passes[..., None],
             layers=float(self.model.num_layers),
+            largest_chunk=largest[..., None],
+            smallest_chunk=smallest[..., None],
         )
+
+    @cached_property
+    def chunk_shares(self) -> tuple[Array, Array]:
+        """Shares of a full rank's layers in its largest and its smallest chunk. [-]"""
+        return chunk_shares(self.stages, self.layout.vp, self.split.chunks)
 
     @cached_property
     def recomputation(self) -> Recomputation:

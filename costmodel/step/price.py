@@ -129,7 +129,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     """Place the ranks and work out what one micro-batch looks like on one of them."""
     model, recipe, layout, seq = job.model, job.recipe, job.layout, job.seq_len
     kinds = tuple(model.layer_kinds())
-    split = _split(job)
+    split = stage_split(job)
     stages = plan_stages(
         model.kind_of_layer,
         len(kinds),
@@ -207,13 +207,18 @@ def _load(job: Job, tokens: Array) -> Array:
     return np.asarray(moe.moe_imbalance * (1.0 + deviations * spread.value))
 
 
-def _split(job: Job) -> Split:
+def stage_split(job: Job) -> Split:
     """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
     model, memory = job.model, job.recipe.memory
     if job.balanced_stages:
         ways = settled(schedules.fold(job.layout.schedule))
         return balanced_split(
-            model.kind_of_layer, job.layout.pp, head_in_layers(job), model.mtp_layers, fold=ways
+            model.kind_of_layer,
+            job.layout.pp,
+            head_in_layers(job),
+            model.mtp_layers,
+            fold=ways,
+            vp=settled(job.layout.vp),
         )
     # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size

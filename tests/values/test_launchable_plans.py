@@ -6,9 +6,16 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.recipe import list_recipes, load_recipe
-from costmodel.physics.pipeline.chunks import chunks_text, parse_chunks
-from costmodel.physics.pipeline.schedules import SCHEDULES
-from costmodel.physics.pipeline.stages import Split, balanced_split, chunks_on_ranks, plan_stages
+from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks
+from costmodel.physics.pipeline.engine import simulate
+from costmodel.physics.pipeline.schedules import SCHEDULES, bubble_time_s, schedule_code, task_orders
+from costmodel.physics.pipeline.stages import (
+    Split,
+    balanced_split,
+    chunk_shares,
+    chunks_on_ranks,
+    plan_stages,
+)
 from costmodel.planning.plan import make_question
 
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
@@ -109,10 +116,81 @@ def test_arrays_of_stages():
         assert (many.embedding[at], many.head[at]) == (float(one.embedding), float(one.head))
 
 
+@pytest.mark.parametrize(
+    ("layers", "pp", "vp", "head", "places"),
+    [(32, 2, 3, 2.4, (1, 3)), (126, 16, 8, 0.6, (0, 2)), (80, 4, 5, 1.0, (0, 0)), (94, 8, 3, 1.0, (0, 2))],
+)
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_chunks_are_alike_and_the_bill_is_that_of_their_simulation(layers, pp, vp, head, places, rounds):
+    """Ranks of unlike chunks wait for each other in every round: up to 14 % with (1, 2) on eight ranks."""
+    split = balanced_split([0] * layers, pp, head, vp=vp)
+    assert (float(split.embedding), float(split.head)) == places
+    assert (layers + sum(places)) % (pp * vp) == 0
+    plan = plan_stages([0] * layers, 1, pp, split, every_stage=True)
+    chunks = chunks_on_ranks(plan, vp, 0)
+    work = np.array([one.layers + head * one.loss for one in chunks]).reshape(vp, pp).T
+    times = {"forward_s": work, "backward_input_s": work, "backward_weight_s": work}
+    step_s = simulate(task_orders("interleaved", pp, rounds * pp, vp), **times).step_s()
+
+    busiest, all_s = work.sum(axis=1).max(), work.sum()
+    bubble_s = bubble_time_s(
+        schedule_code("interleaved"),
+        stages=pp,
+        micro_batches=rounds * pp,
+        virtual_stages=vp,
+        **dict.fromkeys(times, busiest),
+        sum_forward_s=all_s,
+        sum_backward_s=2 * all_s,
+        largest_chunk=chunk_shares(plan, vp)[0],
+    )
+
+    assert 3 * rounds * pp * busiest + float(bubble_s) == pytest.approx(step_s, rel=0.03)
+
+
+def test_places_that_no_chunks_share_alike_balance_the_stages():
+    """126 layers on 7 ranks of 9 chunks need none or 63 places; on 16 of 7, 98 more."""
+    assert balanced_split([0] * 126, 7, 0.6, vp=9).head == 0
+    assert balanced_split([0] * 126, 16, 0.6, vp=7) == balanced_split([0] * 126, 16, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("vp", "chunks", "shares"),
+    [
+        (2, (), (0.6, 0.4)),
+        (5, (), (0.2, 0.2)),
+        (3, (), (0.4, 0.2)),
+        (4, (), (0.4, 0.0)),
+        (2, (Chunk(1, 4, 0, 0), Chunk(0, 3, 0, 0), Chunk(0, 1, 0, 0), Chunk(0, 1, 1, 1)), (0.8, 0.2)),
+    ],
+)
+def test_shares_of_chunks(vp, chunks, shares):
+    plan = plan_stages([0] * 9, 1, 2, every_stage=True)
+    assert plan.layers[0].tolist() == [5, 4]
+    assert [float(share) for share in chunk_shares(plan, vp, chunks)] == pytest.approx(list(shares))
+
+
+def test_a_pipeline_of_unlike_chunks_waits_for_the_largest_and_holds_it_more_often():
+    """Ranks of 16 and 16, and of 17 and 15 layers: the largest of their two chunks has 8, and 9.
+
+    Of two ranks the first holds two micro-batches of each chunk and one more of its largest.
+    """
+    job = {**SMALL, "gpus": 2, "layout": "pp2 vp2", "recompute": "none", "global_batch": 8}
+    bubbles, held = [], []
+    for text in ("Et*8|t*8|t*8|t*8L", "Et*9|t*8|t*8|t*7L"):
+        est = cm.estimate(**job, pipeline_layout=text)
+        bubbles.append(next(line for line in est.bill.time_lines if line.name == "pp.bubble"))
+        held.append(next(line.bytes for line in est.bill.memory_lines if line.name == "activation.mlp"))
+    assert [float(line.terms["largest_chunk"]) for line in bubbles] == pytest.approx([8 / 16, 9 / 17])
+    assert float(held[1].max() / held[0].max()) == pytest.approx(17 * (2 + 9 / 17) / (16 * (2 + 8 / 16)))
+
+
 def test_chunks_are_written_out():
     plan = plan_stages([0] * 10, 1, 2, Split(0, 2), every_stage=True)
     chunks = chunks_on_ranks(plan, 2, 0)
-    assert [chunk.layers for chunk in chunks] == [3, 2, 3, 2]
+    assert [chunk.layers for chunk in chunks] == [3, 3, 3, 1]
+    plan = plan_stages([0] * 33, 1, 2, Split(1, 2), every_stage=True)
+    assert plan.layers[0].tolist() == [17, 16]
+    assert [chunk.layers for chunk in chunks_on_ranks(plan, 6, 1)] == [2, *[3] * 10, 0]
     assert parse_chunks(chunks_text(chunks)) == chunks
 
 

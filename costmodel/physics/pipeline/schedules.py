@@ -42,8 +42,9 @@ NAMES = {
         "sum_backward_s",
         "pending_weight_fraction",
         "synchronized",
+        "largest_chunk",
     ),
-    "held": (*_LAYOUT, "stage"),
+    "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
     "messages": _LAYOUT,
     "late": (*_LAYOUT, "message_s", "forward_s", "backward_s", "sum_forward_s", "sum_backward_s"),
     "messages_stopping": _LAYOUT,
@@ -281,9 +282,13 @@ _RECORDS = (
             Rule("virtual_stages >= 2", "vp >= 2"),
             Rule("micro_batches % stages == 0", "micro-batches that are a multiple of pp"),
         ),
-        bubble=f"{_OTHERS}; others_s / virtual_stages",
-        # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py.
-        held="(2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1) / virtual_stages",
+        # Ranks wait for each other's largest chunk, whatever the others hold: forward where it comes first,
+        # backward where it comes last.
+        bubble=f"{_OTHERS}; others_s * largest_chunk",
+        # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py: p of each chunk, and as
+        # many more of the first, the largest, or less of the last as a rank is before or behind the middle.
+        held="beyond = stages - 2 * stage - 1; "
+        "stages + max(beyond, 0) * largest_chunk + min(beyond, 0) * smallest_chunk",
         # The way of the first micro-batch through the first chunk, and of the last one back.
         messages="2 * (stages - 1)",
         # Filling and draining, a group of p micro-batches goes round p messages for each further chunk, less what
@@ -533,11 +538,12 @@ def bubble_time_s(
     sum_backward_s: ArrayLike | None = None,
     pending_weight_fraction: ArrayLike = 1.0,
     synchronized: ArrayLike = False,
+    largest_chunk: ArrayLike | None = None,
 ) -> Array:
     r"""Time per step that the busiest rank is idle because of the pipeline, messages not counted.
 
     The forms stand in the records (`Schedule.bubble`). With :math:`S` the sum of F + B + W over all
-    other stages it is :math:`S` for 1F1B and :math:`S / v` for the interleaved schedule.
+    other stages it is :math:`S` for 1F1B and, with even chunks, :math:`S / v` for the interleaved schedule.
 
     Parameters
     ----------
@@ -559,6 +565,8 @@ def bubble_time_s(
     synchronized : array_like of bool
         Whether all ranks wait for each other at the optimizer (a gradient norm, a check for
         overflow). ZB-2p and ZB-V reach their bubble only where they do not. [-]
+    largest_chunk : array_like, optional
+        Share of a rank's work in its largest chunk; by default 1 / v. [-]
 
     Returns
     -------
@@ -590,6 +598,7 @@ def bubble_time_s(
             "sum_backward_s": p * backward_s if sum_backward_s is None else sum_backward_s,
             "pending_weight_fraction": pending_weight_fraction,
             "synchronized": as_array(synchronized),
+            "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
         },
     )
 
@@ -642,6 +651,8 @@ def in_flight(
     stage: ArrayLike = 0.0,
     paired: ArrayLike = 0.0,
     layers: ArrayLike = np.inf,
+    largest_chunk: ArrayLike | None = None,
+    smallest_chunk: ArrayLike | None = None,
 ) -> Array:
     """Peak number of micro-batches whose activations a rank holds, in units of its whole stage.
 
@@ -657,6 +668,8 @@ def in_flight(
         1 where passes of two micro-batches run together, to hide what experts exchange. [-]
     layers : array_like
         Layers of the model. [-]
+    largest_chunk, smallest_chunk : array_like, optional
+        Shares of a rank's layers in its largest and its smallest chunk; by default 1 / v. [-]
 
     Returns
     -------
@@ -676,7 +689,13 @@ def in_flight(
     11.5
     """
     form = f"{named_result(_one_formula(schedule, 'held'), 'held')}; alone = where(stages > 1, min(held, micro_batches), 1)"
-    terms = {**_layout_terms(schedule, stages, micro_batches, virtual_stages), "stage": stage}
+    even = 1.0 / as_array(virtual_stages)
+    terms = {
+        **_layout_terms(schedule, stages, micro_batches, virtual_stages),
+        "stage": stage,
+        "largest_chunk": even if largest_chunk is None else largest_chunk,
+        "smallest_chunk": even if smallest_chunk is None else smallest_chunk,
+    }
     if not np.any(paired):
         return evaluate(f"{form}; alone", terms)
     pair = named_result(_one_formula(schedule, "pair_held"), "pair_held")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -154,9 +155,18 @@ _MOST_PLACES = 16
 
 
 def balanced_split(
-    kind_of_layer: Sequence[int], pp: ArrayLike, head: float, mtp_layers: int = 0, *, fold: ArrayLike = 0
+    kind_of_layer: Sequence[int],
+    pp: ArrayLike,
+    head: float,
+    mtp_layers: int = 0,
+    *,
+    fold: ArrayLike = 0,
+    vp: ArrayLike = 1,
 ) -> Split:
     """Return the split whose busiest stage does least.
+
+    With several chunks a rank all are alike, but for the first and the last, which make room for embedding
+    and head: ranks of an interleaved schedule wait for each other's larger chunks again and again.
 
     Parameters
     ----------
@@ -170,35 +180,46 @@ def balanced_split(
         Multi-token-prediction layers, which lie beside the head. [-]
     fold : array_like
         As in `plan_stages`.
+    vp : array_like
+        Chunks on each rank, for ranks that hold stages of their own. [-]
 
     Returns
     -------
     split : Split
-        Places of embedding (0 or 1) and head (whole layers) as arrays in the shape of `pp` and `fold`;
-        of several splits that are as good, the one nearest to an even division.
+        Places of embedding (0 or 1) and head (whole layers) as arrays in the shape of `pp`, `fold` and `vp`;
+        of several splits that are as good, the one nearest to an even division. Where no places make all
+        chunks alike, those that balance the stages.
     """
-    stages, folds = np.broadcast_arrays(np.asarray(pp, dtype=np.float64), np.asarray(fold, dtype=np.float64))
+    stages, folds, chunks = np.broadcast_arrays(
+        *(np.asarray(each, dtype=np.float64) for each in (pp, fold, vp))
+    )
     places = np.array(
         [
-            _best_places(len(kind_of_layer), count, way, round(head, 6), mtp_layers)
-            for count, way in zip(stages.ravel().tolist(), folds.ravel().tolist(), strict=True)
+            _best_places(len(kind_of_layer), *one, round(head, 6), mtp_layers)
+            for one in zip(*(each.ravel().tolist() for each in (stages, folds, chunks)), strict=True)
         ]
     ).reshape(*stages.shape, 2)
     return Split(places[..., 0], places[..., 1], mtp_layers)
 
 
-@lru_cache(maxsize=4096)
-def _best_places(layers: int, pp: float, fold: float, head: float, mtp_layers: int) -> tuple[float, float]:
+@lru_cache(maxsize=8192)
+def _best_places(
+    layers: int, pp: float, fold: float, vp: float, head: float, mtp_layers: int
+) -> tuple[float, float]:
     """Places of embedding and head that make the busiest stage lightest."""
     if pp < 2:
         return 0.0, 0.0
     best = (np.inf, 0.0, 0.0)
     for places in range(min(_MOST_PLACES, layers) + 1):
         for embedding in (0.0, 1.0):
+            if fold == Fold.OWN and vp > 1 and (layers + embedding + places) % (pp * vp):
+                continue
             split = Split(embedding, float(places), mtp_layers)
             plan = plan_stages([0] * layers, 1, pp, split, fold=fold, every_stage=True)
             work = float((plan.layers[0] + head * plan.has_head).max())
             best = min(best, (round(work, 9), embedding + places, embedding))
+    if best[0] == np.inf:
+        return _best_places(layers, pp, fold, 1.0, head, mtp_layers)
     return best[2], best[1] - best[2]
 
 
@@ -217,17 +238,56 @@ def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int) -> tuple[Chunk, .
     Returns
     -------
     chunks : tuple of Chunk
-        In the order of the model; what a rank's layers do not divide into goes to its first chunks.
+        In the order of the model. Chunks are as large as the fullest rank's; a rank that holds less has it
+        less in the chunk of the head, or of the embedding, and then in its others, one layer at a time.
     """
     held = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
     ranks = held.size
-    made = []
-    for index in range(ranks * vp):
-        round_, rank = divmod(index, ranks)
-        whole, more = divmod(int(held[rank]), vp)
-        last = index == ranks * vp - 1
-        made.append(Chunk(int(index == 0), whole + (round_ < more), mtp_layers * last, int(last)))
-    return tuple(made)
+    full = ceil(held.max() / vp)
+    by_rank = [_dealt(int(layers), vp, full) for layers in held]
+    # The embedding is in the first chunk.
+    by_rank[0].reverse()
+    last = ranks * vp - 1
+    return tuple(
+        Chunk(int(i == 0), by_rank[i % ranks][i // ranks], mtp_layers * (i == last), int(i == last))
+        for i in range(ranks * vp)
+    )
+
+
+def _dealt(layers: int, vp: int, full: int) -> list[int]:
+    """Deal the layers of a rank to chunks of at most `full`; the last makes room before the others."""
+    tail = max(full - (full * vp - layers), 0)
+    if vp == 1:
+        return [layers]
+    each, more = divmod(layers - tail, vp - 1)
+    return [each + (i < more) for i in range(vp - 1)] + [tail]
+
+
+def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -> tuple[Array, Array]:
+    """Return what part of a full rank's layers is in its largest and in its smallest chunk.
+
+    Parameters
+    ----------
+    plan : StagePlan
+        Layers by rank (last dimension).
+    vp : array_like
+        Chunks on each rank. [-]
+    chunks : sequence of Chunk
+        What each holds where that is written out; else layers are dealt as in `chunks_on_ranks`.
+
+    Returns
+    -------
+    largest, smallest : ndarray
+        Shares of the layers of the rank that holds most, without the dimension of ranks; 1 / vp where
+        the chunks are even. [-]
+    """
+    most = np.maximum(np.sum(plan.layers, axis=0).max(axis=-1), 1.0)
+    if chunks:
+        held = [chunk.layers + chunk.mtp for chunk in chunks]
+        return np.asarray(max(held) / most), np.asarray(min(held) / most)
+    largest = np.ceil(most / np.asarray(vp, dtype=np.float64))
+    smallest = np.maximum(most - (np.asarray(vp, dtype=np.float64) - 1.0) * largest, 0.0)
+    return np.asarray(largest / most), np.asarray(smallest / most)
 
 
 class _Chunks(NamedTuple):
