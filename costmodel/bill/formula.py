@@ -64,11 +64,13 @@ class Step(NamedTuple):
 class Compiled(NamedTuple):
     """A formula ready to run: `run(numbers)` returns the value of every step, the result last.
 
-    `needs` are the names that it must be given, in the order of their first use.
+    `needs` are the names that it must be given, in the order of their first use; `step_names` are `names`
+    without that of the result, which has none.
     """
 
     needs: tuple[str, ...]
     names: tuple[str, ...]
+    step_names: tuple[str, ...]
     expressions: tuple[str, ...]
     run: Callable[[Mapping[str, ArrayLike]], tuple[ArrayLike, ...]]
 
@@ -178,7 +180,7 @@ def compiled(formula: str) -> Compiled:
     exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
     expressions = tuple(ast.unparse(node) for _, node in steps)
     names = tuple(name for name, _ in steps)
-    return Compiled(tuple(given), names, expressions, space["_run"])  # type: ignore[arg-type]
+    return Compiled(tuple(given), names, names[:-1], expressions, space["_run"])  # type: ignore[arg-type]
 
 
 class _Compile(ast.NodeTransformer):

@@ -9,11 +9,11 @@ line's `terms`, so that anybody can put the numbers in and get the line's value 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 from math import prod
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,8 +48,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLine:
+class TimeLine(NamedTuple):
     """One item of time on the critical rank: `count` executions of `each_s` seconds.
 
     Attributes
@@ -90,7 +89,7 @@ class TimeLine:
     phase: Phase
     cause: Cause
     group: str
-    count: Array
+    count: Array  # type: ignore[assignment]
     each_s: Array
     exposed_each_s: Array
     bytes_each: Array
@@ -117,8 +116,7 @@ class TimeLine:
         return np.asarray(self.count * self.bytes_each)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLine:
+class MemoryLine(NamedTuple):
     """One item of memory on one GPU, with pipeline stages in the last array dimension. [B]
 
     `lasts` says how long it is held, `seen` which measure shows it.
@@ -142,6 +140,9 @@ class HostLine(MemoryLine):
     __slots__ = ()
 
 
+_ZERO, _NOWHERE = np.asarray(0.0), np.asarray(-1.0)
+
+
 def time_line(
     name: str,
     *,
@@ -154,9 +155,9 @@ def time_line(
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,
-    bytes_each: ArrayLike = 0.0,
-    tier: ArrayLike = -1,
-    algorithm: ArrayLike = 0,
+    bytes_each: ArrayLike = _ZERO,
+    tier: ArrayLike = _NOWHERE,
+    algorithm: ArrayLike = _ZERO,
     host_way: HostWay = "",
     source: str,
 ) -> TimeLine:
@@ -232,7 +233,13 @@ def host_line(
     line = memory_line(
         name, part=part, axis=axis, toll=toll, formula=formula, terms=terms, made=made, source=source
     )
-    return HostLine(**{held.name: getattr(line, held.name) for held in fields(line)})
+    return HostLine(*line)
+
+
+def anywhere(mask: ArrayLike) -> bool:
+    """Tell whether something holds, or is not zero, in some layout; of one layout it is no reduction."""
+    array = np.asarray(mask)
+    return bool(array) if array.ndim == 0 else bool(array.any())
 
 
 def settled(values: ArrayLike) -> Array:
@@ -241,7 +248,9 @@ def settled(values: ArrayLike) -> Array:
     What a search holds fixed in all its layouts then spreads no line over their dimension.
     """
     array = np.asarray(values, dtype=np.float64)
-    return np.asarray(array.flat[0]) if array.size and np.all(array == array.flat[0]) else array
+    if array.ndim == 0:
+        return array
+    return np.asarray(array.flat[0]) if array.size and (array == array.flat[0]).all() else array
 
 
 def broadcast_sum(values: Iterable[Array]) -> Array:
@@ -250,19 +259,34 @@ def broadcast_sum(values: Iterable[Array]) -> Array:
     Lines that depend on few knobs are added up on their own small grid before they meet the
     large one, so that a search pays for the large grid once per sum and not once per line.
     """
-    by_shape: dict[tuple[int, ...], Array] = {}
+    by_shape: dict[tuple[int, ...], list[Array]] = {}
     for value in values:
-        held = by_shape.get(value.shape)
-        by_shape[value.shape] = value if held is None else held + value
-    parts = list(by_shape.values())
-    for left, right in _merge_order(tuple(by_shape)):
-        parts.append(np.asarray(parts[left] + parts[right]))
+        by_shape.setdefault(value.shape, []).append(value)
+    parts = [_sum_alike(alike) for alike in by_shape.values()]
+    own = [len(alike) > 1 and bool(shape) for shape, alike in by_shape.items()]
+    for left, right, union in _merge_order(tuple(by_shape)):
+        # Into what nobody else holds, as memory that is new costs more than the sum.
+        into = next((at for at in (left, right) if own[at] and parts[at].shape == union), None)
+        parts.append(np.add(parts[left], parts[right], out=None if into is None else parts[into]))
+        own.append(bool(union))
     return np.asarray(parts[-1] if parts else 0.0)
 
 
+def _sum_alike(values: Sequence[Array]) -> Array:
+    """Sum arrays of one shape; a new array where there are several."""
+    if len(values) == 1:
+        return values[0]
+    if values[0].ndim == 0:
+        return np.asarray(sum(map(float, values)))
+    total = np.asarray(values[0] + values[1])
+    for value in values[2:]:
+        total += value
+    return total
+
+
 @lru_cache(maxsize=256)
-def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
-    """Return which two parts to add next; each sum is appended as a new part."""
+def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Return which two parts to add next, and their common shape; each sum is appended as a new part."""
     alive = dict(enumerate(shapes))
     order = []
     for new in range(len(shapes), 2 * len(shapes) - 1):
@@ -270,16 +294,30 @@ def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], 
         best = min(unions, key=lambda pair: prod(unions[pair]))
         alive = {part: shape for part, shape in alive.items() if part not in best}
         alive[new] = unions[best]
-        order.append(best)
+        order.append((*best, unions[best]))
     return tuple(order)
 
 
-def sum_exposed(lines: Sequence[TimeLine]) -> Array:
-    """Sum the exposed seconds of `lines`, adding lines with the same count before multiplying."""
+def sum_exposed(lines: Iterable[TimeLine], before: Array | None = None) -> Array:
+    """Sum the exposed seconds of `lines`, and of those `before`; lines with one count are added up first."""
     by_count: dict[int, tuple[Array, list[Array]]] = {}
     for line in lines:
         by_count.setdefault(id(line.count), (line.count, []))[1].append(line.exposed_each_s)
-    return broadcast_sum([np.asarray(count * broadcast_sum(each)) for count, each in by_count.values()])
+    sums = [] if before is None else [before]
+    return broadcast_sum([*sums, *(counted(count, broadcast_sum(each)) for count, each in by_count.values())])
+
+
+def counted(count: Array, each: Array) -> Array:
+    """Return `count` times as much; what is counted once is not worth a pass over a large grid."""
+    return each if count.ndim == 0 and count == 1.0 else np.asarray(count * each)
+
+
+def repeated(lines: Iterable[TimeLine], factor: Array) -> list[TimeLine]:
+    """Return lines executed `factor` times as often; those that share a count go on sharing one."""
+    held = list(lines)
+    counts = {id(line.count): line.count for line in held}
+    more = {key: np.asarray(count * factor) for key, count in counts.items()}
+    return [line._replace(count=more[id(line.count)]) for line in held]
 
 
 Line = TimeLine | MemoryLine | HostLine
@@ -293,6 +331,8 @@ class Bill:
     memory_lines: tuple[MemoryLine, ...]
     tier_names: tuple[str, ...] = field(default=())
     host_lines: tuple[HostLine, ...] = field(default=())
+    _known: tuple[int, Array | None] = field(default=(0, None), init=False, repr=False, compare=False)
+    """How many of the first lines have been added up, and their sum."""
 
     def plus(self, lines: Iterable[Line]) -> Bill:
         """Return the bill with more lines, each where it belongs."""
@@ -304,11 +344,17 @@ class Bill:
                 host.append(line)
             else:
                 memory.append(line)
-        return replace(self, time_lines=tuple(time), memory_lines=tuple(memory), host_lines=tuple(host))
+        bill = replace(self, time_lines=tuple(time), memory_lines=tuple(memory), host_lines=tuple(host))
+        object.__setattr__(bill, "_known", self._known)
+        return bill
 
     def step_time_s(self) -> Array:
         """Step time: the sum of the exposed seconds of all time lines. [s]"""
-        return sum_exposed(self.time_lines)
+        count, known = self._known
+        if known is None or count < len(self.time_lines):
+            known = sum_exposed(self.time_lines[count:], known)
+            object.__setattr__(self, "_known", (len(self.time_lines), known))
+        return known
 
     def memory_per_stage_bytes(self) -> Array:
         """Memory per GPU by pipeline stage (last dimension): the sum of the memory lines. [B]"""

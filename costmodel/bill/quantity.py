@@ -86,6 +86,5 @@ def quantity(formula: str, **terms: ArrayLike) -> Quantity:
 
 def _made(formula: str, terms: Mapping[str, ArrayLike]) -> Quantity:
     values = run(formula, terms)
-    names = compiled(formula).names
-    value = np.asarray(values[-1], dtype=np.float64)
-    return Quantity(value, formula, terms, dict(zip(names[:-1], values[:-1], strict=True)))
+    steps = dict(zip(compiled(formula).step_names, values, strict=False))
+    return Quantity(np.asarray(values[-1], dtype=np.float64), formula, terms, steps)

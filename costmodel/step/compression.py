@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.gradient_compression import (
     compression,
@@ -140,7 +140,7 @@ def kernel_lines(
         num_ranks=ranks,
     )
     moved = traffic.then("traffic_bytes", "share * traffic_bytes", share=share)
-    if not np.any(moved.value):
+    if not anywhere(moved.value):
         return []
     kernels = share
     if method.kernels_per_matrix:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.recipe import GraphScope
@@ -206,7 +206,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
         ]
         for (label, phase), made in zip(backward, of_backward, strict=True):
             passes.append((label, phase, made, operator.backward_bytes))
-        if np.any(item.recompute_share > 0):
+        if anywhere(item.recompute_share > 0):
             share = item.recompute_share
             again = of_forward.then("pass_s", "recompute_share * pass_s", recompute_share=share)
             passes.append(("recompute", "recompute", again, share * operator.forward_bytes))
@@ -282,7 +282,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
         ("forward", launches, gpu, 1.0),
         ("backward", back_launches, back_gpu, 1.0 - of_weights),
     ]
-    if np.any(of_weights):
+    if anywhere(of_weights):
         passes.append(("backward_weight", back_launches, back_gpu, of_weights))
     return [
         time_line(
@@ -438,7 +438,7 @@ def _stub_lines(stubs: Mapping[str, Array]) -> list[MemoryLine]:
             source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
         )
         for name, stub in stubs.items()
-        if np.any(stub)
+        if anywhere(stub)
     ]
 
 

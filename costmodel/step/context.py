@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import quantity
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
@@ -40,7 +40,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     .. [2] A. Grattafiori et al., "The Llama 3 herd of models," arXiv:2407.21783, section 3.3.2.
     .. [3] S. A. Jacobs et al., "DeepSpeed Ulysses," arXiv:2309.14509, section 3.
     """
-    if block.role != "layer" or not np.any(placed.layout.cp > 1):
+    if block.role != "layer" or not anywhere(placed.layout.cp > 1):
         return []
     lines: list[TimeLine] = []
     for item in block.times.by_operator.values():
@@ -101,7 +101,7 @@ _EXCHANGES = {"ring": _ring, "all-gather": _gathers, "ulysses": _swaps}
 def _from_neighbours(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
     """Return what an operator that is not attention waits for from the ranks beside it in the sequence."""
     size = item.operator.neighbour_bytes
-    if not np.any(size):
+    if not anywhere(size):
         return []
     on = np.asarray(placed.layout.cp > 1, dtype=np.float64)
     return [
@@ -123,7 +123,7 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     gradients = tokens * heads * model.head_dim + _kv_bytes(placed) / 2.0
     lines = []
     passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", gradients, on)]
-    if np.any(placed.recomputation.whole_layers):
+    if anywhere(placed.recomputation.whole_layers):
         passes.insert(1, ("recompute", outputs, on * placed.recomputation.whole_layers))
     for phase, elements, share in passes:
         moved = quantity("share * cp * 10 * elements", share=share, cp=cp, elements=elements)

@@ -10,13 +10,12 @@ Stores: parameters, gradients and optimizer states, in `axes.states`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Phase, TimeLine, settled, sum_exposed, time_line
+from costmodel.bill.lines import Phase, TimeLine, anywhere, repeated, settled, sum_exposed, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
@@ -59,9 +58,9 @@ def time_lines(step: Step) -> list[TimeLine]:
     params = step.params
     zero = placed.layout.zero_stage
     parts = _parts(placed)
-    if np.any(zero < 3):
+    if anywhere(zero < 3):
         lines += _replicated_lines(step, params, parts)
-    if np.any(zero == 3):
+    if anywhere(zero == 3):
         lines += _sharded_lines(step, parts)
     lines += _optimizer_lines(placed, params)
     lines += _outer_lines(placed, params)
@@ -116,7 +115,7 @@ class Window:
             size_bytes=size,
             group=message.group,
             window_s=window,
-            beside=ports if np.any(window) else None,
+            beside=ports if anywhere(window) else None,
             least_share=least_share,
             share=share,
             count=count,
@@ -181,7 +180,7 @@ def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[Ti
     lines: list[TimeLine] = []
     for part in parts:
         held = copies * (params.expert if part.is_expert else params.dense).max(axis=-1)
-        if np.any(held):
+        if anywhere(held):
             lines += _replicated_part_lines(placed, part, held, backward, forward)
     return lines
 
@@ -226,7 +225,7 @@ def _replicated_part_lines(
             f"dp.{part.name}", phase, message, share=share, count=count, pieces=pieces, least_share=least
         )
         for window, phase, message, share, count, pieces in traffic
-        if np.any(share)
+        if anywhere(share)
     ]
     return lines + compression.kernel_lines(
         placed,
@@ -257,9 +256,8 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
         each_s.append(sum_exposed(each))
         once_s.append(sum_exposed(once))
         held = np.asarray(passes / placed.micro_batches)
-        lines += [replace(line, count=np.asarray(line.count * held)) for line in each]
-        lines += [replace(line, count=np.asarray(line.count * np.minimum(held, 1.0))) for line in once]
-    if np.any(placed.layout.pp > 1):
+        lines += [*repeated(each, held), *repeated(once, np.minimum(held, 1.0))]
+    if anywhere(placed.layout.pp > 1):
         lines.append(
             time_line(
                 "dp.stage_with_more_to_send",
@@ -292,7 +290,7 @@ def _sharded_block_lines(
     once: list[TimeLine] = []
     for part in parts:
         size = held.expert if part.is_expert else held.dense
-        if np.any(size):
+        if anywhere(size):
             more, first = _sharded_part_lines(placed, block, part, size, forward, backward)
             each += more
             once += first
@@ -343,7 +341,7 @@ def _sharded_part_lines(
         ),
         *_buffer_lines(placed, name, params, on * several, regather * several, count),
     ]
-    if np.any(part.replica.ranks > 1):
+    if anywhere(part.replica.ranks > 1):
         # Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
         between = Message("grad_replica_all_reduce", "all_reduce", part.replica, reduced / part.shard.ranks)
         hides = recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.formula import evaluate
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.critical_stage import Step
@@ -45,7 +45,7 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
     if block.role != "layer" or block.kind is None or not block.kind.is_moe:
         return []
     layout = placed.layout
-    if not (np.any(layout.ep > 1) or np.any(layout.etp > 1)):
+    if not (anywhere(layout.ep > 1) or anywhere(layout.etp > 1)):
         return []
     return [*_dispatch_lines(placed, block, others), *_expert_tensor_lines(placed, block)]
 
@@ -61,7 +61,7 @@ class _Hiding:
         layout, recipe = placed.layout, placed.recipe
         self.window_s, self.least_share = np.asarray(0.0), np.asarray(0.0)
         self.beside: Ports | None = None
-        if not np.any(placed.pairs_passes):
+        if not anywhere(placed.pairs_passes):
             return
         alone = unpaired_share(
             layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
@@ -99,7 +99,7 @@ def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine])
     lines: list[TimeLine] = []
 
     def exchange(label: str, phase: Phase, element_bytes: float, hiding: _Hiding, share: Array) -> None:
-        if not np.any(share):
+        if not anywhere(share):
             return
         if not by.dispatch:
             lines.append(
@@ -189,7 +189,7 @@ def _node_limit(placed: PlacedJob) -> Array:
 def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
     """Return the collectives inside each expert's TP group."""
     layout, shard = placed.layout, placed.shard
-    if not np.any(layout.etp > 1):
+    if not anywhere(layout.etp > 1):
         return []
     size = 2.0 * float(placed.model.hidden_size) * shard.expert_tokens
     sent = [

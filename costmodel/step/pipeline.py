@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line, time_line
+from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.network.nccl import collective_time
@@ -43,7 +43,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     .. [1] D. Narayanan et al., SC21, arXiv:2104.04473, section 2.2 (bubble, interleaving) and
        section 4.1 (scatter/gather of the transfers).
     """
-    if not np.any(step.placed.layout.pp > 1):
+    if not anywhere(step.placed.layout.pp > 1):
         return []
     return [_bubble_line(step), *_message_lines(step), *_tied_table_lines(step.placed)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Axis, Phase, TimeLine, time_line
+from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
@@ -307,7 +307,7 @@ def collective_lines(
             share=one.share,
         )
         for one in sent
-        if np.any(one.share)
+        if anywhere(one.share)
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Bill, TimeLine, broadcast_sum, sum_exposed, time_line
+from costmodel.bill.lines import Bill, TimeLine, anywhere, broadcast_sum, counted, time_line
 
 Array = NDArray[np.float64]
 
@@ -30,18 +30,18 @@ class Ports:
 
     def take(self, line: TimeLine, times: ArrayLike | None = None) -> None:
         """Add the messages of a line, so many of them in the pass."""
-        if line.toll == "communication" and np.any(line.tier >= 0):
-            each = line.each_s if times is None else np.asarray(line.each_s * np.asarray(times))
+        if _sends(line):
+            each = line.each_s if times is None else counted(np.asarray(times), line.each_s)
             self._by_tiers.setdefault(id(line.tier), (line.tier, []))[1].append(each)
 
     def busy_s(self, tier: Array) -> Array:
         """Seconds that the ports of `tier`, one a layout, are taken. [s]"""
         shared = [
-            np.asarray(broadcast_sum(each) * same)
+            _where(same, broadcast_sum(each))
             for of, each in self._by_tiers.values()
-            if np.any(same := of == tier)
+            if anywhere(same := of == tier)
         ]
-        return np.asarray(self._times * broadcast_sum(shared))
+        return counted(self._times, broadcast_sum(shared))
 
     def in_pieces(self, pieces: ArrayLike) -> Ports:
         """Return what of the messages falls on each of so many equal parts of the pass."""
@@ -64,19 +64,15 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
     lines = bill.time_lines
     sent: dict[tuple[int, int], tuple[TimeLine, list[Array]]] = {}
     for line in lines:
-        if line.toll == "communication" and np.any(line.tier >= 0):
+        if _sends(line):
             sent.setdefault((id(line.count), id(line.tier)), (line, []))[1].append(line.each_s)
-    seconds = [(line.tier, np.asarray(line.count * broadcast_sum(each))) for line, each in sent.values()]
-    known = sum_exposed(lines)
+    seconds = [(line.tier, counted(line.count, broadcast_sum(each))) for line, each in sent.values()]
+    known = bill.step_time_s()
     made: list[TimeLine] = []
     for index, name in enumerate(bill.tier_names):
-        on_tier = [
-            part if np.all(same) else np.asarray(part * same)
-            for tier, part in seconds
-            if np.any(same := tier == index)
-        ]
+        on_tier = [_where(same, part) for tier, part in seconds if anywhere(same := tier == index)]
         busy = broadcast_sum(on_tier)
-        if np.all(busy <= known):
+        if not anywhere(busy > known):
             continue
         made.append(
             time_line(
@@ -90,5 +86,15 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
                 source="a port carries one message at a time: it is never busy for longer than the step lasts",
             )
         )
-        known = np.asarray(known + made[-1].exposed_seconds)
+        known = np.maximum(known, busy)
     return made
+
+
+def _sends(line: TimeLine) -> bool:
+    """Tell whether a line has messages on some tier."""
+    return line.toll == "communication" and anywhere(line.tier >= 0)
+
+
+def _where(same: NDArray[np.bool_], seconds: Array) -> Array:
+    """Return the seconds of layouts where it is so, 0 elsewhere. [s]"""
+    return seconds if not anywhere(~same) else np.asarray(seconds * same)

@@ -9,12 +9,12 @@ how many the critical path runs; `STEP` those of a whole step; `CLOSING` those t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, Line, TimeLine, settled
+from costmodel.bill.lines import Bill, Line, TimeLine, anywhere, settled
 from costmodel.bill.quantity import quantity
 from costmodel.describe.jobs.job import Job
 from costmodel.physics.network.mesh import build_mesh
@@ -109,7 +109,7 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
     step = critical_step(placed, blocks, [_block_lines(placed, block) for block in blocks])
     bill = Bill((), (), tuple(tier.name for tier in job.cluster.tiers))
     for lines, count in zip(step.block_lines, step.counts, strict=True):
-        bill = bill.plus(replace(line, count=count) for line in lines)
+        bill = bill.plus(line._replace(count=count) for line in lines)
     for of_step in STEP:
         bill = bill.plus(of_step(step))
     for of_bill in CLOSING:
@@ -194,7 +194,7 @@ def _load(job: Job, tokens: Array) -> Array:
     moe, model, ranks = job.recipe.moe, job.model, job.layout.ep
     if moe.moe_capacity_factor > 0:
         return np.asarray(moe.moe_capacity_factor)
-    if moe.moe_balance == "balanced" or model.num_experts < 2 or not np.any(ranks > 1):
+    if moe.moe_balance == "balanced" or model.num_experts < 2 or not anywhere(ranks > 1):
         return np.asarray(moe.moe_imbalance)
     degrees, where = np.unique(ranks, return_inverse=True)
     deviations = expected_maximum_normal(degrees)[where].reshape(np.shape(ranks))
@@ -231,7 +231,7 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
 
     Schedules that fold the pipeline hold other chunks on a rank than the plain ones that can be written out.
     """
-    if job.pipeline_layout or not job.balanced_stages or np.any(job.layout.pp < 2):
+    if job.pipeline_layout or not job.balanced_stages or anywhere(job.layout.pp < 2):
         return job.pipeline_layout
     if schedules.fold(job.layout.schedule).any():
         return ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
+from costmodel.bill.lines import Bill, TimeLine, anywhere, sum_exposed, time_line
 from costmodel.physics.run.stragglers import RankTimes, jitter_excess, lasting_excess
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
@@ -48,7 +48,7 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
             _line(f"resilience.jitter.{level}", excess, work_s, count)
             for level, excess, count in zip(_LEVELS, excesses, ranks, strict=True)
         ]
-    return [line for line in made if np.any(line.each_s)]
+    return [line for line in made if anywhere(line.each_s)]
 
 
 def _line(name: str, excess: Array, work_s: Array, ranks: Array) -> TimeLine:

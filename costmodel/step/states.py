@@ -16,6 +16,7 @@ from costmodel.bill.lines import (
     Bill,
     MemoryLine,
     MemoryPart,
+    anywhere,
     broadcast_sum,
     host_line,
     memory_line,
@@ -141,7 +142,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         ("optimizer", ".moments", recipe.dtypes.moments_bytes, zero >= 1, np.asarray(1.0)),
     )
     for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
-        if not np.any(held):
+        if not anywhere(held):
             continue
         for state_part, name, width, is_sharded, factor in states:
             if not width:
@@ -171,7 +172,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         lines += _host_lines(placed, params)
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
-    if np.any(zero >= 3):
+    if anywhere(zero >= 3):
         lines.append(_gathered_line(step, params, np.asarray(zero >= 3, dtype=np.float64)))
     return lines
 

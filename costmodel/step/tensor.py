@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, memory_line
+from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line
 from costmodel.step.anatomy.operator_parts import PATHS, Part, saved_input_bytes
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
@@ -33,7 +33,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     .. [1] M. Shoeybi et al., "Megatron-LM," arXiv:1909.08053, section 3.
     .. [2] V. Korthikanti et al., arXiv:2205.05198, section 4.2.2 (sequence parallelism).
     """
-    if not np.any(placed.layout.tp > 1):
+    if not anywhere(placed.layout.tp > 1):
         return []
     if block.role == "embedding":
         return _embedding_lines(placed, "embedding")

@@ -4,14 +4,26 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.bill.lines import broadcast_sum, settled
+from costmodel.bill.lines import (
+    Bill,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    repeated,
+    settled,
+    sum_exposed,
+    time_line,
+)
 
 
 def test_broadcast_sum_is_the_sum():
     rng = np.random.default_rng(0)
     shapes = [(), (7,), (3, 1, 7), (4, 1, 1, 7), (3, 5, 7), (5, 1), (4, 1, 5, 7), (7,), (3, 1, 7)]
     parts = [rng.random(shape) for shape in shapes]
+    before = [part.copy() for part in np.atleast_1d(*parts)]
     total = broadcast_sum(parts)
+    for part, held in zip(np.atleast_1d(*parts), before, strict=True):
+        np.testing.assert_array_equal(part, held, err_msg="a sum changed what it adds up")
     np.testing.assert_allclose(total, sum(parts[1:], start=parts[0]), rtol=1e-14)
     assert total.shape == (4, 3, 5, 7)
     assert broadcast_sum([]) == 0.0
@@ -29,3 +41,37 @@ def test_settled():
     assert settled([2.0, 3.0]).shape == (2,)
     assert settled(5).shape == ()
     assert settled(np.zeros(0)).shape == (0,)
+
+
+def _line(seconds, count=1.0) -> TimeLine:
+    return time_line(
+        "a", axis="dp", toll="math", phase="step", count=count, formula="s", terms={"s": seconds}, source="-"
+    )
+
+
+def test_a_sum_goes_on_from_the_lines_before():
+    small, large = np.array([1.0, 2.0]), np.arange(6.0).reshape(3, 2)
+    bill = Bill((), ()).plus([_line(small, 2.0), _line(large)])
+    first = bill.step_time_s()
+    more = bill.plus([_line(small), _line(large, small)])
+    np.testing.assert_allclose(more.step_time_s(), 3 * small + large + small * large)
+    np.testing.assert_allclose(bill.plus([_line(large)]).step_time_s(), 2 * small + 2 * large)
+    np.testing.assert_allclose(first, 2 * small + large)
+    np.testing.assert_allclose(bill.plus([]).step_time_s(), first)
+    np.testing.assert_allclose(sum_exposed(more.time_lines[2:]), small + small * large)
+
+
+def test_repeated_lines_share_their_count():
+    shared, factor = np.array([3.0, 4.0]), np.array([[2.0], [5.0]])
+    lines = repeated([_line(1.0, shared), _line(2.0, shared), _line(3.0, 7.0)], factor)
+    assert lines[0].count is lines[1].count
+    np.testing.assert_array_equal(lines[0].count, [[6.0, 8.0], [15.0, 20.0]])
+    np.testing.assert_array_equal(lines[2].count, [[14.0], [35.0]])
+
+
+@pytest.mark.parametrize(
+    ("mask", "holds"),
+    [(True, True), (0.0, False), (2.0, True), (np.array([False, True]), True), (np.zeros((2, 3)), False)],
+)
+def test_anywhere(mask, holds):
+    assert anywhere(mask) is holds

@@ -4,9 +4,10 @@
 facts that a published run states; `check_file` says what is wrong with a profile.
 """
 
+import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -336,13 +337,19 @@ def _referred(path: Path, key: str, kind: str, name: str, folders: tuple[Path, .
 
 def _validated(path: Path, kind: str, folders: tuple[Path, ...]) -> Any:
     """Return the checked file, or raise with its first problem and the number of others."""
-    from costmodel.describe.hardware.profile_schema import validate
-
-    file, found = validate(disk.read_profile(path, kind, folders), kind)
+    file, found = _checked(pickle.dumps(disk.read_profile(path, kind, folders)), kind)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ProfileError(f"{path.name}: {found[0]}{more}")
     return file
+
+
+@lru_cache(maxsize=256)
+def _checked(content: bytes, kind: str) -> tuple[Any, list[str]]:
+    """Check what a file and its parents hold; the same is not checked twice."""
+    from costmodel.describe.hardware.profile_schema import validate
+
+    return validate(pickle.loads(content), kind)
 
 
 def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:

@@ -24,6 +24,7 @@ SCHEMA_CHANGES = {
 PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
 
 
+@lru_cache(maxsize=1)
 def shipped_folder() -> Path:
     """Return the folder of the shipped profiles, in a wheel or in a checkout."""
     package = Path(__file__).resolve().parents[2]

@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.bill.formula import compiled, evaluate, run
+from costmodel.bill.lines import anywhere
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
@@ -378,7 +379,7 @@ def collective_time(
         seconds = _seconds(new)
         faster = seconds < best
         best, codes = np.where(faster, seconds, best), np.where(faster, new.way.code, codes)
-    if path.alone.any():
+    if anywhere(path.alone):
         codes = np.where(path.alone, 0.0, codes)
         wire = np.where(path.alone, 0.0, wire)
     return GroupCost(_chosen(codes, candidates, path), wire, path.tier, codes)
@@ -421,9 +422,9 @@ def _candidates(
         barred = None
         if way.applies != "1":
             has = np.asarray(evaluate(way.applies, known) > 0.0)
-            if not has.any():
+            if not anywhere(has):
                 continue
-            barred = None if has.all() else ~has
+            barred = ~has if anywhere(~has) else None
         found.append(_Candidate(way, go_on(way.formula, steps, known), barred))
     return path, wire, found
 
@@ -451,7 +452,7 @@ def _without_kept_off(one: _Candidate, size_bytes: ArrayLike, path: Path) -> _Ca
     if one.way.kept_off == "0":
         return one
     off = evaluate(one.way.kept_off, {**path.terms, "size_bytes": size_bytes}) > 0.0
-    if not off.any():
+    if not anywhere(off):
         return one
     return one._replace(barred=np.asarray(off if one.barred is None else off | one.barred))
 
@@ -468,12 +469,12 @@ def _only(algorithm: str, primitive: str, candidates: list[_Candidate]) -> list[
 def _chosen(codes: Array, candidates: list[_Candidate], path: Path) -> Quantity:
     """Return the way taken; where several are, their steps side by side and a pick by the code."""
     first = float(codes.flat[0])
-    if (codes == first).all():
+    if not anywhere(codes != first):
         if first == 0.0:
             return go_on(_NOTHING, (), {})
         return next(one.made for one in candidates if one.way.code == first)
-    taken = [one for one in candidates if (codes == one.way.code).any()]
-    picks = {0.0: ("0", "0")} if path.alone.any() else {}
+    taken = [one for one in candidates if anywhere(codes == one.way.code)]
+    picks = {0.0: ("0", "0")} if anywhere(path.alone) else {}
     heads: list[str] = []
     known: dict[str, ArrayLike] = {"algorithm": codes}
     terms: dict[str, ArrayLike] = {"algorithm": codes}

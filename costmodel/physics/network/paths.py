@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError
 from costmodel.bill.formula import compiled, evaluate, names_of, run
+from costmodel.bill.lines import anywhere, settled
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.fabric import Fabric, TierLike, constants_of
 from costmodel.physics.network.mesh import Group
@@ -371,17 +372,17 @@ def _walk(
     for index, (one, name, members) in enumerate(zip(tiers, names, group.members, strict=True)):
         inside = np.asarray(members, dtype=np.float64)
         crossed = inside > below
-        if not crossed.any():
+        if not anywhere(crossed):
             continue
         fabric = constants_of(one)
         ended = inside >= ranks
-        ends = "all" if ended.all() else ("some" if ended.any() else "none")
+        ends = "all" if not anywhere(~ended) else ("some" if anywhere(ended) else "none")
         wiring, axes = topology(one.topology), tuple[int, ...]()
         if wiring.shaped:
             sides, numbers = _sides(group, one)
             terms |= sides
             axes = tuple(sorted({int(number) for number in np.unique(numbers[numbers > 0])}))
-        levels.append(Level(name, below_name, bool(crossed.all()), ends, index == 0, wiring, axes))
+        levels.append(Level(name, below_name, not anywhere(~crossed), ends, index == 0, wiring, axes))
         terms[f"{name}_members"] = inside
         terms[f"{name}_domain"] = float(one.size)
         terms[f"{name}_parts"] = float(one.size) / (float(tiers[index - 1].size) if index else 1.0)
@@ -393,9 +394,9 @@ def _walk(
             copy = np.where(crossed, 1.0 / fabric.copy_bandwidth_bytes_per_s, copy)
         below, below_name = inside, f"{name}_members"
     terms["node_ranks"] = np.asarray(group.members[0], dtype=np.float64)
-    terms["copy_s_per_byte"] = _one(copy)
+    terms["copy_s_per_byte"] = settled(copy)
     facts = [route.outermost(one, constants_of(one)) for one in tiers]
-    at = _one(tier).astype(np.int64)
+    at = settled(tier).astype(np.int64)
     terms |= {
         key: _shared(key, np.asarray([fact[key] for fact in facts])[at], concurrent) for key in facts[0]
     }
@@ -419,18 +420,12 @@ def _sides(group: Group, tier: TierLike) -> tuple[dict[str, ArrayLike], Array]:
     ]
     inside = np.asarray(group.members[0]) >= np.asarray(group.ranks)
     crowd = np.where(inside, np.max(np.broadcast_arrays(*crowds), axis=0), 1.0)
-    return {**{name: _one(value) for name, value in terms.items()}, "axes": axes, "crowd": crowd}, axes
+    return {**{name: settled(value) for name, value in terms.items()}, "axes": axes, "crowd": crowd}, axes
 
 
 def _shared(name: str, fact: ArrayLike, concurrent: Array) -> ArrayLike:
     """Return a fact of a tier as one group sees it: its part of a rate."""
     return fact / concurrent if name.endswith("bytes_per_s") else fact  # type: ignore[operator]
-
-
-def _one(values: Array) -> Array:
-    """Return one number for an array that is the same everywhere, so that nothing spreads over it."""
-    array = np.asarray(values)
-    return np.asarray(array.flat[0]) if array.size and (array == array.flat[0]).all() else array
 
 
 @lru_cache(maxsize=256)
@@ -452,7 +447,7 @@ def go_on(formula: str, steps: Steps, known: Mapping[str, ArrayLike]) -> Quantit
     """Return what a formula gives from steps whose values are known, with all text and terms behind it."""
     values = run(formula, known)
     text, needs = with_steps(steps, formula)
-    named = dict(zip(compiled(formula).names[:-1], values[:-1], strict=True))
+    named = dict(zip(compiled(formula).step_names, values, strict=False))
     return Quantity(
         np.asarray(values[-1], dtype=np.float64), text, {name: known[name] for name in needs}, named
     )

@@ -134,10 +134,18 @@ def plan_stages(
         extra[last_kind] = rule.mtp_layers
         dealt = _Even(len(kinds), embedding, head, before, extra)
     index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, dealt)
-    *layers, first, last, mtp = dealt.on_rank(index, stages, folds)
+    *layers, first, last, mtp = map(_stage_by_stage, dealt.on_rank(index, stages, folds))
     return StagePlan(
-        index=np.asarray(index), layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp
+        index=_stage_by_stage(index), layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp
     )
+
+
+def _stage_by_stage(values: Array) -> Array:
+    """Return the same array with one stage after the other in memory, though stages are its last dimension.
+
+    There are few of them: what is computed from it then runs along layouts, of which there are many.
+    """
+    return np.moveaxis(np.moveaxis(values, -1, 0).copy(), 0, -1)
 
 
 def _chunk_rows(chunks: Sequence[Chunk], before: Sequence[Array], last_kind: int) -> Array:
