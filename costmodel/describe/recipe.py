@@ -202,6 +202,9 @@ class Experts(BaseModel):
 
     moe_dispatcher: Dispatcher = "all-to-all"
     """How tokens reach their experts."""
+    dispatch_sms: int = Field(default=0, ge=0, le=256)
+    """SMs that a dispatcher of own kernels holds while it sends: matrix products beside it run on the others;
+    0 is what it takes by itself (DeepEP: 20)."""
     ep_overlap: bool = False
     """Dispatch and combine of one micro-batch run behind the compute of another."""
     ep_hidden_between_nodes: float = Field(default=0.6, ge=0, le=1)

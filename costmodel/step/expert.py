@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.formula import evaluate
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
-from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
+from costmodel.bill.formula import evaluate, names_of
+from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, broadcast_sum, memory_line, time_line
+from costmodel.bill.quantity import quantity
+from costmodel.physics.network.expert_dispatch import BUFFER_SOURCE, DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import (
     Block,
+    LayerTimes,
     PlacedJob,
     Sent,
     collective_lines,
@@ -57,8 +59,11 @@ class _Hiding:
     drain the pipeline, have nothing beside them; of the others, a share cannot hide between nodes.
     """
 
-    def __init__(self, placed: PlacedJob, pass_s: Array, others: Sequence[TimeLine]) -> None:
+    def __init__(
+        self, placed: PlacedJob, pass_s: Array, products_s: Array, others: Sequence[TimeLine]
+    ) -> None:
         layout, recipe = placed.layout, placed.recipe
+        self.pass_s, self.products_s = pass_s, products_s
         self.window_s, self.least_share = np.asarray(0.0), np.asarray(0.0)
         self.beside: Ports | None = None
         if not anywhere(placed.pairs_passes):
@@ -82,10 +87,16 @@ def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine])
     again = placed.recomputation.of_module("moe")
     times = block.times
     forward, backward = (
-        _Hiding(placed, times.forward_s, [line for line in others if line.phase == "forward"]),
+        _Hiding(
+            placed,
+            times.forward_s,
+            _products_s(times, forward=True),
+            [line for line in others if line.phase == "forward"],
+        ),
         _Hiding(
             placed,
             times.backward_s + times.recompute_s,
+            _products_s(times, forward=False),
             [line for line in others if line.phase != "forward"],
         ),
     )
@@ -150,12 +161,12 @@ def _own_exchange_line(
     hidden, taken = hidden_beside(hiding.beside, cost.tier)
     made = cost.made.then(
         "exchange_s",
-        f"busy_s = share * imbalance * exchange_s; {hidden}",
+        f"{_SMS_TAKEN if _own_sms(placed) else ''}busy_s = share * imbalance * exchange_s; {hidden}",
         share=share,
         imbalance=placed.imbalance,
         window_s=hiding.window_s,
         least_share=hiding.least_share,
-        contention=recipe.overlap.overlap_contention,
+        **_contention(placed, hiding),
         **taken,
     )
     return time_line(
@@ -171,6 +182,38 @@ def _own_exchange_line(
         algorithm=cost.algorithm,
         source=DISPATCHERS[recipe.moe.moe_dispatcher].source,
     )
+
+
+_SMS_TAKEN = "contention = min(dispatch_sms / num_sms, 1) * products_s / pass_s; "
+"""Matrix products run on the other SMs while an exchange is on its way; what memory bounds does not need all of them."""
+
+
+def _products_s(times: LayerTimes, *, forward: bool) -> Array:
+    """Seconds of a pass in matrix products and attention, with those of the forward pass that run again. [s]"""
+    products = [item for item in times.by_operator.values() if item.operator.kind != "memory"]
+    if forward:
+        return broadcast_sum([item.forward_s for item in products])
+    return broadcast_sum([item.backward_s + item.recompute_share * item.forward_s for item in products])
+
+
+def _own_sms(placed: PlacedJob) -> float:
+    """Count the SMs that the exchange takes from what runs beside it; 0 where they are set aside for good. [-]"""
+    recipe = placed.recipe
+    if recipe.overlap.reserved_sm_share:
+        return 0.0
+    return recipe.moe.dispatch_sms or DISPATCHERS[recipe.moe.moe_dispatcher].sms
+
+
+def _contention(placed: PlacedJob, hiding: _Hiding) -> dict[str, ArrayLike]:
+    """Return the numbers behind the share of compute that an exchange takes while it is hidden."""
+    if sms := _own_sms(placed):
+        return {
+            "dispatch_sms": float(sms),
+            "num_sms": float(placed.accelerator.num_sms),
+            "products_s": hiding.products_s,
+            "pass_s": hiding.pass_s,
+        }
+    return {"contention": placed.recipe.overlap.overlap_contention}
 
 
 def _node_limit(placed: PlacedJob) -> Array:
@@ -201,13 +244,14 @@ def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
-    """Return the receive buffers of one dispatch and one combine."""
+    """Return what one dispatch and one combine receive, and the buffers of a dispatcher of own kernels."""
     placed = step.placed
     shard = placed.shard
     moe = float(any(kind.is_moe for kind in placed.kinds))
     on = moe * (placed.layout.ep * placed.layout.etp > 1)
     size = 2.0 * shard.expert_tokens * float(placed.model.hidden_size)
     return [
+        *_own_buffer_lines(placed),
         memory_line(
             "buffer.ep.exchange",
             part="buffer",
@@ -216,5 +260,35 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             formula="2 * on * size_bytes",
             terms={"on": np.asarray(on)[..., None], "size_bytes": size[..., None]},
             source="tokens received by dispatch and sent by combine, bf16",
+        ),
+    ]
+
+
+def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
+    """Return the buffers that a dispatcher of own kernels allocates beside the framework's memory."""
+    recipe = placed.recipe
+    by = DISPATCHERS[recipe.moe.moe_dispatcher]
+    ranks = placed.layout.ep[..., None]
+    if by.dispatch or not any(kind.is_moe for kind in placed.kinds) or not anywhere(ranks > 1):
+        return []
+    on = np.asarray(ranks > 1, dtype=np.float64)
+    terms: dict[str, ArrayLike] = {
+        "ranks": ranks,
+        "sms": float(recipe.moe.dispatch_sms or by.sms),
+        "hidden_size": float(placed.model.hidden_size),
+    }
+    made = {"node": by.node_buffer, "network": by.network_buffer}
+    return [
+        memory_line(
+            f"buffer.ep.dispatcher.{where}",
+            part="buffer",
+            seen="device",
+            axis="ep",
+            toll="activation",
+            made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
+                "buffer_bytes", "on * buffer_bytes", on=on
+            ),
+            source=BUFFER_SOURCE,
         )
+        for where, buffer in made.items()
     ]

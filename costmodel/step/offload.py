@@ -25,6 +25,7 @@ from costmodel.bill.lines import (
     Phase,
     TimeLine,
     Toll,
+    anywhere,
     broadcast_sum,
     host_line,
     memory_line,
@@ -179,7 +180,7 @@ def port_lines(step: Step, bill: Bill) -> list[TimeLine]:
         fetched_s=broadcast_sum(fetched),
         known_s=sum_exposed(bill.time_lines),
     )
-    if not np.any(busy.value):
+    if not anywhere(busy.value):
         return []
     return [
         time_line(
@@ -202,6 +203,6 @@ def _staged_bytes(placed: PlacedJob, bill: Bill) -> Array | None:
         for index, tier in enumerate(tiers)
         if tier.through_host
         for line in bill.time_lines
-        if line.toll == "communication" and np.any(line.tier == index)
+        if line.toll == "communication" and anywhere(line.tier == index)
     ]
     return broadcast_sum(found) if found else None

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, MemoryLine, broadcast_sum, memory_line
+from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.step.critical_stage import Step
+
+Array = NDArray[np.float64]
+_BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree")]
 
 
 def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
@@ -52,6 +57,45 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             toll="state",
             formula="communicator_bytes * groups",
             terms={"communicator_bytes": memory.communicator_bytes, "groups": groups},
-            source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files)",
+            source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files): "
+            "37 to 43 connections of 4 MiB + 512 KiB + 4.7 MiB for the protocols Simple, LL and LL128",
         ),
+        *_multicast_lines(step, bill),
+    ]
+
+
+# NVIDIA/nccl src/transport/nvls.cc: NVLS_NCHANNELS and NVLS_CHUNKSIZE as they are by default, NCCL_STEPS,
+# NCCL_MAX_NVLS_ARITY.
+_NVLS = {"channels": 16.0, "chunk_bytes": 128.0 * 2**10, "chunks": 8.0, "most_heads": 32.0}
+
+
+def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
+    """Return the multicast buffers of every group that lets the switch add: in and out, one part a member of a domain."""
+    placed = step.placed
+    if not placed.cluster.tiers[0].reduction_bandwidth_bytes_per_s:
+        return []
+    used: dict[str, list[Array]] = {}
+    for line in bill.time_lines:
+        if not line.group:
+            continue
+        by_switch = (line.algorithm == _BY_SWITCH[0]) | (line.algorithm == _BY_SWITCH[1])
+        if anywhere(by_switch):
+            used.setdefault(line.group, []).append(np.asarray(by_switch, dtype=np.float64))
+    groups = placed.mesh.groups()
+    return [
+        memory_line(
+            f"reserve.nvls.{dim}",
+            part="reserve",
+            seen="device",
+            axis="dp",
+            toll="state",
+            formula="on * channels * 2 * chunk_bytes * chunks * min(members, most_heads)",
+            terms={
+                "on": np.minimum(broadcast_sum(on), 1.0)[..., None],
+                "members": groups[dim].members[0][..., None],
+                **_NVLS,
+            },
+            source="NVIDIA/nccl src/transport/nvls.cc ncclNvlsBufferSetup; allocated where a group takes NVLS",
+        )
+        for dim, on in used.items()
     ]

@@ -47,6 +47,12 @@ class Dispatcher:
         Bytes an element of a dispatch where the layers compute in a low precision, scales included.
     router_kernels : float or None
         Kernels of router and preprocessing, forward, where the dispatcher brings its own.
+    sms : float
+        Streaming multiprocessors that its kernels hold while they send, unless a recipe says so; 0 where it
+        sends by a library whose share is the recipe's `overlap_contention`. [-]
+    node_buffer, network_buffer : str
+        Bytes that it holds on every GPU for messages inside and between nodes: formulas over `ranks`, `sms` and
+        `hidden_size`.
     description : str
         What it sends, for the table of the mesh.
     source : str
@@ -59,9 +65,24 @@ class Dispatcher:
     copies: str
     quantised_bytes: float
     router_kernels: float | None
+    sms: float
+    node_buffer: str
+    network_buffer: str
     description: str
     source: str
 
+
+# DeepEP works in nodes of eight, a channel for every two SMs; a slot holds a token in bf16 with its source, 128
+# experts, their weights and 128 scales. The more ranks, the more slots (`Buffer.get_dispatch_config`).
+_TOKEN_BYTES = "token_bytes = 2 * hidden_size + 8 + 128 * (8 + 4 + 4)"
+_NODE_SLOTS = "where(ranks > 128, 720, where(ranks > 64, 560, where(ranks > 8, 288, 256)))"
+_NETWORK_SLOTS = 128
+# NVSHMEM hands memory out in pieces of this size (deep_ep/buffer.py, NVSHMEM_CUMEM_GRANULARITY).
+_HEAP_PIECE = 2**29
+BUFFER_SOURCE = (
+    "deepseek-ai/DeepEP csrc/config.hpp get_nvl_buffer_size_hint, get_rdma_buffer_size_hint; "
+    "deep_ep/buffer.py get_dispatch_config, NVSHMEM_CUMEM_GRANULARITY"
+)
 
 DISPATCHERS: dict[str, Dispatcher] = {
     one.name: one
@@ -73,6 +94,9 @@ DISPATCHERS: dict[str, Dispatcher] = {
             copies="top_k * imbalance",
             quantised_bytes=2.0,
             router_kernels=None,
+            sms=0.0,
+            node_buffer="0 * ranks",
+            network_buffer="0 * ranks",
             description="all-to-all of tokens",
             source="Lepikhin et al., GShard, arXiv:2006.16668, section 3",
         ),
@@ -83,6 +107,9 @@ DISPATCHERS: dict[str, Dispatcher] = {
             copies="ranks",
             quantised_bytes=2.0,
             router_kernels=None,
+            sms=0.0,
+            node_buffer="0 * ranks",
+            network_buffer="0 * ranks",
             description="all-gather + reduce-scatter of tokens",
             source="NVIDIA/Megatron-LM megatron/core/transformer/moe/token_dispatcher.py (allgather)",
         ),
@@ -95,6 +122,11 @@ DISPATCHERS: dict[str, Dispatcher] = {
             quantised_bytes=1.03,
             # NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1.
             router_kernels=17.0,
+            sms=20.0,
+            node_buffer=f"{_TOKEN_BYTES}; slots = {_NODE_SLOTS}; sms / 2 * min(ranks, 8) * slots * token_bytes",
+            network_buffer=f"{_TOKEN_BYTES}; nodes = where(ranks > 8, ranks / 8, 0); "
+            f"sent_bytes = sms / 2 * nodes * {_NETWORK_SLOTS} * 2 * (token_bytes + 16); "
+            f"ceil(sent_bytes / {_HEAP_PIECE}) * {_HEAP_PIECE}",
             description="all-to-all of tokens (DeepEP)",
             source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
         ),
