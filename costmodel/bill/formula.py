@@ -2,8 +2,8 @@
 
 A formula is one expression, or several steps apart by semicolons of which all but the last give a
 name to what the next ones use: ``busy_s = share * wire_s; max(busy_s - window_s, 0)``. It is read as
-Python, and only arithmetic, comparisons and the functions of `FUNCTIONS` are let through. The text is
-the code: what `explain` prints is what priced the line.
+Python, and only arithmetic, comparisons, ``and``, ``or``, ``not`` and the functions of `FUNCTIONS` are let
+through. The text is the code: what `explain` prints is what priced the line.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ FUNCTIONS: dict[str, Callable[..., ArrayLike]] = {
 }
 """What a formula may call; ``max`` and ``min`` take two values or more."""
 
+_LOGIC: dict[type[ast.AST], Callable[..., ArrayLike]] = {
+    ast.And: np.logical_and,
+    ast.Or: np.logical_or,
+    ast.Not: np.logical_not,
+}
+"""What ``and``, ``or`` and ``not`` are on arrays."""
+
 _OPERATORS: tuple[type[ast.AST], ...] = (
     ast.Add,
     ast.Sub,
@@ -50,6 +57,7 @@ _OPERATORS: tuple[type[ast.AST], ...] = (
     ast.LtE,
     ast.Eq,
     ast.NotEq,
+    *_LOGIC,
 )
 
 
@@ -177,6 +185,7 @@ def compiled(formula: str) -> Compiled:
     numbers = [f"{name} = _terms[{name!r}]" for name in given]
     lines = "\n    ".join([*numbers, *body, f"return ({held},)"])
     space: dict[str, Callable[..., ArrayLike]] = {f"_{name}": call for name, call in FUNCTIONS.items()}
+    space |= {f"_{kind.__name__}": call for kind, call in _LOGIC.items()}
     exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
     expressions = tuple(ast.unparse(node) for _, node in steps)
     names = tuple(name for name, _ in steps)
@@ -197,6 +206,18 @@ class _Compile(ast.NodeTransformer):
             for _ in range(2 if power == 2 else 1, 3):
                 made = ast.BinOp(made, ast.Mult(), node.left)
             return made
+        return self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        # Python would ask a whole array whether it is true.
+        first, *rest = [self.visit(value) for value in node.values]
+        for value in rest:
+            first = ast.Call(ast.Name(f"_{type(node.op).__name__}", ast.Load()), [first, value], [])
+        return first  # type: ignore[no-any-return]
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        if isinstance(node.op, ast.Not):
+            return ast.Call(ast.Name("_Not", ast.Load()), [self.visit(node.operand)], [])
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -243,6 +264,8 @@ def _check(node: ast.expr, formula: str) -> None:
         return
     if isinstance(node, ast.BinOp):
         inner, operator = [node.left, node.right], type(node.op)
+    elif isinstance(node, ast.BoolOp):
+        inner, operator = node.values, type(node.op)
     elif isinstance(node, ast.UnaryOp):
         inner, operator = [node.operand], type(node.op)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:

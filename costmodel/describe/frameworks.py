@@ -22,9 +22,7 @@ class Launches:
     framework : str
         Name in `FRAMEWORKS` of the one that writes its configurations, or none.
     zero_stage : tuple of int
-        Stages of sharding it has beside a pipeline.
-    zero_stage_alone : tuple of int
-        Stages it has besides where there is no pipeline.
+        Stages of sharding it has; what it asserts beside them stands in `costmodel.interop.assertions`.
     schedule : tuple of str
         Pipeline schedules, none for no pipeline.
     pipeline_layouts : bool
@@ -35,7 +33,6 @@ class Launches:
 
     framework: str
     zero_stage: tuple[int, ...]
-    zero_stage_alone: tuple[int, ...]
     schedule: tuple[str, ...]
     pipeline_layouts: bool
     source: str
@@ -60,7 +57,7 @@ class Framework:
         has no word, and other settings make the schedule).
     precisions : mapping
         Precisions that it has, with its own words for them.
-    zero_stage, zero_stage_alone, pipeline_layouts
+    zero_stage, pipeline_layouts
         As in `Launches`.
     keeps : mapping
         Values of other knobs, or fewer of these, that a layout has to keep to so that it can be written.
@@ -75,7 +72,6 @@ class Framework:
     schedules: Mapping[str, str]
     precisions: Mapping[str, str]
     zero_stage: tuple[int, ...]
-    zero_stage_alone: tuple[int, ...]
     pipeline_layouts: bool
     keeps: Mapping[str, str]
     source: str
@@ -86,7 +82,6 @@ class Framework:
         return Launches(
             framework=self.name,
             zero_stage=self.zero_stage,
-            zero_stage_alone=self.zero_stage_alone,
             schedule=tuple(self.schedules),
             pipeline_layouts=self.pipeline_layouts,
             source=self.source,
@@ -95,10 +90,9 @@ class Framework:
     @property
     def values(self) -> dict[str, str]:
         """Values of knobs that a search keeps to for the framework to run the result."""
-        stages = sorted({*self.zero_stage, *self.zero_stage_alone})
         return {
             "schedule": ",".join(self.schedules),
-            "zero_stage": ",".join(str(stage) for stage in stages),
+            "zero_stage": ",".join(str(stage) for stage in self.zero_stage),
             **self.keeps,
         }
 
@@ -127,7 +121,6 @@ _RECORDS = (
         },
         # Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
         zero_stage=(0, 1),
-        zero_stage_alone=(),
         pipeline_layouts=True,
         keeps={},
         source=_MEGATRON_SOURCE,
@@ -146,11 +139,10 @@ _RECORDS = (
             "dualpipe-v": "DualPipeV",
         },
         precisions={"fp32": "float32", "bf16": "bfloat16", "fp8-current": "float8", "mxfp8": "mx"},
-        zero_stage=(0, 2, 3),
-        zero_stage_alone=(),
+        zero_stage=(0, 3),
         pipeline_layouts=False,
-        # FSDP2 shards parameters, and tensor parallelism is sequence-parallel.
-        keeps={"zero_stage": "3", "sequence_parallel": "true"},
+        # Tensor parallelism is sequence-parallel.
+        keeps={"sequence_parallel": "true"},
         source="pytorch/pytorch torch/distributed/pipelining/schedules.py; pytorch/torchtitan docs/fsdp.md",
     ),
     Framework(
@@ -160,12 +152,10 @@ _RECORDS = (
         recipe="deepspeed",
         schedules={"none": "", "1f1b": ""},
         precisions={"fp32": "", "fp16": "fp16", "bf16": "bf16"},
-        zero_stage=(0, 1),
-        zero_stage_alone=(2, 3),
+        zero_stage=(0, 1, 2, 3),
         pipeline_layouts=False,
         keeps={"vp": "1", "sequence_parallel": "false"},
-        source="deepspeedai/DeepSpeed runtime/pipe/engine.py (asserts ZeRO below 2 with a pipeline), "
-        "runtime/pipe/schedule.py (TrainSchedule)",
+        source="deepspeedai/DeepSpeed runtime/zero/config.py, runtime/pipe/schedule.py (TrainSchedule)",
     ),
     Framework(
         name="nemo",
@@ -183,7 +173,6 @@ _RECORDS = (
             "nvfp4": "bf16_with_nvfp4_mixed",
         },
         zero_stage=(0, 1),
-        zero_stage_alone=(),
         pipeline_layouts=True,
         keeps={},
         source=_MEGATRON_SOURCE,

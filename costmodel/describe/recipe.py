@@ -332,7 +332,7 @@ class Recipe(BaseModel):
             return None
         held: tuple[tuple[str, Iterable[object], Collection[object]], ...] = (
             ("schedule", launches.schedule, SCHEDULES),
-            ("zero_stage", (*launches.zero_stage, *launches.zero_stage_alone), (0, 1, 2, 3)),
+            ("zero_stage", launches.zero_stage, (0, 1, 2, 3)),
             ("framework", (launches.framework,), ("none", *FRAMEWORKS)),
         )
         for name, given, known in held:

@@ -10,13 +10,15 @@ import numpy as np
 
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
+from costmodel.describe.jobs.fields import DEGREES, FIELD, KNOBS, LAYOUT_FIELDS
 from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
 from costmodel.describe.jobs.layout_text import difference_text, layout_text, value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.warnings import accumulation
+from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.planning.found import Found
+from costmodel.planning.launchable import table_of
 from costmodel.planning.no_layout import leanest_of
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, build_spaces, layout_of
@@ -294,4 +296,9 @@ def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job
     except LayoutError as error:
         return str(error)
     space = build_spaces(replace(question, jobs=(job,), given=dict(given), tp_in_domain=False))[0]
-    return REASONS[space.rejected.most_common(1)[0][0]]
+    code = list(space.rejected)[-1]
+    if code not in ASSERTIONS:
+        return REASONS[code]
+    knobs = {knob: np.asarray(given[knob][0]) for knob in KNOBS if knob in given}
+    chosen = replace(job, layout=replace(layout, **knobs))
+    return ASSERTIONS[code].sentence(table_of(job).arguments(chosen))

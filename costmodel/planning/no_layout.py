@@ -118,8 +118,8 @@ def _values(knob: str, slab: object) -> list[float]:
 
 
 def _first_reason(question: Question, rejected: Counter[str]) -> str:
-    """Return the reason that removes most, in words."""
-    return REASONS[rejected.most_common(1)[0][0]] if rejected else "there is nothing to try"
+    """Return the reason that removes the last layouts, in words: each rule counts what those before it left."""
+    return REASONS[list(rejected)[-1]] if rejected else "there is nothing to try"
 
 
 def _near(number: float) -> Iterator[float]:

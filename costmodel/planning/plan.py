@@ -230,9 +230,8 @@ def _launched(launches: Launches | None) -> dict[str, tuple[float, ...]]:
     """Return the values of knobs that a recipe's framework starts with."""
     if launches is None:
         return {}
-    stages = sorted({*launches.zero_stage, *launches.zero_stage_alone})
     return {
-        "zero_stage": tuple(float(stage) for stage in stages),
+        "zero_stage": tuple(float(stage) for stage in launches.zero_stage),
         "schedule": tuple(float(schedule_code(name)) for name in launches.schedule),
         "sequence_parallel": (1.0,),
     }

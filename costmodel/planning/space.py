@@ -21,10 +21,12 @@ from costmodel.base.divisors import divisors
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
+from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
 from costmodel.physics.pipeline.stages import Fold
 from costmodel.step.price import stage_split
+from costmodel.planning.launchable import Policies, Refused, refused
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -54,13 +56,11 @@ REASONS = {
     "vp_not_divisible": "chunks of a rank that do not hold as many layers each",
     "sequence_parallel_without_tp": "sequence parallelism without tp",
     "tp_beyond_domain": "tp leaves the scale-up domain",
-    "kv_heads_not_divisible": "tp does not divide the KV heads, or is no multiple of them",
-    "sequence_without_zigzag": "2·cp does not divide the sequence",
     "experts_beyond_domain": "ep leaves the scale-up domain without a dispatcher that knows nodes",
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
-    "sharding_with_pipeline": "sharding that the framework has without a pipeline only",
     "does_not_fit": "does not fit the memory",
+    **{code: assertion.in_words for code, assertion in ASSERTIONS.items()},
 }
 """Why a layout is out, in words."""
 
@@ -108,6 +108,7 @@ class Slab:
     shard_group: Array
     runs: Mask
     shards: Mask
+    recomputes: Mask
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -117,7 +118,7 @@ class Slab:
     @property
     def num_possible(self) -> int:
         """Layouts of the slab that can run."""
-        return int((self.runs.sum(axis=0) * self.shards.sum(axis=0)).sum()) * len(self.recompute)
+        return int((self.runs.sum(axis=0) * self.shards.sum(axis=0) * self.recomputes.sum(axis=0)).sum())
 
     def layout(self) -> Layout:
         """Return the slab as an open mesh."""
@@ -132,8 +133,9 @@ class Slab:
         )
 
     def possible(self) -> Mask:
-        """Return the mask of layouts that can run (recompute policies all alike)."""
-        return self.runs[None, None, :, :] & self.shards[:, None, None, :]
+        """Return the mask of layouts that can run; without a dimension of recomputation where all can."""
+        possible = self.runs[None, None, :, :] & self.shards[:, None, None, :]
+        return possible if self.recomputes.all() else possible & self.recomputes[None, :, None, :]
 
     def parts(self, most: int) -> Iterator[Slab]:
         """Cut the slab along its placements so that no part has more than `most` layouts."""
@@ -150,14 +152,15 @@ class Slab:
                 placements={knob: values[cut] for knob, values in self.placements.items()},
                 runs=self.runs[:, cut],
                 shards=self.shards[:, cut],
+                recomputes=self.recomputes[:, cut],
             )
             yield part.trimmed()
 
     def trimmed(self) -> Slab:
         """Drop placements that cannot run at all, and policies that none of the others can use."""
-        keep = self.runs.any(axis=0) & self.shards.any(axis=0)
-        runs, shards = self.runs[:, keep], self.shards[:, keep]
-        run, shard = runs.any(axis=1), shards.any(axis=1)
+        keep = self.runs.any(axis=0) & self.shards.any(axis=0) & self.recomputes.any(axis=0)
+        runs, shards, recomputes = self.runs[:, keep], self.shards[:, keep], self.recomputes[:, keep]
+        run, shard, recompute = runs.any(axis=1), shards.any(axis=1), recomputes.any(axis=1)
         return replace(
             self,
             placements={knob: values[keep] for knob, values in self.placements.items()},
@@ -167,6 +170,8 @@ class Slab:
             zero_stage=self.zero_stage[shard],
             shard_group=self.shard_group[shard],
             shards=shards[shard],
+            recompute=self.recompute[recompute],
+            recomputes=recomputes[recompute],
         )
 
 
@@ -202,13 +207,17 @@ def build_space(
         Whether to keep to what the recipe's framework starts.
     """
     rejected: Counter[str] = Counter()
-    policies = [len(values[knob]) for knob in ("vp", "schedule", "recompute", "zero_stage", "shard_group")]
-    per_placement = prod(policies)
+    per_placement = prod(
+        len(values[knob]) for knob in ("vp", "schedule", "recompute", "zero_stage", "shard_group")
+    )
     axes = [np.asarray(values[knob], dtype=np.float64) for knob in PLACEMENT_KNOBS]
     mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*axes), strict=True))
     shape = tuple(len(axis) for axis in axes)
     alive = np.ones(shape, dtype=bool)
+    policies = _policies(values)
+    out_of_reach = refused(job, gpus, mesh, policies) if launchable else []
     rules = _placement_rules(job, gpus, mesh, tp_in_domain)
+    rules += [(each.code, each.bad) for each in out_of_reach if not each.policy]
     for code, bad in [*rules, *(_launch_rules(job, mesh) if launchable else ())]:
         out = alive & bad
         rejected[code] += int(out.sum()) * per_placement
@@ -219,7 +228,8 @@ def build_space(
         where = (np.full(int(alive[index].sum()), index), *np.nonzero(alive[index]))
         placements = {knob: axis[w] for knob, axis, w in zip(PLACEMENT_KNOBS, axes, where, strict=True)}
         if where[0].size:
-            by_stages.append(_with_policies(job, gpus, placements, values, rejected, launchable))
+            stopped = [(each, each.at(where)) for each in out_of_reach if each.policy]
+            by_stages.append(_with_policies(job, gpus, placements, policies, rejected, stopped))
     return Space(_by_split(by_stages, job.balanced_stages), prod(shape) * per_placement, +rejected)
 
 
@@ -239,6 +249,7 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
         },
         runs=np.concatenate([slab.runs for slab in by_stages], axis=1),
         shards=np.concatenate([slab.shards for slab in by_stages], axis=1),
+        recomputes=np.concatenate([slab.recomputes for slab in by_stages], axis=1),
     )
     # Ranks are balanced for their number of chunks.
     splits = fold(whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0)
@@ -285,22 +296,23 @@ def _placement_rules(
 
 
 def _launch_rules(job: Job, mesh: Mapping[str, Array]) -> list[tuple[str, Mask]]:
-    """Return what frameworks refuse at start, or what nobody runs, with the mask of it.
+    """Return what nobody runs, with the mask of it.
 
-    Megatron-LM core/transformer/transformer_config.py (`num_query_groups`), core/extensions/transformer_engine.py
-    and its data loader (2·cp parts of a sequence); plain all-to-all over InfiniBand by ranks is what
-    DeepEP's node-aware dispatch was made to replace.
+    Plain all-to-all over InfiniBand by ranks is what DeepEP's node-aware dispatch was made to replace.
     """
-    model, domain = job.model, float(job.cluster.tiers[0].size)
-    kv_heads = float(model.num_kv_heads)
-    rules = []
-    if model.attention != "mla":
-        rules.append(("kv_heads_not_divisible", kv_heads % mesh["tp"] != 0))
-    split = np.asarray(np.max(job.seq_len) % (2.0 * mesh["cp"]) != 0)
-    rules.append(("sequence_without_zigzag", (mesh["cp"] > 1) & split))
-    if DISPATCHERS[job.recipe.moe.moe_dispatcher].dispatch:
-        rules.append(("experts_beyond_domain", (mesh["ep"] > 1) & (mesh["ep"] * mesh["etp"] > domain)))
-    return rules
+    domain = float(job.cluster.tiers[0].size)
+    if not DISPATCHERS[job.recipe.moe.moe_dispatcher].dispatch:
+        return []
+    return [("experts_beyond_domain", (mesh["ep"] > 1) & (mesh["ep"] * mesh["etp"] > domain))]
+
+
+def _policies(values: Mapping[str, Sequence[float]]) -> Policies:
+    """Return every schedule with every number of virtual stages, and every sharding with every group."""
+    schedule, vp = (grid.ravel() for grid in np.meshgrid(values["schedule"], values["vp"], indexing="ij"))
+    zero, group = (
+        grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij")
+    )
+    return Policies(zero, group, np.asarray(values["recompute"], dtype=np.float64), schedule, vp)
 
 
 def _even_chunks(job: Job, pp: float, vp: Array) -> Mask:
@@ -327,17 +339,14 @@ def _with_policies(
     job: Job,
     gpus: float,
     placements: Mapping[str, Array],
-    values: Mapping[str, Sequence[float]],
+    policies: Policies,
     rejected: Counter[str],
-    launchable: bool,
+    out_of_reach: Sequence[tuple[Refused, Mask]],
 ) -> Slab:
     """Add the policies to the placements of one number of stages; count those that cannot run."""
     pp = float(placements["pp"][0])
-    schedule, vp = (grid.ravel() for grid in np.meshgrid(values["schedule"], values["vp"], indexing="ij"))
-    zero, group = (
-        grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij")
-    )
-    recompute = np.asarray(values["recompute"], dtype=np.float64)
+    schedule, vp, recompute = policies.schedule, policies.vp, policies.recompute
+    zero, group = policies.zero_stage, policies.shard_group
     ranks = gpus / (placements["tp"] * pp)  # dp x cp
     micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
     too_deep = (pp * vp > job.model.num_layers) & (vp > 1)
@@ -361,13 +370,12 @@ def _with_policies(
     rejected["schedule_cannot_run"] += int(stopped) * len(zero) * len(recompute)
     unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
     rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)
-    launches = job.recipe.launches
-    if launchable and launches is not None and pp > 1:
-        alone = np.isin(zero, launches.zero_stage_alone)[:, None] & shards
-        rejected["sharding_with_pipeline"] += int((runs.sum(axis=0) * alone.sum(axis=0)).sum()) * len(
-            recompute
-        )
-        shards &= ~alone
+    masks = {"runs": runs, "shards": shards, "recomputes": np.ones((len(recompute), len(ranks)), dtype=bool)}
+    for each, bad in out_of_reach:
+        out = masks[each.policy] & bad
+        others = [masks[policy].sum(axis=0) for policy in masks if policy != each.policy]
+        rejected[each.code] += int((out.sum(axis=0) * prod(others)).sum())
+        masks[each.policy] = masks[each.policy] & ~out
     return Slab(
         gpus=gpus,
         placements=placements,
@@ -376,6 +384,5 @@ def _with_policies(
         recompute=recompute,
         zero_stage=zero,
         shard_group=group,
-        runs=runs,
-        shards=shards,
+        **masks,
     )

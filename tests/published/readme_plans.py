@@ -35,7 +35,7 @@ def launched_by(est: Estimate) -> str:
     names = []
     for name in ("megatron-core", "torchtitan", "deepspeed", "hai-llm", "zero-bubble"):
         launches = load_recipe(name).launches
-        stages = {*launches.zero_stage, *(launches.zero_stage_alone if schedule == "none" else ())}
+        stages = set(launches.zero_stage)
         if schedule in launches.schedule and zero in stages:
             names.append(name)
     return ", ".join(names) or "nobody"

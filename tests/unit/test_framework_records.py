@@ -41,8 +41,7 @@ def test_members_of_a_record_exist(framework):
     assert framework.recipe in list_recipes()
     assert framework.schedules.keys() <= SCHEDULES.keys()
     assert framework.precisions.keys() <= PRECISIONS.keys()
-    assert {*framework.zero_stage, *framework.zero_stage_alone} <= {0, 1, 2, 3}
-    assert not {*framework.zero_stage} & {*framework.zero_stage_alone}
+    assert {*framework.zero_stage} <= {0, 1, 2, 3}
     assert framework.keeps.keys() <= set(KNOBS)
     assert FRAMEWORKS[framework.name] is framework
     for knob, value in framework.values.items():
@@ -85,7 +84,6 @@ def test_a_recipe_starts_what_its_framework_does_unless_it_says_less():
 ALL = {
     "framework": "none",
     "zero_stage": [0, 1],
-    "zero_stage_alone": [],
     "schedule": ["none", "1f1b"],
     "pipeline_layouts": False,
     "source": "here",
@@ -97,7 +95,7 @@ ALL = {
     [
         ({"schedule": ["none", "1f1bb"]}, "schedule '1f1bb' is unknown; did you mean '1f1b'"),
         ({"zero_stage": [4]}, "zero_stage 4 is unknown; known: 0, 1, 2, 3"),
-        ({"zero_stage_alone": [7]}, "zero_stage 7 is unknown"),
+        ({"zero_stage": [7]}, "zero_stage 7 is unknown"),
         ({"framework": "megatrom"}, "framework 'megatrom' is unknown; did you mean 'megatron'"),
         ({"exporter": "megatron"}, "launches.exporter"),
         ({"source": None}, "launches.source"),
