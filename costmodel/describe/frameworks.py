@@ -141,8 +141,8 @@ _RECORDS = (
         precisions={"fp32": "float32", "bf16": "bfloat16", "fp8-current": "float8", "mxfp8": "mx"},
         zero_stage=(0, 3),
         pipeline_layouts=False,
-        # Tensor parallelism is sequence-parallel.
-        keeps={"sequence_parallel": "true"},
+        # FSDP2 shards parameters, and tensor parallelism is sequence-parallel.
+        keeps={"zero_stage": "3", "sequence_parallel": "true"},
         source="pytorch/pytorch torch/distributed/pipelining/schedules.py; pytorch/torchtitan docs/fsdp.md",
     ),
     Framework(

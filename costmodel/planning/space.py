@@ -25,8 +25,8 @@ from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
 from costmodel.physics.pipeline.stages import Fold
-from costmodel.step.price import stage_split
 from costmodel.planning.launchable import Policies, Refused, refused
+from costmodel.step.price import stage_split
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

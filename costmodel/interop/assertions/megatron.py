@@ -18,9 +18,7 @@ _STAGES = "megatron/core/transformer/transformer_block.py"
 _LAYOUTS = "megatron/core/transformer/pipeline_parallel_layer_layout.py"
 _ARGUMENTS = "megatron/training/arguments.py:validate_args"
 
-_LAYERS = (
-    "num_layers + account_for_embedding_in_pipeline_split + account_for_loss_in_pipeline_split"
-)
+_LAYERS = "num_layers + account_for_embedding_in_pipeline_split + account_for_loss_in_pipeline_split"
 _EVEN = "pipeline_model_parallel_layout == 0"
 _OVERLAP = "overlap_moe_expert_parallel_comm"
 

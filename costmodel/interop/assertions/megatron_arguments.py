@@ -115,7 +115,7 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "cuda_graph_full_iteration": float(recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "all"),
         "cuda_graph_mlp": float(recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "static"),
         "cuda_device_max_connections": connections(job),
-        "blackwell": float(job.cluster.accelerator.software.fp8_layouts == "one"),
+        "blackwell": float(job.cluster.accelerator.software.fp8 == "mxfp8"),
     }
 
 
@@ -164,7 +164,8 @@ def _layout(job: Job) -> dict[str, ArrayLike]:
         "num_virtual_stages_per_pipeline_rank": np.where(
             given | (layout.schedule != schedule_code("interleaved")), 0.0, layout.vp
         ),
-        "account_for_embedding_in_pipeline_split": np.logical_not(given) & job.recipe.memory.embedding_as_layer,
+        "account_for_embedding_in_pipeline_split": np.logical_not(given)
+        & job.recipe.memory.embedding_as_layer,
         "account_for_loss_in_pipeline_split": np.logical_not(given) & (job.recipe.memory.head_as_layer > 0),
     }
 

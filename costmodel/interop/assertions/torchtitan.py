@@ -80,7 +80,7 @@ def _sharded_shape(job: Job) -> ArrayLike:
     layout = job.layout
     grouped = (layout.zero_stage > 0) & (layout.shard_group > 0)
     group = np.where(grouped, layout.shard_group, layout.dp * layout.cp)
-    return (group % layout.cp == 0) & ((layout.dp * layout.cp) % group == 0)
+    return np.asarray((group % layout.cp == 0) & ((layout.dp * layout.cp) % group == 0))
 
 
 _RELEASE = "torchtitan 0.3.0"

@@ -1,0 +1,160 @@
+"""Frameworks' own assertions: each bites, holds for what a plan proposes, and on arrays as on one layout."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+import costmodel as cm
+from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.models.model import make_model
+from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
+from costmodel.planning.launchable import table_of
+from costmodel.planning.plan import make_question
+from costmodel.planning.search import Part, build_spaces, layout_of, rows_of
+from assertion_breaks import BREAKS
+
+EXPERTS = make_model(
+    {
+        "name": "eight-experts",
+        "num_layers": 16,
+        "hidden_size": 2048,
+        "vocab_size": 32000,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "gated_mlp": True,
+        "norm": "rmsnorm",
+        "num_experts": 8,
+        "top_k": 2,
+        "expert_ffn_size": 4096,
+    },
+    "test",
+)
+JOB = {"model": EXPERTS, "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
+GOOD = {
+    "megatron": {"layout": "tp2 pp2 ep4", "recipe": "megatron-core"},
+    "nemo": {"layout": "tp2 pp2 ep4", "recipe": "megatron-bridge"},
+    "deepspeed": {"layout": "ep4", "recipe": "deepspeed", "zero_stage": 2, "sequence_parallel": False},
+    "torchtitan": {"layout": "tp2 ep4", "recipe": "torchtitan", "zero_stage": 3},
+    "none": {"layout": "tp2 pp2 ep4", "recipe": "hai-llm", "schedule": "dualpipe"},
+}
+ROWS = [(name, row) for name, table in TABLES.items() for row in table.assertions]
+
+
+def good(framework):
+    return cm.estimate(**JOB, **GOOD[framework]).job
+
+
+def test_every_framework_that_is_written_has_a_table():
+    assert set(TABLES) == {*FRAMEWORKS, "none"}
+    assert len(ASSERTIONS) == len(ROWS)
+
+
+@pytest.mark.parametrize("framework", TABLES)
+def test_a_good_job_breaks_nothing(framework):
+    assert broken(framework, good(framework)) == []
+
+
+@pytest.mark.parametrize(("framework", "row"), ROWS, ids=lambda value: getattr(value, "code", value))
+def test_each_assertion_bites(framework, row):
+    """A row without its breaking example fails here; the example breaks the row, and the good job does not."""
+    change = BREAKS[framework][row.place]
+    arguments = TABLES[framework].arguments(good(framework))
+    assert set(change) <= set(arguments)
+    assert set(row.needs) <= set(arguments)
+    assert not row.bad(arguments).any()
+    assert row.bad({**arguments, **change}).all()
+    assert row.place in row.sentence(arguments)
+
+
+def test_examples_are_of_rows_that_there_are():
+    for framework, examples in BREAKS.items():
+        assert set(examples) == {row.place for row in TABLES[framework].assertions}
+
+
+@pytest.mark.parametrize(("framework", "row"), ROWS, ids=lambda value: getattr(value, "code", value))
+def test_rows_say_where_they_are_from(framework, row):
+    assert re.search(r"(\.py:(\d+$|\w+, [\w-]+$))|^arXiv:\d{4}\.\d{5}, section", row.place)
+    assert re.search(r"\d+\.\d+\.\d+$|[0-9a-f]{12}$|^as published$", row.release)
+    assert "{" not in row.in_words
+
+
+# What a plan once proposed and no framework starts, as jobs: which row says so.
+PLANS = [
+    ("megatron", {"layout": "tp2 pp2 ep4", "sequence_parallel": False}, "moe_layer.py:379"),
+    ("megatron", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "transformer_config.py:1858"),
+    ("megatron", {"layout": "ep4", "recompute": "full", "switches": {"ep_overlap": True}}, ":1872"),
+    ("megatron", {"layout": "pp3 ep2", "gpus": 24, "global_batch": 24}, "transformer_block.py:155"),
+    ("megatron", {"layout": "cp4 ep4", "seq_len": 4100}, "validate_args, seq_length"),
+    ("megatron", {"layout": "tp4 pp2 ep4 etp1", "axis_order": "tp cp pp dp"}, None),
+    ("megatron", {"layout": "tp2 pp2 ep4 etp1", "axis_order": "tp cp pp dp"}, "parallel_state.py:808"),
+    ("nemo", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "comm_overlap.py:484"),
+    ("deepspeed", {"layout": "pp2", "zero_stage": 2}, "pipe/engine.py:76"),
+    ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ring"}}, "sequence/layer.py:465"),
+    ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ulysses"}}, None),
+    ("deepspeed", {"layout": "tp2 pp2 ep4"}, "auto_ep_folding.py:206"),
+    ("deepspeed", {"layout": "tp1", "zero_stage": 3, "shard_group": 8}, "config.py:120"),
+    ("torchtitan", {"layout": "ep8", "zero_stage": 3, "shard_group": 4}, "parallel_dims.py:279"),
+    ("torchtitan", {"layout": "pp3", "zero_stage": 3, "gpus": 24, "global_batch": 24}, None),
+    ("torchtitan", {"layout": "tp2", "zero_stage": 1}, "configs.py:124"),
+    ("torchtitan", {"layout": "cp2", "zero_stage": 3, "switches": {"cp_method": "ring"}}, "api.py:73"),
+]
+
+
+@pytest.mark.parametrize(("framework", "changed", "place"), PLANS)
+def test_plans_that_do_not_start(framework, changed, place):
+    recipe = FRAMEWORKS[framework].recipe
+    job = cm.estimate(**{**JOB, "recipe": recipe, **changed}).job
+    said = [sentence for _, sentence in broken(framework, job)]
+    assert (said == []) if place is None else any(place in sentence for sentence in said)
+
+
+@pytest.mark.parametrize("framework", TABLES)
+def test_arrays_are_many_jobs(framework):
+    """Every row on an array of layouts says what it says of each layout alone."""
+    job = good(framework)
+    table, rng = TABLES[framework], np.random.default_rng(7)
+    knobs = {"tp": (1, 2, 4, 16), "cp": (1, 2, 3), "pp": (1, 2, 4), "vp": (1, 2, 3), "ep": (1, 2, 4, 16)}
+    knobs |= {"micro_batch": (1, 2, 3), "zero_stage": (0, 1, 2, 3), "shard_group": (0, 4), "recompute": (0, 1, 2)}
+    knobs |= {"schedule": (0, 2, 3), "sequence_parallel": (0, 1), "etp": (1, 2)}
+    drawn = {knob: rng.choice(values, 60).astype(float) for knob, values in knobs.items()}
+    whole = table.arguments(replace(job, layout=replace(job.layout, **drawn)))
+    for at in range(60):
+        one = {knob: np.asarray(values[at]) for knob, values in drawn.items()}
+        alone = table.arguments(replace(job, layout=replace(job.layout, **one)))
+        for row in table.assertions:
+            assert np.broadcast_to(row.bad(whole), (60,))[at] == bool(row.bad(alone)), row.code
+
+
+def _launched():
+    """The jobs of the README's plans, and each framework on a dense model and one with experts."""
+    with open("tests/published/planned_jobs.yaml", encoding="utf-8") as file:
+        for known in YAML(typ="safe", pure=True).load(file):
+            yield known["job"]
+    for framework in FRAMEWORKS:
+        for model in ("llama3-8b", "qwen3-30b-a3b"):
+            yield {**JOB, "model": model, "gpus": 64, "framework": framework, "recipe": FRAMEWORKS[framework].recipe}
+
+
+@pytest.mark.parametrize("asked", list(_launched()), ids=str)
+def test_what_a_plan_looks_at_breaks_nothing(asked):
+    """Random layouts of every slab of a search pass all assertions; counts of the others add up."""
+    question = make_question(**asked)
+    rng, seen = np.random.default_rng(11), 0
+    for job, space in zip(question.jobs, build_spaces(question), strict=True):
+        table = table_of(job)
+        assert space.considered == sum(space.rejected.values()) + sum(slab.num_possible for slab in space.slabs)
+        for slab in space.slabs:
+            possible = np.broadcast_to(slab.possible(), slab.shape)
+            assert int(possible.sum()) == slab.num_possible
+            places = np.flatnonzero(possible)
+            picked = rng.choice(places, min(2000, places.size), replace=False)
+            part = Part(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), possible)
+            layouts = layout_of(rows_of(part, picked, np.zeros(picked.size)))
+            arguments = table.arguments(replace(job, layout=layouts))
+            for row in table.assertions:
+                assert not row.bad(arguments).any(), row.in_words
+            seen += picked.size
+    assert seen
