@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from assertion_breaks import BREAKS
 from ruamel.yaml import YAML
 
 import costmodel as cm
@@ -14,7 +15,6 @@ from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.planning.launchable import table_of
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import Part, build_spaces, layout_of, rows_of
-from assertion_breaks import BREAKS
 
 EXPERTS = make_model(
     {
@@ -117,7 +117,12 @@ def test_arrays_are_many_jobs(framework):
     job = good(framework)
     table, rng = TABLES[framework], np.random.default_rng(7)
     knobs = {"tp": (1, 2, 4, 16), "cp": (1, 2, 3), "pp": (1, 2, 4), "vp": (1, 2, 3), "ep": (1, 2, 4, 16)}
-    knobs |= {"micro_batch": (1, 2, 3), "zero_stage": (0, 1, 2, 3), "shard_group": (0, 4), "recompute": (0, 1, 2)}
+    knobs |= {
+        "micro_batch": (1, 2, 3),
+        "zero_stage": (0, 1, 2, 3),
+        "shard_group": (0, 4),
+        "recompute": (0, 1, 2),
+    }
     knobs |= {"schedule": (0, 2, 3), "sequence_parallel": (0, 1), "etp": (1, 2)}
     drawn = {knob: rng.choice(values, 60).astype(float) for knob, values in knobs.items()}
     whole = table.arguments(replace(job, layout=replace(job.layout, **drawn)))
@@ -135,7 +140,13 @@ def _launched():
             yield known["job"]
     for framework in FRAMEWORKS:
         for model in ("llama3-8b", "qwen3-30b-a3b"):
-            yield {**JOB, "model": model, "gpus": 64, "framework": framework, "recipe": FRAMEWORKS[framework].recipe}
+            yield {
+                **JOB,
+                "model": model,
+                "gpus": 64,
+                "framework": framework,
+                "recipe": FRAMEWORKS[framework].recipe,
+            }
 
 
 @pytest.mark.parametrize("asked", list(_launched()), ids=str)
@@ -145,7 +156,9 @@ def test_what_a_plan_looks_at_breaks_nothing(asked):
     rng, seen = np.random.default_rng(11), 0
     for job, space in zip(question.jobs, build_spaces(question), strict=True):
         table = table_of(job)
-        assert space.considered == sum(space.rejected.values()) + sum(slab.num_possible for slab in space.slabs)
+        assert space.considered == sum(space.rejected.values()) + sum(
+            slab.num_possible for slab in space.slabs
+        )
         for slab in space.slabs:
             possible = np.broadcast_to(slab.possible(), slab.shape)
             assert int(possible.sum()) == slab.num_possible
