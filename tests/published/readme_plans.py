@@ -1,7 +1,7 @@
-"""Write the README's table of plans: the best layouts of known jobs beside the ones really used.
+"""Write the tables of plans: the best layouts of known jobs beside the ones really used.
 
-    python tests/published/readme_plans.py            # rewrite README.md
-    python tests/published/readme_plans.py --check    # exit 1 if it is out of date
+    python tests/published/readme_plans.py            # rewrite README.md and docs/plans.md
+    python tests/published/readme_plans.py --check    # exit 1 if one is out of date
 
 The jobs stand in `planned_jobs.yaml`.
 """
@@ -9,8 +9,9 @@ The jobs stand in `planned_jobs.yaml`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from readme_tables import README, fill
 from ruamel.yaml import YAML
@@ -20,9 +21,13 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.record import time_records
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.planning.plan import Plan
 
 HERE = Path(__file__).parent
+IN_README = 6
+"""Jobs, of the first, that stand in the README too."""
 
 
 def _cell(est: Estimate) -> str:
@@ -41,38 +46,109 @@ def launched_by(est: Estimate) -> str:
     return ", ".join(names) or "nobody"
 
 
-def plans_table() -> str:
-    """Return the jobs as a Markdown table; all figures are predictions."""
-    lines = [
-        "| job | layouts priced | best that the recipe's framework launches | best of all that divide, and who has "
-        "its schedule and sharding | really used | its rank |",
-        "|---|---|---|---|---|---|",
-    ]
-    jobs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "planned_jobs.yaml").read_text())
-    for known in jobs:
-        found = plan(**known["job"])
-        anything = plan(**known["job"], framework="any").best
+class Planned(NamedTuple):
+    """A known job, its plan, and the layout really used."""
+
+    known: dict[str, Any]
+    found: Plan
+    used: Estimate | None
+
+    @property
+    def slower(self) -> float:
+        """By how much the layout really used is slower than the pick. [-]"""
+        assert self.used is not None
+        return float(self.used.step_time_s / self.found.best.step_time_s) - 1.0
+
+    def row(self) -> str:
+        """Return the job as a row of the table."""
+        found = self.found
+        anything = plan(**self.known["job"], framework="any").best
         used, rank = "none published", "-"
-        if "used" in known:
-            est = estimate_job(make_job(**known["job"], **known["used"], check=False))
-            before = found.better_than(float(est.step_time_s) * found.question.weight(est.job))
-            slower = float(est.step_time_s / found.best.step_time_s) - 1.0
-            used = f"{_cell(est)} ({known['reference']})"
-            rank = f"{before + 1:,} of {found.num_fit:,}, {slower:.1%} slower"
-        lines.append(
-            f"| {known['name']} | {found.num_priced:,} | {_cell(found.best)} | {_cell(anything)} "
+        if self.used is not None:
+            before = found.better_than(float(self.used.step_time_s) * found.question.weight(self.used.job))
+            used = f"{_cell(self.used)} ({self.known['reference']})"
+            rank = f"{before + 1:,} of {found.num_fit:,}, {self.slower:.1%} slower"
+        return (
+            f"| {self.known['name']} | {found.num_priced:,} | {_cell(found.best)} | {_cell(anything)} "
             f"({launched_by(anything)}) | {used} | {rank} |"
         )
-    return "\n".join(lines)
+
+    def differences(self) -> list[str]:
+        """Return by what the layout really used is slower, axis by axis and toll by toll, as a table."""
+        assert self.used is not None
+        groups: dict[str, list[float]] = {}
+        for index, est in enumerate((self.found.best, self.used)):
+            for line in time_records(est):
+                group = groups.setdefault(f"{line['axis']}, {line['toll']}", [0.0, 0.0])
+                group[index] += line["exposed_seconds"]
+        step_s = float(self.found.best.step_time_s)
+        # What makes less than half a per mille of the step of difference stands in one row.
+        told = {name: of for name, of in groups.items() if abs(of[1] - of[0]) >= 5e-4 * step_s}
+        rest = [sum(of[index] for name, of in groups.items() if name not in told) for index in (0, 1)]
+        by_size = sorted(told.items(), key=lambda item: -abs(item[1][1] - item[1][0]))
+        return [
+            "| seconds of a step | best | really used | difference |",
+            "|---|---|---|---|",
+            *(f"| {name} | {a:.3f} | {b:.3f} | {b - a:+.3f} |" for name, (a, b) in by_size),
+            f"| all others | {rest[0]:.3f} | {rest[1]:.3f} | {rest[1] - rest[0]:+.3f} |",
+            f"| step | {step_s:.3f} | {float(self.used.step_time_s):.3f} "
+            f"| {float(self.used.step_time_s) - step_s:+.3f} |",
+        ]
+
+
+def planned_jobs() -> list[Planned]:
+    """Plan every job of `planned_jobs.yaml`."""
+    jobs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "planned_jobs.yaml").read_text())
+    return [
+        Planned(
+            known,
+            plan(**known["job"]),
+            estimate_job(make_job(**known["job"] | known["used"], check=False)) if "used" in known else None,
+        )
+        for known in jobs
+    ]
+
+
+HEAD = (
+    "| job | layouts priced | best that the recipe's framework launches | best of all that divide, and who has "
+    "its schedule and sharding | really used | its rank |\n|---|---|---|---|---|---|"
+)
+
+
+def page(jobs: Sequence[Planned], rows: Sequence[str]) -> str:
+    """Return docs/plans.md."""
+    behind = [job for job in jobs if job.used is not None and job.slower > 0.05]
+    parts = [
+        "# Plans of known jobs",
+        "",
+        "Everything is predicted, and written by `python tests/published/readme_plans.py` from "
+        "`tests/published/planned_jobs.yaml`. Memory is that of the fullest GPU; 5 % of it stay free.",
+        "",
+        HEAD,
+        *rows,
+        "",
+        "## Where the layout really used is more than 5 % behind",
+    ]
+    for job in behind:
+        best, used = (layout_text(est.job.layout) for est in (job.found.best, job.used) if est is not None)
+        parts += ["", f"**{job.known['name']}**: best {best}; used {used}.", "", *job.differences()]
+    return "\n".join([*parts, ""])
 
 
 def main() -> int:
-    """Rewrite or check the README."""
-    before = README.read_text()
-    after = fill(before, "plans", plans_table())
+    """Rewrite or check README.md and docs/plans.md."""
+    jobs = planned_jobs()
+    rows = [job.row() for job in jobs]
+    readme = README.read_text()
+    written = {
+        README: fill(readme, "plans", "\n".join([HEAD, *rows[:IN_README]])),
+        README.parent / "docs" / "plans.md": page(jobs, rows),
+    }
     if "--check" in sys.argv[1:]:
-        return int(before != after)
-    README.write_text(after)
+        return int(any(not path.exists() or path.read_text() != text for path, text in written.items()))
+    for path, text in written.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     return 0
 
 
