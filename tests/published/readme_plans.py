@@ -130,8 +130,17 @@ def page(jobs: Sequence[Planned], rows: Sequence[str]) -> str:
         "## Where the layout really used is more than 5 % behind",
     ]
     for job in behind:
-        best, used = (layout_text(est.job.layout) for est in (job.found.best, job.used) if est is not None)
-        parts += ["", f"**{job.known['name']}**: best {best}; used {used}.", "", *job.differences()]
+        assert job.used is not None
+        parts += [
+            "",
+            f"### {job.known['name']}",
+            "",
+            f"Best: `{job.found.commands(1)[0]}`",
+            "",
+            f"Really used: {_cell(job.used)}",
+            "",
+            *job.differences(),
+        ]
     return "\n".join([*parts, ""])
 
 
