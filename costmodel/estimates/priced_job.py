@@ -116,6 +116,8 @@ class PricedJob:
                         * shape.seq_k
                         * (shape.qk_head_dim + shape.v_head_dim)
                     )
+                if op.scan is not None:
+                    flops = item.passes[0].step("flops")
                 again = again + layers * item.recompute_share * flops
         layout = placed.layout
         ranks_per_stage = layout.tp * layout.cp * layout.dp

@@ -21,8 +21,8 @@ from costmodel.physics.network.gradient_compression import (
     wire_bytes_per_element,
 )
 from costmodel.physics.network.mesh import Group, split_group
+from costmodel.step.anatomy.param_block import ParamBlock
 from costmodel.step.anatomy.params import (
-    ParamBlock,
     embedding_param_blocks,
     head_param_blocks,
     layer_param_blocks,

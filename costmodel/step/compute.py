@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, anywhere, memory_line, time_line
-from costmodel.bill.quantity import Quantity
+from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
@@ -41,6 +41,7 @@ ATTENTION_SOURCE = (
     "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator"
 )
 MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
+SCAN_SOURCE = "bytes and FLOPs of the chunked kernels, at the shares of peak that published timings of such kernels reach"
 ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
 
 
@@ -60,6 +61,8 @@ def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
         return _memory_kernels(operator, placed)
     if operator.kind == "attention":
         return _attention_kernels(operator, placed)
+    if operator.kind == "scan":
+        return _scan_kernels(operator, placed)
     return _matmul_kernels(operator, placed)
 
 
@@ -104,6 +107,43 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
         return call.then("kernel_s", "calls * kernel_s", calls=shape.calls)
 
     return one_pass(backward=False), one_pass(backward=True)
+
+
+# Shares of the data sheet's bandwidth and matrix peak that chunked kernels reach together, forward and backward. Set by
+# timings of fla-org/flash-linear-attention's Triton kernels at heads of 128 or 256: its README's on H100 (retention),
+# pytorch/helion #2966 on B200, MoonshotAI/FlashKDA's on H20 and flagos-ai/FlagGems-vllm #21 (delta rules): seven forward
+# within 25 %, four backward within 45 %.
+_SCAN_SHARES = (0.7, 0.36)
+_VECTOR_SHARE = 1.0 / 16.0
+"""Vector over matrix peak where the data sheet has no fp32 peak: H100's 67 of 989 TFLOP/s."""
+
+
+def _scan_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
+    """Price a recurrence in chunks: what each kernel moves, and what it computes, one after the other."""
+    work, accelerator = operator.scan, placed.accelerator
+    assert work is not None
+    peaks = accelerator.peak_flops_per_s
+    peak = peaks[PEAK_KEY[_plain_dtype(placed.precision)]]
+    if work.units:
+        peak = peaks.get(work.units, _VECTOR_SHARE * peak)
+
+    def one_pass(moved: str, flops: str, kernels: float, share: float) -> Quantity:
+        return quantity(
+            f"moved_bytes = {moved}; flops = {flops}; "
+            "kernels * fixed_s + (moved_bytes / hbm_bytes_per_s + flops / peak_flops_per_s) / share",
+            kernels=kernels,
+            fixed_s=placed.kernels.memory.fixed_s,
+            hbm_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+            peak_flops_per_s=peak * (1.0 - placed.recipe.overlap.reserved_sm_share),
+            share=share,
+            **work.terms,
+        )
+
+    forward, backward = _SCAN_SHARES
+    return (
+        one_pass(work.forward_bytes, work.forward_flops, work.kernels_forward, forward),
+        one_pass(work.backward_bytes, work.backward_flops, work.kernels_backward, backward),
+    )
 
 
 def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
@@ -196,7 +236,8 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
         operator = item.operator
         kind = operator.kind
         toll: Toll = "hbm" if kind == "memory" else "math"
-        source = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE}.get(kind, MATMUL_SOURCE)
+        sources = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE, "scan": SCAN_SOURCE}
+        source = sources.get(kind, MATMUL_SOURCE)
         of_forward, *of_backward = item.passes
         backward: list[tuple[str, Phase]] = [("backward", "backward")]
         if operator.has_weight:

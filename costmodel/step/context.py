@@ -44,7 +44,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
         return []
     lines: list[TimeLine] = []
     for item in block.times.by_operator.values():
-        sent = _from_neighbours(placed, item)
+        sent = [*_from_neighbours(placed, item), *_around(placed, item)]
         lines += collective_lines(placed, "cp", f"{block.label}{item.operator.name}", placed.mesh.cp, sent)
     core = block.times.of_role("core")
     if not core:
@@ -110,6 +110,16 @@ def _from_neighbours(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
     ]
 
 
+def _around(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
+    """Return the collectives that an operator asks for itself; backward they run the other way."""
+    on = np.asarray(placed.layout.cp > 1, dtype=np.float64)
+    return [
+        Sent(one.label, phase, one.primitive, one.size_bytes, on * share)
+        for one in item.operator.exchanges
+        for phase, share in placed.recomputation.passes()
+    ]
+
+
 def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     """Add up what the steps of the ring return: outputs with their softmax sums, and gradients.
 
@@ -147,7 +157,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     placed = step.placed
     cp = placed.layout.cp
     chunks = np.minimum(2.0, cp - 1.0) if placed.recipe.overlap.cp_method == "ring" else cp - 1.0
-    size = _kv_bytes(placed)
+    attends = any(kind.attends for kind in placed.kinds)
+    size = _kv_bytes(placed) * float(attends)
     return [
         memory_line(
             "buffer.cp.keys_values",

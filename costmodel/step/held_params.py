@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.describe.jobs.layout import Layout
-from costmodel.step.anatomy.params import ParamBlock
+from costmodel.step.anatomy.param_block import ParamBlock
 
 Array = NDArray[np.float64]
 

@@ -248,5 +248,8 @@ def head_in_layers(job: Job) -> float:
         b.count * (share if b.sharding == "expert" else 1.0) for b in layer_param_blocks(model, kind)
     )
     # Scores and their product with the values, half of them behind the mask.
-    scores = 0.5 * float(np.max(job.seq_len)) * model.num_heads * (model.head_dim + model.v_head_dim)
+    attends = float(kind.attends)
+    scores = (
+        attends * 0.5 * float(np.max(job.seq_len)) * model.num_heads * (model.head_dim + model.v_head_dim)
+    )
     return float(model.vocab_size * model.hidden_size * (1 + model.mtp_layers) / (active + scores))

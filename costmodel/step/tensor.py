@@ -44,7 +44,19 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     lines: list[TimeLine] = []
     for column, row in block.times.tp_pairs():
         lines += _pair_lines(placed, block, column, row)
+    for item in block.times.of_role("summed"):
+        lines += _summed_lines(placed, block, item)
     return lines
+
+
+def _summed_lines(placed: PlacedJob, block: Block, item: OperatorTime) -> list[TimeLine]:
+    """Sum the result of a product over slices of its input, and the gradient of that result."""
+    size = 2.0 * item.operator.m * item.operator.n
+    name = f"{block.label}{item.operator.name}"
+    sent = [
+        Sent("all_reduce", phase, "all_reduce", size, share) for phase, share in placed.recomputation.passes()
+    ]
+    return collective_lines(placed, "tp", name, placed.mesh.tp, sent)
 
 
 class _Windows(NamedTuple):
@@ -91,7 +103,11 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
     # A recomputation that stops early never gets to the output of the MLP.
     summed_again = placed.recomputation.of_sum_after(part)
     # Every column-parallel layer sums its own input gradient.
-    inputs = 2.0 if recipe.kernels.separate_gate and model.gated_mlp and part != "attention" else 1.0
+    inputs = (
+        2.0
+        if recipe.kernels.separate_gate and model.gated_mlp and part not in ("attention", "mixer")
+        else 1.0
+    )
     into, out, back, dgrad, wgrad = _windows(recipe.overlap.tp_overlap, column, row)
     regathers = sp * recipe.overlap.sp_regathers
     sent = (

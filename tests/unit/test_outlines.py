@@ -7,8 +7,11 @@ from small_outlines import OUTLINED
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError, ModelConfigError
-from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.huggingface import read_hf_config, supported_types
+from costmodel.describe.models.huggingface_hybrids import HYBRID_READERS
+from costmodel.describe.models.huggingface_keys import REFUSED_TYPES
 from costmodel.describe.models.outlines import outline_of, outlined_types
+from costmodel.step.anatomy.params import num_params
 
 HUB_ONLY = {"minimax_m1", "minimax_text_01"}
 
@@ -24,6 +27,21 @@ def test_parameters_are_those_of_the_type(kind):
 
 def test_every_outlined_type_has_a_small_config():
     assert set(outlined_types()) == set(OUTLINED) | HUB_ONLY
+
+
+@pytest.mark.parametrize("kind", sorted(set(OUTLINED) & set(supported_types()) - {"deepseek_v2"}))
+def test_outlined_types_that_are_priced_have_the_same_parameters(kind):
+    """The sum of a priced model's blocks is the outline's count, which is transformers' own."""
+    count, config = OUTLINED[kind]
+
+    found = read_hf_config({**config, "model_type": kind})
+
+    assert num_params(found.model) == count
+
+
+def test_types_with_other_mixers_are_priced():
+    assert set(HYBRID_READERS) <= set(supported_types())
+    assert not set(HYBRID_READERS) & set(REFUSED_TYPES)
 
 
 def test_a_bert_by_hand():

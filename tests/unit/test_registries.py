@@ -14,7 +14,8 @@ from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Dispatcher, load_recipe, resolved_for
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
-from costmodel.step.anatomy.params import ParamBlock, _active_fraction
+from costmodel.step.anatomy.param_block import ParamBlock
+from costmodel.step.anatomy.params import _active_fraction
 from costmodel.trust.validation import seen_memory_bytes
 
 

@@ -179,10 +179,13 @@ def layout_problems(
             layout.gpus % product != 0,
             "tp·cp·pp = {tp:.0f}·{cp:.0f}·{pp:.0f} = {product:.0f} does not divide gpus = {gpus:.0f}",
         ),
-        (
-            "heads_not_divisible",
-            model.num_heads % layout.tp != 0,
-            "tp = {tp:.0f} does not divide the model's {num_heads} attention heads",
+        *(
+            (
+                "heads_not_divisible",
+                count % layout.tp != 0,
+                f"tp = {{tp:.0f}} does not divide the model's {count} {what}",
+            )
+            for what, count in model.split_over_tp()
         ),
         (
             "ffn_not_divisible",

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.describe.models.huggingface_experts import EXPERT_READERS
 from costmodel.describe.models.huggingface_gpt import GPT_READERS
+from costmodel.describe.models.huggingface_hybrids import HYBRID_READERS
 from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_layers import (
     biases,
@@ -234,6 +235,7 @@ RENAMED: dict[str, dict[str, str]] = {
 READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     **GPT_READERS,
     **EXPERT_READERS,
+    **HYBRID_READERS,
     "apertus": _apertus,
     "arcee": _arcee,
     "baichuan": _baichuan,

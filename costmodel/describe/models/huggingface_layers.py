@@ -15,8 +15,10 @@ _FULL, _WINDOWED = (
 
 def common_values(keys: Keys) -> dict[str, Any]:
     """Return what all families share, some under older names."""
+    listed = keys.get("hybrid_override_pattern", "layers_block_type")
+    layers = keys.get("num_hidden_layers", "n_layer", "n_layers", default=len(listed) if listed else None)
     return {
-        "num_layers": keys.need("num_hidden_layers", "n_layer", "n_layers"),
+        "num_layers": keys.need("num_hidden_layers", "n_layer", "n_layers") if layers is None else layers,
         "hidden_size": keys.need("hidden_size", "n_embd", "n_embed"),
         "num_heads": keys.need("num_attention_heads", "n_head"),
         "vocab_size": keys.need("vocab_size"),

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.describe.models.mixers import AnyMixer
 
 Attention = Literal["mha", "gqa", "mqa", "mla"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -26,10 +27,17 @@ class LayerKind(NamedTuple):
     """One sort of transformer layer; layers of one kind cost the same."""
 
     name: str
-    """``dense`` or ``moe``, with ``-window`` where attention is windowed."""
+    """``dense`` or ``moe``, with ``-window`` where attention is windowed and the kind of another mixer;
+    ``mlp`` or ``experts`` without a mixer, the mixer alone without an MLP."""
     is_moe: bool
     window: int
     """Tokens a query looks back on, 0 for all."""
+    attends: bool = True
+    """It has the model's attention."""
+    mixer: AnyMixer | None = None
+    """What else mixes its tokens."""
+    has_mlp: bool = True
+    """It has an MLP or experts."""
 
 
 class Model(BaseModel):
@@ -73,8 +81,13 @@ class Model(BaseModel):
     """Tokens a query of a windowed layer looks back on, 0 for no windows."""
     full_attention_every: int = Field(default=0, ge=0)
     """Among windowed layers every n-th attends to all tokens (gpt-oss 2), 0 for none."""
-    attention_pattern: str = Field(default="", pattern="^[fw]*$")
-    """A letter a layer, ``w`` windowed or ``f`` full, where no "every n-th" says it (MiMo-V2); else empty."""
+    attention_pattern: str = Field(default="", pattern="^[a-z]*$")
+    """A letter a layer where no "every n-th" says it (MiMo-V2): ``w`` windowed, ``f`` full, ``n`` neither, or
+    one of `mixers`; else empty."""
+    mixers: dict[str, AnyMixer] = Field(default_factory=dict)
+    """Other mixers than attention, by the letter that `attention_pattern` has for them."""
+    attention_gate: bool = False
+    """A gate on every element of attention's output, made of the same input (Qwen3-Next)."""
 
     ffn_size: int = Field(default=0, ge=0)
     """Inner width of the dense MLP, 0 where no layer has one."""
@@ -99,8 +112,9 @@ class Model(BaseModel):
     """Leading layers of a MoE model that are dense."""
     moe_layer_freq: int = Field(default=1, ge=1)
     """After those every n-th layer is MoE, the last of each n."""
-    mlp_pattern: str = Field(default="", pattern="^[de]*$")
-    """A letter a layer, ``d`` dense or ``e`` experts, where the two fields above cannot say it; else empty."""
+    mlp_pattern: str = Field(default="", pattern="^[den]*$")
+    """A letter a layer, ``d`` dense, ``e`` experts or ``n`` neither, where the two fields above cannot say it;
+    else empty."""
 
     norm: Norm
     norm_bias: bool
@@ -217,7 +231,7 @@ class Model(BaseModel):
                 f"first_dense_layers {self.first_dense_layers} exceeds num_layers {self.num_layers}",
             ),
             (
-                not self.ffn_size and any(not kind.is_moe for kind in self.layer_kinds()),
+                not self.ffn_size and any(kind.has_mlp and not kind.is_moe for kind in self.layer_kinds()),
                 "a model with dense layers needs ffn_size > 0",
             ),
             (
@@ -229,6 +243,7 @@ class Model(BaseModel):
                 "full_attention_every is given but sliding_window is 0",
             ),
             *self._pattern_contradictions(),
+            *self._mixer_contradictions(),
         )
 
     def _pattern_contradictions(self) -> tuple[tuple[bool, str], ...]:
@@ -265,6 +280,33 @@ class Model(BaseModel):
             ),
         )
 
+    def _mixer_contradictions(self) -> tuple[tuple[bool, str], ...]:
+        """Pair what is wrong about other mixers with how to say it."""
+        used = set(self.attention_pattern) - set("fwn")
+        unknown, unused = sorted(used - self.mixers.keys()), sorted(self.mixers.keys() - used)
+        reserved = sorted(letter for letter in self.mixers if letter in "fwn" or len(letter) != 1)
+        both = zip(self.attention_pattern, self.mlp_pattern, strict=False)
+        empty = next((number for number, pair in enumerate(both) if pair == ("n", "n")), -1)
+        return (
+            (
+                bool(reserved),
+                f"mixers: {reserved[0] if reserved else ''!r} is no letter of its own (f, w and n are taken)",
+            ),
+            (
+                bool(unknown),
+                f"attention_pattern: {unknown[0] if unknown else ''!r} is no letter of mixers "
+                f"({', '.join(sorted(self.mixers)) or 'there are none'}), f, w or n",
+            ),
+            (bool(unused), f"mixers: {unused[0] if unused else ''!r} stands nowhere in attention_pattern"),
+            (empty >= 0, f"layer {empty + 1} has neither a mixer nor an MLP"),
+        )
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return what tensor parallelism must divide in the mixers of its layers, in words, and their number. [-]"""
+        attends = any(kind.attends for kind in self.layer_kinds())
+        heads = (("attention heads", self.num_heads),) if attends else ()
+        return (*heads, *(each for one in self.mixers.values() for each in one.split_over_tp()))
+
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Return the distinct kinds of layers, in order of first appearance."""
         return self._kinds[0]
@@ -287,10 +329,30 @@ class Model(BaseModel):
         if self.mlp_pattern:
             is_moe = self.mlp_pattern[layer] == "e"
         full = self.full_attention_every > 0 and (layer + 1) % self.full_attention_every == 0
+        letter = "f" if full else "w"
         if self.attention_pattern:
-            full = self.attention_pattern[layer] == "f"
-        window = 0 if full else self.sliding_window
-        return LayerKind(("moe" if is_moe else "dense") + ("-window" if window else ""), is_moe, window)
+            letter = self.attention_pattern[layer]
+        mixer = self.mixers.get(letter)
+        attends = letter in "fw" or (mixer is not None and mixer.beside_attention)
+        has_mlp = self.mlp_pattern[layer : layer + 1] != "n"
+        window = self.sliding_window if letter == "w" else 0
+        name = self._kind_name(
+            letter, mixer, attends, "moe" if is_moe else "dense" if has_mlp else "", window
+        )
+        return LayerKind(name, is_moe, window, attends, mixer, has_mlp)
+
+    def _kind_name(self, letter: str, mixer: AnyMixer | None, attends: bool, mlp: str, window: int) -> str:
+        """Return what a kind of layer is called in the bill."""
+        if mixer is None and not attends:
+            return {"moe": "experts", "dense": "mlp"}[mlp] if mlp else "nothing"
+        parts = [mlp] if mlp else []
+        if attends and (mixer is not None or not mlp):
+            parts.append("attention")
+        if mixer is not None:
+            parts.append(mixer.kind)
+            if sum(other.kind == mixer.kind for other in self.mixers.values()) > 1:
+                parts.append(letter)
+        return "-".join([*parts, "window"] if window else parts)
 
 
 def make_model(values: Mapping[str, Any], origin: str = "") -> Model:

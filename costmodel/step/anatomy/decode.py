@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.step.anatomy.mixers import mixer_flops, mixer_state
 from costmodel.step.anatomy.params import num_active_params, num_params
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
         width = float(model.kv_lora_rank + model.qk_rope_head_dim)
     else:
         width = float(model.num_kv_heads * (model.head_dim + model.v_head_dim))
-    kinds = model.layer_kinds()
-    held = sum(_attended(tokens, kinds[kind].window) for kind in model.kind_of_layer)
-    return np.asarray(element_bytes * width * held)
+    kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
+    held = sum((_attended(tokens, kind.window) for kind in kinds if kind.attends), np.zeros_like(tokens))
+    states = sum(mixer_state(kind.mixer) for kind in kinds if kind.mixer is not None)
+    return np.asarray(element_bytes * (width * held + states))
 
 
 def _attended(tokens: Array, window: int) -> Array:
@@ -66,15 +68,16 @@ def _attended(tokens: Array, window: int) -> Array:
 
 
 def attention_flops(model: Model, context: ArrayLike) -> Array:
-    """Return FLOPs of one decoded token in all attention cores; MLA works in its latent space [FLOP]."""
+    """Return FLOPs of one decoded token in all attention cores and other mixers; MLA works in its latent space [FLOP]."""
     tokens = np.asarray(context, dtype=np.float64)
     if model.attention == "mla":
         width = 2.0 * model.kv_lora_rank + model.qk_rope_head_dim
     else:
         width = float(model.head_dim + model.v_head_dim)
-    kinds = model.layer_kinds()
-    held = sum(_attended(tokens, kinds[kind].window) for kind in model.kind_of_layer)
-    return np.asarray(2.0 * model.num_heads * width * held)
+    kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
+    held = sum((_attended(tokens, kind.window) for kind in kinds if kind.attends), np.zeros_like(tokens))
+    others = sum(mixer_flops(kind.mixer) for kind in kinds if kind.mixer is not None)
+    return np.asarray(2.0 * model.num_heads * width * held + others)
 
 
 def weights_read_bytes(model: Model, batch: ArrayLike, *, element_bytes: float = 2.0) -> Array:

@@ -5,7 +5,8 @@ Element-wise operators are counted in bytes of HBM traffic, which is the only th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -16,10 +17,20 @@ if TYPE_CHECKING:
     from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
-OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory"]
-Part = Literal["attention", "mlp", "router", "experts", "shared", "embedding", "head", "mtp"]
+OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory", "scan"]
+Part = Literal["attention", "mlp", "router", "experts", "shared", "embedding", "head", "mtp", "mixer"]
 Role = Literal[
-    "column", "row", "core", "expert", "replicated", "permutation", "norm", "residual", "pointwise"
+    "column",
+    "row",
+    "core",
+    "expert",
+    "replicated",
+    "permutation",
+    "norm",
+    "residual",
+    "pointwise",
+    "scan",
+    "summed",
 ]
 
 PATHS: dict[Part, str] = {
@@ -31,6 +42,7 @@ PATHS: dict[Part, str] = {
     "embedding": "embedding",
     "head": "head",
     "mtp": "mtp",
+    "mixer": "mixer",
 }
 """Where the names of a part's operators begin; what keeps activations together is its first word."""
 
@@ -71,7 +83,7 @@ class Operator(NamedTuple):
         What it is to the parallel axes: `column` and `row` are layers that TP splits, whose input is
         gathered and whose output is summed; `core` is attention itself, which CP spreads over ranks;
         `expert` works on what EP dispatched, `permutation` puts that in order; `replicated` is a matrix
-        that no axis splits.
+        that no axis splits; `scan` is a recurrence; `summed` a product whose result TP sums by itself.
     kind : str
         Which time model prices it.
     modules : frozenset of str
@@ -97,6 +109,10 @@ class Operator(NamedTuple):
     neighbour_bytes : Array
         What it needs of the ranks beside its own in the sequence before it can start, such as the last
         tokens for a convolution or the state of a recurrence. [B]
+    scan : Scan or None
+        Bytes and FLOPs of a recurrence in chunks.
+    exchanges : tuple of ContextExchange
+        What context parallelism sends around it.
     """
 
     part: Part
@@ -119,11 +135,42 @@ class Operator(NamedTuple):
     has_parameters: bool = True
     attention: AttentionShape | None = None
     neighbour_bytes: Array = ZERO
+    scan: Scan | None = None
+    exchanges: tuple[ContextExchange, ...] = ()
 
     @property
     def name(self) -> str:
         """Dotted path inside the layer, for people."""
         return f"{PATHS[self.part]}.{self.leaf}"
+
+
+class ContextExchange(NamedTuple):
+    """A collective of each pass over the ranks that share a sequence; its size as `collective_time` takes it. [B]"""
+
+    label: str
+    primitive: str
+    size_bytes: Array
+
+
+class Scan(NamedTuple):
+    """A recurrence computed in chunks by several kernels one after the other: formulas and their numbers.
+
+    Bytes and FLOPs are of all kernels together, on a rank. `units` are those of the peak that it is held to:
+    the matrix units' of 16-bit products, or ``fp32`` for vector units.
+    """
+
+    forward_bytes: str
+    forward_flops: str
+    backward_bytes: str
+    backward_flops: str
+    kernels_forward: float
+    kernels_backward: float
+    units: str = ""
+    terms: Mapping[str, Array | float] = MappingProxyType({})
+
+    def of(self, **terms: Array | float) -> Scan:
+        """Return the same recurrence of these sizes."""
+        return self._replace(terms=terms)
 
 
 class AttentionShape(NamedTuple):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
+from costmodel.step.anatomy.mixers import mixer_operators
+from costmodel.step.anatomy.mixers.family import Given
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     GELU_CHAIN,
@@ -69,7 +71,8 @@ def attention_operators(
         k_width, v_width = heads * d_qk, heads * d_v
         kv_heads = heads
     else:
-        saved = BF16 * t * (q_width + k_width + v_width)
+        gate = heads * d_v if model.attention_gate else 0.0
+        saved = BF16 * t * (q_width + k_width + v_width + gate)
         ops.append(
             linear(
                 "attention",
@@ -77,7 +80,7 @@ def attention_operators(
                 "column",
                 (*whole, "qkv"),
                 t,
-                q_width + k_width + v_width,
+                q_width + k_width + v_width + gate,
                 np.asarray(h),
                 saved_bytes=saved,
             )
@@ -97,6 +100,9 @@ def attention_operators(
     width = t * (q_width + k_width + v_width)
     ops += quantise("attention", whole, Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision)
     ops += _core(model, kind, shard, recipe, heads, kv_heads)
+    if model.attention_gate:
+        gated = np.asarray(t * heads * d_v)
+        ops.append(elementwise("attention", "gate", whole, gated, SWIGLU_FUSED, saved_in * gated))
     ops.append(linear("attention", "out", "row", whole, t, np.asarray(h), heads * d_v))
     if model.linear_bias:
         ops += _bias_gradients("attention", whole, t * (q_width + k_width + v_width) + t_sp * h)
@@ -503,11 +509,15 @@ def layer_operators(
        MLSys 2023, arXiv:2205.05198, section 4 and equations 1-4 (what each operator saves).
     .. [2] T. Dao et al., "FlashAttention," NeurIPS 2022, arXiv:2205.14135 (nothing quadratic is kept).
     """
-    block = moe_operators if kind.is_moe else mlp_operators
-    return [
-        *attention_operators(model, kind, shard, recipe, precision),
-        *block(model, shard, recipe, precision),
-    ]
+    made: list[Operator] = []
+    if kind.attends:
+        made += attention_operators(model, kind, shard, recipe, precision)
+    if kind.mixer is not None:
+        made += mixer_operators(Given(model, shard, recipe, precision), kind.mixer)
+    if kind.has_mlp:
+        block = moe_operators if kind.is_moe else mlp_operators
+        made += block(model, shard, recipe, precision)
+    return made
 
 
 def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:

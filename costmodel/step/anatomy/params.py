@@ -7,32 +7,19 @@ by its `sharding`; how pipeline stages divide the layers is not this module's co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from costmodel.step.anatomy.mixers import mixer_flops, mixer_param_blocks
+from costmodel.step.anatomy.param_block import ParamBlock, Sharding
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind, Model
 
 Array = NDArray[np.float64]
-
-
-Sharding = Literal["tp", "expert", "replicated"]
-
-
-@dataclass(frozen=True, slots=True)
-class ParamBlock:
-    """Parameters that are computed with, and sharded, together."""
-
-    name: str
-    count: float
-    """Elements in the unsharded model. [-]"""
-    sharding: Sharding
-    """``tp`` (divided by tp), ``expert`` (divided by ep·etp) or ``replicated``."""
-    is_matrix: bool = False
-    """True for a weight that every token it serves is multiplied with."""
 
 
 def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
@@ -42,8 +29,18 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
     tensor rank holds them whole. MLA's down-projections are not split by tensor parallelism.
     """
     mlp = _moe_blocks(model) if kind.is_moe else _mlp_blocks("mlp", model, model.ffn_size)
-    norms = ParamBlock("norm", model.norms_per_layer * _norm_size(model), "replicated")
-    return _present([*_attention_blocks(model), *mlp, norms])
+    mixes = kind.attends or kind.mixer is not None
+    # A layer that only mixes, or only has an MLP, has the norms of that half.
+    whole = mixes and kind.has_mlp
+    norms = model.norms_per_layer if whole else max(model.norms_per_layer // 2, 1)
+    return _present(
+        [
+            *(_attention_blocks(model) if kind.attends else []),
+            *(mixer_param_blocks(model, kind.mixer) if kind.mixer is not None else []),
+            *(mlp if kind.has_mlp else []),
+            ParamBlock("norm", norms * _norm_size(model), "replicated"),
+        ]
+    )
 
 
 def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
@@ -170,6 +167,8 @@ def model_flops_per_token(
 
     .. math:: F = 3 \left( 2 N_\mathrm{matrix} + \sum_\mathrm{layers} 2 \bar s\, a\, (d_{qk} + d_v) \right)
 
+    Layers with another mixer have `mixers.mixer_flops` in place of the two products.
+
     Parameters
     ----------
     model : Model
@@ -216,9 +215,13 @@ def model_flops_per_token(
         matrix += _active_matrix_weights(model, mtp_param_blocks(model)) + mtp * head
         layers += [layers[-1]] * mtp
     keys = np.asarray(0.0)
+    other = 0.0
     for kind in kinds:
-        keys = keys + layers.count(kind) * attended_tokens(seq_len, kind.window, causal=causal)
-    return np.asarray(3.0 * (2.0 * matrix + per_key * keys))
+        if kind.attends:
+            keys = keys + layers.count(kind) * attended_tokens(seq_len, kind.window, causal=causal)
+        if kind.mixer is not None:
+            other += layers.count(kind) * mixer_flops(kind.mixer)
+    return np.asarray(3.0 * (2.0 * matrix + per_key * keys + other))
 
 
 def _attention_blocks(model: Model) -> list[ParamBlock]:
@@ -239,7 +242,7 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
         # Only the down-projections carry the bias (HuggingFace deepseek_v3, attention_bias).
         qkv_bias, bias_sharding = float(q_rank + kv_rank + rope), "replicated"
     else:
-        qkv_out = heads * qk + kv_heads * (qk + v)
+        qkv_out = heads * qk + kv_heads * (qk + v) + (heads * v if model.attention_gate else 0)
         normed = (heads + kv_heads) * qk if model.qk_norm_all_heads else 2 * qk
         projections = [
             ParamBlock("attention.qkv", h * qkv_out, "tp", is_matrix=True),

@@ -1,0 +1,122 @@
+"""Layers that mix tokens by something else than softmax attention over all of them: their sizes.
+
+A model names its sorts by a letter each (``mixers``) and says in its ``attention_pattern`` where each stands.
+What they weigh and compute is `costmodel.step.anatomy.mixers`, one record a kind.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class MixerSizes(BaseModel):
+    """What every sort has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    beside_attention: bool = False
+    """The layer has the model's attention too, on the same input (Falcon-H1)."""
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return what tensor parallelism must divide, in words, and how many there are. [-]"""
+        raise NotImplementedError
+
+
+class GatedDelta(MixerSizes):
+    """Gated DeltaNet: S. Yang et al., arXiv:2412.06464; keys of Qwen3-Next's config."""
+
+    kind: Literal["gated-delta"] = "gated-delta"
+    key_heads: int = Field(gt=0)
+    value_heads: int = Field(gt=0)
+    key_head_dim: int = Field(gt=0)
+    value_head_dim: int = Field(gt=0)
+    conv_kernel: int = Field(gt=0)
+    """Tokens that the convolution of queries, keys and values sees."""
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return key and value heads."""
+        return (("key heads of the delta rule", self.key_heads), ("value heads", self.value_heads))
+
+
+class KimiDelta(MixerSizes):
+    """Kimi Delta Attention, gated channel by channel: Kimi Team, arXiv:2510.26692."""
+
+    kind: Literal["kimi-delta"] = "kimi-delta"
+    heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    """Of queries, keys and values; the rank of the projections of both gates too."""
+    conv_kernel: int = Field(gt=0)
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return its heads."""
+        return (("heads of the delta rule", self.heads),)
+
+
+class Lightning(MixerSizes):
+    """Lightning attention, a decay a head: Z. Qin et al., arXiv:2401.04658; MiniMax-01, arXiv:2501.08313."""
+
+    kind: Literal["lightning"] = "lightning"
+    heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return its heads."""
+        return (("heads of linear attention", self.heads),)
+
+
+class Mamba(MixerSizes):
+    """Selective state space of the first kind: A. Gu and T. Dao, arXiv:2312.00752."""
+
+    kind: Literal["mamba"] = "mamba"
+    inner: int = Field(gt=0)
+    """Channels."""
+    state: int = Field(gt=0)
+    """State of a channel."""
+    dt_rank: int = Field(gt=0)
+    conv_kernel: int = Field(gt=0)
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the way in and out."""
+    inner_norms: bool = False
+    """A norm each of time step, B and C (Jamba)."""
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return its channels."""
+        return (("channels of the state space", self.inner),)
+
+
+class Mamba2(MixerSizes):
+    """State space with a scalar decay a head: T. Dao and A. Gu, arXiv:2405.21060."""
+
+    kind: Literal["mamba-2"] = "mamba-2"
+    heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    groups: int = Field(gt=0)
+    """Groups of heads that share B and C."""
+    state: int = Field(gt=0)
+    """State of a channel of a head."""
+    conv_kernel: int = Field(gt=0)
+    chunk: int = Field(default=256, gt=0)
+    """Tokens of a chunk."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the way in and out."""
+    norm: bool = True
+    """A gated norm before the way out; otherwise the gate alone."""
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return its heads, and groups, which NVIDIA/Megatron-LM megatron/core/ssm/mamba_mixer.py divides too."""
+        return (("heads of the state space", self.heads), ("groups of the state space", self.groups))
+
+
+AnyMixer = Annotated[
+    GatedDelta
+    | KimiDelta
+    | Lightning
+    | Mamba
+    | Mamba2,
+    Field(discriminator="kind"),
+]  # fmt: skip
+"""Every kind; another one is refused by its name."""

@@ -1,0 +1,66 @@
+"""Other mixers than softmax attention, a record each: parameters, operators, model FLOPs, state.
+
+A kind that no record has is an error wherever it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.bill.quantity import quantity
+from costmodel.step.anatomy.mixers.delta import GATED_DELTA, KIMI_DELTA, LIGHTNING
+from costmodel.step.anatomy.mixers.family import Given, Mixer, numbers
+from costmodel.step.anatomy.mixers.state_space import MAMBA, MAMBA_2
+
+if TYPE_CHECKING:
+    from costmodel.describe.models.mixers import AnyMixer
+    from costmodel.describe.models.model import Model
+    from costmodel.step.anatomy.operator_parts import Operator
+    from costmodel.step.anatomy.param_block import ParamBlock
+
+ALL: tuple[Mixer, ...] = (
+    GATED_DELTA,
+    KIMI_DELTA,
+    LIGHTNING,
+    MAMBA,
+    MAMBA_2,
+)
+"""Every record."""
+
+MIXERS: Mapping[str, Mixer] = {one.name: one for one in ALL}
+"""Every mixer by the kind of its sizes."""
+
+
+def mixer_of(kind: str) -> Mixer:
+    """Return the record of a kind.
+
+    Raises
+    ------
+    ModelConfigError
+        If there is none.
+    """
+    if kind not in MIXERS:
+        raise ModelConfigError(f"mixer: {kind!r} is unknown; {choices_hint(kind, MIXERS)}")
+    return MIXERS[kind]
+
+
+def mixer_param_blocks(model: Model, sizes: AnyMixer) -> list[ParamBlock]:
+    """Return the parameters of one layer's mixer."""
+    return mixer_of(sizes.kind).params(model, sizes)
+
+
+def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
+    """Return the operators of one layer's mixer, norm and residual addition included."""
+    return mixer_of(sizes.kind).operators(given, sizes)
+
+
+def mixer_flops(sizes: AnyMixer) -> float:
+    """Return the model FLOPs of a token in the forward pass of a mixer beyond its matrices. [FLOP]"""
+    return float(quantity(mixer_of(sizes.kind).flops, **numbers(sizes)).value)
+
+
+def mixer_state(sizes: AnyMixer) -> float:
+    """Return the elements that the state of a sequence holds, however long it is. [-]"""
+    return float(quantity(mixer_of(sizes.kind).state, **numbers(sizes)).value)
