@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
-ContextMethod = Literal["ring", "all-gather", "ulysses"]
+ContextMethod = Literal["ring", "all-gather", "ulysses", "a2a+p2p"]
 Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
@@ -187,7 +187,11 @@ class Overlap(BaseModel):
     """TP ranks share a stage-to-stage message (SC21, arXiv:2104.04473, section 4.1); otherwise each sends
     the whole activation."""
     cp_method: ContextMethod = "ring"
-    """How context parallelism brings K and V together."""
+    """How context parallelism brings K and V together; a2a+p2p swaps heads among neighbours and rotates K and V
+    between such groups (Megatron's hierarchical context parallelism)."""
+    cp_a2a_ranks: int = Field(default=0, ge=0, le=1024)
+    """Ranks that swap heads under a2a+p2p (the first of --hierarchical-context-parallel-sizes); 0 is as many as
+    share the innermost domain and divide the heads of keys."""
     overlap_contention: float = Field(default=0.15, ge=0, lt=1)
     """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""

@@ -26,6 +26,7 @@ _CP_COMM = {
     "ring": "send/recv of keys and values",
     "all-gather": "all-gather of keys and values",
     "ulysses": "all-to-all of heads and sequence",
+    "a2a+p2p": "all-to-all of heads among neighbours, send/recv of keys and values",
 }
 
 

@@ -25,7 +25,7 @@ from costmodel.interop.megatron_text import Flags
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.step.price import chunks_of
+from costmodel.step.price import chunks_of, place_job
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -152,6 +152,9 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
         flags.append("--no-overlap-p2p-communication")
     if counts["cp"] > 1:
         flags += ["--cp-comm-type", CP_TYPES[recipe.overlap.cp_method]]
+        if recipe.overlap.cp_method == "a2a+p2p":
+            swapped = int(place_job(job).shard.swaps)
+            flags += ["--hierarchical-context-parallel-sizes", str(swapped), str(counts["cp"] // swapped)]
     if job.model.num_experts:
         if recipe.moe.moe_dispatcher == "deep-ep":
             flags += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]

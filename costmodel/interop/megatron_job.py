@@ -15,7 +15,7 @@ from costmodel.interop.megatron_text import Flags
 
 DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-CP_TYPES = {"ring": "p2p", "all-gather": "allgather", "ulysses": "a2a"}
+CP_TYPES = {"ring": "p2p", "all-gather": "allgather", "ulysses": "a2a", "a2a+p2p": "a2a+p2p"}
 FP8_RECIPES = {
     "delayed": "fp8-delayed",
     "tensorwise": "fp8-current",
@@ -355,7 +355,7 @@ def _data_overlap(of_recipe: str) -> str:
 
 def _context_method(flags: Flags) -> dict[str, Any]:
     """Read how context parallelism brings keys and values together."""
-    methods = {flag: method for method, flag in CP_TYPES.items()} | {"a2a+p2p": "ring"}
+    methods = {flag: method for method, flag in CP_TYPES.items()}
     comm_type = flags.text("--cp-comm-type", "")
     algorithm = flags.text("--context-parallel-algo", "")
     degree = flags.number("--context-parallel-size", 1)
@@ -371,7 +371,9 @@ def _context_method(flags: Flags) -> dict[str, Any]:
         return {}
     if comm_type not in methods:
         raise FrameworkConfigError(f"--cp-comm-type: expected one of {', '.join(methods)}, got {comm_type!r}")
-    return {"cp_method": methods[comm_type]}
+    sizes = flags.words("--hierarchical-context-parallel-sizes")
+    swapped = {"cp_a2a_ranks": int(sizes[0])} if sizes and sizes[0].isdigit() else {}
+    return {"cp_method": methods[comm_type], **swapped}
 
 
 def _expert_switches(flags: Flags) -> dict[str, Any]:

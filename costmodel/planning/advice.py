@@ -291,7 +291,12 @@ def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job
     layout = make_layout(gpus=job.layout.gpus, **degrees)
     try:
         require_possible(
-            layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
+            layout,
+            job.model,
+            job.global_batch,
+            job.seq_len,
+            method=job.recipe.overlap.cp_method,
+            swapped=job.recipe.overlap.cp_a2a_ranks,
         )
     except LayoutError as error:
         return str(error)

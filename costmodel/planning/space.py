@@ -281,7 +281,12 @@ def _placement_rules(
     rules = [
         (p.code, p.bad)
         for p in layout_problems(
-            layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
+            layout,
+            job.model,
+            job.global_batch,
+            job.seq_len,
+            method=job.recipe.overlap.cp_method,
+            swapped=job.recipe.overlap.cp_a2a_ranks,
         )
     ]
     misplaced = torus_problem(layout, job.cluster, job.axis_order)

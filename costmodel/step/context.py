@@ -2,7 +2,8 @@
 
 Sends: `ring` rotates K and V (and in the backward pass their gradients) around the group, a
 chunk behind the attention of the chunk before; `all-gather` collects K and V first (Llama 3);
-`ulysses` swaps sequence for heads by all-to-all before and after attention. Hides: only the ring,
+`ulysses` swaps sequence for heads by all-to-all before and after attention; `a2a+p2p` does that among
+neighbours and rotates K and V around the groups of them. Hides: only the ring,
 behind attention itself. A layer without attention sends what its operators need of their
 neighbours. Stores: the K and V of other ranks while they pass through. Slices are
 dealt in zig-zag, so that a causal mask leaves every rank the same work.
@@ -10,15 +11,22 @@ dealt in zig-zag, so that a causal mask leaves every rank the same work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import quantity
+from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
+
+if TYPE_CHECKING:
+    from costmodel.describe.jobs.job import Job
 
 Array = NDArray[np.float64]
 
@@ -49,17 +57,25 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     core = block.times.of_role("core")
     if not core:
         return lines
-    method = placed.recipe.overlap.cp_method
-    exchange = _EXCHANGES[method](placed, core)
+    method = METHODS[placed.recipe.overlap.cp_method]
     name = f"{block.label}attention"
-    lines += collective_lines(placed, "cp", name, placed.mesh.cp, exchange)
-    return lines + (_merge_lines(placed, f"cp.{name}") if method == "ring" else [])
+    for group, sent in method.sends(placed, core):
+        lines += collective_lines(placed, "cp", name, group, sent)
+    return lines + (_merge_lines(placed, f"cp.{name}") if method.rotates else [])
 
 
-def _ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Sent]:
+Exchange = tuple[Group, list[Sent]]
+
+
+def _ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Exchange]:
     """Pass K and V around, a chunk behind the attention of the one before."""
-    cp, held = placed.layout.cp, _kv_bytes(placed)
-    steps, hidden = cp - 1.0, (cp - 1.0) / cp
+    return [(placed.mesh.cp, _rotation(placed, core, placed.layout.cp))]
+
+
+def _rotation(placed: PlacedJob, core: Sequence[OperatorTime], ranks: Array) -> list[Sent]:
+    """Return what a ring of so many `ranks` sends."""
+    held = _kv_bytes(placed)
+    steps, hidden = ranks - 1.0, (ranks - 1.0) / ranks
     again = placed.recomputation.whole_layers
     forward_s = hidden * sum((item.forward_s for item in core), np.asarray(0.0))
     backward_s = hidden * sum((item.backward_s for item in core), np.asarray(0.0))
@@ -71,31 +87,127 @@ def _ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Sent]:
     ]
 
 
-def _gathers(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Sent]:
+def _gathers(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Exchange]:
     """Collect K and V of all ranks before attention, and sum their gradients after it."""
     size = _kv_bytes(placed) * placed.layout.cp
-    return [
+    sent = [
         Sent("all_gather", "forward", "all_gather", size),
         Sent("all_gather", "recompute", "all_gather", size, placed.recomputation.whole_layers),
         Sent("all_gather", "backward", "all_gather", size),
         Sent("reduce_scatter", "backward", "reduce_scatter", size),
     ]
+    return [(placed.mesh.cp, sent)]
 
 
-def _swaps(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Sent]:
+def _swaps(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Exchange]:
     """Swap the sequence for heads before attention, and back after it."""
-    model, tokens = placed.model, placed.shard.tokens
-    heads = model.num_heads / placed.layout.tp
-    into = _kv_bytes(placed) + 2.0 * tokens * heads * model.head_dim
-    out = 2.0 * tokens * heads * model.v_head_dim
+    return [(placed.mesh.cp, _swapped(placed, np.asarray(1.0)))]
+
+
+def _swapped(placed: PlacedJob, on: Array) -> list[Sent]:
+    """Return both swaps of every pass."""
     return [
-        Sent(label, phase, "all_to_all", size, share)
+        Sent(label, phase, "all_to_all", size, on * share)
         for phase, share in placed.recomputation.passes()
-        for label, size in (("all_to_all_qkv", into), ("all_to_all_out", out))
+        for label, size in (
+            ("all_to_all_qkv", _swapped_in_bytes(placed)),
+            ("all_to_all_out", 2.0 * placed.shard.tokens * _heads(placed) * placed.model.v_head_dim),
+        )
     ]
 
 
-_EXCHANGES = {"ring": _ring, "all-gather": _gathers, "ulysses": _swaps}
+def _heads(placed: PlacedJob) -> Array:
+    """Query heads of a rank outside attention. [-]"""
+    return np.asarray(placed.model.num_heads / placed.layout.tp)
+
+
+def _swapped_in_bytes(placed: PlacedJob) -> Array:
+    """Q, K and V of this rank's slice, bf16. [B]"""
+    return np.asarray(_kv_bytes(placed) + 2.0 * placed.shard.tokens * _heads(placed) * placed.model.head_dim)
+
+
+def _swaps_and_ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Exchange]:
+    """Swap heads among neighbours, and rotate K and V around the groups of them.
+
+    A swap leaves a rank as many bytes of K and V: of fewer heads, but a longer slice.
+    """
+    swaps = placed.shard.swaps
+    inside, across = split_group(placed.mesh.cp, swaps)
+    on = np.asarray(swaps > 1, dtype=np.float64)
+    return [
+        (inside, _swapped(placed, on)),
+        (across, _rotation(placed, core, np.asarray(placed.layout.cp / swaps))),
+    ]
+
+
+def swap_ranks(job: Job, group: Group) -> Array:
+    """Count the ranks of a context group that swap sequence for heads before K and V go round the others. [-]
+
+    As many as the recipe says or the innermost domain holds, of those that divide the group and the heads of
+    keys of a rank; one where the method has no such part.
+    """
+    overlap, model, layout = job.recipe.overlap, job.model, job.layout
+    if overlap.cp_method != "a2a+p2p":
+        return np.asarray(1.0)
+    heads = model.num_heads if model.attention == "mla" else model.num_kv_heads
+    wanted = group.members[0] if overlap.cp_a2a_ranks == 0 else np.asarray(float(overlap.cp_a2a_ranks))
+    whole = (
+        np.rint(np.asarray(each)).astype(np.int64)
+        for each in (wanted, layout.cp, np.maximum(heads / layout.tp, 1.0))
+    )
+    return np.asarray(reduce(np.gcd, whole), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One way in which the ranks of a context group come to each other's K and V.
+
+    Attributes
+    ----------
+    name : str
+        Value of the recipe's `cp_method`.
+    sends : callable
+        From the job and its attention kernels to groups and what each of them sends in a layer.
+    rotates : bool
+        Whether K and V come slice by slice, so that partial results are added up and two slices are held.
+    swaps : bool
+        Whether heads are swapped for sequence among some ranks, which holds Q, K and V once more.
+    source : str
+        Paper or code.
+    """
+
+    name: str
+    sends: Callable[[PlacedJob, Sequence[OperatorTime]], list[Exchange]]
+    rotates: bool
+    swaps: bool
+    source: str
+
+
+METHODS: Mapping[str, Method] = {
+    one.name: one
+    for one in (
+        Method(name="ring", sends=_ring, rotates=True, swaps=False, source="arXiv:2310.01889, section 3"),
+        Method(
+            name="all-gather",
+            sends=_gathers,
+            rotates=False,
+            swaps=False,
+            source="arXiv:2407.21783, section 3.3.2",
+        ),
+        Method(
+            name="ulysses", sends=_swaps, rotates=False, swaps=False, source="arXiv:2309.14509, section 3"
+        ),
+        Method(
+            name="a2a+p2p",
+            sends=_swaps_and_ring,
+            rotates=True,
+            swaps=True,
+            source="NVIDIA/TransformerEngine attention/dot_product_attention/context_parallel.py, cp_comm_type a2a+p2p; "
+            "J. Fang and S. Zhao, USP, arXiv:2405.07719",
+        ),
+    )
+}
+"""Every method by its name."""
 
 
 def _from_neighbours(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
@@ -125,10 +237,11 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
 
     Each step reads its bf16 result and reads and writes an fp32 accumulator.
     """
-    model, cp = placed.model, placed.layout.cp
-    heads = model.num_heads / placed.layout.tp
+    model = placed.model
+    heads = _heads(placed)
     tokens = placed.shard.tokens
-    on = np.asarray(cp > 1, dtype=np.float64)
+    steps = np.asarray(placed.layout.cp / placed.shard.swaps)
+    on = np.asarray(steps > 1, dtype=np.float64)
     outputs = tokens * heads * model.v_head_dim
     gradients = tokens * heads * model.head_dim + _kv_bytes(placed) / 2.0
     lines = []
@@ -136,7 +249,7 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     if anywhere(placed.recomputation.whole_layers):
         passes.insert(1, ("recompute", outputs, on * placed.recomputation.whole_layers))
     for phase, elements, share in passes:
-        moved = quantity("share * cp * 10 * elements", share=share, cp=cp, elements=elements)
+        moved = quantity("share * steps * 10 * elements", share=share, steps=steps, elements=elements)
         lines.append(
             time_line(
                 f"{name}.merge.{phase}",
@@ -144,7 +257,7 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
                 toll="hbm",
                 phase=phase,
                 count=1.0,
-                made=placed.memory_bound(moved, kernels=2.0 * share * cp),
+                made=placed.memory_bound(moved, kernels=2.0 * share * steps),
                 bytes_each=moved.value,
                 source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
             )
@@ -155,18 +268,35 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
 def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the K and V of other ranks: two chunks in flight on a ring, all of them otherwise."""
     placed = step.placed
-    cp = placed.layout.cp
-    chunks = np.minimum(2.0, cp - 1.0) if placed.recipe.overlap.cp_method == "ring" else cp - 1.0
-    attends = any(kind.attends for kind in placed.kinds)
-    size = _kv_bytes(placed) * float(attends)
-    return [
+    method = METHODS[placed.recipe.overlap.cp_method]
+    others = placed.layout.cp / placed.shard.swaps - 1.0
+    chunks = np.minimum(2.0, others) if method.rotates else others
+    attends = float(any(kind.attends for kind in placed.kinds))
+    size = attends * _kv_bytes(placed)
+    held = [
         memory_line(
             "buffer.cp.keys_values",
             part="buffer",
             axis="cp",
             toll="activation",
             formula="chunks * size_bytes",
-            terms={"chunks": chunks[..., None], "size_bytes": size[..., None]},
-            source="K and V received from other ranks, arXiv:2310.01889, section 3",
+            terms={"chunks": np.asarray(chunks)[..., None], "size_bytes": size[..., None]},
+            source=f"K and V received from other ranks, {method.source}",
         )
     ]
+    if method.swaps:
+        held.append(
+            memory_line(
+                "buffer.cp.swapped",
+                part="buffer",
+                axis="cp",
+                toll="activation",
+                formula="on * size_bytes",
+                terms={
+                    "on": np.asarray(placed.shard.swaps > 1, dtype=np.float64)[..., None],
+                    "size_bytes": attends * _swapped_in_bytes(placed)[..., None],
+                },
+                source=f"Q, K and V with heads swapped for sequence, {method.source}",
+            )
+        )
+    return held

@@ -141,17 +141,6 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     tokens = layout.micro_batch * seq / layout.cp
     tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
     load = _load(job, np.asarray(tokens_sp))
-    shard = Shard(
-        micro_batch=layout.micro_batch,
-        seq_len=seq,
-        tokens=np.asarray(tokens),
-        tokens_sp=np.asarray(tokens_sp),
-        tp=layout.tp,
-        cp=layout.cp,
-        etp=layout.etp,
-        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
-        local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
-    )
     mesh = build_mesh(
         tp=layout.tp,
         cp=layout.cp,
@@ -162,6 +151,18 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
         order=job.axis_order,
         shape=job.cluster.tiers[0].shape,
+    )
+    shard = Shard(
+        micro_batch=layout.micro_batch,
+        seq_len=seq,
+        tokens=np.asarray(tokens),
+        tokens_sp=np.asarray(tokens_sp),
+        tp=layout.tp,
+        cp=layout.cp,
+        etp=layout.etp,
+        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
+        local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
+        swaps=context.swap_ranks(job, mesh.cp),
     )
     return PlacedJob(
         model=model,

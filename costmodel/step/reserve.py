@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
@@ -35,7 +35,12 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
         )
     axes = (layout.tp, layout.cp, layout.pp, placed.mesh.grad.ranks, layout.ep)
     # One more for the norm over all that hold a part of the model.
-    several = (*(ranks > 1 for ranks in axes), (layout.tp > 1) & (layout.pp > 1))
+    several = (
+        *(ranks > 1 for ranks in axes),
+        (layout.tp > 1) & (layout.pp > 1),
+        # Context groups that swap heads inside and rotate keys across.
+        (placed.shard.swaps > 1) & (placed.shard.swaps < layout.cp),
+    )
     groups = broadcast_sum([np.asarray(some, dtype=np.float64) for some in several])[..., None]
     return [
         *slack,
@@ -75,13 +80,14 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     if not placed.cluster.tiers[0].reduction_bandwidth_bytes_per_s:
         return []
     used: dict[str, list[Array]] = {}
+    of_group: dict[str, ArrayLike] = {}
     for line in bill.time_lines:
         if not line.group:
             continue
         by_switch = (line.algorithm == _BY_SWITCH[0]) | (line.algorithm == _BY_SWITCH[1])
         if anywhere(by_switch):
             used.setdefault(line.group, []).append(np.asarray(by_switch, dtype=np.float64))
-    groups = placed.mesh.groups()
+            of_group[line.group] = line.terms["node_ranks"]
     return [
         memory_line(
             f"reserve.nvls.{dim}",
@@ -92,7 +98,7 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             formula="on * channels * 2 * chunk_bytes * chunks * min(members, most_heads)",
             terms={
                 "on": np.minimum(broadcast_sum(on), 1.0)[..., None],
-                "members": groups[dim].members[0][..., None],
+                "members": np.asarray(of_group[dim])[..., None],
                 **_NVLS,
             },
             source="NVIDIA/nccl src/transport/nvls.cc ncclNvlsBufferSetup; allocated where a group takes NVLS",

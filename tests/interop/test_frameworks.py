@@ -65,6 +65,15 @@ MEGATRON_JOBS = {
         "shard_group": 8,
         "switches": {"cp_method": "all-gather"},
     },
+    "hierarchical-cp": {
+        "model": "llama3-8b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "layout": "tp2 cp8",
+        "global_batch": 256,
+        "seq_len": 65536,
+        "switches": {"cp_method": "a2a+p2p", "cp_a2a_ranks": 4},
+    },
     "no-sp": {
         "model": "mixtral-8x7b",
         "cluster": "dgx-h100-ndr",
@@ -360,3 +369,11 @@ def test_what_a_framework_cannot_run_is_refused():
         emit(bloom, "megatron")
     with pytest.raises(FrameworkConfigError, match="did you mean 'megatron'"):
         emit(bloom, "megatrom")
+
+
+def test_hierarchical_context_parallelism_says_its_sizes():
+    """Four GPUs of a node of eight are of one context group of eight, with four heads of keys each."""
+    job = {**MEGATRON_JOBS["hierarchical-cp"], "switches": {"cp_method": "a2a+p2p"}}
+    text = " ".join(emit(cm.estimate(**job), "megatron").replace("\\", " ").split())
+    assert "--cp-comm-type a2a+p2p" in text
+    assert "--hierarchical-context-parallel-sizes 4 2" in text

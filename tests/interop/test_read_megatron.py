@@ -162,6 +162,12 @@ def test_flags_of_the_layout(tmp_path, more, wanted):
         ("--fp8-format hybrid --fp8-param-gather", "quantised_weights", "primary"),
         ("--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo", "cp_method", "ulysses"),
         ("--ds-sequence-parallel-size 2", "cp_method", "ulysses"),
+        ("--context-parallel-size 8 --cp-comm-type a2a+p2p", "cp_method", "a2a+p2p"),
+        (
+            "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2",
+            "cp_a2a_ranks",
+            4,
+        ),
         (
             "--recompute-granularity selective --recompute-modules moe layernorm",
             "selective_modules",

@@ -1,5 +1,8 @@
 """Context parallelism: K and V on their way round the group, by each method, and what attention hides."""
 
+from typing import get_args
+
+import numpy as np
 import pytest
 from round_jobs import (
     LATENT,
@@ -18,6 +21,11 @@ from round_jobs import (
     ring_us,
     sent_bytes,
 )
+
+from costmodel.base.errors import LayoutError
+from costmodel.describe.recipe import ContextMethod
+from costmodel.interop.megatron_job import CP_TYPES
+from costmodel.step.context import METHODS
 
 # 4,096 tokens over four ranks of a node: each holds 1,024, and K and V of four heads of 128, 2 MiB.
 LONG = {"gpus": 4, "layout": "cp4", "seq_len": 4096}
@@ -156,3 +164,115 @@ def test_only_attention_meets_other_slices():
     assert exposed_us(unfused, "cp.attention.ring.forward") == near(
         {"cp.attention.ring.forward": hidden_us(busy, window)}
     )
+
+
+# Eight ranks in two nodes of four; four heads of keys.
+BOTH = {"gpus": 8, "layout": "cp8", "seq_len": 8192}
+
+
+@pytest.mark.parametrize("ranks", [0, 4])
+def test_every_line_of_swaps_inside_and_a_ring_across(ranks):
+    """Four ranks of a node swap heads; two nodes rotate K and V, as many bytes of fewer heads and more tokens."""
+    est = price(switches={"cp_method": "a2a+p2p", "cp_a2a_ranks": ranks}, **BOTH)
+    # 8,192 tokens in two slices of 4,096, two of eight query heads and one of keys a rank.
+    forward, backward = (2 * attention_us(2, 1, 4096, 4096, 2048, 128, each) for each in (False, True))
+    assert each_us(est, "compute.attention.core") == near(
+        {"compute.attention.core.forward": forward, "compute.attention.core.backward": backward}
+    )
+    into, out = (6 + 3 / 4 * size / 1e5 for size in (HELD + 2 * MIB, 2 * MIB))
+    sent, both = 30 + HELD / 1e4, 30 + 2 * HELD / 1e4
+    assert each_us(est, "cp.") == near(
+        {
+            "cp.attention.all_to_all_qkv.forward": into,
+            "cp.attention.all_to_all_out.forward": out,
+            "cp.attention.all_to_all_qkv.backward": into,
+            "cp.attention.all_to_all_out.backward": out,
+            "cp.attention.ring.forward": sent,
+            "cp.attention.ring.backward": both,
+            "cp.attention.merge.forward": moved_us(2 * 10 * MIB, 4),
+            "cp.attention.merge.backward": moved_us(2 * 10 * 2 * MIB, 4),
+        }
+    )
+    exposed = exposed_us(est, "cp.attention.")
+    assert exposed["cp.attention.ring.forward"] == near(hidden_us(sent, forward / 2))
+    assert exposed["cp.attention.ring.backward"] == near(hidden_us(both, backward / 2))
+    assert exposed["cp.attention.all_to_all_out.forward"] == near(out)
+    # One slice of the other node, and Q, K and V with their heads swapped.
+    assert memory(est, "buffer.cp") == near(
+        {"buffer.cp.keys_values": HELD, "buffer.cp.swapped": HELD + 2 * MIB}
+    )
+
+
+def test_swaps_of_recomputed_layers():
+    est = price(switches={"cp_method": "a2a+p2p"}, recompute="full", **BOTH)
+    again = {name for name in each_us(est, "cp.") if name.endswith("recompute")}
+    assert again == {
+        "cp.attention.all_to_all_qkv.recompute",
+        "cp.attention.all_to_all_out.recompute",
+        "cp.attention.ring.recompute",
+        "cp.attention.merge.recompute",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "gpus", "swaps"),
+    [
+        ({}, "cp2", 2, 2),
+        ({}, "cp16", 16, 4),  # as many as a node holds
+        ({"num_kv_heads": 2}, "cp8", 8, 2),  # as many as there are heads of keys
+        ({"num_kv_heads": 1}, "cp8", 8, 1),
+        ({}, "tp2 cp8", 16, 2),  # two of a node are of one context group, with two heads of keys each
+        ({**LATENT}, "cp8", 8, 4),  # every query head has keys of its own
+    ],
+)
+def test_how_many_ranks_swap(model, layout, gpus, swaps):
+    est = price(
+        {**SMALL, **model}, gpus=gpus, layout=layout, seq_len=16384, switches={"cp_method": "a2a+p2p"}
+    )
+    assert float(est.priced.placed.shard.swaps) == swaps
+
+
+@pytest.mark.parametrize(
+    ("ranks", "like"),
+    [(1, "ring"), (4, "ulysses")],
+)
+def test_its_ends_are_the_ring_and_ulysses(ranks, like):
+    """Of one rank nothing is swapped, of all nothing goes round: the same messages as by the method itself."""
+    job = {"gpus": 4, "layout": "cp4", "seq_len": 4096}
+    both = price(switches={"cp_method": "a2a+p2p", "cp_a2a_ranks": ranks}, **job)
+    one = price(switches={"cp_method": like}, **job)
+    assert each_us(both, "cp.") == near(each_us(one, "cp."))
+    assert exposed_us(both, "cp.") == near(exposed_us(one, "cp."))
+
+
+@pytest.mark.parametrize(("layout", "gpus", "ranks"), [("cp8", 8, 3), ("cp8", 8, 8), ("tp2 cp8", 16, 4)])
+def test_ranks_that_do_not_divide_are_refused(layout, gpus, ranks):
+    with pytest.raises(LayoutError, match=f"cp_a2a_ranks = {ranks}"):
+        price(
+            gpus=gpus, layout=layout, seq_len=16384, switches={"cp_method": "a2a+p2p", "cp_a2a_ranks": ranks}
+        )
+
+
+def test_two_groups_have_communicators():
+    switches = {"cp_method": "a2a+p2p", "communicator_bytes": 1e6}
+    held = memory(price(switches=switches, **BOTH), "reserve.communicators")["reserve.communicators"]
+    ring = {**switches, "cp_method": "ring"}
+    assert (
+        held == memory(price(switches=ring, **BOTH), "reserve.communicators")["reserve.communicators"] + 1e6
+    )
+
+
+def test_every_method_is_a_record():
+    assert tuple(METHODS) == get_args(ContextMethod) == tuple(CP_TYPES)
+
+
+def test_layouts_side_by_side_are_those_one_by_one():
+    degrees = np.asarray([1.0, 2.0, 4.0, 8.0, 16.0])
+    switches = {"cp_method": "a2a+p2p"}
+    many = price(gpus=16, cp=degrees, global_batch=16, seq_len=16384, switches=switches)
+    for index, cp in enumerate(degrees):
+        one = price(gpus=16, cp=float(cp), global_batch=16, seq_len=16384, switches=switches)
+        assert float(many.step_time_s[index]) == near(float(one.step_time_s))
+        assert float(np.broadcast_to(many.memory_bytes_per_gpu, degrees.shape)[index]) == near(
+            float(one.memory_bytes_per_gpu)
+        )

@@ -232,7 +232,15 @@ def check_job(job: Job, dp: int | None = None) -> None:
     misplaced = torus_problem(layout, job.cluster, job.axis_order)
     if misplaced.bad.any():
         raise LayoutError(f"layout: {misplaced.sentence}")
-    require_possible(layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method)
+    overlap = job.recipe.overlap
+    require_possible(
+        layout,
+        job.model,
+        job.global_batch,
+        job.seq_len,
+        method=overlap.cp_method,
+        swapped=overlap.cp_a2a_ranks,
+    )
     micro_batches = job.micro_batches
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     if not np.all(runs):

@@ -159,12 +159,19 @@ class Problem(NamedTuple):
 
 
 def layout_problems(
-    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, *, method: str = "ring"
+    layout: Layout,
+    model: Model,
+    global_batch: ArrayLike,
+    seq_len: ArrayLike,
+    *,
+    method: str = "ring",
+    swapped: int = 0,
 ) -> list[Problem]:
     """Return every rule with the mask of layouts that break it.
 
     `sentence` is a format string over the layout's fields, dp, the model's dims and the batch. `method`
-    is the recipe's way of context parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3).
+    is the recipe's way of context parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do
+    the first `swapped` ranks of a2a+p2p, where that number is given.
     """
     gbs, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
     product = layout.tp * layout.cp * layout.pp
@@ -241,9 +248,25 @@ def layout_problems(
             (np.asarray(method == "ulysses") & (model.num_heads % (layout.tp * layout.cp) != 0)),
             "cp_method ulysses deals out heads, and tp·cp = {tp:.0f}·{cp:.0f} does not divide the model's {num_heads} heads",
         ),
+        (
+            "heads_not_divisible_by_a2a",
+            np.asarray(method == "a2a+p2p" and swapped > 0)
+            & (layout.cp > 1)
+            & (
+                (layout.cp % max(swapped, 1) != 0)
+                | (_heads_of_keys(model) % (layout.tp * max(swapped, 1)) != 0)
+            ),
+            f"cp_a2a_ranks = {swapped} does not divide cp = {{cp:.0f}}, or tp·{swapped} the {_heads_of_keys(model)} "
+            "heads of keys",
+        ),
         ("vp_without_pp", (layout.vp > 1) & (layout.pp == 1), "vp = {vp:.0f} needs pp > 1"),
     ]
     return [Problem(code, np.asarray(bad, dtype=bool), sentence) for code, bad, sentence in rules]
+
+
+def _heads_of_keys(model: Model) -> int:
+    """Heads of keys and values that attention computes with; latent attention has one for each query head. [-]"""
+    return model.num_heads if model.attention == "mla" else model.num_kv_heads
 
 
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
@@ -286,10 +309,16 @@ def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:
 
 
 def require_possible(
-    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, *, method: str = "ring"
+    layout: Layout,
+    model: Model,
+    global_batch: ArrayLike,
+    seq_len: ArrayLike,
+    *,
+    method: str = "ring",
+    swapped: int = 0,
 ) -> None:
     """Raise `LayoutError` with the numbers of the first rule that a layout breaks."""
-    for problem in layout_problems(layout, model, global_batch, seq_len, method=method):
+    for problem in layout_problems(layout, model, global_batch, seq_len, method=method, swapped=swapped):
         if problem.bad.any():
             names = _sentence_names(layout, model, global_batch, seq_len, problem.bad)
             raise LayoutError(f"layout: {problem.sentence.format(**names)}")

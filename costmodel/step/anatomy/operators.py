@@ -216,6 +216,16 @@ def _core(
         if recipe.overlap.cp_method == "ring":
             # One kernel a step of the ring, each over one slice of queries and one of keys.
             shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
+        elif recipe.overlap.cp_method == "a2a+p2p":
+            # After the swap: fewer heads of a longer slice, and a kernel for each slice of keys.
+            steps = shard.cp / shard.swaps
+            shape = shape._replace(
+                heads=shape.heads / shard.swaps,
+                kv_heads=shape.kv_heads / shard.swaps,
+                seq_q=seq_k / steps,
+                seq_k=seq_k / steps,
+                calls=steps,
+            )
         return [
             Operator(
                 "attention",
