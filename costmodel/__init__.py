@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.recipe_page import RecipePage, recipe, recipes_table
     from costmodel.describe.models.model import Model
     from costmodel.describe.models.model_files import list_models, load_model
+    from costmodel.describe.optimizers import OPTIMIZERS
     from costmodel.describe.precision import PRECISIONS
     from costmodel.describe.recipe import Recipe, list_recipes, load_recipe
     from costmodel.estimates.collective_costs import CollectiveCosts, collective
@@ -58,6 +59,7 @@ _NAMES = {
     "describe.jobs.recipe_page": ("RecipePage", "recipe", "recipes_table"),
     "describe.models.model": ("Model",),
     "describe.models.model_files": ("list_models", "load_model"),
+    "describe.optimizers": ("OPTIMIZERS",),
     "describe.precision": ("PRECISIONS",),
     "describe.recipe": ("Recipe", "list_recipes", "load_recipe"),
     "estimates.collective_costs": ("CollectiveCosts", "collective"),
@@ -92,6 +94,7 @@ __all__ = [
     "DEFAULT_CLUSTER",
     "DEFAULT_RECIPE",
     "FRAMEWORKS",
+    "OPTIMIZERS",
     "PRECISIONS",
     "Accelerator",
     "Answer",

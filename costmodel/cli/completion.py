@@ -29,6 +29,12 @@ def _precisions() -> Iterable[str]:
     return ("fp8", *cm.PRECISIONS)
 
 
+def _optimizers() -> Iterable[str]:
+    import costmodel as cm
+
+    return cm.OPTIMIZERS
+
+
 def _switches() -> Iterable[str]:
     from costmodel.describe.jobs.switches import HOME, switch_choices
 
@@ -42,6 +48,7 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "cluster": _clusters,
     "recipe": _recipes,
     "precision": _precisions,
+    "optimizer": _optimizers,
     "switches": _switches,
 }
 

@@ -7,8 +7,7 @@ import typer
 
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_job
-from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.fields import PLAN_FIELDS
+from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, PLAN_FIELDS
 
 EPILOG = """\b
 Examples:
@@ -19,6 +18,8 @@ Examples:
   costmodel plan job.yaml --emit megatron > flags.txt
   costmodel plan job.yaml --gpus 512 --emit job --out best.yaml
 """
+
+_WRITTEN = [name for name in FIELD["framework"].words if name != ANY_FRAMEWORK]
 
 
 @takes_job(PLAN_FIELDS, several=True)
@@ -34,7 +35,7 @@ def plan(
         str,
         typer.Option(
             "--emit",
-            help=f"Print the best layout for a framework, or as a job file: {', '.join((*FRAMEWORKS, 'job'))}.",
+            help=f"Print the best layout for a framework, or as a job file: {', '.join((*_WRITTEN, 'job'))}.",
         ),
     ] = "",
     commands: Annotated[

@@ -57,6 +57,8 @@ class Framework:
         has no word, and other settings make the schedule).
     precisions : mapping
         Precisions that it has, with its own words for them.
+    optimizers : mapping
+        Optimizers that it has, with its own words for them (empty where that is what it takes unasked).
     zero_stage, pipeline_layouts
         As in `Launches`.
     keeps : mapping
@@ -71,6 +73,7 @@ class Framework:
     recipe: str
     schedules: Mapping[str, str]
     precisions: Mapping[str, str]
+    optimizers: Mapping[str, str]
     zero_stage: tuple[int, ...]
     pipeline_layouts: bool
     keeps: Mapping[str, str]
@@ -119,6 +122,12 @@ _RECORDS = (
             "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
             "nvfp4": "--bf16 --fp4-format e2m1",
         },
+        optimizers={
+            "adamw": "",
+            "adamw-bf16": "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            "sgd-momentum": "--optimizer sgd",
+            "muon": "--optimizer muon",
+        },
         # Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
         zero_stage=(0, 1),
         pipeline_layouts=True,
@@ -139,6 +148,7 @@ _RECORDS = (
             "dualpipe-v": "DualPipeV",
         },
         precisions={"fp32": "float32", "bf16": "bfloat16", "fp8-current": "float8", "mxfp8": "mx"},
+        optimizers={"adamw": ""},
         zero_stage=(0, 3),
         pipeline_layouts=False,
         # FSDP2 shards parameters, and tensor parallelism is sequence-parallel.
@@ -152,6 +162,7 @@ _RECORDS = (
         recipe="deepspeed",
         schedules={"none": "", "1f1b": ""},
         precisions={"fp32": "", "fp16": "fp16", "bf16": "bf16"},
+        optimizers={"adamw": "", "lion": "Lion", "muon": "Muon"},
         zero_stage=(0, 1, 2, 3),
         pipeline_layouts=False,
         keeps={"vp": "1", "sequence_parallel": "false"},
@@ -172,6 +183,7 @@ _RECORDS = (
             "mxfp8": "bf16_with_mxfp8_mixed",
             "nvfp4": "bf16_with_nvfp4_mixed",
         },
+        optimizers={"adamw": "", "sgd-momentum": "sgd", "muon": "muon"},
         zero_stage=(0, 1),
         pipeline_layouts=True,
         keeps={},

@@ -118,9 +118,12 @@ def _switch_changes(job: Job) -> Iterator[Change]:
     """Yield each switch that may free memory."""
     held = job.switches
     for switch, wasteful, value in _SWITCHES:
-        if held[switch] in wasteful and not (
-            switch == "grad_accum_dtype" and job.recipe.dtypes.param_dtype == "fp32"
-        ):
+        nothing = (
+            job.recipe.dtypes.param_dtype == "fp32"
+            if switch == "grad_accum_dtype"
+            else switch == "offload_optimizer" and not job.optimizer.on_host
+        )
+        if held[switch] in wasteful and not nothing:
             yield with_switch(job, switch, value)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.framework import Imported, counts_of, unsaid_switches
 from costmodel.interop.read_deepspeed import DEFAULT_RECIPE, imported
@@ -48,6 +49,8 @@ def emit_deepspeed(job: Job) -> str:
         "communication_data_type": recipe.dtypes.grad_reduce_dtype,
         "data_types": {"grad_accum_dtype": recipe.dtypes.grad_accum_dtype},
     }
+    if kind := FRAMEWORKS["deepspeed"].optimizers[job.optimizer.name]:
+        values["optimizer"] = {"type": kind}
     if counts["tp"] > 1:
         values["tensor_parallel"] = {"autotp_size": counts["tp"]}
     if counts["cp"] > 1:

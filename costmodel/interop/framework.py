@@ -97,7 +97,7 @@ def unsaid_switches(job: Job, imported: Imported) -> list[str]:
 
 
 def require_launched(job: Job, framework: Framework) -> None:
-    """Refuse a schedule or a precision that a framework does not have.
+    """Refuse a schedule, a precision or an optimizer that a framework does not have.
 
     Raises
     ------
@@ -112,6 +112,11 @@ def require_launched(job: Job, framework: Framework) -> None:
         raise FrameworkConfigError(
             f"emit: {framework.title} has no precision {job.precision.name}; "
             f"plan with {', '.join(framework.precisions)}"
+        )
+    if job.optimizer.name not in framework.optimizers:
+        raise FrameworkConfigError(
+            f"emit: {framework.title} has no optimizer {job.optimizer.name}; "
+            f"plan with {', '.join(framework.optimizers)}"
         )
 
 

@@ -139,7 +139,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
 def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return precision and the switches of the recipe that have a flag."""
     recipe = job.recipe
-    flags = _RECORD.precisions[job.precision.name].split()
+    flags = [*_RECORD.precisions[job.precision.name].split(), *_RECORD.optimizers[job.optimizer.name].split()]
     if recipe.overlap.dp_overlap != "none":
         flags.append("--overlap-grad-reduce")
         if counts["zero_stage"]:

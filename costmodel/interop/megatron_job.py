@@ -12,6 +12,7 @@ from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.megatron_flags import UNPRICED
 from costmodel.interop.megatron_model import model_of_flags, other_mixer, shape_of_flags
 from costmodel.interop.megatron_text import Flags
+from costmodel.interop.optimizer_names import take_optimizer
 
 DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
@@ -29,7 +30,6 @@ _CP_ALGORITHMS = {
     "kvallgather_cp_algo": "all-gather",
 }
 _DEFAULT_DROPOUT = 0.1
-_ADAMS = ("adam", "adamw", "fused_adam", "fusedadam", "cpu_adam")
 _FULL_RECOMPUTE = (
     "--checkpoint-activations",
     "--deepspeed-activation-checkpointing",
@@ -229,18 +229,27 @@ def _precision_of(flags: Flags) -> str:
     return "fp16" if fp16 else "bf16" if bf16 else named or "fp32"
 
 
-def _facts_of(flags: Flags, job: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
-    """Return what the flags say that has no price, and warn of it."""
+def _facts_of(flags: Flags, job: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """Take the optimizer, and return what the flags say that has no price, and warn of it."""
     facts: dict[str, Any] = {}
     optimizer = flags.text("--optimizer", "adam")
-    if optimizer.lower() not in _ADAMS:
+    if optimizer == "hybridadam":
         facts["optimizer"] = optimizer
-        if optimizer == "hybridadam":
-            warnings.append(
-                "--optimizer hybridadam: offloads its states; price it by --set offload_optimizer=true"
-            )
+        warnings.append(
+            "--optimizer hybridadam: offloads its states; price it by --set offload_optimizer=true"
+        )
+    else:
+        # Its SGD has a momentum of 0.9 unless told otherwise (--sgd-momentum).
+        take_optimizer(optimizer, job, facts, warnings, sgd="sgd-momentum")
+    if flags.has("--use-precision-aware-optimizer"):
+        widths = [flags.text(flag, "fp32") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
+        if all(width in ("bf16", "fp16") for width in widths):
+            job["optimizer"] = "adamw-bf16"
         else:
-            warnings.append(f"--optimizer {optimizer}: priced as Adam, with its states and its time")
+            warnings.append(
+                f"--use-precision-aware-optimizer: moments in {' and '.join(widths)}; price them by "
+                "--set moments_bytes=…"
+            )
     empty = [part for part in flags.text("--noop-layers", "").replace(";", ",").split(",") if part.strip()]
     if empty:
         facts["num_layers"] = flags.number("--num-layers", 0)

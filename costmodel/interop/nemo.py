@@ -50,6 +50,8 @@ def emit_nemo(job: Job) -> str:
         "comm_overlap.tp_comm_overlap": recipe.overlap.tp_overlap == "pipelined",
         "comm_overlap.overlap_p2p_comm": recipe.overlap.pp_overlap and counts["vp"] > 1,
     }
+    if kind := FRAMEWORKS["nemo"].optimizers[job.optimizer.name]:
+        values["optimizer.optimizer"] = kind
     if job.model.num_experts:
         values["model.expert_model_parallel_size"] = counts["ep"]
         values["model.expert_tensor_parallel_size"] = counts["etp"]

@@ -14,6 +14,7 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 
@@ -61,7 +62,6 @@ _UNPRICED = {
     "weight_quantization": "quantised weights have no price",
     "zero_quantized_initialization": "quantised weights have no price",
 }
-_ADAMS = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam", "torchadam")
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -117,7 +117,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     if stage == "auto":
         auto.append("zero_optimization.stage")
         stage = given.get("zero_stage", 0)
-    warnings, facts = _unpriced(raw, zero)
+    warnings, facts, chosen = _unpriced(raw, zero)
     recompute = given.get("recompute") or comment.get("recompute")
     if recompute is None:
         recompute = "full" if raw.get("activation_checkpointing") else "none"
@@ -129,6 +129,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     recipe = given.get("recipe") or DEFAULT_RECIPE
     precision = given.get("precision") or _precision(raw, auto)
     job: dict[str, Any] = {
+        **chosen,
         **{key: value for key, value in given.items() if key not in ("vocab_size", "env")},
         "recipe": recipe,
         "gpus": world,
@@ -251,9 +252,11 @@ def _offloads(zero: Mapping[str, Any]) -> bool:
     return device not in ("none", None) or zero.get("cpu_offload") is True
 
 
-def _unpriced(raw: Mapping[str, Any], zero: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Return warnings of what has no price, and the facts among it."""
-    warnings = []
+def _unpriced(
+    raw: Mapping[str, Any], zero: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Return warnings of what has no price, the facts among it, and the optimizer where it has one."""
+    warnings: list[str] = []
     facts: dict[str, Any] = {}
     for key, said in _UNPRICED.items():
         value = raw.get(key)
@@ -267,9 +270,9 @@ def _unpriced(raw: Mapping[str, Any], zero: Mapping[str, Any]) -> tuple[list[str
         facts["offload_param"] = True
         warnings.append("offload_param: parameters on the host have no price yet: they are priced on the GPU")
     optimizer = _table(raw, "optimizer").get("type")
-    if isinstance(optimizer, str) and optimizer.lower() not in _ADAMS:
-        facts["optimizer"] = optimizer
-        warnings.append(f"optimizer {optimizer}: priced as Adam, with its states, its traffic and its time")
+    chosen: dict[str, Any] = {}
+    if isinstance(optimizer, str):
+        take_optimizer(optimizer, chosen, facts, warnings)
     if int(zero.get("zero_hpz_partition_size") or 1) > 1:
         warnings.append("zero_hpz_partition_size: the second copy of parameters inside a node has no price")
     for key, price in (
@@ -282,7 +285,7 @@ def _unpriced(raw: Mapping[str, Any], zero: Mapping[str, Any]) -> tuple[list[str
         warnings.append(
             "zenflow: its stall-free updates have no price: the offloaded step is priced as it waits"
         )
-    return warnings, facts
+    return warnings, facts, chosen
 
 
 def _swaps(zero: Mapping[str, Any]) -> bool:

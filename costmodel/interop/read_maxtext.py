@@ -14,6 +14,7 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.text_file import TextFile
 
 # Blocks of RMSNorm, grouped attention without biases, and an MLP by `mlp_activations`.
@@ -71,12 +72,11 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job["recompute"] = "full" if policy == "full" else "selective"
         if policy != "full":
             warnings.append(f"remat_policy {policy}: priced as selective recomputation of attention")
-    if str(raw.get("opt_type", "adamw")) != "adamw":
-        warnings.append(
-            f"optimizer {raw['opt_type']}: priced as Adam, with its states, its traffic and its time"
-        )
+    facts: dict[str, Any] = {}
+    if "optimizer" not in job:
+        take_optimizer(str(raw.get("opt_type", "adamw")), job, facts, warnings)
     missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
-    return Imported(job, ("cluster", *missing), (), tuple(notes), tuple(warnings))
+    return Imported(job, ("cluster", *missing), (), tuple(notes), tuple(warnings), facts)
 
 
 def _degrees(raw: Mapping[str, Any], job: dict[str, Any]) -> dict[str, int]:

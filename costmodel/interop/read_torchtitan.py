@@ -19,6 +19,7 @@ from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 
@@ -236,7 +237,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     job["recompute"] = _recompute_of(tables["activation_checkpoint"], notes)
     job["precision"] = given.get("precision") or _precision_of(raw, tables, warnings)
     job["switches"] = _switches_of(tables, recipe, degrees)
-    warnings += _unpriced(raw, tables, facts)
+    warnings += _unpriced(raw, tables, job, facts)
     job |= {
         key: value for key, value in given.items() if key not in ("env", "vocab_size", "switches", "gpus")
     }
@@ -426,19 +427,15 @@ def _switches_of(tables: Mapping[str, Table], recipe: str, degrees: Mapping[str,
     return {key: value for key, value in read.items() if current[key] != value or key == "compiled"}
 
 
-def _unpriced(raw: Mapping[str, Any], tables: Mapping[str, Table], facts: dict[str, Any]) -> list[str]:
-    """Return warnings of what has no price."""
-    warnings = []
+def _unpriced(
+    raw: Mapping[str, Any], tables: Mapping[str, Table], job: dict[str, Any], facts: dict[str, Any]
+) -> list[str]:
+    """Take the optimizer, and return warnings of what has no price."""
+    warnings: list[str] = []
     optimizer = tables["optimizer"].raw
     name = str(optimizer.get("name") or optimizer.get("__class__") or "AdamW")
-    if name.lower().removesuffix(".config") not in (
-        "adamw",
-        "adam",
-        "optimizerscontainer",
-        "optimizersinbackwardcontainer",
-    ):
-        facts["optimizer"] = name
-        warnings.append(f"optimizer {name}: priced as Adam, with its states and its time")
+    if name.lower().removesuffix(".config") not in ("optimizerscontainer", "optimizersinbackwardcontainer"):
+        take_optimizer(name, job, facts, warnings)
     if optimizer.get("early_step_in_backward") or "InBackward" in name:
         warnings.append(
             "the optimizer steps inside the backward pass: gradients are priced as kept until its end"

@@ -17,6 +17,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.read_deepspeed import imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile, read_text
@@ -105,8 +106,9 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if raw.get(key):
             warnings.append(f"{key}: has no price")
     optimizer = str(raw.get("optim") or raw.get("optimizer") or "adamw")
-    if not optimizer.lower().startswith("adam") or "8bit" in optimizer or "4bit" in optimizer:
-        warnings.append(f"optimizer {optimizer}: priced as Adam, with its states, its traffic and its time")
+    facts: dict[str, Any] = {}
+    if "optimizer" not in job:
+        take_optimizer(optimizer, job, facts, warnings)
     known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN}
     left = tuple(
         key
@@ -116,7 +118,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     named = raw.get("deepspeed")
     if named:
         found = _joined(file, named, job, notes, warnings)
-        return dataclasses.replace(found, ignored=(*found.ignored, *left))
+        return dataclasses.replace(found, ignored=(*found.ignored, *left), facts={**facts, **found.facts})
     fsdp = _table(raw, "fsdp_config")
     if raw.get("fsdp") or fsdp or _whole(raw, "fsdp_version"):
         _take_sharding({**fsdp, **({"fsdp_sharding": raw["fsdp"]} if raw.get("fsdp") else {})}, job, warnings)
@@ -124,7 +126,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job.setdefault("recipe", FSDP_RECIPE)
         job.setdefault("zero_stage", 0)
         notes.append("no sharding is named: every GPU has a copy (DDP)")
-    return dataclasses.replace(_done(job, notes, warnings), ignored=left)
+    return dataclasses.replace(_done(job, notes, warnings), ignored=left, facts=facts)
 
 
 def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:

@@ -36,6 +36,7 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
         "on_pareto_front": [key in front for key in keys],
         "cluster": [job.cluster.name for job in jobs],
         "precision": [job.precision.name for job in jobs],
+        "optimizer": [job.optimizer.name for job in jobs],
         "gpus": [int(count) for count in gpus],
         "global_batch": [int(job.global_batch) for job in jobs],
         "seq_len": [int(job.seq_len) for job in jobs],

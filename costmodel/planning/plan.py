@@ -137,8 +137,19 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
     switches = one("switches") or {}
     chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
     jobs: list[Job] = []
-    searched = ("cluster", "precision", "offload_optimizer", "axis_order", "slice", "gpus", "global_batch")
-    for cluster, precision, offload, order, shape, gpus, batch in product(*(several(n) for n in searched)):
+    searched = (
+        "cluster",
+        "precision",
+        "optimizer",
+        "offload_optimizer",
+        "axis_order",
+        "slice",
+        "gpus",
+        "global_batch",
+    )
+    for cluster, precision, optimizer, offload, order, shape, gpus, batch in product(
+        *(several(name) for name in searched)
+    ):
         job = make_job(
             model=told["model"] if not jobs else jobs[0].model,
             cluster=cluster,
@@ -146,6 +157,7 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
             global_batch=batch,
             seq_len=one("seq_len"),
             precision=precision,
+            optimizer=optimizer,
             recipe=recipe,
             pipeline_layout=chunks,
             switches={**switches, **({} if offload is None else {"offload_optimizer": offload})},
@@ -243,8 +255,8 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
 
     Parameters
     ----------
-    model, cluster, gpus, global_batch, seq_len, precision, recipe, switches, axis_order, slice, tokens
-        As in `costmodel.estimate`. Lists of clusters, gpus, batches, precisions, axis orders
+    model, cluster, gpus, global_batch, seq_len, precision, optimizer, recipe, switches, axis_order, slice, tokens
+        As in `costmodel.estimate`. Lists of clusters, gpus, batches, precisions, optimizers, axis orders
         or slices are searched together.
     offload_optimizer : bool or sequence of bool, optional
         Optimizer states on the CPU; both to let the search choose. Default: the recipe's.

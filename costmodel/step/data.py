@@ -4,7 +4,7 @@ Sends: an all-reduce of gradients (DDP), or reduce-scatter and all-gather (ZeRO-
 or, with parameters sharded too (ZeRO-3, FSDP), a gather of every layer in each pass of each
 micro-batch and a reduce-scatter of its gradient. Dense parameters reduce over dp x cp, experts
 over their own group. Hides: behind the last micro-batch (Megatron) or behind every layer (FSDP).
-Stores: parameters, gradients and optimizer states, in `axes.states`.
+Stores: parameters, gradients and optimizer states, in `step.states`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import Phase, TimeLine, anywhere, repeated, settled, sum_exposed, time_line
-from costmodel.bill.quantity import Quantity, quantity
+from costmodel.bill.quantity import quantity
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.physics.pipeline import schedules
@@ -27,10 +27,9 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
 from costmodel.step.ports import Ports
+from costmodel.step.sharding import shard_ranks
 from costmodel.step.states import (
     gathered_bytes,
-    local_params,
-    shard_ranks,
     stays_gathered,
 )
 
@@ -39,13 +38,10 @@ Array = NDArray[np.float64]
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6
 _NONE, _ONE = np.asarray(0.0), np.asarray(1.0)
-# Parameters that the vectorised Adam of a two-socket host steps: 10 billion in 2.57 s
-# (Ren et al., "ZeRO-Offload," arXiv:2101.06840, table 4). The GPUs of the host share it.
-_HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
 
 
 def time_lines(step: Step) -> list[TimeLine]:
-    """Return gradient reduction, parameter gathers and the optimizer step.
+    """Return gradient reduction and parameter gathers.
 
     What FSDP hides behind is the exposed time of the other axes' lines of each block.
 
@@ -62,8 +58,6 @@ def time_lines(step: Step) -> list[TimeLine]:
         lines += _replicated_lines(step, params, parts)
     if anywhere(zero == 3):
         lines += _sharded_lines(step, parts)
-    lines += _optimizer_lines(placed, params)
-    lines += _outer_lines(placed, params)
     return lines
 
 
@@ -430,90 +424,3 @@ def _buffer_lines(
             )
         )
     return lines
-
-
-def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
-    """Return the outer optimizer of rarely averaged replicas: three copies of the parameters read, two written."""
-    if placed.policy.sync_every == 1:
-        return []
-    copies = 5.0 if placed.policy.outer_momentum else 3.0
-    moved = quantity("4 * copies * params", copies=copies, params=local_params(placed, params))
-    return [
-        time_line(
-            "optimizer.outer",
-            axis="optimizer",
-            toll="state",
-            phase="optimizer",
-            count=1.0 / placed.policy.sync_every,
-            made=placed.memory_bound(moved),
-            bytes_each=moved.value,
-            source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters",
-        )
-    ]
-
-
-def _optimizer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
-    """Return Adam, priced by the bytes it reads and writes, and the gradient norm before it."""
-    recipe = placed.recipe
-    local = local_params(placed, params)
-    states = recipe.dtypes.master_weights_bytes + recipe.dtypes.moments_bytes
-    # Read gradient and states, write states and the parameter.
-    moved = quantity(
-        "(grad_bytes + 2 * state_bytes + weight_bytes) * params",
-        grad_bytes=recipe.dtypes.grad_bytes(),
-        state_bytes=states,
-        weight_bytes=recipe.dtypes.param_bytes(),
-        params=local,
-    )
-    # The norm reads every gradient once; clipping and zeroing write it.
-    full = np.where(placed.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
-    norm = quantity("3 * grad_bytes * params", grad_bytes=recipe.dtypes.grad_bytes(), params=full)
-    return [
-        time_line(
-            "optimizer.adam",
-            axis="optimizer",
-            toll="state",
-            phase="optimizer",
-            count=1.0,
-            made=_host_adam(placed, local) if recipe.host.offload_optimizer else placed.memory_bound(moved),
-            bytes_each=moved.value,
-            source="Adam: reads gradient, main weight and two moments, writes the latter three and the weight",
-        ),
-        time_line(
-            "optimizer.grad_norm",
-            axis="optimizer",
-            toll="state",
-            phase="optimizer",
-            count=1.0,
-            made=placed.memory_bound(norm),
-            bytes_each=norm.value,
-            source="gradient norm, clipping and zeroing",
-        ),
-    ]
-
-
-def _host_adam(placed: PlacedJob, params: Array) -> Quantity:
-    """Time of Adam on the host, whose processors and NVMe the GPUs of a node share. [s]
-
-    Gradients travel behind the backward pass; the new parameters come back after the step. From
-    NVMe, states are read and written beside the steps of the host: the slower of both counts.
-    """
-    recipe = placed.recipe
-    nvme = recipe.host.nvme_bytes_per_s
-    stream = "2 * state_bytes / nvme_bytes_per_s" if nvme else "0"
-    return placed.host_link.then(
-        "link_bytes_per_s",
-        f"each_s = max(1 / host_params_per_s, {stream}); "
-        "params * (gpus_per_host * each_s + weight_bytes / link_bytes_per_s)",
-        params=params,
-        host_params_per_s=_HOST_ADAM_PARAMS_PER_S,
-        weight_bytes=recipe.dtypes.param_bytes(),
-        **(
-            {
-                "state_bytes": recipe.dtypes.master_weights_bytes + recipe.dtypes.moments_bytes,
-                "nvme_bytes_per_s": nvme,
-            }
-            if nvme
-            else {}
-        ),
-    )

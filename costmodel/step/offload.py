@@ -35,7 +35,7 @@ from costmodel.bill.lines import (
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
-from costmodel.step.states import local_params
+from costmodel.step.sharding import local_params
 
 Array = NDArray[np.float64]
 

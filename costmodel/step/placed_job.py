@@ -14,6 +14,7 @@ from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
+from costmodel.describe.optimizers import Optimizer
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
 from costmodel.describe.reliability import Health
@@ -117,6 +118,7 @@ class PlacedJob:
     policy: Policy
     health: Health
     precision: Precision
+    optimizer: Optimizer
     layout: Layout
     mesh: Mesh
     split: Split

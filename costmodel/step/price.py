@@ -29,6 +29,7 @@ from costmodel.step import (
     data,
     expert,
     offload,
+    optimizer,
     overhead,
     pipeline,
     ports,
@@ -57,6 +58,7 @@ it shares; what the host cannot issue in time follows from all of them."""
 STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
     pipeline.time_lines,
     data.time_lines,
+    optimizer.time_lines,
     states.memory_lines,
     compression.memory_lines,
     compute.memory_lines,
@@ -74,6 +76,7 @@ CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     overhead.time_lines,
     resilience.time_lines,
     states.end_of_step_lines,
+    optimizer.end_of_step_lines,
     reserve.memory_lines,
 )
 """Lines that follow from the bill so far, in this order: each counts all lines of those before it."""
@@ -171,6 +174,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         policy=job.policy,
         health=job.health,
         precision=job.precision,
+        optimizer=job.optimizer,
         layout=layout,
         mesh=mesh,
         split=split,

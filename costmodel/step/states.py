@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import (
     Bill,
@@ -30,29 +30,17 @@ from costmodel.step.anatomy.params import (
 )
 from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import Params
+from costmodel.step.optimizer import stepped_alike
 from costmodel.step.placed_job import PlacedJob
+from costmodel.step.sharding import DataPart, shard_ranks
 
 Array = NDArray[np.float64]
 
 
-def shard_ranks(placed: PlacedJob) -> tuple[Array, Array]:
-    """Ranks that shard dense and expert states between them. [-]"""
-    group = placed.layout.shard_group
-    dense, expert = placed.mesh.grad.ranks, placed.mesh.edp.ranks
-    whole = group == 0
-    return (
-        np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
-        np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
-    )
-
-
-def local_params(placed: PlacedJob, params: Params) -> Array:
-    """Parameters that a rank's optimizer steps, worst stage. [-]"""
-    dense_ranks, expert_ranks = shard_ranks(placed)
-    sharded = placed.layout.zero_stage >= 1
-    dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
-    expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
-    return np.asarray(dense + expert)
+_OFFLOADED = (
+    "ZeRO-Offload, arXiv:2101.06840, section 4.1; deepspeed/runtime/zero/stage_1_and_2.py "
+    "estimate_zero2_model_states_mem_needs: 16 bytes a parameter, gradients in fp32 among them"
+)
 
 
 def shards_gradients(placed: PlacedJob) -> NDArray[np.bool_]:
@@ -139,9 +127,12 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         ("gradients", "", recipe.dtypes.grad_bytes(), 1.0 - whole_gradients(placed)[..., None], copies),
         ("gradients", ".autograd", recipe.dtypes.autograd_grad_bytes, np.asarray(False), copies),
         ("optimizer", ".main_weights", recipe.dtypes.master_weights_bytes, zero >= 1, np.asarray(1.0)),
-        ("optimizer", ".moments", recipe.dtypes.moments_bytes, zero >= 1, np.asarray(1.0)),
     )
-    for part, held, ranks in (("dense", params.dense, dense_ranks), ("expert", params.expert, expert_ranks)):
+    parts: tuple[tuple[DataPart, Array, Array], ...] = (
+        ("dense", params.dense, dense_ranks),
+        ("expert", params.expert, expert_ranks),
+    )
+    for part, held, ranks in parts:
         if not anywhere(held):
             continue
         for state_part, name, width, is_sharded, factor in states:
@@ -168,12 +159,43 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                     source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes",
                 )
             )
-    if recipe.host.offload_optimizer:
-        lines += _host_lines(placed, params)
+        lines += _optimizer_lines(step, part, ranks)
+    if recipe.host.offload_optimizer or placed.optimizer.paged:
+        lines += _host_lines(step)
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
     if anywhere(zero >= 3):
         lines.append(_gathered_line(step, params, np.asarray(zero >= 3, dtype=np.float64)))
+    return lines
+
+
+def _optimizer_lines(step: Step, part: DataPart, ranks: Array) -> list[MemoryLine]:
+    """Return what the job's optimizer keeps of the dense or the expert parameters, besides main weights."""
+    placed, chosen = step.placed, step.placed.optimizer
+    shards = np.where(placed.layout.zero_stage[..., None] >= 1, ranks, 1.0)
+    away = chosen.paged or placed.recipe.host.offload_optimizer
+    lines = []
+    for stepped in stepped_alike(step):
+        held = stepped.params.dense if part == "dense" else stepped.params.expert
+        width = stepped.state_bytes(placed, part)
+        if not anywhere(held) or not anywhere(width.value):
+            continue
+        lines.append(
+            memory_line(
+                f"state.{part}.optimizer.{stepped.update.holds}",
+                part="optimizer",
+                axis="dp",
+                toll="state",
+                made=width.then(
+                    "bytes_per_param",
+                    "on_gpu * bytes_per_param * params / shards",
+                    on_gpu=0.0 if away else 1.0,
+                    params=held,
+                    shards=shards,
+                ),
+                source=f"{placed.optimizer.source}; sharded as in ZeRO, arXiv:1910.02054, section 3.1",
+            )
+        )
     return lines
 
 
@@ -185,11 +207,20 @@ def _stepped(placed: PlacedJob, params: Params) -> Array:
     return np.asarray(dense + params.expert / np.where(sharded, expert_ranks, 1.0))
 
 
-def _host_lines(placed: PlacedJob, params: Params) -> list[MemoryLine]:
-    """Return what the optimizer of all GPUs of a host keeps in its memory, unless its states lie on NVMe."""
-    dtypes = placed.recipe.dtypes
-    widths = {"main_weights": dtypes.master_weights_bytes, "moments": dtypes.moments_bytes}
-    kept = {} if placed.recipe.host.nvme_bytes_per_s else widths
+def _host_lines(step: Step) -> list[MemoryLine]:
+    """Return what the optimizer of all GPUs of a host keeps in its memory, unless its states lie on NVMe.
+
+    One that steps there keeps main weights and gradients too, one that is paged its own states alone.
+    """
+    placed, params = step.placed, step.params
+    host, offloaded = placed.recipe.host, placed.recipe.host.offload_optimizer
+    kept: dict[str, ArrayLike] = {}
+    if offloaded and not host.nvme_bytes_per_s:
+        kept["main_weights"] = placed.recipe.dtypes.master_weights_bytes
+    if not (offloaded and host.nvme_bytes_per_s):
+        kept |= {one.update.holds: one.state_bytes(placed, "dense").value for one in stepped_alike(step)}
+    if offloaded:
+        kept["gradients"] = DTYPE_BYTES["fp32"]
     return [
         host_line(
             f"host.optimizer.{name}",
@@ -202,11 +233,10 @@ def _host_lines(placed: PlacedJob, params: Params) -> list[MemoryLine]:
                 "bytes_per_param": width,
                 "params": _stepped(placed, params),
             },
-            source="ZeRO-Offload, arXiv:2101.06840, section 4.1; deepspeed/runtime/zero/stage_1_and_2.py "
-            "estimate_zero2_model_states_mem_needs: 16 bytes a parameter, gradients in fp32 among them",
+            source=_OFFLOADED if offloaded else placed.optimizer.source,
         )
-        for name, width in {**kept, "gradients": DTYPE_BYTES["fp32"]}.items()
-        if width
+        for name, width in kept.items()
+        if anywhere(width)
     ]
 
 
@@ -303,7 +333,7 @@ def _norm_lines(step: Step, local: Array) -> list[MemoryLine]:
 def _adam_lines(step: Step, bill: Bill, local: Array) -> list[MemoryLine]:
     """Return Adam's temporaries, where they take more than the activations that are gone by then."""
     recipe = step.placed.recipe
-    if not recipe.memory.adam_temporary_bytes:
+    if not recipe.memory.adam_temporary_bytes or not step.placed.optimizer.keeps_moments:
         return []
     activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
     return [

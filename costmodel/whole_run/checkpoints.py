@@ -11,6 +11,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes
 from costmodel.physics.run.goodput import checkpoint_write_s
 from costmodel.step.anatomy.params import num_params
+from costmodel.step.optimizer import whole_state_bytes
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
@@ -60,12 +61,8 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     job = est.job
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
     # A copy of the gradient that a recipe counts among the main weights is not saved either.
-    width = (
-        recipe.dtypes.param_bytes()
-        + min(recipe.dtypes.master_weights_bytes, 4.0)
-        + recipe.dtypes.moments_bytes
-    )
-    size = num_params(job.model) * width
+    width = recipe.dtypes.param_bytes() + min(recipe.dtypes.master_weights_bytes, 4.0)
+    size = num_params(job.model) * width + whole_state_bytes(job)
     nodes = max(float(layout.gpus) / cluster.gpus_per_node, 1.0)
     write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)
     # States that every replica holds are copied by one of them.

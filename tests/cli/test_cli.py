@@ -498,7 +498,7 @@ ESTIMATE_OPTIONS = """
     --seq-len --precision --recompute --zero --shard-group --schedule --sequence-parallel
     --no-sequence-parallel --recipe --set --axis-order --tokens --profiles --all-lines --check --form
     --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
-    --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size
+    --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
 """
 
 

@@ -286,9 +286,9 @@ def test_ms_swift_and_axolotl(tmp_path):
     found = read_file(written(tmp_path, axolotl))
     assert said(found.job, "zero_stage", "recompute", "micro_batch", "global_batch") == (2, "none", 2, None)
     assert found.missing == ("cluster", "gpus", "global_batch")
+    assert found.job["optimizer"] == "adamw-8bit"
     assert [warning.split(":")[0] for warning in found.warnings] == [
         "lora",
-        "optimizer adamw_bnb_8bit",
         "offload_params",
     ]
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from costmodel.base.errors import choices_hint, near_hint
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.field import Field, Group, Turned
+from costmodel.describe.optimizers import OPTIMIZERS
 
 
 def _schedules() -> tuple[str, ...]:
@@ -159,6 +160,18 @@ FIELDS: tuple[Field, ...] = (
         hint="bf16, fp16, fp32, fp8 (what Transformer Engine takes on the GPU), fp8-delayed, fp8-current, fp8-block, "
         "mxfp8, mxfp4 or nvfp4",
         default="bf16",
+        unit="text",
+        several=True,
+        swept=True,
+        column=True,
+    ),
+    Field(
+        name="optimizer",
+        kind="text",
+        group="job",
+        meaning="what steps the parameters",
+        hint=", ".join(OPTIMIZERS),
+        default="adamw",
         unit="text",
         several=True,
         swept=True,

@@ -34,6 +34,7 @@ from costmodel.describe.jobs.reading import keywords, read, read_array, require_
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
+from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
 from costmodel.describe.precision import Precision, precision
 from costmodel.describe.recipe import Recipe, load_recipe, resolved_for
 from costmodel.describe.reliability import Health
@@ -65,6 +66,7 @@ class Job:
     global_batch: Array
     seq_len: Array
     axis_order: tuple[str, ...] = DEFAULT_ORDER
+    optimizer: Optimizer = OPTIMIZERS["adamw"]
     tokens: float | None = None
     pipeline_layout: tuple[Chunk, ...] = ()
     balanced_stages: bool = False
@@ -97,6 +99,7 @@ class Job:
         """
         made = Settings(self.recipe, self.policy, self.health).switched(changes)
         recipe = resolved_for(made.recipe, self.cluster.accelerator.software)
+        _check_optimizer(self.optimizer, recipe)
         return replace(self, recipe=recipe, policy=made.policy, health=made.health)
 
 
@@ -144,6 +147,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         policy=settings.policy,
         health=settings.health,
         precision=precision_on(one("precision"), the_cluster),
+        optimizer=optimizer(one("optimizer")),
         layout=layout,
         global_batch=read_array("global_batch", given["global_batch"]),
         seq_len=read_array("seq_len", given["seq_len"]),
@@ -152,6 +156,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         pipeline_layout=() if chunks in ("", BALANCED) else parse_chunks(chunks),
         balanced_stages=chunks == BALANCED,
     )
+    _check_optimizer(job.optimizer, job.recipe)
     if job.pipeline_layout:
         _check_pipeline_layout(job)
     if check:
@@ -265,6 +270,13 @@ def _check_pipeline_layout(job: Job) -> None:
         pp=int(pp[0]),
         vp=int(vp[0]),
     )
+
+
+def _check_optimizer(chosen: Optimizer, recipe: Recipe) -> None:
+    """Refuse to offload what no host steps."""
+    if recipe.host.offload_optimizer and not chosen.on_host:
+        known = ", ".join(name for name, one in OPTIMIZERS.items() if one.on_host)
+        raise CostModelError(f"offload_optimizer: no host steps {chosen.name}; it needs optimizer {known}")
 
 
 def _also_sharded() -> str:

@@ -49,6 +49,7 @@ class DescribedKeywords(ChoiceKeywords, total=False):
     cluster: str | Cluster | None
     recipe: str | Recipe | None
     precision: str | None
+    optimizer: str | None
     layout: str | None
     dp: int | str | None
     global_batch: Required[ArrayLike]
@@ -93,6 +94,7 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     cluster: str | Cluster | Sequence[str | Cluster] | None
     recipe: str | Recipe | None
     precision: str | Sequence[str] | None
+    optimizer: str | Sequence[str] | None
     gpus: Required[ArrayLike]
     global_batch: Required[ArrayLike]
     seq_len: Required[int | str]
@@ -111,6 +113,7 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     cluster: str | Cluster | Sequence[str | Cluster] | None
     recipe: str | Recipe | Sequence[str | Recipe] | None
     precision: str | Sequence[str] | None
+    optimizer: str | Sequence[str] | None
     gpus: int | str | Sequence[int | str]
     layout: str | None
     dp: int | str | None
@@ -209,6 +212,7 @@ class ReadKeywords(ChoiceKeywords, total=False):
     cluster: str | Cluster | None
     recipe: str | Recipe | None
     precision: str | None
+    optimizer: str | None
     gpus: int | str | None
     layout: str | None
     dp: int | str | None

@@ -1,0 +1,511 @@
+"""The optimizer: what steps parameters once their gradients are there, by the record of the job's choice.
+
+Sends: what an optimizer of whole matrices gathers of those that ranks share. Hides: behind nothing, as the
+step waits for it. Stores: states are in `step.states`, at the bytes that `state_widths` says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.lines import (
+    Bill,
+    HostWay,
+    MemoryLine,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    memory_line,
+    time_line,
+)
+from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.optimizers import Product, Update
+from costmodel.physics.kernels.roofline import matmul_time
+from costmodel.physics.network.mesh import Group
+from costmodel.step.anatomy.matrices import Matrix, layer_matrices, prediction_matrices
+from costmodel.step.anatomy.param_block import ParamBlock
+from costmodel.step.anatomy.params import (
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+    mtp_own_param_blocks,
+)
+from costmodel.step.critical_stage import Step
+from costmodel.step.held_params import Params, held_params
+from costmodel.step.placed_job import Block, PlacedJob, communication_line
+from costmodel.step.sharding import DATA_PARTS, DataPart, local_params, state_group
+
+if TYPE_CHECKING:
+    from costmodel.describe.jobs.job import Job
+
+Array = NDArray[np.float64]
+
+# Parameters that the vectorised Adam of a two-socket host steps: 10 billion in 2.57 s
+# (Ren et al., "ZeRO-Offload," arXiv:2101.06840, table 4). The GPUs of the host share it.
+_HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
+_NONE = np.asarray(0.0)
+
+
+class Stepped(NamedTuple):
+    """Parameters that an optimizer steps alike, on each stage (last dimension), and their sides. [-]"""
+
+    update: Update
+    params: Params
+    sides: Params
+    """Rows and columns of their matrices, added up."""
+
+    def state_bytes(self, placed: PlacedJob, part: DataPart) -> Quantity:
+        """Bytes a parameter of what it keeps of the dense or the expert part, on each stage. [B]"""
+        held, sides = (
+            (self.params.dense, self.sides.dense)
+            if part == "dense"
+            else (self.params.expert, self.sides.expert)
+        )
+        return quantity(
+            self.update.state_bytes,
+            moments_bytes=placed.recipe.dtypes.moments_bytes,
+            sides=np.where(held > 0, sides / np.where(held > 0, held, 1.0), 0.0)
+            if self.update.counts_sides
+            else 0.0,
+        )
+
+    def mean_state_bytes(self, placed: PlacedJob, local: Array) -> Array:
+        """Bytes a parameter of what it keeps of the `local` parameters that a rank steps. [B]"""
+        dense, expert = (self.state_bytes(placed, part).value for part in DATA_PARTS)
+        if not self.update.counts_sides:
+            return dense
+        kept = Params(np.asarray(dense * self.params.dense), np.asarray(expert * self.params.expert))
+        return np.asarray(local_params(placed, kept) / np.where(local > 0, local, 1.0))
+
+
+def stepped_alike(step: Step) -> tuple[Stepped, ...]:
+    """Return the parameters of a rank by how its optimizer steps them, one entry a different way."""
+    chosen = step.placed.optimizer
+    nothing = step.params.scaled(_NONE)
+    if len(chosen.updates) == 1 and not chosen.matrices.counts_sides:
+        return (Stepped(chosen.matrices, step.params, nothing),)
+    by_update = dict.fromkeys(chosen.updates, (nothing, nothing))
+    for update, params, sides in (
+        (chosen.matrices, *_matrix_params(step)),
+        (chosen.tables, *_table_params(step)),
+        (chosen.others, _vector_params(step), nothing),
+    ):
+        held = by_update[update]
+        by_update[update] = (held[0] + params, held[1] + sides)
+    return tuple(Stepped(update, *held) for update, held in by_update.items())
+
+
+def whole_state_bytes(job: Job) -> float:
+    """Bytes of what the optimizer keeps of a whole model, multi-token prediction and main weights left out. [B]"""
+    model, chosen = job.model, job.optimizer
+    elements = dict.fromkeys(chosen.updates, 0.0)
+    sides = dict.fromkeys(chosen.updates, 0.0)
+    for kind in model.kind_of_layer:
+        for block in layer_param_blocks(model, model.layer_kinds()[kind]):
+            elements[chosen.matrices if block.is_matrix else chosen.others] += block.count
+        for one in layer_matrices(model, model.layer_kinds()[kind], job.recipe, job.precision):
+            sides[chosen.matrices] += one.copies * (one.short + one.long)
+    for table in (embedding_param_blocks(model), head_param_blocks(model)):
+        count = sum(block.count for block in table)
+        elements[chosen.tables] += count
+        sides[chosen.tables] += count / model.hidden_size + model.hidden_size * (count > model.hidden_size)
+    kept = [
+        quantity(
+            f"({update.state_bytes}) * params",
+            moments_bytes=job.recipe.dtypes.moments_bytes,
+            sides=sides[update] / count if count else 0.0,
+            params=count,
+        ).value
+        for update, count in elements.items()
+    ]
+    return float(sum(kept))
+
+
+def _own_blocks(placed: PlacedJob, block: Block) -> tuple[ParamBlock, ...]:
+    """Return the parameters of a layer, or of what multi-token prediction has before one."""
+    if block.kind is not None:
+        return layer_param_blocks(placed.model, block.kind)
+    return mtp_own_param_blocks(placed.model) if block.role == "mtp" else ()
+
+
+def _own_matrices(placed: PlacedJob, block: Block) -> tuple[Matrix, ...]:
+    """Return the matrices of the same."""
+    if block.kind is not None:
+        return layer_matrices(placed.model, block.kind, placed.recipe, placed.precision)
+    if block.role == "mtp":
+        return prediction_matrices(placed.model, placed.recipe, placed.precision)
+    return ()
+
+
+def _held_of(step: Step, *, matrices: bool) -> Params:
+    """Return the parameters of layers on a rank that are matrices, or that are not."""
+    total = step.params.scaled(_NONE)
+    for block in step.blocks:
+        own = [one for one in _own_blocks(step.placed, block) if one.is_matrix == matrices]
+        # Those of multi-token prediction are counted for all of its layers together.
+        each = 1.0 / step.placed.model.mtp_layers if block.role == "mtp" else 1.0
+        total = total + held_params(own, step.placed.layout).for_stages().scaled(block.held * each)
+    return total
+
+
+def _matrix_params(step: Step) -> tuple[Params, Params]:
+    """Return the matrices of layers on a rank and their sides, those of TP's parts counted whole."""
+    placed = step.placed
+    sides = step.params.scaled(_NONE)
+    for block in step.blocks:
+        for one in _own_matrices(placed, block):
+            number = _copies(placed, one) * (one.short + one.long)
+            each = Params(_NONE, number) if one.is_expert else Params(number, np.zeros_like(placed.layout.ep))
+            sides = sides + each.for_stages().scaled(block.held)
+    return _held_of(step, matrices=True), sides
+
+
+def _table_params(step: Step) -> tuple[Params, Params]:
+    """Return what is of no layer: token table, positions and head, with their sides."""
+    layers = _held_of(step, matrices=True) + _held_of(step, matrices=False)
+    dense = np.maximum(step.params.dense - layers.dense, 0.0)
+    stages, hidden = step.placed.stages, float(step.placed.model.hidden_size)
+    tables = np.maximum(stages.has_embedding, stages.has_head)
+    if not step.placed.model.tied_embeddings:
+        tables = stages.has_embedding + stages.has_head
+    return (
+        Params(np.asarray(dense), np.zeros_like(step.params.expert)),
+        Params(np.asarray(dense / hidden + tables * hidden), np.zeros_like(step.params.expert)),
+    )
+
+
+def _vector_params(step: Step) -> Params:
+    return _held_of(step, matrices=False)
+
+
+def _copies(placed: PlacedJob, matrix: Matrix) -> Array:
+    """Count the matrices of a name on a rank that holds such a layer. [-]"""
+    return np.asarray(matrix.copies / (placed.layout.ep if matrix.is_expert else 1.0))
+
+
+def time_lines(step: Step) -> list[TimeLine]:
+    """Return the gradient norm and the step of the optimizer.
+
+    References
+    ----------
+    .. [1] The record of the job's optimizer names its own: `costmodel.describe.optimizers`.
+    """
+    return [
+        *_iteration_lines(step),
+        *(line for part in stepped_alike(step) for line in _update_lines(step, part)),
+        _norm_line(step),
+        *_outer_lines(step.placed, step.params),
+    ]
+
+
+def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
+    """Return the kernel that steps some parameters, priced by the bytes it reads and writes, and its paging."""
+    placed, recipe = step.placed, step.placed.recipe
+    local = local_params(placed, part.params)
+    if not anywhere(local):
+        return []
+    own = part.mean_state_bytes(placed, local)
+    states = recipe.dtypes.master_weights_bytes + own
+    moved = quantity(
+        f"({part.update.moved_bytes}) * params",
+        grad_bytes=recipe.dtypes.grad_bytes(),
+        state_bytes=states,
+        weight_bytes=recipe.dtypes.param_bytes(),
+        params=local,
+    )
+    offloaded = recipe.host.offload_optimizer
+    lines = [
+        time_line(
+            f"optimizer.{part.update.kernel}",
+            axis="optimizer",
+            toll="state",
+            phase="optimizer",
+            count=1.0,
+            made=_on_host(placed, local, states) if offloaded else placed.memory_bound(moved),
+            bytes_each=moved.value,
+            source=placed.optimizer.source,
+        )
+    ]
+    return lines + (_paging_lines(placed, own, local) if placed.optimizer.paged else [])
+
+
+def _paging_lines(placed: PlacedJob, state_bytes: Array, params: Array) -> list[TimeLine]:
+    """Return the way of the states from the host's memory to the GPU and back, once a step."""
+    ways: tuple[HostWay, ...] = ("in", "out")
+    return [
+        time_line(
+            f"optimizer.paging.{way}",
+            axis="optimizer",
+            toll="state",
+            phase="optimizer",
+            count=1.0,
+            made=placed.host_link.then(
+                "link_bytes_per_s",
+                "state_bytes * params / link_bytes_per_s",
+                state_bytes=state_bytes,
+                params=params,
+            ),
+            bytes_each=np.asarray(state_bytes * params),
+            host_way=way,
+            source=placed.optimizer.source,
+        )
+        for way in ways
+    ]
+
+
+def _norm_line(step: Step) -> TimeLine:
+    """Return the norm, which reads every gradient once; clipping and zeroing write it."""
+    placed, params = step.placed, step.params
+    local = local_params(placed, params)
+    full = np.where(placed.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
+    norm = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)
+    return time_line(
+        "optimizer.grad_norm",
+        axis="optimizer",
+        toll="state",
+        phase="optimizer",
+        count=1.0,
+        made=placed.memory_bound(norm),
+        bytes_each=norm.value,
+        source="gradient norm, clipping and zeroing",
+    )
+
+
+def _on_host(placed: PlacedJob, params: Array, state_bytes: Array) -> Quantity:
+    """Time of Adam on the host, whose processors and NVMe the GPUs of a node share. [s]
+
+    Gradients travel behind the backward pass; the new parameters come back after the step. From
+    NVMe, states are read and written beside the steps of the host: the slower of both counts.
+    """
+    recipe = placed.recipe
+    nvme = recipe.host.nvme_bytes_per_s
+    stream = "2 * state_bytes / nvme_bytes_per_s" if nvme else "0"
+    streamed: dict[str, ArrayLike] = {"state_bytes": state_bytes, "nvme_bytes_per_s": nvme} if nvme else {}
+    return placed.host_link.then(
+        "link_bytes_per_s",
+        f"each_s = max(1 / host_params_per_s, {stream}); "
+        "params * (gpus_per_host * each_s + weight_bytes / link_bytes_per_s)",
+        params=params,
+        host_params_per_s=_HOST_ADAM_PARAMS_PER_S,
+        weight_bytes=recipe.dtypes.param_bytes(),
+        **streamed,
+    )
+
+
+def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
+    """Return the outer optimizer of rarely averaged replicas: three copies of the parameters read, two written."""
+    if placed.policy.sync_every == 1:
+        return []
+    copies = 5.0 if placed.policy.outer_momentum else 3.0
+    moved = quantity("4 * copies * params", copies=copies, params=local_params(placed, params))
+    return [
+        time_line(
+            "optimizer.outer",
+            axis="optimizer",
+            toll="state",
+            phase="optimizer",
+            count=1.0 / placed.policy.sync_every,
+            made=placed.memory_bound(moved),
+            bytes_each=moved.value,
+            source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters",
+        )
+    ]
+
+
+class _Iterated(NamedTuple):
+    """One sort of matrices on a block, and how many of them each stage holds (last dimension). [-]"""
+
+    label: str
+    matrix: Matrix
+    held: Array
+    products: tuple[tuple[Product, Quantity], ...]
+
+    @property
+    def each_s(self) -> Array:
+        """Products of one step of the iteration on one of them. [s]"""
+        return broadcast_sum([made.value for _, made in self.products])
+
+
+def _iterated(step: Step) -> list[_Iterated]:
+    """Return every matrix that the optimizer iterates on before it steps it."""
+    placed, chosen = step.placed, step.placed.optimizer
+    if not chosen.products:
+        return []
+    return [
+        _Iterated(
+            block.label,
+            one,
+            np.asarray(block.held * _copies(placed, one)[..., None]),
+            tuple((product, _product_time(placed, one, product)) for product in chosen.products),
+        )
+        for block in step.blocks
+        for one in _own_matrices(placed, block)
+    ]
+
+
+def _product_time(placed: PlacedJob, matrix: Matrix, product: Product) -> Quantity:
+    """Time of one product of the iteration, in bf16 on a whole matrix. [s]"""
+    accelerator = placed.accelerator
+    return matmul_time(
+        matrix.side(product.rows),
+        matrix.side(product.columns),
+        matrix.side(product.depth),
+        constants=placed.kernels.matmul["bf16"],
+        peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY["bf16"]],
+        memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+    )
+
+
+# What a rank does of the matrices on its stage: those whose part it holds, of which two may be others' as well.
+_DONE = "min(matrices, ceil(matrices / ranks) + shared) / matrices"
+
+
+def _iteration_lines(step: Step) -> list[TimeLine]:
+    """Return the iteration of an optimizer on whole matrices, and what is gathered for it.
+
+    States are dealt out to the ranks of data parallelism as one flat sequence, so that a rank touches the
+    matrices of its part and one more. It gathers them over these ranks and over tensor parallelism, iterates on
+    each, and keeps its part of the result; where parameters are sharded tensor by tensor (ZeRO-3), owners send
+    the others' parts back. Without sharding every rank iterates on all.
+    """
+    every = _iterated(step)
+    if not every:
+        return []
+    stage_s = broadcast_sum([one.held * one.each_s[..., None] for one in every])
+    slowest = np.argmax(stage_s, axis=-1)[..., None]
+
+    def at_slowest(values: Array) -> Array:
+        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, stage_s.shape))
+        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
+
+    lines: list[TimeLine] = []
+    for part in DATA_PARTS:
+        some = [one for one in every if one.matrix.is_expert == (part == "expert")]
+        if some:
+            held = [at_slowest(one.held) for one in some]
+            lines += _part_lines(step, part, some, held)
+    return lines
+
+
+def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Array]) -> list[TimeLine]:
+    """Return the products and the gathers of the dense or the expert matrices, `held` of each on the stage."""
+    placed, chosen = step.placed, step.placed.optimizer
+    group = state_group(placed, part)
+    done = {
+        "matrices": broadcast_sum(held),
+        "ranks": group.ranks,
+        "shared": np.asarray(group.ranks > 1, dtype=np.float64),
+    }
+    lines = [
+        time_line(
+            f"optimizer.{product.name}.{one.label}{one.matrix.name}",
+            axis="optimizer",
+            toll="math",
+            phase="optimizer",
+            count=count,
+            made=made.then(
+                "product_s",
+                f"done = {_DONE}; done * iterations * product_s",
+                iterations=float(chosen.iterations),
+                **done,
+            ),
+            source=chosen.source,
+        )
+        for one, count in zip(some, held, strict=True)
+        for product, made in one.products
+    ]
+    lines.append(_host_line(placed, part, some, held, done))
+    share = quantity(_DONE, **done)
+    degree = placed.layout.tp if part == "dense" else placed.layout.etp
+    whole, parts = (
+        broadcast_sum(
+            [
+                np.asarray(count * one.matrix.elements * (one.matrix.is_split == split))
+                for one, count in zip(some, held, strict=True)
+            ]
+        )
+        for split in (True, False)
+    )
+    on_rank = np.asarray(whole / degree + parts)
+    back = np.asarray(placed.layout.zero_stage >= 3, dtype=np.float64)
+    sent: tuple[tuple[str, str, Group, Array, Array], ...] = (
+        ("gather", "all_gather", group, on_rank, np.asarray(1.0)),
+        (
+            "gather",
+            "all_gather",
+            placed.mesh.tp if part == "dense" else placed.mesh.etp,
+            whole,
+            np.asarray(1.0),
+        ),
+        ("hand_back", "all_to_all", group, on_rank, back),
+    )
+    return lines + [
+        communication_line(
+            placed,
+            f"optimizer.{name}.{part}.{over.dim}",
+            axis="optimizer",
+            phase="optimizer",
+            primitive=primitive,
+            size_bytes=chosen.gathered_bytes * share.value * elements,
+            group=over,
+            share=times,
+        )
+        for name, primitive, over, elements, times in sent
+        if anywhere(over.ranks > 1) and anywhere(times)
+    ]
+
+
+def _host_line(
+    placed: PlacedJob, part: DataPart, some: list[_Iterated], held: list[Array], done: dict[str, Array]
+) -> TimeLine:
+    """Return what the host costs where it issues the products slower than the GPU runs them."""
+    recipe, chosen = placed.recipe, placed.optimizer
+    bound = recipe.host.cpu_binding
+    accelerator = placed.accelerator
+    return time_line(
+        f"optimizer.host.{part}",
+        axis="optimizer",
+        toll="overhead",
+        phase="optimizer",
+        cause="host",
+        count=1.0,
+        formula=f"done = {_DONE}; done * iterations * max(products * matrices * launch_s - step_s, 0)",
+        terms={
+            **done,
+            "iterations": float(chosen.iterations),
+            "products": float(len(chosen.products)),
+            "launch_s": recipe.host.launch_s
+            * (accelerator.host_slowdown_bound if bound else accelerator.host_slowdown),
+            "step_s": broadcast_sum([np.asarray(n * one.each_s) for one, n in zip(some, held, strict=True)]),
+        },
+        source="host-bound iterations: the GPU waits for the products that the framework issues",
+    )
+
+
+def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
+    """Return the operands of an iteration on the largest matrix, where they exceed the activations gone by then."""
+    every = _iterated(step)
+    if not every:
+        return []
+    activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
+    largest = max((one.matrix for one in every), key=lambda one: one.elements)
+    return [
+        memory_line(
+            "state.optimizer.iteration",
+            part="optimizer",
+            axis="optimizer",
+            toll="state",
+            formula="max(element_bytes * (2 * short * long + 2 * short * short) - activation_bytes, 0)",
+            terms={
+                "element_bytes": step.placed.optimizer.gathered_bytes,
+                "short": largest.short,
+                "long": largest.long,
+                "activation_bytes": activations,
+            },
+            source=f"{step.placed.optimizer.source}; a matrix, its outer product and their successors",
+        )
+    ]

@@ -1,0 +1,45 @@
+"""Which ranks share the states of a rank's parameters, and what is left to each."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.physics.network.mesh import Group, split_group
+from costmodel.step.held_params import Params
+from costmodel.step.placed_job import PlacedJob
+
+Array = NDArray[np.float64]
+
+DataPart = Literal["dense", "expert"]
+"""Parameters that share a group of ranks: experts have one of their own."""
+DATA_PARTS: tuple[DataPart, ...] = get_args(DataPart)
+
+
+def shard_ranks(placed: PlacedJob) -> tuple[Array, Array]:
+    """Ranks that shard dense and expert states between them. [-]"""
+    group = placed.layout.shard_group
+    dense, expert = placed.mesh.grad.ranks, placed.mesh.edp.ranks
+    whole = group == 0
+    return (
+        np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
+        np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
+    )
+
+
+def state_group(placed: PlacedJob, part: DataPart) -> Group:
+    """Return the ranks that share the optimizer's states of a part: one where nothing is sharded."""
+    dense, expert = shard_ranks(placed)
+    whole, ranks = (placed.mesh.grad, dense) if part == "dense" else (placed.mesh.edp, expert)
+    return split_group(whole, np.where(placed.layout.zero_stage >= 1, ranks, 1.0))[0]
+
+
+def local_params(placed: PlacedJob, params: Params) -> Array:
+    """Parameters that a rank's optimizer steps, worst stage. [-]"""
+    dense_ranks, expert_ranks = shard_ranks(placed)
+    sharded = placed.layout.zero_stage >= 1
+    dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
+    expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
+    return np.asarray(dense + expert)

@@ -1,0 +1,351 @@
+"""What each optimizer keeps, moves, multiplies and sends, by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from round_jobs import (
+    LAYER_PARAMS,
+    MIB,
+    MOE,
+    SMALL,
+    TABLE_PARAMS,
+    counts,
+    each_us,
+    memory,
+    model_file,
+    moved_us,
+    near,
+    price,
+    product_us,
+    ring_us,
+)
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError, RecipeError
+from costmodel.bill.formula import inputs_of
+from costmodel.describe.jobs.job import make_job
+from costmodel.describe.optimizers import OPTIMIZERS, Optimizer
+from costmodel.estimates.memory_savings import memory_savings
+from costmodel.step.anatomy.matrices import layer_matrices
+from costmodel.step.anatomy.params import layer_param_blocks
+from costmodel.step.optimizer import stepped_alike, whole_state_bytes
+from costmodel.step.price import price as price_job
+
+N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
+# A layer has 2 + 1 + 8 + 4 Mi of matrix elements and two norms of 1,024.
+MATRICES, VECTORS = 60 * MIB, 4 * 2 * 1024
+TABLES = 2 * TABLE_PARAMS + 1024  # and the last norm
+# 1024 x 2048, 1024 x 1024, 1024 x 8192, 4096 x 1024.
+SIDES = 4 * (3072 + 2048 + 9216 + 5120)
+TWO = {"gpus": 2, "global_batch": 2}
+
+
+def held(est):
+    """Bytes of what the optimizer keeps besides main weights, by name."""
+    found = memory(est, "state.dense.optimizer.")
+    found.pop("state.dense.optimizer.main_weights")
+    return {name.rpartition(".")[2]: held for name, held in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("adamw", {"moments": 8 * N}),
+        ("adamw-bf16", {"moments": 4 * N}),
+        ("adamw-8bit", {"moments": (2 + 8 / 2048) * N}),
+        ("paged-adamw-8bit", {}),
+        ("lion", {"momentum": 4 * N}),
+        ("sgd", {}),
+        ("sgd-momentum", {"momentum": 4 * N}),
+        # Row and column sums of 64,001 x 1,024 for both tables (and the last norm) and of the layers' matrices.
+        ("adafactor", {"factors": 4 * (SIDES + 64_001 + 2 * 1024), "squares": 4 * VECTORS}),
+        ("muon", {"momentum": 4 * MATRICES, "moments": 8 * (TABLES + VECTORS)}),
+    ],
+)
+def test_states(name, kept):
+    assert held(price(optimizer=name)) == near(kept)
+    assert memory(price(optimizer=name), "state.dense.optimizer.main_weights") == near(
+        {"state.dense.optimizer.main_weights": 4 * N}
+    )
+    shared = price(optimizer=name, **TWO)
+    assert held(shared) == near({key: size / 2 for key, size in kept.items()})
+    assert held(price(optimizer=name, zero_stage=0, **TWO)) == near(kept)
+
+
+def test_every_optimizer_is_tested_here():
+    tested = {mark.args[1][0][0] for mark in test_states.pytestmark if mark.args[0] == ("name", "kept")}
+    names = {name for mark in test_states.pytestmark for name, _ in mark.args[1]}
+    assert tested <= names == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        # Gradient 4 and states with the main weight read, states written, parameter 2 written.
+        ("adamw", {"adam": 30 * N}),
+        ("adamw-bf16", {"adam": 22 * N}),
+        ("adamw-8bit", {"adam": (4 + 2 * (6 + 8 / 2048) + 2) * N}),
+        ("lion", {"lion": 22 * N}),
+        ("sgd", {"sgd": 14 * N}),
+        ("sgd-momentum", {"momentum": 22 * N}),
+        # The gradient twice, the update in fp32 written and read, factors and main weights to and fro, parameter.
+        (
+            "adafactor",
+            {
+                "adafactor": (8 + 8 + 8 + 2) * (MATRICES + TABLES) + 8 * (SIDES + 64_001 + 2048),
+                "adafactor_vectors": (8 + 8 + 16 + 2) * VECTORS,
+            },
+        ),
+        # Momentum and main weight to and fro, 16 bits for the iteration and of its result.
+        ("muon", {"muon": (4 + 2 + 2 + 16 + 2) * MATRICES, "adam": 30 * (TABLES + VECTORS)}),
+    ],
+)
+def test_kernels(name, lines):
+    found = each_us(price(optimizer=name), *(f"optimizer.{kernel}" for kernel in lines))
+    expected = {f"optimizer.{kernel}": moved_us(size) for kernel, size in lines.items()}
+    assert {line: found[line] for line in expected} == near(expected)
+    # Two ranks step half each.
+    half = each_us(price(optimizer=name, **TWO), *(f"optimizer.{kernel}" for kernel in lines))
+    assert {line: half[line] for line in expected} == near(
+        {f"optimizer.{kernel}": moved_us(size / 2) for kernel, size in lines.items()}
+    )
+
+
+def test_pages_come_and_go_over_the_hosts_link():
+    """2.004 bytes a parameter each way at 50 GB/s, four GPUs' worth in the host's memory."""
+    est = price(optimizer="paged-adamw-8bit")
+    width = 2 + 8 / 2048
+    assert each_us(est, "optimizer.paging") == near(
+        {f"optimizer.paging.{way}": width * N / 5e4 for way in ("in", "out")}
+    )
+    assert each_us(est, "optimizer.adam") == each_us(price(optimizer="adamw-8bit"), "optimizer.adam")
+    four = price(optimizer="paged-adamw-8bit", gpus=4, global_batch=4)
+    assert {line.name: float(line.bytes.max()) for line in four.bill.host_lines} == near(
+        {"host.optimizer.moments": width * N}
+    )
+
+
+OUTER, SQUARE, APPLIED = "optimizer.outer.", "optimizer.square.", "optimizer.applied."
+SHAPES = {
+    "attention.qkv": (1024, 2048),
+    "attention.out": (1024, 1024),
+    "mlp.fc1": (1024, 8192),
+    "mlp.fc2": (1024, 4096),
+}
+
+
+def iterated(share, shapes=SHAPES):
+    """Microseconds of five steps of Newton-Schulz on a share of the matrices, by line."""
+    found = {}
+    for name, (short, long) in shapes.items():
+        found[OUTER + name] = 5 * share * product_us(short, short, long)
+        found[SQUARE + name] = 5 * share * product_us(short, short, short)
+        found[APPLIED + name] = 5 * share * product_us(short, long, short)
+    return found
+
+
+PRODUCTS = (OUTER, SQUARE, APPLIED)
+
+
+def test_newton_schulz_on_every_matrix():
+    est = price(optimizer="muon")
+    assert each_us(est, *PRODUCTS) == near(iterated(1.0))
+    assert set(counts(est, *PRODUCTS).values()) == {4.0}
+    assert each_us(est, "optimizer.gather", "optimizer.hand_back") == {}
+    # Without sharding every replica does them all.
+    assert each_us(price(optimizer="muon", zero_stage=0, **TWO), *PRODUCTS) == near(iterated(1.0))
+
+
+def test_ranks_share_the_matrices_and_gather_them():
+    """Of 16 matrices a rank of two touches eight and one that it shares."""
+    est = price(optimizer="muon", **TWO)
+    assert each_us(est, *PRODUCTS) == near(iterated(9 / 16))
+    gathered = {"optimizer.gather.dense.grad": ring_us(2 * 9 / 16 * MATRICES)}
+    assert each_us(est, "optimizer.gather", "optimizer.hand_back") == near(gathered)
+    sharded = price(optimizer="muon", zero_stage=3, **TWO)
+    assert each_us(sharded, *PRODUCTS) == near(iterated(9 / 16))
+    back = each_us(sharded, "optimizer.gather", "optimizer.hand_back")
+    assert back.keys() == {*gathered, "optimizer.hand_back.dense.grad"}
+    assert back["optimizer.hand_back.dense.grad"] == near(ring_us(2 * 9 / 16 * MATRICES))
+
+
+def test_no_rank_does_less_than_the_matrices_it_touches():
+    """Of 16 matrices over eight ranks each touches two and one more; over 32 there are two on each."""
+    eight = price(optimizer="muon", gpus=8, global_batch=8)
+    assert each_us(eight, *PRODUCTS) == near(iterated(3 / 16))
+    many = price(optimizer="muon", gpus=32, global_batch=32)
+    assert each_us(many, *PRODUCTS) == near(iterated(2 / 16))
+
+
+def test_parts_of_tensor_parallelism_are_gathered_whole():
+    est = price(optimizer="muon", gpus=2, tp=2)
+    assert each_us(est, *PRODUCTS) == near(iterated(1.0))
+    assert each_us(est, "optimizer.gather") == near({"optimizer.gather.dense.tp": ring_us(2 * MATRICES)})
+    both = price(optimizer="muon", gpus=4, tp=2, global_batch=2)
+    # Data parallelism gathers a rank's part of each, tensor parallelism the whole.
+    assert each_us(both, "optimizer.gather.dense.grad") == near(
+        {"optimizer.gather.dense.grad": ring_us(2 * 9 / 16 * MATRICES / 2)}
+    )
+    assert each_us(both, "optimizer.gather.dense.tp") == near(
+        {"optimizer.gather.dense.tp": ring_us(2 * 9 / 16 * MATRICES)}
+    )
+
+
+def test_a_pipeline_stage_iterates_on_its_own():
+    """Four layers on two stages: eight matrices each."""
+    est = price(optimizer="muon", gpus=2, pp=2, global_batch=4)
+    assert set(counts(est, *PRODUCTS).values()) == {2.0}
+
+
+def test_experts_are_matrices_of_their_own():
+    """Eight experts of 1024 x 1024 and 512 x 1024 on two ranks; the router on every rank."""
+    est = price(MOE, optimizer="muon", gpus=2, ep=2, global_batch=2)
+    experts = {"moe.experts.fc1": (1024, 1024), "moe.experts.fc2": (512, 1024)}
+    found = each_us(est, *(start + name for start in PRODUCTS for name in experts))
+    assert found == near(iterated(1.0, experts))
+    assert set(counts(est, *(OUTER + name for name in experts)).values()) == {16.0}
+    # Twelve dense matrices over two ranks: six and one.
+    dense = {"attention.qkv": (1024, 2048), "attention.out": (1024, 1024), "moe.router": (8, 1024)}
+    assert each_us(est, *(start + name for start in PRODUCTS for name in dense)) == near(
+        iterated(7 / 12, dense)
+    )
+    assert "optimizer.gather.expert.edp" not in each_us(est, "optimizer.gather")
+
+
+def test_the_host_issues_the_products():
+    """Three products of sixteen matrices, five times at 0.9 ms each, beside what they take."""
+    est = price(optimizer="muon", switches={"launch_s": 0.9e-3})
+    step_us = sum(iterated(1.0).values()) / 5 * 4
+    issued_us = 3 * 16 * 900 * est.job.cluster.accelerator.host_slowdown
+    assert issued_us > step_us
+    assert each_us(est, "optimizer.host") == near({"optimizer.host.dense": 5 * (issued_us - step_us)})
+    assert "optimizer.host.dense" not in each_us(price(optimizer="muon"), "optimizer.host")
+
+
+def test_operands_where_no_activations_are_left_beside_them():
+    """16 bits of the largest matrix (1024 x 8192), of its outer product, and of their successors."""
+    est = price({**SMALL, "vocab_size": 128}, optimizer="muon", seq_len=8)
+    activations = sum(memory(est, "activation.").values())
+    assert memory(est, "state.optimizer.iteration") == near(
+        {"state.optimizer.iteration": 2 * (2 * 8 * MIB + 2 * MIB) - activations}
+    )
+    assert memory(price(optimizer="muon"), "state.optimizer.iteration") == {}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3", "gemma2-9b"])
+def test_every_parameter_is_stepped_once(name, model):
+    layout = {"gpus": 64, "layout": "tp2 pp4", "global_batch": 64, "seq_len": 4096}
+    if model == "deepseek-v3":
+        layout["layout"] = "tp2 pp4 ep8"
+    step = price_job(make_job(model=model, optimizer=name, cluster="dgx-h100-ndr", **layout)).step
+    found = stepped_alike(step)
+    for part in ("dense", "expert"):
+        total = sum(np.asarray(getattr(one.params, part)) for one in found)
+        assert total == pytest.approx(np.asarray(getattr(step.params, part)), rel=1e-9)
+    assert all(np.all(np.asarray(one.params.dense) >= 0) for one in found)
+
+
+@pytest.mark.parametrize("model", cm.list_models())
+def test_matrices_have_the_parameters_of_the_model(model):
+    job = make_job(model=model, gpus=8, global_batch=8, seq_len=1024, check=False)
+    for kind in job.model.layer_kinds():
+        matrices = layer_matrices(job.model, kind, job.recipe, job.precision)
+        blocks = [one for one in layer_param_blocks(job.model, kind) if one.is_matrix]
+        assert sum(one.copies * one.elements for one in matrices) == pytest.approx(
+            sum(one.count for one in blocks), rel=1e-12
+        )
+        assert sum(one.copies * one.elements for one in matrices if one.is_expert) == pytest.approx(
+            sum(one.count for one in blocks if one.sharding == "expert"), rel=1e-12
+        )
+        assert sum(one.copies * one.elements for one in matrices if one.is_split) == pytest.approx(
+            sum(one.count for one in blocks if one.sharding != "replicated"), rel=1e-12
+        )
+
+
+def test_a_checkpoint_holds_the_states():
+    def size(name):
+        return whole_state_bytes(
+            make_job(
+                model=model_file(SMALL),
+                cluster="dgx-h100-ndr",
+                gpus=8,
+                global_batch=8,
+                seq_len=1024,
+                optimizer=name,
+            )
+        )
+
+    assert size("adamw") == near(8 * N)
+    assert size("sgd") == 0
+    assert size("muon") == near(4 * MATRICES + 8 * (TABLES + VECTORS))
+    assert size("adafactor") == near(4 * (SIDES + 64_001 + 2048) + 4 * VECTORS)
+
+
+def test_no_field_of_a_record_has_a_default():
+    for field in dataclasses.fields(Optimizer):
+        assert field.default is dataclasses.MISSING, field.name
+        assert field.default_factory is dataclasses.MISSING, field.name
+
+
+@pytest.mark.parametrize("record", OPTIMIZERS.values(), ids=lambda record: record.name)
+def test_records(record):
+    assert record.source
+    assert (record.iterations > 0) == bool(record.products) == (record.gathered_bytes > 0)
+    for update in record.updates:
+        assert set(inputs_of(update.state_bytes)) <= {"moments_bytes", "sides"}
+        assert set(inputs_of(update.moved_bytes)) <= {"grad_bytes", "state_bytes", "weight_bytes"}
+    assert len({update.kernel for update in record.updates}) == len(record.updates)
+    assert len({update.holds for update in record.updates}) == len(record.updates)
+
+
+def test_an_unknown_optimizer_is_one_line():
+    with pytest.raises(RecipeError, match="optimizer: 'adamm' is unknown; did you mean 'adamw'"):
+        price(optimizer="adamm")
+
+
+def test_what_no_host_steps_is_not_offloaded():
+    with pytest.raises(
+        CostModelError, match="offload_optimizer: no host steps muon; it needs optimizer adamw, lion"
+    ):
+        price(optimizer="muon", switches={"offload_optimizer": True})
+    with pytest.raises(CostModelError, match="no host steps adafactor"):
+        price(optimizer="adafactor").job.switched({"offload_optimizer": True})
+    assert price(optimizer="lion", switches={"offload_optimizer": True}).fits
+    savings = {one.change.name for one in memory_savings(price(optimizer="muon").job)}
+    assert savings
+    assert "offload_optimizer" not in savings
+    assert "offload_optimizer" in {one.change.name for one in memory_savings(price(optimizer="lion").job)}
+
+
+def test_a_plan_takes_several():
+    found = cm.plan(
+        model="llama3-8b",
+        gpus=8,
+        global_batch=64,
+        seq_len=4096,
+        optimizer=["adamw", "adamw-8bit", "muon"],
+        tp=[1, 2],
+        pp=1,
+    )
+    frame = found.to_frame()
+    assert set(frame.optimizer) == {"adamw", "adamw-8bit", "muon"}
+    assert found.best.job.optimizer.name == "adamw-8bit"
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw-bf16", "sgd-momentum", "muon"])
+def test_megatron_says_and_reads_it(name):
+    from costmodel.interop.megatron import import_megatron
+
+    est = cm.estimate(model="llama3-8b", gpus=8, layout="tp2", global_batch=8, seq_len=4096, optimizer=name)
+    back = import_megatron(cm.emit(est, "megatron"))
+    assert back.job.get("optimizer", "adamw") == name
+    assert not [text for text in back.warnings if "optimizer" in text]
+
+
+def test_what_a_framework_does_not_have_is_not_written():
+    est = cm.estimate(model="llama3-8b", gpus=8, layout="tp2", global_batch=8, seq_len=4096, optimizer="lion")
+    with pytest.raises(CostModelError, match="Megatron-LM has no optimizer lion; plan with adamw"):
+        cm.emit(est, "megatron")
+    assert '"type": "Lion"' in cm.emit(est, "deepspeed")
