@@ -71,6 +71,9 @@ class Kernels(BaseModel):
     attention_kernel: AttentionKernel = "auto"
     """Kernel of the attention core; auto is what Transformer Engine picks for the GPU, torch what
     PyTorch's scaled_dot_product_attention does."""
+    fp8_attention: bool = False
+    """Q, K, V and their gradients are quantised and attention runs on the 8-bit units, where the precision has 8
+    or 4 bits (Transformer Engine's fp8_dpa; Megatron-Core's fp8_dot_product_attention)."""
     fused_norm: bool = True
     """One kernel a norm; otherwise a chain of element-wise kernels with fp32 in between."""
     fused_rope: bool = True
@@ -230,6 +233,9 @@ class Experts(BaseModel):
     """Host cost of each product of a grouped GEMM in launches; 0 where one kernel computes them all."""
     grouped_launch_share_quantised: float = Field(default=0.0, ge=0, le=4)
     """The same in 8 and 4 bits, where each expert is quantised by itself; never less than in 16."""
+    fused_grouped_mlp: bool = False
+    """With block scales the products of experts activate and quantise their results themselves (the grouped
+    GEMM + SwiGLU kernels that Transformer Engine takes from cuDNN)."""
     expert_bias_chain: bool = False
     """The output bias of experts is added in PyTorch operators, expert by expert, in fp32."""
     router_fusion: bool = False

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.errors import RecipeError
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity, quantity
-from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
@@ -82,12 +83,20 @@ def _plain_dtype(precision: Precision) -> str:
 
 def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price fused attention, forward and backward."""
-    accelerator, shape = placed.accelerator, operator.attention
+    accelerator, shape, recipe = placed.accelerator, operator.attention, placed.recipe
     assert shape is not None
-    dtype = PEAK_KEY[_plain_dtype(placed.precision)]
-    keys = shape.seq_k * shape.causal_share
+    low = recipe.kernels.fp8_attention and placed.precision.cast_bytes > 0
+    dtype = "fp8" if low else PEAK_KEY[_plain_dtype(placed.precision)]
+    kernel = FP8_ATTENTION if low else recipe.kernels.attention_kernel
+    if kernel not in placed.kernels.attention:
+        raise RecipeError(f"fp8_attention: no kernel of 8-bit attention is known on {accelerator.name}")
+    windowed = shape.windowed if np.any(shape.windowed) else np.asarray(False)
 
     def one_pass(backward: bool) -> Quantity:
+        # cuDNN's 8-bit backward pass takes a window's keys for those of the whole causal mask: its time grows
+        # with the square of the sequence (NVIDIA/cudnn-frontend, results of gpt_oss).
+        whole = low and backward
+        share = np.where(windowed, 0.5, shape.causal_share) if whole else shape.causal_share
         call = attention_time(
             1.0,
             shape.seq_q,
@@ -98,11 +107,11 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
             v_head_dim=shape.v_head_dim,
             causal=True,
             backward=backward,
-            constants=placed.kernels.attention[placed.recipe.kernels.attention_kernel],
-            peak_flops_per_s=accelerator.peak_flops_per_s[dtype]
-            * (1.0 - placed.recipe.overlap.reserved_sm_share),
+            constants=placed.kernels.attention[kernel],
+            peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * (1.0 - recipe.overlap.reserved_sm_share),
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-            keys_per_query=keys,
+            keys_per_query=shape.seq_k * share,
+            windowed=windowed if np.any(windowed) and not whole else False,
         )
         return call.then("kernel_s", "calls * kernel_s", calls=shape.calls)
 

@@ -374,11 +374,13 @@ def _switches(row: Row) -> dict[str, Any]:
         switches |= {"fused_norm": True, "fused_rope": False, "fused_activation": False}
     if "eager" in notes:
         switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
+    if "fp8 attention" in notes:
+        switches["fp8_attention"] = True
     for word, dispatcher in _DISPATCHERS.items():
         if word in notes:
             switches["moe_dispatcher"] = dispatcher
-    if "fused grouped mlp" in notes:
-        switches |= {"grouped_launch_share": 0.0, "expert_bias_chain": False}
+    if "fused grouped mlp" in notes or "op fuser grouped mlp" in notes:
+        switches |= {"grouped_launch_share": 0.0, "expert_bias_chain": False, "fused_grouped_mlp": True}
     if row["framework"] in _FORCED_BALANCE and "natural" not in (row.get("notes") or "").lower():
         switches["moe_balance"] = "balanced"
     if "balanced fake gate" in (row.get("notes") or "").lower():

@@ -358,16 +358,39 @@ def test_attention_through_the_score_matrix():
 
 
 def test_a_window_and_its_diagonal():
-    """A query of a window of 256 meets 256 keys, the first ones fewer: 224 on average of 1,024."""
+    """A query of a window of 256 sees 256 keys, the first ones fewer: 224 on average of 1,024.
+
+    Its tile of 64 queries meets 63 keys more, in tiles of 128: 192 more, up to the half that causality leaves.
+    """
     est = price({**SMALL, "sliding_window": 256, "full_attention_every": 2})
     times = each_us(est)
     assert times["compute.dense-window.attention.core.forward"] == near(
-        attention_us(8, 4, 1024, 1024, 224, 128)
+        attention_us(8, 4, 1024, 1024, 224 + 192, 128)
     )
+    assert times["compute.dense-window.attention.core.backward"] == near(
+        attention_us(8, 4, 1024, 1024, 224 + 192, 128, backward=True)
+    )
+    nearly = each_us(price({**SMALL, "sliding_window": 768}))
+    assert nearly["compute.attention.core.forward"] == near(attention_us(8, 4, 1024, 1024, 512, 128))
     assert times["compute.dense.attention.core.forward"] == near(attention_us(8, 4, 1024, 1024, 512, 128))
     assert counts(est)["compute.dense.attention.core.forward"] == 2
     wide = price({**SMALL, "sliding_window": 4096})
     assert each_us(wide)["compute.attention.core.forward"] == near(attention_us(8, 4, 1024, 1024, 512, 128))
+
+
+def test_clamped_activations_and_scaled_rotation():
+    """Clamps move 8 and 10 bytes an element of both halves, rotation with a factor is a chain of its own."""
+    est = price({**SMALL, "activation_clamp": True, "rope_concentration": True})
+    times = each_us(est)
+    assert times["compute.mlp.clamp.forward"] == near(moved_us(8 * 8 * ELEMENTS, 3))
+    assert times["compute.mlp.clamp.backward"] == near(moved_us(10 * 8 * ELEMENTS, 3))
+    assert times["compute.attention.rope.backward"] == near(moved_us(22 * 1.5 * ELEMENTS, 8))
+    more = (
+        memory(est, "activation.mlp")["activation.mlp"] - memory(price(), "activation.mlp")["activation.mlp"]
+    )
+    assert more == near(4 * 2 * 8 * MIB)
+    compiled = each_us(price({**SMALL, "activation_clamp": True}, switches={"compiled": True}))
+    assert "compute.mlp.clamp.forward" not in compiled
 
 
 def test_unfused_kernels():

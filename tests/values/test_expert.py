@@ -310,9 +310,33 @@ def test_biases_of_experts_in_a_chain():
         {
             "compute.moe.experts.bias.forward": moved_us(28 * 2 * MIB, 5),
             "compute.moe.experts.bias.backward": moved_us(36 * 2 * MIB, 8),
+            "compute.moe.experts.bias_gradient.backward": moved_us(2 * 2 * 2 * MIB / 2, 2),
         }
     )
-    assert each_us(price(model), "compute.moe.experts.bias") == {}
+    # The first layer's bias takes one more read of both halves' gradients.
+    gradient = {"compute.moe.experts.bias_gradient.backward": moved_us(2 * 2 * 2 * MIB / 2, 2)}
+    assert each_us(price(model), "compute.moe.experts.bias") == near(gradient)
+
+
+def test_products_of_experts_that_activate_and_quantise():
+    """512 wide: casts write 2.06 bytes and read none, the backward pass reads both halves again."""
+    times = {
+        fused: each_us(
+            price(MOE, precision="mxfp8", switches={"fused_grouped_mlp": fused}), "compute.moe.experts"
+        )
+        for fused in (False, True)
+    }
+    act, cast = "compute.moe.experts.activation.", "compute.moe.experts.quantise."
+    assert times[False][act + "forward"] == near(moved_us(6 * MIB))
+    assert act + "forward" not in times[True]
+    assert times[True][act + "backward"] == near(moved_us(4 * MIB, 0))
+    # Two bytes fewer of the product, 1,024 x 2 x 512, and of the gradient of both halves.
+    saved = {name: times[False][cast + name] - times[True][cast + name] for name in ("forward", "backward")}
+    slower = saved["forward"] / (2 * MIB / 1e6)
+    assert saved["backward"] == near(2 * saved["forward"])
+    assert slower >= 1
+    plain = each_us(price(MOE, switches={"fused_grouped_mlp": True}), "compute.moe.experts")
+    assert plain == near(each_us(price(MOE), "compute.moe.experts"))
 
 
 def test_static_graphs_leave_the_experts_out():

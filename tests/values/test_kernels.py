@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from round_jobs import MOE, SMALL, cluster_file, each_us, near, price, product_us
 
+from costmodel.base.errors import RecipeError
+
 PLAIN = {
     "basis": "estimated",
     "source": "round numbers",
@@ -15,7 +17,7 @@ PASS = {"basis": "estimated", "source": "round numbers", "fixed": "4 us", "memor
 MEMORY = {"basis": "estimated", "source": "round numbers", "bandwidth_fraction": 0.5, "fixed": "1 us"}
 
 
-def machine(product=None, attention=None, sms=100):
+def machine(product=None, attention=None, sms=100, eight_bits=None):
     """The round machine of a hundred SMs with other constants of products or of attention."""
     block = {**PLAIN, "tile": [1, 1], **(product or {})}
     one = {**PASS, "peak_fractions": {64: 0.5, 256: 0.5}, "tile_rows": 64, **(attention or {})}
@@ -26,7 +28,7 @@ def machine(product=None, attention=None, sms=100):
                 "num_sms": sms,
                 "matmul": {"bf16": block},
                 "grouped_matmul": {"bf16": block},
-                "attention": {"cudnn": {"forward": one, "backward": one}},
+                "attention": {"cudnn": {"forward": one, "backward": one}, **(eight_bits or {})},
                 "memory": MEMORY,
             },
         }
@@ -113,10 +115,10 @@ def core_us(tokens, **constants):
     return each_us(price(cluster=machine(attention=constants), seq_len=tokens))
 
 
-def attention(tokens, tiles, waves, products=2, peak=50.0, ramp=1.0):
-    """Microseconds of 8 heads of 128 over half of the keys, where an SM is busy for `waves` of `tiles`."""
+def attention(tokens, tiles, waves, products=2, peak=50.0, ramp=1.0, keys=None):
+    """Microseconds of 8 heads of 128 over `keys`, by default half, where an SM is busy for `waves` of `tiles`."""
     busiest = max(waves, 2.0)
-    math = 2 * 8 * tokens * tokens / 2 * products * 128 / (peak * 1e6) * busiest / tiles * ramp
+    math = 2 * 8 * tokens * (keys or tokens / 2) * products * 128 / (peak * 1e6) * busiest / tiles * ramp
     hbm = (2 if products == 5 else 1) * 2 * 256 * tokens * (8 + 4) / 1e6
     return joined(math, hbm, 4.0)
 
@@ -151,3 +153,26 @@ def test_kernels_beside_attention():
     side = 8 * 128 * 8 * 16000 / 1e6
     times = core_us(16000, side_bytes_per_element=8)
     assert times[CORE] == near(attention(16000, 20.0, 20.0) + side)
+
+
+def test_attention_in_eight_bits():
+    """At twice the rate; its backward pass works on all keys of a window."""
+    low = {**PASS, "peak_fractions": {128: 0.25}, "tile_rows": 64}
+    eight_bits = {"cudnn-fp8": {"forward": low, "backward": low}}
+    windowed = {**SMALL, "sliding_window": 2000}
+    job = {"switches": {"fp8_attention": True}, "precision": "fp8-delayed", "seq_len": 16000}
+
+    def priced(model, **more):
+        return each_us(price(model, cluster=machine(eight_bits=eight_bits), **{**job, **more}))
+
+    # A quarter of 200 TFLOP/s is half of 100: as in 16 bits. A tile of 64 queries meets 63 + 128 keys more.
+    seen = 2000 * (1 - 2000 / 32000) + 64 + 128
+    of_window = attention(16000, 20.0, 20.0, keys=seen)
+    assert priced(windowed)[CORE] == near(of_window)
+    assert priced(windowed)[BACK] == near(attention(16000, 20.0, 20.0, products=5))
+    assert priced(windowed, precision="bf16")[CORE] == near(of_window)
+    assert priced(windowed, precision="bf16")[BACK] == near(
+        attention(16000, 20.0, 20.0, products=5, keys=seen)
+    )
+    with pytest.raises(RecipeError, match="fp8_attention: no kernel of 8-bit attention is known on"):
+        price(windowed, cluster=machine(), **job)

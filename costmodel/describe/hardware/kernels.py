@@ -37,6 +37,9 @@ PEAK_KEY: dict[str, str] = {
 }
 """Key of `Accelerator.peak_flops_per_s` for each dtype of a matrix kernel."""
 
+FP8_ATTENTION = "cudnn-fp8"
+"""Attention in 8 bits: its kernel beside those that a recipe names, its shares those of the fp8 peak."""
+
 FALLBACK_DTYPES: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
@@ -171,7 +174,7 @@ class KernelConstants(BaseModel):
     matmul, grouped_matmul : dict of MatmulConstants
         By dtype: every key of `PEAK_KEY`, filled through `FALLBACK_DTYPES`.
     attention : dict of AttentionConstants
-        By fused kernel: triton, flash1, flash2, flash3, cudnn.
+        By fused kernel: triton, flash1, flash2, flash3, cudnn, and `FP8_ATTENTION` where it was timed.
     memory : MemoryConstants
         Of memory-bound kernels.
     blocks : KernelBlocks

@@ -357,6 +357,8 @@ def _gpt_oss(keys: Keys) -> dict[str, Any]:
         "linear_bias": True,
         "router_bias": True,
         "attention_sinks": True,
+        "activation_clamp": True,
+        "rope_concentration": True,
         "num_experts": keys.need("num_local_experts"),
         "top_k": keys.need("num_experts_per_tok", "experts_per_token"),
         "expert_ffn_size": keys.need("intermediate_size"),

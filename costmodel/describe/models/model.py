@@ -95,6 +95,8 @@ class Model(BaseModel):
     """Three matrices (SwiGLU) instead of two."""
     activation_params: int = Field(default=0, ge=0)
     """Learned scalars of each MLP's activation (xIELU 2)."""
+    activation_clamp: bool = False
+    """What enters the activation is clamped first (gpt-oss), which frameworks do in kernels of their own."""
     num_experts: int = Field(default=0, ge=0)
     top_k: int = Field(default=0, ge=0)
     """Routed experts a token visits."""
@@ -134,6 +136,8 @@ class Model(BaseModel):
     embedding_norm: bool = False
     """A norm right after the embedding (BLOOM)."""
     position: Position = "rope"
+    rope_concentration: bool = False
+    """Rotated queries and keys are multiplied by a factor besides (YaRN, gpt-oss), which fused kernels do not take."""
     max_positions: int = Field(default=0, ge=0)
     """Rows of a learned position table."""
     mtp_layers: int = Field(default=0, ge=0)

@@ -23,6 +23,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt-neox": {**_GPT, "parallel_block": True, "norms_per_layer": 2, "position": "rope"},
     "gpt-oss": {
         "attention_sinks": True,
+        "activation_clamp": True,
+        "rope_concentration": True,
         "sliding_window": 128,
         "full_attention_every": 2,
         "qkv_bias": True,

@@ -26,6 +26,8 @@ from costmodel.bill.quantity import Quantity, quantity
 
 SMALL_TILE = 64.0
 """Side of the small output tile. [elements]"""
+KEY_TILE = 128.0
+"""Keys that attention loads at a time. [tokens]"""
 
 
 class MatmulConstants(NamedTuple):
@@ -292,6 +294,7 @@ def attention_time(
     peak_flops_per_s: float,
     memory_bandwidth_bytes_per_s: float,
     keys_per_query: ArrayLike | None = None,
+    windowed: ArrayLike = False,
     element_bytes: float = 2.0,
 ) -> Quantity:
     r"""Time of a fused attention kernel that never writes the score matrix.
@@ -306,7 +309,8 @@ def attention_time(
     causal mask), :math:`u` the tiles per SM and :math:`w` the waves they take. The last factor is
     what too few tiles cost: an SM with the longest row of a causal matrix works twice the average.
     The forward pass multiplies two matrices per score (:math:`F = 2 b h s \bar s (d_{qk} + d_v)`),
-    the backward pass five.
+    the backward pass five. Under a window a tile of rows meets the keys of all its rows, and those whole
+    tiles of keys: :math:`\bar s` is longer by a tile of either, up to what causality leaves.
 
     Parameters
     ----------
@@ -326,6 +330,8 @@ def attention_time(
         Of the data sheet, dense. [FLOP/s, B/s]
     keys_per_query : array_like, optional
         Average keys per query where the mask is neither full nor causal (sliding window). [-]
+    windowed : array_like of bool
+        `keys_per_query` are those of a window, whose edges cut tiles.
     element_bytes : float
         Bytes of an element of Q, K, V and the output. [B]
 
@@ -352,6 +358,7 @@ def attention_time(
         causal if isinstance(causal, bool) else None,
         bool(c.wave_fraction),
         bool(c.side_bytes_per_element),
+        keys_per_query is not None and windowed is not False,
     )
     given: dict[str, ArrayLike] = {
         "batch": batch,
@@ -362,6 +369,7 @@ def attention_time(
         "qk_head_dim": qk_head_dim,
         "v_head_dim": v_head_dim,
         "causal": causal,
+        "windowed": windowed,
         "element_bytes": element_bytes,
         "peak_fraction": _peak_fraction(c, qk_head_dim, v_head_dim),
         "peak_flops_per_s": peak_flops_per_s,
@@ -379,7 +387,9 @@ def _peak_fraction(c: AttentionPassConstants, qk_head_dim: float, v_head_dim: fl
 
 
 @lru_cache(maxsize=64)
-def _attention_formula(backward: bool, whole: bool, causal: bool | None, waves_lost: bool, side: bool) -> str:
+def _attention_formula(
+    backward: bool, whole: bool, causal: bool | None, waves_lost: bool, side: bool, windows: bool
+) -> str:
     """Return the steps of fused attention: two products a score forward, five backward.
 
     `whole` attention counts its keys itself; `causal` is None where it differs along an array.
@@ -389,9 +399,13 @@ def _attention_formula(backward: bool, whole: bool, causal: bool | None, waves_l
     waves = "per_sm + wave_fraction * (ceil(tiles / num_sms) - tiles / num_sms)" if waves_lost else "per_sm"
     mask = {True: " * causal_fraction", False: "", None: " * (1 - (1 - causal_fraction) * causal)"}[causal]
     steps = ["keys_per_query = seq_kv * (1 - causal / 2)"] if whole else []
+    if windows:
+        edges = f"min(tile_rows + {KEY_TILE:.0f}, max(seq_kv / 2 - keys_per_query, 0))"
+        steps.append(f"met_keys = keys_per_query + windowed * {edges}")
+    met = "met_keys" if windows else "keys_per_query"
     steps += [
-        f"flops = 2 * {products} * batch * heads * seq_q * keys_per_query",
-        "keys = max(keys_per_query, 1)",
+        f"flops = 2 * {products} * batch * heads * seq_q * {met}",
+        f"keys = max({met}, 1)",
         f"tiles = batch * heads * ceil({rows} / tile_rows)",
         # 1e-9 keeps no heads at no time instead of none over none.
         "per_sm = max(tiles / num_sms, 1e-9)",

@@ -186,6 +186,8 @@ class AttentionShape(NamedTuple):
     v_head_dim: float
     kv_heads: Array
     calls: Array
+    windowed: Array
+    """Whether `causal_share` is that of a window."""
 
 
 def linear(
@@ -258,6 +260,12 @@ GELU_FUSED = Traffic(4, 6, 1, 1)
 GELU_CHAIN = Traffic(12, 14, 3, 3)
 SWIGLU_FUSED = Traffic(6, 10, 1, 1)
 SWIGLU_CHAIN = Traffic(10, 18, 2, 4)
+# Two clamps and a concatenation, an element of both halves; backward two masked gradients and another.
+# NVIDIA/Megatron-LM megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
+CLAMP = Traffic(8, 10, 3, 3)
+# A grouped product's epilogue activates; its backward pass reads what the forward product had written
+# (cuDNN frontend, grouped GEMM + SwiGLU and + dSwiGLU; Transformer Engine ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
+GROUPED_EPILOGUE = Traffic(0, 4, 0, 0)
 ADD_FUSED = Traffic(6, 0, 1, 0)
 ADD_DROPOUT_FUSED = Traffic(7, 5, 1, 1)
 ADD_DROPOUT_CHAIN = Traffic(15, 9, 3, 2)

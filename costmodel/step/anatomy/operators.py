@@ -17,8 +17,10 @@ from costmodel.step.anatomy.mixers import mixer_operators
 from costmodel.step.anatomy.mixers.family import Given
 from costmodel.step.anatomy.operator_parts import (
     BF16,
+    CLAMP,
     GELU_CHAIN,
     GELU_FUSED,
+    GROUPED_EPILOGUE,
     ONE,
     ROPE_CHAIN,
     ROPE_FUSED,
@@ -95,7 +97,9 @@ def attention_operators(
         rotated = t * (q_width + k_width)
         if model.attention == "mla":
             rotated = t * model.qk_rope_head_dim * (heads + 1.0)
-        traffic = ROPE_FUSED if recipe.kernels.fused_rope or recipe.kernels.compiled else ROPE_CHAIN
+        # Megatron-Core models/common/embeddings/rope_utils.py: no fused kernel where the magnitude is scaled.
+        one_kernel = recipe.kernels.fused_rope and not model.rope_concentration
+        traffic = ROPE_FUSED if one_kernel or recipe.kernels.compiled else ROPE_CHAIN
         ops.append(elementwise("attention", "rope", whole, np.asarray(rotated), traffic))
     width = t * (q_width + k_width + v_width)
     ops += quantise("attention", whole, Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision)
@@ -211,7 +215,15 @@ def _core(
         share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
         lse = 4.0 * shard.tokens * heads
         shape = AttentionShape(
-            batch_heads, seq_q, seq_k, share, d_qk, d_v, shard.micro_batch * kv_heads, np.asarray(1.0)
+            batch_heads,
+            seq_q,
+            seq_k,
+            share,
+            d_qk,
+            d_v,
+            shard.micro_batch * kv_heads,
+            np.asarray(1.0),
+            np.asarray(window < seq_k),
         )
         if recipe.overlap.cp_method == "ring":
             # One kernel a step of the ring, each over one slice of queries and one of keys.
@@ -294,7 +306,7 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     rms = model.norm == "rmsnorm"
     kept = input_tokens(shard, recipe)
     ops = [norm_operator("mlp", "norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
-    ops += _two_layers("mlp", ("mlp",), t, h, width, ONE, model.gated_mlp, recipe, precision, "matmul", t_sp)
+    ops += _two_layers("mlp", ("mlp",), t, h, width, ONE, model, recipe, precision, "matmul", t_sp)
     if model.gated_mlp and recipe.kernels.separate_gate:
         # Autograd adds the input gradients of gate and up projection.
         ops.append(memory_bound("mlp", "input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
@@ -327,13 +339,14 @@ def _two_layers(
     h: float,
     width: Array,
     groups: Array,
-    gated: bool,
+    model: Model,
     recipe: Recipe,
     precision: Precision,
     kind: OperatorKind,
     tokens_sp: Array | None = None,
 ) -> list[Operator]:
     """Return fc1, activation, fc2 on `tokens` rows in each of `groups` experts."""
+    gated = model.gated_mlp
     up = 2.0 * width if gated else width
     rows = tokens * groups
     # Experts get their tokens by exchange, not by gathering a sequence shard.
@@ -350,11 +363,20 @@ def _two_layers(
     h_array = np.asarray(h)
     # Unfused SwiGLU keeps the activated gate besides; GELU is one kernel, which needs its input only.
     extra = BF16 if gated and not fused else 0.0
+    traffic = swiglu if gated else gelu
+    clamped = model.activation_clamp and not recipe.kernels.compiled
+    in_epilogue = recipe.moe.fused_grouped_mlp and kind == "grouped_matmul" and precision.scale_kernels > 0.0
+    cast = Cast(sharded, rows * width, rows * up, sharded, rows * h)
+    if in_epilogue:
+        # fc1 and the input gradient of fc2 write what they computed activated and quantised: no kernel reads it back.
+        written = 1.0 - BF16 / precision.cast_bytes
+        cast = cast._replace(row_input=cast.row_input * written, column_grad=cast.column_grad * written)
+        traffic, clamped = GROUPED_EPILOGUE, False
     return [
         *quantise(
             part,
             modules,
-            Cast(sharded, rows * width, rows * up, sharded, rows * h),
+            cast,
             precision,
             after_norm=kind == "matmul",
             tensors=loop,
@@ -373,12 +395,21 @@ def _two_layers(
             kernels_backward=2.0 * launches,
             saved_bytes=recipe.dtypes.activation_input_bytes * rows * up,
         ),
+        *(
+            [
+                elementwise(
+                    part, "clamp", (*modules, act_module), np.asarray(rows * up), CLAMP, BF16 * rows * up
+                )
+            ]
+            if clamped
+            else []
+        ),
         elementwise(
             part,
             "activation",
             (*modules, act_module),
             np.asarray(rows * width),
-            swiglu if gated else gelu,
+            traffic,
             rows * width * (saved_input_bytes(precision) + extra),
         ),
         Operator(
@@ -468,13 +499,16 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
         h,
         width,
         shard.local_experts,
-        model.gated_mlp,
+        model,
         recipe,
         precision,
         "grouped_matmul",
     )
     if model.linear_bias and recipe.moe.expert_bias_chain:
         ops.append(elementwise("experts", "bias", modules, copies * h, _EXPERT_BIAS))
+    if model.linear_bias and not precision.cast_bytes:
+        # Casts sum the gradients that they quantise (Transformer Engine, bgrad_quantize).
+        ops += _bias_gradients("experts", modules, copies * width * (2.0 if model.gated_mlp else 1.0))
     ops.append(
         memory_bound(
             "router",
@@ -498,7 +532,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             h,
             shared,
             ONE,
-            model.gated_mlp,
+            model,
             recipe,
             precision,
             "matmul",

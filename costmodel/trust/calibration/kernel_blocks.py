@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from costmodel.describe.hardware.kernels import FP8_ATTENTION
 from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants
 from costmodel.trust.calibration.kernel_estimates import (
     AMD_ATTENTION,
@@ -37,6 +38,9 @@ DTYPE_LENDERS = {
 }
 GROUPED_LENDERS = {"ampere": "a100-pcie-80gb", "blackwell": "b200-sxm-180gb"}
 KERNELS = ("triton", "flash1", "flash2", "flash3", "cudnn")
+# Which measured accelerator lends cuDNN's attention, and in 8 bits, to a relative.
+CUDNN_LENDERS = {"b300": "gb300", "gb300": "gb300"}
+FP8_ATTENTION_LENDERS = {"hopper": "h200-sxm-141gb", "blackwell": "gb200"}
 
 
 def seconds(value: float) -> str:
@@ -188,9 +192,10 @@ def attention_block(found: AttentionFit, this: Device, fits: AttentionFits) -> B
         if relative is not None and 64 not in peaks and 128 in peaks:
             near: AttentionPassConstants = getattr(relative.constants, name)
             near_causal: AttentionPassConstants = relative.constants.forward
-            causal = near_causal.causal_fraction
             ratio = _peaks(near)[64] / _peaks(near)[128]
-            peaks = {dim: value / causal for dim, value in peaks.items()}
+            if causal == 1.0:
+                causal = near_causal.causal_fraction
+                peaks = {dim: value / causal for dim, value in peaks.items()}
             peaks[64] = peaks[128] * ratio
         block[name] = _pass_block(own, head, peaks, causal)
     return block
@@ -219,6 +224,13 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
         lender = Device(name, this.generation, 0.0, {}, 0.0)
         return attention_block(fits[name, kernel], lender, fits)
 
+    def lend_fp8(rate: float) -> None:
+        lender = CUDNN_LENDERS.get(this.name, FP8_ATTENTION_LENDERS[this.generation])
+        if FP8_ATTENTION not in attention and (lender, FP8_ATTENTION) in fits:
+            attention[FP8_ATTENTION] = _scaled(
+                lend(lender, FP8_ATTENTION), min(rate, 1.0), f"{lender}, by clock"
+            )
+
     if this.generation == "hopper":
         for kernel in ("flash2", "flash3", "cudnn"):
             if kernel in attention:
@@ -226,11 +238,16 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
             like = LIKENESS.get(this.name, Likeness("h100-sxm-80gb", 1.0, 1.0, "same SMs and power limit"))
             rate = H20_ATTENTION[kernel] if this.name.startswith("h20-") else min(like.sustained, 1.0)
             attention[kernel] = _scaled(lend("h100-sxm-80gb", kernel), rate, f"h100-sxm-80gb ({like.reason})")
+        lend_fp8(LIKENESS.get(this.name, Likeness("h100-sxm-80gb", 1.0, 1.0, "same SMs")).sustained)
     elif this.generation == "blackwell":
         peak = this.peak_flops_per_s["bf16"]
-        if "cudnn" not in attention:
+        lender = CUDNN_LENDERS.get(this.name, "b200-sxm-180gb")
+        if "cudnn" not in attention and (lender, "cudnn") in fits:
+            attention["cudnn"] = _scaled(lend(lender, "cudnn"), 1.0, f"{lender}, by clock")
+        elif "cudnn" not in attention:
             rate = BF16_PEAK["b200-sxm-180gb"] / peak * (1.05 if peak > 2.3e15 else 1.0)
             attention["cudnn"] = _scaled(lend("b200-sxm-180gb", "cudnn"), rate, "b200-sxm-180gb, by clock")
+        lend_fp8(1.0)
         older = Device("h100-sxm-80gb", "hopper", 132.0, {}, 0.0)
         rate = BF16_PEAK["h100-sxm-80gb"] / peak * this.num_sms / older.num_sms
         why = "h100-sxm-80gb: the kernel uses no instruction newer than Ampere's, so its rate goes by SMs"
@@ -258,7 +275,9 @@ def borrowed_attention(block: Block, this: Device, fits: AttentionFits) -> None:
     attention["flash1"] = _scaled(attention["flash2"], FLASH1_RATE, why, FLASH1_CAUSAL)
     why = "flash2 times 0.55 (T. Dao, arXiv:2307.08691: FlashAttention-2 is 1.3-2.5 times faster than in Triton)"
     attention["triton"] = _scaled(attention["flash2"], TRITON_RATE, why)
-    block["attention"] = {kernel: attention[kernel] for kernel in KERNELS}
+    block["attention"] = {
+        kernel: attention[kernel] for kernel in (*KERNELS, FP8_ATTENTION) if kernel in attention
+    }
 
 
 def memory_block(name: str) -> Block:

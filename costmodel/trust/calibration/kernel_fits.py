@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
@@ -201,12 +201,20 @@ def predict_attention(
     device: Device,
     constants: AttentionConstants,
     host_s: tuple[float, float] = (0.0, 0.0),
+    kernel: str = "cudnn",
 ) -> Array:
     """Price measured attention kernels, with a host cost a pass where the host was timed too."""
+    low = kernel == FP8_ATTENTION
     time_s = np.zeros(len(rows.batch))
     for d_qk, d_v in sorted(set(zip(rows.qk_head_dim, rows.v_head_dim, strict=True))):
         here = (rows.qk_head_dim == d_qk) & (rows.v_head_dim == d_v)
         part = rows.take(here)
+        reach = np.where(part.window > 0.0, np.minimum(part.window, part.seq_len), part.seq_len)
+        half = np.where(part.causal > 0.0, 0.5 * reach / part.seq_len, 0.0)
+        windowed = part.window > 0.0
+        keys = reach * (1.0 - half)
+        # The 8-bit backward pass takes no window, as `step.compute` prices it.
+        unwindowed = part.seq_len * (1.0 - 0.5 * part.causal)
         both = [
             part.host_timed * host_s[backward]
             + attention_time(
@@ -220,8 +228,10 @@ def predict_attention(
                 causal=part.causal,
                 backward=bool(backward),
                 constants=constants,
-                peak_flops_per_s=device.peak_flops_per_s["bf16"],
+                peak_flops_per_s=device.peak_flops_per_s["fp8" if low else "bf16"],
                 memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+                keys_per_query=unwindowed if low and backward else keys,
+                windowed=np.where(low and backward, False, windowed),
             ).value
             for backward in (0, 1)
         ]
@@ -229,7 +239,9 @@ def predict_attention(
     return time_s
 
 
-def fit_attention(rows: AttentionRows, device: Device, backward_ratio: float | None = None) -> AttentionFit:
+def fit_attention(
+    rows: AttentionRows, device: Device, backward_ratio: float | None = None, kernel: str = "cudnn"
+) -> AttentionFit:
     """Fit one accelerator and kernel; the error is the mean over rows that the fit did not see.
 
     With a `backward_ratio` (backward over forward share of the peak) both passes share their
@@ -250,7 +262,7 @@ def fit_attention(rows: AttentionRows, device: Device, backward_ratio: float | N
 
     def price(part: AttentionRows, parameters: Parameters, tile_rows: float) -> Array:
         host_s = (parameters.get("forward.host_s", 0.0), parameters.get("backward.host_s", 0.0))
-        return predict_attention(part, device, build(parameters, tile_rows), host_s)
+        return predict_attention(part, device, build(parameters, tile_rows), host_s, kernel)
 
     def one_fit(part: AttentionRows) -> tuple[Parameters, float]:
         best: tuple[float, Parameters, float] | None = None

@@ -39,6 +39,11 @@ CAST_SOURCES = ("aiconfigurator",)
 HOST_BOUND_S = {"LLMCompass": 40e-6, "Azure/": 12e-6}
 # Another operator in the same table: the whole of an attention without fusion.
 NOT_A_PRODUCT = ("Dao-AILab/",)
+# Tables of attention that are one source each.
+UNNAMED_ATTENTION = {
+    "attention_h100_flash3_paper": "FlashAttention-3 paper, figures 5-6",
+    "attention_cudnn_2026": "NVIDIA/cudnn-frontend results of cuDNN 9.19 and 9.23",
+}
 # Times whole framework operators, one by one: a host cost is fitted beside the kernel and dropped.
 HOST_TIMED_SOURCES = ("MooreThreads/SimuMax",)
 
@@ -76,6 +81,8 @@ class AttentionRows(NamedTuple):
     passes: Array
     """0 forward, 1 backward, 2 both."""
     host_timed: Array
+    window: Array
+    """Keys that a query sees at most; 0 for all."""
     time_s: Array
     sources: tuple[str, ...]
 
@@ -93,8 +100,10 @@ def matmul_rows(columns: Array, sources: tuple[str, ...]) -> MatmulRows:
 
 def attention_rows(columns: Array, sources: tuple[str, ...]) -> AttentionRows:
     """Name the columns of a table of numbers."""
-    batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, time_s = columns
-    return AttentionRows(batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, time_s, sources)
+    batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, window, time_s = columns
+    return AttentionRows(
+        batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, window, time_s, sources
+    )
 
 
 def _records(path: Path, needed: Iterable[str]) -> list[dict[str, str]]:
@@ -172,7 +181,7 @@ def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], AttentionRows
     grouped: dict[tuple[str, str], tuple[list[list[float]], list[str]]] = {}
     passes = {"attention_fwd": 0.0, "attention_bwd": 1.0, "attention_fwd_bwd": 2.0}
     for path in paths:
-        for row in _records(path, ("gpu", "op", "batch", "seq_len", "heads", "causal", "tflops")):
+        for row in _records(path, ("gpu", "op", "batch", "seq_len", "heads", "causal")):
             if not row["heads"]:
                 continue
             d_qk = float(row.get("qk_head_dim") or row["head_dim"])
@@ -181,12 +190,16 @@ def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], AttentionRows
             causal = row["causal"].strip().lower() == "true"
             forward_flops = 2.0 * batch * heads * seq * seq * (0.5 if causal else 1.0) * (d_qk + d_v)
             which = passes[row["op"]]
-            time_s = forward_flops * (1.0, 2.5, 3.5)[int(which)] / (float(row["tflops"]) * 1e12)
+            window = float(row.get("window") or 0.0)
+            if row.get("time_ms"):
+                time_s = float(row["time_ms"]) * 1e-3
+            else:
+                time_s = forward_flops * (1.0, 2.5, 3.5)[int(which)] / (float(row["tflops"]) * 1e12)
             kv_heads = float(row.get("kv_heads") or heads)
             values, sources = grouped.setdefault((row["gpu"], _kernel_name(row)), ([], []))
             host = (row.get("source") or "").startswith(HOST_TIMED_SOURCES)
-            values.append([batch, seq, heads, kv_heads, d_qk, d_v, causal, which, host, time_s])
-            sources.append(short_source(row.get("source") or "FlashAttention-3 paper, figures 5-6"))
+            values.append([batch, seq, heads, kv_heads, d_qk, d_v, causal, which, host, window, time_s])
+            sources.append(short_source(row.get("source") or UNNAMED_ATTENTION.get(path.stem, path.stem)))
     return {
         key: attention_rows(np.array(values, dtype=np.float64).T, tuple(sources))
         for key, (values, sources) in grouped.items()

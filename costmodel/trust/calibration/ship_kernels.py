@@ -1,9 +1,10 @@
 """Fit the kernel constants of every shipped accelerator and write them into its profile.
 
-    python -m costmodel.trust.calibration.ship_kernels MATMUL.csv ATTENTION.csv [ATTENTION.csv …] [--write FOLDER]
+    python -m costmodel.trust.calibration.ship_kernels MATMUL.csv ATTENTION.csv [ATTENTION.csv …]
+        [--fp4 TABLE] [--write FOLDER]
 
-The tables' columns are those of ``tests/published/matmul_sample.csv`` and
-``attention_h100_flash3_paper.csv``. Without ``--write`` the report is printed and nothing changes.
+The tables' columns are those of ``tests/published/matmul_sample.csv``, ``attention_h100_flash3_paper.csv``,
+``attention_cudnn_2026.csv`` and ``matmul_fp4_cublaslt.csv``. Without ``--write`` the report is printed and nothing changes.
 Accelerators without rows of their own take constants from `costmodel.trust.calibration.kernel_estimates`.
 """
 
@@ -32,6 +33,7 @@ from costmodel.trust.calibration.kernel_measurements import (
     read_attention,
     read_matmul,
 )
+from costmodel.trust.calibration.library_fp4 import DTYPE, fit_library, of_chip
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
 MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
@@ -142,6 +144,13 @@ def loss_at_power(tdp_w: float, seen: Sequence[tuple[float, float]]) -> float:
     return max(mean_loss + min(slope, 0.0) * (tdp_w - mean_w), 0.0)
 
 
+def with_library_fp4(fits: MatmulFits, table: Path) -> MatmulFits:
+    """Return the 4-bit fits of every chip that has some, for the library in place of what its table timed."""
+    others = {name: found for (name, op, dtype), found in fits.items() if (op, dtype) == ("matmul", DTYPE)}
+    shared = fit_library(table, device)
+    return {(name, "matmul", DTYPE): of_chip(name, shared, others) for name in others}
+
+
 def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: set[str]) -> AttentionFits:
     """Fit every attention kernel with enough rows."""
     fits: AttentionFits = {}
@@ -149,7 +158,8 @@ def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: s
         timed = set(part.passes.tolist())
         if name in known_names and len(part.batch) >= MIN_POINTS and (2.0 in timed or len(timed) > 1):
             both_only = bool((part.passes == 2.0).all())
-            fits[name, kernel] = fit_attention(part, device(name), BACKWARD_RATIO if both_only else None)
+            ratio = BACKWARD_RATIO if both_only else None
+            fits[name, kernel] = fit_attention(part, device(name), ratio, kernel)
     return fits
 
 
@@ -206,12 +216,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("matmul", type=Path, help="table of matrix products")
     parser.add_argument("attention", type=Path, nargs="+", help="tables of attention kernels")
     parser.add_argument(
+        "--fp4", type=Path, metavar="TABLE", help="table of 4-bit products of the library that training calls"
+    )
+    parser.add_argument(
         "--write", type=Path, metavar="FOLDER", help="folder of accelerator profiles to rewrite"
     )
     options = parser.parse_args(arguments)
     names = set(list_profiles("accelerator"))
     measured = names | {MI210.name}
     matmuls = fit_matmuls(read_matmul(options.matmul), measured)
+    if options.fp4:
+        matmuls |= with_library_fp4(matmuls, options.fp4)
     attentions = fit_attentions(read_attention(options.attention), measured)
     sys.stdout.write(report(matmuls, attentions) + "\n")
     if options.write:
