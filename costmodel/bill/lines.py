@@ -243,14 +243,20 @@ def anywhere(mask: ArrayLike) -> bool:
 
 
 def settled(values: ArrayLike) -> Array:
-    """Return one number for an array that is the same everywhere.
+    """Return an array without the dimensions along which it is the same, one number where it is everywhere.
 
     What a search holds fixed in all its layouts then spreads no line over their dimension.
     """
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim == 0:
+    if array.ndim == 0 or not array.size:
         return array
-    return np.asarray(array.flat[0]) if array.size and (array == array.flat[0]).all() else array
+    if (array == array.flat[0]).all():
+        return np.asarray(array.flat[0])
+    for axis in range(array.ndim):
+        first = array.take([0], axis=axis)
+        if array.shape[axis] > 1 and (array == first).all():
+            array = first
+    return array
 
 
 def broadcast_sum(values: Iterable[Array]) -> Array:

@@ -164,13 +164,13 @@ class Tally:
         fits = possible & (part.memory_bytes <= limit)
         cost = np.where(fits, part.step_time_s, np.inf)
         over_sharding = cost.min(axis=0)
-        by_placement = over_sharding.min(axis=(0, 1))
-        by_schedule, by_sharding = over_sharding.min(axis=(0, 2)), cost.min(axis=(1, 2, 3))
+        by_schedule = over_sharding.min(axis=0)
+        by_placement, by_sharding = by_schedule.min(axis=0), cost.min(axis=(1, 2, 3))
         best: list[tuple[str, Array, Array]] = [
             ("gpus", np.asarray([slab.gpus]), np.asarray([by_placement.min()])),
             ("recompute", slab.recompute, over_sharding.min(axis=(1, 2))),
-            ("schedule", slab.schedule, by_schedule),
-            ("vp", slab.vp, by_schedule),
+            ("schedule", np.broadcast_to(slab.schedule, by_schedule.shape), by_schedule),
+            ("vp", np.broadcast_to(slab.vp, by_schedule.shape), by_schedule),
             ("zero_stage", slab.zero_stage, by_sharding),
             ("shard_group", slab.shard_group, by_sharding),
             *((knob, slab.placements[knob], by_placement) for knob in PLACEMENT_KNOBS),
@@ -203,7 +203,8 @@ def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:
         "gpus": np.full(flat.size, slab.gpus),
     }
     columns |= {knob: slab.placements[knob][placement] for knob in PLACEMENT_KNOBS}
-    columns["vp"], columns["schedule"] = slab.vp[schedule], slab.schedule[schedule]
+    for knob, values in (("vp", slab.vp), ("schedule", slab.schedule)):
+        columns[knob] = np.broadcast_to(values, slab.runs.shape)[schedule, placement]
     columns["recompute"] = slab.recompute[recompute]
     columns["zero_stage"], columns["shard_group"] = slab.zero_stage[sharding], slab.shard_group[sharding]
     return columns

@@ -94,9 +94,10 @@ def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
 
 @dataclass(frozen=True)
 class Slab:
-    """Layouts of one number of GPUs that divide, with schedules that fold the pipeline alike.
+    """Layouts of one number of GPUs that divide, with schedules that deal layers to ranks alike.
 
-    The dimensions are sharding, recompute, schedule and placement, the last one the longest.
+    The dimensions are sharding, recompute, schedule and placement, the last one the longest. `schedule` and
+    `vp` are by schedule and placement; the latter of one where they are the same for all placements.
     """
 
     gpus: float
@@ -125,8 +126,8 @@ class Slab:
         return Layout(
             gpus=np.asarray(self.gpus),
             **self.placements,
-            vp=self.vp[:, None],
-            schedule=self.schedule[:, None],
+            vp=self.vp[0] if len(self.vp) == 1 else self.vp,
+            schedule=self.schedule[0] if len(self.schedule) == 1 else self.schedule,
             recompute=self.recompute[:, None, None],
             zero_stage=self.zero_stage[:, None, None, None],
             shard_group=self.shard_group[:, None, None, None],
@@ -146,33 +147,42 @@ class Slab:
         total = self.shape[3]
         step = ceil(total / ceil(total / step))
         for start in range(0, total, step):
-            cut = slice(start, start + step)
-            part = replace(
-                self,
-                placements={knob: values[cut] for knob, values in self.placements.items()},
-                runs=self.runs[:, cut],
-                shards=self.shards[:, cut],
-                recomputes=self.recomputes[:, cut],
-            )
-            yield part.trimmed()
+            yield self.taking(slice(start, start + step)).trimmed()
+
+    def taking(self, chosen: slice | Mask) -> Slab:
+        """Return the slab of some of its placements."""
+        return replace(
+            self,
+            placements={knob: values[chosen] for knob, values in self.placements.items()},
+            schedule=_of_placements(self.schedule, chosen),
+            vp=_of_placements(self.vp, chosen),
+            runs=self.runs[:, chosen],
+            shards=self.shards[:, chosen],
+            recomputes=self.recomputes[:, chosen],
+        )
 
     def trimmed(self) -> Slab:
         """Drop placements that cannot run at all, and policies that none of the others can use."""
-        keep = self.runs.any(axis=0) & self.shards.any(axis=0) & self.recomputes.any(axis=0)
-        runs, shards, recomputes = self.runs[:, keep], self.shards[:, keep], self.recomputes[:, keep]
-        run, shard, recompute = runs.any(axis=1), shards.any(axis=1), recomputes.any(axis=1)
-        return replace(
-            self,
-            placements={knob: values[keep] for knob, values in self.placements.items()},
-            schedule=self.schedule[run],
-            vp=self.vp[run],
-            runs=runs[run],
-            zero_stage=self.zero_stage[shard],
-            shard_group=self.shard_group[shard],
-            shards=shards[shard],
-            recompute=self.recompute[recompute],
-            recomputes=recomputes[recompute],
+        part = self.taking(
+            np.asarray(self.runs.any(axis=0) & self.shards.any(axis=0) & self.recomputes.any(axis=0))
         )
+        run, shard, recompute = (used.any(axis=1) for used in (part.runs, part.shards, part.recomputes))
+        return replace(
+            part,
+            schedule=part.schedule[run],
+            vp=part.vp[run],
+            runs=part.runs[run],
+            zero_stage=part.zero_stage[shard],
+            shard_group=part.shard_group[shard],
+            shards=part.shards[shard],
+            recompute=part.recompute[recompute],
+            recomputes=part.recomputes[recompute],
+        )
+
+
+def _of_placements(values: Array, chosen: slice | Mask) -> Array:
+    """Return what is by schedule and placement for some of the placements."""
+    return values[:, chosen] if values.shape[1] > 1 else values
 
 
 class Space(NamedTuple):
@@ -241,27 +251,46 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
     """
     if not by_stages:
         return []
-    first = by_stages[0]
-    whole = replace(
-        first,
-        placements={
-            knob: np.concatenate([slab.placements[knob] for slab in by_stages]) for knob in PLACEMENT_KNOBS
-        },
-        runs=np.concatenate([slab.runs for slab in by_stages], axis=1),
-        shards=np.concatenate([slab.shards for slab in by_stages], axis=1),
-        recomputes=np.concatenate([slab.recomputes for slab in by_stages], axis=1),
-    )
+    whole = _joined(by_stages)
     # Ranks are balanced for their number of chunks.
-    splits = fold(whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0)
-    slabs = []
+    splits = (fold(whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0))[:, 0]
+    alike = []
     for kind in np.unique(splits):
-        of_kind = splits == kind
-        slab = replace(
-            whole, schedule=whole.schedule[of_kind], vp=whole.vp[of_kind], runs=whole.runs[of_kind]
-        ).trimmed()
-        if slab.num_possible:
-            slabs.append(slab)
-    return slabs
+        here = splits == kind
+        here &= whole.runs.any(axis=1)
+        if here.any():
+            alike.append(
+                replace(whole, schedule=whole.schedule[here], vp=whole.vp[here], runs=whole.runs[here])
+            )
+    slabs = [slab for slab in alike if len(slab.schedule) > 1]
+    single = [slab for slab in alike if len(slab.schedule) == 1]
+    slabs += [_side_by_side(single)] if single else []
+    return [slab for slab in (slab.trimmed() for slab in slabs) if slab.num_possible]
+
+
+def _joined(slabs: Sequence[Slab]) -> Slab:
+    """Join slabs of the same policies along their placements."""
+    return replace(
+        slabs[0],
+        placements={
+            knob: np.concatenate([slab.placements[knob] for slab in slabs]) for knob in PLACEMENT_KNOBS
+        },
+        runs=np.concatenate([slab.runs for slab in slabs], axis=1),
+        shards=np.concatenate([slab.shards for slab in slabs], axis=1),
+        recomputes=np.concatenate([slab.recomputes for slab in slabs], axis=1),
+    )
+
+
+def _side_by_side(single: Sequence[Slab]) -> Slab:
+    """Join slabs of one schedule each, whichever it is: a bill for few layouts costs as much as one for many."""
+    slabs = [slab.taking(slab.runs[0]) for slab in single]
+    schedule, vp = (
+        np.concatenate(
+            [np.broadcast_to(one, slab.runs.shape) for one, slab in zip(each, slabs, strict=True)], axis=1
+        )
+        for each in ([slab.schedule for slab in slabs], [slab.vp for slab in slabs])
+    )
+    return replace(_joined(slabs), schedule=schedule, vp=vp)
 
 
 def _placement_rules(
@@ -384,8 +413,8 @@ def _with_policies(
     return Slab(
         gpus=gpus,
         placements=placements,
-        schedule=schedule,
-        vp=vp,
+        schedule=schedule[:, None],
+        vp=vp[:, None],
         recompute=recompute,
         zero_stage=zero,
         shard_group=group,

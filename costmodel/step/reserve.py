@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line
+from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line, settled
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.step.critical_stage import Step
 
@@ -84,7 +84,9 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     for line in bill.time_lines:
         if not line.group:
             continue
+        # Of layouts side by side, some do not send at all what others do.
         by_switch = (line.algorithm == _BY_SWITCH[0]) | (line.algorithm == _BY_SWITCH[1])
+        by_switch = by_switch & (line.each_s > 0.0) if anywhere(by_switch) else by_switch
         if anywhere(by_switch):
             used.setdefault(line.group, []).append(np.asarray(by_switch, dtype=np.float64))
             of_group[line.group] = line.terms["node_ranks"]
@@ -97,7 +99,7 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             toll="state",
             formula="on * channels * 2 * chunk_bytes * chunks * min(members, most_heads)",
             terms={
-                "on": np.minimum(broadcast_sum(on), 1.0)[..., None],
+                "on": settled(np.minimum(broadcast_sum(on), 1.0))[..., None],
                 "members": np.asarray(of_group[dim])[..., None],
                 **_NVLS,
             },

@@ -41,6 +41,8 @@ def test_settled():
     assert settled([2.0, 3.0]).shape == (2,)
     assert settled(5).shape == ()
     assert settled(np.zeros(0)).shape == (0,)
+    np.testing.assert_array_equal(settled([[2.0, 3.0], [2.0, 3.0]]), [[2.0, 3.0]])
+    np.testing.assert_array_equal(settled([[2.0, 2.0], [3.0, 3.0]]), [[2.0], [3.0]])
 
 
 def _line(seconds, count=1.0) -> TimeLine:

@@ -117,35 +117,62 @@ def plan_stages(
     where chunks are written out.
     """
     rule = split or Split()
-    kinds = np.asarray(kind_of_layer, dtype=np.int64)
-    before = [np.concatenate([[0.0], np.cumsum(kinds == kind)]) for kind in range(num_kinds)]
-    stages, folds, embedding, head = (
-        part[..., None]
-        for part in np.broadcast_arrays(
-            *(np.asarray(part, dtype=np.float64) for part in (pp, fold, rule.embedding, rule.head))
-        )
-    )
-    last_kind = int(kinds[-1])
-    dealt: _Chunks | _Even
+    kinds = tuple(int(kind) for kind in kind_of_layer)
     if rule.chunks:
-        dealt = _Chunks(_chunk_rows(rule.chunks, before, last_kind))
+        before = _layers_before(kinds, num_kinds)
+        dealt: _Chunks | _Even = _Chunks(_chunk_rows(rule.chunks, before, kinds[-1]))
     else:
-        extra = np.zeros(num_kinds)
-        extra[last_kind] = rule.mtp_layers
-        dealt = _Even(len(kinds), embedding, head, before, extra)
-    index = np.arange(float(stages.max())) if every_stage else _representatives(stages, folds, dealt)
-    *layers, first, last, mtp = map(_stage_by_stage, dealt.on_rank(index, stages, folds))
-    return StagePlan(
-        index=_stage_by_stage(index), layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp
+        dealt = _dealt_evenly(kinds, num_kinds, rule.mtp_layers)
+    # What layouts hold is looked up among the few ways in which their stages differ.
+    cases, which = _distinct(pp, fold, rule.embedding, rule.head)
+    columns = [np.array(column)[:, None] for column in zip(*cases, strict=True)]
+    if every_stage:
+        index = np.arange(columns[0].max())[None, :]
+    elif rule.chunks:
+        index = _representatives([_first_of_each(dealt, case) for case in cases])
+    else:
+        way = kinds, num_kinds, rule.mtp_layers
+        index = _representatives([_first_of_each_even(*way, case) for case in cases])
+    index, *layers, first, last, mtp = (
+        _spread(part, which) for part in (index, *dealt.on_rank(index, *columns))
     )
+    return StagePlan(index=index, layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp)
 
 
-def _stage_by_stage(values: Array) -> Array:
-    """Return the same array with one stage after the other in memory, though stages are its last dimension.
+def _layers_before(kinds: Sequence[int], num_kinds: int) -> list[Array]:
+    """Count the layers of each kind before every layer, and in all. [-]"""
+    of_layer = np.asarray(kinds)
+    return [np.concatenate([[0.0], np.cumsum(of_layer == kind)]) for kind in range(num_kinds)]
+
+
+@lru_cache(maxsize=64)
+def _dealt_evenly(kinds: tuple[int, ...], num_kinds: int, mtp_layers: int) -> _Even:
+    extra = np.zeros(num_kinds)
+    extra[kinds[-1]] = mtp_layers
+    return _Even(len(kinds), _layers_before(kinds, num_kinds), extra)
+
+
+def _spread(held: Array, which: NDArray[np.int64]) -> Array:
+    """Return what each layout's stages hold, one stage after the other in memory though they are the last dimension.
 
     There are few of them: what is computed from it then runs along layouts, of which there are many.
     """
-    return np.moveaxis(np.moveaxis(values, -1, 0).copy(), 0, -1)
+    return np.moveaxis(np.asarray(held, dtype=np.float64).T[:, which], 0, -1)
+
+
+def _distinct(*columns: ArrayLike) -> tuple[list[tuple[float, ...]], NDArray[np.int64]]:
+    """Return the combinations of numbers that occur, and which of them each element is."""
+    arrays = [np.asarray(column, dtype=np.float64) for column in columns]
+    if all(array.ndim == 0 for array in arrays):
+        return [tuple(float(array) for array in arrays)], np.asarray(0)
+    values, codes = zip(*(np.unique(array, return_inverse=True) for array in arrays), strict=True)
+    sizes = [value.size for value in values]
+    shaped = (code.reshape(array.shape) for code, array in zip(codes, arrays, strict=True))
+    joint = np.ravel_multi_index(np.broadcast_arrays(*shaped), sizes)
+    found, which = np.unique(joint, return_inverse=True)
+    taken = np.unravel_index(found, sizes)
+    cases = zip(*(value[at].tolist() for value, at in zip(values, taken, strict=True)), strict=True)
+    return list(cases), which.reshape(joint.shape)
 
 
 def _chunk_rows(chunks: Sequence[Chunk], before: Sequence[Array], last_kind: int) -> Array:
@@ -198,15 +225,9 @@ def balanced_split(
         of several splits that are as good, the one nearest to an even division. Where no places make all
         chunks alike, those that balance the stages.
     """
-    stages, folds, chunks = np.broadcast_arrays(
-        *(np.asarray(each, dtype=np.float64) for each in (pp, fold, vp))
-    )
-    places = np.array(
-        [
-            _best_places(len(kind_of_layer), *one, round(head, 6), mtp_layers)
-            for one in zip(*(each.ravel().tolist() for each in (stages, folds, chunks)), strict=True)
-        ]
-    ).reshape(*stages.shape, 2)
+    cases, which = _distinct(pp, fold, vp)
+    best = [_best_places(len(kind_of_layer), *case, round(head, 6), mtp_layers) for case in cases]
+    places = np.array(best)[which]
     return Split(places[..., 0], places[..., 1], mtp_layers)
 
 
@@ -303,10 +324,7 @@ class _Chunks(NamedTuple):
 
     rows: Array
 
-    def at(self, stages: Array, folds: Array, *_: Array) -> _Chunks:
-        return self
-
-    def on_rank(self, index: Array, stages: Array, folds: Array) -> list[Array]:
+    def on_rank(self, index: Array, stages: Array, folds: Array, *_: Array) -> list[Array]:
         """Layers of each kind, embedding, head and predicting layers on pipeline rank `index`."""
         pp, fold = int(stages.flat[0]), int(folds.flat[0])
         by_rank = self.rows.reshape(len(self.rows), -1, pp).sum(axis=1)
@@ -318,21 +336,16 @@ class _Chunks(NamedTuple):
 
 
 class _Even(NamedTuple):
-    """Layers dealt evenly: their number, the places of embedding and head, layers of each kind before."""
+    """Layers dealt evenly: their number, layers of each kind before, and what is beside the head."""
 
     num_layers: int
-    embedding: Array
-    head: Array
     before: list[Array]
     beside_head: Array
 
-    def at(self, stages: Array, folds: Array, embedding: Array, head: Array) -> _Even:
-        return self._replace(embedding=embedding, head=head)
-
-    def held(self, index: Array, stages: Array) -> list[Array]:
+    def held(self, index: Array, stages: Array, embedding: Array, head: Array) -> list[Array]:
         """Layers of each kind, embedding, head and predicting layers on stage `index` of `stages`."""
-        places = self.num_layers + self.embedding + self.head
-        cuts = (np.ceil((index + after) * places / stages) - self.embedding for after in (0.0, 1.0))
+        places = self.num_layers + embedding + head
+        cuts = (np.ceil((index + after) * places / stages) - embedding for after in (0.0, 1.0))
         begin, end = (np.clip(cut, 0, self.num_layers).astype(np.int64) for cut in cuts)
         last = np.asarray(index == stages - 1)
         layers = [
@@ -342,13 +355,20 @@ class _Even(NamedTuple):
         mtp = float(np.sum(self.beside_head)) * last
         return [*layers, np.asarray(index == 0), last, np.asarray(mtp)]
 
-    def on_rank(self, index: Array, stages: Array, folds: Array) -> list[Array]:
+    def on_rank(
+        self, index: Array, stages: Array, folds: Array, embedding: Array, head: Array
+    ) -> list[Array]:
         """Layers of each kind, embedding, head and predicting layers on pipeline rank `index`."""
-        plain = self.held(index, stages)
+        places = embedding, head
+        plain = self.held(index, stages, *places)
         if not folds.any():
-            return [np.asarray(part, dtype=np.float64) for part in plain]
-        mirrored = self.held(stages - 1 - index, stages)
-        ends = zip(self.held(index, 2 * stages), self.held(2 * stages - 1 - index, 2 * stages), strict=True)
+            return plain
+        mirrored = self.held(stages - 1 - index, stages, *places)
+        ends = zip(
+            self.held(index, 2 * stages, *places),
+            self.held(2 * stages - 1 - index, 2 * stages, *places),
+            strict=True,
+        )
         return [
             np.where(
                 folds == Fold.BOTH_WAYS,
@@ -359,26 +379,25 @@ class _Even(NamedTuple):
         ]
 
 
-def _representatives(stages: Array, folds: Array, dealt: _Chunks | _Even) -> Array:
+def _first_of_each(dealt: _Chunks | _Even, case: tuple[float, ...]) -> list[float]:
+    """Return the first rank of each make-up in one layout, in order."""
+    held = dealt.on_rank(np.arange(case[0]), *(np.asarray(value) for value in case))
+    _, first = np.unique(np.stack(held, axis=-1), axis=0, return_index=True)
+    return sorted(float(i) for i in first)
+
+
+@lru_cache(maxsize=8192)
+def _first_of_each_even(
+    kinds: tuple[int, ...], num_kinds: int, mtp_layers: int, case: tuple[float, ...]
+) -> list[float]:
+    return _first_of_each(_dealt_evenly(kinds, num_kinds, mtp_layers), case)
+
+
+def _representatives(found: Sequence[list[float]]) -> Array:
     """Return the first stage of each make-up, the last stage at the end, repeated where others have more.
 
     Stages that hold the same are equally fast, and the first of them keeps most micro-batches in
     flight: no other stage can be the slowest or the fullest.
     """
-    embedding = getattr(dealt, "embedding", np.zeros_like(stages))
-    head = getattr(dealt, "head", np.zeros_like(stages))
-    columns = (stages, folds, embedding, head)
-    chosen: dict[tuple[float, ...], list[float]] = {}
-    for case in {*zip(*(column.ravel().tolist() for column in columns), strict=True)}:
-        count, fold, *places = (np.asarray(value) for value in case)
-        held = dealt.at(count, fold, *places).on_rank(np.arange(float(count)), count, fold)
-        _, first = np.unique(np.stack(held, axis=-1), axis=0, return_index=True)
-        chosen[case] = sorted(float(i) for i in first)
-    width = max(len(found) for found in chosen.values())
-    index = np.empty((*stages.shape[:-1], width))
-    for case, found in chosen.items():
-        here = np.logical_and.reduce(
-            [column[..., 0] == value for column, value in zip(columns, case, strict=True)]
-        )
-        index[here] = found + [found[-1]] * (width - len(found))
-    return index
+    width = max(map(len, found))
+    return np.array([first + [first[-1]] * (width - len(first)) for first in found])
