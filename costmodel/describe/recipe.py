@@ -195,6 +195,12 @@ class Overlap(BaseModel):
     cp_a2a_ranks: int = Field(default=0, ge=0, le=1024)
     """Ranks that swap heads under a2a+p2p (the first of --hierarchical-context-parallel-sizes); 0 is as many as
     share the innermost domain and divide the heads of keys."""
+    nccl_pat: bool = False
+    """All-gathers and reduce-scatters of one GPU a node may go along parallel aggregated trees (PAT: NCCL from
+    2.23 on, of October 2024) instead of around a ring."""
+    nccl_sharp: bool = True
+    """All-reduces are added up by the network's switches (SHARP, NCCL_COLLNET_ENABLE) where the cluster's profile
+    says that they can."""
     overlap_contention: float = Field(default=0.15, ge=0, lt=1)
     """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""

@@ -156,6 +156,13 @@ class PlacedJob:
         )
 
     @cached_property
+    def algorithms_left(self) -> tuple[str, ...]:
+        """Algorithms of collectives that the recipe's library does not take."""
+        overlap = self.recipe.overlap
+        sharp = () if overlap.nccl_sharp else ("nvls-sharp", "collnet-chain")
+        return sharp if overlap.nccl_pat else ("pat", *sharp)
+
+    @cached_property
     def gpus_per_host(self) -> Array:
         """GPUs of the job that share a host. [-]"""
         return np.asarray(np.minimum(self.layout.gpus, float(self.cluster.gpus_per_node)))
@@ -253,7 +260,7 @@ def communication_line(
     Messages `beside` it in the same window leave it what they do not take of its port. `share` scales the
     whole line (a recomputed pass that only some layouts run). A group of one costs nothing.
     """
-    cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers)
+    cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers, without=placed.algorithms_left)
     part = np.asarray(share, dtype=np.float64)
     hidden, taken = hidden_beside(beside, cost.tier)
     made = cost.made.then(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -10,7 +12,7 @@ from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.step.critical_stage import Step
 
 Array = NDArray[np.float64]
-_BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree")]
+_BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree", "nvls-sharp")]
 
 
 def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
@@ -84,8 +86,8 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     for line in bill.time_lines:
         if not line.group:
             continue
+        by_switch = reduce(np.logical_or, [line.algorithm == code for code in _BY_SWITCH])
         # Of layouts side by side, some do not send at all what others do.
-        by_switch = (line.algorithm == _BY_SWITCH[0]) | (line.algorithm == _BY_SWITCH[1])
         by_switch = by_switch & (line.each_s > 0.0) if anywhere(by_switch) else by_switch
         if anywhere(by_switch):
             used.setdefault(line.group, []).append(np.asarray(by_switch, dtype=np.float64))

@@ -379,6 +379,12 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
                     entry.bandwidth.value if entry.bandwidth else tier.bandwidth_bytes_per_s
                 ),
                 efficiency=entry.efficiency.value if entry.efficiency else tier.efficiency,
+                in_network_reduction=tier.in_network_reduction or entry.reduction_bandwidth is not None,
+                reduction_bandwidth_bytes_per_s=(
+                    entry.reduction_bandwidth.value
+                    if entry.reduction_bandwidth
+                    else tier.reduction_bandwidth_bytes_per_s
+                ),
                 latency_s=tier.latency_s + (entry.added_latency.value if entry.added_latency else 0.0),
             )
         )

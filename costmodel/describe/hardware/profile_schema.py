@@ -196,6 +196,8 @@ class TierEntry(_Strict):
     oversubscription: Sourced[Annotated[float, Field(ge=1)]] | None = None
     bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]] | None = None
     efficiency: Sourced[Share] | None = None
+    reduction_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]] | None = None
+    """What a GPU can send into a reduction by this level's switches, where they are set up for it (SHARP)."""
     added_latency: Sourced[Seconds] | None = None
 
     @model_validator(mode="after")

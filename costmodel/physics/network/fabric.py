@@ -22,6 +22,9 @@ NCCL_ALGORITHMS = (
     "direct",
     "sides-in-turn",
     "sides-at-once",
+    "pat",
+    "nvls-sharp",
+    "collnet-chain",
 )
 """Names of the codes in `GroupCost.algorithm`."""
 

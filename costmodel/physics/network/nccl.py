@@ -11,6 +11,9 @@ copy of a rank's own shard; the fastest of the ways that apply is taken, as NCCL
 - low-latency protocol (LL), ring or, for all-reduce, tree: fewest microseconds, rate capped;
 - ring with the bandwidth protocol (Simple): `simple_step_s` more per hop, full rate;
 - all-reduce by double tree across nodes, or by the switch (NVLS; NVLS-tree across nodes);
+- all-gather and reduce-scatter of one GPU a node by parallel aggregated trees (PAT, from NCCL 2.23 on);
+- all-reduce by the network's switches (SHARP) where a tier's profile says that they add up, behind NVLS
+  or a chain in each node;
 - on a torus, along the sides of the group's box of chips, in turn or at once (`torus`).
 
 Across two nodes a tree's NICs carry S/2 up and S/2 down, half of what more nodes need.
@@ -115,6 +118,11 @@ _HAS_LL = "(simple_hop_s > 0) * (ll_bytes_per_s > 0)"
 _SWITCH_ONLY = "(size_bytes >= 2097152) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks) * (switch_bytes_per_s > 0)"
 # NCCL's own constant for a network level of NVLS-tree [2].
 _NVLS_LEVEL = "20.9e-6"
+# NCCL's own constants of PAT: base, a level of the network (14 us over 3.5), what each rank adds, share of the
+# ring's rate; and of SHARP: the network's part behind NVLS and behind a chain, a hop of the chain [2].
+_PAT = {"base": "8e-6", "level": "4e-6", "rank": "2.8e-6", "rate": "0.75"}
+_SHARP_LATENCY, _CHAIN_LATENCY, _CHAIN_HOP = "18e-6", "30e-6", "2.8e-6"
+_BY_NETWORK = "(sharp_bytes_per_s > 0) * (ranks > node_ranks)"
 _SCATTERED = ("all_gather", "reduce_scatter")
 _ROOTED = ("broadcast", "reduce")
 
@@ -244,6 +252,47 @@ WAYS: tuple[Way, ...] = (
         source=_TUNER,
     ),
     Way(
+        algorithm="pat",
+        protocol="Simple",
+        primitives=_SCATTERED,
+        route=RING,
+        formula=f"latency_s = {_PAT['base']} + log2(ranks) * {_PAT['level']} + ranks * {_PAT['rank']}; "
+        f"transfer_s = size_bytes * ring_s_per_byte / {_PAT['rate']}; {_ADD}",
+        applies="(node_ranks <= 1) * (ranks > 1)",
+        kept_off="0",
+        source=f"{_TUNER}; PAT from 2.23 on, one GPU a node",
+    ),
+    # The network's switches add up: a port sends its part of the vector once and receives the sum once.
+    Way(
+        algorithm="nvls-sharp",
+        protocol="Simple",
+        primitives=("all_reduce",),
+        route=RING,
+        formula=f"latency_s = nvls_latency_s + {_SHARP_LATENCY}; "
+        "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
+        "switch_s_per_byte = (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
+        "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
+        "transfer_s = wire_s + 2 * sqrt((nvls_fill_step_s * node_ranks + nvls_tree_fill_s) * wire_s); "
+        f"{_ADD}",
+        applies=f"{_BY_NETWORK} * (switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks)",
+        kept_off="0",
+        source=f"{_TUNER}; NVLS over nodes with CollNet (SHARP)",
+    ),
+    Way(
+        algorithm="collnet-chain",
+        protocol="Simple",
+        primitives=("all_reduce",),
+        route=RING,
+        formula=f"latency_s = 2 * (node_ranks - 1) * {_CHAIN_HOP} + {_CHAIN_LATENCY}; "
+        "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
+        "chain_s_per_byte = where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency); "
+        "wire_s = size_bytes * max(chain_s_per_byte, port_s_per_byte); "
+        f"transfer_s = wire_s + 2 * sqrt(tree_fill_s * wire_s); {_ADD}",
+        applies=_BY_NETWORK,
+        kept_off="0",
+        source=f"{_TUNER}; CollNetChain (SHARP)",
+    ),
+    Way(
         algorithm="direct",
         protocol="Simple",
         primitives=("all_to_all",),
@@ -334,6 +383,7 @@ def collective_time(
     *,
     algorithm: str = "auto",
     concurrent: ArrayLike = 1.0,
+    without: tuple[str, ...] = (),
 ) -> GroupCost:
     r"""Time of one collective of `group` over a fabric, by the fastest algorithm; see the module.
 
@@ -349,9 +399,11 @@ def collective_time(
     tiers : sequence of Tier
         Levels of the fabric, innermost first, as many as the group has members.
     algorithm : str
-        ``auto``, or ``ring``, ``ll``, ``tree``, ``nvls`` or ``nvls-tree`` to force one.
+        ``auto``, or ``ring``, ``ll``, ``tree``, ``nvls`` … to force one.
     concurrent : array_like
         Groups that share every port and link of this one; divides all bandwidths. [-]
+    without : tuple of str
+        Algorithms that the library does not have or is told to leave (NCCL_ALGO, NCCL_PAT_ENABLE=0).
 
     Returns
     -------
@@ -366,9 +418,9 @@ def collective_time(
     Notes
     -----
     A send is priced across the outermost tier that the group spans. Sizes below a few bytes, chunk
-    alignment and the settings of a user (NCCL_ALGO, channels, SHARP) are not seen.
+    alignment and the number of channels are not seen.
     """
-    path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent)
+    path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent, without)
     if algorithm != "auto":
         candidates = _only(algorithm, primitive, candidates)
     elif any(one.way.algorithm == "nvls" for one in candidates):
@@ -405,7 +457,12 @@ def collective_candidates(
 
 
 def _candidates(
-    primitive: str, size_bytes: ArrayLike, group: Group, tiers: Sequence[TierLike], concurrent: ArrayLike
+    primitive: str,
+    size_bytes: ArrayLike,
+    group: Group,
+    tiers: Sequence[TierLike],
+    concurrent: ArrayLike,
+    without: tuple[str, ...] = (),
 ) -> tuple[Path, Array, list[_Candidate]]:
     """Price the ways that some group has; with the path, and the bytes that a GPU sends."""
     if primitive not in WIRE_BYTES:
@@ -420,6 +477,8 @@ def _candidates(
     found = []
     for way in ways:
         barred = None
+        if way.algorithm in without:
+            continue
         if way.applies != "1":
             has = np.asarray(evaluate(way.applies, known) > 0.0)
             if not anywhere(has):

@@ -172,6 +172,7 @@ def _ring_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
         "tree_fill_s": fabric.tree_pipeline_s,
         "tree_efficiency": fabric.tree_rate_factor,
         "nvls_tree_fill_s": fabric.nvls_tree_pipeline_s,
+        "sharp_bytes_per_s": tier.reduction_bandwidth_bytes_per_s * fabric.tree_rate_factor,
     }
 
 
