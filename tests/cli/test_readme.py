@@ -1,5 +1,6 @@
-"""The README does what it says: its code runs, its commands answer, its tables are the program's."""
+"""The README and docs/ do what they say: code runs, commands answer, tables are the program's."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,6 +14,16 @@ from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+ALL = "\n".join(PAGES.values())
+SCRIPT = """#!/bin/bash
+GPT_ARGS="--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu
+ --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192
+ --normalization RMSNorm --position-embedding-type rope --vocab-size 128256
+ --untie-embeddings-and-output-weights --disable-bias-linear --micro-batch-size 1 --global-batch-size 128 --bf16
+ --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
+torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py $GPT_ARGS
+"""
 
 
 def blocks(language):
@@ -39,11 +50,11 @@ def test_job_file_and_its_command_run(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("columns", [LONG_COLUMNS, WIDE_COLUMNS], ids=["long", "wide"])
 def test_column_tables_are_those_of_the_program(columns):
     table = "\n".join(f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in columns)
-    assert table in README
+    assert table in ALL
 
 
 def test_fields_of_a_job_are_those_of_the_table():
-    table = README.partition("<!-- fields:begin -->")[2].partition("<!-- fields:end -->")[0]
+    table = ALL.partition("<!-- fields:begin -->")[2].partition("<!-- fields:end -->")[0]
     rows = {line.split("|")[1].strip(" `"): line for line in table.splitlines() if line.startswith("| `")}
     assert list(rows) == [field.name for field in JOB_FIELDS]
     for field in JOB_FIELDS:
@@ -72,11 +83,60 @@ def test_shown_output_has_the_lines_the_program_prints(capsys):
 
 
 def test_markers_of_generated_tables_are_there_once():
-    for marker in ("runs", "whole_runs", "validation", "all", "plans", "fields", "long", "wide"):
+    for marker in ("runs", "whole_runs", "validation", "all", "plans", "fields", "long", "wide", "commands"):
         for side in ("begin", "end"):
-            assert README.count(f"<!-- {marker}:{side} -->") == 1
+            assert ALL.count(f"<!-- {marker}:{side} -->") == 1
 
 
-def test_linked_files_exist():
-    for target in re.findall(r"\]\(([\w./-]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_linked_files_exist(page):
+    for target in re.findall(r"\]\(([\w./-]+)\)", PAGES[page]):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short():
+    assert len(README.encode()) <= 15_000
+
+
+def commands():
+    """Return the command lines of all pages, once each, but those of the set-up."""
+    found = {}
+    for page, text in PAGES.items():
+        for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("costmodel "):
+                    found.setdefault(line, page)
+    return sorted(found)
+
+
+def config_json():
+    """Return what HuggingFace would publish of a model of Llama 3's shape."""
+    shape = {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    }
+    return {
+        "model_type": "llama",
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "rms_norm_eps": 1e-5,
+        **shape,
+    }
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_runs_as_printed(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (job,) = blocks("yaml")
+    Path("job.yaml").write_text(job)
+    Path("config.json").write_text(json.dumps(config_json()))
+    Path("train.sh").write_text(SCRIPT)
+    if "--out job.yaml" in line:
+        Path("job.yaml").unlink()
+    assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+
+
+def test_there_are_commands_to_run():
+    assert len(commands()) > 20

@@ -1,7 +1,7 @@
-"""Write what the README shows of the program: the output of its first command, fields and CSV columns.
+"""Write what README.md and docs/ show of the program: outputs, commands, fields and CSV columns.
 
-python tests/published/readme_output.py            # rewrite README.md
-python tests/published/readme_output.py --check    # exit 1 if it is out of date
+python tests/published/readme_output.py            # rewrite the pages
+python tests/published/readme_output.py --check    # exit 1 if one is out of date
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import typer
+from pages import README, fill, read_pages, settle
+
+from costmodel.cli import app
 from costmodel.cli import main as costmodel
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
-
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
 
 
 def first_command() -> list[str]:
@@ -75,32 +77,63 @@ def field_block() -> str:
     )
 
 
-def filled(text: str) -> str:
-    """Return the README with all blocks written anew."""
+def with_outputs(texts: dict[Path, str]) -> dict[Path, str]:
+    """Write the output of the first command wherever a page shows it, cut where the page cuts it."""
 
     def output(match: re.Match[str]) -> str:
         cut = re.search(r"head -(\d+)", match[1])
         return f"{match[1]}\n{output_block(int(cut[1]) if cut else None)}\n{match[2]}"
 
-    text = re.sub(r"(<!-- output:begin.*?-->).*?(<!-- output:end -->)", output, text, flags=re.DOTALL)
-    blocks = {"fields": field_block(), "long": column_block(LONG_COLUMNS), "wide": column_block(WIDE_COLUMNS)}
-    for marker, block in blocks.items():
-        begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
-        head, _, rest = text.partition(begin)
-        text = f"{head}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
-    return text
+    shown = re.compile(r"(<!-- output:begin.*?-->).*?(<!-- output:end -->)", re.DOTALL)
+    return {page: shown.sub(output, text) for page, text in texts.items()}
+
+
+def command_pages() -> str:
+    """Return every command with its options and examples, as its help has them."""
+    parts = []
+    for name, command in _commands(typer.main.get_command(app), "costmodel"):
+        epilog = (command.epilog or "").replace("\b", "").strip()
+        notes, _, examples = epilog.partition("Examples:")
+        if not examples:
+            notes, _, examples = epilog.partition("Example:")
+        parts += [f"## {name}", "", (command.help or "").strip(), ""]
+        if notes.strip():
+            parts += [notes.strip(), ""]
+        if examples.strip():
+            parts += ["```text", *(line.strip() for line in examples.strip().splitlines()), "```", ""]
+        options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+        parts += ["| Flags | Meaning |", "|---|---|"]
+        parts += [f"| {' '.join(f'`{flag}`' for flag in one.opts)} | {_cell(one.help)} |" for one in options]
+        parts += [""]
+    return "\n".join(parts)
+
+
+def _cell(text: str | None) -> str:
+    return re.sub(r"\s+", " ", text or "").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the commands of a group with the words that call them."""
+    if not hasattr(command, "list_commands"):
+        yield path, command
+        return
+    for name in command.list_commands(None):
+        yield from _commands(command.get_command(None, name), f"{path} {name}")
+
+
+def blocks() -> dict[str, str]:
+    """Return all blocks that follow from the program's own tables."""
+    return {
+        "fields": field_block(),
+        "long": column_block(LONG_COLUMNS),
+        "wide": column_block(WIDE_COLUMNS),
+        "commands": command_pages(),
+    }
 
 
 def main() -> int:
-    """Rewrite or check the README."""
-    before = README.read_text(encoding="utf-8")
-    after = filled(before)
-    if "--check" in sys.argv[1:]:
-        if before != after:
-            print("README.md is out of date; run tests/published/readme_output.py", file=sys.stderr)
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
-    return 0
+    """Rewrite or check the pages."""
+    return settle(fill(with_outputs(read_pages()), blocks()))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from readme_tables import README, fill
+from pages import DOCS, fill, read_pages, settle
 from ruamel.yaml import YAML
 
 from costmodel import plan
@@ -148,17 +148,8 @@ def main() -> int:
     """Rewrite or check README.md and docs/plans.md."""
     jobs = planned_jobs()
     rows = [job.row() for job in jobs]
-    readme = README.read_text()
-    written = {
-        README: fill(readme, "plans", "\n".join([HEAD, *rows[:IN_README]])),
-        README.parent / "docs" / "plans.md": page(jobs, rows),
-    }
-    if "--check" in sys.argv[1:]:
-        return int(any(not path.exists() or path.read_text() != text for path, text in written.items()))
-    for path, text in written.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    return 0
+    texts = fill(read_pages(), {"plans": "\n".join([HEAD, *rows[:IN_README]])})
+    return settle({**texts, DOCS / "plans.md": page(jobs, rows)})
 
 
 if __name__ == "__main__":

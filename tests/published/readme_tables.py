@@ -1,7 +1,7 @@
-"""Write the README's generated tables: ten known runs, and the validation summary.
+"""Write the generated tables of README.md and docs/: ten known runs, and the validation summary.
 
-    python tests/published/readme_tables.py            # rewrite README.md
-    python tests/published/readme_tables.py --check    # exit 1 if it is out of date
+    python tests/published/readme_tables.py            # rewrite the pages
+    python tests/published/readme_tables.py --check    # exit 1 if one is out of date
     python tests/published/readme_tables.py ALL.csv    # with the summary of a larger table of runs besides
 
 Nothing here is tuned: the jobs stand in `ten_runs.yaml`, the published rows in `runs.csv`.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pages import fill, read_pages, settle
 from ruamel.yaml import YAML
 
 from costmodel.describe.jobs.job import make_job
@@ -21,7 +22,6 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.whole_run.solve import run as run_training
 
 HERE = Path(__file__).parent
-README = HERE.parent.parent / "README.md"
 
 
 def ten_runs() -> list[dict[str, Any]]:
@@ -104,26 +104,17 @@ def validation_table(runs: Path) -> str:
     return "\n".join([*lines, "", "</details>"])
 
 
-def fill(text: str, marker: str, table: str) -> str:
-    """Put a table between the markers of that name."""
-    begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
-    head, _, rest = text.partition(begin)
-    _, _, tail = rest.partition(end)
-    return f"{head}{begin}\n{table}\n{end}{tail}"
-
-
 def main() -> int:
-    """Rewrite or check the README."""
-    before = README.read_text()
-    after = fill(fill(before, "runs", runs_table()), "validation", validation_table(HERE / "runs.csv"))
-    after = fill(after, "whole_runs", whole_runs_table())
+    """Rewrite or check the pages."""
+    blocks = {
+        "runs": runs_table(),
+        "validation": validation_table(HERE / "runs.csv"),
+        "whole_runs": whole_runs_table(),
+    }
     for larger in sys.argv[1:]:
         if not larger.startswith("--"):
-            after = fill(after, "all", validation_table(Path(larger)))
-    if "--check" in sys.argv[1:]:
-        return int(before != after)
-    README.write_text(after)
-    return 0
+            blocks["all"] = validation_table(Path(larger))
+    return settle(fill(read_pages(), blocks))
 
 
 if __name__ == "__main__":
