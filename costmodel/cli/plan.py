@@ -71,9 +71,7 @@ def plan(
             raise
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(3) from None
-    answers = [
-        (text, found.why_not(text, job=int(found.kept.top["job"][found.pick]))) for text in why_not or []
-    ]
+    answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
     run_it = [f"Price it alone: {found.commands(1)[0]}"]
     remarks = [*found.advice(), *run_it, *(f"Why not {text}: {answer}" for text, answer in answers)]
     if emit:

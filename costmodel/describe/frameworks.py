@@ -61,6 +61,10 @@ class Framework:
         Optimizers that it has, with its own words for them (empty where that is what it takes unasked).
     zero_stage, pipeline_layouts
         As in `Launches`.
+    switches : mapping
+        Values of a recipe's switches that its users choose by a setting.
+    axis_orders : tuple of str
+        Orders in which it can lay its axes on the machine, innermost first.
     keeps : mapping
         Values of other knobs, or fewer of these, that a layout has to keep to so that it can be written.
     source : str
@@ -76,6 +80,8 @@ class Framework:
     optimizers: Mapping[str, str]
     zero_stage: tuple[int, ...]
     pipeline_layouts: bool
+    switches: Mapping[str, tuple[object, ...]]
+    axis_orders: tuple[str, ...]
     keeps: Mapping[str, str]
     source: str
 
@@ -105,6 +111,15 @@ _MEGATRON_SOURCE = (
     "(get_forward_backward_func), core/transformer/pipeline_parallel_layer_layout.py"
 )
 
+_MEGATRON_SWITCHES: dict[str, tuple[object, ...]] = {
+    "tp_overlap": ("weight-grad", "pipelined"),
+    "cp_method": ("ring", "all-gather", "ulysses"),
+    "moe_dispatcher": ("all-to-all", "deep-ep"),
+    "ep_overlap": (False, True),
+    "cuda_graphs": (False, True),
+}
+_MEGATRON_ORDERS = ("tp cp dp pp", "tp cp pp dp")
+
 _RECORDS = (
     Framework(
         name="megatron",
@@ -131,6 +146,8 @@ _RECORDS = (
         # Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
         zero_stage=(0, 1),
         pipeline_layouts=True,
+        switches=_MEGATRON_SWITCHES,
+        axis_orders=_MEGATRON_ORDERS,
         keeps={},
         source=_MEGATRON_SOURCE,
     ),
@@ -152,6 +169,8 @@ _RECORDS = (
         zero_stage=(0, 3),
         pipeline_layouts=False,
         # FSDP2 shards parameters, and tensor parallelism is sequence-parallel.
+        switches={"tp_overlap": ("none", "pipelined"), "cp_method": ("ring", "all-gather")},
+        axis_orders=("tp cp dp pp",),
         keeps={"zero_stage": "3", "sequence_parallel": "true"},
         source="pytorch/pytorch torch/distributed/pipelining/schedules.py; pytorch/torchtitan docs/fsdp.md",
     ),
@@ -165,6 +184,8 @@ _RECORDS = (
         optimizers={"adamw": "", "lion": "Lion", "muon": "Muon"},
         zero_stage=(0, 1, 2, 3),
         pipeline_layouts=False,
+        switches={},
+        axis_orders=("tp cp dp pp",),
         keeps={"vp": "1", "sequence_parallel": "false"},
         source="deepspeedai/DeepSpeed runtime/zero/config.py, runtime/pipe/schedule.py (TrainSchedule)",
     ),
@@ -186,6 +207,8 @@ _RECORDS = (
         optimizers={"adamw": "", "sgd-momentum": "sgd", "muon": "muon"},
         zero_stage=(0, 1),
         pipeline_layouts=True,
+        switches=_MEGATRON_SWITCHES,
+        axis_orders=_MEGATRON_ORDERS,
         keeps={},
         source=_MEGATRON_SOURCE,
     ),

@@ -19,7 +19,7 @@ from costmodel.interop.framework import (
     require_same_model,
     unsaid_switches,
 )
-from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, SHARDING, job_of_flags
+from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, GRAPH_SCOPES, SHARDING, job_of_flags
 from costmodel.interop.megatron_model import model_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.physics.network.mesh import DEFAULT_ORDER
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
 _RECORD = FRAMEWORKS["megatron"]
-_ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
+ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
 # What `--recompute-modules` takes, of the modules that a recipe can name.
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 
@@ -78,7 +78,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return degrees, batch, schedule and sharding."""
     layout = job.layout
     schedule = schedule_at(layout.schedule).name
-    if tuple(job.axis_order) not in _ORDERS:
+    if tuple(job.axis_order) not in ORDERS:
         raise FrameworkConfigError(f"emit: Megatron-LM cannot place the axes as {' '.join(job.axis_order)}")
     flags = [
         "--tensor-model-parallel-size",
@@ -99,7 +99,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
             "--expert-tensor-parallel-size",
             str(counts["etp"]),
         ]
-    if _ORDERS[tuple(job.axis_order)]:
+    if ORDERS[tuple(job.axis_order)]:
         flags.append("--use-tp-pp-dp-mapping")
     flags += [
         "--micro-batch-size",
@@ -180,8 +180,11 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
         flags.append("--cross-entropy-loss-fusion")
     if recipe.host.offload_optimizer:
         flags.append("--optimizer-cpu-offload")
-    if recipe.host.cuda_graphs:
+    if recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "all":
         flags.append("--enable-cuda-graph")
+    elif recipe.host.cuda_graphs:
+        scope = GRAPH_SCOPES[recipe.host.cuda_graph_scope].split(",")
+        flags += ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-scope", *scope]
     return flags
 
 

@@ -16,7 +16,15 @@ from costmodel.interop.optimizer_names import take_optimizer
 
 DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-CP_TYPES = {"ring": "p2p", "all-gather": "allgather", "ulysses": "a2a", "a2a+p2p": "a2a+p2p"}
+GRAPH_SCOPES = {
+    "all": "full_iteration",
+    "static": "attn,mlp,moe_router,moe_preprocess",
+    "attention": "attn,moe_router",
+    "router": "moe_router",
+}
+"""Words of ``--cuda-graph-scope`` for what graphs hold."""
+
+CP_TYPES = {"ring": "p2p", "all-gather": "all_gather", "ulysses": "a2a", "a2a+p2p": "a2a+p2p"}
 FP8_RECIPES = {
     "delayed": "fp8-delayed",
     "tensorwise": "fp8-current",
@@ -335,6 +343,10 @@ def _switches_of(flags: Flags, recipe: str, experts: bool, *, deepspeed: bool) -
         "head_as_layer": flags.has("--account-for-loss-in-pipeline-split"),
         "dropout": dropout,
     }
+    scope = ",".join(flags.words("--cuda-graph-scope"))
+    scopes = {words: name for name, words in GRAPH_SCOPES.items()}
+    if scope in scopes:
+        read["cuda_graph_scope"] = scopes[scope]
     no_p2p_overlap = flags.has("--no-overlap-p2p-communication")
     if not deepspeed:
         # DeepSpeed's engine overlaps as its own configuration says.
@@ -364,7 +376,8 @@ def _data_overlap(of_recipe: str) -> str:
 
 def _context_method(flags: Flags) -> dict[str, Any]:
     """Read how context parallelism brings keys and values together."""
-    methods = {flag: method for method, flag in CP_TYPES.items()}
+    # The help of Megatron-LM says allgather, Transformer Engine takes all_gather.
+    methods = {flag: method for method, flag in CP_TYPES.items()} | {"allgather": "all-gather"}
     comm_type = flags.text("--cp-comm-type", "")
     algorithm = flags.text("--context-parallel-algo", "")
     degree = flags.number("--context-parallel-size", 1)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import counts_of
+from costmodel.interop.framework import FrameworkConfigError, counts_of
+from costmodel.interop.megatron import ORDERS
+from costmodel.interop.megatron_job import CP_TYPES, GRAPH_SCOPES
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.step.price import chunks_of
 
@@ -52,9 +54,28 @@ def emit_nemo(job: Job) -> str:
     }
     if kind := FRAMEWORKS["nemo"].optimizers[job.optimizer.name]:
         values["optimizer.optimizer"] = kind
+    if tuple(job.axis_order) not in ORDERS:
+        raise FrameworkConfigError(
+            f"emit: Megatron-Bridge cannot place the axes as {' '.join(job.axis_order)}"
+        )
+    if ORDERS[tuple(job.axis_order)]:
+        values["dist.use_tp_pp_dp_mapping"] = True
+    if counts["cp"] > 1:
+        values["model.cp_comm_type"] = CP_TYPES[recipe.overlap.cp_method]
+    if recipe.host.cuda_graphs:
+        values["model.cuda_graph_impl"] = (
+            "local" if recipe.host.cuda_graph_scope == "all" else "transformer_engine"
+        )
+        values["model.cuda_graph_scope"] = f"[{GRAPH_SCOPES[recipe.host.cuda_graph_scope]}]"
     if job.model.num_experts:
         values["model.expert_model_parallel_size"] = counts["ep"]
         values["model.expert_tensor_parallel_size"] = counts["etp"]
+        flexible = recipe.moe.moe_dispatcher == "deep-ep"
+        kind = "flex" if flexible else recipe.moe.moe_dispatcher.replace("-", "")
+        values["model.moe_token_dispatcher_type"] = kind
+        if flexible:
+            values["model.moe_flex_dispatcher_backend"] = "deepep"
+        values["comm_overlap.overlap_moe_expert_parallel_comm"] = recipe.moe.ep_overlap
     if counts["zero_stage"] >= 2:
         values["ddp.use_megatron_fsdp"] = True
     if policy != "none":

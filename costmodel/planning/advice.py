@@ -188,7 +188,7 @@ def _recompute(plan: Found) -> str:
 
 def _limits(plan: Found) -> str:
     """Say what more memory would buy."""
-    gain = 1.0 - plan.fastest_without_memory_limit_s / float(plan.best.step_time_s)
+    gain = plan.memory_gain
     if gain < _NEAR_TIE:
         return "Memory does not limit it: no layout that needs more is faster by half a percent."
     return f"With memory enough for any layout, the step would be {gain:.1%} shorter."
@@ -196,8 +196,9 @@ def _limits(plan: Found) -> str:
 
 def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
-    question = plan.question
-    score = float(plan.kept.top["score"][0])
+    # Other choices are left out on both sides: what a constraint costs does not hang on them.
+    question = replace(plan.question, chooses=False)
+    score = plan.asked_score
     changed: list[tuple[str, Question]] = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()
@@ -217,9 +218,7 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
         (name, 1.0 - float(Found.search(asked, keep=1).kept.top["score"][0]) / score)
         for name, asked in changed
     ]
-    gains.append(
-        ("memory of the GPU", 1.0 - plan.fastest_without_memory_limit_s / float(plan.best.step_time_s))
-    )
+    gains.append(("memory of the GPU", plan.memory_gain))
     return gains
 
 

@@ -12,15 +12,16 @@ from costmodel.describe.jobs.fields import KNOBS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.planning.best import Kept
-from costmodel.planning.search import Question, peak_flops_per_s
+from costmodel.planning.search import Pass, peak_flops_per_s
 from costmodel.step.anatomy.params import model_flops_per_token
 
 Array = NDArray[np.float64]
 
 
-def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> dict[str, list[Any]]:
+def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) -> dict[str, list[Any]]:
     """Turn kept rows into columns with names instead of codes."""
-    jobs = [question.jobs[int(index)] for index in rows["job"]]
+    of_row = [passes[int(index)] for index in rows["job"]]
+    jobs = [one.job for one in of_row]
     step_s, gpus = rows["step_time_s"], rows["gpus"]
     tokens = np.asarray([float(job.global_batch * job.seq_len) for job in jobs])
     flops = np.asarray([_model_flops(job) for job in jobs])
@@ -43,6 +44,7 @@ def plan_columns(question: Question, kept: Kept, rows: Mapping[str, Array]) -> d
         "axis_order": [" ".join(job.axis_order) for job in jobs],
         "slice": [job.slice for job in jobs],
         "offload_optimizer": [job.recipe.host.offload_optimizer for job in jobs],
+        "choices": [", ".join(str(choice) for choice in one.choices) for one in of_row],
         **_money(jobs, step_s, gpus),
     }
     dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, NoLayoutError
+from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Kept, taken
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
 from costmodel.planning.preference import Indices, listed
-from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
+from costmodel.planning.search import Pass, Question, layout_of
+from costmodel.planning.tuning import Tuned, asked_passes
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -33,22 +35,26 @@ class Found:
         self,
         question: Question,
         kept: Kept,
+        passes: Sequence[Pass],
         *,
         num_considered: int,
         num_priced: int,
         num_fit: int,
         rejected: Counter[str],
         fastest_s: Mapping[int, float],
+        best_score: Mapping[int, float],
         by_value: Mapping[str, Mapping[float, float]],
     ) -> None:
         self.question = question
         self.kept = kept
+        self.passes = passes
         self.num_considered = num_considered
         self.num_priced = num_priced
         self.num_fit = num_fit
         self.rejected = rejected
         self.by_value = by_value
         self._fastest_s = fastest_s
+        self._best_score = best_score
 
     @classmethod
     def search(cls, question: Question, *, keep: int = KEPT, progress: Progress | None = None) -> Self:
@@ -70,43 +76,55 @@ class Found:
         """
         if not question.jobs:
             raise LayoutError("plan: no job to plan")
-        spaces = build_spaces(question)
-        rejected: Counter[str] = Counter()
-        for space in spaces:
-            rejected.update(space.rejected)
-        considered = sum(space.considered for space in spaces)
-        total = sum(slab.num_possible for space in spaces for slab in space.slabs)
-        tally = Tally()
-        for part in priced_parts(question, spaces):
-            tally.add(question, part, keep)
+        asked, rejected = asked_passes(question)
+        total = sum(slab.num_possible for one in asked for slab in one.slabs)
+        tuned = Tuned(question, list(asked), keep)
+        tally = tuned.tally
+        for priced in (priced for one in asked for priced in tuned.price(one)):
             if progress is not None:
-                progress(tally.num_priced, total)
+                progress(priced, total)
         if tally.kept is None:
             raise NoLayoutError(explain_empty(question, rejected, tally.leanest))
+        rejected["choice_not_started"] = total - tally.num_priced
+        for priced in (priced for one in asked if question.chooses for priced in tuned.tune(one)):
+            if progress is not None:
+                progress(priced, priced)
         rejected["does_not_fit"] = tally.num_priced - tally.num_fit
+        out = sum(count for reason, count in rejected.items() if reason != "does_not_fit")
         return cls(
             question,
             tally.kept,
-            num_considered=considered,
+            tuned.passes,
+            num_considered=tally.num_priced + out,
             num_priced=tally.num_priced,
             num_fit=tally.num_fit,
             rejected=+rejected,
             fastest_s=tally.fastest_s,
+            best_score=tally.best_score,
             by_value=tally.by_value,
         )
+
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs that `job` of a row counts: those of the question, then those with other choices."""
+        return tuple(one.job for one in self.passes)
+
+    def asked_job(self, row: int) -> int:
+        """Return which of the question's jobs a kept row belongs to."""
+        return self.passes[int(self.kept.top["job"][row])].origin
 
     def __len__(self) -> int:
         return int(self.kept.top["score"].size)
 
     def estimate_of(self, columns: Mapping[str, Array], row: int) -> Estimate:
         """Return the estimate of one kept row."""
-        job = self.question.jobs[int(columns["job"][row])]
+        job = self.jobs[int(columns["job"][row])]
         return estimate_job(replace(job, layout=layout_of(columns, row)))
 
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
         """Kept rows worth listing, the pick first, and how many rows each stands for."""
-        return listed(self.kept.top, self.question.jobs)
+        return listed(self.kept.top, self.jobs)
 
     @property
     def listed(self) -> Indices:
@@ -143,17 +161,29 @@ class Found:
 
     @property
     def fastest_without_memory_limit_s(self) -> float:
-        """Step time of the fastest layout whether it fits or not, for the best one's job. [s]."""
-        return float(self._fastest_s[int(self.kept.top["job"][self.pick])])
+        """Step time of the fastest layout whether it fits or not, for the pick's job as its recipe has it. [s]."""
+        return float(self._fastest_s[self.asked_job(self.pick)])
+
+    @property
+    def memory_gain(self) -> float:
+        """Share of the step that memory enough for any layout would save, with the recipe's own switches. [-]."""
+        job = self.asked_job(self.pick)
+        fitting_s = self._best_score.get(job, np.inf) / self.question.weight(self.question.jobs[job])
+        return 1.0 - min(self.fastest_without_memory_limit_s / fitting_s, 1.0)
+
+    @property
+    def asked_score(self) -> float:
+        """Best score of the jobs as they were asked, before other choices; less is better."""
+        return min(self._best_score.get(index, np.inf) for index in range(len(self.question.jobs)))
 
     def better_than(self, score: float) -> int:
         """Count the layouts that fit and score better (the rank of one is one more)."""
         count = 0
-        for part in priced_parts(self.question, build_spaces(self.question)):
-            job = self.question.jobs[part.job]
+        for part in (part for one in self.passes for part in one.parts()):
+            job = self.jobs[part.job]
             better = part.step_time_s * self.question.weight(job) < score * (1.0 - 1e-12)
             count += int(
-                np.sum(part.possible & better & (part.memory_bytes <= self.question.limit_bytes(job)))
+                np.sum(np.broadcast_to(better & part.fits(self.question.limit_bytes(job)), part.slab.shape))
             )
         return count
 
@@ -163,11 +193,11 @@ class Found:
         With `count`, those of `top`, and how many more rows each stands for; without, all that were kept.
         """
         if count is None:
-            return plan_columns(self.question, self.kept, self.kept.top)
-        table = plan_columns(self.question, self.kept, taken(self.kept.top, self.listed[:count]))
+            return plan_columns(self.passes, self.kept, self.kept.top)
+        table = plan_columns(self.passes, self.kept, taken(self.kept.top, self.listed[:count]))
         table["num_alike"] = [int(alike) - 1 for alike in self._listed[1][:count]]
         return table
 
     def pareto_columns(self) -> dict[str, list[Any]]:
         """Return the front as columns."""
-        return plan_columns(self.question, self.kept, self.kept.front)
+        return plan_columns(self.passes, self.kept, self.kept.front)

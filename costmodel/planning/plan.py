@@ -28,6 +28,7 @@ from costmodel.planning.found import KEPT, Found, Progress
 from costmodel.planning.job_file import job_file_of
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
+from costmodel.planning.tuning import held, searched
 
 EVEN = "even"
 """The pipeline layout that the recipe makes."""
@@ -47,6 +48,16 @@ class Plan(Found, Answer):
     def gains(self) -> list[tuple[str, float]]:
         """Return each of the user's constraints with the share of step time that dropping it would save. [-]"""
         return relaxed_gains(self)
+
+    @property
+    def searched(self) -> dict[str, str]:
+        """What was searched, by knob, switch or order of the axes, as texts."""
+        return searched(self.question)
+
+    @property
+    def held(self) -> str:
+        """What was not searched, in a sentence."""
+        return held(self.question)
 
     def commands(self, count: int = 10) -> list[str]:
         """Return the command line of each of the layouts of `top`."""
@@ -95,6 +106,8 @@ class Plan(Found, Answer):
             "inputs": input_record(best.job),
             "tie_share": TIE_SHARE,
             "fastest_step_time_s": float(self.fastest.step_time_s),
+            "searched": self.searched,
+            "held": self.held,
             "num_layouts_considered": self.num_considered,
             "num_layouts_priced": self.num_priced,
             "num_layouts_fit": self.num_fit,
@@ -181,6 +194,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         tp_in_domain="tp" not in given if inside is None else inside,
         launchable=framework != ANY_FRAMEWORK,
         files=_files(told, jobs),
+        chooses=framework != ANY_FRAMEWORK and bool(one("choose")),
+        held=frozenset({*switches, *(("axis_order",) if "axis_order" in told else ())}),
     )
     for job in jobs:
         question.weight(job)
@@ -273,6 +288,9 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
     framework : str
         Keep to what one of `FRAMEWORKS` can launch; ``any`` for every layout that divides.
         By default to what the recipe's framework launches, where knobs are not given.
+    choose : bool
+        Also turn the switches and axis orders that the recipe's framework leaves to its users (overlaps,
+        dispatcher, graphs, context method), where they are not given; not with ``framework="any"``.
     pipeline_layout : str
         ``balanced`` deals layers so that the stage with the head does no more than the others, ``even``
         as the recipe does. Default: balanced where the framework lets a user choose.

@@ -23,7 +23,7 @@ def best_of_each_job(plan: Plan) -> list[Estimate]:
     jobs = plan.question.jobs
     if len(jobs) < 2:
         raise LayoutError("scaling: one job was planned; name several GPU counts, such as 64,128,256")
-    first = int(plan.kept.top["job"][plan.pick])
+    first = plan.asked_job(plan.pick)
     found = [plan.best]
     for index, job in enumerate(jobs):
         if index == first:

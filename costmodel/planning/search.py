@@ -15,15 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.bill.lines import Bill
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
-from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices
+from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices, taken
+from costmodel.planning.choices import Choice, room_bytes, starts
 from costmodel.planning.space import PLACEMENT_KNOBS, Slab, Space, build_space, default_values
 from costmodel.step.price import price
 
 Array = NDArray[np.float64]
+
+PLACEMENTS_KEPT = 128
+"""Best placements of a job that are priced again with other choices."""
 
 CHUNK_LAYOUTS = 2**20
 """Layouts priced at a time: what bounds memory."""
@@ -51,6 +56,10 @@ class Question:
         Whether to keep to what the recipe's framework starts.
     files : mapping of str to str
         How models and clusters were given as texts, by their names.
+    chooses : bool
+        Whether switches and orders of the axes that the framework leaves to its users are searched too.
+    held : frozenset of str
+        Those of them that the user has named.
     """
 
     jobs: tuple[Job, ...]
@@ -61,6 +70,8 @@ class Question:
     tp_in_domain: bool = True
     launchable: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
+    chooses: bool = False
+    held: frozenset[str] = frozenset()
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
@@ -94,29 +105,71 @@ class Question:
 
 
 class Part(NamedTuple):
-    """A priced part of the space: full arrays over a slab."""
+    """A priced part of the space: arrays that broadcast over a slab."""
 
     job: int
     slab: Slab
     step_time_s: Array
     memory_bytes: Array
     possible: NDArray[np.bool_]
+    room_bytes: Array | None = None
+    """What has to stay free beside the memory that is billed, for what was chosen. [B]"""
+
+    def fits(self, limit_bytes: float) -> NDArray[np.bool_]:
+        """Return which layouts can run within a limit."""
+        room = 0.0 if self.room_bytes is None else self.room_bytes
+        return np.asarray(self.possible & (self.memory_bytes <= limit_bytes - room))
+
+    @property
+    def num_possible(self) -> int:
+        """Layouts that can run. [-]"""
+        if self.room_bytes is None:
+            return self.slab.num_possible
+        return int(np.broadcast_to(self.possible, self.slab.shape).sum())
+
+
+class Pass(NamedTuple):
+    """Slabs to price for one job of a search, and what was chosen for it otherwise than its recipe has it."""
+
+    number: int
+    """What `Part.job` says of its parts."""
+    job: Job
+    slabs: tuple[Slab, ...]
+    origin: int
+    """The job of the question that it answers."""
+    choices: tuple[Choice, ...] = ()
+
+    def parts(self, chunk: int = CHUNK_LAYOUTS) -> Iterator[Part]:
+        """Price it part by part; no array is larger than `chunk` layouts."""
+        for slab in self.slabs:
+            for part in slab.parts(chunk):
+                if not self.choices:
+                    step_s, memory = price_slab(self.job, part)
+                    yield Part(self.number, part, step_s, memory, part.possible())
+                    continue
+                layout = part.layout()
+                bill = price(replace(self.job, layout=layout)).bill
+                step_s, memory = _figures(self.job, bill, part)
+                possible = part.possible() & starts(self.job, self.choices, layout)
+                room = room_bytes(self.job, self.choices, layout, bill)
+                yield Part(self.number, part, step_s, memory, possible, room)
 
 
 def priced_parts(
     question: Question, spaces: Sequence[Space], *, chunk: int = CHUNK_LAYOUTS
 ) -> Iterator[Part]:
     """Price the spaces of the question's jobs part by part; no array is larger than `chunk` layouts."""
-    for index, space in enumerate(spaces):
-        for slab in space.slabs:
-            for part in slab.parts(chunk):
-                step_s, memory = price_slab(question.jobs[index], part)
-                yield Part(index, part, step_s, memory, part.possible())
+    for index, (job, space) in enumerate(zip(question.jobs, spaces, strict=True)):
+        yield from Pass(index, job, tuple(space.slabs), index).parts(chunk)
 
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
     """Return step time and memory of every layout of a slab, without end where a host's memory does not do. [s, B]."""
-    bill = price(replace(job, layout=slab.layout())).bill
+    return _figures(job, price(replace(job, layout=slab.layout())).bill, slab)
+
+
+def _figures(job: Job, bill: Bill, slab: Slab) -> tuple[Array, Array]:
+    """Return step time and memory of a bill over a slab. [s, B]."""
     memory = bill.memory_bytes()
     if bill.host_lines:
         memory = np.where(bill.host_memory_bytes() > job.cluster.host.memory_bytes, np.inf, memory)
@@ -133,21 +186,26 @@ class Tally:
     fastest_s: dict[int, float] = field(default_factory=dict)
     leanest: tuple[float, Columns] | None = None
     by_value: dict[str, dict[float, float]] = field(default_factory=dict)
+    best_score: dict[int, float] = field(default_factory=dict)
+    """Best score of each job."""
+    placements: dict[int, Columns] = field(default_factory=dict)
+    """Best placements of each job that hold a layout that fits, with their scores."""
 
     def add(self, question: Question, part: Part, count: int) -> None:
         """Keep the best and the front of one more part."""
         job = question.jobs[part.job]
         weight = question.weight(job)
-        self.num_priced += part.slab.num_possible
+        self.num_priced += part.num_possible
         possible = np.broadcast_to(part.possible, part.slab.shape)
         fastest = float(np.min(part.step_time_s, where=possible, initial=np.inf))
         self.fastest_s[part.job] = min(self.fastest_s.get(part.job, np.inf), fastest)
-        fit = np.flatnonzero(possible & (part.memory_bytes <= question.limit_bytes(job)))
+        fits = np.broadcast_to(part.fits(question.limit_bytes(job)), part.slab.shape)
+        fit = np.flatnonzero(fits)
         if not fit.size:
             self._note_leanest(part, possible)
             return
         self.num_fit += fit.size
-        self._note_values(part, possible, question.limit_bytes(job), weight)
+        self._note_values(part, fits, weight)
         step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
         score = step_s * weight
         top = smallest_indices(score, count)
@@ -158,14 +216,14 @@ class Tally:
         )
         self.kept = new if self.kept is None else self.kept.merged(new, count)
 
-    def _note_values(self, part: Part, possible: NDArray[np.bool_], limit: float, weight: float) -> None:
-        """Note the best score of every value of every knob."""
+    def _note_values(self, part: Part, fits: NDArray[np.bool_], weight: float) -> None:
+        """Note the best score of every value of every knob, and the best placements."""
         slab = part.slab
-        fits = possible & (part.memory_bytes <= limit)
         cost = np.where(fits, part.step_time_s, np.inf)
         over_sharding = cost.min(axis=0)
         by_schedule = over_sharding.min(axis=0)
         by_placement, by_sharding = by_schedule.min(axis=0), cost.min(axis=(1, 2, 3))
+        self._note_placements(part, weight * by_placement)
         best: list[tuple[str, Array, Array]] = [
             ("gpus", np.asarray([slab.gpus]), np.asarray([by_placement.min()])),
             ("recompute", slab.recompute, over_sharding.min(axis=(1, 2))),
@@ -180,6 +238,15 @@ class Tally:
             for value in np.unique(values):
                 least = weight * float(costs[values == value].min())
                 table[float(value)] = min(table.get(float(value), np.inf), least)
+
+    def _note_placements(self, part: Part, score: Array) -> None:
+        """Remember the best placements of a job, each with its best policies."""
+        self.best_score[part.job] = min(self.best_score.get(part.job, np.inf), float(score.min()))
+        best = smallest_indices(score, PLACEMENTS_KEPT)
+        new = {"score": score[best], **{knob: part.slab.placements[knob][best] for knob in PLACEMENT_KNOBS}}
+        old = self.placements.get(part.job)
+        both = new if old is None else {name: np.concatenate([old[name], new[name]]) for name in new}
+        self.placements[part.job] = taken(both, smallest_indices(both["score"], PLACEMENTS_KEPT))
 
     def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
         """Remember the layout of least memory, for the message when none fits."""
@@ -224,13 +291,15 @@ def peak_flops_per_s(job: Job) -> float:
 
 def build_spaces(question: Question) -> list[Space]:
     """Return the space of each of the question's jobs."""
-    return [
-        build_space(
-            job,
-            float(job.layout.gpus),
-            question.values(job),
-            tp_in_domain=question.tp_in_domain,
-            launchable=question.launchable,
-        )
-        for job in question.jobs
-    ]
+    return [space_of(question, job) for job in question.jobs]
+
+
+def space_of(question: Question, job: Job, values: Mapping[str, tuple[float, ...]] | None = None) -> Space:
+    """Return the space of a job under a question's constraints, with other values of some knobs."""
+    return build_space(
+        job,
+        float(job.layout.gpus),
+        {**question.values(job), **(values or {})},
+        tp_in_domain=question.tp_in_domain,
+        launchable=question.launchable,
+    )

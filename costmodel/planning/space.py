@@ -59,6 +59,7 @@ REASONS = {
     "experts_beyond_domain": "ep leaves the scale-up domain without a dispatcher that knows nodes",
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
+    "choice_not_started": "experts that the other dispatcher is not for",
     "does_not_fit": "does not fit the memory",
     **{code: assertion.in_words for code, assertion in ASSERTIONS.items()},
 }
@@ -161,6 +162,10 @@ class Slab:
             recomputes=self.recomputes[:, chosen],
         )
 
+    def only(self, placements: Mapping[str, Array]) -> Slab:
+        """Return the slab with those of its placements that are named, a column a knob."""
+        return self.taking(np.isin(_keys(self.placements), _keys(placements))).trimmed()
+
     def trimmed(self) -> Slab:
         """Drop placements that cannot run at all, and policies that none of the others can use."""
         part = self.taking(
@@ -183,6 +188,12 @@ class Slab:
 def _of_placements(values: Array, chosen: slice | Mask) -> Array:
     """Return what is by schedule and placement for some of the placements."""
     return values[:, chosen] if values.shape[1] > 1 else values
+
+
+def _keys(placements: Mapping[str, Array]) -> NDArray[np.void]:
+    """Return a value a placement that is equal where all of its knobs are."""
+    columns = np.ascontiguousarray(np.stack([placements[knob] for knob in PLACEMENT_KNOBS], axis=1))
+    return columns.view([("", columns.dtype)] * columns.shape[1]).ravel()
 
 
 class Space(NamedTuple):

@@ -48,11 +48,12 @@ _FIGURES = (
     "tokens_per_s_per_gpu",
     "memory_bytes_per_gpu",
     *names(LAYOUT_FIELDS),
+    "choices",
 )
 COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES)
 """Columns of the result, always all of them."""
 
-_VERSION = 2
+_VERSION = 3
 
 
 class SweepError(CostModelError):
@@ -378,7 +379,8 @@ def _estimated(inputs: Point, point: dict[str, Any]) -> Row:
     table = wide_columns(est)
     row = _row(inputs, "ok" if est.fits else "does not fit", "")
     row["num_layouts_priced"] = 1
-    row |= {name: table[name][0] for name in _FIGURES}
+    row |= {name: table[name][0] for name in _FIGURES if name in table}
+    row["choices"] = ""
     return row
 
 

@@ -25,7 +25,7 @@ def plan_grids(
     grids = [top_grid(plan, count), *([commands_grid(plan, count)] if commands else []), front_grid(plan)]
     if len(plan.by_value["gpus"]) > 1:
         grids.append(_scaling_grid(plan))
-    grids.append(rejected_grid(plan))
+    grids += [searched_grid(plan), rejected_grid(plan)]
     if gains:
         grids.append(_gains_grid(gains))
     return grids
@@ -94,6 +94,7 @@ def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> list[tuple[st
             [str(size) for size in table["global_batch"]],
             len({float(job.global_batch) for job in jobs}) > 1,
         ),
+        "choices": ("Beside the recipe", table["choices"], any(table["choices"])),
         "slice": ("Slice", table["slice"], len({job.slice for job in jobs}) > 1),
         "order": ("Axis order", table["axis_order"], len({job.axis_order for job in jobs}) > 1),
         "offload": (
@@ -179,6 +180,12 @@ def _scaling_grid(plan: Plan) -> Grid:
         rows,
         note="score: less is better (seconds, or cost per token); gain: over the fewest GPUs",
     )
+
+
+def searched_grid(plan: Plan) -> Grid:
+    """Return what was searched, and what was not."""
+    rows = [[name, said] for name, said in plan.searched.items()]
+    return Grid("Searched", columns("Knob", "Values"), rows, note=f"Held {plan.held}.")
 
 
 def rejected_grid(plan: Plan) -> Grid:

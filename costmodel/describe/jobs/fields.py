@@ -441,6 +441,15 @@ FIELDS: tuple[Field, ...] = (
         unit="text",
     ),
     Field(
+        name="choose",
+        kind="truth",
+        group="search",
+        meaning="also turn switches and axis orders that the framework leaves to its users",
+        hint="overlaps, dispatcher, graphs",
+        default=True,
+        unit="bool",
+    ),
+    Field(
         name="bandwidth_scale",
         kind="number",
         group="search",

@@ -85,6 +85,7 @@ class SearchKeywords(TypedDict, total=False):
     tp_in_domain: bool | None
     fix: Mapping[str, Any] | Sequence[str] | None
     framework: str | None
+    choose: bool | str | None
 
 
 class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):

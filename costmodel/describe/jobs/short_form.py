@@ -45,7 +45,9 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "slice": job.slice,
         "tokens": job.tokens,
     }
-    for name in names(LAYOUT_FIELDS):
+    # Without tensor parallelism there are no sequences to shard.
+    said = (name for name in names(LAYOUT_FIELDS) if name != "sequence_parallel" or layout.tp > 1)
+    for name in said:
         if name not in DEGREES and float(getattr(layout, name)) != float(getattr(plain, name)):
             found[name] = plain_value(name, getattr(layout, name))
     if job.pipeline_layout:

@@ -1,0 +1,256 @@
+"""Choices beside the layout that a framework leaves to its users: switches and orders of the axes.
+
+A search prices them on the best placements only. What a framework refuses stands in its assertions
+(`costmodel.interop.assertions`); what a choice needs beside, and what it holds that no line of the bill has, stands
+here: an optimiser takes every saving that nothing speaks against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.lines import Bill, broadcast_sum
+from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.changes import switch_text
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout import Layout
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_EXPERT_BUFFERS_BYTES = 2e9
+_USER_BUFFERS = 10.0
+_BF16_BYTES = 2.0
+_MADE_FOR = ("ampere", "hopper", "blackwell")
+"""Generations that Transformer Engine's user buffers and DeepEP are written for."""
+
+
+class Choice(NamedTuple):
+    """A job with one thing chosen otherwise: switches that belong together, or the order of its axes."""
+
+    switches: Mapping[str, Any] = {}
+    axis_order: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Say it as flags take it."""
+        if self.axis_order:
+            return f"axis order {' '.join(self.axis_order)}"
+        return ", ".join(f"{name}={switch_text(value)}" for name, value in self.switches.items())
+
+    @property
+    def turned(self) -> str:
+        """What it turns, so that two choices of the same thing are not combined."""
+        return "axis_order" if self.axis_order else next(iter(self.switches))
+
+    def applied(self, job: Job) -> Job:
+        """Return the job with it."""
+        if self.axis_order:
+            return replace(job, axis_order=self.axis_order)
+        return job.switched(self.switches)
+
+    def holds(self, job: Job) -> bool:
+        """Say whether a job has it already."""
+        if self.axis_order:
+            return job.axis_order == self.axis_order
+        return all(job.switches[name] == value for name, value in self.switches.items())
+
+
+class _Condition(NamedTuple):
+    """Which layouts start with a choice, and the room they need for it beyond their bill. [B]"""
+
+    starts: Callable[[Job, Layout], Mask]
+    room_bytes: Callable[[Job, Layout, Bill], Array]
+    source: str
+
+
+def _nothing(job: Job, layout: Layout, bill: Bill) -> Array:
+    return np.asarray(0.0)
+
+
+def _is_made_for(job: Job) -> bool:
+    return job.cluster.accelerator.generation in _MADE_FOR
+
+
+def _overlaps_tensor(job: Job, layout: Layout) -> Mask:
+    inside = layout.tp <= float(job.cluster.tiers[0].size)
+    return np.asarray((layout.tp > 1) & (layout.sequence_parallel > 0) & inside & _is_made_for(job))
+
+
+def _user_buffers(job: Job, layout: Layout, bill: Bill) -> Array:
+    tokens = layout.micro_batch * job.seq_len / layout.cp
+    return np.asarray(_USER_BUFFERS * _BF16_BYTES * tokens * float(job.model.hidden_size))
+
+
+def _overlaps_experts(job: Job, layout: Layout) -> Mask:
+    return np.asarray((layout.ep > 1) & (layout.micro_batches(job.global_batch) > 1))
+
+
+def _graphs(job: Job, layout: Layout) -> Mask:
+    return np.asarray(not (job.recipe.host.offload_optimizer or job.policy.offload_activations))
+
+
+def _activations(job: Job, layout: Layout, bill: Bill) -> Array:
+    held = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
+    return np.asarray(held.max(axis=-1))
+
+
+def _ulysses(job: Job, layout: Layout) -> Mask:
+    heads = layout.tp * layout.cp
+    own = (float(job.model.num_heads) % heads == 0) & (float(job.model.num_kv_heads) % heads == 0)
+    return np.asarray((layout.cp > 1) & own & (job.model.attention != "mla"))
+
+
+def _context(job: Job, layout: Layout) -> Mask:
+    return np.asarray(layout.cp > 1)
+
+
+def _gathered_context(job: Job, layout: Layout) -> Mask:
+    return np.asarray((layout.cp > 1) & (job.model.attention != "mla"))
+
+
+def _plain_experts(job: Job, layout: Layout) -> Mask:
+    return np.asarray((layout.ep > 1) & (layout.ep * layout.etp <= float(job.cluster.tiers[0].size)))
+
+
+def _dispatched_experts(job: Job, layout: Layout) -> Mask:
+    return np.asarray((layout.ep > 1) & _is_made_for(job))
+
+
+def _expert_buffers(job: Job, layout: Layout, bill: Bill) -> Array:
+    return np.asarray(_EXPERT_BUFFERS_BYTES * (layout.ep > 1))
+
+
+def _compiled(job: Job, layout: Layout) -> Mask:
+    return np.asarray(_overlaps_tensor(job, layout) & job.recipe.kernels.compiled)
+
+
+_CORE = "NVIDIA/Megatron-LM megatron/core"
+_CONDITIONS: Mapping[tuple[str, str, object], _Condition] = {
+    ("megatron", "tp_overlap", "pipelined"): _Condition(
+        _overlaps_tensor,
+        _user_buffers,
+        f"{_CORE}/model_parallel_config.py tp_comm_overlap; NVIDIA/TransformerEngine module/base.py initialize_ub: a "
+        "user buffer of tokens x hidden for each of ten products; ranks of one NVLink domain",
+    ),
+    ("megatron", "ep_overlap", True): _Condition(
+        _overlaps_experts,
+        _nothing,
+        f"{_CORE}/pipeline_parallel/schedules.py: the exchange of one micro-batch hides behind another's passes",
+    ),
+    ("megatron", "cuda_graphs", True): _Condition(
+        _graphs,
+        _activations,
+        f"{_CORE}/transformer/cuda_graphs.py; buffers of a graph are its own (NVIDIA/TransformerEngine issue 2543: "
+        "40 % of an H200 without, out of memory with), so that activations need their room a second time",
+    ),
+    ("megatron", "cp_method", "ring"): _Condition(_context, _nothing, "--cp-comm-type p2p"),
+    ("megatron", "cp_method", "all-gather"): _Condition(
+        _gathered_context, _nothing, "--cp-comm-type all_gather; Transformer Engine has none for MLA"
+    ),
+    ("megatron", "cp_method", "ulysses"): _Condition(
+        _ulysses, _nothing, "--cp-comm-type a2a: tp·cp divides heads and KV heads; none for MLA"
+    ),
+    ("megatron", "moe_dispatcher", "all-to-all"): _Condition(
+        _plain_experts, _nothing, "--moe-token-dispatcher-type alltoall: within the scale-up domain"
+    ),
+    ("megatron", "moe_dispatcher", "deep-ep"): _Condition(
+        _dispatched_experts,
+        _expert_buffers,
+        "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB",
+    ),
+    ("torchtitan", "tp_overlap", "pipelined"): _Condition(
+        _compiled, _nothing, "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile"
+    ),
+    ("torchtitan", "cp_method", "ring"): _Condition(
+        _context, _nothing, "context_parallel_rotate_method alltoall"
+    ),
+    ("torchtitan", "cp_method", "all-gather"): _Condition(
+        _context, _nothing, "context_parallel_rotate_method allgather"
+    ),
+}
+
+_FREE = (("tp_overlap", "weight-grad"), ("tp_overlap", "none"), ("ep_overlap", False), ("cuda_graphs", False))
+"""Choices of less, which every layout starts with."""
+
+
+def choices_of(job: Job, held: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
+    """Return what a job's framework lets a user choose otherwise than the job has it.
+
+    Parameters
+    ----------
+    job : Job
+        Its recipe says the framework.
+    held : frozenset of str
+        Switches, and ``axis_order``, that the user has named.
+    """
+    launches = job.recipe.launches
+    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    if framework is None:
+        return ()
+    found = [
+        Choice(_with_scope(job, name, value))
+        for name, values in framework.switches.items()
+        if name not in held
+        for value in values
+    ]
+    if {"ep_overlap", "cuda_graphs"} <= set(framework.switches) - held:
+        # Passes cut into nodes cost launches, which graphs take away: neither may help without the other.
+        found.append(Choice({"ep_overlap": True, **_with_scope(job, "cuda_graphs", True)}))
+    if "axis_order" not in held:
+        found += [Choice(axis_order=tuple(order.split())) for order in framework.axis_orders]
+    return tuple(choice for choice in found if not choice.holds(job) and _could_matter(choice, job))
+
+
+def _with_scope(job: Job, name: str, value: object) -> dict[str, Any]:
+    """Return a switch with those that go with it: graphs of a mixture of experts leave routed experts out."""
+    if name == "cuda_graphs" and value and job.model.num_experts:
+        return {name: value, "cuda_graph_scope": "attention"}
+    return {name: value}
+
+
+def _could_matter(choice: Choice, job: Job) -> bool:
+    return bool(job.model.num_experts) or not {"moe_dispatcher", "ep_overlap"} & set(choice.switches)
+
+
+def starts(job: Job, choices: tuple[Choice, ...], layout: Layout) -> Mask:
+    """Return which layouts of a job start with choices made.
+
+    Parameters
+    ----------
+    job : Job
+        With the choices.
+    choices : tuple of Choice
+        What was chosen otherwise than the recipe has it.
+    layout : Layout
+        Arrays of layouts.
+    """
+    fine = np.asarray(True)
+    for choice in choices:
+        for condition in _conditions(job, choice):
+            fine = fine & condition.starts(job, layout)
+    return np.asarray(fine)
+
+
+def room_bytes(job: Job, choices: tuple[Choice, ...], layout: Layout, bill: Bill) -> Array:
+    """Return what choices hold that no line of the bill has. [B]"""
+    room: Array = np.asarray(0.0)
+    for choice in choices:
+        for condition in _conditions(job, choice):
+            room = room + condition.room_bytes(job, layout, bill)
+    return room
+
+
+def _conditions(job: Job, choice: Choice) -> list[_Condition]:
+    """Return the conditions of a choice in the job's framework; one without any is an error."""
+    launches = job.recipe.launches
+    family = "megatron" if launches and launches.framework in ("megatron", "nemo") else "torchtitan"
+    return [
+        _CONDITIONS[family, name, value]
+        for name, value in choice.switches.items()
+        if name != "cuda_graph_scope" and (name, value) not in _FREE
+    ]

@@ -1,0 +1,242 @@
+"""Switches and axis orders that a plan turns beside the layout: what starts, what it needs, and that it is priced whole."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.cli import main
+from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.layout import make_layout
+from costmodel.interop.assertions.tables import broken
+from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, room_bytes, starts
+from costmodel.planning.plan import make_question
+from costmodel.planning.search import Pass, Tally, build_spaces
+from costmodel.step.price import price
+
+DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
+SPARSE = {"model": "qwen3-30b-a3b", "gpus": 64, "global_batch": 512, "seq_len": 4096}
+
+
+def dense(**more):
+    return make_job(**{**DENSE, **more}, check=False)
+
+
+def sparse(**more):
+    return make_job(**{**SPARSE, **more}, check=False)
+
+
+def goes(job, choice, layout):
+    """Say whether one layout of a job starts with a choice: what it needs, and what Megatron asserts."""
+    placed = make_layout(gpus=job.layout.gpus, **layout)
+    chosen = replace(choice.applied(job), layout=placed)
+    asserts = [each for each, _ in broken("megatron", chosen) if each.raises]
+    return bool(np.all(starts(chosen, (choice,), placed))) and not asserts
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_switch_that_a_framework_has_is_conditioned_or_free(name):
+    """A table cannot forget: what is searched says what it is refused for."""
+    family = "megatron" if name in ("megatron", "nemo") else name
+    for switch, values in FRAMEWORKS[name].switches.items():
+        for value in values:
+            assert (family, switch, value) in _CONDITIONS or (switch, value) in _FREE
+    for condition in _CONDITIONS.values():
+        assert condition.source
+    assert "tp cp dp pp" in FRAMEWORKS[name].axis_orders
+
+
+def test_what_is_chosen_is_what_the_job_does_not_have():
+    found = [str(choice) for choice in choices_of(dense())]
+    assert found == [
+        "tp_overlap=pipelined",
+        "cp_method=all-gather",
+        "cp_method=ulysses",
+        "cuda_graphs=true",
+        "axis order tp cp pp dp",
+    ]
+    experts = [str(choice) for choice in choices_of(sparse())]
+    assert "moe_dispatcher=deep-ep" in experts
+    assert "cuda_graphs=true, cuda_graph_scope=attention" in experts
+    assert choices_of(dense(recipe="llama3")) == ()
+    held = choices_of(dense(), frozenset({"tp_overlap", "axis_order", "cp_method"}))
+    assert [str(choice) for choice in held] == ["cuda_graphs=true"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "layout", "fine"),
+    [
+        ({"tp_overlap": "pipelined"}, {"tp": 8}, True),
+        ({"tp_overlap": "pipelined"}, {"tp": 1}, False),
+        ({"tp_overlap": "pipelined"}, {"tp": 16}, False),  # beyond NVLink
+        ({"tp_overlap": "pipelined"}, {"tp": 8, "sequence_parallel": False}, False),
+        ({"cuda_graphs": True}, {"recompute": "selective"}, True),
+        ({"cuda_graphs": True}, {"recompute": "full"}, False),
+        ({"cp_method": "ulysses"}, {"tp": 4, "cp": 2}, True),
+        ({"cp_method": "ulysses"}, {"tp": 4, "cp": 4}, False),  # eight KV heads
+        ({"cp_method": "ulysses"}, {"tp": 4}, False),
+        ({"cp_method": "all-gather"}, {"cp": 2}, True),
+    ],
+)
+def test_where_dense_choices_start(choice, layout, fine):
+    assert goes(dense(), Choice(choice), layout) is fine
+
+
+@pytest.mark.parametrize(
+    ("choice", "layout", "fine"),
+    [
+        ({"ep_overlap": True}, {"ep": 8}, True),
+        ({"ep_overlap": True}, {"ep": 1}, False),
+        ({"ep_overlap": True}, {"ep": 8, "pp": 2}, False),  # no virtual stages
+        ({"ep_overlap": True}, {"ep": 8, "pp": 2, "vp": 2}, True),
+        ({"ep_overlap": True}, {"ep": 8, "recompute": "full"}, False),
+        ({"ep_overlap": True}, {"ep": 8, "micro_batch": 8}, False),  # one micro-batch has no partner
+        ({"moe_dispatcher": "deep-ep"}, {"ep": 16}, True),
+        ({"moe_dispatcher": "deep-ep"}, {"ep": 1}, False),
+    ],
+)
+def test_where_choices_of_experts_start(choice, layout, fine):
+    assert goes(sparse(), Choice(choice), layout) is fine
+
+
+def test_stages_before_replicas_need_experts_to_divide_alike():
+    """Data-parallel sizes of attention and experts are the same: ep·etp = tp·cp, or no pipeline, or no experts."""
+    order = Choice(axis_order=("tp", "cp", "pp", "dp"))
+    assert goes(sparse(), order, {"tp": 4, "ep": 4, "pp": 2})
+    assert not goes(sparse(), order, {"tp": 4, "ep": 8, "pp": 2})
+    assert goes(sparse(), order, {"tp": 4, "ep": 8})
+    assert goes(dense(), order, {"tp": 4, "pp": 4})
+
+
+def test_rooms():
+    """Ten buffers of 8,192 / 2 tokens x 8,192 x 2 B; activations a second time; 2 GB for DeepEP."""
+    layout = make_layout(gpus=512, tp=4, cp=2, pp=4)
+    job = replace(dense(), layout=layout)
+    bill = price(job, every_stage=True).bill
+    pipelined = Choice({"tp_overlap": "pipelined"})
+    assert float(room_bytes(job, (pipelined,), layout, bill)) == 10 * 2 * 4096 * 8192
+    graphs = Choice({"cuda_graphs": True})
+    held = [np.max(line.bytes) for line in bill.memory_lines if line.toll == "activation"]
+    assert 0.5 * sum(held) <= float(room_bytes(job, (graphs,), layout, bill)) <= sum(held)
+    deep = Choice({"moe_dispatcher": "deep-ep"})
+    experts = make_layout(gpus=64, ep=16)
+    assert float(room_bytes(sparse(), (deep,), experts, bill)) == 2e9
+
+
+def test_room_counts_when_it_is_decided_what_fits():
+    """A limit between what is billed and what is billed and needs room: kept without the choice, out with it."""
+    question = make_question(**DENSE, tp=4, cp=2, pp=4, vp=1, recompute="none", micro_batch=1, zero_stage=1)
+    slabs = tuple(build_spaces(question)[0].slabs)
+    made = Choice({"tp_overlap": "pipelined"})
+    one = Pass(0, made.applied(question.jobs[0]), slabs, 0, (made,))
+    (part,) = one.parts()
+    assert np.all(part.room_bytes == 10 * 2 * 4096 * 8192)
+    need = float(part.memory_bytes[0, 0, 0, 0])
+    assert part.fits(need + 10 * 2 * 4096 * 8192)[0, 0, 0, 0]
+    assert not part.fits(need + 9 * 2 * 4096 * 8192)[0, 0, 0, 0]
+
+
+def test_a_plan_turns_what_helps_and_prices_it_as_estimate_does():
+    plain = cm.plan(**DENSE, choose=False)
+    found = cm.plan(**DENSE)
+    assert float(found.best.step_time_s) < 0.97 * float(plain.best.step_time_s)
+    assert found.best.job.recipe.overlap.tp_overlap == "pipelined"
+    assert plain.best.job.recipe.overlap.tp_overlap == "weight-grad"
+    row = found.to_dict(count=1)["top"][0]
+    assert "tp_overlap=pipelined" in row["choices"]
+    assert "tp_overlap=pipelined" in row["command"]
+    again = cm.estimate(
+        **DENSE,
+        layout=" ".join(f"{axis}{row[axis]}" for axis in ("tp", "cp", "pp", "vp")),
+        zero_stage=row["zero_stage"],
+        micro_batch=row["micro_batch"],
+        recompute=row["recompute"],
+        axis_order=row["axis_order"],
+        pipeline_layout="balanced",
+        switches=dict(pair.split("=") for pair in row["choices"].split(", ") if "=" in pair),
+    )
+    assert float(again.step_time_s) == pytest.approx(row["step_time_s"], rel=1e-9)
+
+
+def test_what_the_user_names_is_held():
+    found = cm.plan(**DENSE, switches={"tp_overlap": "weight-grad"}, axis_order="tp cp dp pp")
+    assert {est.job.recipe.overlap.tp_overlap for est in found.top(20)} == {"weight-grad"}
+    assert {est.job.axis_order for est in found.top(20)} == {("tp", "cp", "dp", "pp")}
+    assert "as given: axis_order, tp_overlap" in found.held
+    anything = cm.plan(**DENSE, framework="any", pp=1, tp=8)
+    assert set(anything.to_frame().choices) == {""}
+
+
+def test_every_layout_of_every_pass_is_counted():
+    found = cm.plan(**SPARSE)
+    out = sum(count for reason, count in found.rejected.items() if reason != "does_not_fit")
+    assert found.num_considered == found.num_priced + out
+    assert found.num_priced == found.num_fit + found.rejected["does_not_fit"]
+    assert found.better_than(found.pick_score) < 50
+    # Nothing kept breaks what its choices need, or what the framework asserts.
+    for row in range(0, len(found), 50):
+        one = found.passes[int(found.kept.top["job"][row])]
+        est = found.estimate_of(found.kept.top, row)
+        assert bool(starts(est.job, one.choices, est.job.layout))
+        assert not broken("megatron", est.job)
+
+
+def test_the_best_placements_of_a_pass_are_remembered():
+    question = make_question(**SPARSE, choose=False)
+    tally = Tally()
+    best = np.inf
+    one = Pass(0, question.jobs[0], tuple(build_spaces(question)[0].slabs), 0)
+    for part in one.parts(chunk=20_000):
+        tally.add(question, part, 10)
+        fits = np.broadcast_to(part.fits(question.limit_bytes(question.jobs[0])), part.slab.shape)
+        best = min(best, float(np.min(part.step_time_s, where=fits, initial=np.inf)))
+    assert tally.placements[0]["score"].min() == tally.best_score[0] == best
+    narrowed = [slab.only(tally.placements[0]) for slab in one.slabs]
+    kept = {tuple(row) for slab in narrowed for row in zip(*slab.placements.values(), strict=True)}
+    assert kept == set(zip(*(tally.placements[0][knob] for knob in narrowed[0].placements), strict=True))
+
+
+def test_plans_with_choices_are_emitted():
+    found = cm.plan(**SPARSE, switches={"ep_overlap": True, "moe_dispatcher": "deep-ep"}, pp=1, tp=1, cp=1)
+    text = cm.emit(found.best, "megatron")
+    assert "--overlap-moe-expert-parallel-comm" in text
+    assert "--moe-flex-dispatcher-backend deepep" in text
+    nemo = cm.emit(found.best, "nemo")
+    assert "model.moe_token_dispatcher_type=flex" in nemo
+    assert "comm_overlap.overlap_moe_expert_parallel_comm=true" in nemo
+    ordered = cm.estimate(
+        **DENSE,
+        layout="tp4 cp2 pp4",
+        axis_order="tp cp pp dp",
+        switches={"cp_method": "all-gather", "cuda_graphs": True, "cuda_graph_scope": "attention"},
+    )
+    flags = cm.emit(ordered, "megatron")
+    assert "--use-tp-pp-dp-mapping" in flags
+    assert "--cp-comm-type all_gather" in flags
+    assert "--cuda-graph-scope attn moe_router" in flags
+    assert "no flag for the recipe's" not in flags
+    bridge = cm.emit(ordered, "nemo")
+    for line in ("dist.use_tp_pp_dp_mapping=true", "model.cp_comm_type=all_gather"):
+        assert line in bridge
+    assert "model.cuda_graph_scope=[attn,moe_router]" in bridge
+
+
+def test_what_was_searched_and_held_is_said(capsys):
+    flags = ["-m", "llama3-8b", "-n", "16", "--global-batch", "64", "--seq-len", "4096"]
+    assert main(["plan", *flags, "--format", "json", "--top", "1"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["searched"]["tp_overlap"] == "weight-grad, pipelined"
+    assert record["searched"]["axis_order"] == "tp cp dp pp, tp cp pp dp"
+    assert record["searched"]["zero_stage"] == "0, 1"
+    assert record["held"].startswith("as recipe megatron-core has it: every other switch")
+    assert main(["plan", *flags, "--no-choose", "--format", "json", "--top", "1"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert "tp_overlap" not in record["searched"]
+    assert "choose is off" in record["held"]
+    assert main(["plan", *flags, "--top", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "Searched" in out
+    assert "Held as recipe megatron-core has it" in out
