@@ -18,7 +18,6 @@ from costmodel.bill.lines import TimeLine
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
 from costmodel.physics.pipeline.stages import StagePlan, plan_stages
-from costmodel.step.pipeline import pending_weight_fraction
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -94,7 +93,8 @@ def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
         **durations(est.priced)._asdict(),
         message_s=float(sends[0].each_s) if sends else 0.0,
         blocking=bool(sends) and not placed.recipe.overlap.pp_overlap,
-        pending_weight_fraction=float(pending_weight_fraction(placed)),
+        pending_weight_fraction=float(placed.pending_weight_fraction),
+        synchronized=placed.synchronized,
     )
     return PipelineRun(timeline, m, shown, sum(float(line.exposed_seconds) for line in lines_after(est)))
 

@@ -22,7 +22,6 @@ from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
 from costmodel.physics.pipeline.engine import Task, simulate
 from costmodel.physics.pipeline.orders import Orders
 from costmodel.physics.pipeline.schedules import schedule_at, task_orders
-from costmodel.step.pipeline import pending_weight_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -159,7 +158,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
     parts = _part_times(est.priced)
     pipeline = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase == "step"]
     message_s = next((float(line.each_s) for line in pipeline if line.group == "pp"), 0.0)
-    pending = float(pending_weight_fraction(placed))
+    pending = float(placed.pending_weight_fraction)
     times = durations(est.priced)
     run = simulate(
         orders,
@@ -167,6 +166,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
         message_s=message_s,
         blocking=not placed.recipe.overlap.pp_overlap,
         pending_weight_fraction=pending,
+        synchronized=placed.synchronized,
     )
     in_blocks = {line.name for lines in est.priced.step.block_lines for line in lines}
     in_pipeline = in_blocks | {line.name for line in pipeline}

@@ -19,6 +19,7 @@ from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
+from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
 from costmodel.step.anatomy.params import (
@@ -325,15 +326,31 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
         for forward, passes_s in ((True, times.forward_s), (False, times.backward_s + times.recompute_s))
         for here in [[line for line in sent if (line.phase == "forward") == forward]]
     )
-    # What the host adds to a backward pass stretches all of its kernels alike, those of weight gradients too.
+    passes: list[tuple[Phase, ArrayLike, ArrayLike, ArrayLike]] = [("forward", launches, gpu, 1.0)]
     weights = sum((item.backward_weight_s for item in times.by_operator.values()), np.asarray(0.0))
+    weights = weights + exposed_sum(line for line in sent if line.phase == "backward_weight")
+    # Where passes towards inputs and weights run apart, each waits for its own launches; else what the host adds
+    # stretches all kernels of the backward pass alike.
+    apart = schedules.splits_backward(placed.layout.schedule)
     of_weights = np.asarray(weights / np.maximum(back_gpu, np.finfo(float).tiny))
-    passes: list[tuple[Phase, Array, Array, ArrayLike]] = [
-        ("forward", launches, gpu, 1.0),
-        ("backward", back_launches, back_gpu, 1.0 - of_weights),
-    ]
+    issued_weights = _weight_launches(placed, block)
+    passes.append(
+        (
+            "backward",
+            np.where(apart, np.maximum(back_launches - issued_weights, 0.0), back_launches),
+            np.where(apart, back_gpu - weights, back_gpu),
+            np.where(apart, 1.0, 1.0 - of_weights),
+        )
+    )
     if anywhere(of_weights):
-        passes.append(("backward_weight", back_launches, back_gpu, of_weights))
+        passes.append(
+            (
+                "backward_weight",
+                np.where(apart, issued_weights, back_launches),
+                np.where(apart, weights, back_gpu),
+                np.where(apart, 1.0, of_weights),
+            )
+        )
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -356,13 +373,29 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     ]
 
 
+def _weight_launches(placed: PlacedJob, block: Block) -> Array:
+    """Count what of a block's backward pass the host issues for weight gradients: one kernel of a product's two. [-]"""
+    held = _graphed(placed)
+    issued: Array = np.asarray(0.0)
+    for item in block.times.by_operator.values():
+        if len(item.passes) > 2 and not held.holds(item.operator):
+            issued = issued + 0.5 * item.operator.kernels_backward
+    return np.asarray(issued)
+
+
+def _graphed(placed: PlacedJob) -> _Graphed:
+    """Return what the recipe's graphs hold."""
+    host = placed.recipe.host
+    return _GRAPHED[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
+
+
 def _launches(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeLine]) -> Array:
     """Count what the host issues in the forward pass of a block, or in the rest: kernels and collectives. [-]
 
     A graph issues what it holds itself. Where two micro-batches share a pass, it is issued piece by piece.
     """
     host = placed.recipe.host
-    held = _GRAPHED[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
+    held = _graphed(placed)
     issued: Array = np.asarray(0.0)
     for item in block.times.by_operator.values():
         if held.holds(item.operator):

@@ -4,19 +4,24 @@ A step is as long as the slowest stage's whole step: m micro-batches, the bubble
 that it does once a step. Stages differ in their layers, the embedding and the head, and so in compute and in
 what data parallelism sends for them. With 1F1B a stage s that takes t_s a micro-batch pays (m - 1) t_s, the sum
 over all stages, and what it sends; the sum is the same for all. So the bill is that of the stage with the most
-compute, and what another stage pays beyond it counts less what that stage waits: (m - 1) (t - t_s).
+compute, and what another stage pays beyond it counts less what that stage waits: (m - 1) (t - t_s). With v chunks
+a rank it is m - 1 / v instead of m - 1.
+
+Where a schedule splits the backward pass a stage also waits by how its passes are made up: there the bill is that
+of the stage that takes longest with its bubble, and what another waits is the difference of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, broadcast_sum
+from costmodel.bill.lines import TimeLine, anywhere, broadcast_sum
+from costmodel.physics.pipeline import schedules
 from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
 from costmodel.step.ports import Ports
@@ -32,8 +37,8 @@ class StageTimes:
     ----------
     forward_s, backward_input_s, backward_weight_s : Array
         One micro-batch on the critical stage. [s]
-    sum_forward_s, sum_backward_s : Array
-        One micro-batch on all stages together. [s]
+    sum_forward_s, sum_backward_s, sum_backward_weight_s : Array
+        One micro-batch on all stages together; the backward pass with the weight gradients, and these alone. [s]
     forward_window_s, backward_window_s : Array
         The least over stages of a pass and what the stage waits in a step: what may hide on every one. [s]
     waits_s : Array
@@ -45,6 +50,7 @@ class StageTimes:
     backward_weight_s: Array
     sum_forward_s: Array
     sum_backward_s: Array
+    sum_backward_weight_s: Array
     forward_window_s: Array
     backward_window_s: Array
     waits_s: Array
@@ -146,29 +152,36 @@ def critical_step(
         others = (line for line in lines if line.phase not in ("forward", "backward_weight"))
         rest.append(exposed_sum(others))
     back = [np.asarray(w + r) for w, r in zip(weight, rest, strict=True)]
-    forward_s, backward_s = (
+    forward_s, backward_s, weight_s = (
         broadcast_sum([count * each[..., None] for count, each in zip(held, times, strict=True)])
-        for times in (forward, back)
+        for times in (forward, back, weight)
     )
-    stage_s = np.asarray(forward_s + backward_s)
-    slowest = np.argmax(stage_s, axis=-1)[..., None]
-
-    def at_slowest(values: Array) -> Array:
-        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, stage_s.shape))
-        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
 
     def total(counts: Sequence[Array | float], each: Sequence[Array]) -> Array:
         return broadcast_sum([np.asarray(c * e) for c, e in zip(counts, each, strict=True)])
 
-    counts = [at_slowest(count) for count in held]
-    waits_s = np.asarray((placed.micro_batches[..., None] - 1.0) * (at_slowest(stage_s)[..., None] - stage_s))
     in_all = [_passes_in_all(placed, block) for block in blocks]
+    sums = {
+        "sum_forward_s": total(in_all, forward),
+        "sum_backward_s": total(in_all, back),
+        "sum_backward_weight_s": total(in_all, weight),
+    }
+    paced_s = _paced_s(placed, forward_s, backward_s - weight_s, weight_s, sums)
+    # Of a single micro-batch every stage of a plain schedule waits for all others alike.
+    splits = schedules.splits_backward(placed.layout.schedule)[..., None]
+    slowest = np.argmax(np.where(splits, paced_s, forward_s + backward_s), axis=-1)[..., None]
+
+    def at_slowest(values: Array) -> Array:
+        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, paced_s.shape))
+        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
+
+    counts = [at_slowest(count) for count in held]
+    waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
     stage = StageTimes(
         forward_s=total(counts, forward),
         backward_input_s=total(counts, rest),
         backward_weight_s=total(counts, weight),
-        sum_forward_s=total(in_all, forward),
-        sum_backward_s=total(in_all, back),
+        **sums,
         forward_window_s=np.asarray((forward_s + waits_s).min(axis=-1)),
         backward_window_s=np.asarray((backward_s + waits_s).min(axis=-1)),
         waits_s=waits_s,
@@ -180,3 +193,29 @@ def critical_step(
         tuple(np.asarray(count * placed.micro_batches) for count in counts),
         stage,
     )
+
+
+def _paced_s(
+    placed: PlacedJob, forward_s: Array, input_s: Array, weight_s: Array, sums: Mapping[str, Array]
+) -> Array:
+    """Return what a step lasts if each looked-at stage (last dimension) sets the pace, less what is the same for all. [s]"""
+    layout, micro_batches = placed.layout, placed.micro_batches[..., None]
+    stage_s = np.asarray(forward_s + input_s + weight_s)
+    splits = schedules.splits_backward(layout.schedule)
+    # Of a stage's own first micro-batch, all chunks but one pass while it waits for the others.
+    paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
+    if not anywhere(splits):
+        return paced_s
+    bubble_s = schedules.bubble_time_s(
+        layout.schedule[..., None],
+        stages=layout.pp[..., None],
+        micro_batches=micro_batches,
+        virtual_stages=layout.vp[..., None],
+        forward_s=forward_s,
+        backward_input_s=input_s,
+        backward_weight_s=weight_s,
+        **{name: value[..., None] for name, value in sums.items()},
+        pending_weight_fraction=placed.pending_weight_fraction[..., None],
+        synchronized=placed.synchronized,
+    )
+    return np.where(splits[..., None], micro_batches * stage_s + bubble_s, paced_s)

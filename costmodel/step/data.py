@@ -65,7 +65,9 @@ class Window:
     """A pass of compute that messages hide behind.
 
     All messages behind one pass share its ports: on its tier each has what those before it, and those of
-    other axes in the same pass, leave. On `one_stream` the messages wait for each other on whatever tier.
+    other axes in the same pass, leave. Tiers work side by side: while the pass waits for one, the others go
+    on, so that together messages make it wait for the tier that takes longest. On `one_stream` the messages
+    wait for each other on whatever tier.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Window:
         self._ports = beside or Ports()
         self._one_stream = one_stream
         self._last_s: Array | None = None
+        self._waited_s: Array | None = None
 
     def left_s(self) -> Array:
         """Seconds of the pass that no message before uses. [s]"""
@@ -96,10 +99,11 @@ class Window:
         least_share: float | Array = 0.0,
     ) -> TimeLine:
         """Make the line of a message, whole or in `pieces`, behind each of `count` passes a step."""
-        size, window, ports = message.size_bytes, self.left_s(), self._ports
+        size, window, ports, waited_s = message.size_bytes, self.left_s(), self._ports, self._waited_s
         if pieces is not None:
             size, window, count = size / pieces, window / pieces, count * pieces
             ports = ports.in_pieces(pieces)
+            waited_s = None if waited_s is None else np.asarray(waited_s / pieces)
         line = communication_line(
             self._placed,
             f"{name}.{message.label}",
@@ -110,6 +114,7 @@ class Window:
             group=message.group,
             window_s=window,
             beside=ports if anywhere(window) else None,
+            waited_s=waited_s,
             least_share=least_share,
             share=share,
             count=count,
@@ -119,6 +124,8 @@ class Window:
             self._last_s = np.asarray(times * line.each_s)
         else:
             self._ports.take(line, times)
+            exposed_s = times * line.exposed_each_s
+            self._waited_s = np.asarray(exposed_s if self._waited_s is None else self._waited_s + exposed_s)
         return line
 
 
@@ -279,16 +286,26 @@ def _sharded_block_lines(
             [line for line in others if line.phase != "forward"],
         )
     )
-    held = block.params
+    held = [(part, block.params.expert if part.is_expert else block.params.dense) for part in parts]
+    sent = [
+        (part, size, *_sharded_part_lines(placed, block, part, size, forward, backward))
+        for part, size in held
+        if anywhere(size)
+    ]
     each: list[TimeLine] = []
     once: list[TimeLine] = []
-    for part in parts:
-        size = held.expert if part.is_expert else held.dense
-        if anywhere(size):
-            more, first = _sharded_part_lines(placed, block, part, size, forward, backward)
-            each += more
-            once += first
+    # Replicas add up once a step, after the messages of every micro-batch: none of those hides behind this.
+    for part, size, lines, gather, sums in sent:
+        between = _replica_lines(placed, block, part, size, backward)
+        each += [*lines, *between]
+        if placed.recipe.overlap.dp_overlap == "every-layer" and block.role == "layer":
+            once.append(_ends_line(_name(block, part), gather, [*sums, *between]))
     return each, once
+
+
+def _name(block: Block, part: _Part) -> str:
+    """Return how the lines of a part of a block begin."""
+    return f"dp.{block.label}{block.role}.{part.name}"
 
 
 def _sharded_part_lines(
@@ -298,17 +315,18 @@ def _sharded_part_lines(
     params: Array,
     forward: Window,
     backward: Window,
-) -> tuple[list[TimeLine], list[TimeLine]]:
+) -> tuple[list[TimeLine], TimeLine, list[TimeLine]]:
     """Gather `params` of one block for its passes, reduce their gradients, and copy both to and fro.
 
-    Where parameters stay gathered for all micro-batches, that happens once a step.
+    Where parameters stay gathered for all micro-batches, that happens once a step. Returns all lines, and of these
+    the gather of the forward pass and the reductions.
     """
     recipe = placed.recipe
     on = np.asarray(placed.layout.zero_stage == 3, dtype=np.float64)
     stays = stays_gathered(placed)
     count = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
     regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
-    name = f"dp.{block.label}{block.role}.{part.name}"
+    name = _name(block, part)
     gathered = params * gathered_bytes(placed)
     reduced = np.asarray(params * compression.gradient_bytes(placed))
     again = backward if recipe.overlap.fsdp_backward_prefetch else Window(placed, _NONE)
@@ -335,26 +353,32 @@ def _sharded_part_lines(
         ),
         *_buffer_lines(placed, name, params, on * several, regather * several, count),
     ]
-    if anywhere(part.replica.ranks > 1):
-        # Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
-        between = Message("grad_replica_all_reduce", "all_reduce", part.replica, reduced / part.shard.ranks)
-        hides = recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
-        window = backward if hides else Window(placed, _NONE)
-        sums.append(
-            window.send(
-                name,
-                "grad_sync",
-                between,
-                share=on * (part.replica.ranks > 1),
-                count=np.asarray(1.0 / placed.policy.sync_every),
-            )
+    return lines, gathers[0], sums
+
+
+def _replica_lines(
+    placed: PlacedJob, block: Block, part: _Part, params: Array, backward: Window
+) -> list[TimeLine]:
+    """Sum the gradients of one block over replicas of the shards, once a step or more rarely.
+
+    Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
+    """
+    if not anywhere(part.replica.ranks > 1):
+        return []
+    size = np.asarray(params * compression.gradient_bytes(placed)) / part.shard.ranks
+    hides = placed.recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
+    return [
+        (backward if hides else Window(placed, _NONE)).send(
+            _name(block, part),
+            "grad_sync",
+            Message("grad_replica_all_reduce", "all_reduce", part.replica, size),
+            share=np.asarray((placed.layout.zero_stage == 3) * (part.replica.ranks > 1), dtype=np.float64),
+            count=np.asarray(1.0 / placed.policy.sync_every),
         )
-        lines.append(sums[-1])
-    exposes_ends = recipe.overlap.dp_overlap == "every-layer" and block.role == "layer"
-    return lines, [_ends_line(name, count, gathers[0], sums)] if exposes_ends else []
+    ]
 
 
-def _ends_line(name: str, count: Array, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
+def _ends_line(name: str, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
     """Pay what was hidden of the first gather and the last reduction: nothing runs beside these."""
     return time_line(
         f"{name}.first_and_last",
@@ -362,7 +386,7 @@ def _ends_line(name: str, count: Array, gather: TimeLine, sums: list[TimeLine]) 
         toll="communication",
         phase="param_sync",
         group=gather.group,
-        count=count,
+        count=gather.count,
         formula="gather_s - gather_exposed_s + reduce_s - reduce_exposed_s",
         terms={
             "gather_s": gather.each_s,

@@ -76,8 +76,9 @@ def _bubble_line(step: Step) -> TimeLine:
             **_shape(step),
             "backward_input_s": step.stage.backward_input_s,
             "backward_weight_s": step.stage.backward_weight_s,
-            "pending_weight_fraction": pending_weight_fraction(placed),
-            "synchronized": float(not placed.recipe.overlap.post_validation),
+            "sum_backward_weight_s": step.stage.sum_backward_weight_s,
+            "pending_weight_fraction": placed.pending_weight_fraction,
+            "synchronized": float(placed.synchronized),
             "largest_chunk": placed.chunk_shares[0],
         },
         source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
@@ -173,19 +174,6 @@ def _tied_table_lines(placed: PlacedJob) -> list[TimeLine]:
             group=ends,
         )
     ]
-
-
-def pending_weight_fraction(placed: PlacedJob) -> Array:
-    """Share of a layer's activations that a postponed weight gradient still needs. [-]
-
-    Zero-bubble schedules free the rest (scores and masks of unfused attention) with the input
-    gradient: 32 of 34 + 5 a s / h bytes per token and hidden (Qi et al., arXiv:2401.10241, table 1).
-    """
-    model = placed.model
-    scores = 0.0
-    if placed.recipe.kernels.attention_kernel in ("unfused", "fused-softmax"):
-        scores = 5.0 * model.num_heads / model.hidden_size
-    return np.asarray(32.0 / (34.0 + scores * placed.seq_len))
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:

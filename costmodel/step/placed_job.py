@@ -210,6 +210,24 @@ class PlacedJob:
         return Recomputation(self.layout.recompute, memory.selective_modules, memory.recompute_early_stop)
 
     @property
+    def pending_weight_fraction(self) -> Array:
+        """Share of a layer's activations that a postponed weight gradient still needs. [-]
+
+        Zero-bubble schedules free the rest (scores and masks of unfused attention) with the input
+        gradient: 32 of 34 + 5 a s / h bytes per token and hidden (Qi et al., arXiv:2401.10241, table 1).
+        """
+        model = self.model
+        scores = 0.0
+        if self.recipe.kernels.attention_kernel in ("unfused", "fused-softmax"):
+            scores = 5.0 * model.num_heads / model.hidden_size
+        return np.asarray(32.0 / (34.0 + scores * self.seq_len))
+
+    @property
+    def synchronized(self) -> bool:
+        """Whether all ranks wait for each other at the optimizer; the zero-bubble papers validate the step after it."""
+        return not self.recipe.overlap.post_validation
+
+    @property
     def pairs_passes(self) -> Array:
         """1 where the exchange of experts hides behind the pass of another micro-batch, else 0. [-]
 
@@ -235,9 +253,20 @@ HIDDEN_BESIDE = f"free_s = max(window_s - port_busy_s, 0); {HIDDEN.replace('wind
 """The same where other messages take the port for `port_busy_s` of the window."""
 
 
-def hidden_beside(beside: Ports | None, tier: Array) -> tuple[str, dict[str, Array]]:
+HIDDEN_WHILE_OTHERS_WAIT = HIDDEN_BESIDE.replace("window_s", "window_s + waited_s", 1)
+"""The same where the pass has waited for `waited_s` on other ports already, which leaves this one more time."""
+
+
+def hidden_beside(
+    beside: Ports | None, tier: Array, waited_s: Array | None = None
+) -> tuple[str, dict[str, Array]]:
     """Return what of a message hides, as text, and the numbers of the messages `beside` it on its tier."""
-    return (HIDDEN_BESIDE, {"port_busy_s": beside.busy_s(tier)}) if beside else (HIDDEN, {})
+    if not beside:
+        return HIDDEN, {}
+    taken = {"port_busy_s": beside.busy_s(tier)}
+    if waited_s is None:
+        return HIDDEN_BESIDE, taken
+    return HIDDEN_WHILE_OTHERS_WAIT, {**taken, "waited_s": waited_s}
 
 
 def communication_line(
@@ -251,18 +280,20 @@ def communication_line(
     group: Group,
     window_s: ArrayLike = 0.0,
     beside: Ports | None = None,
+    waited_s: Array | None = None,
     least_share: ArrayLike = 0.0,
     share: ArrayLike = 1.0,
     count: ArrayLike = 1.0,
 ) -> TimeLine:
     """Price one collective over `group` and make its line; what fits into `window_s` is hidden.
 
-    Messages `beside` it in the same window leave it what they do not take of its port. `share` scales the
-    whole line (a recomputed pass that only some layouts run). A group of one costs nothing.
+    Messages `beside` it in the same window leave it what they do not take of its port, and what the pass has
+    `waited_s` for them is time for this one. `share` scales the whole line (a recomputed pass that only
+    some layouts run). A group of one costs nothing.
     """
     cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers, without=placed.algorithms_left)
     part = np.asarray(share, dtype=np.float64)
-    hidden, taken = hidden_beside(beside, cost.tier)
+    hidden, taken = hidden_beside(beside, cost.tier, waited_s)
     made = cost.made.then(
         "collective_s",
         f"busy_s = share * collective_s; {hidden}",

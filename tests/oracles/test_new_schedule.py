@@ -27,6 +27,7 @@ FIELDS = {
     "fold": Fold.OWN,
     "chunks": "virtual_stages",
     "weight_copies": 1.0,
+    "splits_backward": False,
     "needs": (
         Rule("virtual_stages >= 2", "vp >= 2"),
         Rule("micro_batches >= stages", "at least pp micro-batches"),

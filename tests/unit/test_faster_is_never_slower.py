@@ -3,23 +3,13 @@
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from many_jobs import passes_have_it_all
 from random_jobs import is_possible, job_of, jobs
 
 import costmodel as cm
 from costmodel.estimates.estimate import estimate_job
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.what_if.changes import hardware_changes
-
-# Of the others the bubble depends on how the host's launches fall on the two halves of a backward pass.
-WHOLE_BACKWARD = {"none", "naive", "gpipe", "1f1b", "interleaved"}
-
-
-def one_port(layout) -> bool:
-    """Leave out HSDP: its two sums wait for the same compute on two ports and are billed one after the other.
-
-    A shorter pass exposes more of both, which costs up to 1e-4 of a step more than the pass saves.
-    """
-    return layout["zero_stage"] < 3 or layout["shard_group"] == 0
 
 
 def step_s(job) -> float:
@@ -30,9 +20,8 @@ def step_s(job) -> float:
 @given(jobs(), st.sampled_from([1.1, 2.0, 4.0]), st.data())
 def test_better_hardware_is_never_slower(drawn, factor, data):
     question, layout = drawn
-    assume(schedule_at(layout["schedule"]).name in WHOLE_BACKWARD and one_port(layout))
     job = job_of(question, layout)
-    assume(is_possible(job))
+    assume(is_possible(job) and passes_have_it_all(job))
     faster = [change for change in hardware_changes(job, factor) if change.kind == "rate"]
     faster += [change for change in hardware_changes(job, 1.0 / factor) if change.kind == "latency"]
     before = step_s(job)
@@ -47,9 +36,11 @@ def test_better_hardware_is_never_slower(drawn, factor, data):
 @given(jobs())
 def test_more_tokens_are_never_faster(drawn):
     question, layout = drawn
-    assume(schedule_at(layout["schedule"]).name in WHOLE_BACKWARD and one_port(layout))
     job, longer = job_of(question, layout), job_of(question, layout, seq_len=2 * layout["seq_len"])
-    assume(is_possible(job) and is_possible(longer))
+    assume(is_possible(job) and is_possible(longer) and passes_have_it_all(job))
+    # With scores that grow as the square of the sequence, twice 1F1B's memory holds more weight gradients.
+    scores = job.recipe.kernels.attention_kernel in ("unfused", "fused-softmax")
+    assume(not (scores and schedule_at(layout["schedule"]).name == "zb-2p"))
 
     assert step_s(longer) >= step_s(job) * (1 - 1e-9)
 
@@ -99,3 +90,15 @@ def test_a_turn_of_the_critical_stage_does_not_jump(job, steps):
         times.append(step_s(change.job))
 
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("cluster", ["dgx-h100-ndr", "dgx-a100-hdr", "cloud-h100-100gbe", "llama3-roce"])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_shards_in_groups_wait_for_two_ports_at_once(cluster, tp):
+    """HSDP's gathers in the node and sums between nodes hide behind one pass: twice the sequence was 4 % faster."""
+    job = {"model": "llama3-8b", "gpus": 512, "global_batch": 1024, "recipe": "hai-llm", "zero_stage": 3}
+    short, long = (
+        step_s(cm.estimate(**job, cluster=cluster, tp=tp, shard_group=8, seq_len=seq).job)
+        for seq in (1024, 2048)
+    )
+    assert long >= short * (1 - 1e-12)

@@ -217,10 +217,11 @@ def test_every_line_of_sharded_parameters():
     paid = {
         f"{LAYER}param_all_gather.forward": hidden_us(gather, forward),
         f"{LAYER}param_all_gather.backward": hidden_us(gather, backward),
-        f"{LAYER}grad_reduce_scatter": hidden_us(scatter, backward - gather),
+        # Hidden in whole, the gather slows the pass by a tenth of its time, which the port has as well.
+        f"{LAYER}grad_reduce_scatter": hidden_us(scatter, backward + 0.1 * gather - gather),
     }
     assert gather > forward
-    assert scatter > backward - gather > 0
+    assert scatter > backward + 0.1 * gather - gather > 0
     # Nothing runs yet before the first gather of each micro-batch, nothing is left after its last scatter.
     hidden = gather + scatter - paid[f"{LAYER}param_all_gather.forward"] - paid[f"{LAYER}grad_reduce_scatter"]
     assert each_us(est, "dp.") == near(
@@ -291,7 +292,12 @@ def test_sharded_parameters_in_groups():
     # Behind the backward pass of a layer, on another port than what the group sends inside the node.
     layer = ("compute.attention.", "compute.mlp.", "compute.layer.")
     behind = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight"))
-    assert exposed_us(est)[name] == near(hidden_us(each_us(est)[name], behind))
+    # For what the pass waits inside the node the sum between nodes need not wait again.
+    inside = (f"{LAYER}param_all_gather.backward", f"{LAYER}grad_reduce_scatter")
+    waited = sum(exposed_us(est)[one] for one in inside)
+    assert waited == near(sum(hidden_us(each_us(est)[one], behind) for one in inside))
+    assert exposed_us(est)[name] == near(hidden_us(each_us(est)[name], behind + waited))
+    assert hidden_us(each_us(est)[name], behind) > exposed_us(est)[name] > hidden_us(each_us(est)[name], 1e9)
     alone = price(
         gpus=8, global_batch=32, zero_stage=3, shard_group=4, switches={**FSDP, "hsdp_overlap": False}
     )
@@ -424,3 +430,17 @@ def test_tiers_of_gradient_messages():
     assert float(line(price(**TWO), SCATTER).tier) == 0
     assert float(line(price(**EIGHT), SCATTER).tier) == 1
     assert each_us(price(global_batch=4), "dp.") == {}
+
+
+def test_two_ports_are_waited_for_at_once():
+    """Gathers in the node and sums between nodes, both longer than the pass: the longer one sets its time."""
+    slow = cluster_file(inner={"bandwidth": "5 GB/s"}, outer={"bandwidth": "1 GB/s"})
+    switches = {**FSDP, "overlap_contention": 0.0}
+    est = price(cluster=slow, gpus=8, global_batch=8, zero_stage=3, shard_group=4, switches=switches)
+    busy, paid = each_us(est), exposed_us(est)
+    inside = (f"{LAYER}param_all_gather.backward", f"{LAYER}grad_reduce_scatter")
+    layer = ("compute.attention.", "compute.mlp.", "compute.layer.")
+    behind = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight"))
+    between = f"{LAYER}grad_replica_all_reduce"
+    assert busy[between] > sum(busy[one] for one in inside) > behind > 0
+    assert sum(paid[one] for one in (*inside, between)) == near(busy[between] - behind)

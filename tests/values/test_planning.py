@@ -93,16 +93,16 @@ def test_shardings_are_counted():
 @pytest.mark.parametrize(
     ("layers", "fixed", "asked", "count"),
     [
-        # Eight micro-batches on two stages: five schedules of one chunk, DualPipe, interleaved and four in a V.
-        (4, {"pp": 2}, {"gpus": 4, "global_batch": 16}, 5 + 1 + 1 + 4),
+        # Eight micro-batches on two stages: five schedules of one chunk, DualPipe, interleaved and two in a V.
+        (4, {"pp": 2}, {"gpus": 4, "global_batch": 16}, 5 + 1 + 1 + 2),
         # Three layers a stage are one chunk or three.
         (6, {"pp": 2}, {"gpus": 4, "global_batch": 16}, 5 + 1 + 1),
         # Two micro-batches: neither DualPipe.
-        (4, {"pp": 2}, {"gpus": 4, "global_batch": 4}, 5 + 1 + 3),
+        (4, {"pp": 2}, {"gpus": 4, "global_batch": 4}, 5 + 1 + 1),
         # Four of them over two context ranks, of which no batch is made.
-        (4, {"pp": 2, "cp": 2}, {"gpus": 4, "global_batch": 4}, 5 + 1 + 1 + 4),
+        (4, {"pp": 2, "cp": 2}, {"gpus": 4, "global_batch": 4}, 5 + 1 + 1 + 2),
         # Three micro-batches are no multiple of two stages.
-        (4, {"pp": 2}, {"gpus": 2, "global_batch": 3}, 5 + 0 + 3),
+        (4, {"pp": 2}, {"gpus": 2, "global_batch": 3}, 5 + 0 + 1),
         # One stage runs none.
         (4, {"pp": 1}, {"gpus": 4, "global_batch": 16}, 1),
     ],

@@ -7,7 +7,8 @@ closed forms.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -102,6 +103,7 @@ def simulate(
     message_s: float = 0.0,
     blocking: bool = False,
     pending_weight_fraction: float = 1.0,
+    synchronized: bool = False,
 ) -> Timeline:
     """Run the orders; every task starts as soon as its rank and its input are there.
 
@@ -118,6 +120,8 @@ def simulate(
         Whether the sender stands still meanwhile; otherwise only the receiver waits.
     pending_weight_fraction : float
         Share of the activations that W still needs after I, where W fills gaps. [-]
+    synchronized : bool
+        Whether all ranks wait for each other at the end, so that the shortest order is the one that ends first.
 
     Returns
     -------
@@ -131,7 +135,10 @@ def simulate(
 
     Notes
     -----
-    Where W fills gaps, a gap at least as long as W takes one, and a W is forced where the next F would
+    Where W fills gaps in unit time, its places are found by a run in which every pass of a chunk takes the
+    same time: the generator of V-Half and V-Min orders passes so, whatever they take.
+
+    Where it fills the gaps that there are, a gap at least as long as W takes one, and a W is forced where the next F would
     exceed the memory limit. Shorter gaps take one by either of two rules, and the shorter step counts: if
     otherwise this rank would become the one that has been idle longest, as in the zero-bubble paper's
     heuristic [1]_; or if at least half of the W fits, which is better where stages at the ends are lighter
@@ -149,6 +156,8 @@ def simulate(
     >>> timeline.makespan_s()
     33.0
     """
+    if orders.in_unit_time:
+        orders = _with_weights(orders)
     ranks = range(len(orders.ranks))
     found = []
     for by_half in (False, True) if orders.fill_limit else (False,):
@@ -163,7 +172,19 @@ def simulate(
         if any(run.position[rank] < len(orders.ranks[rank]) for rank in ranks):
             raise AssertionError("pipeline orders that wait for each other")
         found.append(Timeline(tuple(run.tasks), len(ranks), orders.tasks_per_stage))
-    return min(found, key=Timeline.step_s)
+    return min(found, key=Timeline.makespan_s if synchronized else Timeline.step_s)
+
+
+@lru_cache(maxsize=64)
+def _with_weights(orders: Orders) -> Orders:
+    """Write down where W runs if every pass of a chunk takes the same time."""
+    run = simulate(
+        replace(orders, in_unit_time=False), forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0
+    )
+    ranks: list[list[Step]] = [[] for _ in orders.ranks]
+    for task in run.tasks:
+        ranks[task.rank].append(Step(task.kind, task.chunk, task.micro_batch))
+    return replace(orders, ranks=tuple(map(tuple, ranks)), fill_limit=0.0, in_unit_time=False)
 
 
 class _Choice(NamedTuple):

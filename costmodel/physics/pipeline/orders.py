@@ -36,12 +36,16 @@ class Orders:
     fill_limit : float
         Where W fills gaps: how many forward tasks' activations a rank may hold before a W must
         make room; 0 where the order itself says when W runs.
+    in_unit_time : bool
+        Whether W fills the gaps that there would be if every pass of a chunk took the same time, and keeps that
+        place whatever they take.
     """
 
     ranks: tuple[tuple[Step, ...], ...]
     paths: tuple[tuple[tuple[int, int], ...], ...]
     tasks_per_stage: int
     fill_limit: float = 0.0
+    in_unit_time: bool = False
 
 
 def _loop(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -156,13 +160,13 @@ def zb_v(p: int, m: int, v: int) -> Orders:
 def v_half(p: int, m: int, v: int) -> Orders:
     """V-Half: half the activations of 1F1B."""
     ranks = _building_block(p, m, (2, 1, 2, 1), (1, 2, 1) if p % 2 else (4, 2, 4))
-    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 2) // 2))
+    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 2) // 2), in_unit_time=True)
 
 
 def v_min(p: int, m: int, v: int) -> Orders:
     """V-Min: a third of the activations of 1F1B."""
     ranks = _building_block(p, m, (1, 1, 1, 1), (1, 1, 1) if p % 3 else (3, 1, 3))
-    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 4) // 3))
+    return Orders(ranks, _vee(p), 2, fill_limit=2 * ((p + 4) // 3), in_unit_time=True)
 
 
 def _dual_order(half: int, position: int, count: int, first: int) -> list[tuple[str, int, bool]]:

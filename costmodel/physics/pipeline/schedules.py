@@ -40,6 +40,7 @@ NAMES = {
         "backward_weight_s",
         "sum_forward_s",
         "sum_backward_s",
+        "sum_backward_weight_s",
         "pending_weight_fraction",
         "synchronized",
         "largest_chunk",
@@ -99,6 +100,9 @@ class Schedule:
         Chunks of a rank that a micro-batch passes. [-]
     weight_copies : float
         Copies of its parameters that a rank holds. [-]
+    splits_backward : bool
+        Whether the passes towards inputs and towards weights run apart. Where they do not, the stage with the most
+        compute sets the pace; where they do, the one that takes longest with its bubble.
     needs : tuple of Rule
         When it can run.
     bubble : str
@@ -136,6 +140,7 @@ class Schedule:
     fold: Fold
     chunks: str
     weight_copies: float
+    splits_backward: bool
     needs: tuple[Rule, ...]
     bubble: str
     held: str
@@ -163,16 +168,18 @@ class Schedule:
 
 _ONE_CHUNK = Rule("virtual_stages == 1", "vp = 1")
 _TWO_CHUNKS = Rule("virtual_stages == 2", "vp = 2")
+_FOUR_STAGES = Rule("stages >= 4", "pp >= 4, as its block is all turn with fewer")
 _TWICE_THE_STAGES = Rule("micro_batches >= 2 * stages", "at least 2·pp micro-batches")
 
 _HOPS = "hops = stages - 1"
 _OTHERS = "others_s = sum_forward_s + sum_backward_s - forward_s - backward_input_s - backward_weight_s"
-_FORWARD_AND_INPUT = f"{_HOPS}; {_OTHERS}; others_fb_s = others_s - hops * backward_weight_s"
-# What stages of unequal length add to the schedules whose form is written for equal ones.
-_UNEVEN = (
-    f"{_HOPS}; {_OTHERS}; uneven_s = others_s - hops * (forward_s + backward_input_s + backward_weight_s)"
-)
+# What a micro-batch runs on the other stages on its way there, and on its way back.
+_THERE = f"{_HOPS}; there_s = sum_forward_s - forward_s"
+_THERE_AND_BACK = f"{_THERE}; back_s = sum_backward_s - sum_backward_weight_s - backward_input_s"
 _HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
+# Where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow) the forward
+# passes that fill the pipeline show.
+_SYNCHRONIZED = "synchronized * there_s"
 
 _BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
 
@@ -181,12 +188,12 @@ _INNER = "where(stages > 2, 2, 1)"
 _FILL = "2 * (stages - 2)"
 
 
-def _dual(depth: str, part: str) -> str:
-    """Return DualPipe's bubble: `depth` ranks from the turn, chunk times `part` of those of the stage."""
+def _dual(share: str, part: str) -> str:
+    """Return DualPipe's bubble: `share` of the other ranks from the turn, chunk times `part` of those of the stage."""
     return (
-        f"{_UNEVEN}; depth = {depth}; f_s = {part}forward_s; b_s = {part}backward_input_s; "
-        f"w_s = {part}backward_weight_s; "
-        "max(depth * (2 * f_s + max(b_s - w_s, 0)), depth * (f_s + 2 * b_s - w_s) - f_s) + uneven_s"
+        f"{_THERE_AND_BACK}; share = {share}; depth = share * hops; f_s = share * {part}there_s; "
+        f"b_s = share * {part}back_s; w_s = depth * {part}backward_weight_s; "
+        f"max(2 * f_s + max(b_s - w_s, 0), f_s + 2 * b_s - w_s - {part}forward_s)"
     )
 
 
@@ -203,6 +210,7 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="1",
         weight_copies=1.0,
+        splits_backward=False,
         needs=(Rule("stages == 1", "pp = 1; several stages need a schedule such as 1f1b"), _ONE_CHUNK),
         bubble="0",
         held="1",
@@ -222,6 +230,7 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="1",
         weight_copies=1.0,
+        splits_backward=False,
         needs=(_ONE_CHUNK,),
         bubble=f"{_OTHERS}; micro_batches * others_s",
         held="1",
@@ -239,6 +248,7 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="1",
         weight_copies=1.0,
+        splits_backward=False,
         needs=(_ONE_CHUNK,),
         bubble=f"{_OTHERS}; others_s",
         held="micro_batches",
@@ -257,6 +267,7 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="1",
         weight_copies=1.0,
+        splits_backward=False,
         needs=(_ONE_CHUNK,),
         bubble=f"{_OTHERS}; others_s",
         held="stages - stage",
@@ -278,6 +289,7 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="virtual_stages",
         weight_copies=1.0,
+        splits_backward=False,
         needs=(
             Rule("virtual_stages >= 2", "vp >= 2"),
             Rule("micro_batches % stages == 0", "micro-batches that are a multiple of pp"),
@@ -317,8 +329,11 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="1",
         weight_copies=1.0,
+        splits_backward=True,
         needs=(_ONE_CHUNK,),
-        bubble=f"{_FORWARD_AND_INPUT}; others_fb_s - min(hops, micro_batches - 1) * min(backward_weight_s, forward_s)",
+        # A rank fills with weight gradients what it would wait, one for each that it may put off.
+        bubble=f"{_THERE_AND_BACK}; filled_s = min(hops, micro_batches - 1) * min(backward_weight_s, forward_s); "
+        f"max(there_s + back_s - filled_s, {_SYNCHRONIZED})",
         held="stages",
         messages="4 * (stages - 1)",
         late="0",
@@ -334,13 +349,11 @@ _RECORDS = (
         fold=Fold.OWN,
         chunks="1",
         weight_copies=1.0,
+        splits_backward=True,
         needs=(_ONE_CHUNK,),
-        # Where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow) the
-        # forward passes that fill the pipeline show.
-        bubble=f"{_FORWARD_AND_INPUT}; "
-        "filled = min(2 * hops / pending_weight_fraction, micro_batches - 1); "
-        "free_s = max(others_fb_s - filled * backward_weight_s, 0); "
-        "max(free_s, synchronized * (sum_forward_s - forward_s))",
+        bubble=f"{_THERE_AND_BACK}; filled = min(2 * hops / pending_weight_fraction, micro_batches - 1); "
+        "filled_s = filled * min(backward_weight_s, forward_s); "
+        f"max(there_s + back_s - filled_s, {_SYNCHRONIZED})",
         held="2 * stages - 1",
         messages="2 * (stages - 1)",
         late="0",
@@ -356,14 +369,16 @@ _RECORDS = (
         fold=Fold.VEE,
         chunks="2",
         weight_copies=1.0,
+        splits_backward=True,
         needs=(_TWO_CHUNKS,),
-        bubble=f"{_HOPS}; {_HIGH_LOW}; "
-        "steady_s = hops * max(high_s - backward_weight_s, 0.5 * (backward_weight_s - low_s)); "
-        # Fewer than two micro-batches a stage do not fill it, fewer than one are a way there and back.
-        "few_s = max((stages - micro_batches) * (forward_s + backward_input_s) - 0.5 * forward_s, "
-        "max(steady_s, 0) + 0.5 * max(2 * stages - micro_batches - 1, 0) * backward_weight_s); "
-        "free_s = max(steady_s, few_s, 0); "
-        "max(free_s, synchronized * 0.5 * hops * max(high_s, backward_weight_s))",
+        bubble=f"{_THERE_AND_BACK}; {_HIGH_LOW}; "
+        # Fewer micro-batches than stages do not fill the way there, fewer than two a stage not that of both chunks.
+        "few = max(stages - micro_batches, 0) / max(hops, 1); put_off = min(micro_batches, stages) - 0.5; "
+        "way_s = max(there_s, back_s) + few * min(there_s, back_s) - put_off * backward_weight_s; "
+        "fill_s = 0.5 * max(2 * stages - micro_batches - 1, 0) / max(hops, 1) * there_s; "
+        "late_s = 0.5 * min(hops, 2 * micro_batches - 1) * (backward_weight_s - low_s); "
+        "ends_s = few * there_s + 0.5 * max(there_s, back_s, hops * backward_weight_s); "
+        "max(way_s, fill_s, late_s, synchronized * ends_s)",
         held="stages",
         messages="6 * (stages - 1)",
         late="0",
@@ -379,6 +394,7 @@ _RECORDS = (
         fold=Fold.BOTH_WAYS,
         chunks="1",
         weight_copies=2.0,
+        splits_backward=True,
         needs=(
             Rule("stages % 2 == 0", "an even pp"),
             Rule("micro_batches % 2 == 0", "an even number of micro-batches"),
@@ -387,7 +403,7 @@ _RECORDS = (
         ),
         # A forward and backward in a pair are taken to last their sum; overlap inside a pair belongs
         # into F, B and W.
-        bubble=_dual("0.5 * stages - 1", ""),
+        bubble=_dual("(0.5 * stages - 1) / max(hops, 1)", ""),
         held="stages + 1",
         messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
         late="0",
@@ -403,8 +419,9 @@ _RECORDS = (
         fold=Fold.VEE,
         chunks="2",
         weight_copies=1.0,
+        splits_backward=True,
         needs=(_TWO_CHUNKS, _TWICE_THE_STAGES),
-        bubble=_dual("hops", "0.5 * "),
+        bubble=_dual("1", "0.5 * "),
         held="stages + 0.5",
         messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
         late="0",
@@ -420,17 +437,26 @@ _RECORDS = (
         fold=Fold.VEE,
         chunks="2",
         weight_copies=1.0,
-        needs=(_TWO_CHUNKS,),
-        bubble=f"{_UNEVEN}; 0.5 * hops * (forward_s + 3 * backward_input_s - backward_weight_s) "
-        "- 0.5 * forward_s + micro_batches * max(forward_s - backward_input_s, 0) + uneven_s",
+        splits_backward=True,
+        needs=(_TWO_CHUNKS, _FOUR_STAGES),
+        # The block repeats every six units of one chunk's pass, F, I and W alike; where they differ it repeats with
+        # its slowest cycle: one of F, I and W each, two F and a W, or two I and half a W.
+        bubble=f"{_THERE_AND_BACK}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); half = floor(0.5 * stages); "
+        "even = stages % 2 == 0; put_off = min(half + 0.5, micro_batches - 0.5); "
+        "block_s = half * f_s + floor(1.5 * hops) * b_s - put_off * min(backward_weight_s, backward_input_s); "
+        "more_f_s = micro_batches * (forward_s - backward_input_s) + (stages - 2 - 2 * even) * f_s "
+        "+ (stages + 2 * even) * b_s - put_off * backward_weight_s; "
+        "put_w = min(0.5 * micro_batches + 0.25 * (stages + 1 - even), micro_batches - 0.5); "
+        "more_b_s = micro_batches * (backward_input_s - forward_s) + (stages + even) * f_s "
+        "+ (stages - 2 - even) * b_s - put_w * backward_weight_s; "
+        "max(block_s, more_f_s, more_b_s)",
         held="floor((stages + 2) / 2)",
         messages="2 * micro_batches + 4 * (stages - 1)",
         late="0",
         messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
-        # With two or three ranks it is all turn; nobody runs one.
-        exact=Exactness(0.025, 0.01, 0.01, False, 4),
+        exact=Exactness(0.005, 0.02, 0.01, False, 4),
         source=f"{_CONTROLLABLE}; bubble read off the simulation",
     ),
     Schedule(
@@ -439,16 +465,24 @@ _RECORDS = (
         fold=Fold.VEE,
         chunks="2",
         weight_copies=1.0,
-        needs=(_TWO_CHUNKS,),
-        bubble=f"{_UNEVEN}; {_HIGH_LOW}; hops * (forward_s + backward_input_s) - 0.5 * forward_s "
-        "+ micro_batches * max(2 * high_s - low_s - backward_weight_s, 0) + uneven_s",
+        splits_backward=True,
+        needs=(_TWO_CHUNKS, _FOUR_STAGES),
+        # The same with three F, or three I, in the slowest cycle.
+        bubble=f"{_THERE_AND_BACK}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); "
+        "third = 1.5 * (stages % 3 == 0); put_w = micro_batches - 0.5; "
+        "block_s = there_s + back_s - 0.5 * backward_weight_s; "
+        "more_f_s = micro_batches * (2 * forward_s - backward_input_s) + (stages - 3 - third) * f_s "
+        "+ (stages + third) * b_s - put_w * backward_weight_s; "
+        "more_b_s = micro_batches * (2 * backward_input_s - forward_s) + (stages + third) * f_s "
+        "+ (stages - 3 - third) * b_s - put_w * backward_weight_s; "
+        "max(block_s, more_f_s, more_b_s)",
         held="floor((stages + 4) / 3)",
         messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
         late="0",
         messages_stopping=f"where(stages > 2, 6, 3) * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
-        exact=Exactness(0.1, 0.15, 0.01, False, 4),
+        exact=Exactness(0.005, 0.15, 0.01, False, 4),
         source=f"{_CONTROLLABLE}; bubble read off the simulation",
     ),
 )
@@ -536,6 +570,7 @@ def bubble_time_s(
     backward_weight_s: ArrayLike,
     sum_forward_s: ArrayLike | None = None,
     sum_backward_s: ArrayLike | None = None,
+    sum_backward_weight_s: ArrayLike | None = None,
     pending_weight_fraction: ArrayLike = 1.0,
     synchronized: ArrayLike = False,
     largest_chunk: ArrayLike | None = None,
@@ -557,8 +592,8 @@ def bubble_time_s(
         Chunks per rank, v; only the interleaved schedule reads it. [-]
     forward_s, backward_input_s, backward_weight_s : array_like
         F, B and W: times of one micro-batch on the busiest stage, all its chunks together. [s]
-    sum_forward_s, sum_backward_s : array_like, optional
-        F, and B + W, summed over all stages; by default p times that of the busiest. [s]
+    sum_forward_s, sum_backward_s, sum_backward_weight_s : array_like, optional
+        F, B + W, and W, summed over all stages; by default p times that of the busiest. [s]
     pending_weight_fraction : array_like
         Share of a micro-batch's activations that W still needs when B is done, kappa: 32/34 with
         flash attention, 32 / (34 + 5 a s / h) where the scores are kept (arXiv:2401.10241). [-]
@@ -596,6 +631,9 @@ def bubble_time_s(
             "backward_weight_s": backward_weight_s,
             "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
             "sum_backward_s": p * backward_s if sum_backward_s is None else sum_backward_s,
+            "sum_backward_weight_s": p * as_array(backward_weight_s)
+            if sum_backward_weight_s is None
+            else sum_backward_weight_s,
             "pending_weight_fraction": pending_weight_fraction,
             "synchronized": as_array(synchronized),
             "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
@@ -868,6 +906,11 @@ def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: Arra
 def weight_copies(schedule: ArrayLike) -> Array:
     """Return how many copies of a stage's parameters one rank holds [-]."""
     return np.asarray([record.weight_copies for record in SCHEDULES.values()])[_codes(schedule)]
+
+
+def splits_backward(schedule: ArrayLike) -> BoolArray:
+    """Return where the passes towards inputs and towards weights run apart."""
+    return np.asarray([record.splits_backward for record in SCHEDULES.values()])[_codes(schedule)]
 
 
 def fold(schedule: ArrayLike) -> Array:

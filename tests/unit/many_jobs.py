@@ -1,0 +1,385 @@
+"""Properties that hold for every job, checked over as many random ones as asked.
+
+    python tests/unit/many_jobs.py 20000 --seed 1      all properties, failures and the worst of each
+    python tests/unit/many_jobs.py 2000 --only faster  one of them
+
+Not a test by itself: `test_many_jobs` runs a few of the same batches. Layouts of one question (model, cluster,
+recipe, switches) are priced together as arrays, so that 20,000 take minutes.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from random_jobs import DENSE, MOE, TWO_CHUNKS
+
+from costmodel.describe.jobs.job import Job, make_job
+from costmodel.describe.jobs.layout import layout_problems
+from costmodel.describe.recipe import list_recipes
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.pipeline_run import run_pipeline
+from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code, splits_backward, valid
+from costmodel.what_if.changes import hardware_changes
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+MODELS = (*DENSE, "llama3-70b", "qwen2.5-7b", *MOE, "gpt-oss-120b")
+CLUSTERS = (
+    "dgx-h100-ndr",
+    "dgx-a100-hdr",
+    "gb200-nvl72-ndr",
+    "cloud-h100-100gbe",
+    "llama3-roce",
+    "hgx-b300-xdr",
+    "mi300x-roce400",
+)
+SWITCHES: dict[str, tuple[Any, ...]] = {
+    "cp_method": ("ring", "all-gather", "ulysses"),
+    "moe_dispatcher": ("all-to-all", "all-gather", "deep-ep"),
+    "tp_overlap": ("none", "weight-grad", "pipelined"),
+    "dp_overlap": ("none", "last-micro-batch", "every-layer"),
+    "pp_overlap": (False, True),
+    "post_validation": (False, True),
+    "ep_overlap": (False, True),
+    "grouped_gemm": (False, True),
+    "fsdp_reshard_after_forward": (False, True),
+    "offload_optimizer": (False, True),
+}
+PER_QUESTION = 50
+TOO_LITTLE = 1e-9
+"""Relative differences below this are those of adding in another order."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Layouts of one question, and what they cost."""
+
+    question: dict[str, Any]
+    layouts: dict[str, Array]
+    job: Job
+    est: Estimate
+    rng: np.random.Generator
+
+    def __len__(self) -> int:
+        return len(self.layouts["tp"])
+
+    def changed(self, **layouts: Array | float) -> tuple[Job, Estimate]:
+        """Price the same layouts with some of their numbers changed."""
+        job = make_job(**self.question, **{**self.layouts, **layouts}, check=False)
+        return job, estimate_job(job, every_stage=False)
+
+    def command(self, at: int) -> str:
+        """Return one job as keywords of `cm.estimate`."""
+        one = {name: np.asarray(value)[at].item() for name, value in self.layouts.items()}
+        one["schedule"] = list(SCHEDULES)[int(one["schedule"])]
+        return ", ".join(f"{name}={value!r}" for name, value in {**self.question, **one}.items())
+
+    def whole(self, value: Array) -> Array:
+        """Return one number for each layout."""
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (len(self),))
+
+
+def batches(count: int, seed: int) -> Iterator[Batch]:
+    """Draw batches of possible jobs until there are `count` jobs."""
+    rng = np.random.default_rng(seed)
+    while count > 0:
+        made = draw(rng, min(count, PER_QUESTION))
+        if made is not None:
+            count -= len(made)
+            yield made
+
+
+def draw(rng: np.random.Generator, count: int) -> Batch | None:
+    """Draw a question and up to `count` possible layouts; None if there is none."""
+
+    def one(choices: Any) -> Any:
+        return choices[int(rng.integers(len(choices)))]
+
+    model = one(MODELS)
+    question = {
+        "model": model,
+        "cluster": one(CLUSTERS),
+        "recipe": one(list_recipes()),
+        "gpus": one((64, 512, 2048)),
+        "switches": {name: one(values) for name, values in SWITCHES.items() if rng.random() < 0.4},
+    }
+    tries = 40 * count
+    pick = lambda *choices: rng.choice(np.asarray(choices, dtype=np.float64), tries)  # noqa: E731
+    pp = pick(1, 1, 2, 4, 8, 16)
+    plain = [code for code, name in enumerate(SCHEDULES) if name != "none"]
+    schedule = np.where(pp > 1, pick(*plain), schedule_code("none"))
+    two = np.isin(schedule, [schedule_code(name) for name in TWO_CHUNKS])
+    chunks = np.where(schedule == schedule_code("interleaved"), pick(2, 2, 4), 2.0)
+    moe = model in (*MOE, "gpt-oss-120b")
+    layouts: dict[str, Array] = {
+        "tp": pick(1, 1, 2, 4, 8),
+        "cp": pick(1, 1, 1, 2, 4),
+        "pp": pp,
+        "vp": np.where(two, chunks, 1.0),
+        "schedule": schedule,
+        "ep": pick(1, 2, 8) if moe else np.ones(tries),
+        "etp": pick(1, 1, 2) if moe else np.ones(tries),
+        "micro_batch": pick(1, 2),
+        "zero_stage": pick(0, 1, 2, 3),
+        "shard_group": pick(0, 0, 2, 8),
+        "recompute": pick(0, 1, 2),
+        "sequence_parallel": pick(0, 1),
+        "global_batch": question["gpus"] * pick(1, 2, 4, 8),
+        "seq_len": pick(1024, 4096, 16384),
+    }
+    job = make_job(**question, **layouts, check=False)
+    good = np.ones(tries, dtype=np.bool_)
+    for problem in layout_problems(
+        job.layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
+    ):
+        good &= ~problem.bad
+    good &= valid(job.layout.schedule, job.layout.pp, job.micro_batches, job.layout.vp)
+    chosen = np.flatnonzero(good)[:count]
+    if not chosen.size:
+        return None
+    layouts = {name: value[chosen] for name, value in layouts.items()}
+    job = make_job(**question, **layouts, check=False)
+    return Batch(question, layouts, job, estimate_job(job, every_stage=False), rng)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one property found in one batch: which jobs were asked, and by how much each fails (0: holds). [-]"""
+
+    asked: Flags
+    excess: Array
+    what: str = ""
+
+
+def passes_have_it_all(job: Job) -> Flags:
+    """Leave out messages of data parallelism in every pass where the pipeline is paid for by what a pass lasts.
+
+    Their waits are added to the step and not to the passes, so that a bubble, or the wait for a late message, which
+    both shrink as some pass grows, does not see them: up to 3 % of a step.
+    """
+    layout, overlap = job.layout, job.recipe.overlap
+    often = (layout.zero_stage == 3) | ((layout.zero_stage == 2) & overlap.reduce_each_micro_batch)
+    late = np.asarray(overlap.pp_overlap & np.isin(layout.schedule, [schedule_code("interleaved")]))
+    return np.asarray(~(often & (splits_backward(layout.schedule) | late)))
+
+
+def faster(batch: Batch) -> Iterator[Checked]:
+    """A rate that is higher or a latency that is lower never makes a step longer."""
+    factor = float(batch.rng.choice([1.1, 2.0, 4.0]))
+    changes = [c for c in hardware_changes(batch.job, factor) if c.kind == "rate"]
+    changes += [c for c in hardware_changes(batch.job, 1.0 / factor) if c.kind == "latency"]
+    before = batch.whole(batch.est.step_time_s)
+    for at in batch.rng.choice(len(changes), min(3, len(changes)), replace=False):
+        after = batch.whole(estimate_job(changes[at].job, every_stage=False).step_time_s)
+        factor_of = factor if changes[at].kind == "rate" else 1.0 / factor
+        yield _all(
+            batch, after / before - 1.0, f"{changes[at].name} x {factor_of:g}", passes_have_it_all(batch.job)
+        )
+
+
+def more_tokens(batch: Batch) -> Iterator[Checked]:
+    """Twice the sequence, or twice the batch, never makes a step shorter."""
+    before = batch.whole(batch.est.step_time_s)
+    for name in ("seq_len", "global_batch"):
+        _, est = batch.changed(**{name: 2 * batch.layouts[name]})
+        asked = passes_have_it_all(batch.job)
+        if batch.job.recipe.kernels.attention_kernel in ("unfused", "fused-softmax"):
+            # Twice the memory of 1F1B, with scores that grow as the square of the sequence, holds more weight gradients.
+            asked = asked & (batch.job.layout.schedule != schedule_code("zb-2p"))
+        yield _all(batch, 1.0 - batch.whole(est.step_time_s) / before, f"{name} x 2", asked)
+
+
+def one_port(batch: Batch) -> Iterator[Checked]:
+    """No fabric tier is busy for longer than the step lasts."""
+    step_s = batch.whole(batch.est.step_time_s)
+    for index, name in enumerate(batch.est.bill.tier_names):
+        busy_s = np.zeros(len(batch))
+        for line in batch.est.bill.time_lines:
+            if line.toll == "communication":
+                busy_s = busy_s + batch.whole(line.count * line.each_s * (line.tier == index))
+        yield _all(batch, busy_s / step_s - 1.0, name)
+
+
+def one_micro_batch(batch: Batch) -> Iterator[Checked]:
+    """With one micro-batch there is none beside it to hide what experts exchange."""
+    if not batch.job.model.num_experts:
+        return
+    job = batch.job
+    batch_of_one = job.layout.dp * job.layout.micro_batch
+    switches = {**batch.question["switches"], "ep_overlap": True}
+    alone = replace(batch, question={**batch.question, "switches": switches})
+    job, est = alone.changed(global_batch=batch_of_one)
+    asked = valid(job.layout.schedule, job.layout.pp, job.micro_batches, job.layout.vp) & (job.layout.ep > 1)
+    paid_s, busy_s = np.zeros(len(batch)), np.zeros(len(batch))
+    for line in est.bill.time_lines:
+        if line.axis == "ep" and line.toll == "communication":
+            paid_s = paid_s + batch.whole(line.exposed_seconds)
+            busy_s = busy_s + batch.whole(line.seconds)
+    yield Checked(
+        asked, np.maximum(1.0 - paid_s / np.maximum(busy_s, 1e-30) - TOO_LITTLE, 0.0) * (busy_s > 0)
+    )
+
+
+def whole_gradients(batch: Batch) -> Iterator[Checked]:
+    """ZeRO-2 that reduces once a step holds the whole gradients of ZeRO-1 while micro-batches add up."""
+    recipe = batch.job.recipe
+    if recipe.overlap.reduce_each_micro_batch or recipe.overlap.reduce_each_chunk:
+        return
+    held = []
+    for stage in (1, 2):
+        _, est = batch.changed(zero_stage=float(stage))
+        lines = [
+            line for line in est.bill.memory_lines if "grad" in line.name and line.name.startswith("state")
+        ]
+        held.append(sum(np.broadcast_to(np.sum(line.bytes, axis=-1), (len(batch),)) for line in lines))
+    first, second = (np.asarray(each) for each in held)
+    asked = batch.job.micro_batches > 1
+    yield Checked(np.broadcast_to(asked, (len(batch),)), np.maximum(1.0 - second / first - TOO_LITTLE, 0.0))
+
+
+def grouped_shards(batch: Batch) -> Iterator[Checked]:
+    """HSDP with a node a group takes at most 1.02 times as long as FSDP where the NIC makes FSDP wait.
+
+    It must send at most a quarter over the NIC: HSDP's sum of gradients all falls on the last backward pass, and with
+    one micro-batch, gradients in fp32 and parameters that stay gathered it is larger than all that FSDP sends.
+    The optimizer, which has more to step on every GPU, is left out of both.
+    """
+    inside = batch.job.cluster.tiers[0]
+    if batch.job.model.num_experts or inside.topology != "switch":
+        return  # In a mesh of GPUs a group of two has one link of seven: slower than the NIC.
+    layout = batch.job.layout
+    node = float(inside.size) / layout.tp
+    switches = {**batch.question["switches"], "dp_overlap": "every-layer", "hsdp_overlap": True}
+    switches |= {"offload_optimizer": False, "overhead_fraction": 0.0}
+    both = replace(batch, question={**batch.question, "switches": switches})
+    step_s, nic_s, paid_s = [], [], []
+    for group in (np.zeros(len(batch)), np.maximum(np.floor(node), 1.0)):
+        _, est = both.changed(zero_stage=3.0, shard_group=group)
+        lines = est.bill.time_lines
+        optimizer_s = sum(batch.whole(line.exposed_seconds) for line in lines if line.axis == "optimizer")
+        sent = [line for line in lines if line.axis == "dp" and line.toll == "communication"]
+        step_s.append(batch.whole(est.step_time_s) - optimizer_s)
+        nic_s.append(sum(batch.whole(line.seconds * (line.tier > 0)) for line in sent))
+        paid_s.append(sum(batch.whole(line.exposed_seconds * (line.tier > 0)) for line in sent))
+    groups = (node >= 2) & (node % 1 == 0) & (layout.dp * layout.cp % np.maximum(node, 1.0) == 0)
+    asked = (
+        (paid_s[0] > 0.1 * step_s[0])
+        & (nic_s[1] <= 0.25 * nic_s[0])
+        & groups
+        & (layout.dp * layout.cp > node)
+    )
+    asked = asked & (layout.pp == 1)
+    yield Checked(asked, np.maximum(step_s[1] / (1.02 * step_s[0]) - 1.0, 0.0))
+
+
+SIMULATED_PER_BATCH = 5
+MOST_MICRO_BATCHES = 128
+
+
+def simulated(batch: Batch) -> Iterator[Checked]:
+    """What the bill charges for a pipeline is what its order takes step by step, within 3 %."""
+    several = np.flatnonzero(
+        (batch.job.layout.pp > 1)
+        & (batch.job.micro_batches >= batch.job.layout.pp)
+        & (batch.job.micro_batches <= MOST_MICRO_BATCHES)
+    )
+    for at in batch.rng.permutation(several)[:SIMULATED_PER_BATCH]:
+        layout = {name: np.asarray(value)[at].item() for name, value in batch.layouts.items()}
+        est = estimate_job(make_job(**batch.question, **layout, check=False), every_stage=True)
+        charged_s, took_s = pipeline_times(est)
+        asked = np.arange(len(batch)) == at
+        excess = max(abs(charged_s / took_s - 1.0) - 0.03, 0.0)
+        name = list(SCHEDULES)[int(layout["schedule"])]
+        yield Checked(asked, np.where(asked, excess, 0.0), f"{name} {charged_s / took_s - 1.0:+.1%}")
+
+
+def pipeline_times(est: Estimate) -> tuple[float, float]:
+    """Return what the bill charges for the pipeline of one layout, and what its simulation takes. [s]"""
+    run = run_pipeline(est)
+    assert run.is_whole
+    ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
+    after_s = run.after_s + sum(float(line.exposed_seconds) for line in ends)
+    waits = est.job.recipe.overlap.post_validation
+    took_s = run.timeline.step_s() if waits else run.timeline.makespan_s()
+    return float(est.step_time_s) - after_s, took_s
+
+
+def _all(batch: Batch, excess: Array, what: str, asked: Flags | None = None) -> Checked:
+    everywhere = np.ones(len(batch), dtype=np.bool_)
+    return Checked(
+        everywhere if asked is None else everywhere & asked, np.where(excess > TOO_LITTLE, excess, 0.0), what
+    )
+
+
+PROPERTIES: dict[str, Callable[[Batch], Iterator[Checked]]] = {
+    "faster": faster,
+    "more-tokens": more_tokens,
+    "one-port": one_port,
+    "one-micro-batch": one_micro_batch,
+    "whole-gradients": whole_gradients,
+    "grouped-shards": grouped_shards,
+    "simulated": simulated,
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One job for which a property does not hold."""
+
+    excess: float
+    what: str
+    command: str
+    schedule: str
+
+
+def failures(batch: Batch, name: str) -> tuple[int, list[Failure]]:
+    """Return how many jobs of a batch a property was asked of, and those that fail, each by its worst."""
+    asked, found = np.zeros(len(batch), dtype=np.bool_), {}
+    for checked in PROPERTIES[name](batch):
+        asked |= checked.asked
+        for at in np.flatnonzero(checked.asked & ~(checked.excess <= 0.0)):
+            one = Failure(
+                float(checked.excess[at]),
+                checked.what,
+                batch.command(at),
+                list(SCHEDULES)[int(batch.layouts["schedule"][at])],
+            )
+            if at not in found or one.excess > found[at].excess:
+                found[at] = one
+    return int(asked.sum()), list(found.values())
+
+
+def main() -> None:
+    """Print, for each property, how many jobs it was asked of, how many fail, and the worst."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=PROPERTIES, nargs="+", default=list(PROPERTIES))
+    parser.add_argument("--worst", type=int, default=3)
+    asked = parser.parse_args()
+    start = time.process_time()
+    counts, bad = dict.fromkeys(asked.only, 0), {name: [] for name in asked.only}
+    for batch in batches(asked.count, asked.seed):
+        for name in asked.only:
+            count, found = failures(batch, name)
+            counts[name] += count
+            bad[name] += found
+    for name in asked.only:
+        print(f"{name}: {len(bad[name])} of {counts[name]} fail")
+        by_schedule: dict[str, list[float]] = {}
+        for one in bad[name]:
+            by_schedule.setdefault(one.schedule, []).append(one.excess)
+        for schedule, found in sorted(by_schedule.items()):
+            print(f"    {schedule}: {len(found)}, worst {max(found):.3%}")
+        for one in sorted(bad[name], key=lambda one: -one.excess)[: asked.worst]:
+            print(f"  {one.excess:.3%} {one.what}: {one.command}")
+    print(f"{time.process_time() - start:.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Schedules that run the two halves of a backward pass apart: bubbles by hand, and who sets the pace."""
+
+import numpy as np
+import pytest
+from round_jobs import SMALL, line, near, price, step_us
+
+from costmodel.physics.pipeline.engine import simulate
+from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
+
+
+def bubble(name, p, m, f, b, w, **more):
+    times = {"forward_s": f, "backward_input_s": b, "backward_weight_s": w}
+    return float(bubble_time_s(schedule_code(name), stages=p, micro_batches=m, **times, **more))
+
+
+def simulated(name, p, m, f, b, w, *, synchronized=False):
+    v = 1 if name.startswith("zb-") and name != "zb-v" else 2
+    run = simulate(
+        task_orders(name, p, m, v),
+        forward_s=f,
+        backward_input_s=b,
+        backward_weight_s=w,
+        synchronized=synchronized,
+    )
+    return (run.makespan_s() if synchronized else run.step_s()) - m * (f + b + w)
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "expected"),
+    [
+        # Three hops of F + B, less a W, or at most an F, for each.
+        ("zb-h1", (1.0, 1.1, 0.8), 3 * (1 + 1.1 - 0.8)),
+        ("zb-h1", (1.0, 1.1, 1.3), 3 * 1.1),
+        ("zb-2p", (1.0, 2.3, 0.8), 3 * (1 + 2.3 - 2 * 0.8)),
+        ("zb-2p", (1.0, 2.3, 1.3), 3 * (2.3 - 1)),
+        ("zb-v", (1.0, 2.1, 0.8), 3 * 2.1 - 3.5 * 0.8),
+        # The slowest cycle of V-Half: F, I and W; two F and a W; two I and half a W.
+        ("v-half", (1.0, 1.25, 0.7), 2 * 1 + 4 * 1.25 - 2.5 * 0.7),
+        ("v-half", (1.0, 0.9, 0.7), 16 * 0.1 + 0 * 1 + 6 * 0.9 - 2.5 * 0.7),
+        ("v-half", (1.0, 2.6, 0.4), 16 * 1.6 + 5 * 1 + 1 * 2.6 - (8 + 1) * 0.4),
+        # Of V-Min: F, I and W; three I.
+        ("v-min", (1.0, 1.0, 1.0), 5.5),
+        ("v-min", (1.0, 2.6, 0.4), 16 * (2 * 2.6 - 1) + 4 * 1 + 1 * 2.6 - 15.5 * 0.4),
+    ],
+)
+def test_bubbles_of_four_stages_and_sixteen_micro_batches(name, times, expected):
+    assert bubble(name, 4, 16, *times) == pytest.approx(expected, rel=1e-12)
+    assert simulated(name, 4, 16, *times) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-2p"])
+def test_of_two_orders_the_one_that_ends_first_counts_where_ranks_wait(name):
+    """A rule that fills whatever it can ends later with W > F, though no rank is idle for longer."""
+    times = (1.0, 1.1, 1.23)
+    assert simulated(name, 8, 16, *times, synchronized=True) == pytest.approx(
+        bubble(name, 8, 16, *times, synchronized=True), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v"])
+def test_no_pass_that_takes_longer_makes_a_step_shorter(name):
+    rng = np.random.default_rng(7)
+    for _ in range(300):
+        p = int(rng.choice([4, 8, 16]))
+        m = 2 * p + 2 * int(rng.integers(20)) if name.startswith("dual") else int(rng.integers(1, 40))
+        stages = rng.uniform(0.2, 3.0, (p, 3))
+        longer = stages.copy()
+        longer[rng.integers(p), rng.integers(3)] *= rng.uniform(1.0, 2.0)
+        before, after = (_slowest(name, p, m, each) for each in (stages, longer))
+        assert after >= before * (1 - 1e-12)
+
+
+def _slowest(name, p, m, stages):
+    """Step of the stage that takes longest with its bubble."""
+    sums = {
+        "sum_forward_s": stages[:, 0].sum(),
+        "sum_backward_s": stages[:, 1:].sum(),
+        "sum_backward_weight_s": stages[:, 2].sum(),
+    }
+    return max(m * sum(each) + bubble(name, p, m, *each, **sums, synchronized=True) for each in stages)
+
+
+def test_the_host_issues_halves_that_run_apart_for_themselves():
+    """Slow launches: each half waits for its own kernels, and together no less than as one."""
+    job = {"gpus": 4, "layout": "pp4", "global_batch": 8, "switches": {"launch_s": 4e-4}}
+    whole = price(SMALL, schedule="1f1b", **job)
+    apart = price(SMALL, schedule="zb-h1", **job)
+    name = "compute.layer.host.backward"
+    launches = {each: float(line(apart, each).terms["launches"]) for each in (name, f"{name}_weight")}
+    assert sum(launches.values()) == float(line(whole, name).terms["launches"])
+    # One of the two kernels of each of a layer's four products.
+    assert launches[f"{name}_weight"] == 4.0
+    spent = float(line(apart, f"{name}_weight").terms["gpu_s"]) + float(line(apart, name).terms["gpu_s"])
+    assert spent == pytest.approx(float(line(whole, name).terms["gpu_s"]), rel=1e-12)
+    paid = 1e6 * float(line(apart, f"{name}_weight").exposed_each_s)
+    issue_us = 1e6 * launches[f"{name}_weight"] * float(line(apart, name).terms["launch_s"])
+    assert paid == near(issue_us - 1e6 * float(line(apart, f"{name}_weight").terms["gpu_s"]))
+    back = ("backward", "backward_weight", "recompute")
+    assert step_us(apart, *back) >= step_us(whole, *back)
