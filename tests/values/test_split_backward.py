@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from round_jobs import SMALL, line, near, price, step_us
+from test_pipeline import EMBEDDING, HEAD, LAYER, times
 
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
@@ -78,6 +79,19 @@ def _slowest(name, p, m, stages):
         "sum_backward_weight_s": stages[:, 2].sum(),
     }
     return max(m * sum(each) + bubble(name, p, m, *each, **sums, synchronized=True) for each in stages)
+
+
+def test_stages_wait_for_the_one_that_takes_longest_with_its_bubble():
+    """ZB-H1 on four stages, the first with the embedding and the last with the head; three W fill a stage's waits."""
+    m = 8
+    est = price(SMALL, gpus=4, layout="pp4", schedule="zb-h1", global_batch=m)
+    one = [times(est, *part) for part in (LAYER, HEAD, EMBEDDING)]
+    layer, head, embedding = (np.array(part) for part in one)
+    stages = [layer + embedding, layer, layer + head]
+    there_and_back = (4 * layer + head + embedding)[:2].sum()
+    paths = [m * sum(t) + there_and_back - t[0] - t[1] - 3 * min(t[0], t[2]) for t in stages]
+    waits_us = [1e6 * float(wait) for wait in np.unique(est.priced.step.stage.waits_s)]
+    assert sorted(waits_us) == pytest.approx(sorted(max(paths) - path for path in paths), rel=1e-9, abs=1e-6)
 
 
 def test_the_host_issues_halves_that_run_apart_for_themselves():
