@@ -12,7 +12,15 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    ValidationError,
+    field_validator,
+)
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.yaml_files import read_mapping
@@ -228,7 +236,10 @@ class Experts(BaseModel):
     moe_imbalance: float = Field(default=1.0, ge=1)
     """Tokens of the busiest expert rank over the mean, as measured: on top of what `moe_balance` says."""
     moe_balance: Literal["random", "balanced"] = "random"
-    """How evenly the router loads ranks: as independent choices of tokens do, or forced (benchmarks' fake gates)."""
+    """How evenly the router loads ranks: as independent choices of tokens do, or as `moe_loads` say where there are
+    some; or forced, whatever the tokens are (benchmarks' fake gates)."""
+    moe_loads: tuple[NonNegativeFloat, ...] = ()
+    """Tokens that each expert got, in order, as a run counted them; ranks hold experts that follow each other."""
     moe_capacity_factor: float = Field(default=0.0, ge=0)
     """Padded capacity of each expert over its mean load; 0 is dropless."""
     node_limited_routing: int = Field(default=0, ge=0)
@@ -246,6 +257,14 @@ class Experts(BaseModel):
     """The output bias of experts is added in PyTorch operators, expert by expert, in fp32."""
     router_fusion: bool = False
     """Router scores, top-k and auxiliary loss in fused kernels."""
+
+    @field_validator("moe_loads")
+    @classmethod
+    def _some_are_loaded(cls, loads: tuple[float, ...]) -> tuple[float, ...]:
+        """Refuse loads without a token."""
+        if loads and not sum(loads) > 0:
+            raise ValueError("expected tokens of some expert, got none")
+        return loads
 
 
 class Host(BaseModel):

@@ -13,12 +13,14 @@ from costmodel.estimates.memory_savings import memory_savings
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.step.price import price
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
 HOST_SHARE = 0.10
 TIGHT_SHARE = 0.03
 SKEW_SHARE = 1.10
+ROUTING_SHARE = 0.01
 
 
 def warnings_of(est: PricedJob) -> list[str]:
@@ -34,6 +36,7 @@ def warnings_of(est: PricedJob) -> list[str]:
         *_bubble(est),
         *_communication(est),
         *_host(est),
+        *_routing(est),
         *accumulation(est),
         *_balance(est),
         *_ignored(est),
@@ -146,6 +149,23 @@ def _host(est: PricedJob) -> Iterator[str]:
         yield (
             f"host overhead is {share:.0%} of the step: kernels are so short that the GPU waits for their "
             f"launches; a larger micro-batch, a smaller tp or cuda_graphs=true helps"
+        )
+
+
+def _routing(est: PricedJob) -> Iterator[str]:
+    """Say what the busiest expert rank costs over perfect balance, which benchmarks force and training does not have."""
+    job, load = est.job, float(est.priced.placed.imbalance)
+    if job.recipe.moe.moe_capacity_factor > 0 or load <= 1.0:
+        return
+    forced = job.switched({"moe_balance": "balanced", "moe_imbalance": 1.0})
+    lost = float(est.step_time_s) - float(price(forced).bill.step_time_s())
+    if lost > ROUTING_SHARE * float(est.step_time_s):
+        routing = "the measured loads" if job.recipe.moe.moe_loads else "random routing"
+        how = routing if job.recipe.moe.moe_balance == "random" else "moe_imbalance"
+        yield (
+            f"{how} gives the busiest of {float(job.layout.ep):.0f} expert ranks "
+            f"{load - 1.0:.0%} more tokens than the mean, which costs {format_seconds(lost)} "
+            f"({lost / float(est.step_time_s):.1%} of the step); --set moe_balance=balanced is what benchmarks force"
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.errors import RecipeError
 from costmodel.bill.lines import Bill, Line, TimeLine, anywhere, settled
 from costmodel.bill.quantity import quantity
 from costmodel.describe.jobs.job import Job
@@ -201,6 +202,8 @@ def _load(job: Job, tokens: Array) -> Array:
         return np.asarray(moe.moe_capacity_factor)
     if moe.moe_balance == "balanced" or model.num_experts < 2 or not anywhere(ranks > 1):
         return np.asarray(moe.moe_imbalance)
+    if moe.moe_loads:
+        return np.asarray(moe.moe_imbalance * _measured_load(job))
     degrees, where = np.unique(ranks, return_inverse=True)
     deviations = expected_maximum_normal(degrees)[where].reshape(np.shape(ranks))
     spread = quantity(
@@ -210,6 +213,28 @@ def _load(job: Job, tokens: Array) -> Array:
         tokens=tokens,
     )
     return np.asarray(moe.moe_imbalance * (1.0 + deviations * spread.value))
+
+
+def _measured_load(job: Job) -> Array:
+    """Tokens of the busiest expert rank over the mean, of measured tokens of every expert. [-]
+
+    Raises
+    ------
+    RecipeError
+        If there are not as many loads as experts.
+    """
+    loads, experts = np.asarray(job.recipe.moe.moe_loads), job.model.num_experts
+    if len(loads) != experts:
+        raise RecipeError(f"moe_loads: expected a load for each of {experts} experts, got {len(loads)}")
+    degrees, where = np.unique(job.layout.ep, return_inverse=True)
+    # A degree that does not divide the experts is no layout; its price does not matter.
+    busiest = [
+        float(loads.reshape(int(degree), -1).sum(axis=1).max() * degree / loads.sum())
+        if experts % int(degree) == 0
+        else 1.0
+        for degree in degrees
+    ]
+    return np.asarray(np.asarray(busiest)[where].reshape(np.shape(job.layout.ep)))
 
 
 def stage_split(job: Job) -> Split:

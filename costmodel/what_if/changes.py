@@ -207,6 +207,8 @@ def _alternatives(name: str, now: Any) -> list[Any]:
         least = next((rule.ge for rule in switch_field(name).metadata if hasattr(rule, "ge")), 0)
         return [value for value in (now - 1, now + 1) if value >= least]
     if isinstance(now, tuple):
+        if switch_field(name).annotation != tuple[RecomputeModule, ...]:
+            return []  # what was measured has no alternatives
         known = get_args(RecomputeModule)
         return [tuple(m for m in now if m != gone) for gone in now if len(now) > 1] + [
             (*now, more) for more in known if more not in now

@@ -145,7 +145,7 @@ def test_every_switch_and_number_of_the_recipe_is_tried():
     untouched = {
         name for name in est.job.switches.keys() - tried if name not in ("launch_s", "step_overhead_s")
     }
-    assert all(est.job.switches[name] == 0 for name in untouched), untouched
+    assert not any(est.job.switches[name] for name in untouched), untouched
     assert {"recompute", "zero", "kernel launch"} <= tried
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.describe.models.huggingface_experts import routing_groups
 from costmodel.describe.models.huggingface_families import READERS, RENAMED
 from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, REFUSED_TYPES, Keys
 from costmodel.describe.models.huggingface_layers import common_values
@@ -60,6 +61,8 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
     keys = Keys(config_of_text, origin, text.defaults)
     reader = _reader_of(keys.need("model_type"), origin)
     values = {**common_values(keys), **reader(keys)}
+    if values.get("num_experts"):
+        values |= routing_groups(keys)
     chosen = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or _stem(config)
     model = make_model({**values, "name": chosen or keys.raw["model_type"], "source": origin}, origin)
     left = sorted(key for key in keys.raw.keys() - keys.used - NOT_STRUCTURAL if not _is_empty(keys.raw[key]))

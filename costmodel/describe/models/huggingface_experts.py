@@ -180,7 +180,6 @@ def _routed(keys: Keys, leading: int | None = None) -> dict[str, Any]:
         kinds = expert_layers(keys, [bool(kind) for kind in each])
     return {
         **kinds,
-        **_groups(keys),
         "ffn_size": keys.get("intermediate_size", default=0),
         "num_experts": experts,
         "top_k": keys.need("num_experts_per_tok"),
@@ -189,10 +188,14 @@ def _routed(keys: Keys, leading: int | None = None) -> dict[str, Any]:
     }
 
 
-def _groups(keys: Keys) -> dict[str, Any]:
-    """Return the groups that routing is limited to (DeepSeek-V2, arXiv:2405.04434, section 2.2.2), if to fewer than all."""
-    groups, used = keys.get("n_group", default=None), keys.get("topk_group", default=None)
+def routing_groups(keys: Keys) -> dict[str, Any]:
+    """Return the groups that routing is limited to (DeepSeek-V2, arXiv:2405.04434, section 2.2.2), if to fewer than all.
+
+    Whatever family names them: a `topk_method` of greedy leaves them unused.
+    """
+    groups, used = keys.get("n_group", "num_expert_group", default=None), keys.get("topk_group", default=None)
     limited = groups is not None and used is not None and 1 <= used < groups
+    limited = limited and keys.get("topk_method", default="") != "greedy"
     return {"expert_groups": groups, "groups_per_token": used} if limited else {}
 
 

@@ -109,7 +109,7 @@ def _kimi_linear(keys: Keys) -> dict[str, Any]:
         "conv_kernel": inner.get("short_conv_kernel_size") or keys.need("linear_conv_kernel_dim"),
     }
     width = keys.need("moe_intermediate_size")
-    keys.get("moe_layer_freq", "num_expert_group", "topk_group", "moe_router_activation_func")
+    keys.get("moe_layer_freq", "moe_router_activation_func")
     return {
         **{**latent(keys), "q_lora_rank": keys.get("q_lora_rank", default=0)},
         **_mixed("k", sizes, attends),
