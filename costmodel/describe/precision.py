@@ -10,7 +10,7 @@ from costmodel.base.errors import RecipeError, choices_hint
 class Precision(BaseModel):
     """What the GEMMs of the transformer layers compute in."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     matmul_dtype: str
@@ -19,39 +19,76 @@ class Precision(BaseModel):
     """Bytes an element of a GEMM input, scales included."""
     cast_bytes: float
     """Bytes of HBM traffic an element for quantising a GEMM input, in both orientations where both are kept."""
-    transpose_bytes: float = 0.0
+    transpose_bytes: float
     """Bytes an element for transposing what was quantised before it was gathered, or by a norm."""
-    cast_as_measured: bool = True
+    cast_as_measured: bool
     """Casts reach what those of the matmul benchmarks reach, otherwise what other kernels reach."""
-    scale_kernels: float = 0.0
+    scale_kernels: float
     """Kernels a GEMM that bring its block scales into the layout of the matrix units."""
-    norm_casts: bool = False
+    norm_casts: bool
     """The norm before a linear layer writes its output already quantised."""
+
+
+def _plain(name: str, dtype: str, width: float) -> Precision:
+    """Return a precision in which nothing is quantised."""
+    return Precision(
+        name=name,
+        matmul_dtype=dtype,
+        input_bytes=width,
+        cast_bytes=0.0,
+        transpose_bytes=0.0,
+        cast_as_measured=True,
+        scale_kernels=0.0,
+        norm_casts=False,
+    )
+
+
+def _by_tensor(name: str, *, cast_bytes: float, norm_casts: bool) -> Precision:
+    """Return 8 bits with one scale a tensor: cast, and transposed for the other product."""
+    return Precision(
+        name=name,
+        matmul_dtype="fp8",
+        input_bytes=1.0,
+        cast_bytes=cast_bytes,
+        transpose_bytes=2.0,
+        cast_as_measured=True,
+        scale_kernels=0.0,
+        norm_casts=norm_casts,
+    )
+
+
+def _by_block(
+    name: str, dtype: str, *, input_bytes: float, cast_bytes: float, scale_kernels: float
+) -> Precision:
+    """Return a precision with a scale a block, whose casts make both orientations."""
+    return Precision(
+        name=name,
+        matmul_dtype=dtype,
+        input_bytes=input_bytes,
+        cast_bytes=cast_bytes,
+        transpose_bytes=0.0,
+        cast_as_measured=True,
+        scale_kernels=scale_kernels,
+        norm_casts=False,
+    )
 
 
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
-        Precision(name="fp32", matmul_dtype="tf32", input_bytes=4, cast_bytes=0),
-        Precision(name="fp16", matmul_dtype="fp16", input_bytes=2, cast_bytes=0),
-        Precision(name="bf16", matmul_dtype="bf16", input_bytes=2, cast_bytes=0),
+        _plain("fp32", "tf32", 4.0),
+        _plain("fp16", "fp16", 2.0),
+        _plain("bf16", "bf16", 2.0),
         # Read bf16, write fp8 and its transpose.
-        Precision(
-            name="fp8-delayed",
-            matmul_dtype="fp8",
-            input_bytes=1,
-            cast_bytes=4,
-            transpose_bytes=2,
-            norm_casts=True,
-        ),
+        _by_tensor("fp8-delayed", cast_bytes=4.0, norm_casts=True),
         # One pass more: the scale is the maximum of this very tensor.
-        Precision(name="fp8-current", matmul_dtype="fp8", input_bytes=1, cast_bytes=6, transpose_bytes=2),
-        Precision(name="fp8-block", matmul_dtype="fp8-block", input_bytes=1.03, cast_bytes=4.06),
-        Precision(name="mxfp8", matmul_dtype="mxfp8", input_bytes=1.03, cast_bytes=4.06, scale_kernels=2),
+        _by_tensor("fp8-current", cast_bytes=6.0, norm_casts=False),
+        _by_block("fp8-block", "fp8-block", input_bytes=1.03, cast_bytes=4.06, scale_kernels=0.0),
+        _by_block("mxfp8", "mxfp8", input_bytes=1.03, cast_bytes=4.06, scale_kernels=2.0),
         # Hadamard transform and stochastic rounding read and write once more.
-        Precision(name="nvfp4", matmul_dtype="nvfp4", input_bytes=0.56, cast_bytes=6, scale_kernels=2),
+        _by_block("nvfp4", "nvfp4", input_bytes=0.56, cast_bytes=6.0, scale_kernels=2.0),
         # The same on blocks of 32 with 8-bit scales (OCP MX; Tseng et al., arXiv:2502.20586), at the rates of NVFP4.
-        Precision(name="mxfp4", matmul_dtype="nvfp4", input_bytes=0.53125, cast_bytes=6, scale_kernels=2),
+        _by_block("mxfp4", "nvfp4", input_bytes=0.53125, cast_bytes=6.0, scale_kernels=2.0),
     )
 }
 

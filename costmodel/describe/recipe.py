@@ -25,7 +25,8 @@ from pydantic import (
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
-from costmodel.describe.hardware.cluster import OPEN_KERNELS, AttentionKernel, Software
+from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
+from costmodel.describe.hardware.cluster import AttentionKernel, Software
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError
-from costmodel.bill.lines import COMMUNICATING, TimeLine
+from costmodel.bill.lines import COMMUNICATING, Phase, TimeLine
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import durations, fold_of, stages_in_order
 from costmodel.physics.pipeline.engine import Task, simulate
@@ -34,7 +34,17 @@ STREAMS = ("compute", *COMMUNICATING)
 """Tracks of a stage."""
 _PARTS = ("F", "I", "W")
 _NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
-_PHASES = {"grad_sync": 0, "optimizer": 1, "param_sync": 2}
+# In which order what runs once a step follows the pipeline.
+_ORDER: dict[Phase, int] = {
+    "grad_sync": 0,
+    "optimizer": 1,
+    "param_sync": 2,
+    "forward": 3,
+    "backward": 3,
+    "backward_weight": 3,
+    "recompute": 3,
+    "step": 3,
+}
 
 
 class Slice(NamedTuple):
@@ -284,7 +294,7 @@ def _message_slices(tasks: Iterable[Task], orders: Orders, message_s: float) -> 
 
 def _step_slices(lines: list[TimeLine], stages: int, pipeline_s: float, step_s: float) -> list[Slice]:
     """Draw what runs once a step, on every stage alike: exposed parts in a row, hidden parts in their windows."""
-    ordered = sorted(lines, key=lambda line: _PHASES.get(line.phase, 3))
+    ordered = sorted(lines, key=lambda line: _ORDER[line.phase])
     drawn: list[tuple[str, str, str, float, float, float]] = []
     at = pipeline_s
     hidden: dict[bool, list[tuple[str, float]]] = {True: [], False: []}

@@ -1,81 +1,120 @@
-"""Tables cannot forget: what names a member finds it, what names none is an error; facts are no endings of names."""
+"""Tables that cannot forget: choices of a recipe are those of their registry, and each does something."""
 
-import re
-from dataclasses import replace
-from pathlib import Path
+import dataclasses
 from typing import get_args
 
 import pytest
 
-import costmodel
+import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.bill.lines import Bill
-from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster
-from costmodel.describe.models.model_files import load_model
-from costmodel.describe.recipe import Dispatcher, load_recipe, resolved_for
-from costmodel.physics.network.expert_dispatch import DISPATCHERS
-from costmodel.step.anatomy.param_block import ParamBlock
-from costmodel.step.anatomy.params import _active_fraction
-from costmodel.trust.validation import seen_memory_bytes
+from costmodel.bill.lines import PHASES
+from costmodel.describe import recipe as recipes
+from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS, AttentionKind
+from costmodel.describe.hardware.cluster import AttentionKernel
+from costmodel.describe.jobs.fields import OBJECTIVES, RECOMPUTE_POLICIES
+from costmodel.describe.jobs.policy import Compression
+from costmodel.describe.precision import PRECISIONS, Precision
+from costmodel.estimates import mesh, timeline
+from costmodel.physics.network.expert_dispatch import DISPATCHERS, Dispatcher
+from costmodel.physics.network.gradient_compression import METHODS
+from costmodel.step import compute, context
+from costmodel.step.anatomy import operators
+
+SMALL = {"cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 8, "seq_len": 4096}
 
 
-def test_every_dispatcher_of_recipes_is_a_record():
-    assert set(get_args(Dispatcher)) == set(DISPATCHERS)
+@pytest.mark.parametrize(
+    ("choices", "registry"),
+    [
+        (AttentionKernel, ATTENTION_KERNELS),
+        (recipes.Dispatcher, DISPATCHERS),
+        (recipes.ContextMethod, context.METHODS),
+        (recipes.ContextMethod, mesh._CP_COMM),
+        (recipes.GraphScope, compute._GRAPHED),
+        (recipes.CrossEntropy, operators._LOSS),
+        (recipes.Dtype, recipes.DTYPE_BYTES),
+        (Compression, METHODS),
+    ],
+)
+def test_choices_are_those_of_the_registry(choices, registry):
+    assert set(get_args(choices)) == set(registry)
 
 
-@pytest.mark.parametrize("kernel", ["auto", "torch"])
-def test_attention_kernels_are_chosen_for_every_accelerator(kernel):
-    recipe = load_recipe("megatron-core").replaced("attention_kernel", kernel)
-
-    for name in list_profiles("accelerator"):
-        software = load_accelerator(name).software
-        chosen = {"auto": software.attention, "torch": software.torch_attention}[kernel]
-        assert resolved_for(recipe, software).kernels.attention_kernel == chosen
-        assert chosen not in ("auto", "torch")
+@pytest.mark.parametrize("record", [AttentionKind, Dispatcher])
+def test_no_field_of_a_record_has_a_default(record):
+    for field in dataclasses.fields(record):
+        assert field.default is dataclasses.MISSING, field.name
+        assert field.default_factory is dataclasses.MISSING, field.name
 
 
-def test_an_unknown_way_to_shard_is_an_error():
-    with pytest.raises(KeyError):
-        _active_fraction(load_model("mixtral-8x7b"), ParamBlock("new", 1.0, "heads"))  # type: ignore[arg-type]
+def test_every_field_of_a_precision_is_said():
+    assert all(field.is_required() for field in Precision.model_fields.values())
+    for name, found in PRECISIONS.items():
+        assert found.name == name
+        # What is quantised is cast.
+        assert (found.input_bytes < 2) == (found.cast_bytes > 0)
 
 
-def test_an_unknown_kind_of_measured_memory_is_an_error():
-    with pytest.raises(
-        CostModelError, match=r"memory_kind: 'max_alocated' is unknown; did you mean 'max_allocated'"
-    ):
-        seen_memory_bytes(Bill((), ()), "max_alocated")
+def test_open_choices_are_settled_by_the_device():
+    for name in OPEN_KERNELS:
+        est = cm.estimate(model="llama3-8b", layout="tp1", switches={"attention_kernel": name}, **SMALL)
+        chosen = est.job.recipe.kernels.attention_kernel
+        assert chosen not in OPEN_KERNELS
+        assert chosen in est.job.cluster.accelerator.kernels.attention
 
 
-def test_no_code_decides_by_the_ending_of_a_line_or_an_operator():
-    # What a user asks `explain` for may be the beginning of a name.
-    allowed = {"estimates/explain.py"}
-    package = Path(costmodel.__file__).parent
-    found = [
-        f"{path.relative_to(package)}:{number}"
-        for path in package.rglob("*.py")
-        if path.relative_to(package).as_posix() not in allowed
-        for number, text in enumerate(path.read_text().splitlines(), 1)
-        if re.search(r"\b(line|operator|item|block)\.name\.(starts|ends)with|[\"'] in line\.name", text)
-    ]
-    assert not found
+@pytest.mark.parametrize("name", [name for name in ATTENTION_KERNELS if name not in OPEN_KERNELS])
+def test_every_attention_kernel_is_priced(name):
+    """Scores through HBM are lines of their own, and keep what grows with the square of the sequence."""
+    est = cm.estimate(model="llama3-8b", layout="tp1", switches={"attention_kernel": name}, **SMALL)
+    names = {line.name for line in est.bill.time_lines}
+    assert ("compute.attention.scores.forward" in names) == ATTENTION_KERNELS[name].writes_scores
+    assert ("compute.attention.core.forward" in names) != ATTENTION_KERNELS[name].writes_scores
 
 
-def test_a_new_generation_is_data_and_a_known_one_brings_its_software(tmp_path, monkeypatch):
-    monkeypatch.setenv("COSTMODEL_PROFILE_PATH", str(tmp_path))
-    said = "software: {attention: flash2, torch_attention: cudnn, fp8: mxfp8, fp8_layouts: both}"
-    text = (
-        "schema_version: 1\nprofile: accelerator\ninherit: h100-sxm-80gb\nname: mine\ntitle: Mine\n"
-        "generation: rubin\n{software}\n"
-    )
-    (tmp_path / "mine.yaml").write_text(text.replace("{software}", said))
-    mine = load_accelerator("mine")
-    assert (mine.generation, mine.software.torch_attention, mine.software.fp8) == ("rubin", "cudnn", "mxfp8")
-    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 4096, "zero_stage": 3}
-    cluster = replace(load_cluster("dgx-h100-ndr"), accelerator=mine)
-    assert (
-        costmodel.estimate(cluster=cluster, recipe="torchtitan", **job).job.recipe.kernels.attention_kernel
-        == "cudnn"
-    )
-    assert costmodel.estimate(cluster=cluster, precision="fp8", **job).job.precision.name == "mxfp8"
-    (tmp_path / "mine.yaml").write_text(text.replace("{software}", "").replace("rubin", "blackwell"))
-    assert load_accelerator("mine").software == load_accelerator("h100-sxm-80gb").software
+@pytest.mark.parametrize("module", get_args(recipes.RecomputeModule))
+def test_every_module_of_recomputation_frees_something(module):
+    """A module that no operator belongs to would be recomputed for nothing."""
+    freed = []
+    for model in ("llama3-8b", "mixtral-8x7b", "deepseek-v2-lite"):
+        job = {
+            **SMALL,
+            "model": model,
+            "layout": "tp1",
+            "recompute": "selective",
+            # Nothing quadratic is kept by a fused kernel: its output is.
+            "switches": {"selective_modules": [module]},
+        }
+        before = cm.estimate(**{**job, "recompute": "none"})
+        freed.append(float(before.memory_bytes_per_gpu) - float(cm.estimate(**job).memory_bytes_per_gpu))
+    assert max(freed) > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"switches": {"attention_kernel": "flash9"}}, "attention_kernel"),
+        ({"switches": {"moe_dispatcher": "pigeon"}}, "moe_dispatcher"),
+        ({"switches": {"cp_method": "star"}}, "cp_method"),
+        ({"switches": {"selective_modules": ["mlpp"]}}, "selective_modules"),
+        ({"precision": "fp7"}, "precision: 'fp7' is unknown; did you mean"),
+        ({"recompute": "half"}, "recompute: 'half' is unknown"),
+        ({"schedule": "2f2b"}, "schedule: '2f2b' is unknown"),
+        ({"optimizer": "adan"}, "optimizer: 'adan' is unknown"),
+        ({"recipe": "megatron-cor"}, "did you mean 'megatron-core'"),
+    ],
+)
+def test_an_unknown_member_is_one_line(asked, words):
+    with pytest.raises(CostModelError) as caught:
+        cm.estimate(model="llama3-8b", layout="tp1", **asked, **SMALL)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_phase_has_its_place_after_the_pipeline():
+    assert set(timeline._ORDER) == set(PHASES)
+
+
+def test_policies_and_objectives():
+    assert RECOMPUTE_POLICIES == ("none", "selective", "full")
+    assert len(set(OBJECTIVES)) == len(OBJECTIVES) == 4

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 AttentionKernel = Literal[
     "auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"
 ]
-OPEN_KERNELS = ("auto", "torch")
-"""Attention kernels that mean what the software of the device takes: NVIDIA's and AMD's libraries, or torchtitan
-(models/attention.py: flash first, cuDNN before it from compute capability 10 on)."""
+"""Names of `costmodel.describe.hardware.attention_kernels`, written out for type checkers and held to it by a test."""
 
 
 class Software(NamedTuple):

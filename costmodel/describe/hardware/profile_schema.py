@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
-from costmodel.describe.hardware.cluster import OPEN_KERNELS, AttentionKernel
+from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
+from costmodel.describe.hardware.cluster import AttentionKernel
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.precision import PRECISIONS

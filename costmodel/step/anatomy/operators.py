@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.step.anatomy.mixers import mixer_operators
 from costmodel.step.anatomy.mixers.family import Given
@@ -210,7 +211,8 @@ def _core(
     window = float(kind.window) if kind.window else np.inf
     reach = np.minimum(seq_k, window)
     out_saved = BF16 * shard.tokens * heads * d_v
-    if recipe.kernels.attention_kernel not in ("unfused", "fused-softmax"):
+    by = ATTENTION_KERNELS[recipe.kernels.attention_kernel]
+    if not by.writes_scores:
         # A causal row sees half the keys on average; under a window nearly all of it.
         share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
         lse = 4.0 * shard.tokens * heads
@@ -252,7 +254,7 @@ def _core(
             )
         ]
     scores = batch_heads * seq_q * seq_k
-    fused = recipe.kernels.attention_kernel == "fused-softmax" or recipe.kernels.compiled
+    fused = by.fused_softmax or recipe.kernels.compiled
     softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN
     ops = [
         linear(
