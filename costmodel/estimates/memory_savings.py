@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
@@ -26,7 +27,11 @@ Array = NDArray[np.float64]
 _DOUBLED = ("tp", "pp", "cp", "ep")
 # A switch of the recipe, its values that hold more than need be, and the one that holds less.
 _SWITCHES: tuple[tuple[str, tuple[object, ...], object], ...] = (
-    ("attention_kernel", ("unfused", "fused-softmax"), "flash2"),
+    (
+        "attention_kernel",
+        tuple(name for name, one in ATTENTION_KERNELS.items() if one.writes_scores),
+        "flash2",
+    ),
     ("grad_accum_dtype", ("fp32",), "bf16"),
     ("cross_entropy", ("unfused",), "fused"),
     ("offload_optimizer", (False,), True),
@@ -72,8 +77,8 @@ def memory_savings(job: Job) -> list[Saving]:
     for change in _switch_changes(job):
         try:
             after, time_s, on_host = _price(change.job)
-        except (CostModelError, KeyError):
-            continue  # a kernel that this accelerator does not have
+        except CostModelError:
+            continue
         if on_host:
             found.append((change, float(after), float(time_s)))
     before, before_s = float(memory[0]), float(seconds[0])
