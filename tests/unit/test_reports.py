@@ -181,6 +181,7 @@ GOLDEN_WIDE = [
     "accelerator",
     "recipe",
     "precision",
+    "optimizer",
     "gpus",
     "tp",
     "cp",
