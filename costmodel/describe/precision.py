@@ -116,6 +116,15 @@ def precision(name: str, *, transposes: bool = True) -> Precision:
     return found.model_copy(update=update)
 
 
+def without_weight_gradients(found: Precision) -> Precision:
+    """Return the precision where no product takes a weight gradient: nothing is quantised in a second orientation."""
+    if not found.cast_bytes:
+        return found
+    return found.model_copy(
+        update={"cast_bytes": found.cast_bytes - found.input_bytes, "transpose_bytes": 0.0}
+    )
+
+
 def quantised_weight_bytes(found: Precision) -> float:
     """Bytes a weight of its quantised copy, both orientations where the matrix units need them; 0 in bf16."""
     if not found.cast_bytes:

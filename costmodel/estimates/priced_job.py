@@ -15,6 +15,7 @@ from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
 from costmodel.step.anatomy.params import model_flops_per_token
+from costmodel.step.anatomy.trained import tuning_flops_per_token
 from costmodel.step.price import Priced
 
 Array = NDArray[np.float64]
@@ -70,10 +71,15 @@ class PricedJob:
         return accelerator.peak_flops_per_s[PEAK_KEY[self.job.precision.matmul_dtype]]
 
     def model_flops(self, *, causal: bool = False) -> Array:
-        """Model FLOPs of one step: full attention matrix (PaLM, Megatron), or half of it. [FLOP]"""
-        return np.asarray(
-            model_flops_per_token(self.job.model, self.job.seq_len, causal) * self.tokens_per_step
-        )
+        """Model FLOPs of one step: full attention matrix (PaLM, Megatron), or half of it. [FLOP]
+
+        Frozen weights count four times a token instead of six.
+        """
+        job = self.job
+        each = model_flops_per_token(job.model, job.seq_len, causal)
+        if not job.tuning.whole:
+            each = each + tuning_flops_per_token(job.model, job.tuning, job.recipe, job.precision)
+        return np.asarray(each * self.tokens_per_step)
 
     @property
     def model_tflops_per_gpu(self) -> Array:

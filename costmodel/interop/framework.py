@@ -104,6 +104,10 @@ def require_launched(job: Job, framework: Framework) -> None:
     FrameworkConfigError
         Naming it, and what there is.
     """
+    if not job.tuning.whole:
+        raise FrameworkConfigError(
+            f"emit: {framework.title}: adapters and frozen parts are not written yet; leave out lora_rank and frozen"
+        )
     schedule = schedule_at(job.layout.schedule).name
     if schedule not in framework.schedules:
         allowed = ", ".join(name for name in framework.schedules if name != "none")

@@ -21,6 +21,8 @@ from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.read_deepspeed import imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile, read_text
+from costmodel.interop.tuning import KEYS as TUNING_KEYS
+from costmodel.interop.tuning import take_tuning
 
 # PyTorch's shardings as ZeRO stages; those in a node alone are one by themselves.
 _SHARDING = {
@@ -94,22 +96,16 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     elif "global_batch" not in job:
         notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
     tuning = next((str(raw[key]) for key in _TUNING if raw.get(key)), "full")
-    if tuning.lower() not in ("full", "none"):
-        warnings.append(f"{tuning}: only adapters are trained; priced as training of every parameter")
-    for key in (
-        "quantization_bit",
-        "load_in_4bit",
-        "load_in_8bit",
-        "freeze_trainable_layers",
-        "liger_kernel",
-    ):
-        if raw.get(key):
-            warnings.append(f"{key}: has no price")
+    take_tuning(raw, tuning, job, notes, warnings)
+    unpriced = ["freeze_trainable_layers", "liger_kernel"]
+    if "lora_rank" not in job:
+        unpriced += ["quantization_bit", "load_in_4bit", "load_in_8bit"]
+    warnings += [f"{key}: has no price" for key in unpriced if raw.get(key)]
     optimizer = str(raw.get("optim") or raw.get("optimizer") or "adamw")
     facts: dict[str, Any] = {}
     if "optimizer" not in job:
         take_optimizer(optimizer, job, facts, warnings)
-    known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN}
+    known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN, *TUNING_KEYS}
     left = tuple(
         key
         for key, value in raw.items()

@@ -165,7 +165,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     method = compression(placed.policy.gradient_compression)
     if not method.residual:
         return []
-    params = step.params
+    params = step.trained
     held, width = (
         np.asarray(params.dense + params.expert),
         np.asarray(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]),

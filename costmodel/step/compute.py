@@ -8,6 +8,7 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,11 @@ from costmodel.base.errors import RecipeError
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
+from costmodel.describe.precision import without_weight_gradients
 from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.physics.pipeline import schedules
+from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
 from costmodel.step.anatomy.params import (
@@ -30,11 +33,13 @@ from costmodel.step.anatomy.params import (
 )
 from costmodel.step.anatomy.prediction import prediction_operators
 from costmodel.step.critical_stage import Step
-from costmodel.step.held_params import held_params
+from costmodel.step.held_params import Params, held_params
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum
 
 if TYPE_CHECKING:
+    from costmodel.describe.models.model import LayerKind
     from costmodel.describe.precision import Precision
+    from costmodel.step.anatomy.param_block import ParamBlock
 
 Array = NDArray[np.float64]
 
@@ -181,6 +186,8 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     }
 
     forward, backward = matmul_time(m, n, k, **common), matmul_time(m, k, n, **common)
+    if not operator.has_weight:
+        return forward, backward
     if not operator.has_parameters:
         return forward, backward, matmul_time(k, n, m, **common)
     if recipe.kernels.fused_grad_accumulation:
@@ -218,25 +225,50 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
     In the order of `StagePlan.blocks`.
     """
     model, shard, recipe, precision = placed.model, placed.shard, placed.recipe, placed.precision
+    if placed.tuning.lora_rank:
+        precision = without_weight_gradients(precision)
     stages, several = placed.stages, len(placed.kinds) > 1
     blocks = []
     for kind, held in zip(placed.kinds, stages.layers, strict=True):
-        times = operator_times(layer_operators(model, kind, shard, recipe, precision), placed)
-        params = held_params(layer_param_blocks(model, kind), placed.layout)
-        blocks.append(Block(f"{kind.name}." if several else "", "layer", times, params, held, kind))
-    embedding = operator_times(embedding_operators(model, shard, recipe), placed)
-    head = operator_times(head_operators(model, shard, recipe), placed)
-    table, tail = (
-        held_params(made(model), placed.layout) for made in (embedding_param_blocks, head_param_blocks)
-    )
-    blocks.append(Block("", "embedding", embedding, table, stages.has_embedding))
-    blocks.append(Block("", "head", head, tail, stages.has_head))
+        operators = layer_operators(model, kind, shard, recipe, precision)
+        label = f"{kind.name}." if several else ""
+        blocks.append(
+            _block(placed, operators, layer_param_blocks(model, kind), held, label=label, kind=kind)
+        )
+    embedding = embedding_operators(model, shard, recipe)
+    head = head_operators(model, shard, recipe)
+    table, tail = embedding_param_blocks(model), head_param_blocks(model)
+    blocks.append(_block(placed, embedding, table, stages.has_embedding, role="embedding"))
+    blocks.append(_block(placed, head, tail, stages.has_head, role="head"))
     if model.mtp_layers:
-        joined = operator_times(prediction_operators(model, shard, recipe, precision), placed)
-        own = held_params(mtp_own_param_blocks(model), placed.layout)
-        each = own.scaled(np.asarray(1.0 / model.mtp_layers))
-        blocks.append(Block("", "mtp", joined, each, stages.mtp))
+        joined = prediction_operators(model, shard, recipe, precision)
+        own = [replace(one, count=one.count / model.mtp_layers) for one in mtp_own_param_blocks(model)]
+        blocks.append(_block(placed, joined, own, stages.mtp, role="mtp"))
     return blocks
+
+
+def _block(
+    placed: PlacedJob,
+    operators: list[Operator],
+    blocks: Sequence[ParamBlock],
+    held: Array,
+    *,
+    label: str = "",
+    role: str = "layer",
+    kind: LayerKind | None = None,
+) -> Block:
+    """Price the operators of a block as the job trains them, and count its parameters on a rank."""
+    tuning, layout = placed.tuning, placed.layout
+    params = held_params(blocks, layout)
+    trained, quantised = params, Params(np.asarray(0.0), np.asarray(0.0))
+    if not tuning.whole:
+        operators = tuned(operators, placed.model, placed.shard, tuning, placed.precision)
+        adapters = Params(*adapter_params(operators))
+        params = params + adapters
+        trained = held_params([one for one in blocks if not is_frozen(tuning, one)], layout) + adapters
+        quantised = held_params([one for one in blocks if is_quantised(tuning, one)], layout)
+    times = operator_times(operators, placed)
+    return Block(label, role, times, params, held, trained, quantised, kind)
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:

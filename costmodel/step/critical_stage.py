@@ -83,18 +83,38 @@ class Step:
     @cached_property
     def params(self) -> Params:
         """Parameters of a rank on each looked-at stage (last dimension). [-]"""
+        return self._held([block.params for block in self.blocks], table=True)
+
+    @cached_property
+    def trained(self) -> Params:
+        """Those of them that have gradients. [-]"""
+        if self.placed.tuning.whole:
+            return self.params
+        return self._held(
+            [block.trained for block in self.blocks], table="embedding" not in self.placed.tuning.frozen
+        )
+
+    @cached_property
+    def quantised(self) -> Params:
+        """Those of them that lie in the dtype of a frozen base. [-]"""
+        return self._held([block.quantised for block in self.blocks], table=False)
+
+    def _held(self, each: Sequence[Params], *, table: bool) -> Params:
+        """Add up parameters of blocks on each stage, with copies of the `table` of tokens."""
         placed, stages, model = self.placed, self.placed.stages, self.placed.model
         zero = np.zeros_like(stages.has_head)
         total = Params(zero, zero)
-        for block in self.blocks:
-            total = total + block.params.for_stages().scaled(block.held)
+        for block, params in zip(self.blocks, each, strict=True):
+            total = total + params.for_stages().scaled(block.held)
+        if not table:
+            return total
         # With several stages others than the first need their own copy of the table: for the logits where it
         # is tied, and for the look-up of multi-token prediction.
         reads = stages.has_head if model.tied_embeddings else zero
         reads = np.maximum(reads, np.minimum(stages.mtp, 1.0))
-        table = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
+        rows = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
         copies = np.maximum(reads - stages.has_embedding, 0.0)
-        return total + Params(table * copies, np.zeros_like(copies))
+        return total + Params(rows * copies, np.zeros_like(copies))
 
     def ports(self, *, forward: bool) -> Ports:
         """Return what one micro-batch sends on the critical stage, in its forward pass or in the rest."""

@@ -29,6 +29,7 @@ from costmodel.step.placed_job import Block, PlacedJob, communication_line, expo
 from costmodel.step.ports import Ports
 from costmodel.step.sharding import shard_ranks
 from costmodel.step.states import (
+    as_gathered,
     gathered_bytes,
     stays_gathered,
 )
@@ -51,7 +52,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     .. [2] Y. Zhao et al., "PyTorch FSDP," arXiv:2304.11277, section 3.3 (prefetch, resharding).
     """
     placed, lines = step.placed, []
-    params = step.params
+    params = step.trained
     zero = placed.layout.zero_stage
     parts = _parts(placed)
     if anywhere(zero < 3):
@@ -286,10 +287,16 @@ def _sharded_block_lines(
             [line for line in others if line.phase != "forward"],
         )
     )
-    held = [(part, block.params.expert if part.is_expert else block.params.dense) for part in parts]
+    gathered = as_gathered(placed, block.params, block.trained, block.quantised)
+    held = [
+        (part, gathered.expert, block.trained.expert)
+        if part.is_expert
+        else (part, gathered.dense, block.trained.dense)
+        for part in parts
+    ]
     sent = [
-        (part, size, *_sharded_part_lines(placed, block, part, size, forward, backward))
-        for part, size in held
+        (part, own, *_sharded_part_lines(placed, block, part, size, own, forward, backward))
+        for part, size, own in held
         if anywhere(size)
     ]
     each: list[TimeLine] = []
@@ -313,10 +320,11 @@ def _sharded_part_lines(
     block: Block,
     part: _Part,
     params: Array,
+    trained: Array,
     forward: Window,
     backward: Window,
 ) -> tuple[list[TimeLine], TimeLine, list[TimeLine]]:
-    """Gather `params` of one block for its passes, reduce their gradients, and copy both to and fro.
+    """Gather `params` of one block for its passes, reduce the gradients of those `trained`, and copy both to and fro.
 
     Where parameters stay gathered for all micro-batches, that happens once a step. Returns all lines, and of these
     the gather of the forward pass and the reductions.
@@ -328,7 +336,8 @@ def _sharded_part_lines(
     regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
     name = _name(block, part)
     gathered = params * gathered_bytes(placed)
-    reduced = np.asarray(params * compression.gradient_bytes(placed))
+    reduced = np.asarray(trained * compression.gradient_bytes(placed))
+    sums_on = on if placed.tuning.whole else on * (trained > 0)
     again = backward if recipe.overlap.fsdp_backward_prefetch else Window(placed, _NONE)
     gathers = [
         window.send(
@@ -341,7 +350,7 @@ def _sharded_part_lines(
         for label, window, share in (("forward", forward, on), ("backward", again, regather))
     ]
     sums = [
-        backward.send(name, "grad_sync", message, share=on, count=count)
+        backward.send(name, "grad_sync", message, share=sums_on, count=count)
         for message in compression.scatter_messages(placed, part.shard, reduced)
     ]
     several = part.shard.ranks > 1
@@ -349,9 +358,9 @@ def _sharded_part_lines(
         *gathers,
         *sums,
         *compression.kernel_lines(
-            placed, name, params, part.shard.ranks, part.is_expert, share=on, count=count
+            placed, name, trained, part.shard.ranks, part.is_expert, share=sums_on, count=count
         ),
-        *_buffer_lines(placed, name, params, on * several, regather * several, count),
+        *_buffer_lines(placed, name, params, trained, on * several, regather * several, count),
     ]
     return lines, gathers[0], sums
 
@@ -372,7 +381,12 @@ def _replica_lines(
             _name(block, part),
             "grad_sync",
             Message("grad_replica_all_reduce", "all_reduce", part.replica, size),
-            share=np.asarray((placed.layout.zero_stage == 3) * (part.replica.ranks > 1), dtype=np.float64),
+            share=np.asarray(
+                (placed.layout.zero_stage == 3)
+                * (part.replica.ranks > 1)
+                * (placed.tuning.whole | (params > 0)),
+                dtype=np.float64,
+            ),
             count=np.asarray(1.0 / placed.policy.sync_every),
         )
     ]
@@ -399,7 +413,7 @@ def _ends_line(name: str, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
 
 
 def _buffer_lines(
-    placed: PlacedJob, name: str, params: Array, on: Array, regather: Array, count: Array
+    placed: PlacedJob, name: str, params: Array, trained: Array, on: Array, regather: Array, count: Array
 ) -> list[TimeLine]:
     """Return the copies that a framework makes around the collectives of sharded parameters.
 
@@ -425,15 +439,15 @@ def _buffer_lines(
     }
     after_gather, before_reduce = copied[kind]
     lines = []
-    copies: tuple[tuple[str, Phase, float, Array], ...] = (
-        ("gather_copy", "param_sync", after_gather, on + regather),
-        ("reduce_copy", "grad_sync", before_reduce, on),
+    copies: tuple[tuple[str, Phase, float, Array, Array], ...] = (
+        ("gather_copy", "param_sync", after_gather, on + regather, params),
+        ("reduce_copy", "grad_sync", before_reduce, on, trained),
     )
-    for label, phase, width, times in copies:
-        if not width:
+    for label, phase, width, times, held in copies:
+        if not width or not anywhere(held):
             continue
         moved = quantity(
-            "kernels * bytes_per_param * params", kernels=times, bytes_per_param=width, params=params
+            "kernels * bytes_per_param * params", kernels=times, bytes_per_param=width, params=held
         )
         lines.append(
             time_line(

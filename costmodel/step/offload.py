@@ -145,7 +145,7 @@ def _gradient_line(step: Step) -> TimeLine:
     size = quantity(
         "bytes_per_param * params",
         bytes_per_param=placed.recipe.dtypes.grad_bytes(),
-        params=local_params(placed, step.params),
+        params=local_params(placed, step.trained),
     ).value
     return _sent(
         step,

@@ -85,9 +85,9 @@ class Stepped(NamedTuple):
 def stepped_alike(step: Step) -> tuple[Stepped, ...]:
     """Return the parameters of a rank by how its optimizer steps them, one entry a different way."""
     chosen = step.placed.optimizer
-    nothing = step.params.scaled(_NONE)
+    nothing = step.trained.scaled(_NONE)
     if len(chosen.updates) == 1 and not chosen.matrices.counts_sides:
-        return (Stepped(chosen.matrices, step.params, nothing),)
+        return (Stepped(chosen.matrices, step.trained, nothing),)
     by_update = dict.fromkeys(chosen.updates, (nothing, nothing))
     for update, params, sides in (
         (chosen.matrices, *_matrix_params(step)),
@@ -198,7 +198,7 @@ def time_lines(step: Step) -> list[TimeLine]:
         *_iteration_lines(step),
         *(line for part in stepped_alike(step) for line in _update_lines(step, part)),
         _norm_line(step),
-        *_outer_lines(step.placed, step.params),
+        *_outer_lines(step.placed, step.trained),
     ]
 
 
@@ -259,7 +259,7 @@ def _paging_lines(placed: PlacedJob, state_bytes: Array, params: Array) -> list[
 
 def _norm_line(step: Step) -> TimeLine:
     """Return the norm, which reads every gradient once; clipping and zeroing write it."""
-    placed, params = step.placed, step.params
+    placed, params = step.placed, step.trained
     local = local_params(placed, params)
     full = np.where(placed.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
     norm = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)

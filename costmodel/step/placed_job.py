@@ -14,6 +14,7 @@ from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
+from costmodel.describe.jobs.tuning import Tuning
 from costmodel.describe.optimizers import Optimizer
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
@@ -105,6 +106,10 @@ class Block:
     times: LayerTimes
     params: Params
     held: Array
+    trained: Params
+    """Those of `params` that have gradients. [-]"""
+    quantised: Params
+    """Those of `params` that lie in the dtype of a frozen base. [-]"""
     kind: LayerKind | None = None
 
 
@@ -117,6 +122,7 @@ class PlacedJob:
     recipe: Recipe
     policy: Policy
     health: Health
+    tuning: Tuning
     precision: Precision
     optimizer: Optimizer
     layout: Layout

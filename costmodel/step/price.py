@@ -174,6 +174,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         recipe=recipe,
         policy=job.policy,
         health=job.health,
+        tuning=job.tuning,
         precision=job.precision,
         optimizer=job.optimizer,
         layout=layout,

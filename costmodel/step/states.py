@@ -41,6 +41,8 @@ _OFFLOADED = (
     "ZeRO-Offload, arXiv:2101.06840, section 4.1; deepspeed/runtime/zero/stage_1_and_2.py "
     "estimate_zero2_model_states_mem_needs: 16 bytes a parameter, gradients in fp32 among them"
 )
+FROZEN_BYTES = 2.0
+"""Bytes of a frozen parameter that is not quantised, and of a quantised one as it is multiplied."""
 
 
 def shards_gradients(placed: PlacedJob) -> NDArray[np.bool_]:
@@ -115,11 +117,11 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, section 3.1 and figure 1.
     """
     placed, recipe = step.placed, step.placed.recipe
-    params = step.params
+    params = step.trained
     zero = placed.layout.zero_stage[..., None]
     copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
-    lines = []
+    lines = _frozen_lines(step, zero >= 3, copies)
     # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.
     states: tuple[tuple[MemoryPart, str, float, NDArray[Any], Array], ...] = (
         ("parameters", "", param_bytes(placed), zero >= 3, copies),
@@ -165,7 +167,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
     if anywhere(zero >= 3):
-        lines.append(_gathered_line(step, params, np.asarray(zero >= 3, dtype=np.float64)))
+        lines.append(_gathered_line(step, np.asarray(zero >= 3, dtype=np.float64)))
     return lines
 
 
@@ -199,6 +201,67 @@ def _optimizer_lines(step: Step, part: DataPart, ranks: Array) -> list[MemoryLin
     return lines
 
 
+def _frozen_lines(step: Step, is_sharded: NDArray[Any], copies: Array) -> list[MemoryLine]:
+    """Return what is held without gradients: layers in the dtype of the base, all else in 16 bits."""
+    placed = step.placed
+    if placed.tuning.whole:
+        return []
+    low = step.quantised
+    rest = Params(
+        np.asarray(step.params.dense - step.trained.dense - low.dense),
+        np.asarray(step.params.expert - step.trained.expert - low.expert),
+    )
+    lines = []
+    for part, ranks in zip(("dense", "expert"), shard_ranks(placed), strict=True):
+        share = np.asarray(is_sharded, dtype=np.float64)
+        shards = 1.0 / (share / ranks[..., None] + 1.0 - share)
+        for name, held, width in (("base", low, placed.tuning.base_bytes), ("frozen", rest, FROZEN_BYTES)):
+            params = held.expert if part == "expert" else held.dense
+            if anywhere(params):
+                lines.append(
+                    memory_line(
+                        f"state.{part}.parameters.{name}",
+                        part="parameters",
+                        axis="dp",
+                        toll="state",
+                        formula="copies * bytes_per_param * params / shards",
+                        terms={
+                            "copies": copies,
+                            "bytes_per_param": np.asarray(width),
+                            "params": params,
+                            "shards": shards,
+                        },
+                        source="no gradients and no optimizer states: LoRA, arXiv:2106.09685, section 4.2; QLoRA, "
+                        "arXiv:2305.14314, section 3",
+                    )
+                )
+    return [*lines, *_product_copy_lines(step)]
+
+
+def _product_copy_lines(step: Step) -> list[MemoryLine]:
+    """Return the largest weight in 16 bits, made for one product at a time from a quantised base."""
+    placed = step.placed
+    if not placed.tuning.computes_in:
+        return []
+    largest: Array = np.asarray(0.0)
+    for block in step.blocks:
+        for item in block.times.by_operator.values():
+            op = item.operator
+            if op.leaf.endswith("_dequantise"):
+                largest = np.maximum(largest, op.forward_bytes / (FROZEN_BYTES + placed.tuning.base_bytes))
+    return [
+        memory_line(
+            "buffer.dequantised_weight",
+            part="buffer",
+            axis="compute",
+            toll="state",
+            formula="bytes_per_param * params",
+            terms={"bytes_per_param": np.asarray(FROZEN_BYTES), "params": np.asarray(largest)[..., None]},
+            source="bitsandbytes functional.py, dequantize_4bit: a tensor of the whole weight for each product",
+        )
+    ]
+
+
 def _stepped(placed: PlacedJob, params: Params) -> Array:
     """Parameters that a rank's optimizer steps, on each stage (last dimension). [-]"""
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
@@ -212,7 +275,7 @@ def _host_lines(step: Step) -> list[MemoryLine]:
 
     One that steps there keeps main weights and gradients too, one that is paged its own states alone.
     """
-    placed, params = step.placed, step.params
+    placed, params = step.placed, step.trained
     host, offloaded = placed.recipe.host, placed.recipe.host.offload_optimizer
     kept: dict[str, ArrayLike] = {}
     if offloaded and not host.nvme_bytes_per_s:
@@ -275,7 +338,7 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     Bucket and norm each take one large block, for which the caching allocator has no free one: they
     add to what is reserved, not to the peak of what is allocated.
     """
-    local = _stepped(step.placed, step.params)
+    local = _stepped(step.placed, step.trained)
     return [*_bucket_lines(step), *_norm_lines(step, local), *_adam_lines(step, bill, local)]
 
 
@@ -298,7 +361,7 @@ def _bucket_lines(step: Step) -> list[MemoryLine]:
             formula="several * min(params, bucket_elements) * bytes_per_element",
             terms={
                 "several": (placed.mesh.grad.ranks > 1)[..., None] * 1.0,
-                "params": step.params.dense + step.params.expert,
+                "params": step.trained.dense + step.trained.expert,
                 "bucket_elements": recipe.memory.reduce_bucket_elements,
                 "bytes_per_element": dtypes.grad_bytes() + cast,
             },
@@ -353,32 +416,71 @@ def _adam_lines(step: Step, bill: Bill, local: Array) -> list[MemoryLine]:
     ]
 
 
-def _gathered_line(step: Step, params: Params, on: Array) -> MemoryLine:
+def as_gathered(placed: PlacedJob, params: Params, trained: Params, quantised: Params) -> Params:
+    """Return as many parameters of the width that is gathered as have the bytes of what there is. [-]
+
+    A frozen base is gathered as it lies, in its own dtype.
+    """
+    if placed.tuning.whole:
+        return params
+    gather = gathered_bytes(placed)
+    frozen, low = FROZEN_BYTES / gather, placed.tuning.base_bytes / gather
+    return Params(
+        *(
+            np.asarray(own + frozen * (held - own - base) + low * base)
+            for held, own, base in zip(params, trained, quantised, strict=True)
+        )
+    )
+
+
+def _sharded_sizes(step: Step, held: Params, *, trained: bool = False) -> tuple[Array, Array, Array]:
+    """Parameters that ranks share: of the largest layer, of what is gathered with the root, and of a stage. [-]"""
+    placed, stages = step.placed, step.placed.stages
+    dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
+    each = {
+        id(block): block.trained
+        if trained
+        else as_gathered(placed, block.params, block.trained, block.quantised)
+        for block in step.blocks
+    }
+    outer = {b.role: (each[id(b)].dense * dense)[..., None] for b in step.blocks if b.role != "layer"}
+    root = outer["embedding"] * stages.has_embedding + outer["head"] * stages.has_head
+    if "mtp" in outer:
+        root = root + outer["mtp"] * stages.mtp
+    layers = [each[id(block)] for block in step.blocks if block.role == "layer"]
+    sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layers]
+    largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
+    return (
+        largest,
+        np.asarray(root),
+        np.asarray(held.dense * dense[..., None] + held.expert * expert[..., None]),
+    )
+
+
+def _gathered_line(step: Step, on: Array) -> MemoryLine:
     """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
 
     A group of one has nothing to gather.
     """
-    placed, recipe, stages = step.placed, step.placed.recipe, step.placed.stages
-    dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
-    held = {b.role: (b.params.dense * dense)[..., None] for b in step.blocks if b.role != "layer"}
-    root = held["embedding"] * stages.has_embedding + held["head"] * stages.has_head
-    if "mtp" in held:
-        root = root + held["mtp"] * stages.mtp
-    layer_params = [block.params for block in step.blocks if block.role == "layer"]
-    sizes = [np.asarray(p.dense * dense + p.expert * expert) for p in layer_params]
-    largest = np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None]
+    placed, recipe = step.placed, step.placed.recipe
+    largest, root, everything = _sharded_sizes(
+        step, as_gathered(placed, step.params, step.trained, step.quantised)
+    )
+    own_largest, own_root, own = (
+        (largest, root, everything)
+        if placed.tuning.whole
+        else _sharded_sizes(step, step.trained, trained=True)
+    )
     gather, grad = gathered_bytes(placed), DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
     stays = stays_gathered(placed)[..., None]
     whole = stays | (not recipe.overlap.fsdp_reshard_after_forward)
-    gathered = params.dense * dense[..., None] + params.expert * expert[..., None]
     layers = np.where(whole, 1.0, 1.0 + recipe.overlap.fsdp_prefetch)
-    unit = largest
-    largest = np.where(whole, gathered, largest)
-    root = np.where(whole, 0.0, root)
     # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype. Over
     # several micro-batches of a pipeline, all of them add up in the latter.
-    grads = np.where(whole, unit, np.maximum(unit, root))
-    summed = np.where(stays, gathered, grads)
+    grads = np.where(whole, own_largest, np.maximum(own_largest, own_root))
+    summed = np.where(stays, own, grads)
+    largest = np.where(whole, everything, largest)
+    root = np.where(whole, 0.0, root)
     return memory_line(
         "buffer.dp.gathered_layers",
         part="buffer",

@@ -194,7 +194,7 @@ def test_flags_of_the_recipe(tmp_path, more, name, value):
         ),
         ("--moe-layer-recompute", "--set selective_modules=moe"),
         ("--use-precision-aware-optimizer", "moments_bytes"),
-        ("--lora-rank 8", "adapters are not priced"),
+        ("--lora-rank 8", "price them by --lora-rank"),
         ("--some-new-flag 3", "not read, and may matter: --some-new-flag"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.interop.reading import read as read_file
 
@@ -287,10 +288,48 @@ def test_ms_swift_and_axolotl(tmp_path):
     assert said(found.job, "zero_stage", "recompute", "micro_batch", "global_batch") == (2, "none", 2, None)
     assert found.missing == ("cluster", "gpus", "global_batch")
     assert found.job["optimizer"] == "adamw-8bit"
-    assert [warning.split(":")[0] for warning in found.warnings] == [
-        "lora",
-        "offload_params",
+    assert [warning.split(":")[0] for warning in found.warnings] == ["offload_params"]
+    assert found.job["lora_rank"] == 8
+    assert [note for note in found.notes if note.startswith("lora")] == [
+        "lora rank: 8, the default of these trainers",
+        "lora targets: not said, priced on every linear layer",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (
+            "finetuning_type: lora\nlora_rank: 16\nlora_target: q_proj,v_proj\nquantization_bit: 4\n",
+            {"lora_rank": 16, "lora_targets": "q_proj,v_proj", "base_dtype": "nf4"},
+        ),
+        ("finetuning_type: lora\nlora_target: all\nlora_rank: 64\n", {"lora_rank": 64}),
+        (
+            "adapter: qlora\nlora_r: 32\nlora_target_linear: true\nload_in_4bit: true\n",
+            {"lora_rank": 32, "base_dtype": "nf4"},
+        ),
+        (
+            "adapter: lora\nlora_r: 8\nlora_target_modules: [q_proj, o_proj, lm_head]\nload_in_8bit: true\n",
+            {"lora_rank": 8, "lora_targets": "q_proj,o_proj", "base_dtype": "fp8"},
+        ),
+        ("finetuning_type: full\nlora_rank: 8\n", {}),
+        ("finetuning_type: oft\n", {}),
+    ],
+)
+def test_adapters_of_trainers(tmp_path, text, fields):
+    name = "model_name_or_path: meta-llama/Llama-2-7b-hf\ncutoff_len: 1024\nper_device_train_batch_size: 1\n"
+    found = read_file(written(tmp_path, name + "gradient_accumulation_steps: 4\nbf16: true\n" + text), gpus=1)
+    taken = ("lora_rank", "lora_targets", "base_dtype")
+    assert {key: found.job[key] for key in taken if key in found.job} == fields
+    assert [warning for warning in found.warnings if "lora target" in warning] == (
+        ["lora target lm_head: no layer is known by that name; it gets no adapter here"]
+        if "lm_head" in text
+        else []
+    )
+    assert any("every parameter" in warning for warning in found.warnings) == ("oft" in text)
+    if fields:
+        bill = cm.estimate(**found.estimate_keywords(cluster="dgx-h100-ndr")).bill
+        assert any("lora" in line.name for line in bill.time_lines)
 
 
 @pytest.mark.parametrize(

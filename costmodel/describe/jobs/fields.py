@@ -29,6 +29,12 @@ def _ways_to_checkpoint() -> tuple[str, ...]:
     return CHECKPOINTING
 
 
+def _base_dtypes() -> tuple[str, ...]:
+    from costmodel.describe.jobs.tuning import BASE_DTYPES
+
+    return BASE_DTYPES
+
+
 def _recompute_policies() -> tuple[str, ...]:
     return RECOMPUTE_POLICIES
 
@@ -176,6 +182,45 @@ FIELDS: tuple[Field, ...] = (
         several=True,
         swept=True,
         column=True,
+    ),
+    Field(
+        name="lora_rank",
+        kind="whole",
+        group="job",
+        meaning="rank of low-rank adapters on a frozen base, 0 to train the base",
+        least=0,
+        most=65_536,
+        default=0,
+        swept=True,
+    ),
+    Field(
+        name="lora_targets",
+        kind="text",
+        group="job",
+        meaning="layers with an adapter",
+        hint="q, k, v, o, gate, up, down; qkv and fc1 for one adapter of fused layers; experts, mixer; attention, mlp, all",
+        default_text="all but experts",
+        unit="text",
+    ),
+    Field(
+        name="base_dtype",
+        kind="word",
+        group="job",
+        meaning="dtype in which frozen layers lie",
+        hint="bf16, fp8 or nf4 (QLoRA)",
+        choices=_base_dtypes,
+        default="bf16",
+        unit="text",
+        swept=True,
+    ),
+    Field(
+        name="frozen",
+        kind="text",
+        group="job",
+        meaning="parts without gradients where there are no adapters",
+        hint="embedding, attention, mixer, mlp, router, experts, head",
+        default_text="none",
+        unit="text",
     ),
     Field(
         name="gpus",

@@ -32,6 +32,7 @@ from costmodel.describe.jobs.layout import (
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.reading import keywords, read, read_array, require_complete
 from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.jobs.tuning import Tuning, make_tuning
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
@@ -73,6 +74,8 @@ class Job:
     """Layers are dealt so that the stage with the head does no more than the others."""
     policy: Policy = field(default_factory=Policy)
     health: Health = field(default_factory=Health)
+    tuning: Tuning = field(default_factory=Tuning)
+    """What of the model is trained."""
 
     @property
     def micro_batches(self) -> Array:
@@ -155,13 +158,29 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         tokens=one("tokens") if "tokens" in given else None,
         pipeline_layout=() if chunks in ("", BALANCED) else parse_chunks(chunks),
         balanced_stages=chunks == BALANCED,
+        tuning=_tuning(given),
     )
     _check_optimizer(job.optimizer, job.recipe)
+    _check_tuning(job)
     if job.pipeline_layout:
         _check_pipeline_layout(job)
     if check:
         check_job(job, one("dp") if "dp" in given else None)
     return job
+
+
+def _tuning(given: Mapping[str, Any]) -> Tuning:
+    """Return what of the model a job trains."""
+    listed = {
+        name: ",".join(value) if isinstance(value := given.get(name, ""), list | tuple) else value
+        for name in ("lora_targets", "frozen")
+    }
+    return make_tuning(
+        read("lora_rank", given.get("lora_rank", 0)),
+        read("lora_targets", listed["lora_targets"]) if listed["lora_targets"] else "",
+        read("base_dtype", given["base_dtype"]) if "base_dtype" in given else "",
+        read("frozen", listed["frozen"]) if listed["frozen"] else "",
+    )
 
 
 _Kind = TypeVar("_Kind")
@@ -272,6 +291,21 @@ def _check_pipeline_layout(job: Job) -> None:
     )
 
 
+def _check_tuning(job: Job) -> None:
+    """Refuse what has no price where only a part of the model is trained."""
+    chosen = job.optimizer
+    if not job.tuning.whole and (len(chosen.updates) > 1 or chosen.matrices.counts_sides):
+        alike = (
+            name
+            for name, one in OPTIMIZERS.items()
+            if len(one.updates) == 1 and not one.matrices.counts_sides
+        )
+        raise CostModelError(
+            f"optimizer: {chosen.name}, which steps matrices in a way of their own, has no price with lora_rank or "
+            f"frozen; {', '.join(alike)} have"
+        )
+
+
 def _check_optimizer(chosen: Optimizer, recipe: Recipe) -> None:
     """Refuse to offload what no host steps."""
     if recipe.host.offload_optimizer and not chosen.on_host:
@@ -288,6 +322,11 @@ def _check_reduction(job: Job) -> None:
     """Refuse ways to reduce gradients that sharded states rule out."""
     policy, layout = job.policy, job.layout
     method = compression(policy.gradient_compression)
+    if not job.tuning.whole and not method.shards:
+        raise CostModelError(
+            f"gradient_compression: {method.name} is for training of every parameter; with lora_rank or frozen "
+            f"{_also_sharded()} work"
+        )
     if not method.shards and np.any(layout.zero_stage > 0):
         raise CostModelError(
             f"gradient_compression: {method.name} needs whole gradients on every replica, zero_stage 0; got "

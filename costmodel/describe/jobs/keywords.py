@@ -50,6 +50,10 @@ class DescribedKeywords(ChoiceKeywords, total=False):
     recipe: str | Recipe | None
     precision: str | None
     optimizer: str | None
+    lora_rank: int | str | None
+    lora_targets: str | Sequence[str] | None
+    base_dtype: str | None
+    frozen: str | Sequence[str] | None
     layout: str | None
     dp: int | str | None
     global_batch: Required[ArrayLike]
@@ -96,6 +100,10 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     recipe: str | Recipe | None
     precision: str | Sequence[str] | None
     optimizer: str | Sequence[str] | None
+    lora_rank: int | str | None
+    lora_targets: str | Sequence[str] | None
+    base_dtype: str | None
+    frozen: str | Sequence[str] | None
     gpus: Required[ArrayLike]
     global_batch: Required[ArrayLike]
     seq_len: Required[int | str]
@@ -115,6 +123,10 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     recipe: str | Recipe | Sequence[str | Recipe] | None
     precision: str | Sequence[str] | None
     optimizer: str | Sequence[str] | None
+    lora_rank: int | str | Sequence[int | str] | None
+    lora_targets: str | Sequence[str] | None
+    base_dtype: str | Sequence[str] | None
+    frozen: str | Sequence[str] | None
     gpus: int | str | Sequence[int | str]
     layout: str | None
     dp: int | str | None
@@ -214,6 +226,10 @@ class ReadKeywords(ChoiceKeywords, total=False):
     recipe: str | Recipe | None
     precision: str | None
     optimizer: str | None
+    lora_rank: int | str | None
+    lora_targets: str | Sequence[str] | None
+    base_dtype: str | None
+    frozen: str | Sequence[str] | None
     gpus: int | str | None
     layout: str | None
     dp: int | str | None

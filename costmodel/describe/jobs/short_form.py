@@ -36,6 +36,7 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "cluster": paths.get(job.cluster.name, job.cluster.name),
         "recipe": job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE,
         "precision": job.precision.name,
+        **_tuned(job),
         "gpus": round(float(layout.gpus)),
         "layout": degrees_text({axis: degrees[axis] for axis in DEGREES if axis != "dp"}, always=()) or "tp1",
         "global_batch": round(float(job.global_batch)),
@@ -58,6 +59,17 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         name: found[name]
         for name in names(JOB_FIELDS)
         if name in found and found[name] not in (None, "", {}, FIELD[name].default)
+    }
+
+
+def _tuned(job: Job) -> dict[str, Any]:
+    """Return the fields that say what of the model is trained."""
+    tuning = job.tuning
+    return {
+        "lora_rank": tuning.lora_rank,
+        "lora_targets": ",".join(tuning.lora_targets),
+        "base_dtype": tuning.base_dtype,
+        "frozen": "" if tuning.lora_rank else ",".join(tuning.frozen),
     }
 
 

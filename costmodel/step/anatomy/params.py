@@ -110,7 +110,7 @@ def num_active_params(model: Model) -> float:
     Embedding, head, router and shared experts count in full; the field's published "active"
     figures differ in whether they count the embeddings.
     """
-    return sum(block.count * _active_fraction(model, block) for block in _all_blocks(model))
+    return sum(block.count * active_fraction(model, block) for block in _all_blocks(model))
 
 
 def params_by_component(model: Model) -> dict[str, float]:
@@ -312,10 +312,10 @@ def _all_blocks(model: Model) -> list[ParamBlock]:
 
 def _active_matrix_weights(model: Model, blocks: Iterable[ParamBlock]) -> float:
     """Matrix weights that a token is multiplied with."""
-    return sum(block.count * _active_fraction(model, block) for block in blocks if block.is_matrix)
+    return sum(block.count * active_fraction(model, block) for block in blocks if block.is_matrix)
 
 
-def _active_fraction(model: Model, block: ParamBlock) -> float:
+def active_fraction(model: Model, block: ParamBlock) -> float:
     """Share of a block that one token meets."""
     routed = model.top_k / max(model.num_experts, 1)
     return {"tp": 1.0, "replicated": 1.0, "expert": routed}[block.sharding]

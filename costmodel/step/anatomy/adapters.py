@@ -1,0 +1,255 @@
+"""What training only a part of a model makes of its operators: no weight gradients, adapters, quantised bases.
+
+References
+----------
+.. [1] E. Hu et al., "LoRA," arXiv:2106.09685, section 4.1.
+.. [2] T. Dettmers et al., "QLoRA," arXiv:2305.14314, section 3, equations 5 and 6.
+.. [3] huggingface/peft, src/peft/tuners/lora/layer.py (an adapter each of q, k, v, gate and up); NVIDIA-NeMo/Megatron-Bridge,
+   src/megatron/bridge/peft/utils.py, `ParallelLinearAdapter` (one of each fused layer; A beside a row-parallel layer is split).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from costmodel.step.anatomy.operator_parts import (
+    BF16,
+    Array,
+    Operator,
+    Part,
+    Shard,
+    linear,
+    memory_bound,
+    saved_input_bytes,
+)
+
+if TYPE_CHECKING:
+    from costmodel.describe.jobs.tuning import Tuning
+    from costmodel.describe.models.model import Model
+    from costmodel.describe.precision import Precision
+    from costmodel.step.anatomy.param_block import ParamBlock
+
+_FREEZES: dict[Part, str] = {
+    "attention": "attention",
+    "mixer": "mixer",
+    "mlp": "mlp",
+    "shared": "mlp",
+    "router": "router",
+    "experts": "experts",
+    "embedding": "embedding",
+    "head": "head",
+    "mtp": "head",
+}
+"""What of `tuning.PARTS` an operator belongs to."""
+
+_BLOCKS = {
+    "embedding.": "embedding",
+    "attention.": "attention",
+    "mixer.": "mixer",
+    "mlp.": "mlp",
+    "moe.shared": "mlp",
+    "moe.router": "router",
+    "moe.experts": "experts",
+    "head.": "head",
+    "mtp.": "head",
+}
+"""The same of parameters, by how their names begin."""
+
+
+def is_frozen(tuning: Tuning, block: ParamBlock) -> bool:
+    """Tell whether parameters have no gradient; norms of layers do as long as anything in them is trained."""
+    part = next((part for start, part in _BLOCKS.items() if block.name.startswith(start)), "")
+    if not part:
+        return {"attention", "mlp", "experts"} <= set(tuning.frozen)
+    return part in tuning.frozen
+
+
+def is_quantised(tuning: Tuning, block: ParamBlock) -> bool:
+    """Tell whether parameters lie in the dtype of the base: matrices of frozen layers but the router's."""
+    outside = ("embedding.", "head.", "mtp.", "moe.router")
+    return is_frozen(tuning, block) and block.is_matrix and not block.name.startswith(outside)
+
+
+def tuned(
+    operators: Iterable[Operator], model: Model, shard: Shard, tuning: Tuning, precision: Precision
+) -> list[Operator]:
+    """Return the operators of a block as a job runs them that trains only a part of the model."""
+    made: list[Operator] = []
+    for operator in operators:
+        frozen = _FREEZES[operator.part] in tuning.frozen
+        if operator.kind not in ("matmul", "grouped_matmul") or not operator.has_parameters:
+            made.append(_without_scatter(operator) if frozen and operator.part == "embedding" else operator)
+            continue
+        if not frozen:
+            made.append(operator)
+            continue
+        if tuning.computes_in and operator.part not in ("head", "router", "mtp"):
+            made.append(_dequantised(operator, tuning.base_bytes))
+        made.append(
+            operator._replace(has_weight=False, kernels_backward=np.asarray(operator.kernels_backward) / 2.0)
+        )
+        made += _adapters(operator, model, shard, tuning)
+    return _without_inputs(made, precision)
+
+
+def _without_scatter(lookup: Operator) -> Operator:
+    """Return a look-up whose table has no gradient."""
+    return lookup._replace(backward_bytes=np.asarray(0.0), kernels_backward=0.0)
+
+
+def _dequantised(product: Operator, base_bytes: float) -> Operator:
+    """Return what makes a quantised weight into 16 bits, again in each pass: reads the one, writes the other.
+
+    Two kernels, as the constants are quantised too (bitsandbytes functional.py, `dequantize_4bit`).
+    """
+    elements = np.asarray(product.n * product.k * product.groups)
+    moved = base_bytes + BF16
+    return memory_bound(
+        product.part,
+        f"{product.leaf}_dequantise",
+        product.modules,
+        elements,
+        moved,
+        moved,
+        kernels_forward=2.0,
+        kernels_backward=2.0,
+    )
+
+
+class _Piece(NamedTuple):
+    """A part of a layer's output that has an adapter of its own: its name, and its width on a rank."""
+
+    name: str
+    width: Array
+
+
+def _pieces(product: Operator, model: Model, shard: Shard, targets: tuple[str, ...]) -> list[_Piece]:
+    """Return which parts of a layer get adapters."""
+    part, leaf, width = product.part, product.leaf, np.asarray(product.n)
+    if part == "mixer":
+        return [_Piece(leaf, width)] if "mixer" in targets else []
+    if part == "experts" and "experts" not in targets:
+        return []
+    if leaf == "fc1":
+        halves = ("gate", "up") if model.gated_mlp else ("up",)
+        named = [_Piece(word, width / len(halves)) for word in halves if word in targets]
+        return [_Piece("fc1", width)] if "fc1" in targets else named
+    if leaf == "fc2":
+        return [_Piece("down", width)] if "down" in targets else []
+    if part != "attention":
+        return []
+    if leaf == "out":
+        return [_Piece("o", width)] if "o" in targets else []
+    if leaf == "qkv" and "qkv" in targets:
+        return [_Piece("qkv", width)]
+    if leaf == "qkv":
+        heads, kv_heads = model.num_heads / shard.tp, np.maximum(model.num_kv_heads / shard.tp, 1.0)
+        key, value = kv_heads * float(model.head_dim), kv_heads * float(model.v_head_dim)
+        gate = heads * float(model.v_head_dim) if model.attention_gate else 0.0
+        sizes = {"q": heads * float(model.head_dim) + gate, "k": key, "v": value}
+        return [_Piece(word, np.asarray(size)) for word, size in sizes.items() if word in targets]
+    # Latent attention: queries, and keys with values, each down to a rank and up again.
+    wanted = ("q",) if leaf.startswith("q") else ("k", "v")
+    return [_Piece(leaf, width)] if {*wanted, "qkv"} & set(targets) else []
+
+
+def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> list[Operator]:
+    """Return the adapters beside one frozen layer: down to the rank, up again, scaled and added.
+
+    Beside a row-parallel layer each rank reads its slice of the input, so that the small results are summed;
+    beside the others every rank has the whole first matrix.
+    """
+    if not tuning.lora_rank:
+        return []
+    rank, row = np.asarray(float(tuning.lora_rank)), product.role == "row"
+    grouped = product.kind == "grouped_matmul"
+    made: list[Operator] = []
+    for piece in _pieces(product, model, shard, tuning.lora_targets):
+        rows = shard.tokens_sp if row else product.m
+        inner, width = np.asarray(product.k), piece.width
+        into = linear(
+            product.part,
+            f"lora_{piece.name}_a",
+            "summed" if row else "expert" if grouped else "replicated",
+            product.modules,
+            product.m,
+            rank,
+            inner,
+            groups=product.groups,
+            low_precision=False,
+            saved_bytes=np.asarray(BF16 * product.m * rank * product.groups),
+        )
+        out = linear(
+            product.part,
+            f"lora_{piece.name}_b",
+            "expert" if grouped else "replicated" if row else "column",
+            product.modules,
+            rows,
+            width,
+            rank,
+            groups=product.groups,
+            low_precision=False,
+        )
+        # Forward the product is scaled (4 bytes) and added (6); backward its gradient scaled, and that of the input added.
+        elements, given = rows * width * product.groups, product.m * inner * product.groups
+        added = memory_bound(
+            product.part, f"lora_{piece.name}_add", product.modules, np.asarray(elements), 10.0, 4.0
+        )
+        made += [
+            into._replace(kind=product.kind),
+            out._replace(kind=product.kind),
+            added._replace(
+                backward_bytes=np.asarray(4.0 * elements + 6.0 * given),
+                kernels_forward=2.0,
+                kernels_backward=2.0,
+            ),
+        ]
+    return made
+
+
+def _without_inputs(operators: list[Operator], precision: Precision) -> list[Operator]:
+    """Leave out what is kept only for weight gradients that nobody takes: inputs of layers without an adapter.
+
+    The norm before a part keeps its output for all that read it, the activation for the second layer; adapters
+    read it in 16 bits.
+    """
+    read: dict[tuple[str, str], float] = {}
+    held = saved_input_bytes(precision)
+    for one in operators:
+        reads = not (one.leaf.startswith("lora_") and one.leaf.endswith("_b"))
+        if one.kind in ("matmul", "grouped_matmul") and one.has_weight and reads:
+            down = one.leaf in ("fc2", "lora_down_a")
+            of = (one.part, "activation" if down else "norm")
+            read[of] = max(read.get(of, 0.0), BF16 if one.leaf.startswith("lora_") else held)
+    made = []
+    for one in operators:
+        saved = one.saved_bytes
+        if one.leaf == "norm" and one.part in ("attention", "mixer", "mlp"):
+            parts: set[str] = {one.part} if one.part != "mlp" else {"mlp", "router", "experts", "shared"}
+            wide = max(read.get((part, "norm"), 0.0) for part in parts)
+            first = next(other for other in operators if other.part in parts and other.kind == "matmul")
+            # What may remain are the copies of an unfused norm.
+            saved = np.maximum(saved + (wide - held) * first.m * first.k, 0.0)
+        if one.leaf == "activation":
+            wide = read.get((one.part, "activation"), 0.0)
+            product = next(other for other in operators if (other.part, other.leaf) == (one.part, "fc2"))
+            saved = np.maximum(saved + (wide - held) * product.m * product.k * product.groups, 0.0)
+        made.append(one._replace(saved_bytes=np.asarray(saved)))
+    return made
+
+
+def adapter_params(operators: Iterable[Operator]) -> tuple[Array, Array]:
+    """Parameters of the adapters among the operators of a block, on one rank: beside dense layers, and experts'. [-]"""
+    dense: Array = np.asarray(0.0)
+    expert: Array = np.asarray(0.0)
+    for one in operators:
+        if one.leaf.startswith("lora_") and one.kind in ("matmul", "grouped_matmul"):
+            size = one.n * one.k * one.groups
+            if one.part == "experts":
+                expert = expert + size
+            else:
+                dense = dense + size
+    return np.asarray(dense), np.asarray(expert)
