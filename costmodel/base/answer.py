@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DRAWN_BY = "costmodel.reporting.faces"
 
 
-class Face:
+class Face(ABC):
     """How answers of one kind are seen: their tables, and their figures by name.
 
     A method without underscore, other than those of this class, is a figure and returns what
@@ -36,9 +36,9 @@ class Face:
     def __init__(self, answer: Any) -> None:
         self._answer = answer
 
+    @abstractmethod
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people."""
-        raise NotImplementedError(f"{type(self).__name__} has no tables")
 
     def remarks(self) -> list[str]:
         """Return sentences that stand below the tables."""

@@ -268,7 +268,7 @@ class Experts(BaseModel):
         return loads
 
 
-class Host(BaseModel):
+class HostCosts(BaseModel):
     """What the host takes: launches, its time between steps, data, states that it holds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -353,7 +353,7 @@ class Recipe(BaseModel):
     dtypes: Dtypes = Dtypes()
     overlap: Overlap = Overlap()
     moe: Experts = Experts()
-    host: Host = Host()
+    host: HostCosts = HostCosts()
     memory: Memory = Memory()
     launches: Launches | None = None
     """What its framework starts; none where nobody says it, and a plan tries everything."""
@@ -395,7 +395,7 @@ GROUPS: Mapping[str, type[BaseModel]] = {
     "dtypes": Dtypes,
     "overlap": Overlap,
     "moe": Experts,
-    "host": Host,
+    "host": HostCosts,
     "memory": Memory,
 }
 """The groups of a recipe's switches, in the order in which they are shown."""

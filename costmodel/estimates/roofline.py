@@ -24,7 +24,7 @@ from costmodel.physics.network.comm_roofline import (
 )
 
 
-class Sent(NamedTuple):
+class AxisTraffic(NamedTuple):
     """What an axis sends, against what a GPU computes meanwhile."""
 
     axis: str
@@ -33,7 +33,7 @@ class Sent(NamedTuple):
     flops_per_byte: float
 
 
-def communication_points(est: Estimate) -> list[Sent]:
+def communication_points(est: Estimate) -> list[AxisTraffic]:
     """Return each axis' FLOPs per byte sent, on the slowest tier that it uses. [FLOP/B]"""
     est.require_single("communication_points")
     flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
@@ -44,7 +44,7 @@ def communication_points(est: Estimate) -> list[Sent]:
             sent[line.axis] = (held + float(line.bytes), max(tier, int(line.tier)))
     names = est.bill.tier_names
     return [
-        Sent(axis, names[tier], size, flops_per_gpu / size)
+        AxisTraffic(axis, names[tier], size, flops_per_gpu / size)
         for axis, (size, tier) in sent.items()
         if tier >= 0
     ]

@@ -73,7 +73,7 @@ _FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP|RCCL) failure|NCCL WARN|Segmentatio
 _FORCED_NAMES = {"ring": "ring", "tree": "tree", "nvls": "nvls", "nvlstree": "nvls-tree"}
 
 
-class Problem(NamedTuple):
+class LogProblem(NamedTuple):
     """Something wrong, and where."""
 
     file: str
@@ -125,8 +125,8 @@ class Log(NamedTuple):
     """Everything that logs hold: sweeps, what is wrong, and what is worth knowing."""
 
     sweeps: tuple[LogSweep, ...]
-    problems: tuple[Problem, ...]
-    notes: tuple[Problem, ...]
+    problems: tuple[LogProblem, ...]
+    notes: tuple[LogProblem, ...]
 
 
 @dataclass
@@ -182,8 +182,8 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
         if said == "no such file":
             said = "cannot be read (No such file or directory)"
         if said.startswith("cannot be read"):
-            return Log((), (Problem(str(path), 0, said),), ())
-        return Log((), (Problem(file, 0, "is not text; expected what nccl-tests prints"),), ())
+            return Log((), (LogProblem(str(path), 0, said),), ())
+        return Log((), (LogProblem(file, 0, "is not text; expected what nccl-tests prints"),), ())
     return read_log_text(text, file, collective=collective, ranks=ranks, nodes=nodes)
 
 
@@ -192,7 +192,7 @@ def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0,
     if text.lstrip().startswith("{"):
         lines = lines_of_json(text)
         if lines is None:
-            return Log((), (Problem(file, 0, "is JSON, but not what nccl-tests write with -J"),), ())
+            return Log((), (LogProblem(file, 0, "is JSON, but not what nccl-tests write with -J"),), ())
         streams = {"": list(enumerate(lines, start=1))}
     else:
         streams = _streams(text)
@@ -244,14 +244,14 @@ class _Reader:
     def __init__(self, file: str, collective: str, ranks: int, nodes: int) -> None:
         self.file, self.collective, self.ranks, self.nodes = file, collective, ranks, nodes
         self.sweeps: list[LogSweep] = []
-        self.problems: list[Problem] = []
-        self.notes: list[Problem] = []
+        self.problems: list[LogProblem] = []
+        self.notes: list[LogProblem] = []
         self.table = _Table()
         self.tables = 0
 
     def wrong(self, line: int, text: str) -> None:
         """Keep a problem."""
-        self.problems.append(Problem(self.file, line, text))
+        self.problems.append(LogProblem(self.file, line, text))
 
     def take(self, number: int, raw: str) -> None:
         """Read one line."""
@@ -323,7 +323,7 @@ class _Reader:
         if isinstance(row, Row):
             problem = _place_problem(row, table.rows)
             if not problem and row.size == 0:
-                self.notes.append(Problem(self.file, number, "size 0 (fewer bytes than ranks), left out"))
+                self.notes.append(LogProblem(self.file, number, "size 0 (fewer bytes than ranks), left out"))
             elif not problem:
                 table.rows.append(row)
         else:
@@ -402,7 +402,7 @@ class _Reader:
         listed = self.ranks or _listed(table)
         if not self.ranks and len(table.hosts) < listed:
             self.notes.append(
-                Problem(
+                LogProblem(
                     self.file,
                     table.line,
                     f"the list of devices is abridged ({len(table.hosts)} of {listed}); ranks are the highest and one",

@@ -101,7 +101,7 @@ _HARMLESS_KEYS = frozenset(
 )
 
 
-class Table:
+class Section:
     """A table of a config that remembers what was read."""
 
     def __init__(self, raw: Mapping[str, Any], path: str) -> None:
@@ -253,7 +253,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     )
 
 
-def _tables(raw: Mapping[str, Any]) -> dict[str, Table]:
+def _tables(raw: Mapping[str, Any]) -> dict[str, Section]:
     """Return the tables that are read; those that are not there are empty."""
     names = (
         "model",
@@ -270,11 +270,11 @@ def _tables(raw: Mapping[str, Any]) -> dict[str, Table]:
         value = raw.get(name)
         if value is not None and not isinstance(value, dict):
             raise FrameworkConfigError(f"torchtitan: {name}: expected a table, got {value!r}")
-        found[name] = Table(value or {}, name)
+        found[name] = Section(value or {}, name)
     return found
 
 
-def _batch_of(training: Table, parallel: Table, pp: int, dp: int | None) -> dict[str, Any]:
+def _batch_of(training: Section, parallel: Section, pp: int, dp: int | None) -> dict[str, Any]:
     """Read tokens and batch, of a file of any age."""
     seq = training.get("seq_len", None, int) or training.get("max_context_length", None, int)
     local = training.get("local_batch_size", training.get("batch_size", 1, int), int)
@@ -301,7 +301,7 @@ def _batch_of(training: Table, parallel: Table, pp: int, dp: int | None) -> dict
     }
 
 
-def _model_of(tables: Mapping[str, Table], raw: Mapping[str, Any], notes: list[str]) -> str | None:
+def _model_of(tables: Mapping[str, Section], raw: Mapping[str, Any], notes: list[str]) -> str | None:
     """Return our name of the model."""
     model = tables["model"]
     name, flavor = model.get("name", "", str), model.get("flavor", "", str)
@@ -326,7 +326,7 @@ def _model_of(tables: Mapping[str, Table], raw: Mapping[str, Any], notes: list[s
     return None
 
 
-def _stages_of(parallel: Table, old: Table, pp: int) -> dict[str, Any]:
+def _stages_of(parallel: Section, old: Section, pp: int) -> dict[str, Any]:
     """Read the schedule and the virtual stages."""
     table = parallel if "pipeline_parallel_schedule" in parallel.raw or not old.raw else old
     given = table.get("pipeline_parallel_schedule", "1F1B", str)
@@ -347,7 +347,7 @@ def _stages_of(parallel: Table, old: Table, pp: int) -> dict[str, Any]:
     return found
 
 
-def _recompute_of(table: Table, notes: list[str]) -> str:
+def _recompute_of(table: Section, notes: list[str]) -> str:
     """Read activation checkpointing: a mode, or since 2026 the name of a class."""
     kind = str(table.raw.get("__class__") or table.raw.get("_type") or "").rsplit(".", 1)[-1].lower()
     if kind in _RECOMPUTE_CLASSES and "mode" not in table.raw:
@@ -366,7 +366,7 @@ def _recompute_of(table: Table, notes: list[str]) -> str:
     return str(mode)
 
 
-def _precision_of(raw: Mapping[str, Any], tables: Mapping[str, Table], warnings: list[str]) -> str:
+def _precision_of(raw: Mapping[str, Any], tables: Mapping[str, Section], warnings: list[str]) -> str:
     """Read the precision: converters decide, a [quantize…] or [float8] table alone enables nothing."""
     converters = list(tables["model"].get("converters", [], list) or [])
     made = raw.get("model_converters")
@@ -398,7 +398,7 @@ def _precision_of(raw: Mapping[str, Any], tables: Mapping[str, Table], warnings:
     return "fp32" if stored == "float32" else "bf16"
 
 
-def _switches_of(tables: Mapping[str, Table], recipe: str, degrees: Mapping[str, int]) -> dict[str, Any]:
+def _switches_of(tables: Mapping[str, Section], recipe: str, degrees: Mapping[str, int]) -> dict[str, Any]:
     """Read the switches that differ from those of the recipe."""
     base = load_recipe(recipe)
     training, parallel, compiled = tables["training"], tables["parallelism"], tables["compile"]
@@ -428,7 +428,7 @@ def _switches_of(tables: Mapping[str, Table], recipe: str, degrees: Mapping[str,
 
 
 def _unpriced(
-    raw: Mapping[str, Any], tables: Mapping[str, Table], job: dict[str, Any], facts: dict[str, Any]
+    raw: Mapping[str, Any], tables: Mapping[str, Section], job: dict[str, Any], facts: dict[str, Any]
 ) -> list[str]:
     """Take the optimizer, and return warnings of what has no price."""
     warnings: list[str] = []
@@ -450,7 +450,7 @@ def _unpriced(
     return warnings
 
 
-def _ignored(raw: Mapping[str, Any], tables: Mapping[str, Table]) -> tuple[str, ...]:
+def _ignored(raw: Mapping[str, Any], tables: Mapping[str, Section]) -> tuple[str, ...]:
     """Return keys that may matter and were not read."""
     read_ones = ("model", "training", "parallelism", "activation_checkpoint", "compile")
     keys = [

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-class Part(NamedTuple):
+class StackPart(NamedTuple):
     """A part of the step: `fill` names its style in `figures.FILLS`."""
 
     label: str
@@ -49,7 +49,7 @@ def _fill_of(line: TimeLine) -> str:
     return "bubble" if line.toll == "bubble" else line.axis
 
 
-def time_parts(est: Estimate) -> list[Part]:
+def time_parts(est: Estimate) -> list[StackPart]:
     """Return the step by parts, in the order they are drawn; exposed seconds sum to the step time."""
     est.require_single("time_parts")
     exposed: dict[str, float] = {}
@@ -59,7 +59,7 @@ def time_parts(est: Estimate) -> list[Part]:
         exposed[part] = exposed.get(part, 0.0) + float(line.exposed_seconds)
         busy[part] = busy.get(part, 0.0) + float(line.seconds)
     return [
-        Part(label, name, exposed[name], busy[name])
+        StackPart(label, name, exposed[name], busy[name])
         for label, name in _PARTS
         if busy.get(name, 0.0) > 0 or exposed.get(name, 0.0) != 0
     ]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, time_line
 from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.tuning import Tuning
@@ -224,7 +225,7 @@ class PlacedJob:
         """
         model = self.model
         scores = 0.0
-        if self.recipe.kernels.attention_kernel in ("unfused", "fused-softmax"):
+        if ATTENTION_KERNELS[self.recipe.kernels.attention_kernel].writes_scores:
             scores = 5.0 * model.num_heads / model.hidden_size
         return np.asarray(32.0 / (34.0 + scores * self.seq_len))
 

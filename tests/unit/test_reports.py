@@ -460,7 +460,7 @@ def test_savings_that_cannot_run_are_left_out():
 def test_switches_of_savings_exist():
     for switch, wasteful, value in _SWITCHES:
         for each in (*wasteful, value):
-            make_recipe({"name": "test", switch: each})
+            assert make_recipe({"name": "test", switch: each}).switches[switch] == each
 
 
 def test_ignored_inputs_are_named():

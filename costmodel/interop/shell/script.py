@@ -20,10 +20,10 @@ from costmodel.interop.shell.expand import (
 )
 from costmodel.interop.shell.syntax import (
     Assign,
-    Block,
     Case,
     Chain,
     Command,
+    Commands,
     Function,
     If,
     Loop,
@@ -133,7 +133,7 @@ class _Walker:
 
     def __init__(self, scope: Scope, folder: Path | None, doubtful: bool) -> None:
         self.scope, self.folder, self.doubtful = scope, folder, doubtful
-        self.functions: dict[str, Block] = {}
+        self.functions: dict[str, Commands] = {}
         self.launches: list[Launch] = []
         self.files: dict[str, str] = {}
         self.slurm: dict[str, str] = {}
@@ -144,7 +144,7 @@ class _Walker:
 
     # What a statement does
 
-    def follow(self, block: Block) -> bool:
+    def follow(self, block: Commands) -> bool:
         """Follow statements; return whether the last one succeeded as far as one can say."""
         self.depth += 1
         if self.depth > 4 * _DEEPEST:
@@ -166,7 +166,7 @@ class _Walker:
                 return True
             case Command():
                 return self.command(statement)
-            case Block():
+            case Commands():
                 return self.follow(statement)
             case If():
                 return self.branch(statement)
@@ -225,7 +225,7 @@ class _Walker:
                 return self.follow(body)
         return True
 
-    def condition(self, block: Block) -> bool:
+    def condition(self, block: Commands) -> bool:
         result: bool | None = True
         for statement in block.statements:
             result = self.truth(statement)
@@ -446,7 +446,7 @@ def _only_prints(statement: Statement) -> bool:
     """Whether a statement only sets variables and writes text."""
     if isinstance(statement, Command):
         return statement.words[:1] in (("echo",), ("printf",))
-    if isinstance(statement, Block):
+    if isinstance(statement, Commands):
         return all(_only_prints(part) for part in statement.statements)
     return isinstance(statement, Assign)
 

@@ -48,18 +48,18 @@ class Command:
 class If:
     """Branches of condition and body; the last may have no condition."""
 
-    branches: tuple[tuple[Block | None, Block], ...]
+    branches: tuple[tuple[Commands | None, Commands], ...]
 
 
 @dataclass(frozen=True)
 class Loop:
     """``for name in words``, ``for ((…))``, ``while`` and ``until``."""
 
-    body: Block
+    body: Commands
     name: str = ""
     words: tuple[str, ...] = ()
     arithmetic: tuple[str, str, str] | None = None
-    condition: Block | None = None
+    condition: Commands | None = None
     until: bool = False
 
 
@@ -68,7 +68,7 @@ class Case:
     """``case word in pattern) … ;; esac``."""
 
     word: str
-    branches: tuple[tuple[tuple[str, ...], Block], ...]
+    branches: tuple[tuple[tuple[str, ...], Commands], ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Function:
     """A function and its body."""
 
     name: str
-    body: Block
+    body: Commands
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,20 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Block:
+class Commands:
     """Statements in order."""
 
     statements: tuple[Statement, ...] = field(default=())
 
 
-Statement = Assign | Command | If | Loop | Case | Function | Test | Chain | Block
+Statement = Assign | Command | If | Loop | Case | Function | Test | Chain | Commands
 
 
 class _Stop(Exception):
     """A line that is no statement of the subset."""
 
 
-def parse(text: str) -> Block:
+def parse(text: str) -> Commands:
     """Return the statements of a script.
 
     Raises
@@ -123,7 +123,7 @@ def parse(text: str) -> Block:
         statements += reader.block(set()).statements
         if not reader.at_end():
             reader.skip_line()  # a closer without an opener
-    return Block(tuple(statements))
+    return Commands(tuple(statements))
 
 
 class _Reader:
@@ -194,7 +194,7 @@ class _Reader:
             return ";;"
         return found[0] if found else self.peek()
 
-    def block(self, closers: set[str]) -> Block:
+    def block(self, closers: set[str]) -> Commands:
         """Return statements up to a closing word, which is not taken."""
         self.depth += 1
         if self.depth > _DEEPEST:
@@ -215,7 +215,7 @@ class _Reader:
             if self.at == start:
                 self.at += 1
         self.depth -= 1
-        return Block(tuple(statements))
+        return Commands(tuple(statements))
 
     def chain(self) -> Statement | None:
         """Return commands joined by ``&&``, ``||`` and ``|``."""
@@ -289,8 +289,8 @@ class _Reader:
 
     def _if(self) -> If:
         self._take("if")
-        branches: list[tuple[Block | None, Block]] = []
-        condition: Block | None = self.block({"then"})
+        branches: list[tuple[Commands | None, Commands]] = []
+        condition: Commands | None = self.block({"then"})
         self._take("then")
         while True:
             branches.append((condition, self.block({"elif", "else", "fi"})))
@@ -322,7 +322,7 @@ class _Reader:
             words = self._words()
         return Loop(self._do(), name=name[0], words=tuple(words))
 
-    def _do(self) -> Block:
+    def _do(self) -> Commands:
         self._take("do")
         body = self.block({"done"})
         self._take("done")
@@ -340,7 +340,7 @@ class _Reader:
         self.skip_blank()
         subject = self._word()
         self._take("in")
-        branches: list[tuple[tuple[str, ...], Block]] = []
+        branches: list[tuple[tuple[str, ...], Commands]] = []
         while True:
             self.skip_lines()
             if self.at_end() or self.word_ahead() == "esac":
@@ -451,7 +451,7 @@ class _Reader:
         if not words:
             if not assigns:
                 return None
-            return Block(tuple(assigns)) if len(assigns) > 1 else assigns[0]
+            return Commands(tuple(assigns)) if len(assigns) > 1 else assigns[0]
         return Command(tuple(assigns), tuple(words), target)
 
     def _assignment(self, head: re.Match[str]) -> Assign:

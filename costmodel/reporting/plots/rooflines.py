@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.estimates.roofline import Sent, communication_points, operator_rows
+from costmodel.estimates.roofline import AxisTraffic, communication_points, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS, new_figure
 from costmodel.reporting.series import job_title
@@ -182,7 +182,7 @@ def draw_communication_roofline(est: Estimate) -> Any:
     return figure
 
 
-def _lowest(points: Sequence[Sent], ridges: NDArray[np.float64], names: list[str]) -> float:
+def _lowest(points: Sequence[AxisTraffic], ridges: NDArray[np.float64], names: list[str]) -> float:
     """Return where the axis of shares begins. [-]"""
     shares = [point.flops_per_byte / float(ridges[names.index(point.tier)]) for point in points]
     return float(min([0.05, *(0.5 * share for share in shares)]))

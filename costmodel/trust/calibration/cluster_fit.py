@@ -28,8 +28,8 @@ from costmodel.trust.calibration.fabric_fit import (
     RATES,
     START,
     Constants,
+    FabricRun,
     Fitted,
-    Run,
     fit_constants,
     free_names,
     predict,
@@ -70,7 +70,7 @@ class ClusterFit(NamedTuple):
 
     Attributes
     ----------
-    runs : tuple of Run
+    runs : tuple of FabricRun
         The sweeps, on two levels: inside the innermost domain and around it.
     tiers : dict of Fitted
         By index into the cluster's tiers: 0, and that of the network.
@@ -84,7 +84,7 @@ class ClusterFit(NamedTuple):
         Why the fit should not be used; empty if it is sound.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[FabricRun, ...]
     tiers: Mapping[int, Fitted]
     points: pd.DataFrame
     held_out: pd.DataFrame
@@ -92,7 +92,7 @@ class ClusterFit(NamedTuple):
     problems: tuple[str, ...]
 
 
-def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> Run:
+def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> FabricRun:
     """Return a sweep as a run on two levels of `cluster`.
 
     Raises
@@ -125,7 +125,7 @@ def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> R
         raise DataError(f"{sweep.file}:{sweep.line}: no in-place times; leave out --in-place")
     name = f"{sweep.name}{' in-place' if in_place else ''}"
     algorithm = _forced(sweep, cluster.tiers[0], inside, several=network is not None)
-    return Run(
+    return FabricRun(
         name,
         sweep.primitive,
         group,
@@ -162,12 +162,12 @@ def _check_gpu(sweep: LogSweep, cluster: Cluster) -> None:
         )
 
 
-def fit_cluster(runs: Sequence[Run], cluster: Cluster, *, max_error: float = MAX_ERROR) -> ClusterFit:
+def fit_cluster(runs: Sequence[FabricRun], cluster: Cluster, *, max_error: float = MAX_ERROR) -> ClusterFit:
     """Fit the tiers that the runs cross, and judge the fit.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of FabricRun
         From `sweep_run`.
     cluster : Cluster
         Where the fit starts, and what stays where no run tells it.
@@ -185,7 +185,7 @@ def fit_cluster(runs: Sequence[Run], cluster: Cluster, *, max_error: float = MAX
     )
 
 
-def price_run(run: Run, base: Sequence[Tier], tiers: Mapping[int, Fitted]) -> Array:
+def price_run(run: FabricRun, base: Sequence[Tier], tiers: Mapping[int, Fitted]) -> Array:
     """Price a run on fitted tiers, and on those of the profile where none was fitted."""
     inner = tiers[0].tier if 0 in tiers else base[0]
     if run.network is None:
@@ -193,7 +193,7 @@ def price_run(run: Run, base: Sequence[Tier], tiers: Mapping[int, Fitted]) -> Ar
     return predict(run, inner, tiers[1].tier if 1 in tiers else base[1])
 
 
-def _fit_tiers(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False) -> dict[int, Fitted]:
+def _fit_tiers(runs: Sequence[FabricRun], base: Sequence[Tier], *, blank: bool = False) -> dict[int, Fitted]:
     """Fit the innermost tier, then the network with it held fixed."""
     fitted: dict[int, Fitted] = {}
     inside = [run for run in runs if run.network is None]
@@ -203,7 +203,7 @@ def _fit_tiers(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False
     if across:
         inner = fitted[0].tier if fitted else base[0]
 
-        def price(run: Run, tier: Tier) -> Array:
+        def price(run: FabricRun, tier: Tier) -> Array:
             return predict(run, inner, tier)
 
         fitted[1] = _fit_tier(base[1], across, price, network=True, blank=blank)
@@ -211,7 +211,12 @@ def _fit_tiers(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False
 
 
 def _fit_tier(
-    tier: Tier, runs: Sequence[Run], price: Callable[[Run, Tier], Array], *, network: bool, blank: bool
+    tier: Tier,
+    runs: Sequence[FabricRun],
+    price: Callable[[FabricRun, Tier], Array],
+    *,
+    network: bool,
+    blank: bool,
 ) -> Fitted:
     """Fit one tier, from the profile's constants (or `blank`), scaled where the times are far from them."""
     known = constants_of(tier)
@@ -250,7 +255,7 @@ def _scale(name: str, slow: float, thin: float) -> float:
     return 1.0 if 1 / FAR < slow < FAR else slow
 
 
-def score_held_out(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = False) -> pd.DataFrame:
+def score_held_out(runs: Sequence[FabricRun], base: Sequence[Tier], *, blank: bool = False) -> pd.DataFrame:
     """Score fits to every other size on the sizes between, both ways.
 
     With `blank` the fits start from constants that no sweep was fitted to, since those of a shipped
@@ -267,12 +272,12 @@ def score_held_out(runs: Sequence[Run], base: Sequence[Tier], *, blank: bool = F
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _every_other(run: Run, first: int) -> Run:
+def _every_other(run: FabricRun, first: int) -> FabricRun:
     """Return a run with every other of its sizes."""
     return run._replace(size_bytes=run.size_bytes[first::2], time_s=run.time_s[first::2])
 
 
-def straight_line(run: Run) -> AlphaBeta:
+def straight_line(run: FabricRun) -> AlphaBeta:
     """Fit T = alpha + S beta by least squares on the times, unweighted."""
     if len(run.size_bytes) < 2:
         return AlphaBeta(run.name, len(run.size_bytes), np.nan, np.nan, np.nan, np.nan)
@@ -282,7 +287,7 @@ def straight_line(run: Run) -> AlphaBeta:
     return AlphaBeta(run.name, len(run.size_bytes), float(alpha), float(rate), float(alpha * rate), error)
 
 
-def _too_little(runs: Sequence[Run], cluster: Cluster) -> list[str]:
+def _too_little(runs: Sequence[FabricRun], cluster: Cluster) -> list[str]:
     """Say which tiers have too few or too similar sizes."""
     found = []
     for network, tier in ((None, cluster.tiers[0]), (NETWORK, cluster.tiers[min(1, len(cluster.tiers) - 1)])):
@@ -315,7 +320,7 @@ def _too_far(points: pd.DataFrame, max_error: float) -> list[str]:
     return found
 
 
-def _too_fast(runs: Sequence[Run], cluster: Cluster, tiers: Mapping[int, Fitted]) -> list[str]:
+def _too_fast(runs: Sequence[FabricRun], cluster: Cluster, tiers: Mapping[int, Fitted]) -> list[str]:
     """Say where large messages were faster than the profile's wire."""
     found = []
     for run in runs:

@@ -58,7 +58,7 @@ NVLS = ("nvls_latency_s", "nvls_pipeline_s", "nvls_rate_factor")
 A2A = ("all_to_all_latency_s", "all_to_all_pipeline_s")
 
 
-class Run(NamedTuple):
+class FabricRun(NamedTuple):
     """One sweep: what was run where, and the times."""
 
     name: str
@@ -101,7 +101,7 @@ class Fitted(NamedTuple):
     confidence: Mapping[str, Confidence]
 
 
-def predict(run: Run, inner: Tier, network: Tier) -> Array:
+def predict(run: FabricRun, inner: Tier, network: Tier) -> Array:
     """Price a run's sizes."""
     cost = collective_time(
         run.primitive, run.size_bytes, run.group, (inner, network), algorithm=run.algorithm
@@ -118,7 +118,7 @@ def with_constants(tier: Tier, values: Mapping[str, float], known: Fabric) -> Ti
     return replace(tier, **base, fabric=Constants(fabric))  # type: ignore[arg-type]
 
 
-def free_names(runs: Iterable[Run], *, network: bool) -> list[str]:
+def free_names(runs: Iterable[FabricRun], *, network: bool) -> list[str]:
     """List the constants that these runs can tell."""
     kinds = {run.primitive for run in runs}
     names = [*RING, *(SHAPES if network else ("pipeline_step_s",))]
@@ -133,14 +133,14 @@ def free_names(runs: Iterable[Run], *, network: bool) -> list[str]:
     return names
 
 
-def predict_inner(run: Run, tier: Tier) -> Array:
+def predict_inner(run: FabricRun, tier: Tier) -> Array:
     """Price a run of one node over its link."""
     return predict(run, tier, tier)
 
 
 def fit_constants(
-    runs: Sequence[Run],
-    price: Callable[[Run, Tier], Array],
+    runs: Sequence[FabricRun],
+    price: Callable[[FabricRun, Tier], Array],
     tier: Tier,
     names: Sequence[str],
     start: Mapping[str, float],
@@ -177,7 +177,7 @@ def fit_constants(
     return Fitted(best, best.fabric.constants, len(measured), residual, facts)
 
 
-def plain_ring(run: Run) -> Array:
+def plain_ring(run: FabricRun) -> Array:
     """Best alpha-beta of this very run, T0 + wire bytes / B: the yardstick."""
     passes = 2.0 if run.primitive == "all_reduce" else 1.0
     ranks = float(run.group.ranks)
@@ -189,7 +189,7 @@ def plain_ring(run: Run) -> Array:
     return np.asarray(x[0] + wire / x[1])
 
 
-def score(runs: list[Run], price: Callable[[Run], Array]) -> pd.DataFrame:
+def score(runs: list[FabricRun], price: Callable[[FabricRun], Array]) -> pd.DataFrame:
     """Relative errors point by point: of our model, and of the plain ring."""
     frames = []
     for run in runs:

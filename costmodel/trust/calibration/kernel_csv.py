@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.interop.nccl_tests import Problem
+from costmodel.interop.nccl_tests import LogProblem
 from costmodel.trust.calibration.kernel_measurements import (
     INPUT_BYTES,
     AttentionRows,
@@ -51,7 +51,7 @@ class Timings(NamedTuple):
     attention: Mapping[str, AttentionRows]
     """By kernel."""
     memory: MemoryRows | None
-    problems: tuple[Problem, ...]
+    problems: tuple[LogProblem, ...]
 
 
 class _Wrong(ValueError):
@@ -63,7 +63,7 @@ def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Ti
     matmul: dict[tuple[str, str], list[list[float]]] = {}
     attention: dict[str, list[list[float]]] = {}
     memory: list[list[float]] = []
-    problems: list[Problem] = []
+    problems: list[LogProblem] = []
     for path in paths:
         for number, row in _rows(path, problems):
             try:
@@ -76,9 +76,9 @@ def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Ti
                 else:
                     memory.append([_positive(row, "bytes"), _time(row, None)])
             except _Wrong as error:
-                problems.append(Problem(path.name, number, str(error)))
+                problems.append(LogProblem(path.name, number, str(error)))
     if not (matmul or attention or memory or problems):
-        problems.append(Problem(", ".join(path.name for path in paths), 0, "no rows"))
+        problems.append(LogProblem(", ".join(path.name for path in paths), 0, "no rows"))
     return Timings(
         {key: matmul_rows(_columns(rows), ("own",) * len(rows)) for key, rows in matmul.items()},
         {key: attention_rows(_columns(rows), ("own",) * len(rows)) for key, rows in attention.items()},
@@ -92,32 +92,34 @@ def _columns(rows: list[list[float]]) -> Array:
     return np.array(rows, dtype=np.float64).T
 
 
-def _rows(path: Path, problems: list[Problem]) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line number and cells of a CSV whose columns are known."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(Problem(str(path), 0, f"cannot be read ({getattr(error, 'strerror', 'not text')})"))
+        problems.append(
+            LogProblem(str(path), 0, f"cannot be read ({getattr(error, 'strerror', 'not text')})")
+        )
         return
     numbered = [(i, line) for i, line in enumerate(lines, start=1) if line.strip() and line[0] != "#"]
     if not numbered:
-        problems.append(Problem(path.name, 0, "is empty; expected a header and rows"))
+        problems.append(LogProblem(path.name, 0, "is empty; expected a header and rows"))
         return
     header = [name.strip() for name in next(csv.reader([numbered[0][1]]))]
     kinds = ({"m", "n", "k", "dtype"}, {"batch", "seq_len", "heads", "head_dim", "op"}, {"bytes"})
     if not any(kind <= set(header) for kind in kinds):
         wanted = "m, n, k, dtype or batch, seq_len, heads, head_dim, op or bytes"
-        problems.append(Problem(path.name, numbered[0][0], f"expected the columns {wanted}"))
+        problems.append(LogProblem(path.name, numbered[0][0], f"expected the columns {wanted}"))
         return
     if not {*TIMES, "tflops"} & set(header):
         problems.append(
-            Problem(path.name, numbered[0][0], "expected a column time_us, time_ms, time_s or tflops")
+            LogProblem(path.name, numbered[0][0], "expected a column time_us, time_ms, time_s or tflops")
         )
         return
     for number, line in numbered[1:]:
         cells = next(csv.reader([line]))
         if len(cells) != len(header):
-            problems.append(Problem(path.name, number, f"has {len(cells)} cells; expected {len(header)}"))
+            problems.append(LogProblem(path.name, number, f"has {len(cells)} cells; expected {len(header)}"))
             continue
         yield number, dict(zip(header, (cell.strip() for cell in cells), strict=True))
 

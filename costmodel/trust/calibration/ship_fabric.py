@@ -35,8 +35,8 @@ from costmodel.trust.calibration.fabric_fit import (
     NVLS,
     RATES,
     START,
+    FabricRun,
     Fitted,
-    Run,
     fabric_block,
     fit_constants,
     free_names,
@@ -102,7 +102,7 @@ CURVES = (
 )
 
 
-def read_runs(path: Path) -> list[Run]:
+def read_runs(path: Path) -> list[FabricRun]:
     """Read the sweeps that our links describe; host-bound ones keep their large messages only."""
     table = pd.read_csv(path)
     missing = {"id", "gpu", "gpus", "nodes", "interconnect", "collective", "size_bytes", "time_us"} - {*table}
@@ -129,7 +129,7 @@ def read_runs(path: Path) -> list[Run]:
         ranks, members = float(first.gpus), float(first.gpus) / nodes
         group = Group(np.asarray(ranks), (np.asarray(members), np.asarray(ranks)))
         runs.append(
-            Run(
+            FabricRun(
                 str(name),
                 PRIMITIVE.get(first.collective, first.collective),
                 group,
@@ -143,7 +143,7 @@ def read_runs(path: Path) -> list[Run]:
     return runs
 
 
-def curve_runs() -> list[Run]:
+def curve_runs() -> list[FabricRun]:
     """Sample the published curves at a size per factor of four."""
     runs = []
     for name, inner, network, ranks, base_us, root, rate in CURVES:
@@ -153,7 +153,7 @@ def curve_runs() -> list[Run]:
         group = Group(np.asarray(ranks), (np.asarray(8.0), np.asarray(ranks)))
         # The library that AWS ships with p6 takes the ring throughout.
         algorithm = "ring" if network == "efa-v3" else "auto"
-        runs.append(Run(name, "all_reduce", group, inner, network, algorithm, size, time))
+        runs.append(FabricRun(name, "all_reduce", group, inner, network, algorithm, size, time))
     return runs
 
 
@@ -162,7 +162,9 @@ def _network(interconnect: str) -> str | None:
     return next((link for pattern, link in NETWORK if re.search(pattern, interconnect)), None)
 
 
-def fit_link(link: str, runs: list[Run], inner: Mapping[str, Fitted], like: Fitted | None = None) -> Fitted:
+def fit_link(
+    link: str, runs: list[FabricRun], inner: Mapping[str, Fitted], like: Fitted | None = None
+) -> Fitted:
     """Fit one link to its runs: an inner one by one-node runs, a network with the inner one fixed.
 
     What the runs do not tell stays at the constants of the link that this one is `like`.
@@ -191,12 +193,12 @@ def fit_link(link: str, runs: list[Run], inner: Mapping[str, Fitted], like: Fitt
     return fit_constants(runs, price, tier, names, start, known, network=network)
 
 
-def _price_network(run: Run, network: Tier, inner: Mapping[str, Fitted]) -> Array:
+def _price_network(run: FabricRun, network: Tier, inner: Mapping[str, Fitted]) -> Array:
     """Price a run over a network whose nodes are joined by a fitted link."""
     return predict(run, inner[run.inner].tier, network)
 
 
-def fit_all(runs: list[Run]) -> dict[str, Fitted]:
+def fit_all(runs: list[FabricRun]) -> dict[str, Fitted]:
     """Fit every link that has runs."""
     fitted: dict[str, Fitted] = {}
     for link in sorted({run.inner for run in runs if run.network is None}):
@@ -264,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def held_out_alone(runs: list[Run]) -> pd.DataFrame:
+def held_out_alone(runs: list[FabricRun]) -> pd.DataFrame:
     """Score each run of eight sizes or more, fitted alone to every other of them."""
     frames = []
     for run in runs:
@@ -277,7 +279,7 @@ def held_out_alone(runs: list[Run]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _price(run: Run, fitted: Mapping[str, Fitted]) -> Array:
+def _price(run: FabricRun, fitted: Mapping[str, Fitted]) -> Array:
     """Price a run with fitted links."""
     inner = fitted[run.inner].tier
     return predict(run, inner, fitted[run.network].tier if run.network else inner)
