@@ -65,6 +65,8 @@ class Framework:
         Values of a recipe's switches that its users choose by a setting.
     axis_orders : tuple of str
         Orders in which it can lay its axes on the machine, innermost first.
+    leaves : tuple of str
+        What a configuration leaves to its user, in the framework's words.
     keeps : mapping
         Values of other knobs, or fewer of these, that a layout has to keep to so that it can be written.
     source : str
@@ -82,6 +84,7 @@ class Framework:
     pipeline_layouts: bool
     switches: Mapping[str, tuple[object, ...]]
     axis_orders: tuple[str, ...]
+    leaves: tuple[str, ...]
     keeps: Mapping[str, str]
     source: str
 
@@ -148,6 +151,14 @@ _RECORDS = (
         pipeline_layouts=True,
         switches=_MEGATRON_SWITCHES,
         axis_orders=_MEGATRON_ORDERS,
+        leaves=(
+            "data: --data-path, --split, --dataloader-type",
+            "tokenizer: --tokenizer-type, --tokenizer-model",
+            "training: --lr and its schedule, --train-iters, --weight-decay, --clip-grad, --init-method-std",
+            "routing: --moe-router-load-balancing-type, --moe-aux-loss-coeff, --moe-router-topk-scaling-factor",
+            "positions: --rotary-scaling-factor, --use-rope-scaling",
+            "checkpoints: --save, --load",
+        ),
         keeps={},
         source=_MEGATRON_SOURCE,
     ),
@@ -168,6 +179,12 @@ _RECORDS = (
         optimizers={"adamw": ""},
         zero_stage=(0, 3),
         pipeline_layouts=False,
+        leaves=(
+            "data: config.dataloader",
+            "tokenizer: config.hf_assets_path",
+            "training: config.optimizer, config.lr_scheduler, training.steps, training.max_norm",
+            "checkpoints: config.checkpoint",
+        ),
         # FSDP2 shards parameters, and tensor parallelism is sequence-parallel.
         switches={"tp_overlap": ("none", "pipelined"), "cp_method": ("ring", "all-gather")},
         axis_orders=("tp cp dp pp",),
@@ -186,6 +203,12 @@ _RECORDS = (
         pipeline_layouts=False,
         switches={},
         axis_orders=("tp cp dp pp",),
+        leaves=(
+            "model, data and tokenizer: the training script",
+            "training: optimizer, scheduler, gradient_clipping",
+            "pipeline: PipelineModule(num_stages=…) in the script",
+            "recomputation: model.gradient_checkpointing_enable()",
+        ),
         keeps={"vp": "1", "sequence_parallel": "false"},
         source="deepspeedai/DeepSpeed runtime/zero/config.py, runtime/pipe/schedule.py (TrainSchedule)",
     ),
@@ -209,6 +232,13 @@ _RECORDS = (
         pipeline_layouts=True,
         switches=_MEGATRON_SWITCHES,
         axis_orders=_MEGATRON_ORDERS,
+        leaves=(
+            "the model: the recipe of the library that these override",
+            "data: dataset.*",
+            "tokenizer: tokenizer.*",
+            "training: optimizer.lr, scheduler.*, train.train_iters",
+            "checkpoints: checkpoint.save, checkpoint.load",
+        ),
         keeps={},
         source=_MEGATRON_SOURCE,
     ),

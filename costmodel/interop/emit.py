@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.base.errors import choices_hint
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.interop.assertions.tables import require_launchable
 from costmodel.interop.framework import FrameworkConfigError, require_launched
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def emit(est: Estimate, framework: str) -> str:
     Raises
     ------
     FrameworkConfigError
-        If the framework is unknown, or cannot express the job.
+        If the framework is unknown, cannot express the job, or would refuse it by one of its own assertions.
     """
     if framework not in FRAMEWORKS:
         raise FrameworkConfigError(
@@ -27,5 +28,8 @@ def emit(est: Estimate, framework: str) -> str:
         )
     record = FRAMEWORKS[framework]
     require_launched(est.job, record)
+    require_launchable(framework, est.job)
     module, function = record.exporter.split(":")
-    return str(getattr(import_module(module), function)(est.job))
+    text = str(getattr(import_module(module), function)(est.job))
+    require_launchable(framework, est.job, text)
+    return text

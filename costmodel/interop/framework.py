@@ -12,7 +12,7 @@ from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
-from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.describe.recipe import list_recipes, load_recipe, resolved_for
 from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
@@ -122,6 +122,11 @@ def require_launched(job: Job, framework: Framework) -> None:
             f"emit: {framework.title} has no optimizer {job.optimizer.name}; "
             f"plan with {', '.join(framework.optimizers)}"
         )
+
+
+def base_recipe(job: Job, default: str) -> str:
+    """Return the name of a job's recipe if it is a shipped one, else a framework's own."""
+    return job.recipe.name if job.recipe.name in list_recipes() else default
 
 
 def counts_of(job: Job) -> dict[str, int]:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.interop.assertions.megatron_arguments import MODULES, connections, has_part
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
+    base_recipe,
     counts_of,
     require_same_model,
     unsaid_switches,
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 _RECORD = FRAMEWORKS["megatron"]
 ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
-# What `--recompute-modules` takes, of the modules that a recipe can name.
-_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 
 
 def emit_megatron(job: Job) -> str:
@@ -45,22 +45,28 @@ def emit_megatron(job: Job) -> str:
         If Megatron-LM has no setting for the model, the schedule or the axis order.
     """
     counts = counts_of(job)
-    flags = [*model_flags(job.model), *_layout_flags(job, counts), *_recipe_flags(job, counts)]
+    flags = [
+        *model_flags(job.model, counts["seq_len"]),
+        *layout_flags(job, counts),
+        *recipe_flags(job, counts),
+    ]
     per_node = min(job.cluster.gpus_per_node, counts["gpus"])
-    launch = f"torchrun --nnodes {counts['gpus'] // per_node} --nproc-per-node {per_node} pretrain_gpt.py"
+    ordered = "".join(f"export {line}\n" for line in _environment(job))
+    launch = (
+        f"{ordered}torchrun --nnodes {counts['gpus'] // per_node} --nproc-per-node {per_node} pretrain_gpt.py"
+    )
     text = " \\\n    ".join([launch, *_lines_of(flags)]) + "\n"
-    back = import_megatron(text, recipe=_base_recipe(job))
+    back = import_megatron(text, recipe=base_recipe(job, DEFAULT_RECIPE))
     require_same_model(job, back.job["model"], "Megatron-LM")
     notes = [f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}"]
     notes += [f"# no flag for the recipe's {switch}" for switch in unsaid_switches(job, back)]
+    notes += [f"# left to you: {what}" for what in _RECORD.leaves]
     return "\n".join([*notes, text])
 
 
-def _base_recipe(job: Job) -> str:
-    """Return the recipe's name if it is a shipped one, else the default."""
-    from costmodel.describe.recipe import list_recipes
-
-    return job.recipe.name if job.recipe.name in list_recipes() else DEFAULT_RECIPE
+def _environment(job: Job) -> list[str]:
+    """Return variables that the program asks for."""
+    return ["CUDA_DEVICE_MAX_CONNECTIONS=1"] if connections(job) else []
 
 
 def _lines_of(flags: list[str]) -> list[str]:
@@ -74,7 +80,7 @@ def _lines_of(flags: list[str]) -> list[str]:
     return [" ".join(line) for line in lines]
 
 
-def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
+def layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return degrees, batch, schedule and sharding."""
     layout = job.layout
     schedule = schedule_at(layout.schedule).name
@@ -90,7 +96,10 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
     ]
     if layout.sequence_parallel and counts["tp"] > 1:
         flags.append("--sequence-parallel")
-    if schedule == "interleaved":
+    if chunks := chunks_of(job):
+        # The layout says how many chunks a rank has; Megatron takes one of the two.
+        flags += ["--pipeline-model-parallel-layout", chunks_text(chunks)]
+    elif schedule == "interleaved":
         flags += ["--num-virtual-stages-per-pipeline-rank", str(counts["vp"])]
     if job.model.num_experts:
         flags += [
@@ -113,6 +122,7 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
         flags.append("--use-distributed-optimizer")
     if counts["zero_stage"] >= 2:
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[counts["zero_stage"]]]
+        flags += ["--ckpt-format", "fsdp_dtensor"]
     if counts["shard_group"] and counts["zero_stage"]:
         ranks = counts["dp"] * counts["cp"]
         if ranks % counts["shard_group"]:
@@ -132,11 +142,11 @@ def _layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
         ]
     elif policy == "selective":
         flags += ["--recompute-granularity", "selective", "--recompute-modules"]
-        flags += [module for module in job.recipe.memory.selective_modules if module in _MODULES]
+        flags += [module for module in job.recipe.memory.selective_modules if module in MODULES]
     return flags
 
 
-def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
+def recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return precision and the switches of the recipe that have a flag."""
     recipe = job.recipe
     flags = [*_RECORD.precisions[job.precision.name].split(), *_RECORD.optimizers[job.optimizer.name].split()]
@@ -146,7 +156,7 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
             flags.append("--overlap-param-gather")
     if recipe.dtypes.grad_reduce_dtype == "bf16":
         flags.append("--grad-reduce-in-bf16")
-    if recipe.overlap.tp_overlap == "pipelined":
+    if recipe.overlap.tp_overlap == "pipelined" and counts["tp"] > 1:
         flags.append("--tp-comm-overlap")
     if not recipe.overlap.pp_overlap:
         flags.append("--no-overlap-p2p-communication")
@@ -156,21 +166,21 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
             swapped = int(place_job(job).shard.swaps)
             flags += ["--hierarchical-context-parallel-sizes", str(swapped), str(counts["cp"] // swapped)]
     if job.model.num_experts:
-        if recipe.moe.moe_dispatcher == "deep-ep":
+        if recipe.moe.moe_dispatcher == "deep-ep" and counts["ep"] * counts["etp"] > 1:
             flags += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
         else:
-            flags += ["--moe-token-dispatcher-type", recipe.moe.moe_dispatcher.replace("-", "")]
+            plain = recipe.moe.moe_dispatcher.replace("-", "").replace("deepep", "alltoall")
+            flags += ["--moe-token-dispatcher-type", plain]
         if recipe.moe.grouped_gemm:
             flags.append("--moe-grouped-gemm")
         if recipe.moe.moe_capacity_factor:
             flags += ["--moe-expert-capacity-factor", f"{recipe.moe.moe_capacity_factor:g}"]
-        if recipe.moe.ep_overlap:
+        if recipe.moe.ep_overlap and counts["ep"] > 1:
             flags.append("--overlap-moe-expert-parallel-comm")
-    if chunks := chunks_of(job):
-        flags += ["--pipeline-model-parallel-layout", chunks_text(chunks)]
-    elif recipe.memory.embedding_as_layer:
+    dealt = bool(chunks_of(job))
+    if recipe.memory.embedding_as_layer and not dealt:
         flags.append("--account-for-embedding-in-pipeline-split")
-    if recipe.memory.head_as_layer and not chunks:
+    if recipe.memory.head_as_layer and not dealt:
         flags.append("--account-for-loss-in-pipeline-split")
     if not recipe.kernels.dropout:
         flags += ["--attention-dropout", "0.0", "--hidden-dropout", "0.0"]
@@ -179,13 +189,27 @@ def _recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     if recipe.kernels.cross_entropy == "fused":
         flags.append("--cross-entropy-loss-fusion")
     if recipe.host.offload_optimizer:
-        flags.append("--optimizer-cpu-offload")
-    if recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "all":
-        flags.append("--enable-cuda-graph")
-    elif recipe.host.cuda_graphs:
-        scope = GRAPH_SCOPES[recipe.host.cuda_graph_scope].split(",")
-        flags += ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-scope", *scope]
+        flags += ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
+    if recipe.dtypes.quantised_weights == "primary":
+        flags.append("--fp8-param-gather")
+    if recipe.host.cuda_graphs:
+        flags += _graph_flags(job)
     return flags
+
+
+def _graph_flags(job: Job) -> list[str]:
+    """Return what CUDA graphs hold; parts that the model does not have are no scope of theirs."""
+    scope = job.recipe.host.cuda_graph_scope
+    if scope == "all":
+        return [
+            "--cuda-graph-impl",
+            "local",
+            "--cuda-graph-scope",
+            "full_iteration",
+            "--no-check-for-nan-in-loss-and-grad",
+        ]
+    held = [part for part in GRAPH_SCOPES[scope] if has_part(job.model, part)]
+    return ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-scope", *held] if held else []
 
 
 def import_megatron(text: str, *, recipe: str = DEFAULT_RECIPE, name: str = "megatron") -> Imported:

@@ -13,16 +13,16 @@ from costmodel.interop.megatron_flags import UNPRICED
 from costmodel.interop.megatron_model import model_of_flags, other_mixer, shape_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.optimizer_names import take_optimizer
+from costmodel.physics.pipeline.chunks import parse_chunks
 
 DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-GRAPH_SCOPES = {
-    "all": "full_iteration",
-    "static": "attn,mlp,moe_router,moe_preprocess",
-    "attention": "attn,moe_router",
-    "router": "moe_router",
+GRAPH_SCOPES: dict[str, tuple[str, ...]] = {
+    "static": ("attn", "mlp", "moe_router", "moe_preprocess"),
+    "attention": ("attn", "moe_router"),
+    "router": ("moe_router",),
 }
-"""Words of ``--cuda-graph-scope`` for what graphs hold."""
+"""Scopes of CUDA graphs in the words of ``--cuda-graph-scope``; a graph of everything is one of the iteration."""
 
 CP_TYPES = {"ring": "p2p", "all-gather": "all_gather", "ulysses": "a2a", "a2a+p2p": "a2a+p2p"}
 FP8_RECIPES = {
@@ -113,6 +113,8 @@ def _layout_of(flags: Flags, layers: int, experts: bool, warnings: list[str]) ->
         "--virtual-pipeline-model-parallel-size"
     )
     layers_each = flags.number("--num-layers-per-virtual-pipeline-stage")
+    if vp is None and (dealt := flags.text("--pipeline-model-parallel-layout", "")):
+        vp = max(1, len(parse_chunks(dealt)) // pp)
     if vp is None:
         places = flags.number("--num-layers", layers)
         vp = 1 if not layers_each or not places else max(1, places // (pp * layers_each))
@@ -339,14 +341,11 @@ def _switches_of(flags: Flags, recipe: str, experts: bool, *, deepspeed: bool) -
         else base.kernels.cross_entropy,
         "offload_optimizer": any(offload) or flags.text("--optimizer", "") == "hybridadam",
         "cuda_graphs": flags.has("--enable-cuda-graph") | flags.has("--cuda-graph-impl"),
+        **_graph_scope(flags),
         "embedding_as_layer": flags.has("--account-for-embedding-in-pipeline-split"),
         "head_as_layer": flags.has("--account-for-loss-in-pipeline-split"),
         "dropout": dropout,
     }
-    scope = ",".join(flags.words("--cuda-graph-scope"))
-    scopes = {words: name for name, words in GRAPH_SCOPES.items()}
-    if scope in scopes:
-        read["cuda_graph_scope"] = scopes[scope]
     no_p2p_overlap = flags.has("--no-overlap-p2p-communication")
     if not deepspeed:
         # DeepSpeed's engine overlaps as its own configuration says.
@@ -368,6 +367,16 @@ def _switches_of(flags: Flags, recipe: str, experts: bool, *, deepspeed: bool) -
         read |= _expert_switches(flags)
     current = base.switches
     return {key: value for key, value in read.items() if current[key] != value}
+
+
+def _graph_scope(flags: Flags) -> dict[str, Any]:
+    """Read what the graphs hold; what says nothing, or the whole layer of older releases, stays the recipe's."""
+    held = set(flags.words("--cuda-graph-scope"))
+    if "full_iteration" in held:
+        return {"cuda_graph_scope": "all"}
+    if held & {"mlp", "moe_preprocess"}:
+        return {"cuda_graph_scope": "static"}
+    return {"cuda_graph_scope": "attention" if "attn" in held else "router"} if held - {"full"} else {}
 
 
 def _data_overlap(of_recipe: str) -> str:

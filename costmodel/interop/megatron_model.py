@@ -8,6 +8,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError, ModelConfigError
 from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
+from costmodel.interop.assertions.megatron_arguments import LONGEST, has_biases, has_expert_bias
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_flags import OTHER_MIXERS
 from costmodel.interop.megatron_text import Flags, layer_pattern
@@ -15,8 +16,8 @@ from costmodel.interop.megatron_text import Flags, layer_pattern
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 
 
-def model_flags(model: Model) -> list[str]:
-    """Return the flags that describe a model.
+def model_flags(model: Model, longest: int = 0) -> list[str]:
+    """Return the flags that describe a model whose sequences have at most `longest` tokens.
 
     Raises
     ------
@@ -36,7 +37,7 @@ def model_flags(model: Model) -> list[str]:
     flags += ["--ffn-hidden-size", str(model.ffn_size or model.expert_ffn_size)]
     flags += ["--vocab-size", str(model.vocab_size), "--make-vocab-size-divisible-by", "1"]
     flags += ["--position-embedding-type", _POSITIONS[model.position]]
-    flags += ["--max-position-embeddings", str(model.max_positions or 2**17)]
+    flags += ["--max-position-embeddings", str(model.max_positions or max(LONGEST, longest))]
     flags += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
     if model.attention == "mla":
         flags += [
@@ -52,6 +53,8 @@ def model_flags(model: Model) -> list[str]:
         ]
         if model.q_lora_rank:
             flags += ["--q-lora-rank", str(model.q_lora_rank)]
+        # Norms of the compressed queries, keys and values.
+        flags.append("--qk-layernorm")
     else:
         flags += ["--kv-channels", str(model.head_dim)]
         if model.num_kv_heads != model.num_heads:
@@ -60,8 +63,7 @@ def model_flags(model: Model) -> list[str]:
         flags.append("--swiglu")
     if not model.tied_embeddings:
         flags.append("--untie-embeddings-and-output-weights")
-    biased = model.linear_bias and model.qkv_bias and model.attention_out_bias
-    if not biased:
+    if not has_biases(model):
         flags.append("--disable-bias-linear")
         if model.qkv_bias:
             flags.append("--add-qkv-bias")
@@ -93,8 +95,10 @@ def _expert_flags(model: Model) -> list[str]:
         flags += ["--moe-shared-expert-intermediate-size", str(model.shared_expert_ffn_size)]
         if model.shared_expert_gate:
             flags.append("--moe-shared-expert-gate")
-    if model.router_bias:
+    if has_expert_bias(model):
         flags.append("--moe-router-enable-expert-bias")
+    if has_expert_bias(model) or model.top_k == 1:
+        flags += ["--moe-router-score-function", "sigmoid"]
     if model.expert_groups:
         flags += ["--moe-router-num-groups", str(model.expert_groups)]
         flags += ["--moe-router-group-topk", str(model.groups_per_token)]
@@ -356,7 +360,9 @@ def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
         "expert_ffn_size": width,
         "shared_expert_ffn_size": shared or ("--n-shared-experts" in flags.names()) * number * width,
         "shared_expert_gate": flags.has("--moe-shared-expert-gate"),
-        "router_bias": flags.has("--moe-router-enable-expert-bias"),
+        # With biases in all linear layers the gate has one as well (megatron/core/transformer/moe/router.py).
+        "router_bias": flags.has("--moe-router-enable-expert-bias")
+        | (not flags.has("--disable-bias-linear")),
         **_groups(flags),
         **places,
     }

@@ -1,25 +1,31 @@
-"""NeMo / Megatron-Bridge overrides for a job: ``key=value`` lines for a recipe's command line.
+"""NeMo / Megatron-Bridge overrides: ``key=value`` lines for a recipe's command line, both ways.
 
-Keys of ``ConfigContainer`` in NVIDIA-NeMo/Megatron-Bridge; there is no importer, because recipes
-are Python functions.
+Keys of ``ConfigContainer`` in NVIDIA-NeMo/Megatron-Bridge. The model is that of the recipe which they override, so
+that it has to be given beside them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import FrameworkConfigError, counts_of
-from costmodel.interop.megatron import ORDERS
-from costmodel.interop.megatron_job import CP_TYPES, GRAPH_SCOPES
-from costmodel.physics.pipeline.chunks import chunks_text
-from costmodel.step.price import chunks_of
+from costmodel.describe.models.model_files import load_model
+from costmodel.interop.bridge_keys import flags_of, overrides_of, read_overrides
+from costmodel.interop.framework import Imported, base_recipe, counts_of, unsaid_switches
+from costmodel.interop.megatron import layout_flags, recipe_flags
+from costmodel.interop.megatron_job import job_of_flags
+from costmodel.interop.megatron_text import Flags
+from costmodel.interop.read_megatron import with_given
+from costmodel.interop.text_file import TextFile
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-_SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+_RECORD = FRAMEWORKS["nemo"]
+_HEAD = re.compile(r"^# Megatron-Bridge overrides: (\S+) on (\d+) GPUs", re.M)
 
 
 def emit_nemo(job: Job) -> str:
@@ -28,69 +34,50 @@ def emit_nemo(job: Job) -> str:
     Raises
     ------
     FrameworkConfigError
-        If Megatron-Bridge cannot run the schedule or the precision.
+        If Megatron-Bridge cannot place the axes.
     """
-    counts, recipe = counts_of(job), job.recipe
-    policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
-    chunks = chunks_of(job)
-    values: dict[str, object] = {
-        "model.tensor_model_parallel_size": counts["tp"],
-        "model.pipeline_model_parallel_size": counts["pp"],
-        "model.virtual_pipeline_model_parallel_size": counts["vp"] if counts["vp"] > 1 else None,
-        "model.pipeline_model_parallel_layout": chunks_text(chunks) if chunks else None,
-        "model.context_parallel_size": counts["cp"],
-        "model.sequence_parallel": bool(job.layout.sequence_parallel) and counts["tp"] > 1,
-        "model.seq_length": counts["seq_len"],
-        "dataset.seq_length": counts["seq_len"],
-        "train.micro_batch_size": counts["micro_batch"],
-        "train.global_batch_size": counts["global_batch"],
-        "mixed_precision": FRAMEWORKS["nemo"].precisions[job.precision.name],
-        "ddp.use_distributed_optimizer": counts["zero_stage"] >= 1,
-        "ddp.data_parallel_sharding_strategy": _SHARDING[counts["zero_stage"]],
-        "ddp.overlap_grad_reduce": recipe.overlap.dp_overlap != "none",
-        "ddp.overlap_param_gather": recipe.overlap.dp_overlap != "none" and counts["zero_stage"] >= 1,
-        "comm_overlap.tp_comm_overlap": recipe.overlap.tp_overlap == "pipelined",
-        "comm_overlap.overlap_p2p_comm": recipe.overlap.pp_overlap and counts["vp"] > 1,
-    }
-    if kind := FRAMEWORKS["nemo"].optimizers[job.optimizer.name]:
-        values["optimizer.optimizer"] = kind
-    if tuple(job.axis_order) not in ORDERS:
-        raise FrameworkConfigError(
-            f"emit: Megatron-Bridge cannot place the axes as {' '.join(job.axis_order)}"
-        )
-    if ORDERS[tuple(job.axis_order)]:
-        values["dist.use_tp_pp_dp_mapping"] = True
-    if counts["cp"] > 1:
-        values["model.cp_comm_type"] = CP_TYPES[recipe.overlap.cp_method]
-    if recipe.host.cuda_graphs:
-        values["model.cuda_graph_impl"] = (
-            "local" if recipe.host.cuda_graph_scope == "all" else "transformer_engine"
-        )
-        values["model.cuda_graph_scope"] = f"[{GRAPH_SCOPES[recipe.host.cuda_graph_scope]}]"
-    if job.model.num_experts:
-        values["model.expert_model_parallel_size"] = counts["ep"]
-        values["model.expert_tensor_parallel_size"] = counts["etp"]
-        flexible = recipe.moe.moe_dispatcher == "deep-ep"
-        kind = "flex" if flexible else recipe.moe.moe_dispatcher.replace("-", "")
-        values["model.moe_token_dispatcher_type"] = kind
-        if flexible:
-            values["model.moe_flex_dispatcher_backend"] = "deepep"
-        values["comm_overlap.overlap_moe_expert_parallel_comm"] = recipe.moe.ep_overlap
-    if counts["zero_stage"] >= 2:
-        values["ddp.use_megatron_fsdp"] = True
-    if policy != "none":
-        values["model.recompute_granularity"] = policy
-    if policy == "full":
-        values["model.recompute_method"], values["model.recompute_num_layers"] = "uniform", 1
-    elif policy == "selective":
-        values["model.recompute_modules"] = "[" + ",".join(recipe.memory.selective_modules) + "]"
+    counts = counts_of(job)
+    values = overrides_of([*layout_flags(job, counts), *recipe_flags(job, counts)])
+    values["mixed_precision"] = _RECORD.precisions[job.precision.name]
+    lines = [f"{key}={value}" for key, value in values.items()]
     head = f"# Megatron-Bridge overrides: {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}"
-    lines = [f"{key}={_plain(value)}" for key, value in values.items()]
-    return "\n".join([head, *lines]) + "\n"
+    text = "\n".join([head, *lines]) + "\n"
+    back = import_nemo(text, model=job.model, recipe=base_recipe(job, _RECORD.recipe))
+    notes = [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
+    notes += [f"# left to you: {what}" for what in _RECORD.leaves]
+    return "\n".join([head, *notes, *lines]) + "\n"
 
 
-def _plain(value: object) -> str:
-    """Return a value as Hydra reads it."""
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def import_nemo(text: str, **given: Any) -> Imported:
+    """Read overrides; `given` are keywords of a job, ``model`` among them unless the first comment names one.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If a line is no override, or a value cannot be read.
+    """
+    said: Mapping[str, Any] = given
+    head = _HEAD.search(text)
+    if head is not None:
+        said = {"model": head[1], "gpus": int(head[2]), **given}
+    words, left = flags_of(read_overrides(text))
+    flags = Flags(words)
+    if said.get("gpus"):
+        flags.give("--world-size", said["gpus"])
+    named = said.get("model")
+    model = load_model(named) if isinstance(named, str) else named
+    found = job_of_flags(flags, recipe=said.get("recipe") or _RECORD.recipe, model=model)
+    job = with_given(found.job, said)
+    missing = tuple(key for key in found.missing if job.get(key) is None)
+    return dataclasses.replace(found, job=job, ignored=(*found.ignored, *left), missing=missing)
+
+
+def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a file of overrides.
+
+    Raises
+    ------
+    CostModelError
+        If it is none.
+    """
+    return import_nemo(file.text, **given)

@@ -83,7 +83,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     found = job_of_flags(flags, recipe=given.get("recipe"), name=_stem(file), model=model)
     if name:
         notes.append(f"model: {name}")
-    job = _with_given(found.job, given)
+    job = with_given(found.job, given)
     missing = tuple(key for key in found.missing if job.get(key) is None)
     deepspeed = _deepspeed_config(flags, followed)
     if deepspeed is not None:
@@ -112,7 +112,7 @@ def flags_to_job(words: Iterable[str], given: Mapping[str, Any], name: str) -> I
             flags.give(flag, given[key])
     model, _ = _named_model(flags, [])
     found = job_of_flags(flags, recipe=given.get("recipe"), name=name, model=model)
-    job = _with_given(found.job, given)
+    job = with_given(found.job, given)
     return replace(found, job=job, missing=tuple(key for key in found.missing if job.get(key) is None))
 
 
@@ -212,7 +212,7 @@ def _named_model(flags: Flags, words: Iterable[str]) -> tuple[Model | None, str]
         ) from None
 
 
-def _with_given(job: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def with_given(job: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Lay keywords of a job over what a file says."""
     own = {key: value for key, value in given.items() if key not in ("vocab_size", "env", "switches")}
     switches = {**(job.get("switches") or {}), **(given.get("switches") or {})}

@@ -52,6 +52,7 @@ FLAVORS = {
 }
 """Models that torchtitan has under a name and a flavor, in lower case, with ours."""
 
+_ENDS = ("first", "last")
 LOW_PRECISION = {ours: kind for ours, kind in _RECORD.precisions.items() if ours not in ("fp32", "bf16")}
 # A converter's name of any age, with the precision that it means.
 _CONVERTERS = {
@@ -137,8 +138,30 @@ def read_registry(file: TextFile, given: Mapping[str, Any]) -> Imported:
     CostModelError
         If there is no such function, or it is more than a configuration.
     """
+    asked = (given.get("env") or {}).get("config", "")
+    folder = Path(file.name).absolute().parent.name
+    return imported(registry(file.text, asked, folder), given)
+
+
+def registry(text: str, asked: str, folder: str = "") -> dict[str, Any]:
+    """Return one function of a Python registry as tables of a job file.
+
+    Parameters
+    ----------
+    text : str
+        The module.
+    asked : str
+        Name of the function, where there are several.
+    folder : str
+        Family of its models, where it is the family's own registry.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If there is no such function, or it is more than a configuration.
+    """
     try:
-        tree = ast.parse(file.text)
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise FrameworkConfigError(f"torchtitan: not Python: {str(error)[:80]}") from None
     functions = {
@@ -146,15 +169,21 @@ def read_registry(file: TextFile, given: Mapping[str, Any]) -> Imported:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and "Trainer.Config" in ast.unparse(node)
     }
-    asked = (given.get("env") or {}).get("config", "")
     if asked not in functions and len(functions) != 1:
         listed = ", ".join(sorted(functions)) or "none"
         raise FrameworkConfigError(
             f"torchtitan: say which configuration: --env config=NAME (there are {listed})"
         )
     raw = _configured(asked or next(iter(functions)), functions, 0)
-    folder = Path(file.name).absolute().parent.name
-    return imported(_tables_of(raw, folder), given)
+    return _tables_of(raw, _family(tree) or folder)
+
+
+def _family(tree: ast.Module) -> str:
+    """Return the family whose registry a module takes its model from, empty where it is itself one."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and any(name.name == "model_registry" for name in node.names):
+            return (node.module or "").rpartition(".")[2] if not node.level else ""
+    return ""
 
 
 def content(text: str) -> Mapping[str, Any]:
@@ -231,7 +260,8 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     job |= _stages_of(parallel, old, degrees["pp"])
     layers_each = job.pop("layers_per_stage", None)
     if layers_each and isinstance(model, str):
-        job["vp"] = -(-load_model(model).num_layers // (degrees["pp"] * layers_each))
+        ends = sum(int(parallel.raw.get(f"pipeline_parallel_{end}_stage_less_layers", 0)) for end in _ENDS)
+        job["vp"] = -(-(load_model(model).num_layers + ends) // (degrees["pp"] * layers_each))
     elif layers_each:
         notes.append("pipeline_parallel_layers_per_stage: virtual stages need the model's layers; give vp")
     job["recompute"] = _recompute_of(tables["activation_checkpoint"], notes)
@@ -405,6 +435,8 @@ def _switches_of(tables: Mapping[str, Section], recipe: str, degrees: Mapping[st
     reduce = training.get("mixed_precision_reduce", "float32", str)
     reshard = parallel.get("fsdp_reshard_after_forward", "default", str)
     rotate = parallel.get("context_parallel_rotate_method", "allgather", str)
+    # A recipe that keeps layers gathered in pipelines says so by itself.
+    reshards = degrees["pp"] == 1 or base.overlap.fsdp_pp_keeps_gathered
     pipelined = any(
         table.get("enable_async_tensor_parallel", False, bool)
         for table in (parallel, tables["experimental"], compiled)
@@ -412,7 +444,7 @@ def _switches_of(tables: Mapping[str, Section], recipe: str, degrees: Mapping[st
     read: dict[str, Any] = {
         "grad_reduce_dtype": "bf16" if reduce == "bfloat16" else "fp32",
         # By default torchtitan keeps layers gathered where a pipeline would gather them again each time.
-        "fsdp_reshard_after_forward": degrees["pp"] == 1 if reshard == "default" else reshard == "always",
+        "fsdp_reshard_after_forward": reshards if reshard == "default" else reshard == "always",
         "compiled": compiled.get("enable", training.get("compile", False, bool), bool),
         "tp_overlap": "pipelined"
         if pipelined
@@ -420,6 +452,8 @@ def _switches_of(tables: Mapping[str, Section], recipe: str, degrees: Mapping[st
         if base.overlap.tp_overlap == "pipelined"
         else base.overlap.tp_overlap,
     }
+    if "disable_cuda_graphs" in training.raw:
+        read["cuda_graphs"] = not training.get("disable_cuda_graphs", False, bool)
     if degrees["cp"] > 1:
         read["cp_method"] = "ring" if rotate == "alltoall" else "all-gather"
     current = base.switches
@@ -541,6 +575,10 @@ def _tables_of(raw: Mapping[str, Any], folder: str) -> dict[str, Any]:
         for key, value in raw.items()
         if isinstance(value, (dict, str)) and not key.startswith("__")
     }
+    if "activation_checkpoint" in raw and raw["activation_checkpoint"] is None:
+        tables["activation_checkpoint"] = {"mode": "none"}
+    if isinstance(spec, dict) and isinstance(spec.get("converters"), list):
+        tables["model_converters"] = {"converters": spec["converters"]}
     checkpoint = tables.get("activation_checkpoint")
     if isinstance(checkpoint, dict):
         name = str(checkpoint.get("__class__", "")).removesuffix(".Config").rsplit(".", 1)[-1]

@@ -180,6 +180,13 @@ READERS: dict[str, Reader] = {
             "NVIDIA-NeMo/Megatron-Bridge 3961fa1c, src/megatron/bridge/training/config.py",
         ),
         Reader(
+            "megatron-bridge-overrides",
+            "Megatron-Bridge",
+            ("costmodel.interop.nemo", "read"),
+            lambda look: look.start.startswith("# Megatron-Bridge overrides:"),
+            "NVIDIA-NeMo/Megatron-Bridge, megatron-bridge 0.3.1, training/config.py",
+        ),
+        Reader(
             "primus",
             "Primus",
             ("costmodel.interop.read_megatron_yaml", "read_primus"),

@@ -104,7 +104,13 @@ def look_at(file: TextFile) -> Look:
         except CostModelError as error:
             if suffix in ("yaml", "yml"):
                 return Look(problem=str(error).removeprefix(f"{name}: "), name=name)
-    return Look(is_script=is_script and not is_log, has_flags=flags > 3, is_log=is_log, name=name)
+    return Look(
+        is_script=is_script and not is_log,
+        has_flags=flags > 3,
+        is_log=is_log,
+        name=name,
+        start=text[:200],
+    )
 
 
 def parse_json(text: str, name: str) -> dict[str, Any]:

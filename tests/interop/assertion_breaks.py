@@ -57,7 +57,7 @@ CORE = {
     f"{CONFIG}:1883": {**OVERLAP, "bf16": 0},
     f"{CONFIG}:1890": {**OVERLAP, "mtp_num_layers": 2},
     f"{CONFIG}:1893": {**OVERLAP, "mtp_num_layers": 1, "pipeline_model_parallel_size": 1},
-    f"{CONFIG}:1899": {**OVERLAP, "cuda_graph_impl": WORDS["local"]},
+    f"{CONFIG}:1899": {**OVERLAP, "cuda_graph_impl": WORDS["transformer_engine"], "cuda_graph_mlp": 1},
     f"{CONFIG}:1782": {
         "cuda_graph_impl": WORDS["transformer_engine"],
         "recompute_granularity": WORDS["full"],
@@ -80,21 +80,20 @@ TRAINING = {
     f"{ARGUMENTS}, moe_grouped_gemm": {"bf16": 0},
     f"{ARGUMENTS}, tp_comm_overlap": {"tp_comm_overlap": 1, "sequence_parallel": 0},
     f"{ARGUMENTS}, CUDA_DEVICE_MAX_CONNECTIONS": {"cuda_device_max_connections": 0},
+    f"{ARGUMENTS}, use_megatron_fsdp": {"use_megatron_fsdp": 1, "ckpt_format_fsdp_dtensor": 1},
+    f"{ARGUMENTS}, ckpt_format": {"use_megatron_fsdp": 1, "cuda_device_max_connections": 0},
     f"{ARGUMENTS}, expert_model_parallel_size": {"fp16": 1},
     f"{ARGUMENTS}, optimizer_cpu_offload": {"optimizer_cpu_offload": 1},
     f"{ARGUMENTS}, mtp_num_layers": {
         "mtp_num_layers": 1,
         "position_embedding_type": WORDS["learned_absolute"],
     },
-    f"{ARGUMENTS}, cuda_graph_impl": {
-        "cuda_graph_impl": WORDS["local"],
-        "recompute_granularity": WORDS["full"],
-    },
     "megatron/core/transformer/utils.py:41": {"sliding_window": 128, "window_size": 128},
 }
 BRIDGE = {
     "megatron/bridge/training/config.py:1546": {"context_parallel_size": 2, "seq_length": 4098},
     "megatron/bridge/training/mixed_precision.py:94": {"fp4": 1, "fp8": 1},
+    "megatron/bridge/training/config.py:1470": {"use_megatron_fsdp": 1, "use_tp_pp_dp_mapping": 1},
     "megatron/bridge/training/comm_overlap.py:468": {**OVERLAP, "expert_model_parallel_size": 1},
     "megatron/bridge/training/comm_overlap.py:475": {
         **OVERLAP,
@@ -149,6 +148,9 @@ TORCHTITAN = {
     f"{DECODER}:139": {**PIPED, "enable_weight_tying": 1},
     f"{DECODER}:149": {"n_heads": 31},
     f"{DECODER}:154": {"n_kv_heads": 3},
+    f"{DECODER}:169": {"max_seq_len": 2048},
+    "torchtitan/models/deepseek_v3/mtp.py:201": {**PIPED, "num_mtp_layers": 1},
+    "torchtitan/models/deepseek_v3/mtp.py:206": {"context_parallel_degree": 2, "num_mtp_layers": 1},
     f"{STAGES}:233": {**PIPED, "looped": 1, "layers_per_stage": 3},
     f"{STAGES}:244": {**PIPED, "layers_per_stage": 2},
     f"{STAGES}:252": {**PIPED, "looped": 1, "layers_per_stage": 4},

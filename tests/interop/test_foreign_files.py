@@ -276,7 +276,7 @@ def torchtitan(parallelism, training="", more=""):
             {"cp": 4, "cp_method": "ring"},
         ),
         ("context_parallel_degree = 4", "", {"cp": 4, "global_batch": 128}),
-        # A pipeline cuts the eight local sequences into micro-batches of one; and keeps layers gathered.
+        # A pipeline cuts the eight local sequences into micro-batches of one; that it keeps layers gathered is the recipe's.
         (
             'pipeline_parallel_degree = 4\npipeline_parallel_schedule = "1F1B"',
             "",
@@ -285,7 +285,6 @@ def torchtitan(parallelism, training="", more=""):
                 "global_batch": 128,
                 "schedule": "1f1b",
                 "vp": 1,
-                "fsdp_reshard_after_forward": False,
             },
         ),
         # 32 layers over four ranks in stages of four: two stages each.
@@ -357,7 +356,7 @@ def test_deepspeed_gpt2():
                 "tensor_parallel": {"autotp_size": 2},
                 "sequence_parallel_size": 4,
             },
-            {"gpus": 64, "pp": 2},
+            {"gpus": 64, "pp": 2, "recipe": "deepspeed-2021"},
             {"global_batch": 64, "tp": 2, "cp": 4, "pp": 2, "cp_method": "ulysses", "schedule": "1f1b"},
         ),
         ({"train_batch_size": 96, "gradient_accumulation_steps": 3}, {"gpus": 16}, {"micro_batch": 2}),

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from costmodel.interop.assertions.megatron import CORE_ROWS
 from costmodel.interop.assertions.megatron_arguments import arguments
-from costmodel.interop.assertions.record import Table, rows
+from costmodel.interop.assertions.megatron_arguments import written as written_flags
+from costmodel.interop.assertions.record import Arguments, Table, rows
+from costmodel.interop.bridge_keys import KEYS, flags_of, read_overrides
+
+_SAID = frozenset(key.flag.removeprefix("--").replace("-", "_") for key in KEYS)
+
+
+def written(text: str) -> Arguments:
+    """Return what overrides say of Megatron's arguments; the model's own are the recipe's."""
+    overrides = read_overrides(text)
+    words, _ = flags_of(overrides)
+    # How many experts there are is the recipe's; that there are some shows in the keys.
+    words += ["--num-experts", "2"] if "model.expert_model_parallel_size" in overrides else []
+    found = written_flags(" ".join(words))
+    return {name: value for name, value in found.items() if name in _SAID}
+
 
 _CONFIG = "megatron/bridge/training/config.py"
 _OVERLAP = "megatron/bridge/training/comm_overlap.py"
@@ -23,6 +38,11 @@ BRIDGE = Table(
                 "megatron/bridge/training/mixed_precision.py:94",
                 "fp4 and fp8",
                 "fp4 and fp8 at once",
+            ),
+            (
+                f"{_CONFIG}:1470",
+                "use_megatron_fsdp and use_tp_pp_dp_mapping",
+                "Megatron-FSDP places stages outside replicas only",
             ),
             (
                 f"{_OVERLAP}:468",
@@ -50,5 +70,6 @@ BRIDGE = Table(
         *rows("nemo", "megatron-core 0.16.1", *CORE_ROWS),
     ),
     arguments,
+    written,
 )
 """Megatron-Bridge's own checks of what `costmodel.interop.nemo` writes."""

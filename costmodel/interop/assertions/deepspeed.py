@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ def arguments(job: Job) -> Arguments:
     }
 
 
-def written(raw: Mapping[str, Any]) -> dict[str, ArrayLike]:
+def written(text: str) -> dict[str, ArrayLike]:
     """Return what a configuration says of the same arguments."""
+    raw: Mapping[str, Any] = json.loads(text)
     zero, experts = raw.get("zero_optimization") or {}, raw.get("expert_parallel") or {}
     outside = raw.get("comment") or {}
     tp = (raw.get("tensor_parallel") or {}).get("autotp_size", 1)
@@ -66,6 +68,7 @@ def written(raw: Mapping[str, Any]) -> dict[str, ArrayLike]:
         "sequence_parallel_size": cp,
         "autoep_size": experts.get("autoep_size", 1),
         "expert_tensor_parallel_size": experts.get("expert_tensor_parallel_size", 1),
+        "seq_length": outside.get("seq_len", 0),
         "train_batch_size": raw.get("train_batch_size", 0),
         "train_micro_batch_size_per_gpu": raw.get("train_micro_batch_size_per_gpu", 0),
         "gradient_accumulation_steps": raw.get("gradient_accumulation_steps", 0),
@@ -198,5 +201,6 @@ DEEPSPEED = Table(
         ),
     ),
     arguments,
+    written,
 )
 """DeepSpeed's own checks of what `costmodel.interop.deepspeed` writes."""

@@ -6,7 +6,7 @@ which that package leaves out.
 
 from __future__ import annotations
 
-from costmodel.interop.assertions.megatron_arguments import arguments
+from costmodel.interop.assertions.megatron_arguments import arguments, written
 from costmodel.interop.assertions.record import Table, rows
 
 _CORE = "megatron-core 0.16.1"
@@ -237,8 +237,9 @@ CORE_ROWS = (
     ),
     (
         f"{_CONFIG}:1899",
-        f"{_OVERLAP} and cuda_graph_impl != none and (cuda_graph_impl != transformer_engine or cuda_graph_mlp)",
-        "overlapping the experts' exchange goes with CUDA graphs of attention and router only",
+        # Graphs of a whole iteration go with it in later releases, as Megatron-Bridge's recipes have them.
+        f"{_OVERLAP} and cuda_graph_impl == transformer_engine and cuda_graph_mlp",
+        "overlapping the experts' exchange does not go with CUDA graphs of the MLP",
     ),
     (
         f"{_CONFIG}:1782",
@@ -292,8 +293,18 @@ _TRAINING_ROWS = (
     (
         f"{_ARGUMENTS}, CUDA_DEVICE_MAX_CONNECTIONS",
         "(tensor_model_parallel_size > 1 or context_parallel_size > 1) and not blackwell"
-        " and not overlap_moe_expert_parallel_comm and cuda_device_max_connections != 1",
+        " and not overlap_moe_expert_parallel_comm and not use_megatron_fsdp and cuda_device_max_connections != 1",
         "tensor or context parallelism needs CUDA_DEVICE_MAX_CONNECTIONS=1",
+    ),
+    (
+        f"{_ARGUMENTS}, use_megatron_fsdp",
+        "use_megatron_fsdp and cuda_device_max_connections == 1",
+        "Megatron-FSDP does not run with CUDA_DEVICE_MAX_CONNECTIONS=1",
+    ),
+    (
+        f"{_ARGUMENTS}, ckpt_format",
+        "use_megatron_fsdp and not ckpt_format_fsdp_dtensor",
+        "Megatron-FSDP needs --ckpt-format fsdp_dtensor",
     ),
     (
         f"{_ARGUMENTS}, expert_model_parallel_size",
@@ -309,11 +320,6 @@ _TRAINING_ROWS = (
         f"{_ARGUMENTS}, mtp_num_layers",
         "mtp_num_layers > 0 and position_embedding_type == learned_absolute",
         "prediction layers need rotary positions, or none",
-    ),
-    (
-        f"{_ARGUMENTS}, cuda_graph_impl",
-        "cuda_graph_impl != none and recompute_granularity == full",
-        "CUDA graphs do not go with full recomputation",
     ),
 )
 
@@ -341,5 +347,6 @@ MEGATRON = Table(
         *rows("megatron", _CORE, *_MEANINGS, raises=False),
     ),
     arguments,
+    written,
 )
 """Megatron-LM's own checks of what `costmodel.interop.megatron` writes."""

@@ -62,14 +62,15 @@ def _placement(job: Job) -> dict[str, ArrayLike]:
         "num_distributed_optimizer_instances": np.where(
             grouped, layout.dp * layout.cp / np.maximum(layout.shard_group, 1.0), 1.0
         ),
+        "use_megatron_fsdp": layout.zero_stage >= 2,
+        "ckpt_format_fsdp_dtensor": layout.zero_stage >= 2,
         "overlap_grad_reduce": float(job.recipe.overlap.dp_overlap != "none"),
         "overlap_param_gather": sharded & (job.recipe.overlap.dp_overlap != "none"),
     }
 
 
 def _of_model(model: Model) -> dict[str, ArrayLike]:
-    bias = model.linear_bias and model.qkv_bias and model.attention_out_bias
-    gate_bias = model.router_bias and not bias  # with biases everywhere the gate has one too, of another kind
+    gate_bias = has_expert_bias(model)
     return {
         "num_layers": float(model.num_layers),
         "mtp_num_layers": float(model.mtp_layers),
@@ -80,7 +81,7 @@ def _of_model(model: Model) -> dict[str, ArrayLike]:
         "position_embedding_type": WORDS["rope"] if model.position == "rope" else WORDS["learned_absolute"],
         "window_size": float(model.sliding_window - 1 if model.sliding_window else 0),
         "sliding_window": float(model.sliding_window),
-        "add_bias_linear": float(bias),
+        "add_bias_linear": float(has_biases(model)),
         "num_experts": float(model.num_experts),
         "moe_ffn_hidden_size": float(model.expert_ffn_size if model.num_experts else 0),
         "moe_router_topk": float(model.top_k),
@@ -101,7 +102,7 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "tp_comm_overlap": (recipe.overlap.tp_overlap == "pipelined") & (job.layout.tp > 1),
         "overlap_p2p_comm": float(recipe.overlap.pp_overlap),
         "cp_comm_type": _CP_TYPES[recipe.overlap.cp_method],
-        "moe_token_dispatcher_type": WORDS[_DISPATCHERS[recipe.moe.moe_dispatcher]] if moe else 0.0,
+        "moe_token_dispatcher_type": _dispatcher(job) if moe else 0.0,
         "moe_grouped_gemm": float(moe and recipe.moe.grouped_gemm),
         "overlap_moe_expert_parallel_comm": (moe and recipe.moe.ep_overlap) & (job.layout.ep > 1),
         "fp16": float(precision == "fp16"),
@@ -113,10 +114,35 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "use_precision_aware_optimizer": float(recipe.host.offload_optimizer),
         "cuda_graph_impl": graph_of(recipe.host.cuda_graphs, recipe.host.cuda_graph_scope),
         "cuda_graph_full_iteration": float(recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "all"),
-        "cuda_graph_mlp": float(recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "static"),
+        "cuda_graph_mlp": float(
+            recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "static" and has_part(model, "mlp")
+        ),
         "cuda_device_max_connections": connections(job),
         "blackwell": float(job.cluster.accelerator.software.fp8 == "mxfp8"),
     }
+
+
+def has_biases(model: Model) -> bool:
+    """Return whether every linear layer has a bias."""
+    return model.linear_bias and model.qkv_bias and model.attention_out_bias
+
+
+def has_expert_bias(model: Model) -> bool:
+    """Return whether experts are chosen by scores with a bias of their own; a gate with a bias is a linear layer."""
+    return model.router_bias and not has_biases(model)
+
+
+def has_part(model: Model, part: str) -> bool:
+    """Return whether a model has what a scope of CUDA graphs names."""
+    if part == "mlp":
+        return any(not kind.is_moe for kind in model.layer_kinds())
+    return bool(model.num_experts) or not part.startswith("moe")
+
+
+def _dispatcher(job: Job) -> ArrayLike:
+    """Return how tokens travel; where one rank holds all experts nothing does, and the flex dispatcher refuses."""
+    chosen = WORDS[_DISPATCHERS[job.recipe.moe.moe_dispatcher]]
+    return np.where(job.layout.ep * job.layout.etp > 1, chosen, min(chosen, WORDS["alltoall"]))
 
 
 def graph_of(graphs: bool, scope: str) -> float:
@@ -128,7 +154,7 @@ def connections(job: Job) -> ArrayLike:
     """Return what ``CUDA_DEVICE_MAX_CONNECTIONS`` has to be: 1 where TP or CP order their kernels, else free (0)."""
     ordered = (job.layout.tp > 1) | (job.layout.cp > 1)
     overlapped = bool(job.model.num_experts) and job.recipe.moe.ep_overlap
-    return np.where(ordered & (not overlapped), 1.0, 0.0)
+    return np.where(ordered & (not overlapped) & (job.layout.zero_stage < 2), 1.0, 0.0)
 
 
 def _recomputation(job: Job) -> dict[str, ArrayLike]:
@@ -175,7 +201,8 @@ _NUMBERS = """tensor-model-parallel-size pipeline-model-parallel-size context-pa
     num-attention-heads num-query-groups num-experts moe-ffn-hidden-size moe-router-topk moe-router-num-groups
     moe-router-group-topk max-position-embeddings recompute-num-layers num-virtual-stages-per-pipeline-rank
     num-distributed-optimizer-instances""".split()  # noqa: SIM905
-_SWITCHES = """sequence-parallel use-tp-pp-dp-mapping use-distributed-optimizer overlap-grad-reduce overlap-param-gather
+_SWITCHES = """sequence-parallel use-megatron-fsdp
+    use-tp-pp-dp-mapping use-distributed-optimizer overlap-grad-reduce overlap-param-gather
     multi-latent-attention moe-router-enable-expert-bias moe-router-pre-softmax tp-comm-overlap moe-grouped-gemm
     overlap-moe-expert-parallel-comm fp16 bf16 optimizer-cpu-offload use-precision-aware-optimizer
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""".split()  # noqa: SIM905
@@ -224,6 +251,7 @@ def written(text: str) -> dict[str, ArrayLike]:
     found["overlap_p2p_comm"] = float(not flags.has("--no-overlap-p2p-communication"))
     found["fp8"], found["fp4"] = float(flags.has("--fp8-format")), float(flags.has("--fp4-format"))
     found["fp8_delayed"] = float(bool(found["fp8"]) and flags.text("--fp8-recipe", "delayed") == "delayed")
+    found["ckpt_format_fsdp_dtensor"] = float(flags.text("--ckpt-format", "") == "fsdp_dtensor")
     found["window_size"] = float(flags.text("--window-size", "0").split(",")[0])
     scope = flags.words("--cuda-graph-scope")
     found["cuda_graph_full_iteration"] = float("full_iteration" in scope)

@@ -39,5 +39,6 @@ PUBLISHED = Table(
         ),
     ),
     arguments,
+    lambda text: {},
 )
 """Rules of Llama 3's, DeepSeek's and other in-house frameworks, as far as papers tell."""

@@ -89,10 +89,13 @@ class Table(NamedTuple):
         In the order in which they are looked at.
     arguments : callable
         Takes a job of one layout or many; returns the framework's arguments.
+    written : callable
+        Takes the text of a configuration; returns what it says of those arguments.
     """
 
     assertions: tuple[Assertion, ...]
     arguments: Callable[[Job], Arguments]
+    written: Callable[[str], Arguments]
 
 
 def rows(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.assertions.bridge import BRIDGE
 from costmodel.interop.assertions.deepspeed import DEEPSPEED
 from costmodel.interop.assertions.megatron import MEGATRON
 from costmodel.interop.assertions.published import PUBLISHED
-from costmodel.interop.assertions.record import Arguments, Assertion, Table
+from costmodel.interop.assertions.record import Assertion, Table
 from costmodel.interop.assertions.torchtitan import TORCHTITAN
 from costmodel.interop.framework import FrameworkConfigError
 
@@ -31,7 +32,7 @@ ASSERTIONS: Mapping[str, Assertion] = {
 """Every assertion by the code that it is counted under."""
 
 
-def broken(framework: str, job: Job, written: Arguments | None = None) -> list[tuple[Assertion, str]]:
+def broken(framework: str, job: Job, text: str = "") -> list[tuple[Assertion, str]]:
     """Return the assertions that a job of one layout breaks, each with what is wrong in words.
 
     Parameters
@@ -40,11 +41,11 @@ def broken(framework: str, job: Job, written: Arguments | None = None) -> list[t
         One of `TABLES`.
     job : Job
         With one layout.
-    written : mapping, optional
-        What a configuration says of the arguments, in place of what it should.
+    text : str
+        A configuration of the job: what it says counts in place of what it should.
     """
     known = TABLES[framework]
-    arguments = {**known.arguments(job), **(written or {})}
+    arguments = {**known.arguments(job), **(known.written(text) if text else {})}
     return [
         (assertion, assertion.sentence(arguments))
         for assertion in known.assertions
@@ -52,7 +53,7 @@ def broken(framework: str, job: Job, written: Arguments | None = None) -> list[t
     ]
 
 
-def require_launchable(framework: str, job: Job, written: Arguments | None = None) -> None:
+def require_launchable(framework: str, job: Job, text: str = "") -> None:
     """Refuse a job that a framework would not start, or would run as another one.
 
     Raises
@@ -60,7 +61,7 @@ def require_launchable(framework: str, job: Job, written: Arguments | None = Non
     FrameworkConfigError
         With the first assertion that it breaks, and its file and line.
     """
-    found = broken(framework, job, written)
+    found = broken(framework, job, text)
     if found:
-        more = f"; {len(found) - 1} more" if len(found) > 1 else ""
-        raise FrameworkConfigError(f"emit: {framework}: {found[0][1]}{more}")
+        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
+        raise FrameworkConfigError(f"emit: {FRAMEWORKS[framework].title}: {found[0][1]}{more}")

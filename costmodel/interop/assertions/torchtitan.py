@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.interop.assertions.record import WORDS, Arguments, Table, rows
+from costmodel.interop.read_torchtitan import FLAVORS, registry
 from costmodel.physics.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ _DECODER = "torchtitan/models/common/decoder.py"
 SEVERAL_STAGES = ("interleaved", "zb-v", "dualpipe-v")
 """Schedules of several stages a rank, two unless layers per stage say otherwise."""
 
-POSITIONS = {"llama3": 131072, "deepseek_v3": 16384, "gpt_oss": 131072, "qwen3": 40960}
+_POSITIONS = {"llama3": 131072, "deepseek_v3": 16384, "gpt_oss": 131072, "qwen3": 40960}
 """Longest sequence of each family's rotary table (torchtitan/models/*/__init__.py, `max_seq_len`)."""
 
+_FAMILY_OF = {ours: family for (family, _), ours in FLAVORS.items()}
 _METHODS = {"ring": WORDS["ring"], "all-gather": WORDS["all_gather"], "ulysses": WORDS["ulysses"]}
 _PLACES = "layers + first_stage_less_layers + last_stage_less_layers"
 
@@ -70,9 +72,45 @@ def arguments(job: Job) -> Arguments:
         "n_heads": float(model.num_heads),
         "n_kv_heads": float(model.num_heads if model.attention == "mla" else model.num_kv_heads),
         "num_experts": float(model.num_experts),
+        "num_mtp_layers": float(model.mtp_layers),
+        "max_seq_len": _positions(model.name),
         "enable_weight_tying": float(model.tied_embeddings),
         "sharded_shape": _sharded_shape(job),
     }
+
+
+_TRAINING = """local_batch_size global_batch_size seq_len disable_cuda_graphs""".split()  # noqa: SIM905
+_DEGREES = """data_parallel_replicate_degree data_parallel_shard_degree tensor_parallel_degree context_parallel_degree
+    pipeline_parallel_degree expert_parallel_degree enable_sequence_parallel""".split()  # noqa: SIM905
+
+
+def written(text: str) -> dict[str, ArrayLike]:
+    """Return what a configuration says of the same arguments."""
+    raw = registry(text, "")
+    training, parallel, compiled = raw["training"], raw["parallelism"], raw["compile"]
+    found: dict[str, ArrayLike] = {name: float(training[name]) for name in _TRAINING}
+    found |= {name: float(parallel[name]) for name in _DEGREES}
+    found |= {
+        "reduce_in_float32": float(training["mixed_precision_reduce"] == "float32"),
+        "batch_degree": float(
+            parallel["data_parallel_replicate_degree"] * parallel["data_parallel_shard_degree"]
+        ),
+        "compile": float(compiled["enable"]),
+        "enable_async_tensor_parallel": float(compiled["enable_async_tensor_parallel"]),
+    }
+    if parallel["pipeline_parallel_degree"] > 1:
+        found |= {
+            "microbatch_size": float(parallel["pipeline_parallel_microbatch_size"]),
+            "layers_per_stage": float(parallel.get("pipeline_parallel_layers_per_stage", 0)),
+            "first_stage_less_layers": float(parallel["pipeline_parallel_first_stage_less_layers"]),
+            "last_stage_less_layers": float(parallel["pipeline_parallel_last_stage_less_layers"]),
+        }
+    return found
+
+
+def _positions(model: str) -> float:
+    """Return the longest sequence of a model's rotary table, where torchtitan has the model."""
+    return float(_POSITIONS.get(_FAMILY_OF.get(model, ""), np.inf))
 
 
 def _sharded_shape(job: Job) -> ArrayLike:
@@ -155,6 +193,21 @@ TORCHTITAN = Table(
                 "{tensor_parallel_degree} does not divide {n_kv_heads}",
             ),
             (
+                f"{_DECODER}:169",
+                "seq_len > max_seq_len",
+                "{seq_len} is more than {max_seq_len}",
+            ),
+            (
+                "torchtitan/models/deepseek_v3/mtp.py:201",
+                "num_mtp_layers > 0 and pipeline_parallel_degree > 1",
+                "{num_mtp_layers} does not go with {pipeline_parallel_degree}",
+            ),
+            (
+                "torchtitan/models/deepseek_v3/mtp.py:206",
+                "num_mtp_layers > 0 and context_parallel_degree > 1",
+                "{num_mtp_layers} does not go with {context_parallel_degree}",
+            ),
+            (
                 f"{_STAGES}:233",
                 "pipeline_parallel_degree > 1 and layers_per_stage > 0"
                 f" and ceil(({_PLACES}) / max(layers_per_stage, 1)) % pipeline_parallel_degree != 0",
@@ -212,5 +265,6 @@ TORCHTITAN = Table(
         ),
     ),
     arguments,
+    written,
 )
 """torchtitan's own checks of what `costmodel.interop.torchtitan` writes."""
