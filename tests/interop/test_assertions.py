@@ -111,6 +111,19 @@ def test_plans_that_do_not_start(framework, changed, place):
     assert (said == []) if place is None else any(place in sentence for sentence in said)
 
 
+def test_arguments_are_what_flags_say():
+    """Virtual stages are those of the interleaved schedule; a layout says them by its chunks."""
+    plain = TABLES["megatron"].arguments(cm.estimate(**JOB, layout="pp4 ep4").job)
+    looped = TABLES["megatron"].arguments(cm.estimate(**JOB, layout="pp4 vp2 ep4").job)
+    dealt = TABLES["megatron"].arguments(
+        cm.estimate(**JOB, layout="pp4 vp2 ep4", pipeline_layout="Ett|(tt|)*6ttL").job
+    )
+    names = ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank", "layout_stages")
+    assert [float(plain[name]) for name in names] == [0, 0, 4]
+    assert [float(looped[name]) for name in names] == [2, 2, 8]
+    assert [float(dealt[name]) for name in names] == [2, 0, 8]
+
+
 @pytest.mark.parametrize("framework", TABLES)
 def test_arrays_are_many_jobs(framework):
     """Every row on an array of layouts says what it says of each layout alone."""
@@ -147,6 +160,9 @@ def _launched():
                 "framework": framework,
                 "recipe": FRAMEWORKS[framework].recipe,
             }
+
+    # Overlapping the exchange refuses full recomputation.
+    yield {**JOB, "gpus": 64, "recipe": "megatron-bridge", "switches": {"ep_overlap": True}}
 
 
 @pytest.mark.parametrize("asked", list(_launched()), ids=str)

@@ -6,6 +6,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.interop.assertions.tables import broken
 from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
@@ -410,6 +411,41 @@ def test_unreadable_configurations(reader, text, words):
         reader(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_would_not_start_is_refused_with_file_and_line():
+    """Before anything is written, and for what is written."""
+    job = {**DEEPSPEED_JOBS["pipeline"], "zero_stage": 2}
+    with pytest.raises(
+        FrameworkConfigError, match=r"^emit: DeepSpeed: zero_stage = 2 .*pipe/engine\.py:76, deepspeed"
+    ):
+        emit(cm.estimate(**job), "deepspeed")
+    job = cm.estimate(**MEGATRON_JOBS["gpt3"]).job
+    text = emit(cm.estimate(**MEGATRON_JOBS["gpt3"]), "megatron")
+    assert broken("megatron", job, text) == []
+    for good, wrong, place in (
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "", "CUDA_DEVICE_MAX_CONNECTIONS"),
+        ("--use-distributed-optimizer", "", "overlap_param_gather"),
+        ("--max-position-embeddings 2048", "--max-position-embeddings 1024", "max_position_embeddings"),
+        ("--num-layers 96", "--num-layers 97", "transformer_block.py:155"),
+    ):
+        assert good in text
+        found = broken("megatron", job, text.replace(good, wrong))
+        assert any(place in said for _, said in found)
+
+
+def test_a_text_that_would_not_start_is_refused(monkeypatch):
+    """An exporter that forgets a variable is caught by the assertions, not by the user."""
+    monkeypatch.setattr("costmodel.interop.megatron._environment", lambda job: [])
+    with pytest.raises(FrameworkConfigError, match="needs CUDA_DEVICE_MAX_CONNECTIONS=1"):
+        emit(cm.estimate(**MEGATRON_JOBS["gpt3"]), "megatron")
+
+
+def test_a_job_that_cannot_start_is_refused_before_it_is_written(monkeypatch):
+    monkeypatch.setattr("costmodel.interop.deepspeed.emit_deepspeed", lambda job: "never asked")
+    job = {**DEEPSPEED_JOBS["pipeline"], "zero_stage": 2}
+    with pytest.raises(FrameworkConfigError, match=r"engine\.py:76"):
+        emit(cm.estimate(**job), "deepspeed")
 
 
 def test_what_a_framework_cannot_run_is_refused():

@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.base.errors import CostModelError
 from costmodel.interop.reading import read as read_file
+from costmodel.interop.torchtitan import import_torchtitan
 
 OF_2024 = """
 [model]
@@ -195,3 +196,11 @@ def test_wrong_files_are_one_line(tmp_path, text, words):
         read(tmp_path, text, gpus=8)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_reshards_in_pipelines_is_told_otherwise():
+    """torchtitan's default keeps layers gathered in a pipeline, and reshards without one."""
+    head = "[parallelism]\ndata_parallel_shard_degree = 8\n"
+    piped = import_torchtitan(head + "pipeline_parallel_degree = 2\n", recipe="composer-fsdp")
+    assert piped.job["switches"]["fsdp_reshard_after_forward"] is False
+    assert "fsdp_reshard_after_forward" not in import_torchtitan(head, recipe="composer-fsdp").job["switches"]
