@@ -85,6 +85,7 @@ KEYS: tuple[Key, ...] = (
         "recompute_num_layers",
         "recompute_modules",
         "cp_comm_type",
+        "hierarchical_context_parallel_sizes",
         "moe_expert_capacity_factor",
         absent="null",
     ),
@@ -94,6 +95,7 @@ KEYS: tuple[Key, ...] = (
     *_model("attention_backend", absent="auto"),
     *_model("cuda_graph_impl", absent="none"),
     *_model("cuda_graph_scope", absent="[]"),
+    Key("--optimizer", ("optimizer.optimizer",), "adam"),
     Key("--optimizer-cpu-offload", ("optimizer.optimizer_cpu_offload",), "false", "true"),
     Key("--use-precision-aware-optimizer", ("optimizer.use_precision_aware_optimizer",), "false", "true"),
     Key(
@@ -105,7 +107,7 @@ KEYS: tuple[Key, ...] = (
 )
 """Flags of a layout and of a recipe's switches; the model is that of the recipe which is overridden."""
 
-_LISTS = ("--recompute-modules", "--cuda-graph-scope")
+_LISTS = ("--recompute-modules", "--cuda-graph-scope", "--hierarchical-context-parallel-sizes")
 _FLAG_OF: Mapping[str, Key] = {name: key for key in KEYS for name in key.keys}
 # Follow from other keys, or switch the recipe's own bundle of overlaps off, so that these hold.
 _FOLLOWS = frozenset({"comm_overlap", "model.overlap_p2p_comm", "model.batch_p2p_comm", "mixed_precision"})

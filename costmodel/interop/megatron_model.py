@@ -36,7 +36,8 @@ def model_flags(model: Model, longest: int = 0) -> list[str]:
     ]
     flags += ["--ffn-hidden-size", str(model.ffn_size or model.expert_ffn_size)]
     flags += ["--vocab-size", str(model.vocab_size), "--make-vocab-size-divisible-by", "1"]
-    flags += ["--position-embedding-type", _POSITIONS[model.position]]
+    concentrated = model.rope_concentration and model.attention != "mla"
+    flags += ["--position-embedding-type", "yarn" if concentrated else _POSITIONS[model.position]]
     flags += ["--max-position-embeddings", str(model.max_positions or max(LONGEST, longest))]
     flags += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
     if model.attention == "mla":
@@ -59,7 +60,10 @@ def model_flags(model: Model, longest: int = 0) -> list[str]:
         flags += ["--kv-channels", str(model.head_dim)]
         if model.num_kv_heads != model.num_heads:
             flags += ["--group-query-attention", "--num-query-groups", str(model.num_kv_heads)]
-    if model.gated_mlp:
+    if model.activation_clamp:
+        # gpt-oss: a clamped SwiGLU with sigmoid(1.702 x), one added to its linear half (arXiv:2508.10925, section 2.3).
+        flags += ["--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0"]
+    elif model.gated_mlp:
         flags.append("--swiglu")
     if not model.tied_embeddings:
         flags.append("--untie-embeddings-and-output-weights")
@@ -154,6 +158,7 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
             f"--position-embedding-type: expected one of {', '.join(sorted(_ALL_POSITIONS))}, got {position!r}"
         )
     values["position"] = _ALL_POSITIONS[position]
+    values["rope_concentration"] = position == "yarn"
     # Without a length of its own the table is as long as the sequence.
     longest = flags.number("--max-position-embeddings", flags.number("--seq-length", 0))
     values["max_positions"] = longest if values["position"] == "learned" else 0
@@ -230,6 +235,7 @@ def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
         "hidden_size": hidden,
         "num_heads": heads,
         "gated_mlp": gated,
+        "activation_clamp": flags.real("--activation-func-clamp-value", 0.0) > 0,
         "ffn_size": flags.number("--ffn-hidden-size", default_ffn),
         "tied_embeddings": not (
             flags.has("--untie-embeddings-and-output-weights") | flags.has("--no-tie-embed-logits")

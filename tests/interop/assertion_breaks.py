@@ -43,6 +43,8 @@ CORE = {
     "megatron/core/num_microbatches_calculator.py:340": {"global_batch_size": 65},
     f"{SCHEDULES}:996": {"virtual_pipeline_model_parallel_size": 2, "global_batch_size": 8},
     f"{SCHEDULES}:1008": {"virtual_pipeline_model_parallel_size": 2, "global_batch_size": 24},
+    "megatron/core/optimizer/muon.py:192": {"muon": 1},
+    "megatron/core/optimizer/muon.py:195": {"muon": 1, "fp16": 1},
     f"{CONFIG}:1166": {"recompute_granularity": WORDS["full"], "recompute_num_layers": 1},
     f"{CONFIG}:1172": {"recompute_granularity": WORDS["full"], "recompute_method": WORDS["uniform"]},
     f"{CONFIG}:1180": {"recompute_granularity": WORDS["selective"], "recompute_num_layers": 1},

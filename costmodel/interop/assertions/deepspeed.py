@@ -19,7 +19,7 @@ _CONFIG = "deepspeed/runtime/config.py"
 _ULYSSES = "deepspeed/runtime/sequence_parallel/ulysses_sp.py"
 _FOLDING = "deepspeed/module_inject/auto_ep_folding.py"
 _EXPERTS = "deepspeed/module_inject/auto_ep_config.py"
-_METHODS = {"ring": WORDS["ring"], "all-gather": WORDS["all_gather"], "ulysses": WORDS["ulysses"]}
+_METHODS = {"ring": "ring", "all-gather": "all_gather", "ulysses": "ulysses", "a2a+p2p": "ring"}
 
 
 def arguments(job: Job) -> Arguments:
@@ -48,7 +48,7 @@ def arguments(job: Job) -> Arguments:
         "num_expert_groups": float(model.expert_groups),
         "num_limited_groups": float(model.groups_per_token),
         "seq_length": job.seq_len,
-        "sequence_exchange": _METHODS[job.recipe.overlap.cp_method],
+        "sequence_exchange": WORDS[_METHODS[job.recipe.overlap.cp_method]],
     }
 
 

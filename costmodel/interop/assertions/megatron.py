@@ -166,6 +166,12 @@ CORE_ROWS = (
         "{pipeline_model_parallel_size} does not divide the micro-batches of the interleaved schedule",
     ),
     (
+        "megatron/core/optimizer/muon.py:192",
+        "muon and use_distributed_optimizer",
+        "Muon does not go with the distributed optimizer: plan with zero_stage = 0",
+    ),
+    ("megatron/core/optimizer/muon.py:195", "muon and fp16", "Muon does not run in fp16"),
+    (
         f"{_CONFIG}:1166",
         "recompute_granularity == full and recompute_method == none",
         "full recomputation needs --recompute-method",

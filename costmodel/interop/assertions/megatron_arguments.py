@@ -23,7 +23,6 @@ LONGEST = 2**17
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 """What ``--recompute-modules`` takes, of the modules that a recipe can name."""
 
-_CP_TYPES = {"ring": 0.0, "all-gather": WORDS["all_gather"], "ulysses": WORDS["ulysses"]}
 _DISPATCHERS = {"all-to-all": "alltoall", "all-gather": "allgather", "deep-ep": "flex"}
 
 
@@ -101,7 +100,6 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "max_position_embeddings": longest,
         "tp_comm_overlap": (recipe.overlap.tp_overlap == "pipelined") & (job.layout.tp > 1),
         "overlap_p2p_comm": float(recipe.overlap.pp_overlap),
-        "cp_comm_type": _CP_TYPES[recipe.overlap.cp_method],
         "moe_token_dispatcher_type": _dispatcher(job) if moe else 0.0,
         "moe_grouped_gemm": float(moe and recipe.moe.grouped_gemm),
         "overlap_moe_expert_parallel_comm": (moe and recipe.moe.ep_overlap) & (job.layout.ep > 1),
@@ -112,6 +110,7 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "fp8_delayed": float(precision == "fp8-delayed"),
         "optimizer_cpu_offload": float(recipe.host.offload_optimizer),
         "use_precision_aware_optimizer": float(recipe.host.offload_optimizer),
+        "muon": float(job.optimizer.name == "muon"),
         "cuda_graph_impl": graph_of(recipe.host.cuda_graphs, recipe.host.cuda_graph_scope),
         "cuda_graph_full_iteration": float(recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "all"),
         "cuda_graph_mlp": float(
@@ -247,6 +246,7 @@ def written(text: str) -> dict[str, ArrayLike]:
     found["data_parallel_size"] = world / (tp * pp * cp)  # type: ignore[operator]
     found["expert_data_parallel_size"] = world / (pp * experts)  # type: ignore[operator]
     found["num_distributed_optimizer_instances"] = found["num_distributed_optimizer_instances"] or 1.0
+    found["muon"] = float("muon" in flags.text("--optimizer", "adam"))
     found["add_bias_linear"] = float(not flags.has("--disable-bias-linear"))
     found["overlap_p2p_comm"] = float(not flags.has("--no-overlap-p2p-communication"))
     found["fp8"], found["fp4"] = float(flags.has("--fp8-format")), float(flags.has("--fp4-format"))

@@ -27,7 +27,7 @@ _POSITIONS = {"llama3": 131072, "deepseek_v3": 16384, "gpt_oss": 131072, "qwen3"
 """Longest sequence of each family's rotary table (torchtitan/models/*/__init__.py, `max_seq_len`)."""
 
 _FAMILY_OF = {ours: family for (family, _), ours in FLAVORS.items()}
-_METHODS = {"ring": WORDS["ring"], "all-gather": WORDS["all_gather"], "ulysses": WORDS["ulysses"]}
+_METHODS = {"ring": "ring", "all-gather": "all_gather", "ulysses": "ulysses", "a2a+p2p": "ring"}
 _PLACES = "layers + first_stage_less_layers + last_stage_less_layers"
 
 
@@ -68,7 +68,7 @@ def arguments(job: Job) -> Arguments:
         "reduce_in_float32": float(recipe.dtypes.grad_reduce_dtype == "fp32"),
         "enable_async_tensor_parallel": float(recipe.overlap.tp_overlap == "pipelined"),
         "compile": float(recipe.kernels.compiled),
-        "context_exchange": _METHODS[recipe.overlap.cp_method],
+        "context_exchange": WORDS[_METHODS[recipe.overlap.cp_method]],
         "n_heads": float(model.num_heads),
         "n_kv_heads": float(model.num_heads if model.attention == "mla" else model.num_kv_heads),
         "num_experts": float(model.num_experts),
