@@ -69,6 +69,11 @@ def _environment(job: Job) -> list[str]:
     return ["CUDA_DEVICE_MAX_CONNECTIONS=1"] if connections(job) else []
 
 
+def by_matrix(job: Job) -> bool:
+    """Return whether the optimizer's states are dealt out matrix by matrix, as only Muon's are."""
+    return job.optimizer.name == "muon" and bool(job.layout.zero_stage == 1)
+
+
 def _lines_of(flags: list[str]) -> list[str]:
     """Put each flag with its values on a line."""
     lines: list[list[str]] = []
@@ -118,7 +123,7 @@ def layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
         "--seq-length",
         str(counts["seq_len"]),
     ]
-    if counts["zero_stage"]:
+    if counts["zero_stage"] and not by_matrix(job):
         flags.append("--use-distributed-optimizer")
     if counts["zero_stage"] >= 2:
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[counts["zero_stage"]]]
@@ -149,10 +154,13 @@ def layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
 def recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
     """Return precision and the switches of the recipe that have a flag."""
     recipe = job.recipe
-    flags = [*_RECORD.precisions[job.precision.name].split(), *_RECORD.optimizers[job.optimizer.name].split()]
+    flags = _RECORD.precisions[job.precision.name].split()
+    flags += (
+        ["--optimizer", "dist_muon"] if by_matrix(job) else _RECORD.optimizers[job.optimizer.name].split()
+    )
     if recipe.overlap.dp_overlap != "none":
         flags.append("--overlap-grad-reduce")
-        if counts["zero_stage"]:
+        if counts["zero_stage"] and not by_matrix(job):
             flags.append("--overlap-param-gather")
     if recipe.dtypes.grad_reduce_dtype == "bf16":
         flags.append("--grad-reduce-in-bf16")

@@ -166,7 +166,9 @@ def _zero_stage(flags: Flags) -> int:
     """Read what data parallelism shards."""
     fsdp = flags.has("--use-megatron-fsdp") | flags.has("--use-custom-fsdp") | flags.has("--use-torch-fsdp2")
     strategy = flags.text("--data-parallel-sharding-strategy", "optim_grads_params" if fsdp else "")
-    distributed = flags.has("--use-distributed-optimizer")
+    # Muon's states are dealt out matrix by matrix (megatron/core/optimizer/layer_wise_optimizer.py).
+    layer_wise = flags.text("--optimizer", "adam").startswith("dist_")
+    distributed = flags.has("--use-distributed-optimizer") | layer_wise
     stage = flags.number("--zero-stage")
     if stage is not None:
         if not 0 <= stage <= 3:

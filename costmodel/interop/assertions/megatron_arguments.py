@@ -41,6 +41,7 @@ def _placement(job: Job) -> dict[str, ArrayLike]:
     layout = job.layout
     interleaved = layout.schedule == schedule_code("interleaved")
     sharded = layout.zero_stage > 0
+    by_matrix = job.optimizer.name == "muon"  # deals its states out without the distributed optimizer
     grouped = sharded & (layout.shard_group > 0)
     return {
         "world_size": layout.gpus,
@@ -57,14 +58,14 @@ def _placement(job: Job) -> dict[str, ArrayLike]:
         "micro_batch_size": layout.micro_batch,
         "global_batch_size": job.global_batch,
         "seq_length": job.seq_len,
-        "use_distributed_optimizer": sharded,
+        "use_distributed_optimizer": sharded & (not by_matrix),
         "num_distributed_optimizer_instances": np.where(
             grouped, layout.dp * layout.cp / np.maximum(layout.shard_group, 1.0), 1.0
         ),
         "use_megatron_fsdp": layout.zero_stage >= 2,
         "ckpt_format_fsdp_dtensor": layout.zero_stage >= 2,
         "overlap_grad_reduce": float(job.recipe.overlap.dp_overlap != "none"),
-        "overlap_param_gather": sharded & (job.recipe.overlap.dp_overlap != "none"),
+        "overlap_param_gather": sharded & (not by_matrix) & (job.recipe.overlap.dp_overlap != "none"),
     }
 
 
