@@ -165,8 +165,11 @@ class PricedJob:
         return np.asarray(self.fits_gpu & self.fits_host)
 
     def gpu_hours(self, tokens: float) -> Array:
-        """GPU-hours to train on so many tokens, nothing lost to failures. [h]"""
-        return np.asarray(tokens / self.tokens_per_s_per_gpu / 3600.0)
+        """GPU-hours to train on so many tokens, nothing lost to failures. [h]
+
+        Where compressed gradients learn less a step, to the loss that these tokens reach with whole ones.
+        """
+        return np.asarray(self.job.steps_factor * tokens / self.tokens_per_s_per_gpu / 3600.0)
 
     def days(self, tokens: float) -> Array:
         """Days to train on so many tokens, nothing lost to failures. [d]"""

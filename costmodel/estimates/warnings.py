@@ -37,6 +37,7 @@ def warnings_of(est: PricedJob) -> list[str]:
         *_communication(est),
         *_host(est),
         *_routing(est),
+        *_compression(est),
         *accumulation(est),
         *_balance(est),
         *_ignored(est),
@@ -167,6 +168,23 @@ def _routing(est: PricedJob) -> Iterator[str]:
             f"{load - 1.0:.0%} more tokens than the mean, which costs {format_seconds(lost)} "
             f"({lost / float(est.step_time_s):.1%} of the step); --set moe_balance=balanced is what benchmarks force"
         )
+
+
+def _compression(est: PricedJob) -> Iterator[str]:
+    """Say how many more steps compressed gradients may take before they cost more than they save."""
+    job = est.job
+    if job.policy.gradient_compression == "none":
+        return
+    whole = float(price(job.switched({"gradient_compression": "none"})).bill.step_time_s())
+    gain, more = whole / float(est.step_time_s) - 1.0, job.steps_factor - 1.0
+    counted = f"{more:.1%} more are counted in days" if more else "none more are counted in days"
+    if gain <= 0:
+        yield f"gradient_compression {job.policy.gradient_compression} saves no time: a step takes {-gain:.1%} longer"
+        return
+    yield (
+        f"gradient_compression {job.policy.gradient_compression} changes what is learned: it pays while the same "
+        f"loss takes less than {gain:.1%} more steps; {counted} (--set compression_steps=1.05 for others)"
+    )
 
 
 def _balance(est: PricedJob) -> Iterator[str]:

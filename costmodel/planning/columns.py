@@ -55,7 +55,9 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
 
 def _money(jobs: Sequence[Job], step_s: Array, gpus: Array) -> dict[str, list[Any]]:
     """Return days, GPU-hours and dollars of the whole run, nothing lost to failures; none where not known."""
-    steps = np.asarray([(job.tokens or np.nan) / float(job.global_batch * job.seq_len) for job in jobs])
+    steps = np.asarray(
+        [job.steps_factor * (job.tokens or np.nan) / float(job.global_batch * job.seq_len) for job in jobs]
+    )
     prices = [job.cluster.price_usd_per_gpu_hour for job in jobs]
     days, hours = steps * step_s / 86400.0, steps * step_s * gpus / 3600.0
     dollars = hours * np.asarray([np.nan if price is None else price for price in prices])

@@ -76,7 +76,16 @@ def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, expert: bo
         return [*scatter_messages(placed, group, size), Message("grad_all_gather", "all_gather", group, size)]
     if exchange == "gather":
         gathered = top_k_gathered_bytes(held, group.ranks, placed.policy.compression_density)
-        return [Message("grad_all_gather", "all_gather", group, gathered)]
+        sent = Message("grad_all_gather", "all_gather", group, gathered)
+        if not compression(placed.policy.gradient_compression).counts:
+            return [sent]
+        return [Message("grad_counts_all_gather", "all_gather", group, np.asarray(8.0 * group.ranks)), sent]
+    if exchange == "kept":
+        return [
+            Message(
+                "grad_all_reduce", "all_reduce", group, np.asarray(size * placed.policy.compression_density)
+            )
+        ]
     if exchange == "factors":
         # Vectors are left as they are; the factors take the place of matrices.
         factors = _low_rank(placed, expert)[0]

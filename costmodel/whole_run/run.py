@@ -80,8 +80,8 @@ class TrainingRun(Answer):
 
     @property
     def steps(self) -> float:
-        """Steps of the run. [-]."""
-        return self.tokens / float(self.est.tokens_per_step)
+        """Steps of the run, with those that compressed gradients need more. [-]."""
+        return self.est.job.steps_factor * self.tokens / float(self.est.tokens_per_step)
 
     @property
     def step_time_s(self) -> float:

@@ -67,11 +67,11 @@ def test_bf16_gradients_gain_nothing_from_fp16():
 
 def test_each_method_pays_for_its_kernels_and_its_residual():
     plain = price()
-    for method in ("fp16", "int8", "int4", "top-k", "powersgd"):
+    for method in ("fp16", "int8", "int4", "top-k", "random-k", "threshold", "powersgd"):
         est = price({"gradient_compression": method})
         assert exposed(est, "dp.dense.compress") > 0
         assert float(est.step_time_s) < float(plain.step_time_s)
-        residual = 4 * HELD if method in ("top-k", "powersgd") else 0.0
+        residual = 4 * HELD if method in ("top-k", "random-k", "threshold", "powersgd") else 0.0
         added = float(est.memory_bytes_per_gpu - plain.memory_bytes_per_gpu)
         assert added == pytest.approx(residual * 1.04, rel=0.02)  # and the allocator's slack of it
     fast = {"cluster": "dgx-h100-ndr", "gpus": 8, "tp": 1, "model": "gpt2-xl"}
@@ -121,6 +121,10 @@ def test_formulas_by_hand():
         ("int4", 4.0, 1000 * (4.5 + 1 / 64 + 0.5 + 1 / 64 + (4.5 + 1 / 64) / 8 + 4.5 + 1 / 64)),
         # Nine passes, and 1 % of eight ranks' elements: 8 bytes read, 4 read and 4 written.
         ("top-k", 4.0, 9 * 4 * 1000 + 16 * 10 * 8),
+        # Four passes; of 1 %, taken out, put back, and cleared from the residual.
+        ("random-k", 4.0, 4 * 4 * 1000 + 5 * 4 * 10),
+        # No rounds of selection: five passes.
+        ("threshold", 4.0, 5 * 4 * 1000 + 16 * 10 * 8),
         ("powersgd", 4.0, 8 * 4 * 1000),
     ],
 )
@@ -218,6 +222,9 @@ def test_optimizer_on_nvme_is_bound_by_the_drive():
             "powersgd needs whole gradients on every replica",
         ),
         ({"gradient_compression": "top-k"}, {"zero_stage": 3}, "top-k needs whole gradients"),
+        ({"gradient_compression": "random-k"}, {"zero_stage": 1}, "random-k needs whole gradients"),
+        ({"gradient_compression": "threshold"}, {"zero_stage": 2}, "threshold needs whole gradients"),
+        ({"compression_steps": -1}, {}, "compression_steps"),
         ({"sync_every": 100}, {"zero_stage": 1}, "sync_every: 100 needs replicas that hold everything"),
         ({"compression_density": 0}, {}, "compression_density"),
         ({"offload_activations": 2}, {}, "offload_activations"),
@@ -247,3 +254,50 @@ def test_formulas_of_the_lines_give_their_values(switches):
     for line in lines:
         value = evaluate(line.formula, {name: float(term) for name, term in line.terms.items()})
         assert value == pytest.approx(float(line.exposed_each_s), rel=1e-9), line.name
+
+
+def test_random_elements_are_summed_and_those_above_a_threshold_gathered():
+    """1 % at the same places of all ranks is a hundredth of an all-reduce; at others it comes with its places."""
+    full = sent(price())
+    assert sent(price({"gradient_compression": "random-k"})) == pytest.approx(full / 100)
+    above = price({"gradient_compression": "threshold"})
+    assert sent(above) == pytest.approx(7 * 0.01 * 8 * HELD + 7 * 8, rel=0.01)
+    counts = next(line for line in above.bill.time_lines if line.name == "dp.dense.grad_counts_all_gather")
+    assert float(counts.bytes) == pytest.approx(7 * 8)
+    assert float(counts.each_s) > 0
+    assert not any("counts" in line.name for line in price({"gradient_compression": "top-k"}).bill.time_lines)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "steps"),
+    [
+        ("none", 0, 1.0),
+        ("fp16", 0, 1.0),
+        ("powersgd", 0, 1.0),
+        ("top-k", 0, 1.075),
+        ("random-k", 0, 1.075),
+        ("threshold", 0, 1.075),
+        ("top-k", 1, 1.0),
+        ("powersgd", 1.2, 1.2),
+    ],
+)
+def test_steps_to_the_same_loss_count_in_days_and_money(method, given, steps):
+    """The guide, section 7.5: 5 to 10 % more iterations for the largest 1 %."""
+    est = price({"gradient_compression": method, "compression_steps": given}, tokens=1e12)
+    plain = 1e12 / float(est.tokens_per_s_per_gpu) / 3600.0
+    assert float(est.gpu_hours(1e12)) == pytest.approx(steps * plain)
+    assert float(est.days(1e12)) == pytest.approx(steps * plain / 64 / 24)
+    assert est.to_dict()["gpu_hours"] == pytest.approx(steps * plain)
+
+
+def test_compression_pays_up_to_a_number_of_steps():
+    whole, low = price(), price({"gradient_compression": "powersgd"})
+    gain = float(whole.step_time_s) / float(low.step_time_s) - 1
+    [said] = [warning for warning in low.warnings if "gradient_compression" in warning]
+    assert f"less than {gain:.1%} more steps; none more are counted" in said
+    [counted] = [each for each in price({"gradient_compression": "top-k"}).warnings if "compression" in each]
+    assert "7.5% more are counted in days" in counted
+    fast = {"cluster": "dgx-h100-ndr", "gpus": 8, "tp": 1, "model": "gpt2-xl"}
+    slow = price({"gradient_compression": "top-k"}, **fast)
+    assert any("top-k saves no time" in warning for warning in slow.warnings)
+    assert not any("compression" in warning for warning in whole.warnings)

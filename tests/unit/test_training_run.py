@@ -39,6 +39,20 @@ def test_days_are_steps_times_the_bill():
     assert run.dollars == pytest.approx((run.gpu_hours + run.spare_gpu_hours) * 2.95)
 
 
+def test_compressed_gradients_take_more_steps():
+    """To the loss that the same tokens reach with whole gradients; in a plan as in a run."""
+    changes = {"zero_stage": 0, "switches": {"gradient_compression": "top-k"}}
+    more, less = (
+        price(**changes),
+        price(**{**changes, "switches": {**changes["switches"], "compression_steps": 1}}),
+    )
+    assert more.steps == pytest.approx(1.075 * less.steps)
+    assert more.days == pytest.approx(1.075 * less.days, rel=0.01)
+    job = {name: value for name, value in JOB.items() if name != "layout"}
+    planned = cm.plan(**{**job, **changes, "gpus": 64, "tp": 8, "tokens": 1e12, "framework": "any"}, keep=1)
+    assert planned.to_frame().days[0] == pytest.approx(float(planned.best.days(1e12)))
+
+
 def test_formulas_of_the_loss_lines_give_their_values():
     for line in price().bill.time_lines:
         if line.axis == "resilience":

@@ -413,6 +413,29 @@ def test_largest_gradients():
     )
 
 
+def test_random_gradients():
+    """1 % of them at the same places of both ranks: an all-reduce of 4 bytes each."""
+    est = price(zero_stage=0, switches={"gradient_compression": "random-k"}, **TWO)
+    assert each_us(est, "dp.") == near(
+        {
+            "dp.dense.grad_all_reduce": ring_us(4 * 0.01 * N, passes=2),
+            "dp.dense.compress": moved_us(4 * 4 * N + 5 * 4 * 0.01 * N),
+        }
+    )
+
+
+def test_gradients_above_a_threshold():
+    """Two percent of them, here: how many first, then positions and values."""
+    switches = {"gradient_compression": "threshold", "compression_density": 0.02}
+    assert each_us(price(zero_stage=0, switches=switches, **TWO), "dp.") == near(
+        {
+            "dp.dense.grad_counts_all_gather": ring_us(8 * 2),
+            "dp.dense.grad_all_gather": ring_us(8 * 0.02 * N * 2),
+            "dp.dense.compress": moved_us(5 * 4 * N + (8 + 8) * 0.02 * N * 2),
+        }
+    )
+
+
 def test_low_rank_gradients():
     """Rank 4: Q, K and V 1,024 x 2,048, output 1,024, gate and up 8,192, down 4,096, two tables of 32,000."""
     est = price(zero_stage=0, switches={"gradient_compression": "powersgd"}, **TWO)

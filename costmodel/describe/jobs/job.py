@@ -88,6 +88,12 @@ class Job:
         return slice_text(self.cluster.tiers[0].shape)
 
     @property
+    def steps_factor(self) -> float:
+        """Steps to the loss that the same tokens reach with whole gradients, over the steps of these. [-]"""
+        policy = self.policy
+        return policy.compression_steps or compression(policy.gradient_compression).steps
+
+    @property
     def switches(self) -> dict[str, Any]:
         """Values of everything that ``--set`` can change, by name."""
         return Settings(self.recipe, self.policy, self.health).values

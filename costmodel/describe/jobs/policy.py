@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Compression = Literal["none", "fp16", "int8", "int4", "top-k", "powersgd"]
+Compression = Literal["none", "fp16", "int8", "int4", "top-k", "random-k", "threshold", "powersgd"]
 
 
 class Policy(BaseModel):
@@ -16,9 +16,13 @@ class Policy(BaseModel):
 
     gradient_compression: Compression = "none"
     """Compression of the data-parallel gradient. fp16, int8 and int4 also work where the optimizer or the
-    parameters are sharded; top-k and PowerSGD, which keep a residual, only where every replica holds all."""
+    parameters are sharded; top-k, random-k, threshold and PowerSGD, which keep a residual, only where every replica
+    holds all."""
     compression_density: float = Field(default=0.01, gt=0, le=1)
-    """Share of the gradient that top-k sends."""
+    """Share of the gradient that top-k and random-k send, or that lies above a threshold."""
+    compression_steps: float = Field(default=0.0, ge=0, le=10)
+    """Steps to the same loss with compressed gradients over those without; 0 is what is known of the method (1.075
+    for a few elements of the gradient, else 1)."""
     compression_rank: int = Field(default=4, ge=1, le=1024)
     """Rank of PowerSGD's factors."""
     sync_every: int = Field(default=1, ge=1, le=100_000)

@@ -3,10 +3,10 @@ r"""What compressed gradients send, and what compressing them reads and writes: 
 Bytes on the wire are those of an element before it is summed; what a method's pieces can be summed with
 decides the collective: fp16 and PowerSGD's factors add up (all-reduce), quantised blocks do not (an
 all-to-all of pieces, then an all-gather of the sums), nor do different largest elements (an all-gather
-of everybody's).
+of everybody's); elements that all ranks choose alike do.
 
 Formulas are over ``elements`` of the gradient that a rank holds, ``element_bytes`` before compression,
-``sent_bytes`` of an element on the wire, ``density``, the share that top-k keeps, and ``ranks`` that send
+``sent_bytes`` of an element on the wire, ``density``, the share that is kept, and ``ranks`` that send
 to one another.
 """
 
@@ -25,9 +25,9 @@ from costmodel.bill.quantity import Quantity, quantity
 
 Array = NDArray[np.float64]
 
-Exchange = Literal["sum", "pieces", "gather", "factors"]
+Exchange = Literal["sum", "pieces", "gather", "factors", "kept"]
 """How ranks come to the sum: all-reduce; pieces to their owners and back; everybody's to everybody; all-reduce
-of two factors."""
+of two factors; all-reduce of the elements at the same positions of every rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,10 @@ class Compression:
         Kernels where the method works matrix by matrix; 0 where it works on flat buckets.
     residual : bool
         Whether what was not sent is kept for the next step.
+    counts : bool
+        Whether ranks keep different numbers of elements, which they tell each other first.
+    steps : float
+        Steps to the same loss over those without compression, as far as that is known. [-]
     source : str
         Paper or code.
     """
@@ -58,6 +62,8 @@ class Compression:
     traffic: str
     kernels_per_matrix: float
     residual: bool
+    counts: bool
+    steps: float
     source: str
 
     @property
@@ -70,6 +76,9 @@ class Compression:
 _SCALE_BYTES = "4 / 256"
 # A position and a value for each element that is kept.
 _KEPT_BYTES = "8"
+# "5 to 10 % more iterations" for 1 % of the gradient: the project's guide, section 7.5; deep gradient compression
+# (arXiv:1712.01887) reports none with warm-up and momentum correction.
+_SPARSE_STEPS = 1.075
 # Quantise all; read the pieces of all ranks, sum, quantise the sum; restore all.
 _QUANTISED = (
     "elements * (element_bytes + sent_bytes + sent_bytes + (element_bytes + sent_bytes) / ranks "
@@ -87,6 +96,8 @@ METHODS: Mapping[str, Compression] = {
             traffic="0 * elements",
             kernels_per_matrix=0.0,
             residual=False,
+            counts=False,
+            steps=1.0,
             source="nothing is compressed",
         ),
         Compression(
@@ -97,6 +108,8 @@ METHODS: Mapping[str, Compression] = {
             traffic="where(sent_bytes < element_bytes, 2 * (element_bytes + sent_bytes) * elements, 0)",
             kernels_per_matrix=0.0,
             residual=False,
+            counts=False,
+            steps=1.0,
             source="PyTorch DDP communication hooks: fp16_compress_hook",
         ),
         Compression(
@@ -106,6 +119,8 @@ METHODS: Mapping[str, Compression] = {
             traffic=_QUANTISED,
             kernels_per_matrix=0.0,
             residual=False,
+            counts=False,
+            steps=1.0,
             source=_ZERO_PP,
         ),
         Compression(
@@ -115,6 +130,8 @@ METHODS: Mapping[str, Compression] = {
             traffic=_QUANTISED,
             kernels_per_matrix=0.0,
             residual=False,
+            counts=False,
+            steps=1.0,
             source=_ZERO_PP,
         ),
         Compression(
@@ -126,7 +143,35 @@ METHODS: Mapping[str, Compression] = {
             f"+ ({_KEPT_BYTES} + 2 * element_bytes) * (density * elements * ranks)",
             kernels_per_matrix=0.0,
             residual=True,
+            counts=False,
+            steps=_SPARSE_STEPS,
             source="Deep gradient compression, arXiv:1712.01887, with error feedback",
+        ),
+        Compression(
+            name="random-k",
+            exchange="kept",
+            sent="element_bytes",
+            # Add the residual (read 2, write 1), take out and put back (2 each, and what stays of the residual),
+            # clear the rest.
+            traffic="4 * element_bytes * elements + 5 * element_bytes * (density * elements)",
+            kernels_per_matrix=0.0,
+            residual=True,
+            counts=False,
+            steps=_SPARSE_STEPS,
+            source="Stich et al., sparsified SGD with memory, arXiv:1809.07599; positions from one seed on all ranks",
+        ),
+        Compression(
+            name="threshold",
+            exchange="gather",
+            sent="element_bytes",
+            # Add the residual (read 2, write 1), count, take out; add what came.
+            traffic="5 * element_bytes * elements "
+            f"+ ({_KEPT_BYTES} + 2 * element_bytes) * (density * elements * ranks)",
+            kernels_per_matrix=0.0,
+            residual=True,
+            counts=True,
+            steps=_SPARSE_STEPS,
+            source="Strom, Interspeech 2015: elements above a threshold; the share of them is compression_density",
         ),
         Compression(
             name="powersgd",
@@ -138,6 +183,8 @@ METHODS: Mapping[str, Compression] = {
             # Products and orthogonalisation.
             kernels_per_matrix=10.0,
             residual=True,
+            counts=False,
+            steps=1.0,
             source="PowerSGD, arXiv:1905.13727, algorithms 1 and 2",
         ),
     )
@@ -213,7 +260,7 @@ def compression_traffic(
     element_bytes : float
         Of an element before compression. [B]
     density : float
-        Share that top-k keeps. [-]
+        Share of the elements that is kept. [-]
     num_ranks : array_like
         That send to one another. [-]
 
