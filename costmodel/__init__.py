@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from costmodel.interop.reading import read
     from costmodel.physics import formulas
     from costmodel.planning.plan import Plan, plan
+    from costmodel.planning.planned_run import run
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
     from costmodel.reporting.html.report import report
     from costmodel.trust import calibrate, measure, overheads
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from costmodel.what_if.vary import vary
     from costmodel.whole_run.budget import Budget, budget
     from costmodel.whole_run.run import TrainingRun
-    from costmodel.whole_run.solve import run
 from costmodel.base.version import __version__
 
 _NAMES = {
@@ -74,6 +74,7 @@ _NAMES = {
     "interop.reading": ("read",),
     "physics": ("formulas",),
     "planning.plan": ("Plan", "plan"),
+    "planning.planned_run": ("run",),
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
     "reporting.html.report": ("report",),
     "trust": ("calibrate", "measure", "overheads"),
@@ -83,7 +84,6 @@ _NAMES = {
     "what_if.vary": ("vary",),
     "whole_run.budget": ("Budget", "budget"),
     "whole_run.run": ("TrainingRun",),
-    "whole_run.solve": ("run",),
 }
 """The public names by the module that each lives in, below this package."""
 

@@ -40,17 +40,20 @@ def estimate(
 ) -> None:
     """Price one training step: step time, MFU and memory per GPU, with the lines they add up from.
 
-    A job is given by flags, by a YAML file with the same names as keys, or by both; flags win.
+    A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. Where no
+    degree of the layout is named, the planner's best stands beside what was assumed.
     """
     import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
+    from costmodel.cli.plan_input import with_plan
 
     target = plan_output(**output)
     draw = planned_figure("Estimate", plot, figure, force=output["force"])
-    est = cm.estimate(**merged_job(given))
-    table = partial(est.columns, form.value)
-    show(answer_result(est, every_line=every_line)._replace(table=table), target)
+    asked = merged_job(given)
+    est = cm.estimate(**asked)
+    result = answer_result(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
+    show(with_plan(result, est, asked), target)
     draw(est.plot, target)
     if check and not est.fits:
         raise typer.Exit(3)

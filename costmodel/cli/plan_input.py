@@ -14,6 +14,8 @@ from costmodel.base.version import install_command
 from costmodel.cli.job_options import merged_job
 
 if TYPE_CHECKING:
+    from costmodel.cli.output import Result
+    from costmodel.estimates.estimate import Estimate
     from costmodel.planning.plan import Plan
 
 JOB = "job"
@@ -86,3 +88,16 @@ def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:
         raise CostModelError(f"{path}: cannot be written ({error.strerror})") from None
     if not quiet:
         print(f"wrote {path}", file=sys.stderr)
+
+
+def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result:
+    """Put the planner's best beside an estimate whose layout nobody named."""
+    from costmodel.planning.beside import beside, is_open
+
+    if not is_open(asked):
+        return result
+    found = beside(est, asked)
+    return result._replace(
+        record=lambda: {**est.to_dict(), "planned": found.record()},
+        remarks=[*found.sentences, *result.remarks],
+    )

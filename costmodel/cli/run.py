@@ -22,6 +22,7 @@ def run(given: Mapping[str, Any], output: Mapping[str, Any]) -> None:
 
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
     say how far to train; with --tokens and --days but without --gpus, replicas are added until it is done in time.
+    Where no degree of the layout is named, it is the planner's.
     """
     import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show

@@ -57,10 +57,6 @@ def headline_grid(est: Estimate) -> Grid:
     """Return what people ask first; the convention of each utilisation stands beside it."""
     job, layout = est.job, est.job.layout
     peak = format_si(est.peak_flops_per_s, "FLOP/s", 4)
-    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
-    over = format_bytes(abs(have - need))
-    fits = f"fits, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
-    stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
     rows = [
         ("layout", job_text(est)),
         ("step time", format_seconds(float(est.step_time_s), 4)),
@@ -74,7 +70,7 @@ def headline_grid(est: Estimate) -> Grid:
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.1f}"),
         ("model TFLOP/s/GPU", f"{float(est.model_tflops_per_gpu):,.1f}"),
         ("paid to", tolls_text(est)),
-        ("memory", f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}"),
+        ("memory", memory_text(est)),
     ]
     if est.bill.host_lines:
         sent, room = float(est.host_memory_bytes), est.host_memory_capacity_bytes
@@ -89,6 +85,15 @@ def headline_grid(est: Estimate) -> Grid:
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
     )
     return Grid(title, columns("", ""), rows)
+
+
+def memory_text(est: Estimate) -> str:
+    """Say what the worst stage needs, what a GPU has, and whether that fits."""
+    need, have, layout = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes, est.job.layout
+    over = format_bytes(abs(have - need))
+    fits = f"fits, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
+    stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
+    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}"
 
 
 def job_text(est: Estimate) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.reporting.tables import job_text, memory_text
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _SPREAD_TITLES = {
@@ -35,7 +36,10 @@ def _headline(run: TrainingRun) -> Grid:
         if run.dollars is None
         else f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note})"
     )
+    whose = " (the planner's: none was named)" if run.is_planned else ""
     rows = [
+        ("layout", f"{job_text(est)}{whose}"),
+        ("memory", memory_text(est)),
         (
             "calendar time",
             f"{run.days:,.1f} days for {format_si(run.tokens, '')} tokens in {run.steps:,.0f} steps of "

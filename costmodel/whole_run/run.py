@@ -67,6 +67,8 @@ class TrainingRun(Answer):
     pue: float
     samples: int
     seed: int
+    is_planned: bool = False
+    """Whether the layout is the planner's, because none was named."""
 
     @property
     def gpus(self) -> float:
@@ -267,6 +269,11 @@ class TrainingRun(Answer):
             "steps": self.steps,
             "step_time_s": self.step_time_s,
             "mfu": float(self.est.mfu),
+            "layout_is_planned": self.is_planned,
+            "memory_bytes_per_gpu": float(self.est.memory_bytes_per_gpu),
+            "memory_capacity_bytes": float(self.est.memory_capacity_bytes),
+            "fits": bool(self.est.fits),
+            "warnings": self.est.warnings,
             "days": self.days,
             "effective_training_time_ratio": self.effective_training_time_ratio,
             "gpu_hours": self.gpu_hours,

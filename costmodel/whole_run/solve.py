@@ -1,4 +1,4 @@
-"""`costmodel.run`: a whole run priced, or solved for its tokens or its GPUs."""
+"""A whole run of a named layout priced, or solved for its tokens or its GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.job import job_of, layout_of_job, spelled_out
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_all, require_complete
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.reliability import Reliability
 from costmodel.estimates.estimate import estimate, estimate_job
 from costmodel.whole_run.run import TrainingRun, run_of
@@ -23,52 +22,8 @@ _PROBE_TOKENS = 1e12
 """Days and dollars are in proportion to tokens, so any number tells how far a budget reaches."""
 
 
-@shows((*JOB_FIELDS, FIELD["dollars"], FIELD["days"], *RUN_FIELDS))
 def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords]) -> TrainingRun:
-    """Price a whole training run; or solve for how far to train, or on how many GPUs.
-
-    Parameters
-    ----------
-    tokens : float or str, optional
-        Tokens to train on; without them as many as `dollars` pay for and `days` allow. [-]
-    dollars : float or str, optional
-        To spend, without `tokens`. [USD]
-    days : float, optional
-        Calendar days, without `tokens`; with `tokens` and without `gpus`, replicas are added until it is
-        done in time. [d]
-    reliability : str or Reliability
-        Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, bloom or none.
-    changes : mapping, optional
-        Fields of `costmodel.describe.reliability.Reliability` to change; the usual ones are keywords too.
-    failures_per_node_day, failures_per_gpu_day : float, optional
-        Interruptions for each eight GPUs, or each GPU, and day. [1/d]
-    checkpointing : str, optional
-        blocking, async or replica.
-    checkpoint_interval_s, detection_s, restart_s, repair_s : float or str, optional
-        Times in seconds, or texts such as ``"15min"``. [s]
-    spare_nodes : int, optional
-        Nodes kept ready; as many as it takes where not given. [-]
-    price_usd_per_gpu_hour : float, optional
-        In place of the cluster's dated price. [USD/h]
-    pue : float, optional
-        In place of the cluster's. [-]
-    storage_bytes_per_s : float or str, optional
-        What the file system takes and gives in all, in place of the cluster's. [B/s]
-    samples, seed : int
-        Of the Monte Carlo behind `TrainingRun.spread`. [-]
-    **asked
-        The job, as for `costmodel.estimate`.
-
-    Returns
-    -------
-    TrainingRun
-        Days, GPU-hours, energy and dollars, with the losses as lines of its bill.
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-    """
+    """Price a whole training run of the layout that is named; see `costmodel.planning.planned_run.run`."""
     given = keywords(asked, (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]), who="run")
     tokens, dollars, days = (
         read(name, given.pop(name)) if name in given else None for name in ("tokens", "dollars", "days")

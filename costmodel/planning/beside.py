@@ -1,0 +1,80 @@
+"""What a search says about a job whose layout nobody named: what was assumed, and what to run instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.jobs.fields import FIELDS, PLAN_FIELDS, names
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.short_form import short_form
+from costmodel.estimates.estimate import Estimate
+from costmodel.planning.plan import Plan, plan
+from costmodel.planning.preference import TIE_SHARE
+
+_DEGREES = ("layout", *names(field for field in FIELDS if field.degree), "pipeline_layout")
+
+
+def is_open(asked: Mapping[str, Any]) -> bool:
+    """Say whether the keywords of a job name none of its degrees."""
+    return all(asked.get(name) is None for name in _DEGREES)
+
+
+def planned(asked: Mapping[str, Any]) -> Plan:
+    """Return the plan of a job whose degrees are open; what else it names is kept to.
+
+    Raises
+    ------
+    CostModelError
+        For wrong input, and where no layout fits: which constraint bites, and what would do.
+    """
+    known = names(PLAN_FIELDS)
+    return plan(**{name: value for name, value in asked.items() if name in known and value is not None})
+
+
+class Beside(NamedTuple):
+    """An estimate of what was assumed, and the pick of the planner, or why there is none."""
+
+    assumed: Estimate
+    pick: Estimate | None = None
+    command: str = ""
+    refusal: str = ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was assumed, and what to run instead."""
+        est = self.assumed
+        fits = "which fits" if est.fits else "which does not fit"
+        said = [f"No layout is named; assumed: {layout_text(est.job.layout)}, {fits}."]
+        if self.pick is None:
+            return [*said, f"Nor does another: {self.refusal}." if self.refusal else "No plan was made."]
+        ours, theirs = float(est.step_time_s), float(self.pick.step_time_s)
+        size = format_bytes(float(self.pick.memory_bytes_per_gpu))
+        best = f"The planner's best takes {format_seconds(theirs, 4)} a step and {size}"
+        if not est.fits:
+            return [*said, f"{best}, and fits: {self.command}"]
+        if theirs >= (1.0 - TIE_SHARE) * ours:
+            return [*said, f"The planner finds nothing that is {TIE_SHARE:.1%} faster."]
+        return [*said, f"{best}, {1.0 - theirs / ours:.1%} less: {self.command}"]
+
+    def record(self) -> dict[str, Any] | None:
+        """Return the pick as numbers and texts, none where there is none."""
+        if self.pick is None:
+            return None
+        return {
+            "job": short_form(self.pick.job),
+            "step_time_s": float(self.pick.step_time_s),
+            "memory_bytes_per_gpu": float(self.pick.memory_bytes_per_gpu),
+            "command": self.command,
+        }
+
+
+def beside(est: Estimate, asked: Mapping[str, Any]) -> Beside:
+    """Plan the job of an estimate whose degrees were left open."""
+    try:
+        found = planned(asked)
+    except CostModelError as error:
+        return Beside(est, refusal=str(error).removeprefix("plan: "))
+    return Beside(est, found.best, found.commands(1)[0])

@@ -1,0 +1,106 @@
+"""A layout that nobody named: said what was assumed, the planner's beside an estimate, the planner's for a run."""
+
+import json
+import shlex
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.cli import main
+from costmodel.planning.beside import beside, is_open
+
+JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192}
+FLAGS = ["-m", "llama3-8b", "-n", "8", "--global-batch", "64", "--seq-len", "8192"]
+
+
+def test_what_is_open():
+    assert is_open(JOB)
+    assert is_open({**JOB, "recompute": "full", "zero_stage": 1, "micro_batch": 2, "tp": None})
+    for named in ({"tp": 1}, {"layout": "dp8"}, {"dp": 8}, {"ep": 2}, {"pipeline_layout": "balanced"}):
+        assert not is_open({**JOB, **named})
+
+
+def test_the_planner_stands_beside_an_open_estimate(capsys):
+    """107 GiB on a GPU of 79: said, and what fits, with its command."""
+    assert main(["estimate", *FLAGS]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "No layout is named; assumed: tp1 dp8, micro-batch 1, ZeRO-1, no recompute, which does not fit."
+        in out
+    )
+    (line,) = (line for line in out.splitlines() if line.startswith("The planner's best takes"))
+    best = cm.plan(**JOB).best
+    command = shlex.split(line.partition("fits: ")[2])
+    assert main([*command[1:], "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["step_time_s"] == pytest.approx(float(best.step_time_s), rel=1e-12)
+    assert record["fits"]
+    assert "planned" not in record
+    assert main(["estimate", *FLAGS, "--format", "json"]) == 0
+    open_record = json.loads(capsys.readouterr().out)
+    assert open_record["planned"]["step_time_s"] == record["step_time_s"]
+    assert open_record["planned"]["job"]["gpus"] == 8
+    assert main(["estimate", *FLAGS, "--tp", "2"]) == 0
+    assert "No layout is named" not in capsys.readouterr().out
+
+
+def test_what_is_said_of_an_estimate_that_fits():
+    roomy = {**JOB, "gpus": 64, "model": "llama2-7b", "seq_len": 1024}
+    est = cm.estimate(**roomy)
+    assert est.fits
+    found = beside(est, roomy)
+    gain = 1 - float(found.pick.step_time_s) / float(est.step_time_s)
+    last = found.sentences[-1]
+    if gain > 0.005:
+        assert f"{gain:.1%} less: costmodel estimate" in last
+    else:
+        assert last == "The planner finds nothing that is 0.5% faster."
+    # Other choices that are named are kept to.
+    full = beside(cm.estimate(**roomy, recompute="full"), {**roomy, "recompute": "full"})
+    assert "--recompute full" in full.command
+    none = {**JOB, "model": "llama3-405b"}
+    refused = beside(cm.estimate(**none), none)
+    assert refused.record() is None
+    assert "no layout fits" in refused.sentences[-1]
+
+
+def test_a_run_without_a_layout_takes_the_planners():
+    run = cm.run(**JOB, tokens=1e12)
+    best = cm.plan(**JOB, tokens=1e12).best
+    assert run.is_planned
+    assert run.est.fits
+    assert float(run.est.step_time_s) == pytest.approx(float(best.step_time_s), rel=1e-12)
+    assert run.to_dict()["layout_is_planned"]
+    named = cm.run(**JOB, tokens=1e12, layout="dp8", recompute="full", zero_stage=3)
+    assert not named.is_planned
+    kept = cm.run(**JOB, tokens=1e12, zero_stage=0)
+    assert float(kept.est.job.layout.zero_stage) == 0
+    with pytest.raises(CostModelError, match="no layout fits"):
+        cm.run(**{**JOB, "model": "llama3-405b"}, tokens=1e12)
+
+
+def test_a_run_that_solves_for_gpus_does_not_assume_what_does_not_fit():
+    job = {name: value for name, value in JOB.items() if name != "gpus"}
+    with pytest.raises(
+        CostModelError, match=r"layout: none is named, and tp1 dp\d+, .* needs 1\d\d GiB of 79"
+    ):
+        cm.run(**job, tokens=1e12, days=300)
+    assert cm.run(**job, tokens=1e11, days=300, layout="tp2", recompute="full").est.fits
+
+
+def test_a_run_shows_its_layout_and_memory(capsys):
+    assert main(["run", *FLAGS, "--tokens", "1e12"]) == 0
+    out = capsys.readouterr().out
+    layout, memory = out.splitlines()[1:3]
+    assert layout.startswith("layout ")
+    assert layout.endswith("(the planner's: none was named)")
+    assert memory.startswith("memory ")
+    assert "fits, " in memory
+    assert main(["run", *FLAGS, "--tokens", "1e12", "-l", "dp8", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert not record["fits"]
+    assert record["memory_bytes_per_gpu"] > record["memory_capacity_bytes"]
+    assert record["warnings"][0].startswith("does not fit")
+    assert main(["run", *FLAGS, "--tokens", "1e12", "-l", "dp8"]) == 0
+    assert "does not fit" in capsys.readouterr().out.splitlines()[2]
