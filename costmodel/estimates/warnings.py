@@ -11,6 +11,7 @@ from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.estimates.memory_savings import memory_savings
 from costmodel.estimates.priced_job import PricedJob
+from costmodel.estimates.time_savings import time_savings
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.step.price import price
@@ -21,6 +22,7 @@ HOST_SHARE = 0.10
 TIGHT_SHARE = 0.03
 SKEW_SHARE = 1.10
 ROUTING_SHARE = 0.01
+WORTH_SAYING = 0.01
 
 
 def warnings_of(est: PricedJob) -> list[str]:
@@ -34,6 +36,7 @@ def warnings_of(est: PricedJob) -> list[str]:
         *_memory(est),
         *_placement(est),
         *_bubble(est),
+        *_faster(est),
         *_communication(est),
         *_host(est),
         *_routing(est),
@@ -125,6 +128,21 @@ def _bubble(est: PricedJob) -> Iterator[str]:
             f"{float(layout.pp):.0f}, vp {float(layout.vp):.0f}, {micro_batches:.0f} micro-batches): more "
             f"micro-batches, a smaller pp or more virtual stages shrink it"
         )
+
+
+def _faster(est: PricedJob) -> Iterator[str]:
+    """Name each change of the pipeline that saves time, with its flag and what it saves."""
+    for saving in time_savings(est.job):
+        if saving.saved < WORTH_SAYING:
+            continue
+        said = f"{saving.flags} saves {saving.saved:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "
+        said += f"{format_bytes(saving.memory_bytes)}"
+        if saving.memory_bytes > est.memory_capacity_bytes:
+            said += ", does not fit"
+        said += ")"
+        if saving.flags.startswith("--pipeline-layout"):
+            said += f": the stage with the head sets the pace; {saving.chunks} deals it fewer layers"
+        yield said
 
 
 def _communication(est: PricedJob) -> Iterator[str]:

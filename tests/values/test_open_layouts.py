@@ -8,7 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.planning.beside import beside, is_open
+from costmodel.planning.beside import Beside, beside, is_open
 
 JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192}
 FLAGS = ["-m", "llama3-8b", "-n", "8", "--global-batch", "64", "--seq-len", "8192"]
@@ -56,6 +56,11 @@ def test_what_is_said_of_an_estimate_that_fits():
         assert f"{gain:.1%} less: costmodel estimate" in last
     else:
         assert last == "The planner finds nothing that is 0.5% faster."
+    nearly = cm.estimate(
+        **roomy, switches={"overhead_fraction": est.job.recipe.host.overhead_fraction - 0.002}
+    )
+    assert 0 < 1 - float(nearly.step_time_s) / float(est.step_time_s) < 0.005
+    assert Beside(est, nearly).sentences[-1] == "The planner finds nothing that is 0.5% faster."
     # Other choices that are named are kept to.
     full = beside(cm.estimate(**roomy, recompute="full"), {**roomy, "recompute": "full"})
     assert "--recompute full" in full.command

@@ -1,0 +1,112 @@
+"""Warnings that carry a flag and what it saves: each gain is that of the estimate that the flag makes."""
+
+import re
+import shlex
+
+import pytest
+
+import costmodel as cm
+from costmodel.estimates.time_savings import _more_chunks, _other_orders, time_savings
+
+LLAMA = {
+    "model": "llama3-405b",
+    "cluster": "llama3-roce",
+    "gpus": 16384,
+    "seq_len": 8192,
+    "global_batch": 2048,
+}
+SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192, "recompute": "full"}
+KEYS = {"--vp": "vp", "--pipeline-layout": "pipeline_layout", "--axis-order": "axis_order"}
+
+
+def repriced(asked, flags):
+    """The estimate that flags make of a job."""
+    words = shlex.split(flags)
+    changed = {KEYS[name]: value for name, value in zip(words[::2], words[1::2], strict=True)}
+    return cm.estimate(**{**asked, **changed})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {**LLAMA, "tp": 8, "pp": 16},
+        {**SMALL, "pp": 8},
+        {**SMALL, "pp": 4, "tp": 2, "vp": 2},
+        {**SMALL, "model": "qwen3-30b-a3b", "pp": 4, "ep": 4, "tp": 4},
+    ],
+)
+def test_each_gain_is_that_of_its_flags(asked):
+    est = cm.estimate(**asked)
+    found = time_savings(est.job)
+    assert found
+    for saving in found:
+        again = repriced(asked, saving.flags)
+        assert float(again.step_time_s) == pytest.approx(saving.step_time_s, rel=1e-12)
+        assert float(again.memory_bytes_per_gpu) == pytest.approx(saving.memory_bytes, rel=1e-12)
+        gain = 1 - saving.step_time_s / float(est.step_time_s)
+        assert saving.saved == pytest.approx(gain, rel=1e-9)
+        said = [one for one in est.warnings if one.startswith(f"{saving.flags} saves")]
+        assert len(said) == (gain >= 0.01)
+        if said:
+            assert float(re.search(r"saves ([\d.]+)%", said[0])[1]) == pytest.approx(100 * gain, abs=0.051)
+
+
+def test_the_best_number_of_virtual_stages_is_named():
+    """126 layers with embedding and head as layers: 8 places a stage of 16, of which 2, 4 and 8 divide."""
+    asked = {**LLAMA, "tp": 8, "pp": 16, "recipe": "llama3"}
+    (first, *_) = time_savings(cm.estimate(**asked).job)
+    times = {vp: float(cm.estimate(**asked, vp=vp).step_time_s) for vp in (2, 4, 8)}
+    assert first.flags == f"--vp {min(times, key=times.get)}"
+    assert first.step_time_s == pytest.approx(min(times.values()), rel=1e-12)
+
+
+def test_together_stands_last_and_saves_more_than_each():
+    found = time_savings(cm.estimate(**LLAMA, tp=8, pp=16).job)
+    assert [one.flags for one in found][-1] == " ".join(one.flags for one in found[:-1])
+    assert found[-1].saved > max(one.saved for one in found[:-1])
+
+
+def test_the_stage_with_the_head_gets_fewer_layers():
+    est = cm.estimate(**SMALL, pp=8)
+    (said,) = (one for one in est.warnings if one.startswith("--pipeline-layout balanced saves"))
+    layout = re.search(r"pace; (\S+) deals", said)[1]
+    written = cm.estimate(**SMALL, pp=8, pipeline_layout=layout)
+    balanced = cm.estimate(**SMALL, pp=8, pipeline_layout="balanced")
+    assert float(written.step_time_s) == pytest.approx(float(balanced.step_time_s), rel=1e-12)
+    assert layout.split("|")[-1].count("t") < 4
+    assert not [one for one in balanced.warnings if "--pipeline-layout" in one]
+
+
+def test_what_does_not_fit_is_said():
+    est = cm.estimate(**LLAMA, tp=8, pp=16)
+    said = next(one for one in est.warnings if one.startswith("--vp 4 saves 30.0%"))
+    assert said.endswith("does not fit)")
+
+
+@pytest.mark.parametrize(
+    ("changed", "without"),
+    [
+        ({"pp": 1}, ("--vp", "--pipeline-layout", "--axis-order")),
+        ({"pp": 8, "recipe": "aleph-scaling"}, ("--vp", "--axis-order")),  # no virtual stages there
+        ({"pp": 8, "recipe": "torchtitan", "zero_stage": 3}, ("--pipeline-layout", "--axis-order")),
+        ({"pp": 8, "pipeline_layout": "Et*4|(t*4|)*6t*4L"}, ("--vp", "--pipeline-layout")),
+        ({"pp": 8, "schedule": "zb-h1", "recipe": "zero-bubble"}, ("--vp",)),
+        ({"pp": 2, "ep": 8, "model": "qwen3-30b-a3b"}, ("--axis-order",)),  # experts divide otherwise
+    ],
+)
+def test_what_the_framework_does_not_start_is_left_out(changed, without):
+    flags = " ".join(one.flags for one in time_savings(cm.estimate(**{**SMALL, **changed}).job))
+    assert not [flag for flag in without if flag in flags]
+
+
+def test_places_of_the_head_count_among_the_chunks():
+    """32 layers and a head worth eight on eight stages: five places each, which only five chunks divide."""
+    asked = {**SMALL, "pp": 8, "switches": {"head_as_layer": 8, "embedding_as_layer": False}}
+    assert [flags for flags, _ in _more_chunks(cm.estimate(**asked).job)] == ["--vp 5"]
+    assert [flags for flags, _ in _more_chunks(cm.estimate(**SMALL, pp=8).job)] == ["--vp 2", "--vp 4"]
+
+
+def test_orders_that_experts_do_not_start_with():
+    experts = {**SMALL, "model": "qwen3-30b-a3b", "pp": 2, "tp": 4}
+    assert [flags for flags, _ in _other_orders(cm.estimate(**experts, ep=4).job)]
+    assert not [flags for flags, _ in _other_orders(cm.estimate(**experts, ep=8).job)]
