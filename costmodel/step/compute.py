@@ -140,7 +140,7 @@ def _scan_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]
     peaks = accelerator.peak_flops_per_s
     peak = peaks[PEAK_KEY[_plain_dtype(placed.precision)]]
     if work.units:
-        peak = peaks.get(work.units, _VECTOR_SHARE * peak)
+        peak = peaks.get(work.units, peak if work.units == "fp8" else _VECTOR_SHARE * peak)
 
     def one_pass(moved: str, flops: str, kernels: float, share: float) -> Quantity:
         return quantity(

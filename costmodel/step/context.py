@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import quantity
 from costmodel.physics.network.mesh import Group, split_group
+from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
 
@@ -59,12 +60,30 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
         return lines
     method = METHODS[placed.recipe.overlap.cp_method]
     name = f"{block.label}attention"
+    if block.kind is not None and block.kind.selects:
+        return lines + collective_lines(placed, "cp", name, placed.mesh.cp, _whole_keys(placed))
     for group, sent in method.sends(placed, core):
         lines += collective_lines(placed, "cp", name, group, sent)
     return lines + (_merge_lines(placed, f"cp.{name}") if method.rotates else [])
 
 
 Exchange = tuple[Group, list[Sent]]
+
+
+def _whole_keys(placed: PlacedJob) -> list[Sent]:
+    """Collect all keys before attention that may choose any of them, and sum their gradients: latents where there are."""
+    model = placed.model
+    held = _kv_bytes(placed)
+    if model.attention == "mla":
+        held = np.asarray(2.0 * placed.shard.tokens * core_widths(model)[0])
+    size = held * placed.layout.cp
+    return [
+        *(
+            Sent("all_gather", phase, "all_gather", size, share)
+            for phase, share in placed.recomputation.passes()
+        ),
+        Sent("reduce_scatter", "backward", "reduce_scatter", size),
+    ]
 
 
 def _ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Exchange]:

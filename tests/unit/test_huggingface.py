@@ -497,7 +497,7 @@ def test_ignored_keys_are_reported_and_harmless_ones_are_not():
     [
         ({"model_type": "lama"}, "model_type 'lama' is not supported; did you mean 'llama'"),
         ({"model_type": "rwkv"}, "linear attention or state space"),
-        ({"model_type": "deepseek_v32"}, "sparse attention"),
+        ({"model_type": "deepseek_v4"}, "sparse attention"),
         ({"model_type": None}, "missing 'model_type'"),
         ({"num_hidden_layers": None}, "missing 'num_hidden_layers' or 'n_layer' or 'n_layers', which"),
         ({"intermediate_size": None}, "missing 'intermediate_size'"),

@@ -110,14 +110,14 @@ def test_what_is_missing_or_strange_is_one_line():
 
 
 def test_the_bill_of_an_outlined_model_is_refused(tmp_path):
-    count, config = OUTLINED["deepseek_v32"]
+    count, config = OUTLINED["deepseek_v4"]
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**config, "model_type": "deepseek_v32"}))
+    path.write_text(json.dumps({**config, "model_type": "deepseek_v4"}))
 
     found = cm.read(path)
 
-    assert (found.shape["num_params"], found.shape["model_type"]) == (count, "deepseek_v32")
-    assert found.unpriced == "model_type 'deepseek_v32': its sparse attention indexer cannot be priced yet"
+    assert (found.shape["num_params"], found.shape["model_type"]) == (count, "deepseek_v4")
+    assert found.unpriced == "model_type 'deepseek_v4': its sparse attention indexer cannot be priced yet"
     with pytest.raises(CostModelError, match="sparse attention indexer"):
         found.estimate_keywords(cluster="dgx-h100-ndr", gpus=8, global_batch=8, seq_len=128)
     with pytest.raises(ModelConfigError, match="sparse attention indexer"):

@@ -225,6 +225,30 @@ def _deepseek_v3(keys: Keys) -> dict[str, Any]:
     return {**_routed(keys), **latent(keys), "router_bias": True, "mtp_layers": prediction_layers}
 
 
+def _deepseek_v32(keys: Keys) -> dict[str, Any]:
+    """Return DeepSeek-V3.2 and GLM-5: latent attention whose keys an indexer chooses, in each layer or every few."""
+    layers = keys.need("num_hidden_layers")
+    sizes = {
+        "kind": "indexed",
+        "heads": keys.need("index_n_heads"),
+        "head_dim": keys.need("index_head_dim"),
+        "top_k": keys.need("index_topk"),
+    }
+    own = [kind == "full" for kind in keys.get("indexer_types", default=["full"] * layers)[:layers]]
+    keys.get("layer_types", "index_topk_freq", "index_skip_topk_offset", "indexer_rope_interleave")
+    mixers = {"i": sizes, "j": {**sizes, "shared": True}}
+    used = {"i": any(own), "j": not all(own)}
+    values = _deepseek_v3(keys)
+    if (shared := keys.get("shared_experts_intermediate_size")) is not None:
+        values["shared_expert_ffn_size"] = shared
+    return {
+        **values,
+        "router_bias": keys.get("topk_method") == "noaux_tc",
+        "attention_pattern": "".join("i" if one else "j" for one in own),
+        "mixers": {letter: mixers[letter] for letter, there in used.items() if there},
+    }
+
+
 def _glm4_moe_lite(keys: Keys) -> dict[str, Any]:
     prediction_layers = keys.get("num_nextn_predict_layers", default=0)
     return {**_routed(keys, 1), **latent(keys), "mtp_layers": prediction_layers}
@@ -393,6 +417,7 @@ EXPERT_READERS = {
     "dbrx": _dbrx,
     "deepseek": _deepseek,
     "deepseek_v2": _deepseek_v2,
+    "deepseek_v32": _deepseek_v32,
     "deepseek_v3": _deepseek_v3,
     "dots1": _dots1,
     "ernie4_5_moe": _ernie4_5_moe,
@@ -400,6 +425,7 @@ EXPERT_READERS = {
     "flint": _flint,
     "flex_olmo": _olmoe,
     "glm4_moe": _glm4_moe,
+    "glm_moe_dsa": _deepseek_v32,
     "glm4_moe_lite": _glm4_moe_lite,
     "glm4v_moe_text": _glm4_moe,
     "gpt_oss": _gpt_oss,

@@ -23,6 +23,73 @@ class MixerSizes(BaseModel):
         """Return what tensor parallelism must divide, in words, and how many there are. [-]"""
         raise NotImplementedError
 
+    @property
+    def selects(self) -> int:
+        """Tokens that attention beside it is left with for each query, 0 for all. [-]"""
+        return 0
+
+
+class Selecting(MixerSizes):
+    """What chooses the keys that the model's attention looks at, so that it always stands beside it."""
+
+    beside_attention: Literal[True] = True
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return nothing: what chooses is small, and whole on every tensor rank."""
+        return ()
+
+
+class Indexed(Selecting):
+    """Lightning indexer of DeepSeek sparse attention: DeepSeek-V3.2, arXiv:2512.02556, section 2.1."""
+
+    kind: Literal["indexed"] = "indexed"
+    heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    top_k: int = Field(gt=0)
+    """Tokens that it leaves to a query."""
+    shared: bool = False
+    """It takes the choice of the layer before, without an indexer of its own (GLM-5)."""
+
+    @property
+    def selects(self) -> int:
+        """Return its top-k."""
+        return self.top_k
+
+
+class BlockSparse(Selecting):
+    """Mixture of block attention, by the mean key of each block: E. Lu et al., MoBA, arXiv:2502.13189."""
+
+    kind: Literal["block-sparse"] = "block-sparse"
+    block: int = Field(gt=0)
+    """Tokens of a block."""
+    top_k: int = Field(gt=0)
+    """Blocks that a query looks at, its own among them."""
+
+    @property
+    def selects(self) -> int:
+        """Return the tokens of its blocks."""
+        return self.block * self.top_k
+
+
+class NativeSparse(Selecting):
+    """Native sparse attention: compressed, selected and sliding keys, each with their own projections.
+
+    J. Yuan et al., arXiv:2502.11089, section 3; the model's own attention is the selected branch.
+    """
+
+    kind: Literal["native-sparse"] = "native-sparse"
+    compress_block: int = Field(gt=0)
+    """Tokens that become one compressed key."""
+    compress_stride: int = Field(gt=0)
+    select_block: int = Field(gt=0)
+    select_blocks: int = Field(gt=0)
+    window: int = Field(gt=0)
+
+    @property
+    def selects(self) -> int:
+        """Return the tokens of the selected blocks."""
+        return self.select_block * self.select_blocks
+
 
 class GatedDelta(MixerSizes):
     """Gated DeltaNet: S. Yang et al., arXiv:2412.06464; keys of Qwen3-Next's config."""
@@ -116,7 +183,10 @@ AnyMixer = Annotated[
     | KimiDelta
     | Lightning
     | Mamba
-    | Mamba2,
+    | Mamba2
+    | Indexed
+    | BlockSparse
+    | NativeSparse,
     Field(discriminator="kind"),
 ]  # fmt: skip
 """Every kind; another one is refused by its name."""

@@ -39,6 +39,16 @@ class LayerKind(NamedTuple):
     has_mlp: bool = True
     """It has an MLP or experts."""
 
+    @property
+    def selects(self) -> int:
+        """Tokens that its attention is left with for each query, 0 for all. [-]"""
+        return self.mixer.selects if self.mixer is not None else 0
+
+    @property
+    def reach(self) -> int:
+        """Tokens that its attention meets at most, in a window or chosen, 0 for all. [-]"""
+        return self.selects or self.window
+
 
 class Model(BaseModel):
     """A decoder-only transformer. Sizes count elements; 0 means that the part is absent."""
@@ -350,7 +360,7 @@ class Model(BaseModel):
         if mixer is None and not attends:
             return {"moe": "experts", "dense": "mlp"}[mlp] if mlp else "nothing"
         parts = [mlp] if mlp else []
-        if attends and (mixer is not None or not mlp):
+        if attends and (not mlp or (mixer is not None and not mixer.selects)):
             parts.append("attention")
         if mixer is not None:
             parts.append(mixer.kind)

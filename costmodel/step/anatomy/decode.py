@@ -58,7 +58,7 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
         width = float(model.num_kv_heads * (model.head_dim + model.v_head_dim))
     kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
     held = sum((_attended(tokens, kind.window) for kind in kinds if kind.attends), np.zeros_like(tokens))
-    states = sum(mixer_state(kind.mixer) for kind in kinds if kind.mixer is not None)
+    states = sum(mixer_state(kind.mixer, tokens) for kind in kinds if kind.mixer is not None)
     return np.asarray(element_bytes * (width * held + states))
 
 
@@ -75,8 +75,8 @@ def attention_flops(model: Model, context: ArrayLike) -> Array:
     else:
         width = float(model.head_dim + model.v_head_dim)
     kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
-    held = sum((_attended(tokens, kind.window) for kind in kinds if kind.attends), np.zeros_like(tokens))
-    others = sum(mixer_flops(kind.mixer) for kind in kinds if kind.mixer is not None)
+    held = sum((_attended(tokens, kind.reach) for kind in kinds if kind.attends), np.zeros_like(tokens))
+    others = sum(mixer_flops(kind.mixer, tokens) for kind in kinds if kind.mixer is not None)
     return np.asarray(2.0 * model.num_heads * width * held + others)
 
 

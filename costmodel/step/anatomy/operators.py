@@ -16,6 +16,7 @@ from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.step.anatomy.mixers import mixer_operators
 from costmodel.step.anatomy.mixers.family import Given
+from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     CLAMP,
@@ -70,7 +71,7 @@ def attention_operators(
     kept = input_tokens(shard, recipe)
     ops = [norm_operator("attention", "norm", t_sp * h, recipe, rms, saved_in * kept * h)]
     if model.attention == "mla":
-        ops += _latent_projections(model, shard, recipe, precision)
+        ops += _latent_projections(model, kind, shard, recipe, precision)
         k_width, v_width = heads * d_qk, heads * d_v
         kv_heads = heads
     else:
@@ -115,7 +116,9 @@ def attention_operators(
     return ops
 
 
-def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
+def _latent_projections(
+    model: Model, kind: LayerKind, shard: Shard, recipe: Recipe, precision: Precision
+) -> list[Operator]:
     """MLA: down-projections (replicated over TP, on sharded tokens) and up-projections per head.
 
     DeepSeek-V2, arXiv:2405.04434, equations 9-19.
@@ -171,7 +174,8 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
         )
     )
     kv_up = heads * float(model.qk_nope_head_dim + model.v_head_dim)
-    kept = heads * float(model.head_dim + model.v_head_dim)
+    # Where keys are chosen one by one, queries are brought into their latents instead.
+    kept = heads * (core_widths(model)[0] if kind.selects else float(model.head_dim + model.v_head_dim))
     ops.append(
         linear(
             "attention",
@@ -200,19 +204,34 @@ def _latent_projections(model: Model, shard: Shard, recipe: Recipe, precision: P
     return ops
 
 
+def _fused(shape: AttentionShape, saved: Array, modules: tuple[str, ...]) -> Operator:
+    """Return attention as one fused kernel."""
+    return Operator(
+        "attention",
+        "core",
+        "core",
+        "attention",
+        frozenset(modules),
+        saved_bytes=saved,
+        kernels_backward=2.0,
+        has_weight=False,
+        attention=shape,
+    )
+
+
 def _core(
     model: Model, kind: LayerKind, shard: Shard, recipe: Recipe, heads: Array, kv_heads: Array
 ) -> list[Operator]:
     """Return attention itself: one fused kernel, or two batched GEMMs around a softmax through HBM."""
     modules = ("attention", "core_attn")
-    d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
+    d_qk, d_v = core_widths(model) if kind.selects else (float(model.head_dim), float(model.v_head_dim))
     batch_heads = shard.micro_batch * heads
     seq_q, seq_k = shard.seq_len / shard.cp, shard.seq_len
-    window = float(kind.window) if kind.window else np.inf
+    window = float(kind.reach) if kind.reach else np.inf
     reach = np.minimum(seq_k, window)
     out_saved = BF16 * shard.tokens * heads * d_v
     by = ATTENTION_KERNELS[recipe.kernels.attention_kernel]
-    if not by.writes_scores:
+    if kind.selects or not by.writes_scores:
         # A causal row sees half the keys on average; under a window nearly all of it.
         share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
         lse = 4.0 * shard.tokens * heads
@@ -225,8 +244,14 @@ def _core(
             d_v,
             shard.micro_batch * kv_heads,
             np.asarray(1.0),
-            np.asarray(window < seq_k),
+            # Chosen tokens are no run of tiles, in which windows are whole.
+            np.asarray((window < seq_k) & (kind.selects == 0)),
         )
+        if kind.selects:
+            # Any key may be chosen: all are there before attention starts.
+            kv = np.asarray(1.0) if model.attention == "mla" else kv_heads
+            shape = shape._replace(kv_heads=shard.micro_batch * kv)
+            return [_fused(shape, np.asarray(out_saved + lse), modules)]
         if recipe.overlap.cp_method == "ring":
             # One kernel a step of the ring, each over one slice of queries and one of keys.
             shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
@@ -240,19 +265,7 @@ def _core(
                 seq_k=seq_k / steps,
                 calls=steps,
             )
-        return [
-            Operator(
-                "attention",
-                "core",
-                "core",
-                "attention",
-                frozenset(modules),
-                saved_bytes=out_saved + lse,
-                kernels_backward=2.0,
-                has_weight=False,
-                attention=shape,
-            )
-        ]
+        return [_fused(shape, np.asarray(out_saved + lse), modules)]
     scores = batch_heads * seq_q * seq_k
     fused = by.fused_softmax or recipe.kernels.compiled
     softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN

@@ -215,12 +215,13 @@ def model_flops_per_token(
         matrix += _active_matrix_weights(model, mtp_param_blocks(model)) + mtp * head
         layers += [layers[-1]] * mtp
     keys = np.asarray(0.0)
-    other = 0.0
+    other = np.asarray(0.0)
     for kind in kinds:
         if kind.attends:
-            keys = keys + layers.count(kind) * attended_tokens(seq_len, kind.window, causal=causal)
+            keys = keys + layers.count(kind) * attended_tokens(seq_len, kind.reach, causal=causal)
         if kind.mixer is not None:
-            other += layers.count(kind) * mixer_flops(kind.mixer)
+            before = attended_tokens(seq_len, causal=causal)
+            other = other + layers.count(kind) * mixer_flops(kind.mixer, before)
     return np.asarray(3.0 * (2.0 * matrix + per_key * keys + other))
 
 

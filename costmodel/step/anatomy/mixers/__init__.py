@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.quantity import quantity
 from costmodel.step.anatomy.mixers.delta import GATED_DELTA, KIMI_DELTA, LIGHTNING
 from costmodel.step.anatomy.mixers.family import Given, Mixer, numbers
+from costmodel.step.anatomy.mixers.sparse import BLOCK_SPARSE, INDEXED, NATIVE_SPARSE
 from costmodel.step.anatomy.mixers.state_space import MAMBA, MAMBA_2
 
 if TYPE_CHECKING:
@@ -26,8 +30,13 @@ ALL: tuple[Mixer, ...] = (
     LIGHTNING,
     MAMBA,
     MAMBA_2,
+    INDEXED,
+    BLOCK_SPARSE,
+    NATIVE_SPARSE,
 )
 """Every record."""
+
+Array = NDArray[np.float64]
 
 MIXERS: Mapping[str, Mixer] = {one.name: one for one in ALL}
 """Every mixer by the kind of its sizes."""
@@ -56,11 +65,14 @@ def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
     return mixer_of(sizes.kind).operators(given, sizes)
 
 
-def mixer_flops(sizes: AnyMixer) -> float:
-    """Return the model FLOPs of a token in the forward pass of a mixer beyond its matrices. [FLOP]"""
-    return float(quantity(mixer_of(sizes.kind).flops, **numbers(sizes)).value)
+def mixer_flops(sizes: AnyMixer, keys: ArrayLike = 0.0) -> Array:
+    """Return the model FLOPs of a token in the forward pass of a mixer beyond its matrices. [FLOP]
+
+    `keys` are those before it; only what chooses among them looks at all. [-]
+    """
+    return quantity(mixer_of(sizes.kind).flops, keys=keys, **numbers(sizes)).value
 
 
-def mixer_state(sizes: AnyMixer) -> float:
-    """Return the elements that the state of a sequence holds, however long it is. [-]"""
-    return float(quantity(mixer_of(sizes.kind).state, **numbers(sizes)).value)
+def mixer_state(sizes: AnyMixer, tokens: ArrayLike = 0.0) -> Array:
+    """Return the elements that the state of a sequence of so many tokens holds beside attention's keys. [-]"""
+    return quantity(mixer_of(sizes.kind).state, tokens=tokens, **numbers(sizes)).value
