@@ -291,7 +291,9 @@ class HostCosts(BaseModel):
     step_overhead_s: float = Field(default=0.0, ge=0)
     """Host time a step outside the passes (data loading, logging, optimizer start)."""
     overhead_fraction: float = Field(default=0.0, ge=-0.5, le=1)
-    """The one constant that may be fitted to whole runs: share of step time nothing else explains."""
+    """The one constant that may be fitted to whole runs: share of step time nothing else explains, on GPUs."""
+    overhead_fraction_xla: float = Field(default=0.0, ge=-0.5, le=1)
+    """The same where a compiler of whole steps drives TPUs or Trainium."""
     input_tokens_per_s: float = Field(default=0.0, ge=0)
     """Tokens that the data loader of one host delivers; 0 is no limit."""
     offload_optimizer: bool = False

@@ -22,19 +22,36 @@ Array = NDArray[np.float64]
 
 
 class ErrorBand(NamedTuple):
-    """Measured over predicted step time: the middle 80 % of `runs` published runs, each source held out of the fit."""
+    """Measured over predicted: the middle 80 % of `runs` published runs, their family of sources left out of the fit.
+
+    `of` says which runs: a generation and a kind of model, `any` generation where there are too few, `unfitted`
+    where the recipe has no constant of its own or nobody published runs of the machine.
+    """
 
     low: float
     high: float
     runs: int
+    of: str = ""
+
+
+class ErrorBands(NamedTuple):
+    """The shipped bands of step time and of memory, and what they are of."""
+
+    time: dict[str, ErrorBand]
+    memory: dict[str, ErrorBand]
+    fitted_recipes: frozenset[str]
+    accelerators: frozenset[str]
 
 
 @cache
-def error_bands() -> dict[str, ErrorBand]:
+def error_bands() -> ErrorBands:
     """Return the shipped bands by accelerator generation and kind of model."""
     path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
-    bands = read_mapping(path, example="hopper-dense: {low: 0.9, high: 1.1, runs: 30}")
-    return {key: ErrorBand(**band) for key, band in bands.items()}
+    raw = read_mapping(path, example="time: {hopper-dense: {low: 0.9, high: 1.1, runs: 30}}")
+    time, memory = (
+        {key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory")
+    )
+    return ErrorBands(time, memory, frozenset(raw["fitted_recipes"]), frozenset(raw["accelerators"]))
 
 
 class PricedJob:
@@ -184,9 +201,21 @@ class PricedJob:
 
     @property
     def error_band(self) -> ErrorBand | None:
-        """Where 80 % of comparable published runs lie around such a prediction; None where there are too few."""
+        """Where 80 % of comparable published runs lie around such a step time; None where there are too few."""
+        bands, accelerator = error_bands(), self.job.cluster.accelerator
         kind = "moe" if self.job.model.num_experts else "dense"
-        return error_bands().get(f"{self.job.cluster.accelerator.generation}-{kind}")
+        known = self.job.recipe.name in bands.fitted_recipes and accelerator.name in bands.accelerators
+        keys = [f"{accelerator.generation}-{kind}-unfitted", f"any-{kind}-unfitted"]
+        if known:
+            keys.insert(0, f"{accelerator.generation}-{kind}")
+        return next((bands.time[key] for key in keys if key in bands.time), None)
+
+    @property
+    def memory_error_band(self) -> ErrorBand:
+        """Where 80 % of comparable published runs lie around such a peak memory."""
+        bands = error_bands().memory
+        kind = "moe" if self.job.model.num_experts else "dense"
+        return bands.get(f"{self.job.cluster.accelerator.generation}-{kind}", bands["any"])
 
     @property
     def shape(self) -> tuple[int, ...]:

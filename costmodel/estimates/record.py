@@ -57,6 +57,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "inputs": input_record(est.job),
         "step_time_s": float(est.step_time_s),
         "error_band": None if est.error_band is None else est.error_band._asdict(),
+        "memory_error_band": est.memory_error_band._asdict(),
         "mfu": float(est.mfu),
         "mfu_causal": float(est.mfu_causal),
         "hfu": float(est.hfu),

@@ -42,14 +42,20 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
 
 
 def band_text(est: Estimate) -> str:
-    """Say how far off the prediction may be, and from what that is known."""
-    band = est.error_band
+    """Say how far off the predictions may be, and from what that is known."""
+    band, of_memory = est.error_band, est.memory_error_band
     generation = est.job.cluster.accelerator.generation
     if band is None:
         return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
     low, high = (format_seconds(float(est.step_time_s) * share, 3) for share in (band.low, band.high))
+    least, most = (
+        format_bytes(float(est.memory_bytes_per_gpu) * part) for part in (of_memory.low, of_memory.high)
+    )
+    whose = "" if band.of.startswith("any") else f"{generation} "
+    apart = ", with nothing fitted to this recipe or machine" if band.of.endswith("unfitted") else ""
     return (
-        f"{low} to {high}: where 80 % of {band.runs} published {generation} runs lie around their prediction"
+        f"{low} to {high}: where 80 % of {band.runs} published {whose}runs lie around their prediction{apart}; "
+        f"memory {least} to {most} ({of_memory.runs} runs)"
     )
 
 

@@ -15,9 +15,16 @@ _FIGURES = ("median_%", "mean_%", "p90_%", "bias_%")
 
 
 def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
-    """Return the summary tables: all rows, then by source, accelerator and axis; sweeps; memory."""
-    grids = [_summary_grid("Step time, all rows of quality A and B", checked.summary())]
-    for by in GROUPINGS:
+    """Return the summary tables: by class beside the noise floor, all rows, by the other groupings; memory; sweeps."""
+    first, *others = GROUPINGS
+    grids = [
+        _summary_grid(f"Step time by {first}", checked.summary(first)),
+        _summary_grid("Step time, all rows of quality A and B", checked.summary()),
+    ]
+    floor = checked.noise_floor()
+    if len(floor):
+        grids.append(_noise_grid(floor))
+    for by in others:
         grids.append(_summary_grid(f"Step time by {by}", checked.summary(by)))
     memory = checked.summary(of="memory")
     if memory["runs"].sum():
@@ -65,6 +72,16 @@ def _summary_grid(title: str, frame: pd.DataFrame) -> Grid:
         columns(group.capitalize(), "Runs >", "Skipped >", "Median >", "Mean >", "p90 >", "Bias >"),
         rows,
     )
+
+
+def _noise_grid(floor: pd.DataFrame) -> Grid:
+    """Return how far apart two releases of a framework run one layout."""
+    rows = [
+        [str(r["pairs"]), f"{r['count']:.0f}", _percent(r["median_%"]), _percent(r["p90_%"])]
+        for r in floor.to_dict("records")
+    ]
+    note = "The same layout, model, machine and precision in two tables of a family: no prediction is nearer to both."
+    return Grid("Noise floor", columns("Pairs of", "Pairs >", "Median >", "p90 >"), rows, note=note)
 
 
 def _percent(value: float) -> str:

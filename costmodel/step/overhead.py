@@ -44,8 +44,13 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
     What data parallelism costs depends on other knobs than the rest: a line of its own keeps a
     search on small grids.
     """
-    recipe = step.placed.recipe
-    if not recipe.host.overhead_fraction:
+    host, is_gpu = step.placed.recipe.host, step.placed.accelerator.is_gpu
+    switch, fraction = (
+        ("overhead_fraction", host.overhead_fraction)
+        if is_gpu
+        else ("overhead_fraction_xla", host.overhead_fraction_xla)
+    )
+    if not fraction:
         return []
     parts = {
         "overhead.unexplained": [line for line in bill.time_lines if line.axis not in _DATA_AXES],
@@ -60,8 +65,8 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
             cause="proportion",
             count=1.0,
             formula="fraction * known_s",
-            terms={"fraction": recipe.host.overhead_fraction, "known_s": sum_exposed(part)},
-            source=f"recipe {recipe.name}: overhead_fraction, fitted to whole runs",
+            terms={"fraction": fraction, "known_s": sum_exposed(part)},
+            source=f"recipe {step.placed.recipe.name}: {switch}, fitted to whole runs",
         )
         for name, part in parts.items()
     ]

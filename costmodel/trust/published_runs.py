@@ -95,9 +95,10 @@ _COUNTED_AS_LAYERS = "embedding and loss count as layers"
 # Frameworks whose benchmarks force the router to balance (moe_router_force_load_balancing, fake gates).
 _FORCED_BALANCE = ("megatron-bridge", "nemo", "nemo-automodel", "xtuner")
 
-# Steps of Megatron-Bridge's optimization ladder on GB200; the eighth binds processes to their NUMA node.
+# Steps of Megatron-Bridge's optimization ladder on GB200: the third fuses the router, the sixth captures attention
+# and router in graphs, the eighth binds processes to their NUMA node, the tenth captures shared experts too.
 _LADDER_STEP = re.compile(r"cumulative step (\d+) of 13")
-_LADDER_BINDS = 8
+_LADDER_FUSES_ROUTER, _LADDER_BINDS, _LADDER_SHARED_IN_GRAPHS = 3, 8, 10
 
 # Container of a source that names it (year and month), and the one from which Megatron-Bridge's MoE
 # recipes replay whole iterations from CUDA graphs.
@@ -336,7 +337,11 @@ def _switches(row: Row) -> dict[str, Any]:
     if switches.get("cuda_graphs") and row.get("num_experts"):
         switches["cuda_graph_scope"] = _graph_scope(notes)
     if step := _LADDER_STEP.search(notes):
-        switches["cpu_binding"] = int(step.group(1)) >= _LADDER_BINDS
+        done = int(step.group(1))
+        switches["cpu_binding"] = done >= _LADDER_BINDS
+        switches["router_fusion"] = done >= _LADDER_FUSES_ROUTER
+        if done < _LADDER_SHARED_IN_GRAPHS:
+            switches["cuda_graph_scope"] = "attention"
     if "tokendrop" in notes:
         # Every expert gets the same, padded: nothing depends on the routing.
         switches["moe_capacity_factor"] = 1.0

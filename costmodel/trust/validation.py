@@ -19,11 +19,17 @@ import pandas as pd
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.bill.lines import Bill, Seen, broadcast_sum
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row, shipped_runs
+from costmodel.trust.source_families import source_family
 
-GROUPINGS = ("source", "accelerator", "axis")
-"""What a summary can be by."""
+GROUPINGS = ("class", "family", "source", "accelerator", "axis")
+"""What a summary can be by: class is dense or mixture of experts, generation and bits of the products; family
+are tables of one framework (`source_family`)."""
+
+_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "nvfp4": 4, "mxfp4": 4}
+"""Bits of the products by precision; the others have 8."""
 
 RESULT_COLUMNS = (
     "id",
@@ -60,6 +66,8 @@ class Run:
     gpus: int
     global_batch: int
     parallelism: str
+    precision: str
+    layout: str
     use: str
     quality: str
     measured_step_time_s: float | None
@@ -104,6 +112,8 @@ def price_row(row: Row) -> Run:
         gpus=int(float(row["gpus"] or 0)),
         global_batch=int(float(row["gbs"] or 0)),
         parallelism=_axes(row),
+        precision=row["precision"],
+        layout=_layout(row),
         use=row.get("use") or "time",
         quality=row.get("quality") or "A",
         measured_step_time_s=float(time) if time else None,
@@ -116,6 +126,17 @@ def price_row(row: Row) -> Run:
         predicted_fits=bool(estimate.fits) if estimate else None,
         skipped_reason=reason,
     )
+
+
+_LAYOUT_COLUMNS = (
+    *("tp", "pp", "vp", "cp", "ep", "mbs", "gbs", "seq_len", "zero_stage", "recompute", "recompute_detail"),
+    *("cuda_graphs", "ep_overlap", "fused_kernels_note"),
+)
+
+
+def _layout(row: Row) -> str:
+    """Return degrees, batch and knobs as one line: what two runs of a layout share."""
+    return " ".join(f"{name}{row.get(name) or ''}" for name in _LAYOUT_COLUMNS)
 
 
 def _axes(row: Row) -> str:
@@ -211,6 +232,7 @@ class Validation(Answer):
                 "source": table(self.summary("source", of="memory")),
             },
             "out_of_memory": {key: _plain(value) for key, value in self.out_of_memory().items()},
+            "noise_floor": table(self.noise_floor()),
             "sweeps": table(self.sweeps()),
             "pair_order": _plain(self.pair_order()),
             "skipped": self.skipped,
@@ -222,9 +244,43 @@ class Validation(Answer):
         scored = judged[judged.use.str.contains(of)]
         if by == "axis":
             scored = scored.assign(axis=scored.parallelism.str.split("+")).explode("axis")
+        if by == "family":
+            scored = scored.assign(family=scored.source.map(source_family))
+        if by == "class":
+            scored = scored.assign(**{"class": run_classes(scored)})
         groups = [("all", scored)] if by is None else scored.groupby(by)
         return pd.DataFrame(
             [{by or "rows": name, **_figures(group, f"{of}_error")} for name, group in groups]
+        )
+
+    def noise_floor(self) -> pd.DataFrame:
+        """Return how far apart two tables of a family measured one layout, in percent: dense, experts, all.
+
+        Same model, accelerator, number of GPUs, precision, degrees and batch: what differs is the release of the
+        framework. No model can be nearer to both.
+        """
+        runs = self.judged.dropna(subset=["time_error"])
+        runs = runs.assign(family=runs.source.map(source_family), moe=runs.num_experts > 0)
+        apart: list[tuple[bool, float]] = []
+        for _, group in runs.groupby(["family", "model", "accelerator", "gpus", "precision", "layout"]):
+            times = group.groupby("source").measured_step_time_s.median().to_numpy()
+            i, j = np.triu_indices(len(times), 1)
+            gaps = 100.0 * np.abs(times[i] / times[j] - 1.0)
+            apart += [(bool(group.moe.iloc[0]), float(gap)) for gap in gaps]
+        frame = pd.DataFrame(apart, columns=["moe", "apart"])
+        parts = {"dense": frame[~frame.moe], "moe": frame[frame.moe], "all": frame} if len(frame) else {}
+        return pd.DataFrame(
+            [
+                {
+                    "pairs": name,
+                    "count": len(part),
+                    "median_%": part.apart.median(),
+                    "p90_%": part.apart.quantile(0.9),
+                }
+                for name, part in parts.items()
+                if len(part)
+            ],
+            columns=["pairs", "count", "median_%", "p90_%"],
         )
 
     def out_of_memory(self) -> dict[str, float]:
@@ -277,6 +333,17 @@ class Validation(Answer):
             pairs += int(clear.sum())
             right += int((np.sign(m[i] - m[j]) == np.sign(p[i] - p[j]))[clear].sum())
         return right / pairs if pairs else float("nan")
+
+
+def run_classes(runs: pd.DataFrame) -> pd.Series[str]:
+    """Return dense or moe, generation and bits of the products of every run: `moe blackwell 8-bit`."""
+    generation = {name: load_accelerator(name).generation for name in list_profiles("accelerator")}
+    kind = runs.num_experts.map(lambda experts: "moe" if experts else "dense")
+    bits = runs.precision.map(lambda name: f"{_BITS.get(name, 8)}-bit")
+    joined: pd.Series[str] = (
+        kind + " " + runs.accelerator.map(lambda a: generation.get(a, "unknown")) + " " + bits
+    )
+    return joined
 
 
 def _plain(value: Any) -> Any:

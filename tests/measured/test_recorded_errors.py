@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.estimates.priced_job import error_bands
+from costmodel.trust.bands import coverage
 from costmodel.trust.published_runs import shipped_runs
 from costmodel.trust.validation import Validation, validate
 
@@ -19,8 +21,10 @@ MARGIN_PERCENT = 1.0
 GROUP_MARGIN_PERCENT = 2.0
 """By which the median of one source or accelerator may be worse: a group is 8 to 130 rows."""
 FEWEST_ROWS = 8
+COVERAGE_MARGIN = 8.0
+"""Percentage points by which the share of rows inside the band of their class may differ from what is recorded."""
 GROUPS = ("source", "accelerator")
-PARTS = ("all", *GROUPS)
+PARTS = ("all", *GROUPS, "coverage")
 # Run as a script, which writes the file, it may be missing; collecting the tests without it is an error.
 KNOWN = {part: {} for part in PARTS} if __name__ == "__main__" else json.loads(RECORDED.read_text())
 
@@ -46,6 +50,22 @@ def medians(checked: Validation, by: str) -> dict[str, float]:
     summary = checked.summary(by)
     summary = summary[summary.runs >= FEWEST_ROWS]
     return dict(zip(summary[by], summary["median_%"], strict=True))
+
+
+def coverages(checked: Validation) -> dict[str, float]:
+    """Return the percentage of rows inside the shipped band of their class, for classes of 30 rows and more."""
+    bands = error_bands()
+    found = {}
+    for of, held in (("time", bands.time), ("memory", bands.memory)):
+        judged = checked.judged
+        inside = coverage(judged, judged[f"{of}_error"].dropna(), {k: b._asdict() for k, b in held.items()})
+        found |= {f"{of} {row['class']}": 100 * row.inside for _, row in inside[inside.runs >= 30].iterrows()}
+    return found
+
+
+@pytest.mark.parametrize("name", KNOWN["coverage"])
+def test_bands_hold_as_many_runs_as_recorded(checked, name):
+    assert abs(coverages(checked)[name] - KNOWN["coverage"][name]) <= COVERAGE_MARGIN
 
 
 @pytest.mark.parametrize("name", KNOWN["all"])
@@ -88,6 +108,10 @@ def test_results_have_the_documented_columns_and_every_row(checked):
 
 if __name__ == "__main__":
     current = validate(shipped_runs())
-    parts = {"all": figures(current), **{by: medians(current, by) for by in GROUPS}}
+    parts = {
+        "all": figures(current),
+        **{by: medians(current, by) for by in GROUPS},
+        "coverage": coverages(current),
+    }
     rounded = {part: {name: round(value, 2) for name, value in held.items()} for part, held in parts.items()}
     RECORDED.write_text(json.dumps(rounded, indent=1) + "\n")

@@ -48,6 +48,7 @@ RECORD_KEYS = [
     "inputs",
     "step_time_s",
     "error_band",
+    "memory_error_band",
     "mfu",
     "mfu_causal",
     "hfu",

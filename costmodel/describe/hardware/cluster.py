@@ -89,6 +89,11 @@ class Accelerator:
     host_slowdown_bound: float = 1.0
     kernels: "KernelConstants | None" = None
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether a host issues its kernels one by one; TPUs and Trainium run steps that are compiled whole."""
+        return not self.generation.startswith(("tpu", "trn"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:

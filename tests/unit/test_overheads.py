@@ -1,0 +1,97 @@
+"""The one constant of each recipe, and the error bands: by hand on made-up runs, and as shipped."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from costmodel.describe.recipe import list_recipes, load_recipe
+from costmodel.estimates.priced_job import error_bands
+from costmodel.trust import bands, overheads
+from costmodel.trust.source_families import source_family
+
+
+def runs(*groups):
+    """Rows of (recipe family, source, share that is not explained, count)."""
+    rows = [
+        {
+            "family": family,
+            "source": source,
+            "model": model,
+            "is_gpu": gpu,
+            "log_ratio": -np.log1p(share),
+            "accelerator": "h100-sxm-80gb" if gpu else "tpu-v5p",
+            "num_experts": 0,
+        }
+        for family, source, share, count, model, gpu in groups
+        for _ in range(count)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_one_source_is_taken_as_it_is_and_a_large_one_weighs_no_more_than_another():
+    found = overheads.fit_constants(
+        runs(
+            ("one", "a", 0.05, 40, "m", True),
+            ("two", "b", 0.10, 400, "m", True),
+            ("two", "c", 0.30, 25, "m", True),
+            ("few", "d", 0.50, 3, "m", True),
+        )
+    )
+    assert found["one", True] == pytest.approx(0.05)
+    # Half of the weight each: between them, and then nearer to the others, as they do not agree.
+    assert 0.10 < found["two", True] < 0.21
+    assert ("few", True) not in found
+    assert overheads.share_of(found, "few", True) == found["", True]
+
+
+def test_what_is_held_back_or_unexplained_or_no_gpu_does_not_move_a_constant():
+    base = [("one", "a", 0.05, 40, "m", True)]
+    for other in (
+        ("one", "korthikanti22", 0.9, 400, "m", True),
+        ("one", "a", 0.9, 400, "gpt-oss-120b", True),
+        ("one", "a", 0.9, 400, "m", False),
+    ):
+        assert overheads.fit_constants(runs(*base, other))["one", True] == pytest.approx(0.05)
+    xla = overheads.fit_constants(runs(*base, ("one", "t", 0.2, 10, "m", False)))
+    assert xla["one", False] == pytest.approx(0.2)
+
+
+def test_held_out_errors_leave_the_whole_group_out():
+    made = runs(("one", "a", 0.1, 10, "m", True), ("two", "b", 0.3, 10, "m", True))
+    errors = overheads.joined_errors(overheads.held_out_errors(made))
+    # Each is priced with the other's share.
+    assert errors.iloc[0] == pytest.approx(1.3 / 1.1 - 1)
+    assert errors.iloc[-1] == pytest.approx(1.1 / 1.3 - 1)
+
+
+def test_bands_hold_their_share_and_are_wider_where_nothing_was_fitted():
+    made = runs(("one", "a", 0.1, 21, "m", True))
+    made = made.assign(quality="A", memory_error=0.0)
+    own, other = (pd.Series(np.linspace(-w, w, 21), index=made.index) for w in (0.1, 0.2))
+    found = bands.error_bands(made, own, other)
+    narrow, wide = found["time"]["hopper-dense"], found["time"]["hopper-dense-unfitted"]
+    assert (narrow["low"], narrow["high"]) == (round(1 / 1.08, 3), round(1 / 0.92, 3))
+    assert wide["low"] < narrow["low"] < narrow["high"] < wide["high"]
+    inside = bands.coverage(made, own, found["time"])
+    assert inside.inside.tolist() == pytest.approx([0.8], abs=0.05)
+    assert found["memory"]["any"] == {"low": 1.0, "high": 1.0, "runs": 21}
+
+
+def test_families_of_sources():
+    assert {source_family(name) for name in ("megatron-bridge-25.09", "mbridge-cards")} == {"megatron-bridge"}
+    assert source_family("dgxc-25.01") == source_family("nemo-24.07") != source_family("dgxc-maxtext")
+    assert source_family("bloom") == "bloom"
+
+
+def test_shipped_bands_name_recipes_and_machines_and_every_recipe_has_both_constants():
+    shipped = error_bands()
+    assert {"ampere-dense", "hopper-moe", "blackwell-moe", "any-dense-unfitted"} <= set(shipped.time)
+    assert set(shipped.fitted_recipes) < set(list_recipes())
+    assert "gb200" in shipped.accelerators
+    for band in (*shipped.time.values(), *shipped.memory.values()):
+        assert band.low < band.high
+        assert band.runs >= bands.LEAST_RUNS
+    for name in list_recipes():
+        host = load_recipe(name).host
+        assert 0 <= host.overhead_fraction <= 1
+        assert host.overhead_fraction_xla > 0
