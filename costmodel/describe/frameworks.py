@@ -123,6 +123,9 @@ _MEGATRON_SWITCHES: dict[str, tuple[object, ...]] = {
 }
 _MEGATRON_ORDERS = ("tp cp dp pp", "tp cp pp dp")
 
+# The tensor parallelism of transformers' plans is not sequence-parallel; layers are recomputed whole.
+_TRAINERS_KEEP = {"sequence_parallel": "false", "recompute": "none,full", "vp": "1", "ep": "1", "etp": "1"}
+
 _RECORDS = (
     Framework(
         name="megatron",
@@ -241,6 +244,47 @@ _RECORDS = (
         ),
         keeps={},
         source=_MEGATRON_SOURCE,
+    ),
+    Framework(
+        name="accelerate",
+        title="Accelerate",
+        exporter="costmodel.interop.trainers:emit_accelerate",
+        recipe="torchtitan",
+        schedules={"none": ""},
+        precisions={"fp32": "no", "fp16": "fp16", "bf16": "bf16"},
+        optimizers={"adamw": ""},
+        zero_stage=(0, 2, 3),
+        pipeline_layouts=False,
+        switches={"cp_method": ("ring", "all-gather")},
+        axis_orders=("tp cp dp pp",),
+        leaves=(
+            "model, data and tokenizer: the training script",
+            "training: optimizer and learning rate in the script",
+            "nodes: machine_rank, main_process_ip, main_process_port",
+        ),
+        keeps=_TRAINERS_KEEP,
+        source="huggingface/accelerate src/accelerate/parallelism_config.py, utils/dataclasses.py",
+    ),
+    Framework(
+        name="axolotl",
+        title="Axolotl",
+        exporter="costmodel.interop.trainers:emit_axolotl",
+        recipe="torchtitan",
+        schedules={"none": ""},
+        precisions={"fp16": "fp16", "bf16": "bf16"},
+        optimizers={"adamw": "adamw_torch_fused"},
+        zero_stage=(0, 2, 3),
+        pipeline_layouts=False,
+        switches={"cp_method": ("ring",)},
+        axis_orders=("tp cp dp pp",),
+        leaves=(
+            "model: base_model is our name of it, a folder or an id of the hub is wanted",
+            "data: datasets, val_set_size",
+            "training: learning_rate, lr_scheduler, num_epochs, output_dir",
+            "sharding: fsdp_config.transformer_layer_cls_to_wrap",
+        ),
+        keeps=_TRAINERS_KEEP,
+        source="axolotl-ai-cloud/axolotl src/axolotl/utils/distributed.py, utils/schemas/validation.py",
     ),
 )
 

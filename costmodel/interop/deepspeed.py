@@ -74,6 +74,7 @@ def emit_deepspeed(job: Job) -> str:
         "seq_len": counts["seq_len"],
         "recompute": RECOMPUTE_POLICIES[int(job.layout.recompute)],
         "recipe": recipe.name,
+        "left to you": list(FRAMEWORKS["deepspeed"].leaves),
     }
     back = import_deepspeed(json.dumps(values), recipe=base, gpus=counts["gpus"], pp=counts["pp"])
     unsaid = unsaid_switches(job, back)

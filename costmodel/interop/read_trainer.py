@@ -16,6 +16,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model_files import load_model
+from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.read_deepspeed import imported
@@ -56,6 +57,7 @@ _HARMLESS = re.compile(
 )
 _TAKEN = frozenset(
     """gradient_accumulation_steps bf16 fp16 torch_dtype gradient_checkpointing sequence_parallel_size deepspeed fsdp
+    context_parallel_size tensor_parallel_size dp_replicate_size dp_shard_size sequence_parallel_degree sample_packing
     fsdp_config fsdp_version optim optimizer quantization_bit load_in_4bit load_in_8bit freeze_trainable_layers
     liger_kernel""".split()  # noqa: SIM905
 )
@@ -89,8 +91,12 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         elif raw.get("fp16") in (True, "true") or dtype == "float16":
             job["precision"] = "fp16"
     _take_recomputation(raw, job)
-    job["cp"] = job.get("cp") or _whole(raw, "sequence_parallel_size") or 1
-    shards = job["cp"]
+    rings = _whole(raw, "context_parallel_size") or _whole(raw, "sequence_parallel_degree")
+    job["cp"] = job.get("cp") or rings or _whole(raw, "sequence_parallel_size") or 1
+    if tensors := _whole(raw, "tensor_parallel_size"):
+        job.setdefault("tp", tensors)
+    _take_mesh(raw, "", job)
+    shards = job["cp"] * (job.get("tp") or 1)
     if job.get("gpus") and "global_batch" not in job:
         job["global_batch"] = micro * steps * max(1, job["gpus"] // shards)
     elif "global_batch" not in job:
@@ -115,6 +121,8 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if named:
         found = _joined(file, named, job, notes, warnings)
         return dataclasses.replace(found, ignored=(*found.ignored, *left), facts={**facts, **found.facts})
+    if (rings or 1) > 1:
+        _take_method("ring", job)
     fsdp = _table(raw, "fsdp_config")
     if raw.get("fsdp") or fsdp or _whole(raw, "fsdp_version"):
         _take_sharding({**fsdp, **({"fsdp_sharding": raw["fsdp"]} if raw.get("fsdp") else {})}, job, warnings)
@@ -182,7 +190,31 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
     for key, name in (("tp", "parallelism_config_tp_size"), ("cp", "parallelism_config_cp_size")):
         if size := _whole(parallel, name):
             job.setdefault(key, size)
+    _take_mesh(parallel, "parallelism_config_", job)
+    if (job.get("cp") or 1) > 1:
+        gathers = parallel.get("parallelism_config_cp_comm_strategy", "allgather") == "allgather"
+        _take_method("all-gather" if gathers else "ring", job)
     return _done(job, notes, warnings)
+
+
+def _take_mesh(sizes: Mapping[str, Any], prefix: str, job: dict[str, Any]) -> None:
+    """Read replicas and shards of the data-parallel ranks; tensor parallelism here is not sequence-parallel."""
+    replicate, shard = _whole(sizes, f"{prefix}dp_replicate_size"), _whole(sizes, f"{prefix}dp_shard_size")
+    tp, cp = job.get("tp") or 1, job.get("cp") or 1
+    if tp > 1:
+        job.setdefault("sequence_parallel", False)
+    if shard is None:
+        return
+    job.setdefault("gpus", (replicate or 1) * shard * tp * cp)
+    if (replicate or 1) > 1:
+        job.setdefault("shard_group", shard * cp)
+
+
+def _take_method(method: str, job: dict[str, Any]) -> None:
+    """Say how context parallelism works where the recipe says otherwise."""
+    recipe = load_recipe(job.get("recipe") or FSDP_RECIPE)
+    if recipe.overlap.cp_method != method:
+        job["switches"] = {"cp_method": method, **(job.get("switches") or {})}
 
 
 def _take_model(raw: Mapping[str, Any], job: dict[str, Any], warnings: list[str]) -> None:

@@ -21,6 +21,7 @@ from costmodel.interop.framework import (
     unsaid_switches,
 )
 from costmodel.interop.read_torchtitan import DEFAULT_RECIPE, FLAVORS, content, imported, registry
+from costmodel.interop.trainers import data_degrees
 from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _training(job: Job, counts: Mapping[str, int]) -> dict[str, Any]:
 def _parallelism(job: Job, counts: Mapping[str, int]) -> dict[str, Any]:
     """Return degrees, sharding and the pipeline."""
     overlap, memory = job.recipe.overlap, job.recipe.memory
-    replicate, shard = _data_degrees(counts)
+    replicate, shard = data_degrees(counts)
     kept = counts["pp"] > 1 and overlap.fsdp_pp_keeps_gathered
     values: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
@@ -173,16 +174,6 @@ def _call(name: str, values: Mapping[str, Any]) -> str:
         for key, value in values.items()
     )
     return f"{name}(\n{lines}    )"
-
-
-def _data_degrees(counts: Mapping[str, int]) -> tuple[int, int]:
-    """Return replicate and shard degree; cp shards together with the latter."""
-    if counts["zero_stage"] == 0:
-        return counts["dp"], 1
-    if not counts["shard_group"]:
-        return 1, counts["dp"]
-    shard = max(1, counts["shard_group"] // counts["cp"])
-    return counts["dp"] // shard, shard
 
 
 def import_torchtitan(text: str, *, recipe: str = DEFAULT_RECIPE, gpus: int | None = None) -> Imported:

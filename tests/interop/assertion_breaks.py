@@ -166,6 +166,29 @@ TORCHTITAN = {
         "context_exchange": WORDS["ring"],
     },
 }
+MESH = {
+    "accelerate/parallelism_config.py:336": {"dp_replicate_size": 16, "dp_shard_size": 1},
+    "accelerate/parallelism_config.py:372": {"num_processes": 31},
+    "accelerate/parallelism_config.py:381": {"dp_shard_size": 1},
+    "accelerate/utils/dataclasses.py:1958": {"selective": 1},
+    "accelerate/utils/dataclasses.py:1877": {"zero_stage": 1},
+    "accelerate/parallelism_config.py:342": {"ep_size": 2},
+}
+SCHEMA = "axolotl/utils/schemas/validation.py"
+# The good job: tp 2, ZeRO-3, 32 GPUs, no context parallelism; Axolotl with micro-batches of two.
+ACCELERATE = {
+    **MESH,
+    "accelerate/commands/launch.py:1211": {"fsdp": 0},
+    "accelerate/utils/dataclasses.py:2247": {"cp_size": 2, "cp_exchange": WORDS["ulysses"]},
+}
+AXOLOTL = {
+    **MESH,
+    f"{SCHEMA}:1804": {"cp_size": 2, "flash_attention_2": 0},
+    f"{SCHEMA}:1811": {"cp_size": 2, "sample_packing": 1},
+    f"{SCHEMA}:1257": {"optimizer_8bit": 1},
+    "axolotl/utils/distributed.py:360": {"fsdp": 0},
+    f"{SCHEMA}:1803": {"cp_size": 2, "cp_exchange": WORDS["all_gather"]},
+}
 PUBLISHED = {
     "arXiv:2407.21783, section 3.3.2": {"cp": 2, "seq_len": 4098},
     "arXiv:2305.13245, section 2.2": {"tp": 6},
@@ -175,6 +198,8 @@ BREAKS = {
     "nemo": {**BRIDGE, **CORE},
     "deepspeed": DEEPSPEED,
     "torchtitan": TORCHTITAN,
+    "accelerate": ACCELERATE,
+    "axolotl": AXOLOTL,
     "none": PUBLISHED,
 }
 """By framework and place."""

@@ -38,6 +38,14 @@ GOOD = {
     "nemo": {"layout": "tp2 pp2 ep4", "recipe": "megatron-bridge"},
     "deepspeed": {"layout": "ep4", "recipe": "deepspeed", "zero_stage": 2, "sequence_parallel": False},
     "torchtitan": {"layout": "tp2 ep4", "recipe": "torchtitan", "zero_stage": 3},
+    "accelerate": {"layout": "tp2", "recipe": "torchtitan", "zero_stage": 3, "sequence_parallel": False},
+    "axolotl": {
+        "layout": "tp2",
+        "recipe": "torchtitan",
+        "zero_stage": 3,
+        "sequence_parallel": False,
+        "micro_batch": 2,
+    },
     "none": {"layout": "tp2 pp2 ep4", "recipe": "hai-llm", "schedule": "dualpipe"},
 }
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.assertions]

@@ -234,7 +234,7 @@ def written(text: str) -> dict[str, ArrayLike]:
     )
     found |= {_name(flag): float(flags.has(f"--{flag}")) for flag in _SWITCHES}
     for flag, default in _WORDED.items():
-        word = flags.text(f"--{flag}", default)
+        word = flags.text(f"--{flag}", default).replace("yarn", "rope")
         found[_name(flag)] = WORDS[word if word in WORDS else default]
     if not found["num_experts"]:
         found |= {"moe_token_dispatcher_type": 0.0, "moe_router_score_function": WORDS["softmax"]}

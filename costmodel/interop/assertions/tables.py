@@ -12,6 +12,7 @@ from costmodel.interop.assertions.megatron import MEGATRON
 from costmodel.interop.assertions.published import PUBLISHED
 from costmodel.interop.assertions.record import Assertion, Table
 from costmodel.interop.assertions.torchtitan import TORCHTITAN
+from costmodel.interop.assertions.trainers import ACCELERATE, AXOLOTL
 from costmodel.interop.framework import FrameworkConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ TABLES: Mapping[str, Table] = {
     "torchtitan": TORCHTITAN,
     "deepspeed": DEEPSPEED,
     "nemo": BRIDGE,
+    "accelerate": ACCELERATE,
+    "axolotl": AXOLOTL,
     "none": PUBLISHED,
 }
 """What each framework asserts; none stands for those whose code nobody outside reads."""
