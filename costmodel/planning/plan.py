@@ -145,7 +145,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         return read_several(name, told[name]) if name in told else [FIELD[name].default]
 
     framework = one("framework") or ""
-    recipe = _recipe(one("recipe"), framework)
+    own = FRAMEWORKS[framework].recipe if framework in FRAMEWORKS else one("recipe")
+    recipe = _recipe(one("recipe") if "recipe" in told else own, framework)
     given = _values(told, one("fix") or {}, framework, recipe.launches)
     switches = one("switches") or {}
     chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)

@@ -151,3 +151,11 @@ def test_exporters_stand_nowhere_else():
         files("costmodel") / "cli" / "plan.py",
     ):
         assert "torchtitan" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_is_planned_as_it_runs(name):
+    """Its own recipe where none is named, and the one that is named where one is."""
+    asked = {**SMALL, "framework": name, "pp": 1, "keep": 1}
+    assert cm.plan(**asked).best.job.recipe.name == FRAMEWORKS[name].recipe
+    assert cm.plan(**asked, recipe="nanotron").best.job.recipe.name == "nanotron"
