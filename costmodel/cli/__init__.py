@@ -1,7 +1,7 @@
 """The command line: parses, calls, formats; computes nothing.
 
-Only typer is imported here. Commands import what they need when they run, so that ``--help``
-costs no numpy.
+Only typer is imported here: commands are read when one is asked for (`texts.Commands`), and import what they
+need when they run.
 """
 
 import os
@@ -12,38 +12,7 @@ from typing import Annotated
 import typer
 
 from costmodel.base.version import __version__
-from costmodel.cli import calibrate, hardware, measure, model, recipe
-from costmodel.cli.budget import EPILOG as BUDGET_EPILOG
-from costmodel.cli.budget import budget
-from costmodel.cli.collective import EPILOG as COLLECTIVE_EPILOG
-from costmodel.cli.collective import collective
-from costmodel.cli.compare import EPILOG as COMPARE_EPILOG
-from costmodel.cli.compare import compare
-from costmodel.cli.estimate import EPILOG as ESTIMATE_EPILOG
-from costmodel.cli.estimate import estimate
-from costmodel.cli.explain import EPILOG as EXPLAIN_EPILOG
-from costmodel.cli.explain import explain
-from costmodel.cli.mesh import EPILOG as MESH_EPILOG
-from costmodel.cli.mesh import mesh
-from costmodel.cli.plan import EPILOG as PLAN_EPILOG
-from costmodel.cli.plan import plan
-from costmodel.cli.read import EPILOG as READ_EPILOG
-from costmodel.cli.read import read
-from costmodel.cli.report import EPILOG as REPORT_EPILOG
-from costmodel.cli.report import report
-from costmodel.cli.roofline import EPILOG as ROOFLINE_EPILOG
-from costmodel.cli.roofline import roofline
-from costmodel.cli.run import EPILOG as RUN_EPILOG
-from costmodel.cli.run import run
-from costmodel.cli.sensitivity import EPILOG as SENSITIVITY_EPILOG
-from costmodel.cli.sensitivity import sensitivity
-from costmodel.cli.sweep import EPILOG as SWEEP_EPILOG
-from costmodel.cli.sweep import sweep
 from costmodel.cli.texts import EXAMPLES, GroupedCommands, show_help
-from costmodel.cli.trace import EPILOG as TRACE_EPILOG
-from costmodel.cli.trace import trace
-from costmodel.cli.validate import EPILOG as VALIDATE_EPILOG
-from costmodel.cli.validate import validate
 
 __all__ = ["app", "main"]
 
@@ -55,26 +24,6 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("estimate", epilog=ESTIMATE_EPILOG)(estimate)
-app.command("explain", epilog=EXPLAIN_EPILOG)(explain)
-app.command("compare", epilog=COMPARE_EPILOG)(compare)
-app.command("sensitivity", epilog=SENSITIVITY_EPILOG)(sensitivity)
-app.command("trace", epilog=TRACE_EPILOG)(trace)
-app.command("roofline", epilog=ROOFLINE_EPILOG)(roofline)
-app.command("report", epilog=REPORT_EPILOG)(report)
-app.command("mesh", epilog=MESH_EPILOG)(mesh)
-app.command("validate", epilog=VALIDATE_EPILOG)(validate)
-app.command("collective", epilog=COLLECTIVE_EPILOG)(collective)
-app.command("plan", epilog=PLAN_EPILOG)(plan)
-app.command("run", epilog=RUN_EPILOG)(run)
-app.command("budget", epilog=BUDGET_EPILOG)(budget)
-app.command("read", epilog=READ_EPILOG)(read)
-app.add_typer(calibrate.app, name="calibrate")
-app.command("sweep", epilog=SWEEP_EPILOG)(sweep)
-app.add_typer(measure.app, name="measure")
-app.add_typer(hardware.app, name="hardware")
-app.add_typer(model.app, name="model")
-app.add_typer(recipe.app, name="recipe")
 
 
 def _print_version(wanted: bool) -> None:

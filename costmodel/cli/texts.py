@@ -1,9 +1,13 @@
 """Help that several commands share: examples and the answer to a command without arguments."""
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from textwrap import shorten
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from costmodel.base.errors import CostModelError, choices_hint
 
@@ -25,18 +29,84 @@ def show_help(context: typer.Context) -> None:
 
 
 GROUPS = {
-    "One step": ("estimate", "mesh", "report"),
-    "Look into it": ("explain", "compare", "sensitivity", "roofline", "trace"),
-    "Choose": ("plan", "sweep"),
-    "The whole run": ("run", "budget"),
-    "Your own cluster": ("hardware", "calibrate", "measure", "collective"),
-    "Models, frameworks, trust": ("model", "recipe", "read", "validate"),
+    "One step": {
+        "estimate": "Price one training step: step time, MFU and memory per GPU, with the lines they add up from.",
+        "mesh": "Show each axis of a layout: its factor, its groups, the link they meet on and what they send.",
+        "report": "Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.",
+    },
+    "Look into it": {
+        "explain": "Open up the bill: each line's formula with its numbers put in, units, tier and source.",
+        "compare": "Lay bills side by side: the difference line by line, what moved and why.",
+        "sensitivity": "Show what each number of the hardware and each switch of the recipe is worth.",
+        "roofline": "Show where operators lie under the GPU's roofs, and each axis against the tiers of the fabric.",
+        "trace": "Write one step as a trace: a process a pipeline stage, a thread a stream, a counter of memory.",
+    },
+    "Choose": {
+        "plan": "Find the best layout: every one that divides is priced; the best, the front and the reasons are shown.",
+        "sweep": "Plan every point of a grid of models, clusters, scales, batches and link speeds.",
+    },
+    "The whole run": {
+        "run": "Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.",
+        "budget": "Say what model to train, and on how many tokens, for a budget, by the published scaling laws.",
+    },
+    "Your own cluster": {
+        "hardware": "Accelerators, links, clusters and storage: list, show, check.",
+        "calibrate": "Profiles from your own measurements: collectives, kernels, training steps.",
+        "measure": "Measure kernels and collectives of this machine (needs torch and a GPU).",
+        "collective": "Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier.",
+    },
+    "Models, frameworks, trust": {
+        "model": "Models: list the presets, show parameters and FLOPs of one.",
+        "recipe": "Recipes: list them, show the switches of one.",
+        "read": "Read a file of another program: what it trains, on what, how, and what was not understood.",
+        "validate": "Price every run of a table and compare with what was measured.",
+    },
 }
-"""Commands under the headings of the README."""
+"""Commands under the headings of the README, with the first sentence of their own help."""
+
+
+class Commands(Mapping[str, Any]):
+    """The commands by name, each built when it is asked for: flags of twenty cost ten times what one needs.
+
+    A command is the function of its module's name with its `EPILOG`, or the group of commands `app`.
+    """
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+        self._names = tuple(name for names in GROUPS.values() for name in names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._built:
+            self._built[name] = _built(name)
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _built(name: str) -> Any:
+    """Build one command."""
+    module = import_module(f"costmodel.cli.{name}")
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    if hasattr(module, "app"):
+        alone.add_typer(module.app, name=name)
+        group: Any = get_command(alone)
+        return group.commands[name]
+    alone.command(name, epilog=module.EPILOG)(getattr(module, name))
+    return get_command(alone)
 
 
 class GroupedCommands(TyperGroup):
     """Commands in help under headings; a wrong one is answered with the nearest right ones."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Commands()  # type: ignore[assignment]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command.
@@ -53,6 +123,11 @@ class GroupedCommands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section a heading."""
         limit = formatter.width - 6 - max(map(len, self.commands))
-        for heading, names in GROUPS.items():
+        for heading, summaries in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
+                formatter.write_dl([(name, _shortened(text, limit)) for name, text in summaries.items()])
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Return a sentence, or what of its words fits."""
+    return text if len(text) <= limit else shorten(text, limit, placeholder="...", break_on_hyphens=False)

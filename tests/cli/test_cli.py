@@ -483,9 +483,25 @@ def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
     assert "Commands:" in out or "One step:" in out
 
 
-def test_every_command_has_its_place_in_the_help(run):
-    listed = [name for names in GROUPS.values() for name in names]
-    assert sorted(listed) == sorted(typer.main.get_command(app).commands)
+def test_the_help_says_of_every_command_what_its_own_help_says():
+    commands = typer.main.get_command(app).commands
+    assert list(commands) == [name for names in GROUPS.values() for name in names]
+    here = {path.stem for path in (ROOT / "costmodel" / "cli").glob("*.py")}
+    assert set(commands) <= here
+    for summaries in GROUPS.values():
+        for name, summary in summaries.items():
+            assert commands[name].name == name
+            assert " ".join(commands[name].help.split()).startswith(summary), name
+
+
+def test_help_of_all_reads_no_command(tmp_path):
+    code = """
+import sys
+from costmodel.cli import main
+main(["--help"])
+print([m for m in sys.modules if m.startswith("costmodel.cli.") and m != "costmodel.cli.texts"], file=sys.stderr)
+"""
+    assert python("-c", code, cwd=tmp_path).stderr == "[]\n"
 
 
 def test_version(run):
