@@ -42,23 +42,22 @@ _LOGIC: dict[type[ast.AST], Callable[..., ArrayLike]] = {
 }
 """What ``and``, ``or`` and ``not`` are on arrays."""
 
-_OPERATORS: tuple[type[ast.AST], ...] = (
-    ast.Add,
-    ast.Sub,
-    ast.Mult,
-    ast.Div,
-    ast.Pow,
-    ast.Mod,
-    ast.USub,
-    ast.UAdd,
-    ast.Gt,
-    ast.GtE,
-    ast.Lt,
-    ast.LtE,
-    ast.Eq,
-    ast.NotEq,
-    *_LOGIC,
-)
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.Mod: "%",
+    ast.USub: "-",
+    ast.UAdd: "+",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 
 
 class Step(NamedTuple):
@@ -79,7 +78,6 @@ class Compiled(NamedTuple):
     needs: tuple[str, ...]
     names: tuple[str, ...]
     step_names: tuple[str, ...]
-    expressions: tuple[str, ...]
     run: Callable[[Mapping[str, ArrayLike]], tuple[ArrayLike, ...]]
 
 
@@ -107,7 +105,7 @@ def evaluate_steps(formula: str, terms: Mapping[str, ArrayLike]) -> list[Step]:
     made = compiled(formula)
     values = run(formula, terms)
     arrays = [np.asarray(value, dtype=np.float64) for value in values]
-    return [Step(*step) for step in zip(made.names, made.expressions, arrays, strict=True)]
+    return [Step(*step) for step in zip(made.names, _expressions(formula), arrays, strict=True)]
 
 
 def evaluate(formula: str, terms: Mapping[str, ArrayLike]) -> Array:
@@ -172,64 +170,28 @@ def compiled(formula: str) -> Compiled:
         If the formula is not one.
     """
     steps = _parse(formula)
+    used: dict[str, None] = {}
     given: dict[str, None] = {}
     known: set[str] = set()
     body: list[str] = []
     for index, (name, node) in enumerate(steps):
-        _check(node, formula)
-        given |= {used: None for used in names_of(ast.unparse(node)) if used not in known}
-        value = ast.unparse(ast.fix_missing_locations(_Compile().visit(ast.parse(ast.unparse(node)).body[0])))
-        body.append(f"{name or f'_{index}'} = {value}")
+        used.clear()
+        body.append(f"{name or f'_{index}'} = {_code(node, formula, used)}")
+        given |= {term: None for term in used if term not in known}
         known.add(name)
     held = ", ".join(name or f"_{index}" for index, (name, _) in enumerate(steps))
     numbers = [f"{name} = _terms[{name!r}]" for name in given]
     lines = "\n    ".join([*numbers, *body, f"return ({held},)"])
     space: dict[str, Callable[..., ArrayLike]] = {f"_{name}": call for name, call in FUNCTIONS.items()}
-    space |= {f"_{kind.__name__}": call for kind, call in _LOGIC.items()}
     exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
-    expressions = tuple(ast.unparse(node) for _, node in steps)
     names = tuple(name for name, _ in steps)
-    return Compiled(tuple(given), names, names[:-1], expressions, space["_run"])  # type: ignore[arg-type]
+    return Compiled(tuple(given), names, names[:-1], space["_run"])  # type: ignore[arg-type]
 
 
-class _Compile(ast.NodeTransformer):
-    """Turn checked arithmetic into fast NumPy: floats for integers, products for small powers."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        # Integers overflow silently in NumPy; a formula has none.
-        return ast.Constant(float(node.value))  # type: ignore[arg-type]
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        power = node.right.value if isinstance(node.right, ast.Constant) else None
-        if isinstance(node.op, ast.Pow) and isinstance(node.left, ast.Name) and power in (2, 3):
-            made: ast.expr = node.left
-            for _ in range(2 if power == 2 else 1, 3):
-                made = ast.BinOp(made, ast.Mult(), node.left)
-            return made
-        return self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        # Python would ask a whole array whether it is true.
-        first, *rest = [self.visit(value) for value in node.values]
-        for value in rest:
-            first = ast.Call(ast.Name(f"_{type(node.op).__name__}", ast.Load()), [first, value], [])
-        return first  # type: ignore[no-any-return]
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        if isinstance(node.op, ast.Not):
-            return ast.Call(ast.Name("_Not", ast.Load()), [self.visit(node.operand)], [])
-        return self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        assert isinstance(node.func, ast.Name)
-        call = ast.Name(f"_{node.func.id}", ast.Load())
-        arguments: list[ast.expr] = [self.visit(argument) for argument in node.args]
-        if node.func.id not in ("max", "min"):
-            return ast.Call(call, arguments, [])
-        made = arguments[0]
-        for argument in arguments[1:]:
-            made = ast.Call(call, [made, argument], [])
-        return made
+@lru_cache(maxsize=4096)
+def _expressions(formula: str) -> tuple[str, ...]:
+    """Return the text of every step of a formula, without its name."""
+    return tuple(ast.unparse(node) for _, node in _parse(formula))
 
 
 def _parse(formula: str) -> tuple[tuple[str, ast.expr], ...]:
@@ -254,29 +216,40 @@ def _parse(formula: str) -> tuple[tuple[str, ast.expr], ...]:
     return tuple(steps)
 
 
-def _check(node: ast.expr, formula: str) -> None:
-    """Refuse every node that is not arithmetic on names and numbers."""
-    inner: list[ast.expr]
-    operator: type[ast.AST]
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return
-    if isinstance(node, ast.Name) and not node.id.startswith("_") and node.id not in FUNCTIONS:
-        return
-    if isinstance(node, ast.BinOp):
-        inner, operator = [node.left, node.right], type(node.op)
-    elif isinstance(node, ast.BoolOp):
-        inner, operator = node.values, type(node.op)
-    elif isinstance(node, ast.UnaryOp):
-        inner, operator = [node.operand], type(node.op)
-    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        inner, operator = [node.left, node.comparators[0]], type(node.ops[0])
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
-        if node.keywords:
-            raise CostModelError(f"formula: {node.func.id} in {formula!r} takes no keywords")
-        inner, operator = list(node.args), ast.Add
-    else:
-        inner, operator = [], type(node)
-    if operator not in _OPERATORS or not inner:
-        raise CostModelError(f"formula: {ast.unparse(node)!r} in {formula!r} is not arithmetic")
-    for part in inner:
-        _check(part, formula)
+def _code(node: ast.expr, formula: str, used: dict[str, None]) -> str:
+    """Write checked arithmetic as fast NumPy, and note the names it uses: floats for integers, products for small powers.
+
+    Raises
+    ------
+    CostModelError
+        For a node that is not arithmetic on names and numbers.
+    """
+
+    def code(inner: ast.expr) -> str:
+        return _code(inner, formula, used)
+
+    match node:
+        case ast.Constant(value=value) if type(value) in (int, float):
+            # Integers overflow silently in NumPy; a formula has none.
+            return repr(float(value)).replace("inf", "1e309")  # type: ignore[arg-type]
+        case ast.Name(id=name) if not name.startswith("_") and name not in FUNCTIONS:
+            used[name] = None
+            return name
+        case ast.BinOp(left=ast.Name(), op=ast.Pow(), right=ast.Constant(value=2 | 3 as power)):
+            return f"({' * '.join([code(node.left)] * (2 if power == 2 else 3))})"
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _SIGNS:
+            return f"({code(left)} {_SIGNS[type(operator)]} {code(right)})"
+        case ast.UnaryOp(op=operator, operand=operand) if type(operator) in _SIGNS:
+            return f"({_SIGNS[type(operator)]}{code(operand)})"
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _SIGNS:
+            return f"({code(left)} {_SIGNS[type(operator)]} {code(right)})"
+        case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=keywords) if name in FUNCTIONS:
+            if keywords:
+                raise CostModelError(f"formula: {name} in {formula!r} takes no keywords")
+            first, *others = map(code, node.args)
+            if name not in ("max", "min"):
+                return f"_{name}({', '.join([first, *others])})"
+            for other in others:
+                first = f"_{name}({first}, {other})"
+            return first
+    raise CostModelError(f"formula: {ast.unparse(node)!r} in {formula!r} is not arithmetic")
