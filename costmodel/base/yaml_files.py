@@ -2,11 +2,17 @@
 
 Every file of a user and every shipped one comes in through `read_mapping`. What is written goes
 through a round-trip document, so that a profile keeps its comments, its quotes and its layout.
+
+Shipped files are parsed when the package is built (`.ci/compile_yaml.py`), as reading them as text takes ten times
+as long. What a text holds is looked up by the digest of the whole text, so that a file that somebody edits is read
+as it is now, and a stale copy cannot be served.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 4_000_000
 """Longer files are no job, profile or model."""
+COMPILED = Path(__file__).with_name("compiled")
+SHIPPED = ("hardware_profiles", "costmodel/describe/data")
 
 
 def read_mapping(
@@ -60,6 +68,9 @@ def parse_mapping(
     text: str, name: str, *, example: str, error: type[CostModelError] = CostModelError
 ) -> dict[str, Any]:
     """Return the keys and values of a YAML text; see `read_mapping`."""
+    known = _compiled(text)
+    if known is not None:
+        return known
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
 
@@ -83,6 +94,40 @@ def parse_mapping(
     if strange:
         raise error(f"{name}: expected keys that are words such as '{example}'; got {strange[0]!r}")
     return found
+
+
+def _compiled(text: str) -> dict[str, Any] | None:
+    """Return what a text holds if it was parsed at build time, else None."""
+    try:
+        return dict(pickle.loads(_compiled_file(text, COMPILED).read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def compile_shipped(root: Path, folder: Path = COMPILED) -> list[Path]:
+    """Parse every YAML file that is shipped, and write what it holds.
+
+    Parameters
+    ----------
+    root : Path
+        The repository, or an unpacked source distribution.
+    folder : Path
+        Where to write; what lies there from an earlier build is removed.
+    """
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.pickle"):
+        old.unlink()
+    written = []
+    for path in sorted(path for place in SHIPPED for path in (root / place).rglob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        file = _compiled_file(text, folder)
+        file.write_bytes(pickle.dumps(parse_mapping(text, path.name, example=""), protocol=5))
+        written.append(file)
+    return written
+
+
+def _compiled_file(text: str, folder: Path) -> Path:
+    return folder / f"{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}.pickle"
 
 
 def top_level_lines(text: str, keys: Collection[str]) -> str:

@@ -1,12 +1,17 @@
 """One reader for every YAML file, with one set of errors; rewriting a profile keeps what it does not mean."""
 
+import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from costmodel.base import yaml_files
 from costmodel.base.errors import ProfileError
 from costmodel.base.yaml_files import (
     MOST_CHARACTERS,
+    SHIPPED,
+    compile_shipped,
     document,
     document_text,
     put_block,
@@ -102,3 +107,49 @@ def test_a_block_that_is_new_stands_before_the_sources():
     text = "name: x  # a name\nsources:\n  a: {title: b}\n"
     found = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
     assert found == "name: x  # a name\n" + WRITTEN + "sources:\n  a: {title: b}\n"
+
+
+@pytest.fixture
+def compiled_at(monkeypatch, tmp_path):
+    """Parse two files as a build does, into a folder of their own."""
+    monkeypatch.setattr(yaml_files, "COMPILED", tmp_path / "compiled")
+    place = tmp_path / "hardware_profiles" / "links"
+    place.mkdir(parents=True)
+    (place / "a.yaml").write_text("accessed: 2025-03-04\nvalue: 1e-6\nnames: [no, 0o7, ~, 08]\n")
+    (place / "b.yaml").write_text("kept: {x: 1}\n")
+    compile_shipped(tmp_path, tmp_path / "compiled")
+    return place
+
+
+def test_what_was_parsed_at_build_time_is_what_parsing_gives(compiled_at, monkeypatch):
+    quick = [read_mapping(compiled_at / name, example="") for name in ("a.yaml", "b.yaml")]
+    assert all(yaml_files._compiled((compiled_at / name).read_text()) for name in ("a.yaml", "b.yaml"))
+    monkeypatch.setattr(yaml_files, "COMPILED", compiled_at / "nowhere")
+    assert quick == [read_mapping(compiled_at / name, example="") for name in ("a.yaml", "b.yaml")]
+    assert quick[0] == {"accessed": date(2025, 3, 4), "value": 1e-6, "names": ["no", 7, None, 8]}
+
+
+def test_an_edited_file_is_read_as_it_is_now(compiled_at):
+    path = compiled_at / "b.yaml"
+    path.write_text(path.read_text().replace("1", "2"))
+    assert read_mapping(path, example="") == {"kept": {"x": 2}}
+    path.write_text("kept: [")
+    with pytest.raises(ProfileError):
+        read_mapping(path, example="", error=ProfileError)
+
+
+def test_a_build_removes_what_an_earlier_one_left(compiled_at):
+    (compiled_at / "b.yaml").unlink()
+    written = compile_shipped(compiled_at.parents[1], yaml_files.COMPILED)
+    assert sorted(yaml_files.COMPILED.iterdir()) == sorted(written)
+    assert len(written) == 1
+
+
+def test_the_build_parses_all_that_is_shipped(tmp_path):
+    root = Path(__file__).parents[2]
+    shipped = {path.read_text() for place in SHIPPED for path in (root / place).rglob("*.yaml")}
+    assert len(compile_shipped(root, tmp_path / "compiled")) >= len(shipped) > 100
+    hook = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "hooks"
+    ]
+    assert (root / hook["custom"]["path"]).is_file()
