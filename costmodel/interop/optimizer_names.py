@@ -50,6 +50,15 @@ def optimizer_of(name: str, *, sgd: str) -> str | None:
     return found
 
 
+def settle_offload(job: dict[str, Any], warnings: list[str]) -> None:
+    """Price Adam in place of an optimizer that no host steps, where the job offloads it, and say so."""
+    name = job.get("optimizer")
+    switches = job.get("switches") or {}
+    if name and switches.get("offload_optimizer") and not OPTIMIZERS[name].on_host:
+        del job["optimizer"]
+        warnings.append(f"optimizer {name}: no host steps it; its offloaded step is priced as Adam's")
+
+
 def take_optimizer(
     name: str, job: dict[str, Any], facts: dict[str, Any], warnings: list[str], *, sgd: str = "sgd"
 ) -> None:

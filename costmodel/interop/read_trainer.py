@@ -18,7 +18,7 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
-from costmodel.interop.optimizer_names import take_optimizer
+from costmodel.interop.optimizer_names import settle_offload, take_optimizer
 from costmodel.interop.read_deepspeed import imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile, read_text
@@ -130,6 +130,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job.setdefault("recipe", FSDP_RECIPE)
         job.setdefault("zero_stage", 0)
         notes.append("no sharding is named: every GPU has a copy (DDP)")
+    settle_offload(job, warnings)
     return dataclasses.replace(_done(job, notes, warnings), ignored=left, facts=facts)
 
 

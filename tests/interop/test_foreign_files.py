@@ -11,6 +11,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.models.huggingface import model_from_hf_config
+from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
@@ -21,7 +22,8 @@ from costmodel.step.anatomy.params import num_params
 
 def part(found, *keys):
     """Return what a file says under some keys, switches and the model's fields among them."""
-    switches = found.job.get("switches", {})
+    # What the recipe has already is no switch.
+    switches = {**load_recipe(found.job["recipe"]).switches, **found.job.get("switches", {})}
     model = found.job.get("model")
     return {
         key: found.job[key] if key in found.job else switches[key] if key in switches else getattr(model, key)

@@ -287,8 +287,10 @@ def test_ms_swift_and_axolotl(tmp_path):
     found = read_file(written(tmp_path, axolotl))
     assert said(found.job, "zero_stage", "recompute", "micro_batch", "global_batch") == (2, "none", 2, None)
     assert found.missing == ("cluster", "gpus", "global_batch")
-    assert found.job["optimizer"] == "adamw-8bit"
-    assert [warning.split(":")[0] for warning in found.warnings] == ["offload_params"]
+    assert [warning.split(":")[0] for warning in found.warnings] == [
+        "offload_params",
+        "optimizer adamw-8bit",
+    ]
     assert found.job["lora_rank"] == 8
     assert [note for note in found.notes if note.startswith("lora")] == [
         "lora rank: 8, the default of these trainers",
@@ -360,3 +362,14 @@ def test_accelerate_with_deepspeed_inside(tmp_path):
     assert found.job["switches"]["offload_optimizer"]
     with pytest.raises(CostModelError, match="distributed_type: 'TPU' is not supported"):
         read_file(written(tmp_path, "distributed_type: TPU\n"))
+
+
+def test_an_optimizer_that_no_host_steps_is_offloaded_as_adam(tmp_path):
+    axolotl = "base_model: meta-llama/Llama-2-7b-hf\nsequence_len: 4096\nmicro_batch_size: 2\nbf16: auto\n"
+    axolotl += "optimizer: adamw_bnb_8bit\nfsdp: [full_shard, auto_wrap, offload]\n"
+    found = read_file(written(tmp_path, axolotl))
+    assert "optimizer" not in found.job
+    assert found.job["switches"]["offload_optimizer"] is True
+    assert "optimizer adamw-8bit: no host steps it; its offloaded step is priced as Adam's" in found.warnings
+    lion = axolotl.replace("adamw_bnb_8bit", "lion_32bit")
+    assert read_file(written(tmp_path, lion)).job["optimizer"] == "lion"
