@@ -10,6 +10,7 @@ The busiest rank sets the pace, so all of it scales with the imbalance.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,77 +80,73 @@ class _Hiding:
         self.least_share = np.asarray(1.0 - beside * hidden)
 
 
+class _Exchange(NamedTuple):
+    """One way of one pass: what an element takes on the wire, what it hides behind, and in which layouts it is made."""
+
+    label: str
+    phase: Phase
+    element_bytes: float
+    hiding: _Hiding
+    share: Array
+
+
 def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
     """Return the exchange over the EP group, each way, in each pass."""
-    model, recipe, shard = placed.model, placed.recipe, placed.shard
-    group = placed.mesh.ep
-    h = float(model.hidden_size)
-    again = placed.recomputation.of_module("moe")
     times = block.times
     forward, backward = (
         _Hiding(
-            placed,
-            times.forward_s,
-            _products_s(times, forward=True),
-            [line for line in others if line.phase == "forward"],
-        ),
-        _Hiding(
-            placed,
-            times.backward_s + times.recompute_s,
-            _products_s(times, forward=False),
-            [line for line in others if line.phase != "forward"],
-        ),
+            placed, pass_s, products_s, [line for line in others if (line.phase == "forward") == is_forward]
+        )
+        for is_forward, pass_s, products_s in (
+            (True, times.forward_s, _products_s(times, forward=True)),
+            (False, times.backward_s + times.recompute_s, _products_s(times, forward=False)),
+        )
     )
-    by = DISPATCHERS[recipe.moe.moe_dispatcher]
-    dispatch_bytes = by.quantised_bytes if placed.precision.cast_bytes else 2.0
-    gradient_bytes = dispatch_bytes if recipe.moe.moe_dispatches_gradients_in_fp8 else 2.0
-    name = f"ep.{block.label}moe"
+    dispatched = (
+        DISPATCHERS[placed.recipe.moe.moe_dispatcher].quantised_bytes if placed.precision.cast_bytes else 2.0
+    )
+    gradients = dispatched if placed.recipe.moe.moe_dispatches_gradients_in_fp8 else 2.0
+    one, again = np.asarray(1.0), placed.recomputation.of_module("moe")
+    exchanges = (
+        _Exchange("dispatch", "forward", dispatched, forward, one),
+        _Exchange("combine", "forward", 2.0, forward, one),
+        _Exchange("dispatch", "recompute", dispatched, forward, again),
+        _Exchange("combine", "recompute", 2.0, forward, again),
+        # The gradient of combine is a dispatch of gradients, and the other way round.
+        _Exchange("combine", "backward", gradients, backward, one),
+        _Exchange("dispatch", "backward", 2.0, backward, one),
+    )
+    return [_exchange_line(placed, block, each) for each in exchanges if anywhere(each.share)]
+
+
+def _exchange_line(placed: PlacedJob, block: Block, each: _Exchange) -> TimeLine:
+    """Price one exchange: by a collective, or by kernels of the dispatcher's own."""
+    model, by = placed.model, DISPATCHERS[placed.recipe.moe.moe_dispatcher]
+    name = f"ep.{block.label}moe.{each.label}.{each.phase}"
+    if not by.dispatch:
+        return _own_exchange_line(placed, name, each)
     copies = evaluate(
         by.copies, {"ranks": placed.layout.ep, "top_k": model.top_k, "imbalance": placed.imbalance}
     )
-    lines: list[TimeLine] = []
-
-    def exchange(label: str, phase: Phase, element_bytes: float, hiding: _Hiding, share: Array) -> None:
-        if not anywhere(share):
-            return
-        if not by.dispatch:
-            lines.append(
-                _own_exchange_line(placed, f"{name}.{label}.{phase}", phase, element_bytes, hiding, share)
-            )
-            return
-        lines.append(
-            communication_line(
-                placed,
-                f"{name}.{label}.{phase}",
-                axis="ep",
-                phase=phase,
-                primitive=by.dispatch if label == "dispatch" else by.combine,
-                size_bytes=element_bytes * h * shard.tokens_sp * copies,
-                group=group,
-                window_s=hiding.window_s,
-                beside=hiding.beside,
-                least_share=hiding.least_share,
-                share=share,
-            )
-        )
-
-    one = np.asarray(1.0)
-    exchange("dispatch", "forward", dispatch_bytes, forward, one)
-    exchange("combine", "forward", 2.0, forward, one)
-    exchange("dispatch", "recompute", dispatch_bytes, forward, again)
-    exchange("combine", "recompute", 2.0, forward, again)
-    # The gradient of combine is a dispatch of gradients, and the other way round.
-    exchange("combine", "backward", gradient_bytes, backward, one)
-    exchange("dispatch", "backward", 2.0, backward, one)
-    return lines
+    return communication_line(
+        placed,
+        name,
+        axis="ep",
+        phase=each.phase,
+        primitive=by.dispatch if each.label == "dispatch" else by.combine,
+        size_bytes=each.element_bytes * float(model.hidden_size) * placed.shard.tokens_sp * copies,
+        group=placed.mesh.ep,
+        window_s=each.hiding.window_s,
+        beside=each.hiding.beside,
+        least_share=each.hiding.least_share,
+        share=each.share,
+    )
 
 
-def _own_exchange_line(
-    placed: PlacedJob, name: str, phase: Phase, element_bytes: float, hiding: _Hiding, share: Array
-) -> TimeLine:
+def _own_exchange_line(placed: PlacedJob, name: str, each: _Exchange) -> TimeLine:
     """Price an exchange that sends each token once to each node that needs it."""
-    model, recipe = placed.model, placed.recipe
-    tokens, token_bytes = placed.shard.tokens_sp, element_bytes * float(model.hidden_size)
+    model, recipe, hiding = placed.model, placed.recipe, each.hiding
+    tokens, token_bytes = placed.shard.tokens_sp, each.element_bytes * float(model.hidden_size)
     cost = moe_exchange_time(
         tokens,
         token_bytes,
@@ -162,7 +159,7 @@ def _own_exchange_line(
     made = cost.made.then(
         "exchange_s",
         f"{_SMS_TAKEN if _own_sms(placed) else ''}busy_s = share * imbalance * exchange_s; {hidden}",
-        share=share,
+        share=each.share,
         imbalance=placed.imbalance,
         window_s=hiding.window_s,
         least_share=hiding.least_share,
@@ -173,11 +170,11 @@ def _own_exchange_line(
         name,
         axis="ep",
         toll="communication",
-        phase=phase,
+        phase=each.phase,
         group=placed.mesh.ep.dim,
         count=1.0,
         made=made,
-        bytes_each=cost.wire_bytes * share,
+        bytes_each=cost.wire_bytes * each.share,
         tier=cost.tier,
         algorithm=cost.algorithm,
         source=DISPATCHERS[recipe.moe.moe_dispatcher].source,

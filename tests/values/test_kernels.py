@@ -5,6 +5,7 @@ import pytest
 from round_jobs import MOE, SMALL, cluster_file, each_us, near, price, product_us
 
 from costmodel.base.errors import RecipeError
+from costmodel.physics.kernels.roofline import AttentionConstants, AttentionPassConstants, attention_time
 
 PLAIN = {
     "basis": "estimated",
@@ -176,3 +177,43 @@ def test_attention_in_eight_bits():
     )
     with pytest.raises(RecipeError, match="fp8_attention: no kernel of 8-bit attention is known on"):
         price(windowed, cluster=machine(), **job)
+
+
+def one_attention(**changes):
+    """Seconds of one head on one SM at 1 FLOP/s and endless memory, unless told otherwise."""
+    given = {
+        "num_sms": 1.0,
+        "fixed_s": 0.0,
+        "memory_fraction": 1.0,
+        "head_dims": (64.0, 256.0),
+        "peak_fractions": (0.25, 1.0),
+        "tile_rows": 8.0,
+    }
+    constants = AttentionPassConstants(**{**given, **changes.pop("constants", {})})
+    asked = {"seq_q": 8.0, "seq_kv": 32.0, "qk_head_dim": 64.0, "v_head_dim": 64.0, **changes}
+    return attention_time(
+        1.0,
+        asked.pop("seq_q"),
+        asked.pop("seq_kv"),
+        1.0,
+        kv_heads=1.0,
+        causal=False,
+        backward=False,
+        constants=AttentionConstants(constants, constants),
+        peak_flops_per_s=1.0,
+        **{"memory_bandwidth_bytes_per_s": 1e30, **asked},
+    )
+
+
+def test_rows_beside_attention_are_those_of_queries():
+    """Four bytes an element of eight queries of 64, at a byte a second; keys are four times as many."""
+    slow = {"memory_bandwidth_bytes_per_s": 1.0}
+    plain = float(one_attention(**slow).value)
+    beside = float(one_attention(constants={"side_bytes_per_element": 4.0}, **slow).value)
+    assert beside - plain == pytest.approx(4 * 64 * 8, rel=1e-9)
+
+
+def test_the_rate_is_that_of_the_mean_head():
+    """Heads of 192 for queries and 64 for values reach what heads of 128 do: half-way in the logarithm."""
+    flops = 2 * (192 + 64) * 8 * 32
+    assert float(one_attention(qk_head_dim=192.0).value) == pytest.approx(flops / 0.625, rel=1e-9)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from round_jobs import (
     MIB,
@@ -15,6 +16,8 @@ from round_jobs import (
     ring_us,
     sent_bytes,
 )
+
+from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier
 
 GATHER = "tp.mlp.all_gather.forward"
 SUM = "tp.mlp.all_reduce.forward"
@@ -254,3 +257,17 @@ def test_replicas_of_shard_groups_leave_the_node():
     # Two of the four replicas share a node: half of the sum crosses at two ports each.
     tree = 20 + 2 * (1 + 10) + 2 * N * max(2 / 1e5, 1 / 2e4)
     assert each_us(pairs)["dp.dense.grad_replica_all_reduce"] == near(tree)
+
+
+def test_copies_of_experts_lie_on_the_ranks_of_context_too():
+    """tp 2, cp 2, dp 4 are sixteen ranks; ep 4 with etp 2 leaves two copies of every expert."""
+    mesh = build_mesh(tp=2, cp=2, pp=1, dp=4, ep=4, etp=2, tier_sizes=[8.0, 16.0])
+    assert (float(mesh.etp.ranks), float(mesh.ep.ranks), float(mesh.edp.ranks)) == (2, 4, 2)
+    assert float(mesh.grad.ranks) == 8
+
+
+def test_ranks_that_no_tier_holds_together_cross_the_outermost():
+    group = Group(np.asarray(16.0), (np.asarray(8.0), np.asarray(8.0)), "dp", None)
+    assert float(slowest_tier(group)) == 1
+    inside = Group(np.asarray(8.0), (np.asarray(8.0), np.asarray(8.0)), "dp", None)
+    assert float(slowest_tier(inside)) == 0
