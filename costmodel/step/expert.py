@@ -102,10 +102,10 @@ def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine])
             (False, times.backward_s + times.recompute_s, _products_s(times, forward=False)),
         )
     )
-    dispatched = (
-        DISPATCHERS[placed.recipe.moe.moe_dispatcher].quantised_bytes if placed.precision.cast_bytes else 2.0
-    )
-    gradients = dispatched if placed.recipe.moe.moe_dispatches_gradients_in_fp8 else 2.0
+    recipe = placed.recipe
+    by = DISPATCHERS[recipe.moe.moe_dispatcher]
+    dispatched = by.quantised_bytes if placed.precision.cast_bytes else 2.0
+    gradients = dispatched if recipe.moe.moe_dispatches_gradients_in_fp8 else 2.0
     one, again = np.asarray(1.0), placed.recomputation.of_module("moe")
     exchanges = (
         _Exchange("dispatch", "forward", dispatched, forward, one),

@@ -92,3 +92,14 @@ def test_prediction_on_a_stage_of_its_own():
             2 * (TABLE_PARAMS + 1024),
         ]
     )
+
+
+def test_prediction_runs_again_with_or_without_sequence_parallelism():
+    """Columns are gathered again in either case, the inputs only where they are sharded."""
+    job = {"gpus": 2, "layout": "tp2", "recompute": "full"}
+    sharded = each_us(price(MODEL, **job), "tp.mtp.projection")
+    plain = each_us(price(MODEL, sequence_parallel=False, **job), "tp.mtp.projection")
+    for found in (sharded, plain):
+        assert found["tp.mtp.projection.columns.recompute"] == near(ring_us(2 * MIB))
+    assert sharded["tp.mtp.projection.all_gather.recompute"] == near(ring_us(4 * MIB))
+    assert "tp.mtp.projection.all_gather.recompute" not in plain

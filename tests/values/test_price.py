@@ -1,6 +1,7 @@
 """One step as a whole: the slowest stage, what recipes add on top, reserves, stragglers, and the figures of it."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from round_jobs import (
     price,
     step_us,
 )
+
+from costmodel.step.critical_stage import Step
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
 ON_TOP = ("overhead.", "resilience.")
@@ -231,3 +234,16 @@ def test_sums_by_axis_and_phase():
     # Both ranks hold the norms whole, and half of everything else.
     held = 4 * (15 * 2**19 + 2048) + TABLE_PARAMS + 1024
     assert phases["optimizer"] == near(1 + 30 * held / 1e6 + 1 + 12 * held / 1e6)
+
+
+def test_a_stage_that_waits_pays_for_that_much_less():
+    """Two blocks at a second each and half of one once, less three seconds of waiting; one block without."""
+    blocks = [SimpleNamespace(role="layer", held=np.asarray([2.0, 1.0]))]
+    each, once = [np.asarray(1.0)], [np.asarray(0.5)]
+
+    def most(waits):
+        step = SimpleNamespace(placed=None, blocks=blocks, stage=SimpleNamespace(waits_s=np.asarray(waits)))
+        return float(Step.most_on_a_stage(step, each, once))
+
+    assert most([0.0, 0.0]) == 2.5
+    assert most([3.0, 0.0]) == 1.5
