@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -183,6 +183,7 @@ def compiled(formula: str) -> Compiled:
     numbers = [f"{name} = _terms[{name!r}]" for name in given]
     lines = "\n    ".join([*numbers, *body, f"return ({held},)"])
     space: dict[str, Callable[..., ArrayLike]] = {f"_{name}": call for name, call in FUNCTIONS.items()}
+    space |= {f"_{sort.__name__}": call for sort, call in _LOGIC.items()}
     exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
     names = tuple(name for name, _ in steps)
     return Compiled(tuple(given), names, names[:-1], space["_run"])  # type: ignore[arg-type]
@@ -239,6 +240,11 @@ def _code(node: ast.expr, formula: str, used: dict[str, None]) -> str:
             return f"({' * '.join([code(node.left)] * (2 if power == 2 else 3))})"
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _SIGNS:
             return f"({code(left)} {_SIGNS[type(operator)]} {code(right)})"
+        case ast.BoolOp(op=operator, values=values):
+            # Python would ask a whole array whether it is true.
+            return reduce(f"_{type(operator).__name__}({{}}, {{}})".format, map(code, values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return f"_Not({code(operand)})"
         case ast.UnaryOp(op=operator, operand=operand) if type(operator) in _SIGNS:
             return f"({_SIGNS[type(operator)]}{code(operand)})"
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _SIGNS:

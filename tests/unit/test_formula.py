@@ -73,3 +73,13 @@ def test_anything_else_is_refused(formula):
 def test_an_unknown_name_gets_the_nearest():
     with pytest.raises(CostModelError, match=r"'widnow_s'.*'window_s'"):
         evaluate("widnow_s * 2", {"window_s": 1.0})
+
+
+def test_conditions_are_joined_on_arrays():
+    """Python's ``and`` would ask a whole array whether it is true."""
+    tp, heads = np.array([1.0, 2.0, 4.0, 3.0]), np.array([4.0, 4.0, 2.0, 4.0])
+    joined = evaluate("tp > 1 and heads % tp != 0 and tp > 3", {"tp": tp, "heads": heads})
+    assert np.asarray(joined).tolist() == [False, False, True, False]
+    either = evaluate("tp > 3 or heads < 4 or not tp > 1", {"tp": tp, "heads": heads})
+    assert np.asarray(either).tolist() == [True, False, True, False]
+    assert bool(evaluate("where(not a > 2, b, 0) == b", {"a": 1.0, "b": 5.0}))
