@@ -144,6 +144,9 @@ _USUAL_RECOMPUTE = {"torchtitan": "selective", "paxml": "full"}
 # Megatron-Core keeps gradients in one buffer, in the dtype in which it reduces them.
 _ONE_GRAD_DTYPE = ("nemo", "megatron-bridge")
 
+# Transformer Engine's cpu_offloading_num_layers, of the layers of a rank.
+_OFFLOADED_LAYERS = re.compile(r"activations of (\d+) layers to CPU")
+
 _DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
 
 
@@ -320,6 +323,19 @@ def _recompute(row: Row) -> str:
     return row.get("recompute") or _USUAL_RECOMPUTE.get(row["framework"], "none")
 
 
+def _offloaded_activations(row: Row) -> float:
+    """Return the share of kept activations that wait in the host's memory: so many layers of a rank, or all.
+
+    Lists of single tensors beside selective recomputation are not followed: what else is kept is not said.
+    """
+    said = row.get("offload") or ""
+    if said.startswith("activations to host"):
+        return float(row.get("recompute") == "full")
+    layers = _OFFLOADED_LAYERS.match(said)
+    held = _integer(row, "layers") / _integer(row, "pp")
+    return min(int(layers.group(1)) / held, 1.0) if layers else 0.0
+
+
 def _switches(row: Row) -> dict[str, Any]:
     """Return what the row says of the recipe's switches."""
     switches: dict[str, Any] = {}
@@ -371,6 +387,8 @@ def _switches(row: Row) -> dict[str, Any]:
         switches["tp_overlap"] = "pipelined"
     if (row.get("offload") or "").startswith("optimizer"):
         switches["offload_optimizer"] = True
+    if share := _offloaded_activations(row):
+        switches["offload_activations"] = share
     if notes == "eager":
         switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
     if "unfused rmsnorm" in notes:
