@@ -6,7 +6,7 @@
 
 An answer has exit code 0 or 3; wrong input has 2 and one line on stderr of at most 300 characters. A finding is
 anything else: a traceback, another code, a longer or a second line, control characters, an infinite or missing
-number in what was printed, more than `LIMIT_S` seconds.
+number in what was printed, more than `LIMIT_S` seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -51,12 +51,65 @@ class Finding(NamedTuple):
 
 
 # Values that people and programs give by mistake.
-NUMBERS = (
-    "0 -1 1 2 3 7 8 16 64 1e3 1e308 1e400 -0 0.5 1.5 nan inf -inf 1e-300 1e-320 99999999999999999999 32k 15T 4G "
-    "0x10 1_000 １ ² true null ~ "
-).split(" ") + ["9" * 400, "", " ", "1,2", "[1]", "8 8"]
+NUMBERS = [
+    "0",
+    "-1",
+    "1",
+    "2",
+    "3",
+    "7",
+    "8",
+    "16",
+    "64",
+    "1e3",
+    "1e308",
+    "1e400",
+    "-0",
+    "0.5",
+    "1.5",
+    "nan",
+    "inf",
+    "-inf",
+    "1e-300",
+    "1e-320",
+    "99999999999999999999",
+    "32k",
+    "15T",
+    "4G",
+    "0x10",
+    "1_000",
+    "１",
+    "²",
+    "true",
+    "null",
+    "~",
+    "",
+    "9" * 400,
+    "",
+    " ",
+    "1,2",
+    "[1]",
+    "8 8",
+]
 TEXTS = [
-    *("bf16 fp8 mxfp4 none full selective tp8pp4 tp1 xx * ../x /dev/null ring all-reduce".split()),
+    *(
+        [
+            "bf16",
+            "fp8",
+            "mxfp4",
+            "none",
+            "full",
+            "selective",
+            "tp8pp4",
+            "tp1",
+            "xx",
+            "*",
+            "../x",
+            "/dev/null",
+            "ring",
+            "all-reduce",
+        ]
+    ),
     "tp8 cp1 pp16 vp4",
     "a" * 5000,
     "\x1b[31mred\x1b]0;title\x07",
@@ -71,17 +124,39 @@ TEXTS = [
 VALUES = [*NUMBERS, *TEXTS]
 YAML_VALUES = [
     *(
-        "1 0 -1 2.5 .nan .inf -.inf 1e400 true null ~ text [] {} [1] [[1]] {a: 1} 2020-13-45 ._ !!bool maybe".split(
-            " "
-        )
+        "1",
+        "0",
+        "-1",
+        "2.5",
+        ".nan",
+        ".inf",
+        "-.inf",
+        "1e400",
+        "true",
+        "null",
+        "~",
+        "text",
+        "[]",
+        "{}",
+        "[1]",
+        "[[1]]",
     ),
     *(
-        "!!float abc|&a [*a]|*b|'|\"|: |- |? |0o17|0x1F|1_0|<<: 1|!!python/object:os.system x|@|`|%|9e999".split(
-            "|"
-        )
+        "{a: 1}",
+        "2020-13-45",
+        "._",
+        "!!bool maybe",
+        "!!float abc",
+        "&a [*a]",
+        "*b",
+        "'",
+        '"',
+        ": ",
+        "- ",
+        "? ",
+        "0o17",
     ),
-    "9" * 400,
-    "[" * 1200,
+    *("0x1F", "1_0", "<<: 1", "!!python/object:os.system x", "@", "`", "%", "9e999", "9" * 400, "[" * 1200),
     "{a: [1, 2, {b: [c]}]}",
 ]
 JSON_VALUES = [
@@ -168,17 +243,24 @@ NCCL = """# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warm
    134217728      33554432     float     sum      -1   600.00  223.70  391.47      0   601.00  223.32  390.82      0
 # Avg bus bandwidth    : 226.1
 """
-ACCELERATOR = """name: mine
-kind: accelerator
+ACCELERATOR = """schema_version: 1
+profile: accelerator
+name: mine
 inherit: h100-sxm-80gb
-memory_bandwidth: 3.0 TB/s
-tdp: 650 W
+memory_bandwidth: {value: 3.0 TB/s, source: datasheet}
+tdp: {value: 650 W, source: datasheet}
+memory: {value: 79 GiB, source: datasheet}
+sources:
+  datasheet: a sheet
 """
-CLUSTER = """name: mine
-kind: cluster
+CLUSTER = """schema_version: 1
+profile: cluster
+name: mine
 inherit: dgx-h100-ndr
-price: 2.5 $/gpu-hour
-pue: 1.2
+price: {value: 2.5 $/h, source: offer}
+pue: {value: 1.2, source: offer}
+sources:
+  offer: a letter
 """
 MODEL = """name: mine
 num_layers: 8
@@ -198,10 +280,32 @@ tp: [1, 2]
 BASE = ["-m", "llama3-8b", "-n", "8", "--global-batch", "16", "--seq-len", "2048"]
 
 
-def _flag(rng: random.Random, wanted: Callable[[Any], bool] = lambda field: True) -> list[str]:
-    field = rng.choice([field for field in JOB_FIELDS if field.flags and wanted(field)])
-    good = [str(value) for value in (1, 2, 4, 8, "none", "full", "tp2", "fp8", "torchtitan", "adamw")]
-    value = rng.choice(good if rng.random() < 0.5 else VALUES)
+PLAUSIBLE = {
+    **dict.fromkeys(("tp", "cp", "pp", "dp", "micro_batch", "zero_stage"), ("1", "2")),
+    **{
+        "layout": ("tp2", "pp2", "tp2pp2"),
+        "recompute": ("none", "full", "selective"),
+        "schedule": ("1f1b", "gpipe"),
+    },
+    **{
+        "seq_len": ("4k", "2048"),
+        "recipe": ("torchtitan", "nemo"),
+        "cluster": ("dgx-h100-ndr",),
+        "tokens": ("1T",),
+    },
+    **{
+        "precision": ("fp8", "bf16"),
+        "gpus": ("8", "16"),
+        "global_batch": ("32",),
+        "model": ("llama3-8b", "dense-1b"),
+    },
+}
+
+
+def _flag(rng: random.Random) -> list[str]:
+    field = rng.choice([field for field in JOB_FIELDS if field.flags])
+    good = PLAUSIBLE.get(field.name, ())
+    value = rng.choice(good) if good and rng.random() < 0.8 else rng.choice(VALUES)
     return [rng.choice([flag for flag in (*field.flags, field.short) if flag]), value]
 
 
@@ -218,10 +322,26 @@ def _job_flags(rng: random.Random) -> Input:
     return Input("flags", [command, *base, *more, *form, *switch, *_flags(rng)], {})
 
 
-SWITCHES = (
-    "dp_overlap tp_overlap ep_overlap cp_method moe_dispatcher moe_balance moe_imbalance communicator_bytes context_bytes "
-    "bucket_elements launch_s cuda_graphs attention_kernel selective_modules offload_optimizer loss_chunks compiled"
-).split()
+SWITCHES = [
+    *(
+        "dp_overlap",
+        "tp_overlap",
+        "ep_overlap",
+        "cp_method",
+        "moe_dispatcher",
+        "moe_balance",
+        "moe_imbalance",
+    ),
+    *(
+        "communicator_bytes",
+        "context_bytes",
+        "bucket_elements",
+        "launch_s",
+        "cuda_graphs",
+        "attention_kernel",
+    ),
+    *("selective_modules", "offload_optimizer", "loss_chunks", "compiled"),
+]
 
 
 def _mutate(rng: random.Random, text: str, values: list[str]) -> str:
@@ -323,15 +443,62 @@ def _config(rng: random.Random) -> Input:
     return Input("config", rng.choice(uses), {"config.json": _encoded(rng, body)})
 
 
-FAMILIES = (
-    "llama qwen2 qwen3 qwen3_moe mixtral deepseek_v3 deepseek_v2 gpt_oss gemma2 gemma3 gemma3_text phi3 glm4_moe olmo2 cohere "
-    "falcon gpt2 gpt_neox bloom mistral minimax jamba nemotron_h qwen3_next kimi_k2 llama4 mamba2 unknown"
-).split()
-ODD_KEYS = (
-    "layer_types sliding_window sliding_window_pattern mlp_only_layers no_rope_layers n_shared_experts first_k_dense_replace "
-    "attention_chunk_size moe_layer_freq num_hidden_layers hidden_size n_group topk_group q_lora_rank kv_lora_rank model_type "
-    "text_config rope_scaling quantization_config auto_map architectures num_nextn_predict_layers"
-).split()
+FAMILIES = [
+    *(
+        "llama",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "mixtral",
+        "deepseek_v3",
+        "deepseek_v2",
+        "gpt_oss",
+        "gemma2",
+        "gemma3",
+    ),
+    *(
+        "gemma3_text",
+        "phi3",
+        "glm4_moe",
+        "olmo2",
+        "cohere",
+        "falcon",
+        "gpt2",
+        "gpt_neox",
+        "bloom",
+        "mistral",
+        "minimax",
+    ),
+    *("jamba", "nemotron_h", "qwen3_next", "kimi_k2", "llama4", "mamba2", "unknown"),
+]
+ODD_KEYS = [
+    *(
+        "layer_types",
+        "sliding_window",
+        "sliding_window_pattern",
+        "mlp_only_layers",
+        "no_rope_layers",
+        "n_shared_experts",
+    ),
+    *(
+        "first_k_dense_replace",
+        "attention_chunk_size",
+        "moe_layer_freq",
+        "num_hidden_layers",
+        "hidden_size",
+        "n_group",
+    ),
+    *(
+        "topk_group",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "model_type",
+        "text_config",
+        "rope_scaling",
+        "quantization_config",
+    ),
+    *("auto_map", "architectures", "num_nextn_predict_layers", "full_attention_interval"),
+]
 
 
 def _script(rng: random.Random) -> Input:
@@ -495,13 +662,13 @@ def _limit() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TooLongError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:

@@ -91,6 +91,19 @@ def shown(value: object) -> str:
     return " ".join(_SHORT.repr(plain).split())
 
 
+_LONGEST_LINE = 300
+
+
+def one_line(message: str) -> str:
+    r"""Return a message as one line of at most 300 characters, without what would steer a terminal.
+
+    >>> one_line("Error: a\n b" + chr(27)), len(one_line("x" * 5000))
+    ('Error: a b', 300)
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in message[: 4 * _LONGEST_LINE]).split())
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
+
+
 def _listed(names: Sequence[str]) -> str:
     """Return names with commas between them, cut where a line gets too long to read."""
     text = ", ".join(names)

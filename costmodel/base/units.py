@@ -241,6 +241,8 @@ def format_seconds(value: float, digits: int = 3) -> str:
 
 def _significant(value: float, digits: int) -> str:
     """Return `value` to `digits` significant digits without an exponent."""
+    if not math.isfinite(value):
+        return "–"
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))

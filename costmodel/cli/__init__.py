@@ -84,5 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refuse(message: str) -> int:
     """Print one line about wrong input, and return its exit code."""
-    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
+    from costmodel.base.errors import one_line
+
+    print(one_line(f"Error: {message}"), file=sys.stderr)
     return 2

@@ -32,14 +32,14 @@ def _start(context: typer.Context) -> None:
 
 
 def refuse(problems: Iterable[object], quiet_end: str = "") -> None:
-    """Print what is wrong, a line each, and exit with code 2 if anything is."""
-    wrong = False
-    for problem in problems:
-        print(f"Error: {problem}", file=sys.stderr)
-        wrong = True
+    """Print the first thing that is wrong and how many more are, and exit with code 2 if anything is."""
+    from costmodel.base.errors import one_line
+
+    wrong = [str(problem) for problem in problems]
     if wrong:
-        if quiet_end:
-            print(quiet_end, file=sys.stderr)
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        end = f"{more}{'; ' if quiet_end else ''}{quiet_end}"
+        print(one_line(f"Error: {one_line(wrong[0])[: 290 - len(end)]}{end}"), file=sys.stderr)
         raise typer.Exit(2)
 
 

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Sequence
 from typing import overload
 
+from costmodel.base.errors import shown
+from costmodel.describe.models.model import MOST_LAYERS
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_flags import HARMLESS
 from costmodel.interop.shell.expand import missing_in, without_marks
@@ -146,8 +148,10 @@ def layer_pattern(given: str, num_layers: int) -> list[int]:
     >>> layer_pattern("([0]*2+[1]*3)", 5), layer_pattern("2", 4)
     ([0, 0, 1, 1, 1], [1, 0, 1, 0])
     """
+    if num_layers > MOST_LAYERS:
+        raise FrameworkConfigError(f"--num-layers: expected at most {MOST_LAYERS:,}, got {shown(num_layers)}")
     text = given.replace(" ", "").strip("()")
-    if text.isdigit() and int(text) > 0:
+    if text.isdecimal() and int(text) > 0:
         return [1 if layer % int(text) == 0 else 0 for layer in range(num_layers)]
     pattern: list[int] = []
     for term in text.split("+"):

@@ -282,7 +282,7 @@ def _pipeline_layout(row: Row) -> str | None:
 def _year(row: Row) -> int:
     """Return the year of a run: a month in its reference (`_202412_`) says it best, and Blackwell dates from 2025."""
     dated = re.search(r"_(20\d\d)(?:0[1-9]|1[0-2])_", row.get("reference") or "")
-    year = int(dated.group(1)) if dated else int(row.get("year") or 2023)
+    year = int(dated.group(1)) if dated else _integer(row, "year", 2023)
     return max(year, 2025) if row["accelerator"].startswith(("b200", "gb200", "b300")) else year
 
 
@@ -295,7 +295,7 @@ def _integer(row: Row, column: str, default: int | None = None) -> int:
         return default
     try:
         return int(float(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise CostModelError(f"{column}: expected a whole number, got {text!r}") from None
 
 

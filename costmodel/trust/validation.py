@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.errors import CostModelError, choices_hint, shown
 from costmodel.bill.lines import Bill, Seen, broadcast_sum
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.estimates.estimate import Estimate, estimate_job
@@ -87,20 +87,71 @@ def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
     return float(broadcast_sum(lines).max(axis=-1))
 
 
+_NUMBERS = (
+    *(
+        "layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "ffn",
+        "vocab",
+        "seq_len",
+        "q_lora_rank",
+        "kv_lora_rank",
+    ),
+    *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_experts", "top_k", "expert_ffn"),
+    *("shared_expert_ffn", "first_dense_layers", "moe_layer_freq", "mtp_layers", "gpus", "gpus_per_node"),
+    *(
+        "nvlink_domain",
+        "nic_gbit_per_gpu",
+        "tp",
+        "pp",
+        "vp",
+        "cp",
+        "ep",
+        "etp",
+        "dp",
+        "zero_stage",
+        "shard_group",
+    ),
+    *("mbs", "gbs", "year", "step_time_s", "peak_memory_gib"),
+)
+"""Columns of numbers, which may be empty."""
+
+_MOST = 1e12
+
+
+def _number(row: Row, column: str) -> float | None:
+    """Return the number in a cell, None where there is none that could be meant."""
+    try:
+        number = float(row.get(column) or "nan")
+    except ValueError:
+        return None
+    return number if 0 <= number <= _MOST else None
+
+
+def _unreadable(row: Row) -> str:
+    """Name the first cell that holds no number where one belongs, or nothing."""
+    wrong = (name for name in _NUMBERS if row.get(name) and _number(row, name) is None)
+    return next((f"{name}: expected a number, got {shown(row[name])}" for name in wrong), "")
+
+
 def price_row(row: Row) -> Run:
     """Price one published run; a row that cannot be priced carries the reason."""
     estimate: Estimate | None = None
-    reason = recipe = ""
+    peak_gib: float | None = None
+    recipe, reason = "", _unreadable(row)
     try:
         recipe = recipe_of_row(row)
-        estimate = estimate_job(job_of_row(row))
-        predicted = float(estimate.step_time_s)
-        if not np.isfinite(predicted) or predicted <= 0:
-            raise CostModelError(f"the model gives no usable step time ({predicted})")
+        if not reason:
+            estimate = estimate_job(job_of_row(row))
+            predicted = float(estimate.step_time_s)
+            if not np.isfinite(predicted) or predicted <= 0:
+                raise CostModelError(f"the model gives no usable step time ({predicted})")
+            peak_gib = seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30
     except CostModelError as error:
-        estimate, reason = None, str(error)
-    memory = row.get("peak_memory_gib") or ""
-    time = row.get("step_time_s") or ""
+        estimate, peak_gib, reason = None, None, str(error)
     return Run(
         id=row["id"],
         source=row["source"],
@@ -108,20 +159,18 @@ def price_row(row: Row) -> Run:
         framework=row["framework"],
         recipe=recipe,
         model=row.get("model", ""),
-        num_experts=int(float(row.get("num_experts") or 0)),
-        gpus=int(float(row["gpus"] or 0)),
-        global_batch=int(float(row["gbs"] or 0)),
+        num_experts=int(_number(row, "num_experts") or 0),
+        gpus=int(_number(row, "gpus") or 0),
+        global_batch=int(_number(row, "gbs") or 0),
         parallelism=_axes(row),
         precision=row["precision"],
         layout=_layout(row),
         use=row.get("use") or "time",
         quality=row.get("quality") or "A",
-        measured_step_time_s=float(time) if time else None,
+        measured_step_time_s=_number(row, "step_time_s"),
         predicted_step_time_s=float(estimate.step_time_s) if estimate else None,
-        measured_peak_memory_gib=float(memory) if memory else None,
-        predicted_peak_memory_gib=(
-            seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30 if estimate else None
-        ),
+        measured_peak_memory_gib=_number(row, "peak_memory_gib"),
+        predicted_peak_memory_gib=peak_gib,
         oom=row.get("oom") == "true",
         predicted_fits=bool(estimate.fits) if estimate else None,
         skipped_reason=reason,
@@ -141,7 +190,7 @@ def _layout(row: Row) -> str:
 
 def _axes(row: Row) -> str:
     """Name the axes with a degree above one, as `tp+pp`."""
-    used = [axis for axis in ("tp", "pp", "vp", "cp", "ep") if float(row.get(axis) or 1) > 1]
+    used = [axis for axis in ("tp", "pp", "vp", "cp", "ep") if (_number(row, axis) or 1) > 1]
     if row.get("zero_stage") == "3":
         used.append("fsdp")
     return "+".join(used) or "dp only"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.base.errors import ModelConfigError
+from costmodel.base.errors import ModelConfigError, shown
+from costmodel.describe.models.model import MOST, MOST_LAYERS
 
 _MISSING = object()
 
@@ -119,6 +121,19 @@ REFUSED_TYPES: dict[str, str] = {
 }
 
 
+_COUNTS = re.compile(r"^(num|n)_(?!expert_group)|_(size|dim|layers|heads|rank|interval|period|offset|step)$")
+"""Names of keys that count something."""
+_NO_LISTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "hidden_size", "vocab_size")
+_LISTS = (
+    "mlp_only_layers",
+    "layer_types",
+    "layers_block_type",
+    "no_rope_layers",
+    "mlp_layer_types",
+    "full_attn_idxs",
+)
+
+
 class Keys:
     """A config that notes which of its keys were looked at, and which defaults of its class it took.
 
@@ -144,12 +159,29 @@ class Keys:
         self.used.update(names)
         for name in names:
             if self.raw.get(name) is not None:
-                return self.raw[name]
+                return self._checked(name, self.raw[name])
         for name in names:
             if self.defaults.get(name) is not None and name not in self.raw:
                 self.defaulted.add(name)
                 return self.defaults[name]
         return default
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """Return a value whose kind is what the key's name says."""
+        if name in _LISTS and not isinstance(value, list):
+            raise self.refuse(f"{name}: expected a list, got {shown(value)}")
+        if name == "model_type" and not isinstance(value, str):
+            raise self.refuse(f"model_type: expected a name, got {shown(value)}")
+        if name in _NO_LISTS and isinstance(value, (list, dict)):
+            raise self.refuse(f"{name}: expected a whole number, got {shown(value)}")
+        if not _COUNTS.search(name) or isinstance(value, (list, dict)):
+            return value
+        most = MOST_LAYERS if name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") else MOST
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self.refuse(f"{name}: expected a whole number from 0 to {most:,}, got {shown(value)}")
+        return value
 
     def need(self, *names: str) -> Any:
         """Return the first key that is present and not null."""

@@ -20,6 +20,10 @@ Norm = Literal["rmsnorm", "layernorm"]
 Position = Literal["learned", "rope", "alibi", "none"]
 
 
+MOST = 1_000_000_000
+"""Largest size of any part."""
+MOST_LAYERS = 10_000
+
 _DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
 
 
@@ -59,37 +63,37 @@ class Model(BaseModel):
     source: str = ""
     """Where the dimensions are from."""
 
-    num_layers: int = Field(gt=0)
+    num_layers: int = Field(gt=0, le=MOST_LAYERS)
     """Transformer layers, without embedding, head and multi-token-prediction layers."""
-    hidden_size: int = Field(gt=0)
-    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0, le=MOST)
+    vocab_size: int = Field(gt=0, le=MOST)
     """Rows of the token table, padding included where it is stored."""
     tied_embeddings: bool = False
     """The output matrix is the token table."""
 
     attention: Attention
     """Default: from the number of KV heads."""
-    num_heads: int = Field(gt=0)
-    num_kv_heads: int = Field(gt=0)
+    num_heads: int = Field(gt=0, le=MOST)
+    num_kv_heads: int = Field(gt=0, le=MOST)
     """Default: `num_heads` (1 for mqa)."""
-    head_dim: int = Field(gt=0)
+    head_dim: int = Field(gt=0, le=MOST)
     """Width of a query or key head; default hidden / heads, for mla nope + rope part."""
-    v_head_dim: int = Field(gt=0)
+    v_head_dim: int = Field(gt=0, le=MOST)
     """Width of a value head; default `head_dim`."""
-    q_lora_rank: int = Field(default=0, ge=0)
+    q_lora_rank: int = Field(default=0, ge=0, le=MOST)
     """Rank of the query's low-rank projection (mla), 0 for a full one."""
-    kv_lora_rank: int = Field(default=0, ge=0)
-    qk_nope_head_dim: int = Field(default=0, ge=0)
-    qk_rope_head_dim: int = Field(default=0, ge=0)
+    kv_lora_rank: int = Field(default=0, ge=0, le=MOST)
+    qk_nope_head_dim: int = Field(default=0, ge=0, le=MOST)
+    qk_rope_head_dim: int = Field(default=0, ge=0, le=MOST)
     qk_norm: bool = False
     """A norm of `head_dim` on every query and key head."""
     qk_norm_all_heads: bool = False
     """Those norms span all heads of a projection instead of each by itself (OLMo 2, MiniMax-M2)."""
     attention_sinks: bool = False
     """One learned logit a head in the softmax (gpt-oss)."""
-    sliding_window: int = Field(default=0, ge=0)
+    sliding_window: int = Field(default=0, ge=0, le=MOST)
     """Tokens a query of a windowed layer looks back on, 0 for no windows."""
-    full_attention_every: int = Field(default=0, ge=0)
+    full_attention_every: int = Field(default=0, ge=0, le=MOST)
     """Among windowed layers every n-th attends to all tokens (gpt-oss 2), 0 for none."""
     attention_pattern: str = Field(default="", pattern="^[a-z]*$")
     """A letter a layer where no "every n-th" says it (MiMo-V2): ``w`` windowed, ``f`` full, ``n`` neither, or
@@ -99,28 +103,28 @@ class Model(BaseModel):
     attention_gate: bool = False
     """A gate on every element of attention's output, made of the same input (Qwen3-Next)."""
 
-    ffn_size: int = Field(default=0, ge=0)
+    ffn_size: int = Field(default=0, ge=0, le=MOST)
     """Inner width of the dense MLP, 0 where no layer has one."""
     gated_mlp: bool
     """Three matrices (SwiGLU) instead of two."""
-    activation_params: int = Field(default=0, ge=0)
+    activation_params: int = Field(default=0, ge=0, le=MOST)
     """Learned scalars of each MLP's activation (xIELU 2)."""
     activation_clamp: bool = False
     """What enters the activation is clamped first (gpt-oss), which frameworks do in kernels of their own."""
-    num_experts: int = Field(default=0, ge=0)
-    top_k: int = Field(default=0, ge=0)
+    num_experts: int = Field(default=0, ge=0, le=MOST)
+    top_k: int = Field(default=0, ge=0, le=MOST)
     """Routed experts a token visits."""
-    expert_groups: int = Field(default=0, ge=0)
+    expert_groups: int = Field(default=0, ge=0, le=MOST)
     """Groups that the experts are dealt to, where routing is limited to some of them; 0 for no limit."""
-    groups_per_token: int = Field(default=0, ge=0)
+    groups_per_token: int = Field(default=0, ge=0, le=MOST)
     """Groups that the experts of one token may lie in (DeepSeek-V3 4 of 8)."""
-    expert_ffn_size: int = Field(default=0, ge=0)
-    shared_expert_ffn_size: int = Field(default=0, ge=0)
+    expert_ffn_size: int = Field(default=0, ge=0, le=MOST)
+    shared_expert_ffn_size: int = Field(default=0, ge=0, le=MOST)
     """Inner width of all shared experts together."""
     shared_expert_gate: bool = False
     """A learned scalar gate on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
-    first_dense_layers: int = Field(default=0, ge=0)
+    first_dense_layers: int = Field(default=0, ge=0, le=MOST)
     """Leading layers of a MoE model that are dense."""
     moe_layer_freq: int = Field(default=1, ge=1)
     """After those every n-th layer is MoE, the last of each n."""
@@ -148,9 +152,9 @@ class Model(BaseModel):
     position: Position = "rope"
     rope_concentration: bool = False
     """Rotated queries and keys are multiplied by a factor besides (YaRN, gpt-oss), which fused kernels do not take."""
-    max_positions: int = Field(default=0, ge=0)
+    max_positions: int = Field(default=0, ge=0, le=MOST)
     """Rows of a learned position table."""
-    mtp_layers: int = Field(default=0, ge=0)
+    mtp_layers: int = Field(default=0, ge=0, le=MOST)
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
 
     @model_validator(mode="before")
