@@ -28,6 +28,9 @@ COMPILED = Path(__file__).with_name("compiled")
 SHIPPED = ("hardware_profiles", "costmodel/describe/data")
 
 
+MOST_LEVELS = 50
+
+
 def read_mapping(
     path: Path | Traversable,
     *,
@@ -90,6 +93,10 @@ def parse_mapping(
     if not isinstance(found, dict):
         got = "nothing" if found is None else type(found).__name__
         raise error(f"{name}: expected keys with values such as '{example}'; got {got}")
+    if not _is_tree(found):
+        raise error(
+            f"{name}: expected values that do not hold themselves, or each other over and over (&, *)"
+        )
     strange = [key for key in found if not isinstance(key, str)]
     if strange:
         raise error(f"{name}: expected keys that are words such as '{example}'; got {strange[0]!r}")
@@ -128,6 +135,22 @@ def compile_shipped(root: Path, folder: Path = COMPILED) -> list[Path]:
 
 def _compiled_file(text: str, folder: Path) -> Path:
     return folder / f"{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}.pickle"
+
+
+def _is_tree(found: object) -> bool:
+    """Whether a file, all aliases written out, is no deeper and no larger than a person would write."""
+    level, seen = [found], 0
+    for _ in range(MOST_LEVELS):
+        below: list[object] = []
+        for each in level:
+            below += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        seen += len(below)
+        if seen > MOST_CHARACTERS:
+            return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def top_level_lines(text: str, keys: Collection[str]) -> str:

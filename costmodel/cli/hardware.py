@@ -75,13 +75,14 @@ def check(
 ) -> None:
     """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
     import costmodel as cm
+    from costmodel.base.errors import one_line
 
     wrong = False
     for file in files:
         problems = cm.check_profile(file, profile_path=profiles)
         wrong = wrong or bool(problems)
         for problem in problems:
-            print(f"Error: {problem}", file=sys.stderr)
+            print(one_line(f"Error: {problem}"), file=sys.stderr)
         if not problems:
             typer.echo(f"{file}: nothing wrong")
     if wrong:

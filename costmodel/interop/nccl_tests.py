@@ -73,6 +73,10 @@ _FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP|RCCL) failure|NCCL WARN|Segmentatio
 _FORCED_NAMES = {"ring": "ring", "tree": "tree", "nvls": "nvls", "nvlstree": "nvls-tree"}
 
 
+MOST_RANKS = 10_000_000
+"""More than a list of devices can mean."""
+
+
 class LogProblem(NamedTuple):
     """Something wrong, and where."""
 
@@ -296,7 +300,7 @@ class _Reader:
         elif device:
             if self.table.rows:
                 self.close()
-            self.table.hosts[int(device[1])] = device[2]
+            self.table.hosts[min(int(device[1][:12]), MOST_RANKS)] = device[2]
             self.table.devices[int(device[1])] = int(device[3])
             self.table.gpu = device[4].strip()
         elif re.match(r"^#\s+size\s+count\b", line):

@@ -162,7 +162,11 @@ def profile_numbers(
     _check_kind(kind)
     folders = _folders(name_or_path, profile_path)
     content = disk.read_profile(disk.find_profile(kind, name_or_path, folders), kind, folders)
-    titles = {key: source.get("title", "") for key, source in content.get("sources", {}).items()}
+    sources = content.get("sources")
+    titles = {
+        key: str(source.get("title", "")) if isinstance(source, dict) else ""
+        for key, source in (sources.items() if isinstance(sources, dict) else ())
+    }
     numbers = _numbers(content, ())
     return [ProfileNumber(key, value, source, titles.get(source, "")) for key, value, source in numbers]
 
