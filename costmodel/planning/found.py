@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.best import Kept, taken
+from costmodel.planning.best import Columns, Kept, taken
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
 from costmodel.planning.preference import Indices, listed
@@ -26,6 +26,11 @@ Progress = Callable[[int, int], None]
 
 KEPT = 1000
 """Layouts that a search keeps unless told otherwise."""
+
+
+def _of_question(asked: Sequence[Pass], rows: Columns) -> Columns:
+    """Return rows whose jobs are counted as the question has them."""
+    return {**rows, "job": np.asarray([float(asked[int(index)].origin) for index in rows["job"]])}
 
 
 class Found:
@@ -84,7 +89,8 @@ class Found:
             if progress is not None:
                 progress(priced, total)
         if tally.kept is None:
-            raise NoLayoutError(explain_empty(question, rejected, tally.leanest))
+            least = tally.leanest and (tally.leanest[0], _of_question(asked, tally.leanest[1]))
+            raise NoLayoutError(explain_empty(question, rejected, least))
         rejected["choice_not_started"] = total - tally.num_priced
         for priced in (priced for one in asked if question.chooses for priced in tuned.tune(one)):
             if progress is not None:

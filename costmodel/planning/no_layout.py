@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.units import format_bytes
+from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.describe.optimizers import optimizer
 from costmodel.planning.best import Columns
 from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
 from costmodel.planning.space import REASONS
 
 _MOST_GPU_DOUBLINGS = 6
+_LONGEST = 300
+"""Characters of a message that can still be read. [-]"""
 
 
 def explain_empty(question: Question, rejected: Counter[str], leanest: tuple[float, Columns] | None) -> str:
@@ -44,18 +50,102 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         )
         enough = format_bytes(least) if which == "max_memory" else f"{max(0.0, 1.0 - least / device):.1%}"
         return f"{start}, which {which} allows; {which} = {enough} would do"
-    for knob in question.given:
-        found = _feasible(question.without(knob))
+    freed = (
+        Cure(_change(knob, question, found), float(found["step_time_s"][0]))
+        for knob in question.given
+        if knob in question.named and (found := _feasible(question.without(knob))) is not None
+    )
+    first = next(freed, None)
+    cures = [*([first] if first else []), *_switch_cures(question, job), *_more_gpus(question, job)]
+    if not cures:
+        return f"{start}; a smaller batch or more memory a GPU is needed"
+    return _listed(start, cures)
+
+
+class Cure(NamedTuple):
+    """A change that lets a layout in."""
+
+    change: str
+    step_time_s: float
+    """Of the best layout with it. [s]"""
+    numerics: bool = False
+    """Whether the model that comes out is another one."""
+
+    def __str__(self) -> str:
+        """Say it, and what it costs."""
+        mark = ", changes numerics" if self.numerics else ""
+        return f"{self.change} ({format_seconds(self.step_time_s, 3)} a step{mark})"
+
+
+def _listed(start: str, cures: Sequence[Cure]) -> str:
+    """List cures behind a sentence as long as the line can be read."""
+    said = f"{start}; would do: {cures[0]}"
+    for cure in cures[1:]:
+        more = f"{said}, {cure}"
+        said = more if len(more) <= _LONGEST else said
+    return said
+
+
+_CHUNKED = {"cross_entropy": "chunked"}
+_SAVINGS: tuple[tuple[dict[str, Any], bool], ...] = (
+    (_CHUNKED, False),
+    ({"offload_optimizer": True}, False),
+    ({"offload_optimizer": True, **_CHUNKED}, False),
+    ({"offload_optimizer": True, "offload_activations": 1.0, **_CHUNKED}, False),
+)
+_NARROWER = {"grad_accum_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+_EIGHT_BITS = "adamw-8bit"
+
+
+def _switch_cures(question: Question, job: Job) -> Iterator[Cure]:
+    """Try what a recipe may save, least first: without another result, and with one. One of each is enough."""
+    for switches, numerics in _SAVINGS:
+        found = _tried(question, job, switches, "", numerics)
         if found is not None:
-            return f"{start}; {_change(knob, question, found)} would do"
-    gpus = float(job.layout.gpus)
-    for doubling in range(1, _MOST_GPU_DOUBLINGS + 1):
-        more = gpus * 2.0**doubling
-        if more > job.cluster.tiers[-1].size:
+            yield found
             break
-        if _feasible(replace(question, jobs=(_with(job, gpus=more),))) is not None:
-            return f"{start}; {more:.0f} GPUs would do"
-    return f"{start}; a smaller batch, offload_optimizer or more memory a GPU is needed"
+    eight = _EIGHT_BITS if job.optimizer.name == "adamw" else ""
+    for switches, other in (
+        (_NARROWER, ""),
+        ({}, eight),
+        (_NARROWER, eight),
+        ({**_NARROWER, **_CHUNKED}, eight),
+    ):
+        found = _tried(question, job, switches, other, True)
+        if found is not None:
+            yield found
+            break
+
+
+def _tried(
+    question: Question, job: Job, switches: Mapping[str, Any], other_optimizer: str, numerics: bool
+) -> Cure | None:
+    """Return a change of switches and optimizer as a cure, if it is one and no change of what the user named."""
+    changed = {name: value for name, value in switches.items() if job.switches[name] != value}
+    if (not changed and not other_optimizer) or question.held & set(changed):
+        return None
+    try:
+        with_optimizer = replace(job, optimizer=optimizer(other_optimizer)) if other_optimizer else job
+        found = _feasible(replace(question, jobs=(with_optimizer.switched(changed),)))
+    except CostModelError:
+        return None  # what no host steps, or this recipe does not have
+    if found is None:
+        return None
+    flags = [f"--set {name}={switch_text(value)}" for name, value in changed.items()]
+    flags += [f"--optimizer {other_optimizer}"] if other_optimizer else []
+    return Cure(" ".join(flags), float(found["step_time_s"][0]), numerics)
+
+
+def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
+    """Try twice, four … times the GPUs."""
+    for doubling in range(1, _MOST_GPU_DOUBLINGS + 1):
+        more = float(job.layout.gpus) * 2.0**doubling
+        if more > job.cluster.tiers[-1].size:
+            return
+        found = _feasible(replace(question, jobs=(_with(job, gpus=more),)))
+        if found is not None:
+            yield Cure(f"{more:.0f} GPUs", float(found["step_time_s"][0]))
+            return
 
 
 def _change(knob: str, question: Question, found: Columns) -> str:

@@ -30,6 +30,8 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
 from costmodel.planning.tuning import held, searched
 
+_TRAINED = ("lora_rank", "lora_targets", "base_dtype", "frozen")
+
 EVEN = "even"
 """The pipeline layout that the recipe makes."""
 
@@ -178,6 +180,7 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
             axis_order=order,
             slice=shape,
             tokens=one("tokens"),
+            **{name: told[name] for name in _TRAINED if name in told},
             check=False,
         )
         largest = job.cluster.tiers[-1].size
@@ -196,6 +199,7 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         launchable=framework != ANY_FRAMEWORK,
         files=_files(told, jobs),
         chooses=framework != ANY_FRAMEWORK and bool(one("choose")),
+        named=frozenset({*(knob for knob in KNOBS if knob in told), *(one("fix") or {})}),
         held=frozenset({*switches, *(("axis_order",) if "axis_order" in told else ())}),
     )
     for job in jobs:

@@ -75,9 +75,9 @@ def by_simplicity(rows: Columns, jobs: Sequence[Job]) -> Indices:
         replica,
         rows["ep"] * rows["etp"],
         rows["vp"],
-        rows["zero_stage"],
         rows["shard_group"],
         rows["memory_bytes"],
+        rows["zero_stage"],
         rows["score"],
     )
     return np.lexsort(keys[::-1])

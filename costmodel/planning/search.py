@@ -60,6 +60,8 @@ class Question:
         Whether switches and orders of the axes that the framework leaves to its users are searched too.
     held : frozenset of str
         Those of them that the user has named.
+    named : frozenset of str
+        Knobs whose values are the user's, not the framework's.
     """
 
     jobs: tuple[Job, ...]
@@ -72,6 +74,7 @@ class Question:
     files: Mapping[str, str] = field(default_factory=dict)
     chooses: bool = False
     held: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset(KNOBS)
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""

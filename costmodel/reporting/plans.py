@@ -89,6 +89,7 @@ def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> list[tuple[st
     held: dict[str, tuple[str, list[str], bool]] = {
         "cluster": ("Cluster", table["cluster"], len({job.cluster.name for job in jobs}) > 1),
         "precision": ("Precision", table["precision"], len({job.precision.name for job in jobs}) > 1),
+        "optimizer": ("Optimizer", table["optimizer"], len({job.optimizer.name for job in jobs}) > 1),
         "batch": (
             "Batch >",
             [str(size) for size in table["global_batch"]],

@@ -233,7 +233,7 @@ def test_objectives_and_several_gpu_counts():
         ({"zero_stage": 4}, "from 0 to 3"),
         ({"headroom": 1.5}, "headroom: expected a share"),
         ({"gpus": 10**7}, "more than cluster"),
-        ({"model": "megatron-1t", "gpus": 8, "seq_len": 2048}, "GPUs would do"),
+        ({"model": "megatron-1t", "gpus": 8, "seq_len": 2048}, " GPUs ("),
         ({"model": "megatron-1t", "gpus": 512}, "max_position_embeddings is less than seq_length"),
         ({"global_batch": 7, "gpus": 12, "pp": 1, "cp": 1, "tp": 2}, "would do"),
     ],

@@ -13,6 +13,7 @@ from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
 from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.jobs.tuning import make_tuning
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.physics.pipeline.chunks import chunks_text
 
@@ -45,6 +46,8 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "axis_order": " ".join(job.axis_order),
         "slice": job.slice,
         "tokens": job.tokens,
+        "optimizer": job.optimizer.name,
+        **_trained(job),
     }
     # Without tensor parallelism there are no sequences to shard.
     said = (name for name in names(LAYOUT_FIELDS) if name != "sequence_parallel" or layout.tp > 1)
@@ -98,6 +101,16 @@ def job_file_text(job: Job, files: Mapping[str, str] | None = None) -> str:
         for key, value in held.pop("switches", {}).items()
     }
     return document_text({**held, **({"switches": switches} if switches else {})})
+
+
+def _trained(job: Job) -> dict[str, Any]:
+    """Return what of the model is trained, where that is not all of it."""
+    tuning = job.tuning
+    if not tuning.lora_rank:
+        return {"base_dtype": tuning.base_dtype, "frozen": ",".join(tuning.frozen)}
+    usual = make_tuning(tuning.lora_rank, "", "", "").lora_targets
+    targets = "" if tuning.lora_targets == usual else ",".join(tuning.lora_targets)
+    return {"lora_rank": tuning.lora_rank, "lora_targets": targets, "base_dtype": tuning.base_dtype}
 
 
 def _is_shipped(job: Job) -> bool:
