@@ -24,6 +24,7 @@ from costmodel.interop.framework import (
 from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, GRAPH_SCOPES, SHARDING, job_of_flags
 from costmodel.interop.megatron_model import model_flags
 from costmodel.interop.megatron_text import Flags
+from costmodel.interop.model_details import DETAILS
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -61,6 +62,10 @@ def emit_megatron(job: Job) -> str:
     notes = [f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}"]
     notes += [f"# no flag for the recipe's {switch}" for switch in unsaid_switches(job, back)]
     notes += [f"# left to you: {what}" for what in _RECORD.leaves]
+    if job.model.position == "rope" and job.model.name not in DETAILS:
+        notes.append(
+            "# left to you: model: --rotary-base, --norm-epsilon of its config.json (else 10000, 1e-5)"
+        )
     return "\n".join([*notes, text])
 
 

@@ -12,6 +12,7 @@ from costmodel.interop.assertions.megatron_arguments import LONGEST, has_biases,
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_flags import OTHER_MIXERS
 from costmodel.interop.megatron_text import Flags, layer_pattern
+from costmodel.interop.model_details import DETAILS
 
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 
@@ -40,6 +41,8 @@ def model_flags(model: Model, longest: int = 0) -> list[str]:
     flags += ["--position-embedding-type", "yarn" if concentrated else _POSITIONS[model.position]]
     flags += ["--max-position-embeddings", str(model.max_positions or max(LONGEST, longest))]
     flags += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
+    if known := DETAILS.get(model.name):
+        flags += ["--rotary-base", str(known.rope_theta), "--norm-epsilon", f"{known.norm_epsilon:g}"]
     if model.attention == "mla":
         flags += [
             "--multi-latent-attention",
@@ -101,6 +104,7 @@ def _expert_flags(model: Model) -> list[str]:
             flags.append("--moe-shared-expert-gate")
     if has_expert_bias(model):
         flags.append("--moe-router-enable-expert-bias")
+    flags += ["--moe-router-dtype", "fp32"]
     if has_expert_bias(model) or model.top_k == 1:
         flags += ["--moe-router-score-function", "sigmoid"]
     if model.expert_groups:

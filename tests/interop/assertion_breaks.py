@@ -90,6 +90,7 @@ TRAINING = {
         "mtp_num_layers": 1,
         "position_embedding_type": WORDS["learned_absolute"],
     },
+    "megatron/core/models/gpt/gpt_model.py:103": {"rope_theta": 500000},
     "megatron/core/transformer/utils.py:41": {"sliding_window": 128, "window_size": 128},
 }
 BRIDGE = {

@@ -434,6 +434,20 @@ def test_what_would_not_start_is_refused_with_file_and_line():
         assert any(place in said for _, said in found)
 
 
+def test_what_no_price_depends_on_is_written_where_it_is_known():
+    """Llama 3 turns by 500,000; the rotation of another model is left to its user, in words."""
+    asked = {"gpus": 8, "layout": "tp2", "global_batch": 8, "seq_len": 4096}
+    est = cm.estimate(model="llama3-8b", **asked)
+    text = emit(est, "megatron")
+    assert "--rotary-base 500000" in text
+    assert "--norm-epsilon 1e-05" in text
+    found = broken("megatron", est.job, text.replace("--rotary-base 500000", ""))
+    assert ["gpt_model.py:103" in said for _, said in found] == [True]
+    unknown = emit(cm.estimate(model="smollm2-1.7b", **asked), "megatron")
+    assert "--rotary-base" not in unknown.partition("torchrun")[2]
+    assert "# left to you: model: --rotary-base, --norm-epsilon" in unknown
+
+
 def test_a_text_that_would_not_start_is_refused(monkeypatch):
     """An exporter that forgets a variable is caught by the assertions, not by the user."""
     monkeypatch.setattr("costmodel.interop.megatron._environment", lambda job: [])

@@ -340,6 +340,11 @@ PRECISION_AWARE = (
 # What starts, and is another model than was priced.
 _MEANINGS = (
     (
+        "megatron/core/models/gpt/gpt_model.py:103",
+        "position_embedding_type == rope and rotary_base != rope_theta",
+        "--rotary-base is 10,000 where it is left out: {rotary_base} of a model with {rope_theta}",
+    ),
+    (
         "megatron/core/transformer/utils.py:41",
         "sliding_window > 0 and window_size != sliding_window - 1",
         "--window-size counts the tokens before a query: {sliding_window} is one more than {window_size}",

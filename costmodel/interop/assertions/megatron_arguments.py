@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.assertions.record import WORDS, Arguments
 from costmodel.interop.megatron_text import Flags
+from costmodel.interop.model_details import DETAILS
 from costmodel.physics.pipeline.chunks import parse_chunks
 from costmodel.physics.pipeline.schedules import fold, schedule_code
 
@@ -79,6 +80,8 @@ def _of_model(model: Model) -> dict[str, ArrayLike]:
         "num_query_groups": float(model.num_heads if model.attention == "mla" else model.num_kv_heads),
         "multi_latent_attention": float(model.attention == "mla"),
         "position_embedding_type": WORDS["rope"] if model.position == "rope" else WORDS["learned_absolute"],
+        "rotary_base": _rotary_base(model),
+        "rope_theta": _rotary_base(model),
         "window_size": float(model.sliding_window - 1 if model.sliding_window else 0),
         "sliding_window": float(model.sliding_window),
         "add_bias_linear": float(has_biases(model)),
@@ -91,6 +94,12 @@ def _of_model(model: Model) -> dict[str, ArrayLike]:
         "moe_router_score_function": WORDS["sigmoid"] if gate_bias or model.top_k == 1 else WORDS["softmax"],
         "moe_router_pre_softmax": 0.0,
     }
+
+
+def _rotary_base(model: Model) -> float:
+    """Return the base of a model's rotation, Megatron's own where it is not known."""
+    known = DETAILS.get(model.name)
+    return float(known.rope_theta if known else 10_000)
 
 
 def _of_recipe(job: Job) -> dict[str, ArrayLike]:
@@ -247,6 +256,7 @@ def written(text: str) -> dict[str, ArrayLike]:
     found["data_parallel_size"] = world / (tp * pp * cp)  # type: ignore[operator]
     found["expert_data_parallel_size"] = world / (pp * experts)  # type: ignore[operator]
     found["num_distributed_optimizer_instances"] = found["num_distributed_optimizer_instances"] or 1.0
+    found["rotary_base"] = float(flags.number("--rotary-base", 10_000))
     found["muon"] = float("muon" in flags.text("--optimizer", "adam"))
     found["add_bias_linear"] = float(not flags.has("--disable-bias-linear"))
     found["overlap_p2p_comm"] = float(not flags.has("--no-overlap-p2p-communication"))
