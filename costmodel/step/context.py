@@ -82,7 +82,7 @@ def _whole_keys(placed: PlacedJob) -> list[Sent]:
             Sent("all_gather", phase, "all_gather", size, share)
             for phase, share in placed.recomputation.passes()
         ),
-        Sent("reduce_scatter", "backward", "reduce_scatter", size),
+        Sent("reduce_scatter", "backward", primitive="reduce_scatter", size_bytes=size),
     ]
 
 

@@ -170,6 +170,7 @@ def _nemotron_h(keys: Keys) -> dict[str, Any]:
     del named
     heads = keys.need("mamba_num_heads")
     keys.get("expand")
+    width = keys.get("head_dim", "attention_head_dim")
     sizes = {
         "kind": "mamba-2",
         "heads": heads,
@@ -184,6 +185,7 @@ def _nemotron_h(keys: Keys) -> dict[str, Any]:
     mixing = {"mamba": "m", "full_attention": "f"}
     values = {
         **grouped(keys),
+        **({} if width is None else {"head_dim": width}),
         **biases(keys),
         "num_layers": len(kinds),
         "position": "none",

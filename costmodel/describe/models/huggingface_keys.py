@@ -50,6 +50,14 @@ _HARMLESS = """
     attn_implementation _commit_hash version activation embedding_dropout residual_dropout
     embedding_initializer_range _from_model_config model_max_length attn_dropout_prob emb_dropout_prob bf16 fp16
     fp32 use_dynamic_ntk use_logn_attn
+    mamba_hidden_act mlp_hidden_act num_logits_to_keep rescale_prenorm_residual residual_in_fp32 time_step_floor
+    time_step_limit time_step_max time_step_min time_step_rank use_mamba_kernels use_associative_scan z_loss_coefficient
+    attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier mamba_norm_before_gate
+    mlp_multipliers ssm_in_multiplier ssm_multipliers ssm_out_multiplier moe_renormalize block_size
+    full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor
+    mlp_beta_factor linear_a_log_max linear_a_log_min linear_allow_neg_eigval linear_dt_init_floor linear_dt_max
+    linear_dt_min image_token_id video_token_id vision_start_token_id vision_end_token_id
+    index_share_for_mtp_iteration
     """
 NOT_STRUCTURAL = frozenset(_HARMLESS.split())
 
