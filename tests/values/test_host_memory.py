@@ -109,7 +109,7 @@ def test_gpus_share_links_and_channels(machine, gpus, rate):
 
 @pytest.mark.parametrize(
     ("stage", "each", "times", "shards"),
-    [(0, False, 1, 1), (1, False, 1, 2), (2, True, 4, 2), (3, False, 4, 2)],
+    [(0, False, 1, 1), (1, False, 1, 2), (2, True, 4, 2), (2, False, 1, 2), (3, False, 4, 2)],
 )
 def test_gradients_travel_beside_the_backward_pass(stage, each, times, shards):
     job = {"gpus": 2, "global_batch": 8, "zero_stage": stage}

@@ -231,3 +231,23 @@ def test_temporaries_of_adam_take_the_place_of_activations():
     assert memory(small, "state.optimizer") == {}
     halves = price(switches={"adam_temporary_bytes": 16}, **TWO)
     assert memory(halves, "state.optimizer") == near({"state.optimizer.temporaries": 8 * N - activations})
+
+
+@pytest.mark.parametrize(
+    ("more", "whole"),
+    [
+        # Four stages of two chunks run four micro-batches through a chunk, and are done with it.
+        ({}, 1 / 2),
+        # Eight micro-batches come back to it; other schedules and stages of ZeRO have no chunk at a time.
+        ({"global_batch": 16}, 1),
+        ({"vp": 1, "schedule": "1f1b"}, 1),
+        ({"zero_stage": 1}, 1),
+    ],
+)
+def test_gradients_that_are_whole_a_chunk_at_a_time(more, whole):
+    """Of two ranks that share them, a chunk is whole and the rest sharded (Llama 3's ZeRO-2)."""
+    job = {"gpus": 8, "pp": 4, "vp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 8, **more}
+    model = {**SMALL, "num_layers": 8}
+    held = states(price(model, switches={"reduce_each_chunk": True}, **job))
+    params = [size / 2 for size in held["parameters"]]
+    assert held["gradients"] == near([4 * size * (whole + (1 - whole) / 2) for size in params])
