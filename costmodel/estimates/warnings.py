@@ -14,7 +14,9 @@ from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.time_savings import time_savings
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
 from costmodel.step.price import price
+from costmodel.step.resilience import synchronisations
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
@@ -41,6 +43,7 @@ def warnings_of(est: PricedJob) -> list[str]:
         *_host(est),
         *_routing(est),
         *_compression(est),
+        *_jitter(est),
         *accumulation(est),
         *_balance(est),
         *_ignored(est),
@@ -185,6 +188,20 @@ def _routing(est: PricedJob) -> Iterator[str]:
             f"{how} gives the busiest of {float(job.layout.ep):.0f} expert ranks "
             f"{load - 1.0:.0%} more tokens than the mean, which costs {format_seconds(lost)} "
             f"({lost / float(est.step_time_s):.1%} of the step); --set moe_balance=balanced is what benchmarks force"
+        )
+
+
+def _jitter(est: PricedJob) -> Iterator[str]:
+    """Say where the given jitter is more than pieces between synchronisations can have."""
+    health = est.job.health
+    if health.stragglers == "none" or not health.straggler_jitter:
+        return
+    pieces = max(float(np.max(count)) for count in synchronisations(est.priced.placed))
+    varies = health.straggler_jitter * float(np.sqrt(pieces))
+    if varies > MOST_PIECE_VARIATION:
+        yield (
+            f"straggler_jitter {health.straggler_jitter:g} means pieces of a step that vary by {varies:.0%} between its "
+            f"{pieces:,.0f} synchronisations, which no time can: {MOST_PIECE_VARIATION:.0%} is priced"
         )
 
 

@@ -43,7 +43,7 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
         for level, excess, count in zip(_LEVELS, lasting_excess(ranks, times), ranks, strict=True)
     ]
     if health.straggler_jitter:
-        excesses = jitter_excess(ranks, _syncs(placed), health.straggler_jitter)
+        excesses = jitter_excess(ranks, synchronisations(placed), health.straggler_jitter)
         made += [
             _line(f"resilience.jitter.{level}", excess, work_s, count)
             for level, excess, count in zip(_LEVELS, excesses, ranks, strict=True)
@@ -74,7 +74,7 @@ def _ranks_below(placed: PlacedJob) -> list[Array]:
     return [np.asarray(n) for n in (layout.tp, context, expert, pipeline, layout.gpus)]
 
 
-def _syncs(placed: PlacedJob) -> list[Array]:
+def synchronisations(placed: PlacedJob) -> list[Array]:
     """Return how often each level synchronises a rank in a step."""
     layout, model = placed.layout, placed.model
     m = placed.micro_batches

@@ -175,6 +175,10 @@ def lasting_excess(level_ranks: list[Array], times: RankTimes) -> list[Array]:
     return [np.asarray(late[0]), *(np.asarray(b - a) for a, b in pairwise(late))]
 
 
+MOST_PIECE_VARIATION = 0.3
+"""Deviation of a piece of a step over its mean up to which it is like a normal number: below 0 in 4 of 10,000. [-]"""
+
+
 def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float) -> list[Array]:
     r"""Share of the step that each synchronisation adds where ranks jitter from moment to moment [-].
 
@@ -190,6 +194,11 @@ def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float
         Synchronisations of each level in a step. [-]
     variation : float
         c, of one rank's step from step to step. [-]
+
+    Notes
+    -----
+    A piece varies by :math:`c \sqrt k` of itself. Normal pieces that vary by more than `MOST_PIECE_VARIATION` would
+    often take less than no time: from there on pieces are taken to vary by that much, however many there are.
     """
     unit = RankTimes(1.0)
     spread: Array = np.asarray(variation)
@@ -197,7 +206,7 @@ def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float
     added = []
     for ranks, count in zip(level_ranks, syncs, strict=True):
         mean, deviation = maximum_moments(ranks / below, unit)
-        added.append(np.asarray((mean - 1.0) * spread * np.sqrt(count)))
+        added.append(np.asarray((mean - 1.0) * np.minimum(spread * np.sqrt(count), MOST_PIECE_VARIATION)))
         spread = np.where(ranks > below, spread * deviation, spread)
         below = ranks
     return added
