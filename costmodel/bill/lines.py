@@ -383,12 +383,12 @@ def _on_worst_stage(lines: Sequence[Array]) -> Array:
     # Stage by stage, so that a search never holds all stages of the large grid at once.
     worst: Array | None = None
     for stage in range(stages):
-        held = broadcast_sum([_at_stage(line, stage) for line in lines])
+        held = broadcast_sum([at_stage(line, stage) for line in lines])
         worst = held if worst is None else np.maximum(worst, held)
     return np.asarray(worst)
 
 
-def _at_stage(line_bytes: Array, stage: int) -> Array:
+def at_stage(line_bytes: Array, stage: int) -> Array:
     """Take one stage of a memory line (a line without that dimension is the same on all)."""
     if line_bytes.ndim == 0:
         return line_bytes

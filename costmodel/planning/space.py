@@ -40,6 +40,7 @@ _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 1024
 _SCHEDULES_WORTH_A_LINE = 12
+_LAYOUTS_WORTH_A_BILL = 2**17
 
 REASONS = {
     "gpus_not_divisible": "tp·cp·pp does not divide the GPUs",
@@ -276,7 +277,24 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
     slabs = [slab for slab in alike if len(slab.schedule) > 1]
     single = [slab for slab in alike if len(slab.schedule) == 1]
     slabs += [_side_by_side(single)] if single else []
-    return [slab for slab in (slab.trimmed() for slab in slabs) if slab.num_possible]
+    parted = (part for slab in slabs for part in _by_sharding(slab.trimmed()))
+    return [slab for slab in parted if slab.num_possible]
+
+
+def _by_sharding(slab: Slab) -> list[Slab]:
+    """Part a large slab by whether parameters are sharded: what either sends is no line of the other's bill."""
+    whole = slab.zero_stage < 3
+    if prod(slab.shape) < _LAYOUTS_WORTH_A_BILL or whole.all() or not whole.any():
+        return [slab]
+    return [
+        replace(
+            slab,
+            zero_stage=slab.zero_stage[some],
+            shard_group=slab.shard_group[some],
+            shards=slab.shards[some],
+        ).trimmed()
+        for some in (whole, ~whole)
+    ]
 
 
 def _joined(slabs: Sequence[Slab]) -> Slab:

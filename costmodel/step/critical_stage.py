@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, anywhere, broadcast_sum
+from costmodel.bill.lines import TimeLine, anywhere, at_stage, broadcast_sum
 from costmodel.physics.pipeline import schedules
 from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
@@ -134,12 +134,18 @@ class Step:
         each_s, once_s : sequence of Array
             Of each block: what a step pays for each one on the stage, and once where there is any. [s]
         """
-        held = (passes_on_stages(self.placed, block) for block in self.blocks)
-        paid = [
-            count * each[..., None] + np.minimum(count, 1.0) * once[..., None]
-            for count, each, once in zip(held, each_s, once_s, strict=True)
-        ]
-        return np.asarray((broadcast_sum(paid) - self.stage.waits_s).max(axis=-1))
+        held = [passes_on_stages(self.placed, block) for block in self.blocks]
+
+        def paid_beyond_waits(stage: int) -> Array:
+            paid = [
+                count * each + np.minimum(count, 1.0) * once
+                for count, each, once in zip((at_stage(h, stage) for h in held), each_s, once_s, strict=True)
+                if anywhere(count)
+            ]
+            return np.asarray(broadcast_sum(paid) - self.stage.waits_s[..., stage])
+
+        # Stage by stage, so that a search never holds all stages of the large grid at once.
+        return reduce(np.maximum, map(paid_beyond_waits, range(self.stage.waits_s.shape[-1])))
 
 
 def passes_on_stages(placed: PlacedJob, block: Block) -> Array:

@@ -24,7 +24,7 @@ class Ports:
     def __init__(self, lines: Iterable[TimeLine] = (), times: ArrayLike = 1.0) -> None:
         self._times = np.asarray(times, dtype=np.float64)
         # Lines of one group have the very same array of tiers: they are added up before it is looked at.
-        self._by_tiers: dict[int, tuple[Array, list[Array]]] = {}
+        self._by_tiers: dict[int, tuple[Array, dict[tuple[int, ...], Array]]] = {}
         for line in lines:
             self.take(line)
 
@@ -32,13 +32,14 @@ class Ports:
         """Add the messages of a line, so many of them in the pass."""
         if _sends(line):
             each = line.each_s if times is None else counted(np.asarray(times), line.each_s)
-            self._by_tiers.setdefault(id(line.tier), (line.tier, []))[1].append(each)
+            sums = self._by_tiers.setdefault(id(line.tier), (line.tier, {}))[1]
+            sums[each.shape] = each if (held := sums.get(each.shape)) is None else np.asarray(held + each)
 
     def busy_s(self, tier: Array) -> Array:
         """Seconds that the ports of `tier`, one a layout, are taken. [s]"""
         shared = [
-            _where(same, broadcast_sum(each))
-            for of, each in self._by_tiers.values()
+            _where(same, broadcast_sum(sums.values()))
+            for of, sums in self._by_tiers.values()
             if anywhere(same := of == tier)
         ]
         return counted(self._times, broadcast_sum(shared))
