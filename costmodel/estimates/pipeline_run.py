@@ -17,7 +17,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.bill.lines import TimeLine
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
-from costmodel.physics.pipeline.stages import StagePlan, plan_stages
+from costmodel.physics.pipeline.stages import Fold, Split, StagePlan, chunks_on_ranks, plan_stages
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -110,12 +110,23 @@ def lines_after(est: Estimate) -> list[TimeLine]:
 
 
 def durations(priced: Priced) -> Durations:
-    """Return how long one micro-batch takes on every pipeline rank of a single layout, by pass."""
+    """Return how long one micro-batch takes on every pipeline rank of a single layout, by pass.
+
+    By chunk too where a rank holds several: a V's two, and those of the interleaved schedule, whole layers each.
+    """
     by_stage = _on_stages(priced, stages_in_order(priced))
-    if fold_of(priced) < 2:
-        return by_stage
-    half = int(priced.placed.layout.pp)
-    return Durations(*(np.stack([each[:half], each[::-1][:half]], axis=-1) for each in by_stage))
+    ranks = int(priced.placed.layout.pp)
+    if fold_of(priced) == Fold.VEE:
+        return Durations(*(np.stack([each[:ranks], each[::-1][:ranks]], axis=-1) for each in by_stage))
+    if interleaves(priced):
+        return Durations(*(each.reshape(-1, ranks).T for each in by_stage))
+    return by_stage
+
+
+def interleaves(priced: Priced) -> bool:
+    """Tell whether ranks of a single layout hold several chunks that go round them."""
+    layout = priced.placed.layout
+    return fold_of(priced) == Fold.OWN and bool(layout.pp > 1) and bool(layout.vp > 1)
 
 
 def fold_of(priced: Priced) -> int:
@@ -127,16 +138,23 @@ def fold_of(priced: Priced) -> int:
 def stages_in_order(priced: Priced) -> StagePlan:
     """Return what each stage of a single layout holds, in the order of the model.
 
-    A rank of a two-way schedule holds stages r and p-1-r, one of a V-shaped schedule r and 2p-1-r.
+    A rank of a two-way schedule holds stages r and p-1-r, one of a V-shaped schedule r and 2p-1-r, one that
+    interleaves r, p + r, 2p + r and so on.
     """
-    fold, p = fold_of(priced), float(priced.placed.layout.pp)
-    return _cut(priced, p * fold) if fold else priced.placed.stages
+    placed, fold, p = priced.placed, fold_of(priced), float(priced.placed.layout.pp)
+    if fold:
+        return _cut(priced, p * fold, placed.split)
+    if not interleaves(priced):
+        return placed.stages
+    chunks, mtp = int(placed.layout.vp), placed.model.mtp_layers
+    held = placed.split.chunks or chunks_on_ranks(placed.stages, chunks, mtp)
+    return _cut(priced, p * chunks, Split(mtp_layers=mtp, chunks=held))
 
 
-def _cut(priced: Priced, count: float) -> StagePlan:
+def _cut(priced: Priced, count: float, split: Split) -> StagePlan:
     """Deal the layers to so many stages one after the other."""
     placed = priced.placed
-    return plan_stages(placed.model.kind_of_layer, len(placed.kinds), count, placed.split, every_stage=True)
+    return plan_stages(placed.model.kind_of_layer, len(placed.kinds), count, split, every_stage=True)
 
 
 def _on_stages(priced: Priced, stages: StagePlan) -> Durations:

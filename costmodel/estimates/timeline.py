@@ -234,11 +234,12 @@ def _task_slices(
 ) -> list[Slice]:
     """Cut every task into its compute and, behind it, what the streams of communication expose."""
     made = []
-    last = parts["F"].exposed_s.shape[1] - 1
-    pieces = 1 if fold else orders.tasks_per_stage
+    last, ranks = parts["F"].exposed_s.shape[1] - 1, len(orders.ranks)
+    pieces = 1 if fold or last >= ranks else orders.tasks_per_stage
     for task in tasks:
         kinds = ("I", "W") if task.kind == "B" else (task.kind,)
-        stage = last - task.rank if fold and task.chunk == 1 else task.rank
+        around = task.rank + (task.chunk * ranks if last >= ranks else 0)
+        stage = last - task.rank if fold and task.chunk == 1 else around
         exposed = np.sum([parts[kind].exposed_s[:, stage] for kind in kinds], axis=0) / pieces
         busy = np.sum([parts[kind].busy_s[:, stage] for kind in kinds], axis=0) / pieces
         name = f"{_NAMES[task.kind]} {task.micro_batch}" + (f".{task.chunk}" if task.chunk else "")

@@ -39,6 +39,8 @@ class StageTimes:
         One micro-batch on the critical stage. [s]
     sum_forward_s, sum_backward_s, sum_backward_weight_s : Array
         One micro-batch on all stages together; the backward pass with the weight gradients, and these alone. [s]
+    plain_forward_s, plain_backward_s : Array
+        One micro-batch through the layers alone of the stage that has most of them. [s]
     forward_window_s, backward_window_s : Array
         The least over stages of a pass and what the stage waits in a step: what may hide on every one. [s]
     waits_s : Array
@@ -51,6 +53,8 @@ class StageTimes:
     sum_forward_s: Array
     sum_backward_s: Array
     sum_backward_weight_s: Array
+    plain_forward_s: Array
+    plain_backward_s: Array
     forward_window_s: Array
     backward_window_s: Array
     waits_s: Array
@@ -186,6 +190,11 @@ def critical_step(
     def total(counts: Sequence[Array | float], each: Sequence[Array]) -> Array:
         return broadcast_sum([np.asarray(c * e) for c, e in zip(counts, each, strict=True)])
 
+    def of_layers(each: Sequence[Array]) -> Array:
+        parts = zip(blocks, held, each, strict=True)
+        layers = [count * one[..., None] for block, count, one in parts if block.role == "layer"]
+        return np.asarray(broadcast_sum(layers).max(axis=-1))
+
     in_all = [_passes_in_all(placed, block) for block in blocks]
     sums = {
         "sum_forward_s": total(in_all, forward),
@@ -208,6 +217,8 @@ def critical_step(
         backward_input_s=total(counts, rest),
         backward_weight_s=total(counts, weight),
         **sums,
+        plain_forward_s=of_layers(forward),
+        plain_backward_s=of_layers(back),
         forward_window_s=np.asarray((forward_s + waits_s).min(axis=-1)),
         backward_window_s=np.asarray((backward_s + waits_s).min(axis=-1)),
         waits_s=waits_s,

@@ -59,6 +59,8 @@ def _shape(step: Step) -> dict[str, Array]:
         "forward_s": stage.forward_s,
         "sum_forward_s": stage.sum_forward_s,
         "sum_backward_s": stage.sum_backward_s,
+        "plain_forward_s": stage.plain_forward_s,
+        "plain_backward_s": stage.plain_backward_s,
     }
 
 
@@ -80,6 +82,7 @@ def _bubble_line(step: Step) -> TimeLine:
             "pending_weight_fraction": placed.pending_weight_fraction,
             "synchronized": float(placed.synchronized),
             "largest_chunk": placed.chunk_shares[0],
+            "smallest_chunk": placed.chunk_shares[1],
         },
         source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
     )
@@ -138,7 +141,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
 
 
 def _late_line(step: Step, sent: Quantity, host_s: float) -> TimeLine:
-    """Return what overlapped messages come too late; their bytes and busy time stand in the lines of messages."""
+    """Return what overlapped messages come too late: a wait; their bytes stand in the lines of messages."""
     late = schedules.late_formula(step.placed.layout.schedule, overlapped=True)
     return time_line(
         "pp.send_recv.late",
@@ -148,7 +151,7 @@ def _late_line(step: Step, sent: Quantity, host_s: float) -> TimeLine:
         count=1.0,
         made=sent.then(
             "send_s",
-            f"message_s = send_s + host_s; busy_s = 0; {late}",
+            f"message_s = send_s + host_s; {late}",
             host_s=host_s,
             backward_s=step.stage.backward_input_s + step.stage.backward_weight_s,
             **_shape(step),

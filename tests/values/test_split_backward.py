@@ -5,6 +5,9 @@ import pytest
 from round_jobs import SMALL, line, near, price, step_us
 from test_pipeline import EMBEDDING, HEAD, LAYER, times
 
+import costmodel as cm
+from costmodel.bill.lines import sum_exposed
+from costmodel.estimates.pipeline_run import lines_after, run_pipeline
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
 
@@ -12,6 +15,15 @@ from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, t
 def bubble(name, p, m, f, b, w, **more):
     times = {"forward_s": f, "backward_input_s": b, "backward_weight_s": w}
     return float(bubble_time_s(schedule_code(name), stages=p, micro_batches=m, **times, **more))
+
+
+def pipeline_times(est):
+    """What the bill charges for a pipeline, and what its simulation takes. [s]"""
+    run = run_pipeline(est)
+    assert run.is_whole
+    ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
+    charged_s = float(est.step_time_s) - float(sum_exposed([*lines_after(est), *ends]))
+    return charged_s, run.timeline.makespan_s()
 
 
 def simulated(name, p, m, f, b, w, *, synchronized=False):
@@ -93,6 +105,52 @@ def test_stages_wait_for_the_one_that_takes_longest_with_its_bubble():
     paths = [m * sum(t) + there - t[0] + max(back - t[1] - 3 * min(t[0], t[2]), 0.0) for t in stages]
     waits_us = [1e6 * float(wait) for wait in np.unique(est.priced.step.stage.waits_s)]
     assert sorted(waits_us) == pytest.approx(sorted(max(paths) - path for path in paths), rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize("chunks", [(1, 1, 0), (2, 1), (3, 2), (2, 2, 1), (3, 3, 2, 2, 2), (4, 4)])
+@pytest.mark.parametrize("p", [4, 8, 16])
+def test_chunks_that_are_unlike_are_waited_for(chunks, p):
+    """A group of p micro-batches waits p - 2 times for the difference of largest and smallest, less a smallest."""
+    times = (1.0, 1.1, 0.9)
+    held = np.tile(np.array(chunks, dtype=float), (p, 1))
+    steps = []
+    for m in (4 * p, 8 * p):
+        passes = dict(
+            zip(
+                ("forward_s", "backward_input_s", "backward_weight_s"), (t * held for t in times), strict=True
+            )
+        )
+        steps.append(simulate(task_orders("interleaved", p, m, len(chunks)), **passes).step_s())
+    layer_s, all_ = sum(times), sum(chunks)
+    wait = max((p - 2) * (max(chunks) - min(chunks)) - min(chunks), 0) * layer_s
+    assert steps[1] - steps[0] == pytest.approx(4 * (p * all_ * layer_s + wait), rel=0.004)
+
+    shares = {"largest_chunk": max(chunks) / all_, "smallest_chunk": min(chunks) / all_}
+    idle = bubble("interleaved", p, 8 * p, *(t * all_ for t in times), virtual_stages=len(chunks), **shares)
+    assert 8 * p * all_ * layer_s + idle == pytest.approx(steps[1], rel=0.035)
+
+
+@pytest.mark.parametrize("cluster", ["dgx-h100-ndr", "cloud-h100-100gbe"])
+@pytest.mark.parametrize(
+    ("model", "pp", "vp", "layout"),
+    [
+        ("llama3-8b", 4, 4, ""),
+        ("llama3-8b", 8, 4, ""),
+        ("llama3-8b", 4, 3, "balanced"),
+        ("llama3-70b", 8, 3, ""),
+        ("llama3-70b", 8, 4, ""),
+        ("llama3-70b", 8, 4, "balanced"),
+        ("gpt3-175b", 16, 3, ""),
+        ("llama3-405b", 14, 2, ""),
+        ("llama3-405b", 16, 3, "balanced"),
+    ],
+)
+def test_the_bill_of_chunks_is_their_simulation(model, pp, vp, layout, cluster):
+    job = {"model": model, "cluster": cluster, "gpus": 8 * pp, "tp": 8, "pp": pp, "vp": vp, "seq_len": 4096}
+    job |= {"pipeline_layout": layout} if layout else {}
+    est = cm.estimate(**job, global_batch=8 * pp, switches={"pp_overlap": True})
+    charged_s, took_s = pipeline_times(est)
+    assert charged_s == pytest.approx(took_s, rel=0.03)
 
 
 def test_the_host_issues_halves_that_run_apart_for_themselves():

@@ -44,10 +44,22 @@ NAMES = {
         "pending_weight_fraction",
         "synchronized",
         "largest_chunk",
+        "smallest_chunk",
+        "plain_forward_s",
+        "plain_backward_s",
     ),
     "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
     "messages": _LAYOUT,
-    "late": (*_LAYOUT, "message_s", "forward_s", "backward_s", "sum_forward_s", "sum_backward_s"),
+    "late": (
+        *_LAYOUT,
+        "message_s",
+        "forward_s",
+        "backward_s",
+        "sum_forward_s",
+        "sum_backward_s",
+        "plain_forward_s",
+        "plain_backward_s",
+    ),
     "messages_stopping": _LAYOUT,
     "unpaired": _LAYOUT,
     "pair_held": (*_LAYOUT, "layers"),
@@ -294,9 +306,14 @@ _RECORDS = (
             Rule("virtual_stages >= 2", "vp >= 2"),
             Rule("micro_batches % stages == 0", "micro-batches that are a multiple of pp"),
         ),
-        # Ranks wait for each other's largest chunk, whatever the others hold: forward where it comes first,
-        # backward where it comes last.
-        bubble=f"{_OTHERS}; others_s * largest_chunk",
+        # Forward and backward passes of a group of p micro-batches meet on ranks that are in different chunks: where
+        # these are unlike, each group but one waits p - 2 times for the difference, less a smallest chunk of slack;
+        # a stage that is slower by more, as it has the head, does not wait for that.
+        bubble=f"{_OTHERS}; unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
+        "plain_s = plain_forward_s + plain_backward_s; "
+        "slower_s = forward_s + backward_input_s + backward_weight_s - plain_s; "
+        "waits_s = max((micro_batches / stages - 1) * unlike * plain_s - micro_batches * slower_s, 0); "
+        "0.5 * (largest_chunk + smallest_chunk) * others_s + waits_s",
         # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py: p of each chunk, and as
         # many more of the first, the largest, or less of the last as a rank is before or behind the middle.
         held="beyond = stages - 2 * stage - 1; "
@@ -304,13 +321,14 @@ _RECORDS = (
         # The way of the first micro-batch through the first chunk, and of the last one back.
         messages="2 * (stages - 1)",
         # Filling and draining, a group of p micro-batches goes round p messages for each further chunk, less what
-        # the slowest stage takes longer than the others. Then, round the ranks a chunk has p slots for p messages
-        # and the passes of p stages, and from its forward to its backward 2 v p - 1 slots for 2 (v p - 1)
-        # messages and all stages.
+        # the slowest stage takes longer than the others. Then, round the ranks a chunk of layers alone has p slots
+        # for p messages and the passes of p stages, of which one has the head, and from its forward to its backward
+        # 2 v p - 1 slots for 2 (v p - 1) messages and all stages.
         late=f"{_BACKWARD_OF_OTHERS}; slot_s = stage_s / virtual_stages; "
         "fill_s = max(stages * message_s - (stages * forward_s - sum_forward_s) / virtual_stages, 0); "
         "drain_s = max(stages * message_s - (stages * backward_s - sum_backward_s) / virtual_stages, 0); "
-        "around_s = slot_s - max(sum_forward_s, sum_backward_s) / stages / virtual_stages; "
+        "plain_s = plain_forward_s + plain_backward_s; "
+        "around_s = (plain_s + (stage_s - plain_s) / stages - max(plain_forward_s, plain_backward_s)) / virtual_stages; "
         "chunks = virtual_stages * stages; "
         "back_s = ((2 * chunks - 1) * slot_s - stage_s - others_s) / (2 * max(chunks - 1, 1)); "
         "(virtual_stages - 1) * (fill_s + drain_s) "
@@ -574,6 +592,9 @@ def bubble_time_s(
     pending_weight_fraction: ArrayLike = 1.0,
     synchronized: ArrayLike = False,
     largest_chunk: ArrayLike | None = None,
+    smallest_chunk: ArrayLike | None = None,
+    plain_forward_s: ArrayLike | None = None,
+    plain_backward_s: ArrayLike | None = None,
 ) -> Array:
     r"""Time per step that the busiest rank is idle because of the pipeline, messages not counted.
 
@@ -600,8 +621,10 @@ def bubble_time_s(
     synchronized : array_like of bool
         Whether all ranks wait for each other at the optimizer (a gradient norm, a check for
         overflow). ZB-2p and ZB-V reach their bubble only where they do not. [-]
-    largest_chunk : array_like, optional
-        Share of a rank's work in its largest chunk; by default 1 / v. [-]
+    largest_chunk, smallest_chunk : array_like, optional
+        Shares of a rank's layers in its largest and its smallest chunk; by default 1 / v. [-]
+    plain_forward_s, plain_backward_s : array_like, optional
+        F, and B + W, of layers alone on the stage that has most of them; by default those of the busiest. [s]
 
     Returns
     -------
@@ -637,6 +660,9 @@ def bubble_time_s(
             "pending_weight_fraction": pending_weight_fraction,
             "synchronized": as_array(synchronized),
             "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
+            "smallest_chunk": 1.0 / as_array(virtual_stages) if smallest_chunk is None else smallest_chunk,
+            "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
+            "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
         },
     )
 
@@ -837,6 +863,8 @@ def exposed_p2p_time_s(
     backward_s: ArrayLike,
     sum_forward_s: ArrayLike | None = None,
     sum_backward_s: ArrayLike | None = None,
+    plain_forward_s: ArrayLike | None = None,
+    plain_backward_s: ArrayLike | None = None,
     overlapped: bool = False,
 ) -> Array:
     """Time per step that the critical path waits for messages between stages.
@@ -853,6 +881,8 @@ def exposed_p2p_time_s(
         F and B + W of one micro-batch on the busiest stage, all its chunks together. [s]
     sum_forward_s, sum_backward_s : array_like, optional
         The same of all stages together; by default p times that of the busiest. [s]
+    plain_forward_s, plain_backward_s : array_like, optional
+        The same of layers alone on the stage that has most of them; by default those of the busiest. [s]
     overlapped : bool
         Whether ranks compute while they send. [-]
 
@@ -874,6 +904,8 @@ def exposed_p2p_time_s(
         "backward_s": backward_s,
         "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
         "sum_backward_s": p * as_array(backward_s) if sum_backward_s is None else sum_backward_s,
+        "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
+        "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
     }
     count = evaluate(messages_formula(schedule, overlapped=overlapped), terms)
     return np.asarray(
