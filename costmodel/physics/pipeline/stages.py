@@ -312,8 +312,10 @@ def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -
     """
     most = np.maximum(np.sum(plan.layers, axis=0).max(axis=-1), 1.0)
     if chunks:
-        held = [chunk.layers + chunk.mtp for chunk in chunks]
-        return np.asarray(max(held) / most), np.asarray(min(held) / most)
+        held = np.array([chunk.layers + chunk.mtp for chunk in chunks], dtype=np.float64)
+        by_rank = held.reshape(int(np.max(vp)), -1)
+        full = by_rank.sum(axis=0) == by_rank.sum(axis=0).max()
+        return np.asarray(held.max() / most), np.asarray(by_rank[:, full].min(axis=0).max() / most)
     largest = np.ceil(most / np.asarray(vp, dtype=np.float64))
     smallest = np.maximum(most - (np.asarray(vp, dtype=np.float64) - 1.0) * largest, 0.0)
     return np.asarray(largest / most), np.asarray(smallest / most)
