@@ -315,7 +315,7 @@ def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -
         held = np.array([chunk.layers + chunk.mtp for chunk in chunks], dtype=np.float64)
         by_rank = held.reshape(int(np.max(vp)), -1)
         full = by_rank.sum(axis=0) == by_rank.sum(axis=0).max()
-        return np.asarray(held.max() / most), np.asarray(by_rank[:, full].min(axis=0).max() / most)
+        return np.asarray(held.max() / most), np.asarray(by_rank[:, full].min() / most)
     largest = np.ceil(most / np.asarray(vp, dtype=np.float64))
     smallest = np.maximum(most - (np.asarray(vp, dtype=np.float64) - 1.0) * largest, 0.0)
     return np.asarray(largest / most), np.asarray(smallest / most)
