@@ -298,6 +298,9 @@ class HostCosts(BaseModel):
     """Tokens that the data loader of one host delivers; 0 is no limit."""
     offload_optimizer: bool = False
     """Optimizer states live and step on the CPU."""
+    offload_parameters: bool = False
+    """Under ZeRO-3 each rank's share of the parameters lives in the host's memory, and is fetched before every gather
+    (DeepSpeed's offload_param, FSDP's CPU offload)."""
     nvme_bytes_per_s: float = Field(default=0.0, ge=0)
     """Where the optimizer is offloaded: rate of a host's NVMe that its states stream from and to; 0 is memory."""
 

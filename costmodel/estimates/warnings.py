@@ -241,6 +241,8 @@ def _ignored(est: PricedJob) -> Iterator[str]:
     layout, model = est.job.layout, est.job.model
     if layout.shard_group > 0 and layout.zero_stage == 0:
         yield f"shard_group {float(layout.shard_group):.0f} is ignored: zero_stage 0 shards nothing"
+    if est.job.recipe.host.offload_parameters and layout.zero_stage < 3:
+        yield f"offload_parameters is ignored: zero_stage {float(layout.zero_stage):.0f} keeps whole parameters on the GPU"
     if layout.sequence_parallel > 0 and layout.tp == 1:
         yield "sequence_parallel is ignored: tp is 1"
     if model.position == "learned" and np.any(est.job.seq_len > model.max_positions):

@@ -269,7 +269,9 @@ def _unpriced(
     device = table.get("device", "none") if isinstance(table, dict) else "none"
     if device not in ("none", None) or zero.get("cpu_offload_params") is True:
         facts["offload_param"] = True
-        warnings.append("offload_param: parameters on the host have no price yet: they are priced on the GPU")
+        warnings.append(
+            "offload_param: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
+        )
     optimizer = _table(raw, "optimizer").get("type")
     chosen: dict[str, Any] = {}
     if isinstance(optimizer, str):

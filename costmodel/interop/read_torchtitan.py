@@ -477,7 +477,7 @@ def _unpriced(
     if tables["training"].get("enable_cpu_offload", False, bool):
         facts["offload_param"] = True
         warnings.append(
-            "training.enable_cpu_offload: parameters on the host have no price yet: they are priced on the GPU"
+            "training.enable_cpu_offload: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
     if str(tables["model"].raw.get("name", "")).lower() == "flux":
         warnings.append("flux is a diffusion model: no model here is like it")

@@ -267,7 +267,7 @@ def _take_sharding(fsdp: Mapping[str, Any], job: dict[str, Any], warnings: list[
     offloads = plain.get("offload_params") or "offload" in str(words)
     if offloads:
         warnings.append(
-            "offload_params: parameters on the host have no price yet: they are priced on the GPU"
+            "offload_params: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
         job["switches"] = {**(job.get("switches") or {}), "offload_optimizer": True}
 

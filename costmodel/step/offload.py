@@ -36,6 +36,7 @@ from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
 from costmodel.step.sharding import local_params
+from costmodel.step.states import fetched_bytes, stays_gathered
 
 Array = NDArray[np.float64]
 
@@ -54,6 +55,8 @@ class _Passed(NamedTuple):
 
 _SAVED = _Passed("offload.activations.forward", "compute", "activation", "forward")
 _FETCHED = _Passed("offload.activations.backward", "compute", "activation", "backward")
+_PARAMETERS = _Passed("offload.parameters.forward", "dp", "state", "forward")
+_PARAMETERS_AGAIN = _Passed("offload.parameters.backward", "dp", "state", "backward")
 _GRADIENTS = _Passed("offload.gradients.grad_sync", "optimizer", "state", "grad_sync")
 
 
@@ -80,6 +83,8 @@ def lines(step: Step, bill: Bill) -> list[Line]:
         made += _activation_lines(step, bill)
     if step.placed.recipe.host.offload_optimizer:
         made.append(_gradient_line(step))
+    if step.placed.recipe.host.offload_parameters and anywhere(step.placed.layout.zero_stage >= 3):
+        made += _parameter_lines(step)
     return made
 
 
@@ -156,6 +161,20 @@ def _gradient_line(step: Step) -> TimeLine:
         "out",
         "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
     )
+
+
+def _parameter_lines(step: Step) -> list[TimeLine]:
+    """Return the way of a rank's share of the parameters from the host, before the gathers of each pass."""
+    placed, stage = step.placed, step.stage
+    size = fetched_bytes(step).max(axis=-1)
+    stays = stays_gathered(placed)
+    each = np.where(stays, 1.0, placed.micro_batches)
+    again = np.where(stays, 0.0, each) * float(placed.recipe.overlap.fsdp_reshard_after_forward)
+    source = "ZeRO-Infinity, arXiv:2104.07857, section 6.2: fetched ahead of the gathers, all links of a host at once"
+    return [
+        _sent(step, _PARAMETERS, size, each, stage.forward_window_s, "in", source),
+        _sent(step, _PARAMETERS_AGAIN, size, again, stage.backward_window_s, "in", source),
+    ]
 
 
 def port_lines(step: Step, bill: Bill) -> list[TimeLine]:

@@ -140,7 +140,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         for state_part, name, width, is_sharded, factor in states:
             if not width:
                 continue
-            on_gpu = 0.0 if recipe.host.offload_optimizer and state_part == "optimizer" else 1.0
+            on_gpu = _on_gpu(placed, state_part)
             # Shares that are sharded and whole, as one number of ranks that would hold as much each.
             share = np.asarray(is_sharded, dtype=np.float64)
             shards = 1.0 / (share / ranks + 1.0 - share)
@@ -164,6 +164,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         lines += _optimizer_lines(step, part, ranks)
     if recipe.host.offload_optimizer or placed.optimizer.paged:
         lines += _host_lines(step)
+    if recipe.host.offload_parameters and anywhere(zero >= 3):
+        lines.append(_host_parameters(step))
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
     if anywhere(zero >= 3):
@@ -301,6 +303,35 @@ def _host_lines(step: Step) -> list[MemoryLine]:
         for name, width in kept.items()
         if anywhere(width)
     ]
+
+
+def _on_gpu(placed: PlacedJob, part: MemoryPart) -> Array:
+    """Return 1 where the GPU holds a part of the states itself, 0 where the host does. [-]"""
+    host = placed.recipe.host
+    away = np.asarray(host.offload_optimizer and part == "optimizer", dtype=np.float64)
+    if host.offload_parameters and part == "parameters":
+        away = np.asarray(placed.layout.zero_stage >= 3, dtype=np.float64)[..., None]
+    return np.asarray(1.0 - away)
+
+
+def fetched_bytes(step: Step) -> Array:
+    """Bytes of its share of the parameters that a rank keeps on the host, on each stage (last dimension). [B]"""
+    placed, params = step.placed, step.trained
+    on = np.asarray(placed.layout.zero_stage >= 3, dtype=np.float64)[..., None]
+    return np.asarray(on * param_bytes(placed) * _stepped(placed, params))
+
+
+def _host_parameters(step: Step) -> MemoryLine:
+    """Return the shares of the parameters that all GPUs of a host keep in its memory."""
+    return host_line(
+        "host.parameters",
+        part="parameters",
+        axis="dp",
+        toll="state",
+        formula="gpus_per_host * size_bytes",
+        terms={"gpus_per_host": step.placed.gpus_per_host[..., None], "size_bytes": fetched_bytes(step)},
+        source="ZeRO-Infinity, arXiv:2104.07857, section 5.1",
+    )
 
 
 def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:

@@ -67,6 +67,29 @@ def test_states_of_an_optimizer_on_the_host(stage, shards):
     assert held(drive) == near({"host.optimizer.gradients": 4 * each})
 
 
+@pytest.mark.parametrize(("stage", "away"), [(1, False), (2, False), (3, True)])
+def test_parameters_on_the_host(stage, away):
+    """A quarter of them each, 2 bytes, of four GPUs; fetched before the gathers of both passes of two micro-batches."""
+    job = {"gpus": 4, "global_batch": 8, "zero_stage": stage}
+    est = price(switches={"offload_parameters": True}, **job)
+    share = 2 * N / 4
+    assert held(est) == near({"host.parameters": 4 * share} if away else {})
+    on_gpu = {
+        line.name for line in est.bill.memory_lines if "parameters" in line.name and line.bytes.max() > 0
+    }
+    assert on_gpu == (set() if away else {"state.dense.parameters"})
+    sent = {name: share / 5e4 for name in ("offload.parameters.forward", "offload.parameters.backward")}
+    assert each_us(est, "offload.") == near(sent if away else {})
+    assert counts(est, "offload.") == (dict.fromkeys(sent, 2.0) if away else {})
+    assert any("offload_parameters is ignored" in said for said in est.warnings) is not away
+    if away:
+        kept = price(switches={"offload_parameters": True, "fsdp_reshard_after_forward": False}, **job)
+        assert counts(kept, "offload.") == {"offload.parameters.forward": 2.0}
+        slow = price(cluster=host(link="1 GB/s"), switches={"offload_parameters": True}, **job)
+        one = line(slow, "offload.parameters.forward")
+        assert 1e6 * float(one.exposed_each_s) == near(share / 1e3 - 1e6 * float(one.terms["window_s"]))
+
+
 def test_nothing_lies_on_the_host_unasked():
     est = price()
     assert est.bill.host_lines == ()
