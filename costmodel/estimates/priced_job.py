@@ -35,10 +35,14 @@ class ErrorBand(NamedTuple):
 
 
 class ErrorBands(NamedTuple):
-    """The shipped bands of step time and of memory, and what they are of."""
+    """The shipped bands of step time and of memory, and what they are of.
+
+    `headroom` is the share of memory to leave free so that 80 % of comparable runs fit.
+    """
 
     time: dict[str, ErrorBand]
     memory: dict[str, ErrorBand]
+    headroom: dict[str, float]
     fitted_recipes: frozenset[str]
     accelerators: frozenset[str]
 
@@ -51,7 +55,20 @@ def error_bands() -> ErrorBands:
     time, memory = (
         {key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory")
     )
-    return ErrorBands(time, memory, frozenset(raw["fitted_recipes"]), frozenset(raw["accelerators"]))
+    return ErrorBands(
+        time, memory, dict(raw["headroom"]), frozenset(raw["fitted_recipes"]), frozenset(raw["accelerators"])
+    )
+
+
+LEAST_HEADROOM = 0.05
+"""Share of memory to leave free where runs were predicted better than that. [-]"""
+
+
+def headroom(job: Job) -> float:
+    """Return the share of memory to leave free: `LEAST_HEADROOM`, or what 80 % of comparable runs needed if more. [-]"""
+    known = error_bands().headroom
+    kind = "moe" if job.model.num_experts else "dense"
+    return max(LEAST_HEADROOM, known.get(f"{job.cluster.accelerator.generation}-{kind}", known["any"]))
 
 
 class PricedJob:
@@ -180,6 +197,12 @@ class PricedJob:
     def fits(self) -> NDArray[np.bool_]:
         """Whether the worst stage fits, on the GPU and on the host."""
         return np.asarray(self.fits_gpu & self.fits_host)
+
+    @property
+    def is_tight(self) -> NDArray[np.bool_]:
+        """Whether it fits, but with less to spare than comparable runs were mispredicted by."""
+        spared = (1.0 - headroom(self.job)) * self.memory_capacity_bytes
+        return np.asarray(self.fits & (self.memory_bytes_per_gpu > spared))
 
     def gpu_hours(self, tokens: float) -> Array:
         """GPU-hours to train on so many tokens, nothing lost to failures. [h]

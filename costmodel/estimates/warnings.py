@@ -10,7 +10,7 @@ from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.estimates.memory_savings import memory_savings
-from costmodel.estimates.priced_job import PricedJob
+from costmodel.estimates.priced_job import PricedJob, headroom
 from costmodel.estimates.time_savings import time_savings
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -21,7 +21,6 @@ from costmodel.step.resilience import synchronisations
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
 HOST_SHARE = 0.10
-TIGHT_SHARE = 0.03
 SKEW_SHARE = 1.10
 ROUTING_SHARE = 0.01
 WORTH_SAYING = 0.01
@@ -68,7 +67,7 @@ def accumulation(est: PricedJob) -> Iterator[str]:
 
 
 def _memory(est: PricedJob) -> Iterator[str]:
-    """Say by how much it does not fit and what would free most, or that it barely fits."""
+    """Say by how much it does not fit and what would free most, or that it is tight."""
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     name = est.job.cluster.accelerator.name
     if need > have:
@@ -76,8 +75,11 @@ def _memory(est: PricedJob) -> Iterator[str]:
             f"does not fit: the worst stage needs {format_bytes(need)} and {name} offers "
             f"{format_bytes(have)}, {format_bytes(need - have)} too much; {_best_saving(est, have)}"
         )
-    elif need > (1.0 - TIGHT_SHARE) * have:
-        yield f"barely fits: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage"
+    elif est.is_tight:
+        yield (
+            f"tight: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage, "
+            f"{(have - need) / have:.1%}; a plan leaves {headroom(est.job):.1%} free, what comparable runs were off by"
+        )
     on_host, of_host = float(est.host_memory_bytes), est.host_memory_capacity_bytes
     if on_host > of_host:
         parts = sorted(est.bill.host_lines, key=lambda line: -float(line.bytes.max()))

@@ -33,7 +33,7 @@ def advice(plan: Found) -> list[str]:
     best = plan.best
     said = [
         f"{layout_text(best.job.layout)}: {format_seconds(float(best.step_time_s))} a step at {float(best.mfu):.1%} "
-        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of {format_bytes(_limit(plan))} a GPU."
+        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of {format_bytes(_limit(plan))} a GPU{_spared(plan)}."
     ]
     for sentence in (
         simplest(plan),
@@ -64,6 +64,12 @@ def simplest(plan: Found) -> str:
 def _accumulation(best: Estimate) -> list[str]:
     """Say what ZeRO-2 rests on where gradients of several micro-batches are added up."""
     return [f"Mind: {said}." for said in accumulation(best)]
+
+
+def _spared(plan: Found) -> str:
+    """Say what share of the memory stays free."""
+    spared = plan.question.spared(plan.best.job)
+    return f" ({spared:.1%} is left free)" if spared else ""
 
 
 def _limit(plan: Found) -> float:
@@ -210,8 +216,8 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
                 replace(question, max_memory_bytes=np.inf),
             )
         )
-    if question.headroom:
-        changed.append((f"headroom {question.headroom:.0%}", replace(question, headroom=0.0)))
+    if spared := question.spared(plan.best.job):
+        changed.append((f"headroom {spared:.1%}", replace(question, headroom=0.0)))
     if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= plan.best.job.cluster.tiers[0].size:
         changed.append(("tp inside the domain", replace(question, tp_in_domain=False)))
     gains = [

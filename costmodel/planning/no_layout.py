@@ -46,7 +46,7 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
     )
     if least <= device:
         which = (
-            "max_memory" if question.max_memory_bytes <= device * (1.0 - question.headroom) else "headroom"
+            "max_memory" if question.max_memory_bytes <= device * (1.0 - question.spared(job)) else "headroom"
         )
         enough = format_bytes(least) if which == "max_memory" else f"{max(0.0, 1.0 - least / device):.1%}"
         return f"{start}, which {which} allows; {which} = {enough} would do"

@@ -285,7 +285,8 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
     max_memory_bytes : float
         Memory limit beside what the device offers. [B]
     headroom : float
-        Share of the device's memory to leave free. [-]
+        Share of the device's memory to leave free; by default 5 %, or by how much the memory of 80 % of comparable
+        runs was predicted too low if that is more. [-]
     tp_in_domain : bool
         Keep tensor parallelism in the innermost domain; by default unless values of tp are given.
     fix : mapping, optional

@@ -20,6 +20,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
+from costmodel.estimates.priced_job import headroom
 from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices, taken
 from costmodel.planning.choices import Choice, room_bytes, starts
 from costmodel.planning.space import PLACEMENT_KNOBS, Slab, Space, build_space, default_values
@@ -46,8 +47,8 @@ class Question:
         Values of the knobs that the user names; the others take their defaults.
     max_memory_bytes : float
         Memory limit beside what the device offers. [B]
-    headroom : float
-        Share of the device's memory to leave free. [-]
+    headroom : float or None
+        Share of the device's memory to leave free; none for what comparable runs need. [-]
     objective : str
         One of `costmodel.describe.jobs.fields.OBJECTIVES`.
     tp_in_domain : bool
@@ -67,7 +68,7 @@ class Question:
     jobs: tuple[Job, ...]
     given: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     max_memory_bytes: float = np.inf
-    headroom: float = 0.0
+    headroom: float | None = 0.0
     objective: str = "step-time"
     tp_in_domain: bool = True
     launchable: bool = False
@@ -87,7 +88,11 @@ class Question:
 
     def limit_bytes(self, job: Job) -> float:
         """Return the memory that a layout may take. [B]."""
-        return min(self.max_memory_bytes, job.cluster.accelerator.memory_bytes * (1.0 - self.headroom))
+        return min(self.max_memory_bytes, job.cluster.accelerator.memory_bytes * (1.0 - self.spared(job)))
+
+    def spared(self, job: Job) -> float:
+        """Return the share of the device's memory to leave free. [-]."""
+        return headroom(job) if self.headroom is None else self.headroom
 
     def weight(self, job: Job) -> float:
         """Return what a second of step time costs in the objective's currency, per token."""

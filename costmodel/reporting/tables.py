@@ -97,7 +97,8 @@ def memory_text(est: Estimate) -> str:
     """Say what the worst stage needs, what a GPU has, and whether that fits."""
     need, have, layout = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes, est.job.layout
     over = format_bytes(abs(have - need))
-    fits = f"fits, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
+    word = "tight" if est.is_tight else "fits"
+    fits = f"{word}, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
     return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}"
 

@@ -76,6 +76,26 @@ def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[floa
     return {"time": time, "memory": {**memory, "any": band(errors)}}
 
 
+def headroom(runs: pd.DataFrame) -> dict[str, float]:
+    """Return the share of memory to leave free so that `SHARE` of comparable runs fit, by class. [-]
+
+    Parameters
+    ----------
+    runs : DataFrame
+        Of a `Validation`: all that were priced.
+    """
+    of_run = classes(runs)
+    errors = runs[runs.quality.isin(["A", "B"])].memory_error.dropna()
+    ratio = 1.0 / (1.0 + errors)
+    groups = {
+        str(key): group for key, group in ratio.groupby(of_run[errors.index]) if len(group) >= LEAST_RUNS
+    }
+    return {
+        key: round(max(0.0, 1.0 - 1.0 / float(group.quantile(SHARE))), 3)
+        for key, group in {**groups, "any": ratio}.items()
+    }
+
+
 def coverage(
     runs: pd.DataFrame, errors: pd.Series[float], bands: Mapping[str, Mapping[str, float]]
 ) -> pd.DataFrame:
@@ -91,8 +111,13 @@ def coverage(
     return pd.DataFrame(rows, columns=["class", "runs", "inside"])
 
 
-def bands_text(bands: Mapping[str, Bands], recipes: Sequence[str], accelerators: Sequence[str]) -> str:
-    """Return the bands as YAML, with the recipes that have a constant of their own and the machines measured."""
+def bands_text(
+    bands: Mapping[str, Bands],
+    free: Mapping[str, float],
+    recipes: Sequence[str],
+    accelerators: Sequence[str],
+) -> str:
+    """Return bands and headroom as YAML, with the recipes that have a constant of their own and the machines measured."""
     lines = [HEAD]
     for of, held in bands.items():
         lines.append(f"{of}:\n")
@@ -100,5 +125,7 @@ def bands_text(bands: Mapping[str, Bands], recipes: Sequence[str], accelerators:
             f"  {key}: {{low: {one['low']}, high: {one['high']}, runs: {one['runs']:.0f}}}\n"
             for key, one in sorted(held.items())
         ]
+    spared = ", ".join(f"{key}: {share}" for key, share in sorted(free.items()))
+    lines.append(f"headroom: {{{spared}}}  # share of memory to leave free so that 80 % of such runs fit\n")
     lines += [f"fitted_recipes: [{', '.join(recipes)}]\n", f"accelerators: [{', '.join(accelerators)}]\n"]
     return "".join(lines)

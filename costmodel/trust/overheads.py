@@ -23,7 +23,7 @@ import pandas as pd
 from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes, load_recipe
-from costmodel.trust.bands import bands_text, error_bands
+from costmodel.trust.bands import bands_text, error_bands, headroom
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
 
@@ -224,7 +224,9 @@ def main(arguments: list[str]) -> int:
         fitted = sorted({family for family, is_gpu in constants if family and is_gpu})
         recipes = [name for name in list_recipes() if FAMILIES.get(name, name) in fitted]
         priced = checked.runs[checked.runs.skipped_reason == ""]
-        text = bands_text(error_bands(priced, own, other), recipes, sorted(runs.accelerator.unique()))
+        text = bands_text(
+            error_bands(priced, own, other), headroom(priced), recipes, sorted(runs.accelerator.unique())
+        )
         (presets / "error_bands.yaml").write_text(text)
     return 0
 

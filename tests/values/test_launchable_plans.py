@@ -6,6 +6,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.recipe import list_recipes, load_recipe
+from costmodel.estimates.priced_job import error_bands
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import SCHEDULES, bubble_time_s, schedule_code, task_orders
@@ -87,11 +88,38 @@ def test_experts_leave_the_node_with_a_dispatcher_that_knows_nodes():
     assert with_dispatch.ep.max() > 8
 
 
-def test_five_per_cent_of_memory_stays_free_unless_asked():
-    assert make_question(**SMALL).headroom == 0.05
+def test_what_comparable_runs_needed_stays_free_unless_asked():
+    """Hopper and dense: 80 % of 44 runs needed up to 11 % more than was predicted, 9.9 % of the memory; elsewhere 5 %."""
+    question = make_question(**SMALL)
+    (job,) = question.jobs
+    assert question.headroom is None
+    assert question.spared(job) == error_bands().headroom["hopper-dense"] == 0.099
     best = cm.plan(**SMALL).best
-    assert float(best.memory_bytes_per_gpu) <= 0.95 * best.memory_capacity_bytes
-    assert make_question(**SMALL, headroom=0).headroom == 0
+    assert float(best.memory_bytes_per_gpu) <= (1 - 0.099) * best.memory_capacity_bytes
+    assert make_question(**SMALL, headroom=0).spared(job) == 0
+    ampere = make_question(**{**SMALL, "cluster": "dgx-a100-hdr"})
+    assert error_bands().headroom["ampere-dense"] < 0.05
+    assert ampere.spared(ampere.jobs[0]) == 0.05
+    # There are too few runs of experts on Hopper for a band of their own.
+    experts = make_question(**{**SMALL, "model": "qwen3-30b-a3b"})
+    assert "hopper-moe" not in error_bands().headroom
+    assert experts.spared(experts.jobs[0]) == max(0.05, error_bands().headroom["any"])
+
+
+def test_tight_is_said():
+    """75 of 79.2 GiB are within what comparable runs were off by; 60 are not."""
+    tight = cm.estimate(**{**SMALL, "gpus": 8, "global_batch": 64}, layout="tp2 cp1", recompute="none")
+    for est in (
+        tight,
+        cm.estimate(**{**SMALL, "gpus": 8, "global_batch": 64}, layout="tp4", recompute="none"),
+    ):
+        need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+        assert bool(est.is_tight) == ((1 - 0.099) * have < need <= have)
+        assert any(one.startswith("tight: ") for one in est.warnings) == bool(est.is_tight)
+        assert (": tight, " in est.grids()[0].rows[8][1]) == bool(est.is_tight)
+    found = cm.plan(**SMALL, headroom=0, fix={"recompute": "none", "pp": 1}, keep=2000)
+    frame = found.to_frame()
+    assert (frame.memory_bytes_per_gpu > (1 - 0.099) * have).any()
 
 
 def test_a_plan_takes_no_written_layout():

@@ -457,7 +457,7 @@ FIELDS: tuple[Field, ...] = (
         group="search",
         meaning="share of memory to leave free",
         hint="such as 10%",
-        default=0.05,
+        default_text="5%, or by how much the memory of 80 % of comparable runs was predicted too low if that is more",
     ),
     Field(
         name="tp_in_domain",
