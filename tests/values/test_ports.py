@@ -49,6 +49,16 @@ def test_messages_share_the_port_of_their_tier():
     assert float(ports.in_pieces(3.0).busy_s(np.asarray(1.0))) == 3.0
 
 
+def test_messages_of_one_group_add_up():
+    """Lines of a group have one array of tiers; some are the same for all layouts."""
+    tier = np.array([1.0, 0.0])
+    ports = Ports(
+        message(str(each), each, tier) for each in (2.0, 3.0, np.array([5.0, 7.0]), np.array([1.0, 2.0]))
+    )
+    assert ports.busy_s(np.array([1.0, 1.0])).tolist() == [11.0, 0.0]
+    assert ports.busy_s(np.array([0.0, 0.0])).tolist() == [0.0, 14.0]
+
+
 def test_ports_of_several_layouts():
     ports = Ports([message("a", np.array([2.0, 3.0]), np.array([1.0, 0.0]))], times=0.5)
     assert ports.busy_s(np.array([1.0, 1.0])).tolist() == [1.0, 0.0]
