@@ -239,7 +239,7 @@ def host_line(
 def anywhere(mask: ArrayLike) -> bool:
     """Tell whether something holds, or is not zero, in some layout; of one layout it is no reduction."""
     array = np.asarray(mask)
-    return bool(array) if array.ndim == 0 else bool(array.any())
+    return bool(array) if array.ndim == 0 else bool(np.count_nonzero(array))
 
 
 def settled(values: ArrayLike) -> Array:
