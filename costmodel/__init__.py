@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from costmodel.interop.framework import Imported
     from costmodel.interop.reading import read
     from costmodel.physics import formulas
+    from costmodel.planning.beside import beside
     from costmodel.planning.plan import Plan, plan
     from costmodel.planning.planned_run import run
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
@@ -73,6 +74,7 @@ _NAMES = {
     "interop.framework": ("Imported",),
     "interop.reading": ("read",),
     "physics": ("formulas",),
+    "planning.beside": ("beside",),
     "planning.plan": ("Plan", "plan"),
     "planning.planned_run": ("run",),
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
@@ -120,6 +122,7 @@ __all__ = [
     "TrainingRun",
     "Validation",
     "__version__",
+    "beside",
     "budget",
     "calibrate",
     "check_profile",

@@ -92,11 +92,11 @@ def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:
 
 def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result:
     """Put the planner's best beside an estimate whose layout nobody named."""
-    from costmodel.planning.beside import beside, is_open
+    import costmodel as cm
 
-    if not is_open(asked):
+    found = cm.beside(est, asked)
+    if found is None:
         return result
-    found = beside(est, asked)
     return result._replace(
         record=lambda: {**est.to_dict(), "planned": found.record()},
         remarks=[*found.sentences, *result.remarks],

@@ -367,7 +367,7 @@ class Recipe(BaseModel):
     @classmethod
     def _has_known_members(cls, launches: Launches | None) -> Launches | None:
         """Refuse schedules, stages and frameworks that do not exist."""
-        from costmodel.physics.pipeline.schedules import SCHEDULES
+        from costmodel.physics.pipeline.schedule_table import SCHEDULES
 
         if launches is None:
             return None

@@ -71,8 +71,10 @@ class Beside(NamedTuple):
         }
 
 
-def beside(est: Estimate, asked: Mapping[str, Any]) -> Beside:
-    """Plan the job of an estimate whose degrees were left open."""
+def beside(est: Estimate, asked: Mapping[str, Any]) -> Beside | None:
+    """Plan the job of an estimate whose degrees were left open; none where the keywords `asked` name one."""
+    if not is_open(asked):
+        return None
     try:
         found = planned(asked)
     except CostModelError as error:

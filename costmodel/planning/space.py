@@ -23,7 +23,8 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
-from costmodel.physics.pipeline.schedules import SCHEDULES, fold, schedule_code, valid
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import fold, schedule_code, valid
 from costmodel.physics.pipeline.stages import Fold
 from costmodel.planning.launchable import Policies, Refused, refused
 from costmodel.step.price import stage_split

@@ -118,3 +118,7 @@ def test_wrong_files_are_one_line(tmp_path, raw, words):
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_apex_mixed_precision_is_fp16():
+    assert import_deepspeed('{"train_batch_size": 8, "amp": {"enabled": true}}').job["precision"] == "fp16"

@@ -298,3 +298,32 @@ def test_wrong_values_are_one_line(tmp_path, more, words):
 def test_patterns_of_experts():
     assert layer_pattern("([0]*1+[1]*2)", 3) == [0, 1, 1]
     assert layer_pattern("[0,1]*2", 4) == [0, 1, 0, 1]
+
+
+def test_ranks_of_context_shard_together_with_those_of_data(tmp_path):
+    """16 GPUs, tensor 2, stages 2, context 2: four ranks of data and context share states, two to an instance."""
+    more = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --context-parallel-size 2 "
+    more += "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
+    assert flags(tmp_path, more).job["shard_group"] == 2
+
+
+def test_megatron_fsdp_shards_parameters_unless_told_otherwise(tmp_path):
+    assert flags(tmp_path, "--use-megatron-fsdp").job["zero_stage"] == 3
+    less = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads"
+    assert flags(tmp_path, less).job["zero_stage"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("sgd", "sgd-momentum"),
+        ("adam", None),
+        ("dist_muon", "muon"),
+        ("lion", "lion"),
+        ("adafactor", "adafactor"),
+    ],
+)
+def test_optimizers(tmp_path, name, ours):
+    found = flags(tmp_path, f"--optimizer {name}")
+    assert found.job.get("optimizer") == ours
+    assert not [text for text in found.warnings if "priced as Adam" in text]

@@ -7,7 +7,8 @@ from test_schedules_simulation import cases, check_bubble, check_held, check_mes
 
 import costmodel as cm
 from costmodel.physics.pipeline.orders import Orders, Step
-from costmodel.physics.pipeline.schedules import SCHEDULES, Exactness, Rule, Schedule
+from costmodel.physics.pipeline.schedule_record import Exactness, Rule, Schedule
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.stages import Fold
 
 NAME = "breadth-first"

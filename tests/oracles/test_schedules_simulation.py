@@ -7,7 +7,9 @@ import pytest
 
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
-from costmodel.physics.pipeline.schedules import SCHEDULES, Schedule, task_orders
+from costmodel.physics.pipeline.schedule_record import Schedule
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import task_orders
 from costmodel.physics.pipeline.stages import Fold
 
 GRID = [

@@ -22,7 +22,8 @@ from costmodel.describe.jobs.layout import layout_problems
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import run_pipeline
-from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code, splits_backward, valid
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_code, splits_backward, valid
 from costmodel.what_if.changes import hardware_changes
 
 Array = NDArray[np.float64]

@@ -11,7 +11,8 @@ from costmodel.describe.jobs.job import Job, make_job
 from costmodel.describe.jobs.layout import layout_problems
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code, valid
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_code, valid
 
 DENSE = ("llama3-8b", "gpt3-175b", "llama-7b")
 MOE = ("mixtral-8x7b", "deepseek-v3-671b", "gpt-oss-20b", "qwen3-30b-a3b")

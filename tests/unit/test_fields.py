@@ -34,7 +34,7 @@ from costmodel.describe.jobs.job import JOB_KEYS, make_job
 from costmodel.describe.jobs.layout import Layout, make_layout, parse_layout
 from costmodel.describe.jobs.reading import read, read_array, read_several
 from costmodel.physics.network.mesh import DEFAULT_ORDER
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
 
 SMALL = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192}
 WHOLE = [field for field in FIELDS if field.kind == "whole"]

@@ -14,7 +14,7 @@ from costmodel.describe.jobs.reading import read_codes
 from costmodel.describe.precision import PRECISIONS
 from costmodel.describe.recipe import list_recipes, load_recipe, make_recipe
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
 
 SMALL = {"model": "llama3-8b", "gpus": 16, "global_batch": 64, "seq_len": 8192}
 

@@ -13,7 +13,7 @@ from costmodel.cli import main
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.estimates.roofline import communication_points
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import figures
 from costmodel.reporting.faces import EstimateFace
 from costmodel.reporting.figures import FILLS, save

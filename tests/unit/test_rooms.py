@@ -79,14 +79,15 @@ def test_only_the_face_of_the_package_and_the_registry_import_by_name():
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("import_module", "__import__")
     }
-    # The exporters and the readers of files are in the room of the tables that name them.
-    assert found <= {"__init__.py", "base/answer.py", "interop/emit.py", "interop/reading.py"}
+    # The exporters and the readers of files are in the room of the tables that name them; a command is read when called.
+    known = {"__init__.py", "base/answer.py", "cli/texts.py", "interop/emit.py", "interop/reading.py"}
+    assert found <= known
 
 
 @pytest.fixture(scope="module")
 def answers():
     est = cm.estimate(**FSDP_8B)
-    row = dict.fromkeys(("id", "source", "accelerator", "framework", "gpus", "gbs"), "1")
+    row = dict.fromkeys(("id", "source", "accelerator", "framework", "gpus", "gbs", "precision"), "1")
     return {
         "Estimate": est,
         "Explanation": est.explain("compute.mlp"),

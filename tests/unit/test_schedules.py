@@ -6,9 +6,10 @@ import pytest
 from costmodel.base.errors import LayoutError
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import simulate
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import task_orders
 
-CODES = np.arange(len(schedules.SCHEDULES))
+CODES = np.arange(len(SCHEDULES))
 TIMES = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
 
 
@@ -17,7 +18,7 @@ def code(name: str) -> int:
 
 
 def test_codes_are_positions_and_names_are_forgiving():
-    assert [code(name) for name in schedules.SCHEDULES] == CODES.tolist()
+    assert [code(name) for name in SCHEDULES] == CODES.tolist()
     assert code(" ZB_H1 ") == code("zb-h1")
 
 
@@ -107,7 +108,7 @@ def test_dualpipe_is_the_published_form_where_forward_and_backward_are_alike():
 def test_published_activation_memory():
     held = schedules.in_flight(CODES, stages=16, micro_batches=64, virtual_stages=2)
 
-    by_name = dict(zip(schedules.SCHEDULES, held.tolist(), strict=True))
+    by_name = dict(zip(SCHEDULES, held.tolist(), strict=True))
     assert by_name["gpipe"] == 64
     assert by_name["1f1b"] == by_name["zb-h1"] == by_name["zb-v"] == 16
     # Megatron: 1 + (p - 1) / (p v) of 1F1B's (Korthikanti et al., arXiv:2205.05198, section 4.2.3).
@@ -167,7 +168,7 @@ def test_what_can_run():
 
 
 def test_only_dualpipe_holds_two_copies():
-    copies = dict(zip(schedules.SCHEDULES, schedules.weight_copies(CODES).tolist(), strict=True))
+    copies = dict(zip(SCHEDULES, schedules.weight_copies(CODES).tolist(), strict=True))
 
     assert copies.pop("dualpipe") == 2
     assert set(copies.values()) == {1.0}
@@ -176,7 +177,7 @@ def test_only_dualpipe_holds_two_copies():
 def test_messages_per_micro_batch():
     sent = schedules.p2p_messages(CODES, stages=4, virtual_stages=3)
 
-    by_name = dict(zip(schedules.SCHEDULES, sent.tolist(), strict=True))
+    by_name = dict(zip(SCHEDULES, sent.tolist(), strict=True))
     assert by_name["1f1b"] == 2
     assert by_name["interleaved"] == 6
     assert by_name["zb-v"] == 4

@@ -11,7 +11,8 @@ from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.describe.jobs.reading import read_codes
-from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_at, valid
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
 from costmodel.planning.plan import make_question

@@ -11,7 +11,8 @@ from famous_jobs import JOBS, famous
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.timeline import STREAMS, step_timeline
-from costmodel.physics.pipeline.schedules import SCHEDULES, schedule_code
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import schedule_code
 
 TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v", "v-half", "v-min")
 DENSE = {"model": "llama3-8b", "gpus": 64, "seq_len": 8192, "micro_batch": 1, "tp": 2}

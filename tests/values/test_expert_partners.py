@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.physics.pipeline.schedules import SCHEDULES, in_flight, schedule_code, unpaired_share
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import in_flight, schedule_code, unpaired_share
 
 DEEPSEEK = {
     "model": "deepseek-v3",

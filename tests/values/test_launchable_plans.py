@@ -9,7 +9,8 @@ from costmodel.describe.recipe import list_recipes, load_recipe
 from costmodel.estimates.priced_job import error_bands
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks
 from costmodel.physics.pipeline.engine import simulate
-from costmodel.physics.pipeline.schedules import SCHEDULES, bubble_time_s, schedule_code, task_orders
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
 from costmodel.physics.pipeline.stages import (
     Split,
     balanced_split,

@@ -1,6 +1,7 @@
 """Searches small enough to count by hand: what is tried, what is out, who wins by which objective, and what is said."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from round_jobs import CLUSTER, MOE, QUIET, SMALL, TABLE_PARAMS, cluster_file, m
 
 import costmodel as cm
 from costmodel.base.errors import NoLayoutError
+from costmodel.planning.advice import _alternatives
 from costmodel.planning.best import best_rows, pareto_indices
 from costmodel.planning.scaling import best_of_each_job
+from costmodel.planning.search import Part, build_spaces
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
 ONE = {
@@ -342,3 +345,44 @@ def test_the_best_of_each_number_of_gpus():
     assert [float(est.job.layout.gpus) for est in best] == [2, 8]
     alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best
     assert float(best[0].step_time_s) == near(float(alone.step_time_s))
+
+
+def test_no_part_of_a_search_is_larger_than_asked():
+    """Parts are alike in size; a policy counts as twelve schedules at least."""
+    question = plan(free=("tp", "pp", "micro_batch", "schedule", "recompute"), gpus=64).question
+    slabs = build_spaces(question)[0].slabs
+    assert sum(slab.num_possible for slab in slabs) > 100
+    for slab in slabs:
+        sharding, recompute, schedules, placements = slab.shape
+        policies = sharding * recompute * max(schedules, 12)
+        for most in (policies, 3 * policies, 7 * policies):
+            parts = [part.shape[3] for part in slab.parts(most)]
+            assert max(parts) <= most // policies
+            assert sum(parts) <= placements
+
+
+def test_room_to_keep_free_is_not_there_for_a_layout():
+    one = Part(0, None, np.ones(2), np.asarray([6.0, 8.0]), np.asarray([True, True]), np.asarray([0.0, 3.0]))
+    assert one.fits(10.0).tolist() == [True, False]
+    assert one.fits(11.0).tolist() == [True, True]
+    assert one._replace(room_bytes=None).fits(8.0).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("objective", ["step-time", "gpu-hours"])
+def test_values_of_knobs_are_scored_as_layouts_are(objective):
+    """The best value of every knob is that of the best layout."""
+    found = plan(free=("tp", "micro_batch"), gpus=[4, 8], objective=objective)
+    for knob in ("tp", "micro_batch"):
+        assert min(found.by_value[knob].values()) == near(float(found.kept.top["score"].min()))
+
+
+def test_advice_tells_the_values_on_both_sides():
+    """The chosen tp of 2 between 1, the smallest, and 4; the next but one is not told."""
+    found = SimpleNamespace(
+        kept=SimpleNamespace(top={"tp": np.asarray([2.0])}),
+        pick=0,
+        pick_score=1.0,
+        by_value={"tp": {1.0: 1.5, 2.0: 1.0, 4.0: 2.0, 8.0: 3.0}},
+    )
+    said = _alternatives(found, "tp")
+    assert said == "; the best with tp 1 is 50.0% slower, the best with tp 4 is 100.0% slower"

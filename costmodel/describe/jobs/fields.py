@@ -18,7 +18,7 @@ from costmodel.describe.optimizers import OPTIMIZERS
 
 
 def _schedules() -> tuple[str, ...]:
-    from costmodel.physics.pipeline.schedules import SCHEDULES
+    from costmodel.physics.pipeline.schedule_table import SCHEDULES
 
     return tuple(SCHEDULES)
 

@@ -55,7 +55,7 @@ class Layout:
     recompute : Array
         Index into `RECOMPUTE_POLICIES`. [-]
     schedule : Array
-        Index into `costmodel.physics.pipeline.schedules.SCHEDULES`. [-]
+        Index into `costmodel.physics.pipeline.schedule_table.SCHEDULES`. [-]
     sequence_parallel : Array
         1 where norms and residuals are sharded over the TP group. [-]
     """

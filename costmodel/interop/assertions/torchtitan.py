@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.interop.assertions.record import WORDS, Arguments, Table, rows
 from costmodel.interop.read_torchtitan import FLAVORS, registry
-from costmodel.physics.pipeline.schedules import SCHEDULES
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job

@@ -1,0 +1,173 @@
+"""What a pipeline schedule is: one record, every field required, closed forms as text.
+
+Time of one micro-batch on one stage is split in three, as zero-bubble schedules need it: forward
+(F), backward towards the input (B) and backward towards the weights (W). Schedules that do not
+split the backward run B and W together. A stage is everything one rank holds, so the chunk of an
+interleaved schedule takes 1/v of these times.
+
+The closed forms of a record are text in the language of `costmodel.bill.formula`, over the names of
+`NAMES`; the text is the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.formula import compiled, evaluate
+from costmodel.physics.pipeline import orders
+from costmodel.physics.pipeline.stages import Fold
+
+Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+_LAYOUT = ("stages", "micro_batches", "virtual_stages")
+NAMES = {
+    "chunks": ("virtual_stages",),
+    "bubble": (
+        *_LAYOUT,
+        "forward_s",
+        "backward_input_s",
+        "backward_weight_s",
+        "sum_forward_s",
+        "sum_backward_s",
+        "sum_backward_weight_s",
+        "pending_weight_fraction",
+        "synchronized",
+        "largest_chunk",
+        "smallest_chunk",
+        "plain_forward_s",
+        "plain_backward_s",
+    ),
+    "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
+    "messages": _LAYOUT,
+    "late": (
+        *_LAYOUT,
+        "message_s",
+        "forward_s",
+        "backward_s",
+        "sum_forward_s",
+        "sum_backward_s",
+        "plain_forward_s",
+        "plain_backward_s",
+    ),
+    "messages_stopping": _LAYOUT,
+    "unpaired": _LAYOUT,
+    "pair_held": (*_LAYOUT, "layers"),
+}
+"""What each closed form of a record may use; `bubble_time_s` and `in_flight` say what the names mean."""
+
+
+class Rule(NamedTuple):
+    """A condition on `stages`, `micro_batches` and `virtual_stages`, and how to say it."""
+
+    holds: str
+    text: str
+
+
+class Exactness(NamedTuple):
+    """How far the closed forms may be from the simulation.
+
+    Attributes
+    ----------
+    bubble : float
+        Of the step, with equal stages, W <= F and F <= B <= 1.25 F. [-]
+    messages, messages_stopping : float
+        Of the step, with messages of 2 % of F. [-]
+    held_on_every_rank : bool
+        Whether each rank holds what the form says, or only the fullest one.
+    least_stages : int
+        Pipelines shorter than this are not held to it. [-]
+    """
+
+    bubble: float
+    messages: float
+    messages_stopping: float
+    held_on_every_rank: bool
+    least_stages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Everything that is known of a schedule; a field that is left out is a `TypeError` at import.
+
+    Attributes
+    ----------
+    name : str
+        As users write it.
+    order : callable
+        What every rank does, from stages, micro-batches and virtual stages: the engine's task order.
+    fold : Fold
+        Which stages share a rank.
+    chunks : str
+        Chunks of a rank that a micro-batch passes. [-]
+    weight_copies : float
+        Copies of its parameters that a rank holds. [-]
+    splits_backward : bool
+        Whether the passes towards inputs and towards weights run apart. Where they do not, the stage with the most
+        compute sets the pace; where they do, the one that takes longest with its bubble.
+    needs : tuple of Rule
+        When it can run.
+    bubble : str
+        Time per step that the busiest rank is idle, messages not counted. [s]
+    held : str
+        Micro-batches whose activations a rank holds at its peak, in units of its whole stage; never more
+        than there are, and 1 without a pipeline. [-]
+    messages : str
+        Messages between neighbours per step whose time the critical path pays where ranks compute
+        while they send. [-]
+    late : str
+        Time per step that the critical path waits beyond these, where messages take longer than what they
+        hide behind. [s]
+    messages_stopping : str
+        The same number where a rank stands still while it sends; never fewer. [-]
+    unpaired : str
+        Micro-batches on the critical path that pass a stage with no pass of another beside them: all where
+        the schedule never runs a forward and a backward together; else one, and those that fill and drain. [-]
+    pair_held : str
+        Micro-batches of activations that running two passes together adds to `held`, in units of a whole
+        stage. [-]
+    exact : Exactness
+        What the oracle holds the forms to.
+    source : str
+        Where the order, and the forms that were not read off the simulation, come from.
+
+    Raises
+    ------
+    ValueError
+        If a form uses a name that it does not get.
+    """
+
+    name: str
+    order: Callable[[int, int, int], orders.Orders]
+    fold: Fold
+    chunks: str
+    weight_copies: float
+    splits_backward: bool
+    needs: tuple[Rule, ...]
+    bubble: str
+    held: str
+    messages: str
+    late: str
+    messages_stopping: str
+    unpaired: str
+    pair_held: str
+    exact: Exactness
+    source: str
+
+    def __post_init__(self) -> None:
+        """Read every formula once, so that a typing error does not wait for the first job."""
+        forms = [(getattr(self, form), names) for form, names in NAMES.items()]
+        for text, names in [*forms, *((rule.holds, _LAYOUT) for rule in self.needs)]:
+            if unknown := sorted(set(compiled(text).needs) - set(names)):
+                raise ValueError(
+                    f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
+                )
+
+    def broken_rules(self, **layout: float) -> list[Rule]:
+        """Return what keeps it from running with these `stages`, `micro_batches` and `virtual_stages`."""
+        return [rule for rule in self.needs if not evaluate(rule.holds, layout)]

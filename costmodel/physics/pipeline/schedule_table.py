@@ -1,0 +1,347 @@
+"""The registry of pipeline schedules: a new one is a new record here, with the order of its tasks.
+
+The oracle runs every record's order step by step (`engine`) and holds the closed forms to it, within what
+`Exactness` states.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.physics.pipeline import orders
+from costmodel.physics.pipeline.schedule_record import Exactness, Rule, Schedule
+from costmodel.physics.pipeline.stages import Fold
+
+Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+_ONE_CHUNK = Rule("virtual_stages == 1", "vp = 1")
+_TWO_CHUNKS = Rule("virtual_stages == 2", "vp = 2")
+_FOUR_STAGES = Rule("stages >= 4", "pp >= 4, as its block is all turn with fewer")
+_TWICE_THE_STAGES = Rule("micro_batches >= 2 * stages", "at least 2·pp micro-batches")
+
+_HOPS = "hops = stages - 1"
+_OTHERS = "others_s = sum_forward_s + sum_backward_s - forward_s - backward_input_s - backward_weight_s"
+# What a micro-batch runs on the other stages on its way there, and on its way back.
+_THERE = f"{_HOPS}; there_s = sum_forward_s - forward_s"
+_THERE_AND_BACK = f"{_THERE}; back_s = sum_backward_s - sum_backward_weight_s - backward_input_s"
+_HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
+# Where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow) the forward
+# passes that fill the pipeline show.
+_SYNCHRONIZED = "synchronized * there_s"
+
+_BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
+
+# Every message of an inner rank; with two ranks each is an end and sends in one direction only.
+_INNER = "where(stages > 2, 2, 1)"
+_FILL = "2 * (stages - 2)"
+
+
+def _dual(share: str, part: str) -> str:
+    """Return DualPipe's bubble: `share` of the other ranks from the turn, chunk times `part` of those of the stage."""
+    return (
+        f"{_THERE_AND_BACK}; share = {share}; depth = share * hops; f_s = share * {part}there_s; "
+        f"b_s = share * {part}back_s; w_s = depth * {part}backward_weight_s; "
+        f"max(2 * f_s + max(b_s - w_s, 0), f_s + 2 * b_s - w_s - {part}forward_s)"
+    )
+
+
+_GPIPE = "Huang et al., arXiv:1811.06965, section 2.3"
+_MEGATRON = "Narayanan et al., arXiv:2104.04473, section 2.2"
+_ZERO_BUBBLE = "Qi et al., arXiv:2401.10241, tables 1, 2, 5, section 6 and appendix H"
+_CONTROLLABLE = "Qi et al., arXiv:2405.15362, and its building blocks"
+_DEEPSEEK = "DeepSeek-AI, arXiv:2412.19437, table 2; deepseek-ai/DualPipe"
+
+_RECORDS = (
+    Schedule(
+        name="none",
+        order=orders.one_f_one_b,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        splits_backward=False,
+        needs=(Rule("stages == 1", "pp = 1; several stages need a schedule such as 1f1b"), _ONE_CHUNK),
+        bubble="0",
+        held="1",
+        messages="0",
+        late="0",
+        messages_stopping="0",
+        # A forward of the next micro-batch beside each backward (Megatron-Core, combined_1f1b).
+        unpaired="1",
+        # What the forward keeps, layer by layer, the backward beside it has just freed, but for one layer.
+        pair_held="1 / layers",
+        exact=Exactness(0.0, 0.0, 0.0, True, 1),
+        source="no pipeline",
+    ),
+    Schedule(
+        name="naive",
+        order=orders.naive,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        splits_backward=False,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_OTHERS}; micro_batches * others_s",
+        held="1",
+        messages="2 * (stages - 1) * micro_batches",
+        late="0",
+        messages_stopping="2 * (stages - 1) * micro_batches",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.0, 0.0, 0.0, True, 2),
+        source=_GPIPE,
+    ),
+    Schedule(
+        name="gpipe",
+        order=orders.gpipe,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        splits_backward=False,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_OTHERS}; others_s",
+        held="micro_batches",
+        # The first micro-batch's way there and back.
+        messages="2 * (stages - 1)",
+        late="0",
+        messages_stopping=f"2 * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.0, 0.0, 0.0, True, 2),
+        source=_GPIPE,
+    ),
+    Schedule(
+        name="1f1b",
+        order=orders.one_f_one_b,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        splits_backward=False,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_OTHERS}; others_s",
+        held="stages - stage",
+        # The way there and back.
+        messages="2 * (stages - 1)",
+        # A cycle of p micro-batches passes all stages and 2 (p - 1) messages, while the slowest stage works p times.
+        late=f"{_BACKWARD_OF_OTHERS}; hides_s = stage_s - others_s / max(stages - 1, 1); "
+        "(micro_batches - 1 - ceil((micro_batches - 1) / stages)) * max(2 * message_s - hides_s, 0)",
+        messages_stopping=f"max({_INNER} * micro_batches + {_FILL}, "
+        "2 * (micro_batches + stages - 2) - 2 * ceil((micro_batches - 1) / stages))",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=_MEGATRON,
+    ),
+    Schedule(
+        name="interleaved",
+        order=orders.interleaved,
+        fold=Fold.OWN,
+        chunks="virtual_stages",
+        weight_copies=1.0,
+        splits_backward=False,
+        needs=(
+            Rule("virtual_stages >= 2", "vp >= 2"),
+            Rule("micro_batches % stages == 0", "micro-batches that are a multiple of pp"),
+        ),
+        # Forward and backward passes of a group of p micro-batches meet on ranks that are in different chunks: where
+        # these are unlike, each group but one waits p - 2 times for the difference, less a smallest chunk of slack;
+        # a stage that is slower by more, as it has the head, does not wait for that.
+        bubble=f"{_OTHERS}; unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
+        "plain_s = plain_forward_s + plain_backward_s; "
+        "slower_s = forward_s + backward_input_s + backward_weight_s - plain_s; "
+        "waits_s = max((micro_batches / stages - 1) * unlike * plain_s - micro_batches * slower_s, 0); "
+        "0.5 * (largest_chunk + smallest_chunk) * others_s + waits_s",
+        # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py: p of each chunk, and as
+        # many more of the first, the largest, or less of the last as a rank is before or behind the middle.
+        held="beyond = stages - 2 * stage - 1; "
+        "stages + max(beyond, 0) * largest_chunk + min(beyond, 0) * smallest_chunk",
+        # The way of the first micro-batch through the first chunk, and of the last one back.
+        messages="2 * (stages - 1)",
+        # Filling and draining, a group of p micro-batches goes round p messages for each further chunk, less what
+        # the slowest stage takes longer than the others. Then, round the ranks a chunk of layers alone has p slots
+        # for p messages and the passes of p stages, of which one has the head, and from its forward to its backward
+        # 2 v p - 1 slots for 2 (v p - 1) messages and all stages.
+        late=f"{_BACKWARD_OF_OTHERS}; slot_s = stage_s / virtual_stages; "
+        "fill_s = max(stages * message_s - (stages * forward_s - sum_forward_s) / virtual_stages, 0); "
+        "drain_s = max(stages * message_s - (stages * backward_s - sum_backward_s) / virtual_stages, 0); "
+        "plain_s = plain_forward_s + plain_backward_s; "
+        "around_s = (plain_s + (stage_s - plain_s) / stages - max(plain_forward_s, plain_backward_s)) / virtual_stages; "
+        "chunks = virtual_stages * stages; "
+        "back_s = ((2 * chunks - 1) * slot_s - stage_s - others_s) / (2 * max(chunks - 1, 1)); "
+        "(virtual_stages - 1) * (fill_s + drain_s) "
+        "+ (virtual_stages - 1) * max(micro_batches - stages, 0) * max(message_s - around_s, 0) "
+        "+ (stages - 1) * micro_batches / stages * max(message_s - back_s, 0)",
+        messages_stopping=f"2 * virtual_stages * micro_batches + {_FILL}",
+        unpaired="1 + (stages - 1) / virtual_stages",
+        # One more chunk warms up (get_pp_rank_microbatches).
+        pair_held="1 / virtual_stages",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=_MEGATRON,
+    ),
+    Schedule(
+        name="zb-h1",
+        order=orders.zb_h1,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        splits_backward=True,
+        needs=(_ONE_CHUNK,),
+        # A rank fills with weight gradients what it would wait, one for each that it may put off.
+        bubble=f"{_THERE_AND_BACK}; filled_s = min(hops, micro_batches - 1) * min(backward_weight_s, forward_s); "
+        f"max(there_s + back_s - filled_s, {_SYNCHRONIZED})",
+        held="stages",
+        messages="4 * (stages - 1)",
+        late="0",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=f"{_ZERO_BUBBLE}: searched for the memory of 1F1B (ZB-1p)",
+    ),
+    Schedule(
+        name="zb-2p",
+        order=orders.zb_2p,
+        fold=Fold.OWN,
+        chunks="1",
+        weight_copies=1.0,
+        splits_backward=True,
+        needs=(_ONE_CHUNK,),
+        bubble=f"{_THERE_AND_BACK}; filled = min(2 * hops / pending_weight_fraction, micro_batches - 1); "
+        "filled_s = filled * min(backward_weight_s, forward_s); "
+        f"max(there_s + back_s - filled_s, {_SYNCHRONIZED})",
+        held="2 * stages - 1",
+        messages="2 * (stages - 1)",
+        late="0",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.0, 0.0, 0.01, True, 2),
+        source=f"{_ZERO_BUBBLE}: searched for twice the memory of 1F1B (ZB-2p)",
+    ),
+    Schedule(
+        name="zb-v",
+        order=orders.zb_v,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        splits_backward=True,
+        needs=(_TWO_CHUNKS,),
+        bubble=f"{_THERE_AND_BACK}; {_HIGH_LOW}; "
+        # Fewer micro-batches than stages do not fill the way there, fewer than two a stage not that of both chunks.
+        "few = max(stages - micro_batches, 0) / max(hops, 1); put_off = min(micro_batches, stages) - 0.5; "
+        "way_s = max(there_s, back_s) + few * min(there_s, back_s) - put_off * backward_weight_s; "
+        "fill_s = 0.5 * max(2 * stages - micro_batches - 1, 0) / max(hops, 1) * there_s; "
+        "late_s = 0.5 * min(hops, 2 * micro_batches - 1) * (backward_weight_s - low_s); "
+        "ends_s = few * there_s + 0.5 * max(there_s, back_s, hops * backward_weight_s); "
+        "max(way_s, fill_s, late_s, synchronized * ends_s)",
+        held="stages",
+        messages="6 * (stages - 1)",
+        late="0",
+        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.025, 0.01, 0.01, True, 2),
+        source=f"{_ZERO_BUBBLE}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="dualpipe",
+        order=orders.dualpipe,
+        fold=Fold.BOTH_WAYS,
+        chunks="1",
+        weight_copies=2.0,
+        splits_backward=True,
+        needs=(
+            Rule("stages % 2 == 0", "an even pp"),
+            Rule("micro_batches % 2 == 0", "an even number of micro-batches"),
+            _TWICE_THE_STAGES,
+            _ONE_CHUNK,
+        ),
+        # A forward and backward in a pair are taken to last their sum; overlap inside a pair belongs
+        # into F, B and W.
+        bubble=_dual("(0.5 * stages - 1) / max(hops, 1)", ""),
+        held="stages + 1",
+        messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
+        late="0",
+        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
+        unpaired="0.5 * stages",
+        pair_held="0",
+        exact=Exactness(0.025, 0.0, 0.01, True, 2),
+        source=f"{_DEEPSEEK}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="dualpipe-v",
+        order=orders.dualpipe_v,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        splits_backward=True,
+        needs=(_TWO_CHUNKS, _TWICE_THE_STAGES),
+        bubble=_dual("1", "0.5 * "),
+        held="stages + 0.5",
+        messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
+        late="0",
+        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        unpaired="1 + 0.5 * (stages - 1)",
+        pair_held="0",
+        exact=Exactness(0.025, 0.01, 0.01, True, 2),
+        source=f"{_DEEPSEEK}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="v-half",
+        order=orders.v_half,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        splits_backward=True,
+        needs=(_TWO_CHUNKS, _FOUR_STAGES),
+        # The block repeats every six units of one chunk's pass, F, I and W alike; where they differ it repeats with
+        # its slowest cycle: one of F, I and W each, two F and a W, or two I and half a W.
+        bubble=f"{_THERE_AND_BACK}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); half = floor(0.5 * stages); "
+        "even = stages % 2 == 0; put_off = min(half + 0.5, micro_batches - 0.5); "
+        "block_s = half * f_s + floor(1.5 * hops) * b_s - put_off * min(backward_weight_s, backward_input_s); "
+        "more_f_s = micro_batches * (forward_s - backward_input_s) + (stages - 2 - 2 * even) * f_s "
+        "+ (stages + 2 * even) * b_s - put_off * backward_weight_s; "
+        "put_w = min(0.5 * micro_batches + 0.25 * (stages + 1 - even), micro_batches - 0.5); "
+        "more_b_s = micro_batches * (backward_input_s - forward_s) + (stages + even) * f_s "
+        "+ (stages - 2 - even) * b_s - put_w * backward_weight_s; "
+        "max(block_s, more_f_s, more_b_s)",
+        held="floor((stages + 2) / 2)",
+        messages="2 * micro_batches + 4 * (stages - 1)",
+        late="0",
+        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.005, 0.02, 0.01, False, 4),
+        source=f"{_CONTROLLABLE}; bubble read off the simulation",
+    ),
+    Schedule(
+        name="v-min",
+        order=orders.v_min,
+        fold=Fold.VEE,
+        chunks="2",
+        weight_copies=1.0,
+        splits_backward=True,
+        needs=(_TWO_CHUNKS, _FOUR_STAGES),
+        # The same with three F, or three I, in the slowest cycle.
+        bubble=f"{_THERE_AND_BACK}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); "
+        "third = 1.5 * (stages % 3 == 0); put_w = micro_batches - 0.5; "
+        "block_s = there_s + back_s - 0.5 * backward_weight_s; "
+        "more_f_s = micro_batches * (2 * forward_s - backward_input_s) + (stages - 3 - third) * f_s "
+        "+ (stages + third) * b_s - put_w * backward_weight_s; "
+        "more_b_s = micro_batches * (2 * backward_input_s - forward_s) + (stages + third) * f_s "
+        "+ (stages - 3 - third) * b_s - put_w * backward_weight_s; "
+        "max(block_s, more_f_s, more_b_s)",
+        held="floor((stages + 4) / 3)",
+        messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
+        late="0",
+        messages_stopping=f"where(stages > 2, 6, 3) * micro_batches + {_FILL}",
+        unpaired="micro_batches",
+        pair_held="0",
+        exact=Exactness(0.005, 0.15, 0.01, False, 4),
+        source=f"{_CONTROLLABLE}; bubble read off the simulation",
+    ),
+)
+
+SCHEDULES: dict[str, Schedule] = {record.name: record for record in _RECORDS}
+"""Every schedule by its name; its place here is its code."""
