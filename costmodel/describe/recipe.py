@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
 ContextMethod = Literal["ring", "all-gather", "ulysses", "a2a+p2p"]
+ContextSlices = Literal["zigzag", "striped", "contiguous"]
 Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
@@ -201,6 +202,10 @@ class Overlap(BaseModel):
     cp_method: ContextMethod = "ring"
     """How context parallelism brings K and V together; a2a+p2p swaps heads among neighbours and rotates K and V
     between such groups (Megatron's hierarchical context parallelism)."""
+    cp_slices: ContextSlices = "zigzag"
+    """Which tokens a context rank holds: one chunk from either end of the sequence (Megatron, Transformer Engine,
+    PyTorch's load balancer), every n-th token (Brandon et al., arXiv:2311.09431), or one piece, of which the last
+    meets nearly all keys under a causal mask while the first meets few."""
     cp_a2a_ranks: int = Field(default=0, ge=0, le=1024)
     """Ranks that swap heads under a2a+p2p (the first of --hierarchical-context-parallel-sizes); 0 is as many as
     share the innermost domain and divide the heads of keys."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from costmodel.base.errors import CostModelError
 from costmodel.describe.frameworks import Framework
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
@@ -121,6 +123,12 @@ def require_launched(job: Job, framework: Framework) -> None:
         raise FrameworkConfigError(
             f"emit: {framework.title} has no optimizer {job.optimizer.name}; "
             f"plan with {', '.join(framework.optimizers)}"
+        )
+    overlap = job.recipe.overlap
+    if np.any(job.layout.cp > 1) and overlap.cp_method != "ulysses" and overlap.cp_slices != "zigzag":
+        raise FrameworkConfigError(
+            f"emit: {framework.title} deals sequences to context ranks in zig-zag, not {overlap.cp_slices}; "
+            "leave out cp_slices"
         )
 
 

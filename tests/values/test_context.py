@@ -13,6 +13,7 @@ from round_jobs import (
     each_us,
     exposed_us,
     hidden_us,
+    line,
     memory,
     moved_us,
     near,
@@ -22,6 +23,7 @@ from round_jobs import (
     sent_bytes,
 )
 
+import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.recipe import ContextMethod
 from costmodel.interop.megatron_job import CP_TYPES
@@ -60,6 +62,65 @@ def test_every_line_of_a_ring():
     # Everything fits behind three quarters of attention.
     exposed = exposed_us(est, "cp.attention.ring")
     assert exposed["cp.attention.ring.forward"] == near(0.3 * MESSAGE)
+
+
+@pytest.mark.parametrize("method", ["ring", "all-gather"])
+def test_the_last_of_contiguous_slices_meets_nearly_all_keys(method):
+    """Of four slices it meets three and half of its own: seven quarters of what each meets in zig-zag."""
+    passes = {}
+    for slices in ("zigzag", "striped", "contiguous"):
+        est = price(**LONG, switches={"cp_method": method, "cp_slices": slices})
+        core = each_us(est, "compute.attention.core")
+        flops = {name: float(line(est, name).terms["keys_per_query"]) for name in core}
+        passes[slices] = (core, flops, {k: v for k, v in sent_bytes(est, "cp.").items() if v})
+    assert passes["striped"] == passes["zigzag"]
+    for name, keys in passes["zigzag"][1].items():
+        assert passes["contiguous"][1][name] == near(7 / 4 * keys)
+        assert passes["contiguous"][0][name] > 1.5 * passes["zigzag"][0][name]
+    assert passes["contiguous"][2] == passes["zigzag"][2]
+
+
+def test_contiguous_slices_that_wait_for_nobody():
+    """Heads of the whole sequence, a window, and a rank alone have the same work anywhere."""
+    swapped = {"cp_method": "ulysses"}
+    for job, more in (
+        ({}, swapped),
+        ({"model": {**SMALL, "sliding_window": 512}}, {}),
+        ({"layout": "tp4"}, {}),
+    ):
+        one = {**LONG, **job}
+        zigzag, piece = (
+            each_us(price(**one, switches={**more, "cp_slices": slices}), "compute.attention.core")
+            for slices in ("zigzag", "contiguous")
+        )
+        assert zigzag == piece
+
+
+def test_no_framework_is_told_of_contiguous_slices():
+    est = cm.estimate(
+        model="llama3-8b",
+        gpus=8,
+        layout="cp2",
+        global_batch=8,
+        seq_len=8192,
+        switches={"cp_slices": "contiguous"},
+    )
+    with pytest.raises(cm.CostModelError, match="zig-zag, not contiguous; leave out cp_slices"):
+        cm.emit(est, "megatron")
+
+
+def test_contiguous_slices_of_rings_around_swaps():
+    """Two ranks swap heads, two pairs pass keys round: the last pair meets three quarters, not a half."""
+    switches = {"cp_method": "a2a+p2p", "cp_a2a_ranks": 2}
+    keys = [
+        float(
+            line(
+                price(**LONG, switches={**switches, "cp_slices": slices}), "compute.attention.core.forward"
+            ).terms["keys_per_query"]
+        )
+        for slices in ("zigzag", "contiguous")
+    ]
+    assert keys[1] == near(3 / 2 * keys[0])
 
 
 def test_a_ring_across_nodes_waits():

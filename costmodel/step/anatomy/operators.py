@@ -219,6 +219,18 @@ def _fused(shape: AttentionShape, saved: Array, modules: tuple[str, ...]) -> Ope
     )
 
 
+def _causal_share(shard: Shard, recipe: Recipe) -> Array:
+    """Share of all keys that a query of the slowest context rank meets under a causal mask. [-]
+
+    Half of them where slices are dealt so that ranks have the same work; the last of n contiguous slices meets
+    the n - 1 before it and half of its own. Ranks that swap heads hold all of what they swapped.
+    """
+    method, contiguous = recipe.overlap.cp_method, recipe.overlap.cp_slices == "contiguous"
+    if not contiguous or method == "ulysses":
+        return np.asarray(0.5)
+    return np.asarray(1.0 - 0.5 * (shard.swaps if method == "a2a+p2p" else 1.0) / shard.cp)
+
+
 def _core(
     model: Model, kind: LayerKind, shard: Shard, recipe: Recipe, heads: Array, kv_heads: Array
 ) -> list[Operator]:
@@ -233,7 +245,9 @@ def _core(
     by = ATTENTION_KERNELS[recipe.kernels.attention_kernel]
     if kind.selects or not by.writes_scores:
         # A causal row sees half the keys on average; under a window nearly all of it.
-        share = np.where(window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), 0.5)
+        share = np.where(
+            window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), _causal_share(shard, recipe)
+        )
         lse = 4.0 * shard.tokens * heads
         shape = AttentionShape(
             batch_heads,
