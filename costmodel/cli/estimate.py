@@ -46,14 +46,15 @@ def estimate(
     import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import with_plan
+    from costmodel.cli.plan_input import assumed_recipe, with_plan
 
     target = plan_output(**output)
     draw = planned_figure("Estimate", plot, figure, force=output["force"])
     asked = merged_job(given)
     est = cm.estimate(**asked)
     result = answer_result(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
-    show(with_plan(result, est, asked), target)
+    said = assumed_recipe(asked) if target.format is opt.Format.table else []
+    show(with_plan(result._replace(remarks=[*said, *result.remarks]), est, asked), target)
     draw(est.plot, target)
     if check and not est.fits:
         raise typer.Exit(3)

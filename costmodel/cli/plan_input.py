@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 from costmodel.cli.job_options import merged_job
+from costmodel.describe.jobs.fields import FIELD
 
 if TYPE_CHECKING:
     from costmodel.cli.output import Result
@@ -101,3 +102,13 @@ def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result
         record=lambda: {**est.to_dict(), "planned": found.record()},
         remarks=[*found.sentences, *result.remarks],
     )
+
+
+def assumed_recipe(asked: Mapping[str, Any]) -> list[str]:
+    """Say that a recipe is the default where nobody named one, and where the others are listed."""
+    if "recipe" in asked:
+        return []
+    default = FIELD["recipe"].default
+    return [
+        f"Nobody named a recipe: {default} is the default; --recipe names another (costmodel recipe list)."
+    ]

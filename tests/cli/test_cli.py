@@ -215,6 +215,16 @@ def test_out_takes_the_format_from_its_ending(run, tmp_path):
         assert path.read_text().startswith(first)
 
 
+def test_a_table_says_that_its_recipe_is_the_default(run, tmp_path):
+    said = "Nobody named a recipe: megatron-core is the default"
+    assert said in run("estimate", *SMALL)[1]
+    assert said not in run("estimate", *SMALL, "--recipe", "megatron-core")[1]
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB + "recipe: torchtitan\n")
+    assert said not in run("estimate", file)[1]
+    assert said not in "".join(map(str, run("estimate", *SMALL, "--format", "csv")))
+
+
 def test_csv_is_written_beside_the_table(run, tmp_path):
     path = tmp_path / "lines.csv"
     code, out, err = run("estimate", *SMALL, "--csv", path)
