@@ -82,7 +82,7 @@ def lines(step: Step, bill: Bill) -> list[Line]:
     if step.placed.policy.offload_activations:
         made += _activation_lines(step, bill)
     if step.placed.recipe.host.offload_optimizer:
-        made.append(_gradient_line(step))
+        made.append(_gradient_line(step, bill))
     if step.placed.recipe.host.offload_parameters and anywhere(step.placed.layout.zero_stage >= 3):
         made += _parameter_lines(step)
     return made
@@ -140,13 +140,16 @@ def _activation_lines(step: Step, bill: Bill) -> list[Line]:
     ]
 
 
-def _gradient_line(step: Step) -> TimeLine:
+def _gradient_line(step: Step, bill: Bill) -> TimeLine:
     """Return the way of the gradients to an optimizer on the host, after every reduction.
 
+    It hides behind the backward pass, and beside what of the reductions nothing hides: these take another port.
     The parameters come back with the step (`optimizer.adam`).
     """
     placed, zero = step.placed, step.placed.layout.zero_stage
     each = (zero >= 3) | ((zero == 2) & placed.recipe.overlap.reduce_each_micro_batch)
+    times = np.where(each, placed.micro_batches, 1.0)
+    reduced_s = sum_exposed([line for line in bill.time_lines if line.phase == "grad_sync"])
     size = quantity(
         "bytes_per_param * params",
         bytes_per_param=placed.recipe.dtypes.grad_bytes(),
@@ -156,8 +159,8 @@ def _gradient_line(step: Step) -> TimeLine:
         step,
         _GRADIENTS,
         size,
-        np.where(each, placed.micro_batches, 1.0),
-        step.stage.backward_window_s,
+        times,
+        np.asarray(step.stage.backward_window_s + reduced_s / times),
         "out",
         "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
     )
