@@ -208,6 +208,7 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     changed: list[tuple[str, Question]] = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()
+        if knob in question.named
     ]
     if np.isfinite(question.max_memory_bytes):
         changed.append(

@@ -216,3 +216,9 @@ def test_a_job_file_names_the_files_it_was_planned_from(tmp_path, monkeypatch, c
     assert main(["estimate", "sub/best.yaml", "--format", "json"]) == 0
     with pytest.raises(CostModelError, match="a job file cannot say this job"):
         cm.plan(model=model, gpus=8, global_batch=64, seq_len=4096).job_file()
+
+
+def test_only_what_the_user_decided_is_relaxed():
+    found = cm.plan(**JOB, pp=4, fix={"recompute": "none"})
+    names = [name for name, _ in found.gains()]
+    assert names == ["pp = 4", "recompute = none", "headroom 9.9%", "memory of the GPU"]
