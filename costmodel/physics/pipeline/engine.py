@@ -263,8 +263,8 @@ class _Run:
             gap = np.inf if start is None else start - self.free[rank]
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
             full = bool(steps) and steps[0].kind == "F" and room < 1.0
-            fits = gap / self.duration["W"][rank, chunk]
-            long = fits >= (0.5 if self.by_half else 1.0 - 1e-9)
+            least = 0.5 if self.by_half else 1.0 - 1e-9
+            long = gap >= least * self.duration["W"][rank, chunk]
             worst = not self.by_half and gap > 1e-9 and self.idle[rank] + gap > max(self.idle) + 1e-9
             if full or long or worst:
                 return _Choice(self.free[rank], rank, (Step("W", chunk, micro_batch),), True)
