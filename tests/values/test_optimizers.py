@@ -27,6 +27,7 @@ from costmodel.bill.formula import inputs_of
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer
 from costmodel.estimates.memory_savings import memory_savings
+from costmodel.interop.optimizer_names import optimizer_of
 from costmodel.step.anatomy.matrices import layer_matrices
 from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.optimizer import stepped_alike, whole_state_bytes
@@ -349,3 +350,19 @@ def test_what_a_framework_does_not_have_is_not_written():
     with pytest.raises(CostModelError, match="Megatron-LM has no optimizer lion; plan with adamw"):
         cm.emit(est, "megatron")
     assert '"type": "Lion"' in cm.emit(est, "deepspeed")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("paged_adamw_8bit", "paged-adamw-8bit"),
+        ("paged_adamw_32bit", None),
+        ("adamw_bnb_8bit", "adamw-8bit"),
+        ("FusedAdam", "adamw"),
+        ("DeepSpeedCPUAdam", "adamw"),
+        ("OneBitAdam", None),
+        ("sgd", "sgd"),
+    ],
+)
+def test_names_that_other_programs_have(theirs, ours):
+    assert optimizer_of(theirs, sgd="sgd") == ours
