@@ -110,7 +110,7 @@ class PricedJob:
         Frozen weights count four times a token instead of six.
         """
         job = self.job
-        each = model_flops_per_token(job.model, job.seq_len, causal)
+        each = model_flops_per_token(job.model, job.span, causal)
         if not job.tuning.whole:
             each = each + tuning_flops_per_token(job.model, job.tuning, job.recipe, job.precision)
         return np.asarray(each * self.tokens_per_step)

@@ -30,7 +30,16 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
 from costmodel.planning.tuning import held, searched
 
-_TRAINED = ("lora_rank", "lora_targets", "base_dtype", "frozen")
+_TRAINED = (
+    "lora_rank",
+    "lora_targets",
+    "base_dtype",
+    "frozen",
+    "packed_len",
+    "packed_spread",
+    "dataset_samples",
+    "epochs",
+)
 
 EVEN = "even"
 """The pipeline layout that the recipe makes."""

@@ -14,6 +14,7 @@ from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.jobs.packing import Packing
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.tuning import Tuning
 from costmodel.describe.optimizers import Optimizer
@@ -124,6 +125,7 @@ class PlacedJob:
     policy: Policy
     health: Health
     tuning: Tuning
+    packing: Packing
     precision: Precision
     optimizer: Optimizer
     layout: Layout

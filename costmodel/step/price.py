@@ -32,6 +32,7 @@ from costmodel.step import (
     offload,
     optimizer,
     overhead,
+    packing,
     pipeline,
     ports,
     reserve,
@@ -60,6 +61,7 @@ STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
     pipeline.time_lines,
     data.time_lines,
     optimizer.time_lines,
+    packing.time_lines,
     states.memory_lines,
     compression.memory_lines,
     compute.memory_lines,
@@ -159,6 +161,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     shard = Shard(
         micro_batch=layout.micro_batch,
         seq_len=seq,
+        span=job.span,
         tokens=np.asarray(tokens),
         tokens_sp=np.asarray(tokens_sp),
         tp=layout.tp,
@@ -175,6 +178,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         policy=job.policy,
         health=job.health,
         tuning=job.tuning,
+        packing=job.packing,
         precision=job.precision,
         optimizer=job.optimizer,
         layout=layout,
@@ -280,7 +284,5 @@ def head_in_layers(job: Job) -> float:
     )
     # Scores and their product with the values, half of them behind the mask.
     attends = float(kind.attends)
-    scores = (
-        attends * 0.5 * float(np.max(job.seq_len)) * model.num_heads * (model.head_dim + model.v_head_dim)
-    )
+    scores = attends * 0.5 * float(np.max(job.span)) * model.num_heads * (model.head_dim + model.v_head_dim)
     return float(model.vocab_size * model.hidden_size * (1 + model.mtp_layers) / (active + scores))

@@ -29,6 +29,7 @@ from costmodel.describe.jobs.layout import (
     require_possible,
     torus_problem,
 )
+from costmodel.describe.jobs.packing import Packing, make_packing
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.reading import keywords, read, read_array, require_complete
 from costmodel.describe.jobs.switches import Settings
@@ -76,6 +77,13 @@ class Job:
     health: Health = field(default_factory=Health)
     tuning: Tuning = field(default_factory=Tuning)
     """What of the model is trained."""
+    packing: Packing = field(default_factory=Packing)
+    """How long the documents of a sequence are."""
+
+    @property
+    def span(self) -> Array:
+        """Length that attention reaches over: of the sequence, or shorter where that is packed. [-]"""
+        return self.packing.span(self.seq_len)
 
     @property
     def micro_batches(self) -> Array:
@@ -161,10 +169,11 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         global_batch=read_array("global_batch", given["global_batch"]),
         seq_len=read_array("seq_len", given["seq_len"]),
         axis_order=one("axis_order"),
-        tokens=one("tokens") if "tokens" in given else None,
+        tokens=_tokens(given),
         pipeline_layout=() if chunks in ("", BALANCED) else parse_chunks(chunks),
         balanced_stages=chunks == BALANCED,
         tuning=_tuning(given),
+        packing=_packing(given),
     )
     _check_optimizer(job.optimizer, job.recipe)
     _check_tuning(job)
@@ -173,6 +182,31 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     if check:
         check_job(job, one("dp") if "dp" in given else None)
     return job
+
+
+def _packing(given: Mapping[str, Any]) -> Packing:
+    """Return how the documents of a job are packed."""
+    mean, spread = (read(name, given.get(name, 0)) for name in ("packed_len", "packed_spread"))
+    return make_packing(float(mean), float(spread), read_array("seq_len", given["seq_len"]))
+
+
+def _tokens(given: Mapping[str, Any]) -> float | None:
+    """Return the tokens of the whole run: given, or epochs over the samples of a data set."""
+    tokens = read("tokens", given["tokens"]) if "tokens" in given else None
+    if "dataset_samples" not in given:
+        if "epochs" in given:
+            raise CostModelError("epochs: needs dataset_samples, the samples of one epoch")
+        return tokens
+    if tokens is not None:
+        raise CostModelError("tokens: follow from dataset_samples and epochs; give one or the other")
+    samples, epochs = (
+        read("dataset_samples", given["dataset_samples"]),
+        read("epochs", given.get("epochs", 1)),
+    )
+    length = read("packed_len", given.get("packed_len", 0)) or float(
+        np.max(read_array("seq_len", given["seq_len"]))
+    )
+    return float(samples * epochs * length)
 
 
 def _tuning(given: Mapping[str, Any]) -> Tuning:

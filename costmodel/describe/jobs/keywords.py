@@ -54,6 +54,10 @@ class DescribedKeywords(ChoiceKeywords, total=False):
     lora_targets: str | Sequence[str] | None
     base_dtype: str | None
     frozen: str | Sequence[str] | None
+    packed_len: int | str | Sequence[int | str] | None
+    packed_spread: float | str | Sequence[float | str] | None
+    dataset_samples: int | str | None
+    epochs: float | str | None
     layout: str | None
     dp: int | str | None
     global_batch: Required[ArrayLike]
@@ -104,6 +108,10 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     lora_targets: str | Sequence[str] | None
     base_dtype: str | None
     frozen: str | Sequence[str] | None
+    packed_len: int | str | Sequence[int | str] | None
+    packed_spread: float | str | Sequence[float | str] | None
+    dataset_samples: int | str | None
+    epochs: float | str | None
     gpus: Required[ArrayLike]
     global_batch: Required[ArrayLike]
     seq_len: Required[int | str]
@@ -127,6 +135,10 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     lora_targets: str | Sequence[str] | None
     base_dtype: str | Sequence[str] | None
     frozen: str | Sequence[str] | None
+    packed_len: int | str | Sequence[int | str] | None
+    packed_spread: float | str | Sequence[float | str] | None
+    dataset_samples: int | str | None
+    epochs: float | str | None
     gpus: int | str | Sequence[int | str]
     layout: str | None
     dp: int | str | None
@@ -230,6 +242,10 @@ class ReadKeywords(ChoiceKeywords, total=False):
     lora_targets: str | Sequence[str] | None
     base_dtype: str | None
     frozen: str | Sequence[str] | None
+    packed_len: int | str | Sequence[int | str] | None
+    packed_spread: float | str | Sequence[float | str] | None
+    dataset_samples: int | str | None
+    epochs: float | str | None
     gpus: int | str | None
     layout: str | None
     dp: int | str | None

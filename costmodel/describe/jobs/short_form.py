@@ -38,6 +38,8 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "recipe": job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE,
         "precision": job.precision.name,
         **_tuned(job),
+        "packed_len": round(job.packing.mean),
+        "packed_spread": job.packing.spread,
         "gpus": round(float(layout.gpus)),
         "layout": degrees_text({axis: degrees[axis] for axis in DEGREES if axis != "dp"}, always=()) or "tp1",
         "global_batch": round(float(job.global_batch)),

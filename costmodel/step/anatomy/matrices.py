@@ -74,6 +74,7 @@ def _whole(model: Model) -> Shard:
         tp=one,
         cp=one,
         swaps=one,
+        span=one,
         etp=one,
         expert_tokens=one,
         local_experts=np.asarray(float(max(model.num_experts, 1))),

@@ -57,7 +57,8 @@ class Shard(NamedTuple):
     `tokens` are those between the norms (the sequence over cp), `tokens_sp` those of norms and
     residuals (also over tp under sequence parallelism); `expert_tokens` are the token copies
     that arrive at the rank's experts, `local_experts` the experts it holds; `swaps` are the ranks of its
-    context group among which attention swaps sequence for heads before K and V go round the others.
+    context group among which attention swaps sequence for heads before K and V go round the others; `span` is
+    the length that attention reaches over, shorter than the sequence where that is packed.
     """
 
     micro_batch: Array
@@ -70,6 +71,7 @@ class Shard(NamedTuple):
     expert_tokens: Array
     local_experts: Array
     swaps: Array
+    span: Array
 
 
 class Operator(NamedTuple):

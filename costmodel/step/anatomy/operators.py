@@ -223,12 +223,15 @@ def _causal_share(shard: Shard, recipe: Recipe) -> Array:
     """Share of all keys that a query of the slowest context rank meets under a causal mask. [-]
 
     Half of them where slices are dealt so that ranks have the same work; the last of n contiguous slices meets
-    the n - 1 before it and half of its own. Ranks that swap heads hold all of what they swapped.
+    the n - 1 before it and half of its own, of a packed document as far as that reaches. Ranks that swap heads hold
+    all of what they swapped.
     """
     method, contiguous = recipe.overlap.cp_method, recipe.overlap.cp_slices == "contiguous"
+    met = shard.span / shard.seq_len
     if not contiguous or method == "ulysses":
-        return np.asarray(0.5)
-    return np.asarray(1.0 - 0.5 * (shard.swaps if method == "a2a+p2p" else 1.0) / shard.cp)
+        return np.asarray(0.5 * met)
+    slices = 0.5 * (shard.swaps if method == "a2a+p2p" else 1.0) / shard.cp
+    return np.asarray(np.maximum(0.5 * met, met - slices))
 
 
 def _core(
@@ -240,13 +243,15 @@ def _core(
     batch_heads = shard.micro_batch * heads
     seq_q, seq_k = shard.seq_len / shard.cp, shard.seq_len
     window = float(kind.reach) if kind.reach else np.inf
-    reach = np.minimum(seq_k, window)
+    # Packed documents do not look at each other.
+    span = shard.span
+    reach = np.minimum(span, window)
     out_saved = BF16 * shard.tokens * heads * d_v
     by = ATTENTION_KERNELS[recipe.kernels.attention_kernel]
     if kind.selects or not by.writes_scores:
         # A causal row sees half the keys on average; under a window nearly all of it.
         share = np.where(
-            window < seq_k, reach / seq_k * (1.0 - 0.5 * reach / seq_k), _causal_share(shard, recipe)
+            window < span, reach / seq_k * (1.0 - 0.5 * reach / span), _causal_share(shard, recipe)
         )
         lse = 4.0 * shard.tokens * heads
         shape = AttentionShape(
@@ -259,7 +264,7 @@ def _core(
             shard.micro_batch * kv_heads,
             np.asarray(1.0),
             # Chosen tokens are no run of tiles, in which windows are whole.
-            np.asarray((window < seq_k) & (kind.selects == 0)),
+            np.asarray((window < span) & (kind.selects == 0)),
         )
         if kind.selects:
             # Any key may be chosen: all are there before attention starts.

@@ -61,7 +61,7 @@ def _adapters(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision
         return 0.0, 0.0
     one = np.asarray(1.0)
     experts = np.asarray(float(max(model.num_experts, 1)))
-    whole = Shard(one, one, one, one, one, one, one, experts, experts, one)
+    whole = Shard(one, one, one, one, one, one, one, experts, experts, one, one)
     kinds = model.layer_kinds()
     dense = expert = 0.0
     for number, kind in enumerate(kinds):

@@ -68,7 +68,7 @@ def core_widths(model: Model) -> tuple[float, float]:
 
 def met(given: Given, most: float) -> Array:
     """Mean keys that a query meets where at most so many of those before it are left. [-]"""
-    seq = given.shard.seq_len
+    seq = given.shard.span
     reach = np.minimum(seq, most)
     return np.asarray(reach * (1.0 - 0.5 * reach / seq))
 
@@ -96,8 +96,8 @@ def _indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
     chosen, attended = met(given, float(sizes.top_k)), model.num_heads / shard.tp
     width = core_widths(model)[0]
     rotated = np.asarray(t * (heads + 1.0) * dim)
-    scores = _SCORES.of(tokens=t, keys=0.5 * shard.seq_len, heads=heads, head_dim=dim, chosen=chosen)
-    kept = np.asarray(4.0 * t * np.minimum(sizes.top_k, shard.seq_len))
+    scores = _SCORES.of(tokens=t, keys=0.5 * shard.span, heads=heads, head_dim=dim, chosen=chosen)
+    kept = np.asarray(4.0 * t * np.minimum(sizes.top_k, shard.span))
     target = _TARGET.of(tokens=t, chosen=chosen, heads=attended, qk_dim=width)
     return [
         linear("mixer", "index_q", "replicated", MODULES, t, wide, latent, saved_bytes=BF16 * t * wide),
@@ -110,9 +110,7 @@ def _indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
         scan(scores, kept, (ContextExchange("keys", "all_gather", t * dim * shard.cp),), leaf="index_scores"),
         # The top-k reads every score twice and writes indices (NVIDIA/Megatron-LM
         # megatron/core/transformer/experimental_attention_variant/dsa.py sorts them whole).
-        memory_bound(
-            "mixer", "index_choice", MODULES, t * 0.5 * shard.seq_len, 8.0, 0.0, kernels_backward=0.0
-        ),
+        memory_bound("mixer", "index_choice", MODULES, t * 0.5 * shard.span, 8.0, 0.0, kernels_backward=0.0),
         # Tensor ranks add up the probabilities of their heads.
         scan(target, np.asarray(4.0 * t * chosen), leaf="index_target")._replace(
             role="summed", m=np.asarray(t), n=np.asarray(2.0 * chosen)
@@ -129,7 +127,7 @@ def _block_operators(given: Given, sizes: BlockSparse) -> list[Operator]:
     shard, model, t = given.shard, given.model, given.tokens
     heads, dim = model.num_heads / shard.tp, float(model.head_dim)
     keys = np.maximum(model.num_kv_heads / shard.tp, 1.0) * dim
-    work = _BLOCKS.of(tokens=t, heads=heads, head_dim=dim, blocks=0.5 * shard.seq_len / float(sizes.block))
+    work = _BLOCKS.of(tokens=t, heads=heads, head_dim=dim, blocks=0.5 * shard.span / float(sizes.block))
     chosen = np.asarray(4.0 * t * heads * float(sizes.top_k))
     return [
         memory_bound("mixer", "block_means", MODULES, t * keys, 2.0, 0.0, kernels_backward=0.0),
@@ -187,7 +185,7 @@ def _native_operators(given: Given, sizes: NativeSparse) -> list[Operator]:
     d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
     branches = 2.0 * kv_heads * (d_qk + d_v)
     h, block, stride = np.asarray(given.hidden), float(sizes.compress_block), float(sizes.compress_stride)
-    many = np.maximum(shard.seq_len / stride, 1.0)
+    many = np.maximum(shard.span / stride, 1.0)
     squeezed = t / stride * kv_heads
     gates = np.asarray(t * 3.0 * heads * d_v)
     return [
