@@ -29,7 +29,7 @@ def synthetic_runs():
     for ranks in (2.0, 4.0, 8.0):
         group = Group(np.asarray(ranks), (np.asarray(ranks), np.asarray(ranks)))
         for primitive in ("all_reduce", "all_gather", "reduce_scatter"):
-            run = fabric_fit.Run(
+            run = fabric_fit.FabricRun(
                 f"{primitive}-{ranks}", primitive, group, "nvlink3", None, "auto", size, size
             )
             noise = np.exp(0.02 * rng.standard_normal(len(size)))

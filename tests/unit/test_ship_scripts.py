@@ -144,7 +144,7 @@ def sweeps_csv(path: Path) -> str:
     for ranks, nodes in ((4, 1), (8, 1), (16, 2), (32, 4)):
         group = Group(np.asarray(float(ranks)), (np.asarray(float(ranks / nodes)), np.asarray(float(ranks))))
         for primitive in ("all_reduce", "all_gather"):
-            run = fabric_fit.Run("x", primitive, group, "nvlink3", None, "auto", sizes, sizes)
+            run = fabric_fit.FabricRun("x", primitive, group, "nvlink3", None, "auto", sizes, sizes)
             times = fabric_fit.predict(run, inner, network if nodes > 1 else inner)
             lines += [
                 f"{primitive}-{ranks},a100-sxm,{ranks},{nodes},NVLink3 + RDMA,{primitive},{size:.0f},{time * 1e6:.4f},"

@@ -142,13 +142,13 @@ def test_random_routing_is_that_of_independent_tokens():
 
 
 def test_groups_of_a_config():
-    from costmodel.describe.models.huggingface_experts import _groups
+    from costmodel.describe.models.huggingface_experts import routing_groups
     from costmodel.describe.models.huggingface_keys import Keys
 
     assert cm.load_model("deepseek-v3").expert_groups == 8
     assert cm.load_model("deepseek-v3").groups_per_token == 4
-    assert _groups(Keys({"n_group": 8, "topk_group": 4}, "here")) == {
+    assert routing_groups(Keys({"n_group": 8, "topk_group": 4}, "here")) == {
         "expert_groups": 8,
         "groups_per_token": 4,
     }
-    assert _groups(Keys({"n_group": 1, "topk_group": 1}, "here")) == {}
+    assert routing_groups(Keys({"n_group": 1, "topk_group": 1}, "here")) == {}
