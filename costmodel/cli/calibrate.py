@@ -32,14 +32,12 @@ def _start(context: typer.Context) -> None:
 
 
 def refuse(problems: Iterable[object], quiet_end: str = "") -> None:
-    """Print the first thing that is wrong and how many more are, and exit with code 2 if anything is."""
+    """Print what is wrong in one line, and exit with code 2 if anything is."""
     from costmodel.base.errors import one_line
 
-    wrong = [str(problem) for problem in problems]
+    wrong = [one_line(str(problem)) for problem in problems]
     if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        end = f"{more}{'; ' if quiet_end else ''}{quiet_end}"
-        print(one_line(f"Error: {one_line(wrong[0])[: 290 - len(end)]}{end}"), file=sys.stderr)
+        print(one_line(f"Error: {'; '.join([*wrong, quiet_end] if quiet_end else wrong)}"), file=sys.stderr)
         raise typer.Exit(2)
 
 

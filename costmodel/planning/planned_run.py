@@ -11,7 +11,7 @@ from costmodel.base.units import format_bytes
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.describe.jobs.reading import keywords
+from costmodel.describe.jobs.reading import keywords, require_complete
 from costmodel.describe.jobs.short_form import short_form
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate
@@ -80,6 +80,7 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
         found = solve.run(changes=changes, **given)
         _require_room(found.est)
         return found
+    require_complete(given, who="run")
     pick = planned({name: given[name] for name in names(JOB_FIELDS) if name in given}).best
     decided = {name: value for name, value in short_form(pick.job).items() if name in _DECIDED}
     return replace(solve.run(changes=changes, **{**given, **decided}), is_planned=True)

@@ -332,8 +332,9 @@ def _offloaded_activations(row: Row) -> float:
     if said.startswith("activations to host"):
         return float(row.get("recompute") == "full")
     layers = _OFFLOADED_LAYERS.match(said)
-    held = _integer(row, "layers") / _integer(row, "pp")
-    return min(int(layers.group(1)) / held, 1.0) if layers else 0.0
+    if layers is None:
+        return 0.0
+    return min(int(layers.group(1)) * _integer(row, "pp") / _integer(row, "layers"), 1.0)
 
 
 def _switches(row: Row) -> dict[str, Any]:

@@ -501,7 +501,10 @@ def test_ignored_keys_are_reported_and_harmless_ones_are_not():
         ({"model_type": None}, "missing 'model_type'"),
         ({"num_hidden_layers": None}, "missing 'num_hidden_layers' or 'n_layer' or 'n_layers', which"),
         ({"intermediate_size": None}, "missing 'intermediate_size'"),
-        ({"num_attention_heads": "32"}, "num_heads: Input should be a valid integer, got '32'"),
+        (
+            {"num_attention_heads": "32"},
+            "num_attention_heads: expected a whole number from 0 to 1,000,000,000, got '32'",
+        ),
         ({"num_key_value_heads": 7}, "num_heads 32 does not divide by num_kv_heads 7"),
     ],
 )

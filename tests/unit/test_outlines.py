@@ -103,8 +103,9 @@ def test_what_is_missing_or_strange_is_one_line():
     config = OUTLINED["nemotron_h"][1]
     with pytest.raises(ModelConfigError, match=r"hybrid_override_pattern: '\?' is not supported"):
         outline_of({**config, "model_type": "nemotron_h", "hybrid_override_pattern": "M?"}, "x")
+    said = {"hidden_size": "a whole number", "layers_block_type": "a list", "num_attention_heads": "above 0"}
     for key, value in (("hidden_size", "x"), ("layers_block_type", 7), ("num_attention_heads", 0)):
-        with pytest.raises(ModelConfigError, match="a size is no whole number above 0"):
+        with pytest.raises(ModelConfigError, match=said[key]):
             outline_of({**config, "model_type": "nemotron_h", "head_dim": None, key: value}, "x")
     assert outline_of({"model_type": "llama"}, "x") is None
 

@@ -27,4 +27,7 @@ def test_blackwell_ultra_as_shipped(name, loss):
     """1,100 W lies half way between B200 (1,000 W, 0.334) and GB200 (1,200 W, 0.095); 1,400 W is beyond."""
     kernels = load_accelerator(name).kernels
     assert kernels is not None
-    assert {round(one.sustained_loss, 3) for one in kernels.matmul.values()} == {loss}
+    # Products of nvfp4 were timed at the clock that the limit leaves.
+    lost = {name: round(one.sustained_loss, 3) for name, one in kernels.matmul.items()}
+    assert {**lost, "nvfp4": loss} == dict.fromkeys(lost, loss)
+    assert lost["nvfp4"] == 0.0

@@ -341,11 +341,14 @@ def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
-        if not equals or not value:
-            raise RecipeError(f"switches: expected switch=value, such as dp_overlap=none; got {shown(pair)}")
+        wrong = f"switches: expected switch=value, such as dp_overlap=none; got {shown(pair)}"
+        if not (name and equals):
+            raise RecipeError(wrong)
         require_switch(name, "switches")
         several = takes_several(name)
-        found[name] = value.split(",") if several else value
+        if not value and not several:
+            raise RecipeError(wrong)
+        found[name] = [part for part in value.split(",") if part] if several else value
     return found
 
 

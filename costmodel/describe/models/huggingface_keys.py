@@ -182,7 +182,7 @@ class Keys:
             raise self.refuse(f"model_type: expected a name, got {shown(value)}")
         if name in _NO_LISTS and isinstance(value, (list, dict)):
             raise self.refuse(f"{name}: expected a whole number, got {shown(value)}")
-        if not _COUNTS.search(name) or isinstance(value, (list, dict)):
+        if not _COUNTS.search(name) or "adjust" in name or isinstance(value, (list, dict)):
             return value
         most = MOST_LAYERS if name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") else MOST
         if isinstance(value, float) and value.is_integer():

@@ -199,4 +199,6 @@ def _attention(row: Mapping[str, str], peaks: Mapping[str, float]) -> tuple[str,
     flops = 2.0 * batch * heads * seq * seq * (0.5 if causal else 1.0) * (qk + v) * PASS_FLOPS[int(which)]
     time_s = _time(row, flops, _peak(peaks, "bf16"))
     kv_heads = _positive(row, "kv_heads", heads)
-    return row.get("kernel") or "flash2", [batch, seq, heads, kv_heads, qk, v, causal, which, 0.0, time_s]
+    window = _positive(row, "window") if row.get("window") else 0.0
+    numbers = [batch, seq, heads, kv_heads, qk, v, causal, which, 0.0, window, time_s]
+    return row.get("kernel") or "flash2", numbers
