@@ -47,7 +47,7 @@ def broken(framework: str, job: Job, text: str = "") -> list[tuple[Assertion, st
     text : str
         A configuration of the job: what it says counts in place of what it should.
     """
-    known = TABLES[framework]
+    known = TABLES.get(framework, TABLES["none"])
     arguments = {**known.arguments(job), **(known.written(text) if text else {})}
     return [
         (assertion, assertion.sentence(arguments))
