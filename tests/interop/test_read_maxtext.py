@@ -79,3 +79,11 @@ def test_experts(tmp_path):
     assert (model.num_experts, model.top_k, model.expert_ffn_size) == (8, 2, 11008)
     # Seven more experts of three matrices, and a router, in each layer.
     assert round(num_params(model)) == 6738415616 + 32 * (7 * 3 * 4096 * 11008 + 8 * 4096)
+
+
+def test_what_is_left_is_on_top_of_the_other_tier(tmp_path):
+    """Tensors over two slices and over the rest of each: 32 chips over 4 that shard and 2 slices leave 4 more."""
+    both = JOB.replace("ici_fsdp_parallelism: -1", "ici_fsdp_parallelism: 4")
+    both = both.replace("ici_tensor_parallelism: 2", "ici_tensor_parallelism: -1\ndcn_tensor_parallelism: 2")
+    both = both.replace("dcn_data_parallelism: 2", "dcn_data_parallelism: 1")
+    assert read_file(written(tmp_path, both), gpus=32).job["tp"] == 8
