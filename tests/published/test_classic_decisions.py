@@ -55,8 +55,13 @@ def best():
 
 
 def test_below_ten_billion_data_parallelism_alone_is_best(best):
-    """The tree: "< 10B: use DDP or FSDP". The plan of Megatron is that; FSDP is within 5 % of torchtitan's plan."""
-    assert degrees(best["below 10B"]) == {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    """The tree: "< 10B: use DDP or FSDP". The fastest of Megatron is that; FSDP is within 5 % of torchtitan's plan.
+
+    Of 79 GiB it takes 74: a plan that leaves what four of five runs of its kind needed cuts the layers in two.
+    """
+    alone = cm.plan(model="llama3-8b", **H100, headroom=0.05, keep=1).best
+    assert degrees(alone) == {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    assert seconds(alone) < seconds(best["below 10B"]) < 1.05 * seconds(alone)
     titan = {"model": "llama3-8b", **H100, "recipe": "torchtitan"}
     fsdp = cm.estimate(**titan, layout="tp1", zero_stage=2, recompute="selective")
     assert fsdp.fits

@@ -67,5 +67,8 @@ def test_slowest_ranks():
     first, second = lasting_excess([two, four], RankTimes(0.1))
     assert value(first) == pytest.approx(0.1 / math.sqrt(math.pi), rel=1e-4)
     assert value(first) + value(second) == pytest.approx(0.1 * 1.0293754, rel=1e-4)
+    jitter = jitter_excess([two], [np.asarray(25.0)], 0.05)[0]
+    assert value(jitter) == pytest.approx(0.05 * 5 / math.sqrt(math.pi), rel=1e-4)
+    # A piece deviates by no more than 30 %: beyond, a normal piece may take less than no time.
     jitter = jitter_excess([two], [np.asarray(25.0)], 0.1)[0]
-    assert value(jitter) == pytest.approx(0.1 * 5 / math.sqrt(math.pi), rel=1e-4)
+    assert value(jitter) == pytest.approx(0.3 / math.sqrt(math.pi), rel=1e-4)
