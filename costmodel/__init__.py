@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from costmodel.describe.frameworks import FRAMEWORKS
     from costmodel.describe.hardware.cluster import Accelerator, Cluster
     from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster
-    from costmodel.describe.hardware.profile_pages import ProfilePage, profile, profiles_table
+    from costmodel.describe.hardware.profile_pages import ProfilePage, hardware_profile, profiles_table
     from costmodel.describe.jobs.job import DEFAULT_CLUSTER, DEFAULT_RECIPE
     from costmodel.describe.jobs.recipe_page import RecipePage, recipe, recipes_table
     from costmodel.describe.models.model import Model
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from costmodel.describe.optimizers import OPTIMIZERS
     from costmodel.describe.precision import PRECISIONS
     from costmodel.describe.recipe import Recipe, list_recipes, load_recipe
+    from costmodel.describe.schemas import schema
     from costmodel.estimates.collective_costs import CollectiveCosts, collective
     from costmodel.estimates.estimate import Estimate, estimate
     from costmodel.estimates.mesh import MeshTable, mesh
@@ -41,12 +42,17 @@ if TYPE_CHECKING:
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
     from costmodel.reporting.html.report import report
     from costmodel.trust import calibrate, measure, overheads
+    from costmodel.trust.profiles.profile import profile
+    from costmodel.trust.profiles.trace_profile import TraceProfile
     from costmodel.trust.validation import Validation, validate
     from costmodel.what_if.compare import Comparison, compare
+    from costmodel.what_if.expect import expect, read_expected
+    from costmodel.what_if.runs import Runs, runs
     from costmodel.what_if.sensitivity import Sensitivity, sensitivity
     from costmodel.what_if.vary import vary
     from costmodel.whole_run.budget import Budget, budget
     from costmodel.whole_run.run import TrainingRun
+    from costmodel.whole_run.watch import Watch, Watcher, watch
 from costmodel.base.version import __version__
 
 _NAMES = {
@@ -55,7 +61,7 @@ _NAMES = {
     "describe.frameworks": ("FRAMEWORKS",),
     "describe.hardware.cluster": ("Accelerator", "Cluster"),
     "describe.hardware.hardware": ("list_profiles", "load_accelerator", "load_cluster"),
-    "describe.hardware.profile_pages": ("ProfilePage", "profile", "profiles_table"),
+    "describe.hardware.profile_pages": ("ProfilePage", "hardware_profile", "profiles_table"),
     "describe.jobs.job": ("DEFAULT_CLUSTER", "DEFAULT_RECIPE"),
     "describe.jobs.recipe_page": ("RecipePage", "recipe", "recipes_table"),
     "describe.models.model": ("Model",),
@@ -63,6 +69,7 @@ _NAMES = {
     "describe.optimizers": ("OPTIMIZERS",),
     "describe.precision": ("PRECISIONS",),
     "describe.recipe": ("Recipe", "list_recipes", "load_recipe"),
+    "describe.schemas": ("schema",),
     "estimates.collective_costs": ("CollectiveCosts", "collective"),
     "estimates.estimate": ("Estimate", "estimate"),
     "estimates.mesh": ("MeshTable", "mesh"),
@@ -80,12 +87,17 @@ _NAMES = {
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
     "reporting.html.report": ("report",),
     "trust": ("calibrate", "measure", "overheads"),
+    "trust.profiles.profile": ("profile",),
+    "trust.profiles.trace_profile": ("TraceProfile",),
     "trust.validation": ("Validation", "validate"),
     "what_if.compare": ("Comparison", "compare"),
+    "what_if.expect": ("expect", "read_expected"),
+    "what_if.runs": ("Runs", "runs"),
     "what_if.sensitivity": ("Sensitivity", "sensitivity"),
     "what_if.vary": ("vary",),
     "whole_run.budget": ("Budget", "budget"),
     "whole_run.run": ("TrainingRun",),
+    "whole_run.watch": ("Watch", "Watcher", "watch"),
 }
 """The public names by the module that each lives in, below this package."""
 
@@ -116,11 +128,15 @@ __all__ = [
     "Recipe",
     "RecipePage",
     "Roofline",
+    "Runs",
     "Sensitivity",
     "Sweep",
     "Trace",
+    "TraceProfile",
     "TrainingRun",
     "Validation",
+    "Watch",
+    "Watcher",
     "__version__",
     "beside",
     "budget",
@@ -130,7 +146,9 @@ __all__ = [
     "compare",
     "emit",
     "estimate",
+    "expect",
     "formulas",
+    "hardware_profile",
     "list_models",
     "list_profiles",
     "list_recipes",
@@ -148,17 +166,21 @@ __all__ = [
     "profile",
     "profiles_table",
     "read",
+    "read_expected",
     "read_grid",
     "recipe",
     "recipes_table",
     "report",
     "roofline",
     "run",
+    "runs",
+    "schema",
     "sensitivity",
     "sweep",
     "trace",
     "validate",
     "vary",
+    "watch",
 ]
 
 

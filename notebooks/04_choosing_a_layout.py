@@ -55,11 +55,11 @@ for sentence in plan.advice():
 plan.plot.pareto()
 
 # %% [markdown]
-# The figures of a plan are those of an estimate: the best layout, priced alone, gives the same step.
+# The figures of a plan are those of an estimate: the fastest layout, priced alone, gives the same step.
 
 # %%
 best = plan.to_frame().iloc[0]
-alone = cm.estimate(**plan.best.to_dict()["inputs"])
+alone = cm.estimate(**plan.fastest.to_dict()["inputs"])
 ratio = float(alone.step_time_s) / best.step_time_s
 print(f"alone {float(alone.step_time_s):.4f} s, in the search {best.step_time_s:.4f} s, ratio {ratio:.6f}")
 assert abs(ratio - 1) < 1e-6

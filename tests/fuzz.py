@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import io
 import json
 import math
@@ -30,6 +31,9 @@ from typing import Any, NamedTuple
 
 from costmodel.cli import main
 from costmodel.describe.jobs.fields import JOB_FIELDS
+
+sys.path.insert(0, str(Path(__file__).parent / "unit"))
+from trace_files import step_events
 
 LIMIT_S = 5.0
 LONGEST_MESSAGE = 300
@@ -629,6 +633,19 @@ def _others(rng: random.Random) -> Input:
     return Input("others", rng.choice(lines), {})
 
 
+def _trace(rng: random.Random) -> Input:
+    uses = [["profile", "f.json"], ["profile", "f.json", "--format", "json"]]
+    uses += [["profile", "f.json", "-m", "llama3-8b", "-n", "8", "--global-batch", "8", "--seq-len", "4096"]]
+    text = _mutate(
+        rng, json.dumps({"traceEvents": step_events(200, 1)}, indent=1), [f"{one}," for one in JSON_VALUES]
+    )
+    data = _encoded(rng, text)
+    if rng.random() < 0.3:
+        data = gzip.compress(data)
+        data = data[: rng.randrange(len(data))] if rng.random() < 0.5 else data
+    return Input("trace", rng.choice(uses), {"f.json": data})
+
+
 KINDS: dict[str, tuple[int, Callable[[random.Random], Input]]] = {
     "flags": (14, _job_flags),
     "job": (10, _job),
@@ -641,6 +658,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Input]]] = {
     "deepspeed": (8, _deepspeed),
     "nccl": (8, _nccl),
     "runs": (2, _runs),
+    "trace": (4, _trace),
     "others": (10, _others),
 }
 """Weight and maker of each kind of input."""

@@ -28,7 +28,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_name("mutants.yaml")
 # What a run of the tests reads of the repository.
-PARTS = ("costmodel", "hardware_profiles", "tests", "pyproject.toml")
+PARTS = ("costmodel", "hardware_profiles", "tests", "docs", "README.md", "pyproject.toml")
 # Imported once, before each test run is forked: they take longer than most of the tests.
 HEAVY = (
     "numpy",

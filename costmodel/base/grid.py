@@ -1,13 +1,10 @@
-"""A table before it is drawn: titles and texts, shown by rich in a terminal or as HTML."""
+"""A table before it is drawn: titles and texts, shown in a terminal or as HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from typing import NamedTuple
 
 
 class Column(NamedTuple):
@@ -32,6 +29,8 @@ class Grid(NamedTuple):
         Numbers of the rows that are sums.
     note : str
         A sentence below.
+    keys : sequence of str
+        What each row is called where it can be opened, empty for a row that cannot; none if no row can.
     """
 
     title: str
@@ -39,6 +38,7 @@ class Grid(NamedTuple):
     rows: Sequence[Sequence[str]]
     strong: frozenset[int] = frozenset()
     note: str = ""
+    keys: Sequence[str] = ()
 
 
 def columns(*titles: str) -> tuple[Column, ...]:
@@ -48,30 +48,6 @@ def columns(*titles: str) -> tuple[Column, ...]:
     (Column(title='Line', number=False), Column(title='Time', number=True))
     """
     return tuple(Column(title.removesuffix(">").strip(), title.endswith(">")) for title in titles)
-
-
-def rich_table(grid: Grid) -> Table:
-    """Return the grid for a rich console; cells are never cut."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(grid.title, style="bold"),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        caption=Text(grid.note) if grid.note else None,
-        caption_justify="left",
-        show_edge=False,
-        show_header=any(column.title for column in grid.columns),
-    )
-    for column in grid.columns:
-        side: Literal["left", "right"] = "right" if column.number else "left"
-        table.add_column(Text(column.title), justify=side, no_wrap=column.number, overflow="fold")
-    for index, row in enumerate(grid.rows):
-        table.add_row(*(Text(cell) for cell in row), style="bold" if index in grid.strong else None)
-    return table
 
 
 def html_table(grid: Grid) -> str:

@@ -8,7 +8,7 @@ import math
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 from costmodel.base.errors import UnitError, shown
 
@@ -192,11 +192,16 @@ def _field(unit: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Bytes = Annotated[float, _field("B")]
-BytesPerSecond = Annotated[float, _field("B/s")]
-FlopsPerSecond = Annotated[float, _field("FLOP/s")]
-Seconds = Annotated[float, _field("s")]
-Watts = Annotated[float, _field("W")]
+def _schema(unit: str) -> WithJsonSchema:
+    """Say what a file may have there: a text with a unit, or a number in SI units."""
+    return WithJsonSchema({"type": ["string", "number"], "examples": [_EXAMPLE[unit]]})
+
+
+Bytes = Annotated[float, _field("B"), _schema("B")]
+BytesPerSecond = Annotated[float, _field("B/s"), _schema("B/s")]
+FlopsPerSecond = Annotated[float, _field("FLOP/s"), _schema("FLOP/s")]
+Seconds = Annotated[float, _field("s"), _schema("s")]
+Watts = Annotated[float, _field("W"), _schema("W")]
 
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 

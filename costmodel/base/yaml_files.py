@@ -11,6 +11,7 @@ as it is now, and a stale copy cannot be served.
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from io import StringIO
@@ -80,7 +81,9 @@ def parse_mapping(
     if len(text) > MOST_CHARACTERS:
         raise error(f"{name}: expected at most {MOST_CHARACTERS:,} characters")
     try:
-        found = YAML(typ="safe", pure=True).load(text)
+        # An anchor that is named twice is legal; what the reader says of it is for programmers.
+        with warnings.catch_warnings(action="ignore"):
+            found = YAML(typ="safe", pure=True).load(text)
     except MarkedYAMLError as problem:
         line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
         what = " ".join(str(problem.problem or problem.context).split()).partition(" with value")[0]

@@ -20,10 +20,24 @@ from costmodel.base.errors import CostModelError, choices_hint
 
 Array = NDArray[np.float64]
 
+
+def where(condition: ArrayLike, value: ArrayLike, otherwise: ArrayLike) -> Array:
+    """Return `value` where a condition holds, and the other where it does not, as `np.where`.
+
+    One condition for all layouts takes one side as it is: the shape of the other does not spread it.
+
+    >>> where(True, 1.0, np.zeros(1000)).shape, where([True, False], 1.0, 0.0).shape
+    ((), (2,))
+    """
+    if np.ndim(condition) == 0:
+        return np.asarray(value if condition else otherwise)
+    return np.where(condition, value, otherwise)
+
+
 FUNCTIONS: dict[str, Callable[..., ArrayLike]] = {
     "max": np.maximum,
     "min": np.minimum,
-    "where": np.where,
+    "where": where,
     "abs": np.abs,
     "ceil": np.ceil,
     "floor": np.floor,

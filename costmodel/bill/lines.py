@@ -380,10 +380,14 @@ def _on_worst_stage(lines: Sequence[Array]) -> Array:
     stages = max((line.shape[-1] if line.ndim else 1 for line in lines), default=1)
     if all(line.ndim <= 1 for line in lines):
         return np.asarray(broadcast_sum(lines).max(axis=-1) if lines else 0.0)
+    alike: dict[tuple[int, ...], list[Array]] = {}
+    for line in lines:
+        alike.setdefault(line.shape, []).append(line)
+    sums = [_sum_alike(each) for each in alike.values()]
     # Stage by stage, so that a search never holds all stages of the large grid at once.
     worst: Array | None = None
     for stage in range(stages):
-        held = broadcast_sum([at_stage(line, stage) for line in lines])
+        held = broadcast_sum([at_stage(each, stage) for each in sums])
         worst = held if worst is None else np.maximum(worst, held)
     return np.asarray(worst)
 

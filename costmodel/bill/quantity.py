@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,13 +62,24 @@ class Quantity(NamedTuple):
                 raise ValueError(
                     f"formula: {key!r} stands for two numbers in {self.formula!r} and {formula!r}"
                 )
-        new = _made(formula, {**self.terms, **self.steps, **more, name: self.value})
+        known: dict[str, ArrayLike] = {}
+        # Not all of them: some are made when they are asked for.
+        for held in (self.terms, self.steps, more):
+            known |= {key: held[key] for key in compiled(formula).needs if key in held}
+        new = _made(formula, {**known, name: self.value})
         return Quantity(
             new.value,
             f"{named_result(self.formula, name)}; {formula}",
-            {**self.terms, **more},
+            _with_more(self.terms, more),
             {name: self.value, **new.steps},
         )
+
+
+def _with_more(terms: Mapping[str, ArrayLike], more: dict[str, ArrayLike]) -> Mapping[str, ArrayLike]:
+    """Return more terms after those that there are; none is made for it that is made when it is asked for."""
+    if isinstance(terms, dict):
+        return {**terms, **more}
+    return ChainMap(more, cast("MutableMapping[str, ArrayLike]", terms))
 
 
 def quantity(formula: str, **terms: ArrayLike) -> Quantity:

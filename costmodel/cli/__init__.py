@@ -4,8 +4,8 @@ Only typer is imported here: commands are read when one is asked for (`texts.Com
 need when they run.
 """
 
+import gc
 import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,9 +14,16 @@ import typer
 from costmodel.base.version import __version__
 from costmodel.cli.texts import EXAMPLES, GroupedCommands, show_help
 
-__all__ = ["app", "main"]
+__all__ = ["main", "root"]
 
-app = typer.Typer(
+# Looking for other programs' plugins of pydantic reads the metadata of every package that is installed, and
+# a pool of threads for matrix products is started that nothing here multiplies with.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What imports make stays until the end: looking for garbage among it takes a twentieth of a short command.
+gc.set_threshold(50_000)
+
+root = typer.Typer(
     name="costmodel",
     cls=GroupedCommands,
     rich_markup_mode=None,
@@ -32,7 +39,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True, epilog=EXAMPLES)
+@root.callback(invoke_without_command=True, epilog=EXAMPLES)
 def _start(
     context: typer.Context,
     version: Annotated[
@@ -43,32 +50,39 @@ def _start(
     """Price any distributed LLM training layout before you run it, line by line.
 
     Exit codes: 0 answered (also when a job does not fit), 1 a bug, 2 wrong input, 3 with --check
-    when the job does not fit.
+    when the job does not fit and with --expect when an expectation is not met, 4 and 5 of watch when
+    steps leave the band, 141 when the reader of a pipe has gone.
     """
     if context.invoked_subcommand is None:
         show_help(context)
 
 
+_READER_GONE = 141
+"""128 and the number of SIGPIPE, as a shell counts programs that end so."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; wrong input is one line on stderr and code 2."""
     from costmodel.base.errors import CostModelError
+    from costmodel.cli.streams import drop_output, prepare
 
+    prepare()
     try:
-        code = app(
+        code = root(
             args=None if arguments is None else list(arguments), prog_name="costmodel", standalone_mode=False
         )
     except CostModelError as error:
         return _refuse(str(error))
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nobody is left to tell. Keep the interpreter's last flush quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except (BrokenPipeError, SystemExit):
+        # The reader (head, less) has gone, of which the parser makes an exit of its own: nobody is left to tell.
+        drop_output()
+        return _READER_GONE
     except UnicodeDecodeError as error:
         return _refuse(f"a file that was given is not text in UTF-8 ({error.reason} at byte {error.start})")
     except OSError as error:
         if error.filename is None:
-            # The output's end, such as a full disk: leave nothing for the interpreter to flush.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The output's end, such as a full disk.
+            drop_output()
             return _refuse(f"cannot write the output: {error.strerror}")
         return _refuse(f"{error.filename}: {error.strerror}")
     except Exception as error:
@@ -85,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _refuse(message: str) -> int:
     """Print one line about wrong input, and return its exit code."""
     from costmodel.base.errors import one_line
+    from costmodel.cli.streams import say
 
-    print(one_line(f"Error: {message}"), file=sys.stderr)
+    say(one_line(f"Error: {message}"))
     return 2

@@ -106,12 +106,12 @@ def fabric(
 
 def _write_files(texts: Mapping[Path, str], force: bool, target: Target) -> None:
     """Write the files of a profile, all or none."""
-    from costmodel.cli.output import write_whole
+    from costmodel.cli.output import write_file
 
     for file in texts:
         _profile_file(str(file), force)
     for file, text in texts.items():
-        write_whole(file, text, target)
+        write_file(file, text, target)
 
 
 def _profile_file(name: str, force: bool) -> Path:
@@ -173,6 +173,7 @@ STEPS_EPILOG = """\b
 Examples:
   costmodel calibrate steps job.yaml=5.21s
   costmodel calibrate steps a.yaml=5.21s,61GiB b.yaml=3.4s --overhead
+  costmodel calibrate steps job.yaml=train.log
 """
 
 
@@ -181,7 +182,10 @@ Examples:
 def steps(
     output: Mapping[str, Any],
     measured: Annotated[
-        list[str], typer.Argument(metavar="JOB.yaml=TIME[,MEMORY]…", help="Job files with what a step took.")
+        list[str],
+        typer.Argument(
+            metavar="JOB.yaml=TIME[,MEMORY]…", help="Job files with what a step took, or with a training log."
+        ),
     ],
     overhead: Annotated[
         bool,
@@ -194,3 +198,54 @@ def steps(
 
     target = plan_output(**output)
     show(answer_result(cm.calibrate.steps(measured, overhead=overhead)), target)
+
+
+RUNS_EPILOG = """\b
+Examples:
+  costmodel calibrate runs mine.csv --write site.yaml
+  costmodel calibrate runs train.log --job job.yaml
+  costmodel calibrate runs a.yaml b.yaml --write site.yaml && costmodel plan job.yaml --site site.yaml
+"""
+
+
+@app.command("runs", epilog=RUNS_EPILOG)
+@takes_output()
+def runs(
+    output: Mapping[str, Any],
+    measured: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE…",
+            help="Tables of runs (.csv), job files with `measured` (.yaml), or training logs.",
+        ),
+    ],
+    job: Annotated[
+        str,
+        typer.Option(
+            "--job", metavar="JOB.yaml", help="Job of the logs; fields that the rows of a table leave out."
+        ),
+    ] = "",
+    write: Annotated[
+        str, typer.Option("--write", "-w", metavar="FILE.yaml", help="Write the site file for --site here.")
+    ] = "",
+) -> None:
+    """Learn from your own runs how far the model's constants are off, and how sure that is.
+
+    Each row is a job with its step time, with memory if it is known; one is enough. Factors are updated
+    under their shipped spreads, so that a bad row does not bend them; rows that do not fit are named. The
+    site file that is written narrows --site where the runs speak, and nowhere else.
+    """
+    import costmodel as cm
+    from costmodel.cli.job_options import merged_job
+    from costmodel.cli.output import answer_result, plan_output, show
+    from costmodel.cli.plan_input import waiting
+
+    target = plan_output(**output)
+    path = _profile_file(write, output["force"]) if write else None
+    base = merged_job({}, job, complete=False) if job else None
+    with waiting("pricing runs", quiet=target.quiet) as progress:
+        found = cm.calibrate.runs(measured, job=base, progress=progress)
+    files = found.files(path) if path is not None else {}
+    show(answer_result(found), target)
+    if files:
+        _write_files(files, output["force"], target)

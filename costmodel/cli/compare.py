@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from costmodel.cli.job_options import merged_job, takes_job
+from costmodel.cli.job_options import merged_job, short_names, takes_job
 
 EPILOG = """\b
 Examples:
@@ -46,17 +46,9 @@ def compare(
 
     target = plan_output(**output)
     files, found = job or [""], {}
-    for name, file in zip(_short_names(files), files, strict=True):
+    for name, file in zip(short_names(files), files, strict=True):
         for label, est in cm.vary(vary or [], **merged_job(given, file)).items():
             parts = (name if len(files) > 1 else "", label)
             found[" ".join(part for part in parts if part) or "as given"] = est
     comparison = cm.compare(*found.values(), labels=list(found))
     show(answer_result(comparison, every_line=every_line), target)
-
-
-def _short_names(files: list[str]) -> list[str]:
-    """Return the names of files without folder and ending where that tells them apart."""
-    from pathlib import Path
-
-    stems = [Path(file).stem for file in files]
-    return stems if len(set(stems)) == len(stems) else files

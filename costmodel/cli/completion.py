@@ -1,56 +1,6 @@
-"""What a shell may offer where a word of a job is typed: names of models, clusters, recipes, switches …"""
+"""What a shell may offer where a word of a job is typed."""
 
-from collections.abc import Callable, Iterable
-
-from costmodel.describe.jobs.fields import FIELD
-
-
-def _models() -> Iterable[str]:
-    import costmodel as cm
-
-    return cm.list_models()
-
-
-def _clusters() -> Iterable[str]:
-    import costmodel as cm
-
-    return cm.list_profiles("cluster")
-
-
-def _recipes() -> Iterable[str]:
-    import costmodel as cm
-
-    return cm.list_recipes()
-
-
-def _precisions() -> Iterable[str]:
-    import costmodel as cm
-
-    return ("fp8", *cm.PRECISIONS)
-
-
-def _optimizers() -> Iterable[str]:
-    import costmodel as cm
-
-    return cm.OPTIMIZERS
-
-
-def _switches() -> Iterable[str]:
-    from costmodel.describe.jobs.switches import HOME, switch_choices
-
-    return (
-        text for name in HOME for text in (f"{name}=", *(f"{name}={word}" for word in switch_choices(name)))
-    )
-
-
-_KNOWN: dict[str, Callable[[], Iterable[str]]] = {
-    "model": _models,
-    "cluster": _clusters,
-    "recipe": _recipes,
-    "precision": _precisions,
-    "optimizer": _optimizers,
-    "switches": _switches,
-}
+from collections.abc import Callable
 
 
 def complete(name: str, incomplete: str) -> list[str]:
@@ -59,9 +9,10 @@ def complete(name: str, incomplete: str) -> list[str]:
     >>> complete("recompute", "s"), complete("recompute", "none,f")
     (['selective'], ['none,full'])
     """
+    from costmodel.describe.jobs.known_words import known_words
+
     before, comma, last = incomplete.rpartition(",")
-    known = _KNOWN[name]() if name in _KNOWN else FIELD[name].words
-    return [f"{before}{comma}{word}" for word in known if word.startswith(last)]
+    return [f"{before}{comma}{word}" for word in known_words(name) if word.startswith(last)]
 
 
 def completion_of(name: str) -> Callable[[str], list[str]]:

@@ -14,8 +14,9 @@ Examples:
   costmodel estimate -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp8" \\
       --global-batch 2048 --seq-len 8192 --tokens 15.6e12
   costmodel estimate job.yaml --recompute full --set attention_kernel=flash3
+  costmodel estimate job.yaml --samples 200 --format json | jq .uncertainty.time_causes
   costmodel estimate job.yaml --plot pipeline.svg --figure pipeline
-  costmodel estimate job.yaml --format json | jq .mfu
+  costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
 """
 
 
@@ -24,6 +25,19 @@ def estimate(
     given: Mapping[str, Any],
     *,
     every_line: Annotated[bool, typer.Option("--all-lines", help="Also list the lines below 0.5 %.")] = False,
+    samples: Annotated[
+        int,
+        typer.Option(
+            "--samples",
+            metavar="N",
+            min=0,
+            help="Price the job again at N samples of everything uncertain, such as 200: p10 to p90, and what makes the "
+            "width; columns of --form wide.  [default: 0, the band of comparable runs]",
+            show_default=False,
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the samples.")] = 0,
+    expect: opt.ExpectOption = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if the job does not fit.")] = False,
     form: Annotated[
         opt.Form, typer.Option("--form", help="CSV with a row a line of the bill, or a row a layout.")
@@ -44,17 +58,23 @@ def estimate(
     degree of the layout is named, the planner's best stands beside what was assumed.
     """
     import costmodel as cm
-    from costmodel.cli.output import answer_result, plan_output, show
+    from costmodel.cli.output import answer_result, hold, plan_output, show
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import assumed_recipe, with_plan
+    from costmodel.cli.plan_input import with_plan
+    from costmodel.describe.jobs.merge import assumed_recipe
 
     target = plan_output(**output)
     draw = planned_figure("Estimate", plot, figure, force=output["force"])
+    for text in expect or []:
+        cm.read_expected(text)
     asked = merged_job(given)
     est = cm.estimate(**asked)
+    if samples:
+        est = est.with_samples(samples, seed)
     result = answer_result(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
     said = assumed_recipe(asked) if target.format is opt.Format.table else []
     show(with_plan(result._replace(remarks=[*said, *result.remarks]), est, asked), target)
     draw(est.plot, target)
     if check and not est.fits:
         raise typer.Exit(3)
+    hold(est, expect or [])

@@ -65,7 +65,7 @@ def show_one(
     from costmodel.cli.output import answer_result, plan_output, show
 
     target = plan_output(**output)
-    show(answer_result(cm.profile(name, kind, profile_path=profiles)), target)
+    show(answer_result(cm.hardware_profile(name, kind, profile_path=profiles)), target)
 
 
 @app.command("check", epilog=CHECK_EPILOG)

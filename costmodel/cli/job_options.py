@@ -178,3 +178,11 @@ def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
     names = read_several("cluster", merged.get("cluster", FIELD["cluster"].default))
     found = [cm.load_cluster(name, profile_path=profiles) for name in names]
     return {**merged, "cluster": found[0] if len(found) == 1 else found}
+
+
+def short_names(files: list[str]) -> list[str]:
+    """Return the names of files without folder and ending where that tells them apart."""
+    from pathlib import Path
+
+    stems = [Path(file).stem for file in files]
+    return stems if len(set(stems)) == len(stems) else files

@@ -52,10 +52,10 @@ def _kernels(
 
 def _put(text: str, target: Target) -> None:
     """Print a text or write it."""
-    from costmodel.cli.output import write_whole
+    from costmodel.cli.output import write_file
 
     if target.out is not None:
-        write_whole(target.out, text, target)
+        write_file(target.out, text, target)
     else:
         sys.stdout.write(text)
 

@@ -77,6 +77,14 @@ CsvOption = Annotated[str, typer.Option("--csv", metavar="FILE", help="Write the
 PlotOption = Annotated[
     str, typer.Option("--plot", metavar="FILE", help="Draw a figure into this picture: .svg, .png or .pdf.")
 ]
+ExpectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="WHAT",
+        help="Exit with code 3 unless all holds, such as 'step_time < 7 s, mfu > 0.4, memory < 75 GiB'.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")]
 ProfilesOption = Annotated[

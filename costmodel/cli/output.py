@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import write_whole
 from costmodel.cli.options import Format
 
 if TYPE_CHECKING:
@@ -91,16 +90,37 @@ def _file(name: str, force: bool) -> Path | None:
 def show(result: Result, target: Target) -> None:
     """Print or write a result, and its CSV where that is asked for too."""
     if target.csv is not None:
-        write_whole(target.csv, _text(result, Format.csv), target)
+        write_file(target.csv, _text(result, Format.csv), target)
     text = _text(result, target.format, to_terminal=target.out is None)
     if target.out is not None:
-        write_whole(target.out, text, target)
+        write_file(target.out, text, target)
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
     if target.format is Format.csv and not target.quiet:
         for remark in result.remarks:
             print(remark, file=sys.stderr)
+
+
+def hold(answer: Any, expected: Sequence[str]) -> None:
+    """Say on stderr what is not as expected, and exit with code 3 if anything is not.
+
+    Raises
+    ------
+    CostModelError
+        If an expectation cannot be read.
+    Exit
+        If one does not hold.
+    """
+    import typer
+
+    import costmodel as cm
+
+    missed = [outcome for text in expected for outcome in cm.expect(answer, text) if not outcome.holds]
+    for outcome in missed:
+        typer.echo(f"Not met: {outcome.sentence}.", err=True)
+    if missed:
+        raise typer.Exit(3)
 
 
 def _text(result: Result, format: Format, *, to_terminal: bool = False) -> str:
@@ -115,58 +135,28 @@ def _text(result: Result, format: Format, *, to_terminal: bool = False) -> str:
         from costmodel.base.csv_text import to_csv
 
         return to_csv(result.table())
-    return _tables(result, to_terminal and sys.stdout.isatty())
+    from costmodel.base.screen import drawn
+
+    return drawn(result.grids(), result.remarks, width=_terminal_width() if to_terminal else None)
 
 
-def _tables(result: Result, terminal: bool) -> str:
-    """Draw the tables: as wide as they need unless a terminal shows them, so that no cell is cut."""
-    from io import StringIO
+def _terminal_width() -> int | None:
+    """Return the width of the terminal that shows the result, none where it goes elsewhere."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
 
-    from rich.console import Console
-    from rich.text import Text
-
-    from costmodel.base.grid import rich_table
-
-    text = StringIO()
-    if terminal:
-        console = Console(file=text, force_terminal=True)
-    else:
-        console = Console(file=text, width=1000, height=1000, force_terminal=False, color_system=None)
-    for index, grid in enumerate(result.grids()):
-        if index:
-            console.print()
-        console.print(rich_table(grid))
-    if result.remarks:
-        console.print()
-    for remark in result.remarks:
-        console.print(Text(remark))
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    return get_terminal_size().columns
 
 
-def write_whole(path: Path, text: str, target: Target) -> None:
-    """Write a file so that it appears complete or not at all.
+def write_file(path: Path, content: str | bytes, target: Target) -> None:
+    """Write a file whole, and say so.
 
     Raises
     ------
     CostModelError
         If the file cannot be written.
     """
-    real = path.resolve()
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
-    except OSError as error:
-        raise CostModelError(f"{path}: cannot be written ({error.strerror})") from None
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        # mkstemp makes private files; a result is as public as the user's other files.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        part.replace(real)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise CostModelError(f"{path}: cannot be written ({error.strerror})") from None
+    write_whole(path, content)
     if not target.quiet:
         print(f"wrote {path}", file=sys.stderr)

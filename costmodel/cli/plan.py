@@ -54,7 +54,7 @@ def plan(
     meets are one line that names the constraint and what would do.
     """
     import costmodel as cm
-    from costmodel.cli.output import Result, plan_output, show, write_whole
+    from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.plan_input import JOB, asked_of, waiting, write_parquet
 
@@ -76,7 +76,7 @@ def plan(
     remarks = [*found.advice(), *run_it, *(f"Why not {text}: {answer}" for text, answer in answers)]
     if emit:
         text = found.job_file() if emit == JOB else cm.emit(found.best, emit)
-        typer.echo(text, nl=False) if target.out is None else write_whole(target.out, text, target)
+        typer.echo(text, nl=False) if target.out is None else write_file(target.out, text, target)
         if not target.quiet:
             typer.echo("\n".join(remarks), err=True)
         return

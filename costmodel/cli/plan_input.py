@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import write_whole
 from costmodel.base.version import install_command
 from costmodel.cli.job_options import merged_job
-from costmodel.describe.jobs.fields import FIELD
 
 if TYPE_CHECKING:
     from costmodel.cli.output import Result
@@ -81,12 +82,12 @@ def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:
     path = Path(name)
     if path.exists() and not force:
         raise CostModelError(f"{path}: exists; --force replaces it")
+    made = BytesIO()
     try:
-        found.to_frame().to_parquet(path, index=False)
+        found.to_frame().to_parquet(made, index=False)
     except ImportError:
         raise CostModelError(f"parquet needs pyarrow: {install_command('parquet')}; or use --csv") from None
-    except OSError as error:
-        raise CostModelError(f"{path}: cannot be written ({error.strerror})") from None
+    write_whole(path, made.getvalue())
     if not quiet:
         print(f"wrote {path}", file=sys.stderr)
 
@@ -94,21 +95,13 @@ def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:
 def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result:
     """Put the planner's best beside an estimate whose layout nobody named."""
     import costmodel as cm
+    from costmodel.describe.jobs.merge import names_no_degree
 
-    found = cm.beside(est, asked)
+    # Asked here, since a search is twice as much to import as an estimate.
+    found = cm.beside(est, asked) if names_no_degree(asked) else None
     if found is None:
         return result
     return result._replace(
         record=lambda: {**est.to_dict(), "planned": found.record()},
         remarks=[*found.sentences, *result.remarks],
     )
-
-
-def assumed_recipe(asked: Mapping[str, Any]) -> list[str]:
-    """Say that a recipe is the default where nobody named one, and where the others are listed."""
-    if "recipe" in asked:
-        return []
-    default = FIELD["recipe"].default
-    return [
-        f"Nobody named a recipe: {default} is the default; --recipe names another (costmodel recipe list)."
-    ]

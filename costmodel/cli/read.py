@@ -58,7 +58,7 @@ def read(
 
     What the file leaves to its surroundings (GPUs, vocabulary, "auto") is given by flags of the same names.
     """
-    from costmodel.cli.output import Result, plan_output, show, write_whole
+    from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.read_input import surroundings, told, write_model
     from costmodel.interop.answer import job_yaml, record
     from costmodel.interop.reading import read as read_file
@@ -72,7 +72,7 @@ def read(
     found = read_file(job, given["kind"] or "", **surroundings(given), **log)
     if form is ReadFormat.yaml:
         text = job_yaml(found, write_model(found, target))
-        typer.echo(text, nl=False) if target.out is None else write_whole(target.out, text, target)
+        typer.echo(text, nl=False) if target.out is None else write_file(target.out, text, target)
     else:
         show(Result(lambda: import_grids(found), lambda: record(found), dict), target)
     if not output["quiet"]:

@@ -86,7 +86,7 @@ def told(found: Imported) -> None:
 
 def write_model(found: Imported, target: Target) -> str:
     """Write the model that a file describes beside a job file, and return its name; nothing for stdout."""
-    from costmodel.cli.output import write_whole
+    from costmodel.cli.output import write_file
     from costmodel.describe.models.model import Model
     from costmodel.interop.answer import model_yaml
 
@@ -96,5 +96,5 @@ def write_model(found: Imported, target: Target) -> str:
     path = target.out.with_name(f"{target.out.stem}.model.yaml")
     if path.exists() and not target.out.exists():
         raise CostModelError(f"{path}: exists; --force replaces it")
-    write_whole(path, model_yaml(model), target)
+    write_file(path, model_yaml(model), target)
     return path.name

@@ -35,7 +35,7 @@ def report(
     import sys
 
     import costmodel as cm
-    from costmodel.cli.output import plan_output, write_whole
+    from costmodel.cli.output import plan_output, write_file
     from costmodel.cli.plan_input import waiting
 
     target = plan_output(None, html, **output)
@@ -45,4 +45,4 @@ def report(
     if target.out is None:
         sys.stdout.write(page)
     else:
-        write_whole(target.out, page, target)
+        write_file(target.out, page, target)

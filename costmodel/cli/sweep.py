@@ -46,5 +46,12 @@ def sweep(
     points = cm.points_of(cm.read_grid(file), who=file)
     executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
     with waiting("planning points", quiet=target.quiet) as progress:
-        done = cm.sweep(points, executor=executor, resume=resume or None, retries=retries, progress=progress)
+        done = cm.sweep(
+            points,
+            executor=executor,
+            resume=resume or None,
+            retries=retries,
+            progress=progress,
+            say=lambda text: typer.echo(f"Note: {text}.", err=True),
+        )
     show(answer_result(done), target)

@@ -39,6 +39,7 @@ GROUPS = {
         "compare": "Lay bills side by side: the difference line by line, what moved and why.",
         "sensitivity": "Show what each number of the hardware and each switch of the recipe is worth.",
         "roofline": "Show where operators lie under the GPU's roofs, and each axis against the tiers of the fabric.",
+        "profile": "Add up a profiler's trace of real steps: by class, stream and step, and beside the bill of a job.",
         "trace": "Write one step as a trace: a process a pipeline stage, a thread a stream, a counter of memory.",
     },
     "Choose": {
@@ -47,7 +48,12 @@ GROUPS = {
     },
     "The whole run": {
         "run": "Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.",
+        "watch": "Follow a training log: say when steps leave the band of the estimate, since when, and what it costs.",
         "budget": "Say what model to train, and on how many tokens, for a budget, by the published scaling laws.",
+    },
+    "Elsewhere": {
+        "app": "Serve a page to choose a job, see its bill, memory and figures, plan, compare and export.",
+        "mcp": "Answer an assistant over the Model Context Protocol: tools estimate, plan, explain and compare.",
     },
     "Your own cluster": {
         "hardware": "Accelerators, links, clusters and storage: list, show, check.",
@@ -59,6 +65,7 @@ GROUPS = {
         "model": "Models: list the presets, show parameters and FLOPs of one.",
         "recipe": "Recipes: list them, show the switches of one.",
         "read": "Read a file of another program: what it trains, on what, how, and what was not understood.",
+        "schema": "Print the JSON Schema of a kind of file, by which editors complete and check it.",
         "validate": "Price every run of a table and compare with what was measured.",
     },
 }
@@ -93,12 +100,28 @@ def _built(name: str) -> Any:
     """Build one command."""
     module = import_module(f"costmodel.cli.{name}")
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-    if hasattr(module, "app"):
+    if isinstance(getattr(module, "app", None), typer.Typer):
         alone.add_typer(module.app, name=name)
         group: Any = get_command(alone)
         return group.commands[name]
     alone.command(name, epilog=module.EPILOG)(getattr(module, name))
-    return get_command(alone)
+    command = get_command(alone)
+    for parameter in command.params:
+        _leave_absent(parameter)
+    return command
+
+
+def _leave_absent(parameter: Any) -> None:
+    """Let a flag that was not given stay as it is; typer would build a pydantic reader for it, a millisecond each."""
+    # Flags that may be repeated are lists, which older versions of typer make of nothing too.
+    if parameter.required or parameter.default not in (None, "") or getattr(parameter, "multiple", False):
+        return
+    read = parameter.process_value
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        return value if value in (None, "") else read(ctx, value)
+
+    parameter.process_value = process_value
 
 
 class GroupedCommands(TyperGroup):
@@ -128,6 +151,14 @@ class GroupedCommands(TyperGroup):
                 formatter.write_dl([(name, _shortened(text, limit)) for name, text in summaries.items()])
 
 
+_LEAST_LINE = 40
+
+
 def _shortened(text: str, limit: int) -> str:
     """Return a sentence, or what of its words fits."""
-    return text if len(text) <= limit else shorten(text, limit, placeholder="...", break_on_hyphens=False)
+    # Where there is no room for a line, sentences are wrapped instead.
+    return (
+        text
+        if len(text) <= limit or limit < _LEAST_LINE
+        else shorten(text, limit, placeholder="...", break_on_hyphens=False)
+    )

@@ -59,6 +59,8 @@ class Framework:
         Precisions that it has, with its own words for them.
     optimizers : mapping
         Optimizers that it has, with its own words for them (empty where that is what it takes unasked).
+    adapters : tuple of str
+        Types of a frozen base that it trains low-rank adapters on; none where it trains no adapters.
     zero_stage, pipeline_layouts
         As in `Launches`.
     switches : mapping
@@ -80,6 +82,7 @@ class Framework:
     schedules: Mapping[str, str]
     precisions: Mapping[str, str]
     optimizers: Mapping[str, str]
+    adapters: tuple[str, ...]
     zero_stage: tuple[int, ...]
     pipeline_layouts: bool
     switches: Mapping[str, tuple[object, ...]]
@@ -149,6 +152,7 @@ _RECORDS = (
             "sgd-momentum": "--optimizer sgd",
             "muon": "--optimizer muon",
         },
+        adapters=(),
         # Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
         zero_stage=(0, 1),
         pipeline_layouts=True,
@@ -180,6 +184,7 @@ _RECORDS = (
         },
         precisions={"fp32": "float32", "bf16": "bfloat16", "fp8-current": "float8", "mxfp8": "mx"},
         optimizers={"adamw": ""},
+        adapters=(),
         zero_stage=(0, 3),
         pipeline_layouts=False,
         leaves=(
@@ -202,6 +207,7 @@ _RECORDS = (
         schedules={"none": "", "1f1b": ""},
         precisions={"fp32": "", "fp16": "fp16", "bf16": "bf16"},
         optimizers={"adamw": "", "lion": "Lion", "muon": "Muon"},
+        adapters=(),
         zero_stage=(0, 1, 2, 3),
         pipeline_layouts=False,
         switches={},
@@ -231,6 +237,7 @@ _RECORDS = (
             "nvfp4": "bf16_with_nvfp4_mixed",
         },
         optimizers={"adamw": "", "sgd-momentum": "sgd", "muon": "muon"},
+        adapters=("bf16",),
         zero_stage=(0, 1),
         pipeline_layouts=True,
         switches=_MEGATRON_SWITCHES,
@@ -253,6 +260,7 @@ _RECORDS = (
         schedules={"none": ""},
         precisions={"fp32": "no", "fp16": "fp16", "bf16": "bf16"},
         optimizers={"adamw": ""},
+        adapters=("bf16", "fp8", "nf4"),
         zero_stage=(0, 2, 3),
         pipeline_layouts=False,
         switches={"cp_method": ("ring", "all-gather")},
@@ -273,6 +281,7 @@ _RECORDS = (
         schedules={"none": ""},
         precisions={"fp16": "fp16", "bf16": "bf16"},
         optimizers={"adamw": "adamw_torch_fused"},
+        adapters=("bf16", "fp8", "nf4"),
         zero_stage=(0, 2, 3),
         pipeline_layouts=False,
         switches={"cp_method": ("ring",)},

@@ -109,6 +109,12 @@ class Kernels(BaseModel):
     fused_grad_accumulation: bool = True
     """The weight-gradient GEMM adds into the gradient buffer; otherwise a kernel of its own does, after
     every GEMM."""
+    weight_gradient_slowdown: float = Field(default=1.0, ge=1, le=4)
+    """Time of a weight-gradient product in 8 or 4 bits over that of the library that the accelerator's profile was
+    fitted to, where a framework has kernels of its own."""
+    cast_slowdown: float = Field(default=1.0, ge=1, le=8)
+    """Time of quantising over that of one pass that reads 16 bits and writes what both products need: kernels that
+    cast, transpose and store apart take more."""
     fused_wgrad: bool = False
     """Weight-gradient GEMMs add into the resident buffer (Megatron's gradient accumulation fusion);
     autograd gets an empty stub of the weight's shape, and Transformer Engine keeps one per shape."""
@@ -239,6 +245,12 @@ class Experts(BaseModel):
     notes: 0.37 of it on 16 H100); 1 where kernels of communication have SMs of their own."""
     moe_dispatches_gradients_in_fp8: bool = False
     """The gradient of combine travels in fp8 as the dispatch does (DeepSeek-V3, arXiv:2412.19437, section 3.3.3)."""
+    permutes_once: bool = False
+    """Tokens are put into the order of their experts only where they are received, as they travelled; otherwise also
+    before they are sent, in 16 bits."""
+    exchange_rate_under_load: float = Field(default=1.0, gt=0, le=1)
+    """Rate of an exchange by kernels of a dispatcher's own while something is computed beside it, over that of the
+    exchange alone, which its published tables show."""
     moe_imbalance: float = Field(default=1.0, ge=1)
     """Tokens of the busiest expert rank over the mean, as measured: on top of what `moe_balance` says."""
     moe_balance: Literal["random", "balanced"] = "random"
@@ -339,6 +351,8 @@ class Memory(BaseModel):
     """Bytes an element of the copy that the gradient norm makes of one gradient at a time."""
     adam_temporary_bytes: float = Field(default=0.0, ge=0, le=16)
     """Bytes a parameter that an optimizer step of unfused kernels makes for a moment."""
+    cuda_graph_pools: bool = True
+    """Graphs of parts of a layer keep their inputs in pools of their own (PyTorch); XLA assigns all buffers beforehand."""
     allocator_slack: float = Field(default=0.04, ge=0, lt=1)
     """Fragmentation of the caching allocator, as a share of what is allocated."""
     context_bytes: float = Field(default=1.0e9, ge=0)

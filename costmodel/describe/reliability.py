@@ -76,8 +76,9 @@ class Reliability(BaseModel):
     """Spread of the rate (of its logarithm): between Llama 3's cluster, RSC-1 and RSC-2 it is 0.5."""
     downtime_error: float = Field(default=0.5, ge=0, le=3)
     """Spread of detection and restart (of the logarithm). Assumed."""
-    step_time_error: float = Field(default=0.1, ge=0, le=1)
-    """Spread of the predicted step time (of its logarithm): the validation's typical error."""
+    step_time_error: float | None = Field(default=None, ge=0, le=1)
+    """Spread of the predicted step time (of its logarithm); where not given, as the uncertain factors of its constants
+    say (`Estimate.sample`)."""
 
     def failures_per_second(self, gpus: float) -> float:
         """Rate at which a job of so many GPUs is interrupted. [1/s]."""

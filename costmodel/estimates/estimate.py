@@ -15,6 +15,16 @@ from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.record import estimate_record
+from costmodel.estimates.samples import (
+    DEFAULT_SAMPLES,
+    SHARE,
+    Interval,
+    Samples,
+    require_share,
+    sample,
+    sample_columns,
+    sample_record,
+)
 from costmodel.estimates.tree import StepTree
 from costmodel.estimates.warnings import warnings_of
 from costmodel.step.price import price
@@ -27,6 +37,9 @@ _FORMS = {"long": long_columns, "wide": wide_columns}
 
 class Estimate(PricedJob, Answer):
     """A priced job, or an array of them. Every figure comes from the lines of `bill`."""
+
+    samples: Samples | None = None
+    """Samples of what is uncertain, where the estimate was asked for them."""
 
     @cached_property
     def warnings(self) -> list[str]:
@@ -53,13 +66,59 @@ class Estimate(PricedJob, Answer):
         """
         return explain(self, name)
 
+    def sample(self, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
+        """Price the job again at samples of everything that is uncertain (one layout only).
+
+        Parameters
+        ----------
+        count : int
+            Samples. [-]
+        seed : int
+            That they follow from: the same seed gives the same values of a factor in every job.
+
+        Returns
+        -------
+        Samples
+            Distributions of step time, memory, days and GPU-hours, the probability that it fits, and causes of width.
+
+        Raises
+        ------
+        CostModelError
+            If the estimate holds several layouts, or the number of samples is no such number.
+        """
+        return sample(self, count, seed)
+
+    def with_samples(self, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Estimate:
+        """Return the estimate with samples of what is uncertain, which its tables, records and columns then say.
+
+        Raises
+        ------
+        CostModelError
+            As `sample` does.
+        """
+        other = Estimate(self.job, self.priced)
+        other.samples = self.sample(count, seed)
+        return other
+
+    def interval(self, share: float = SHARE, *, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> Interval:
+        """Return where the middle `share` of the step time's distribution lies (one layout only). [s]
+
+        Raises
+        ------
+        CostModelError
+            If the share is not between 0 and 1.
+        """
+        require_share(share)
+        return self.sample(samples, seed).interval(share)
+
     def tree(self) -> StepTree:
         """Return the step as a tree: stage, micro-batch, layer, operator (one layout only)."""
         return StepTree(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts, as `--format json` prints it."""
-        return estimate_record(self, self.warnings)
+        record = estimate_record(self, self.warnings)
+        return record if self.samples is None else {**record, "uncertainty": sample_record(self.samples)}
 
     def columns(self, form: str = "long") -> dict[str, list[Any]]:
         """Return the bill as columns: `long` has a row a line, `wide` a row a layout.
@@ -71,7 +130,10 @@ class Estimate(PricedJob, Answer):
         """
         if form not in _FORMS:
             raise CostModelError(f"form: {form!r} is unknown; {choices_hint(form, _FORMS)}")
-        return _FORMS[form](self)
+        table = _FORMS[form](self)
+        if form == "wide" and self.samples is not None:
+            table |= sample_columns(self.samples)
+        return table
 
     def to_frame(self, form: str = "long") -> pd.DataFrame:
         """Return the bill as a frame: `long` has a row a line, `wide` a row a layout.

@@ -186,7 +186,9 @@ class PricedJob:
     @property
     def fits_gpu(self) -> NDArray[np.bool_]:
         """Whether the worst stage fits the GPU's memory."""
-        return np.asarray(self.memory_bytes_per_gpu <= self.memory_capacity_bytes)
+        room = self.job.factors.of("room")
+        share = 1.0 if room is None else room
+        return np.asarray(self.memory_bytes_per_gpu <= share * self.memory_capacity_bytes)
 
     @property
     def fits_host(self) -> NDArray[np.bool_]:
@@ -224,7 +226,12 @@ class PricedJob:
 
     @property
     def error_band(self) -> ErrorBand | None:
-        """Where 80 % of comparable published runs lie around such a step time; None where there are too few."""
+        """Where 80 % of comparable published runs lie around such a step time; None where there are too few.
+
+        Nor of a site with runs of its own, which say it better: samples follow them.
+        """
+        if self.job.belief.names:
+            return None
         bands, accelerator = error_bands(), self.job.cluster.accelerator
         kind = "moe" if self.job.model.num_experts else "dense"
         known = self.job.recipe.name in bands.fitted_recipes and accelerator.name in bands.accelerators

@@ -16,6 +16,7 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.odds import odds
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
@@ -72,6 +73,9 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "host_memory_bytes": float(est.host_memory_bytes),
         "host_memory_capacity_bytes": float(est.host_memory_capacity_bytes),
         "fits": bool(est.fits),
+        "fits_probability": odds().fits.probability(
+            float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)
+        ),
         "worst_stage": est.worst_stage,
         "lines": time_records(est),
         "memory_lines": memory_records(est),
@@ -146,8 +150,12 @@ def input_record(job: Job) -> dict[str, Any]:
     held: dict[str, Any] = {
         **job_names(job),
         **{name: plain_value(name, number) for name, number in job_numbers(job).items()},
+        **job.tuning.fields,
+        "packed_len": round(job.packing.mean),
+        "packed_spread": job.packing.spread,
         "switches": Settings(job.recipe, job.policy, job.health).plain(),
         "axis_order": " ".join(job.axis_order),
+        "site": job.site or None,
         "slice": job.slice or None,
         "tokens": job.tokens,
         "pipeline_layout": BALANCED if job.balanced_stages else chunks_text(job.pipeline_layout) or None,

@@ -99,6 +99,8 @@ class StepTimeline:
         Time in tasks, by stage. [s]
     pipeline_s, simulated_s : float
         What the bill charges for all micro-batches, bubble and messages; what the simulation took. [s]
+    bubble_s : float
+        What of it is the bubble: what the busiest stage waits for. [s]
     """
 
     slices: tuple[Slice, ...]
@@ -109,6 +111,7 @@ class StepTimeline:
     step_time_s: float
     pipeline_s: float
     simulated_s: float
+    bubble_s: float
 
     @property
     def scale(self) -> float:
@@ -203,6 +206,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
         step_time_s=step_s,
         pipeline_s=pipeline_s,
         simulated_s=simulated_s,
+        bubble_s=float(est.exposed_by("toll").get("bubble", 0.0)),
     )
 
 

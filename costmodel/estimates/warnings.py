@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
-from costmodel.estimates.memory_savings import memory_savings
+from costmodel.estimates.memory_savings import Saving, memory_savings
 from costmodel.estimates.priced_job import PricedJob, headroom
 from costmodel.estimates.time_savings import time_savings
 from costmodel.physics.network.mesh import slowest_tier
@@ -24,6 +24,8 @@ HOST_SHARE = 0.10
 SKEW_SHARE = 1.10
 ROUTING_SHARE = 0.01
 WORTH_SAYING = 0.01
+UNEVEN = 1.2
+"""Tokens of the busiest expert rank over the mean, to say what uneven routing would cost. [-]"""
 
 
 def warnings_of(est: PricedJob) -> list[str]:
@@ -97,7 +99,7 @@ def _best_saving(est: PricedJob, capacity: float) -> str:
     if not savings:
         return "no single change of layout or recipe frees memory"
     most = savings[0]
-    said = f"{most.change} frees most ({format_bytes(most.freed_bytes)}, step {most.slowdown:+.0%}"
+    said = f"{most.change} frees most ({_costs(most)}"
     fitting = [saving for saving in savings if saving.memory_bytes <= capacity]
     if not fitting:
         return f"{said}), but no single change is enough"
@@ -105,8 +107,15 @@ def _best_saving(est: PricedJob, capacity: float) -> str:
     cheapest = min(fitting, key=lambda saving: saving.step_time_s)
     if cheapest is most:
         return f"{said} and is the cheapest single change that fits"
-    freed = format_bytes(cheapest.freed_bytes)
-    return f"{said}; {cheapest.change} is the cheapest that fits ({freed}, step {cheapest.slowdown:+.0%})"
+    return f"{said}; {cheapest.change} is the cheapest that fits ({_costs(cheapest)})"
+
+
+def _costs(saving: Saving) -> str:
+    """Say what a saving frees and costs."""
+    percent = f"{saving.slowdown:+.0%}"
+    step = "as fast" if percent in ("+0%", "-0%") else f"step {percent}"
+    numerics = ", changes numerics" if saving.change.changes_numerics else ""
+    return f"{format_bytes(saving.freed_bytes)}, {step}{numerics}"
 
 
 def _placement(est: PricedJob) -> Iterator[str]:
@@ -178,8 +187,18 @@ def _host(est: PricedJob) -> Iterator[str]:
 
 def _routing(est: PricedJob) -> Iterator[str]:
     """Say what the busiest expert rank costs over perfect balance, which benchmarks force and training does not have."""
-    job, load = est.job, float(est.priced.placed.imbalance)
-    if job.recipe.moe.moe_capacity_factor > 0 or load <= 1.0:
+    job, load, moe = est.job, float(est.priced.placed.imbalance), est.job.recipe.moe
+    if moe.moe_capacity_factor > 0 or float(job.layout.ep) == 1 or not job.model.num_experts:
+        return
+    if not moe.moe_loads and moe.moe_imbalance == 1.0:
+        uneven = job.switched({"moe_imbalance": UNEVEN})
+        more = float(price(uneven).bill.step_time_s()) / float(est.step_time_s) - 1.0
+        how = "perfectly balanced" if moe.moe_balance == "balanced" else "random, so even over time"
+        yield (
+            f"the routing of tokens to experts is assumed {how}; measured loads are often less even: "
+            f"--set moe_imbalance={UNEVEN} (the busiest rank gets {UNEVEN - 1.0:.0%} more) adds {more:.1%} to the step"
+        )
+    if load <= 1.0:
         return
     forced = job.switched({"moe_balance": "balanced", "moe_imbalance": 1.0})
     lost = float(est.step_time_s) - float(price(forced).bill.step_time_s())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.frameworks import Framework
+from costmodel.describe.frameworks import FRAMEWORKS, Framework
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
@@ -106,10 +106,7 @@ def require_launched(job: Job, framework: Framework) -> None:
     FrameworkConfigError
         Naming it, and what there is.
     """
-    if not job.tuning.whole:
-        raise FrameworkConfigError(
-            f"emit: {framework.title}: adapters and frozen parts are not written yet; leave out lora_rank and frozen"
-        )
+    _require_trained(job, framework)
     schedule = schedule_at(job.layout.schedule).name
     if schedule not in framework.schedules:
         allowed = ", ".join(name for name in framework.schedules if name != "none")
@@ -129,6 +126,23 @@ def require_launched(job: Job, framework: Framework) -> None:
         raise FrameworkConfigError(
             f"emit: {framework.title} deals sequences to context ranks in zig-zag, not {overlap.cp_slices}; "
             "leave out cp_slices"
+        )
+
+
+def _require_trained(job: Job, framework: Framework) -> None:
+    """Refuse adapters and frozen parts that a framework has no setting for."""
+    tuning = job.tuning
+    if tuning.whole:
+        return
+    if not tuning.lora_rank:
+        raise FrameworkConfigError(
+            f"emit: {framework.title} freezes parts in a training script, not in its configuration; leave out frozen"
+        )
+    if tuning.base_dtype not in framework.adapters:
+        able = [one.name for one in FRAMEWORKS.values() if tuning.base_dtype in one.adapters]
+        raise FrameworkConfigError(
+            f"emit: {framework.title}: adapters on a base in {tuning.base_dtype} are not written; "
+            f"they are for {', '.join(able)}"
         )
 
 
@@ -157,8 +171,10 @@ def require_same_model(job: Job, model: Model, framework: str) -> None:
         job.model.model_dump(exclude={"name", "source"}),
         model.model_dump(exclude={"name", "source"}),
     )
+    dense = any(kind.has_mlp and not kind.is_moe for kind in job.model.layer_kinds())
     for name, value in ours.items():
-        if theirs[name] != value:
+        # The width of a dense MLP that no layer has is nobody's setting.
+        if theirs[name] != value and (dense or name != "ffn_size"):
             raise FrameworkConfigError(
                 f"emit: {framework} has no setting for {name} = {value} of {job.model.name}"
             )

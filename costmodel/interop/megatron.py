@@ -22,6 +22,7 @@ from costmodel.interop.framework import (
     unsaid_switches,
 )
 from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, GRAPH_SCOPES, SHARDING, job_of_flags
+from costmodel.interop.megatron_mixers import PATTERNS, is_hybrid
 from costmodel.interop.megatron_model import model_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.model_details import DETAILS
@@ -51,11 +52,14 @@ def emit_megatron(job: Job) -> str:
         *layout_flags(job, counts),
         *recipe_flags(job, counts),
     ]
+    if is_hybrid(job.model) and chunks_of(job):
+        raise FrameworkConfigError(
+            "emit: Megatron-LM's models with state spaces take no pipeline layout; leave out pipeline_layout"
+        )
+    program = "pretrain_mamba.py" if is_hybrid(job.model) else "pretrain_gpt.py"
     per_node = min(job.cluster.gpus_per_node, counts["gpus"])
     ordered = "".join(f"export {line}\n" for line in _environment(job))
-    launch = (
-        f"{ordered}torchrun --nnodes {counts['gpus'] // per_node} --nproc-per-node {per_node} pretrain_gpt.py"
-    )
+    launch = f"{ordered}torchrun --nnodes {counts['gpus'] // per_node} --nproc-per-node {per_node} {program}"
     text = " \\\n    ".join([launch, *_lines_of(flags)]) + "\n"
     back = import_megatron(text, recipe=base_recipe(job, DEFAULT_RECIPE))
     require_same_model(job, back.job["model"], "Megatron-LM")
@@ -248,7 +252,8 @@ def import_megatron(text: str, *, recipe: str = DEFAULT_RECIPE, name: str = "meg
         If a flag has no readable value, or flags contradict each other.
     """
     flags = Flags(text)
+    instead = {"--vocab-size": ("--padded-vocab-size",), "--num-layers": PATTERNS}
     for flag in ("--num-layers", "--hidden-size", "--num-attention-heads", "--vocab-size"):
-        if flag != "--vocab-size" or "--padded-vocab-size" not in flags.names():
+        if not set(flags.names()) & set(instead.get(flag, ())):
             flags.need(flag)
     return job_of_flags(flags, recipe=recipe, name=name)

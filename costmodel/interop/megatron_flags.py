@@ -43,7 +43,7 @@ HARMLESS = re.compile(
     r"|moe-pad-.*|disable-.*-logging|tee-.*|universal-checkpoint|repeated-dataloader|data-impl|log-interval|use-dataset-only"
     r"|mtp-loss-scaling-factor|seq-aux|norm-topk-prob|topk-softmax-.*|fsdp-manual-registration|shape-order|mla-fa-.*"
     r"|abort-on-.*|rmsnorm-weight-.*|moe-permutation-async-comm|loss-compute-mode|skip-.*|ignore-.*|sft.*|moe-token-drop-policy|moe-input-jitter-eps|align-.*|jitter.*|noise.*|norm-eps|add-eos.*"
-    r"|language-model-type|bos.*|eos.*|allow-missing-.*|image-tag.*|num-nodes|num-gpus|nnodes|nproc-per-node|world-size|b|n)$"
+    r"|language-model-type|lora-(?!rank$|r$|target-modules$).*|bos.*|eos.*|allow-missing-.*|image-tag.*|num-nodes|num-gpus|nnodes|nproc-per-node|world-size|b|n)$"
 )
 
 UNPRICED: dict[str, str] = {
@@ -62,9 +62,6 @@ UNPRICED: dict[str, str] = {
     "--use-nccl-ub": "user buffers of NCCL save copies, which is not priced",
     "--reuse-fp32-param": "shares main weights with parameters; price it by --set master_weights_bytes=2",
     "--swap-attention": "activations go to the host; price it by --set offload_activations=<share>",
-    "--lora-rank": "low-rank adapters: this is the job with every weight trained; price them by --lora-rank 16",
-    "--peft-scheme": "low-rank adapters: this is the job with every weight trained; price them by --lora-rank 16",
-    "--qlora": "low-rank adapters: this is the job with every weight trained; price them by --lora-rank 16 --base-dtype nf4",
     "--use-ascend-coc": "overlaps tensor-parallel communication with GEMMs; price it by --set tp_overlap=pipelined",
     "--ampipe-degree": "overlaps the experts' exchange with GEMMs; price it by --set ep_overlap=true",
     "--moe-shared-expert-overlap": "runs the shared experts behind the exchange, which is not priced",

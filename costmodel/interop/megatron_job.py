@@ -10,9 +10,11 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.megatron_flags import UNPRICED
+from costmodel.interop.megatron_mixers import PATTERNS
 from costmodel.interop.megatron_model import model_of_flags, other_mixer, shape_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.optimizer_names import take_optimizer
+from costmodel.interop.tuning import take_tuning
 from costmodel.physics.pipeline.chunks import parse_chunks
 
 DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
@@ -74,13 +76,14 @@ def job_of_flags(
     unpriced, shape = other_mixer(flags), {}
     if unpriced and model is None:
         shape = shape_of_flags(flags)
-    elif model is None and "--num-layers" in flags.names():
+    elif model is None and {"--num-layers", *PATTERNS} & set(flags.names()):
         model = model_of_flags(flags, name, notes)
     layers = model.num_layers if model is not None else int(shape.get("num_layers", 0))
     experts = bool(model.num_experts) if model is not None else bool(shape.get("num_experts"))
     job: dict[str, Any] = {"model": model, "recipe": chosen, **_layout_of(flags, layers, experts, warnings)}
     job["precision"] = _precision_of(flags)
     facts = _facts_of(flags, job, warnings)
+    _take_adapters(flags, job, notes, warnings)
     job["switches"] = _switches_of(flags, chosen, experts, deepspeed=deepspeed)
     if flags.has("--use-tp-pp-dp-mapping"):
         job["axis_order"] = "tp cp pp dp"
@@ -239,6 +242,20 @@ def _precision_of(flags: Flags) -> str:
         return FP8_RECIPES[recipe]
     named = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype)
     return "fp16" if fp16 else "bf16" if bf16 else named or "fp32"
+
+
+def _take_adapters(flags: Flags, job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:
+    """Read low-rank adapters, as ms-swift and MindSpeed-LLM add them to Megatron's flags."""
+    quantised = flags.has("--qlora")
+    way = flags.text("--train-type", flags.text("--tuner-type", flags.text("--peft-scheme", "")))
+    rank = flags.number("--lora-rank", flags.number("--lora-r"))
+    targets = flags.words("--lora-target-modules") or flags.words("--target-modules")
+    if not way and not quantised and rank is None:
+        return
+    # ms-swift trains a language model's adapters beside a whole tower.
+    way = {"lora_llm": "lora"}.get(way, way)
+    raw = {"lora_rank": rank, "lora_target": targets}
+    take_tuning(raw, "qlora" if quantised else way or "lora", job, notes, warnings)
 
 
 def _facts_of(flags: Flags, job: dict[str, Any], warnings: list[str]) -> dict[str, Any]:

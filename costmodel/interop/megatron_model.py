@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from costmodel.base.errors import CostModelError, ModelConfigError
@@ -11,6 +10,14 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.interop.assertions.megatron_arguments import LONGEST, has_biases, has_expert_bias
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_flags import OTHER_MIXERS
+from costmodel.interop.megatron_mixers import (
+    PATTERNS,
+    RATIOS,
+    hybrid_pattern,
+    is_hybrid,
+    mixer_flags,
+    take_mixers,
+)
 from costmodel.interop.megatron_text import Flags, layer_pattern
 from costmodel.interop.model_details import DETAILS
 
@@ -84,7 +91,7 @@ def model_flags(model: Model, longest: int = 0) -> list[str]:
             flags += ["--window-attn-skip-freq", str(model.full_attention_every)]
     if model.mtp_layers:
         flags += ["--mtp-num-layers", str(model.mtp_layers)]
-    return flags + _expert_flags(model)
+    return flags + mixer_flags(model) + _expert_flags(model)
 
 
 def _expert_flags(model: Model) -> list[str]:
@@ -111,7 +118,7 @@ def _expert_flags(model: Model) -> list[str]:
         flags += ["--moe-router-num-groups", str(model.expert_groups)]
         flags += ["--moe-router-group-topk", str(model.groups_per_token)]
     pattern = [int(model.layer_kinds()[kind].is_moe) for kind in model.kind_of_layer]
-    if not all(pattern):
+    if not all(pattern) and not is_hybrid(model):
         first = model.first_dense_layers
         plain = model.moe_layer_freq == 1
         rest = f"[1]*{model.num_layers - first}" if plain else str(pattern[first:]).replace(" ", "")
@@ -152,6 +159,10 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
         If a needed flag is missing or the model is contradictory.
     """
     said: list[str] = [] if notes is None else notes
+    if (pattern := hybrid_pattern(flags)) and "--num-layers" not in flags.names():
+        flags.give("--num-layers", len(pattern))
+    if any("/" in flags.text(flag, "") for flag in PATTERNS):
+        said.append("prediction layers, behind the slash of the pattern, are not priced")
     values = _dimensions(flags, name)
     layers = values["num_layers"]
     position = flags.text("--position-embedding-type", "learned_absolute")
@@ -186,38 +197,53 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
         known in " ".join(spec) for known in ("deepseek", "gpt_layer_specs", "local", "te_spec")
     ):
         said.append(f"--spec {' '.join(spec)}: the layers are priced as the other flags describe them")
-    values |= _experts(flags, layers, values.pop("ffn_size"))
+    ffn = values.pop("ffn_size")
+    values |= _experts(flags, layers, ffn)
+    values |= take_mixers(flags, values)
+    if pattern:
+        values = _of_one_block({**values, "ffn_size": ffn})
     try:
         return make_model(values, "megatron")
     except ModelConfigError as error:
         raise FrameworkConfigError(str(error)) from None
 
 
+def _of_one_block(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model whose pattern says where its experts and its dense MLPs are."""
+    absent = {"first_dense_layers", "moe_layer_freq"}
+    absent |= {"ffn_size"} if "d" not in values["mlp_pattern"] else set()
+    if "e" not in values["mlp_pattern"]:
+        absent |= {
+            key for key in values if "expert" in key or key in ("top_k", "router_bias", "groups_per_token")
+        }
+    return {key: value for key, value in values.items() if key not in absent}
+
+
 def other_mixer(flags: Flags) -> str:
     """Say why the layers cannot be priced, empty where they can."""
-    found = [flag for flag in OTHER_MIXERS if flag in flags.names()]
+    names = flags.names()
+    variant = flags.text("--experimental-attention-variant", "")
+    if variant in ("gated_delta_net", "dsa") or set(names) & {*PATTERNS, *RATIOS}:
+        return ""
+    found = [flag for flag in OTHER_MIXERS if flag in names and flag not in ("--attention-output-gate",)]
     spec = " ".join(flags.words("--spec")).lower()
     if "qwen3_next" in spec or "mamba" in spec or "linear_attention" in spec:
         found = found or ["--spec"]
     flags.pass_over(*OTHER_MIXERS)
     if not found:
         return ""
-    return f"{found[0]}: linear attention, state-space layers and gated attention have no price yet"
+    return f"{found[0]}: the flags do not say all sizes of these layers; give --model NAME or its config.json"
 
 
 def shape_of_flags(flags: Flags) -> dict[str, Any]:
     """Return the dimensions of a model whose layers cannot be priced."""
-    pattern = flags.text("--hybrid-layer-pattern", flags.text("--hybrid-override-pattern", ""))
-    plain = pattern.split("/")[0].replace("|", "")
-    if plain and "--num-layers" not in flags.names():
-        flags.give("--num-layers", len(plain))
     values = _dimensions(flags, "megatron")
     values |= _expert_counts(flags)
     flags.pass_over(
         "--qk-layernorm", "--disable-bias-linear", "--add-qkv-bias", "--mtp-num-layers", "--vocab-size"
     )
     flags.pass_over("--padded-vocab-size", "--make-vocab-size-divisible-by", "--position-embedding-type")
-    return {**values, **({"layer_pattern": plain} if plain else {})}
+    return values
 
 
 def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
@@ -260,7 +286,7 @@ def _vocabulary(flags: Flags, notes: list[str]) -> int:
         size = _tokenizer_size(flags, notes)
     multiple = each * flags.number("--tensor-model-parallel-size", 1)
     # A multiple of one is a table that is padded already.
-    return size if each == 1 else ceil(size / multiple) * multiple
+    return size if each == 1 else -(-size // multiple) * multiple
 
 
 def _tokenizer_size(flags: Flags, notes: list[str]) -> int:

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.bridge_keys import flags_of, overrides_of, read_overrides
-from costmodel.interop.framework import Imported, base_recipe, counts_of, unsaid_switches
+from costmodel.interop.framework import (
+    Imported,
+    base_recipe,
+    counts_of,
+    unsaid_switches,
+)
 from costmodel.interop.megatron import layout_flags, recipe_flags
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.read_megatron import with_given
 from costmodel.interop.text_file import TextFile
+from costmodel.interop.tuning import bridge_modules, take_bridge_tuning
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -39,13 +45,24 @@ def emit_nemo(job: Job) -> str:
     counts = counts_of(job)
     values = overrides_of([*layout_flags(job, counts), *recipe_flags(job, counts)])
     values["mixed_precision"] = _RECORD.precisions[job.precision.name]
+    values |= _adapter_keys(job)
     lines = [f"{key}={value}" for key, value in values.items()]
     head = f"# Megatron-Bridge overrides: {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}"
     text = "\n".join([head, *lines]) + "\n"
     back = import_nemo(text, model=job.model, recipe=base_recipe(job, _RECORD.recipe))
     notes = [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
     notes += [f"# left to you: {what}" for what in _RECORD.leaves]
+    if job.tuning.lora_rank:
+        notes.append(f"# left to you: a finetune recipe with peft_scheme={bridge_modules(job.tuning)[0]}")
     return "\n".join([head, *notes, *lines]) + "\n"
+
+
+def _adapter_keys(job: Job) -> dict[str, str]:
+    """Return the keys of adapters, over those of the recipe's own scheme."""
+    if not job.tuning.lora_rank:
+        return {}
+    modules = bridge_modules(job.tuning)[1]
+    return {"peft.dim": str(job.tuning.lora_rank), "peft.target_modules": f"[{','.join(modules)}]"}
 
 
 def import_nemo(text: str, **given: Any) -> Imported:
@@ -60,16 +77,39 @@ def import_nemo(text: str, **given: Any) -> Imported:
     head = _HEAD.search(text)
     if head is not None:
         said = {"model": head[1], "gpus": int(head[2]), **given}
-    words, left = flags_of(read_overrides(text))
+    overrides = read_overrides(text)
+    adapters = {
+        key: overrides.pop(f"peft.{key}") for key in ("dim", "target_modules") if f"peft.{key}" in overrides
+    }
+    words, left = flags_of(overrides)
     flags = Flags(words)
     if said.get("gpus"):
         flags.give("--world-size", said["gpus"])
     named = said.get("model")
     model = load_model(named) if isinstance(named, str) else named
     found = job_of_flags(flags, recipe=said.get("recipe") or _RECORD.recipe, model=model)
-    job = with_given(found.job, said)
+    job = with_given({**found.job, **_adapters(adapters)}, said)
     missing = tuple(key for key in found.missing if job.get(key) is None)
     return dataclasses.replace(found, job=job, ignored=(*found.ignored, *left), missing=missing)
+
+
+def _adapters(keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a job that keys of adapters say.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If the rank is no whole number.
+    """
+    rank = keys.get("dim", "32")
+    modules = [word.strip("'\" ") for word in keys.get("target_modules", "").strip("[]").split(",")]
+    job: dict[str, Any] = {}
+    table = {
+        "dim": int(rank) if rank.isdigit() else rank,
+        "target_modules": [word for word in modules if word],
+    }
+    take_bridge_tuning(table if keys else {}, job, [])
+    return job
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:

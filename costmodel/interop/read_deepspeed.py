@@ -41,7 +41,7 @@ _HARMLESS_ZERO = frozenset(
     stage3_model_persistence_threshold offload_optimizer offload_param cpu_offload cpu_offload_params
     cpu_offload_use_pin_memory mics_shard_size mics_hierarchical_params_gather load_from_fp32_weights round_robin_gradients
     ignore_unused_parameters legacy_stage1 elastic_checkpoint use_multi_rank_bucket_allreduce
-    override_module_apply log_trace_cache_warnings module_granularity_threshold grad_hooks use_all_reduce_for_fetch_params
+    override_module_apply log_trace_cache_warnings module_granularity_threshold use_all_reduce_for_fetch_params
     zero_hpz_partition_size zero_quantized_weights zero_quantized_gradients zero_quantized_nontrainable_weights
     allgather_sequential zenflow memory_efficient_linear param_persistence_threshold""".split()  # noqa: SIM905
 )
@@ -60,7 +60,6 @@ _UNPRICED = {
     "torch_autocast": "autocast of PyTorch is priced as the precision beside it",
     "compile": "price torch.compile by --set compiled=true",
     "weight_quantization": "quantised weights have no price",
-    "zero_quantized_initialization": "quantised weights have no price",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.describe.jobs.fields import REQUIRED
-from costmodel.describe.jobs.merge import merge_jobs, read_job
+from costmodel.describe.jobs.merge import merge_jobs, read_job, read_job_text
 from costmodel.interop.framework import Imported
 from costmodel.interop.text_file import TextFile
 
@@ -19,5 +19,6 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     CostModelError
         If a key is no field of a job, or a value is none of its kind.
     """
-    job = merge_jobs(read_job(file.name), {key: given[key] for key in given if key != "vocab_size"})
+    own = read_job_text(file.text, file.name) if file.folder is None else read_job(file.name)
+    job = merge_jobs(own, {key: given[key] for key in given if key != "vocab_size"})
     return Imported(job, tuple(key for key in REQUIRED if key not in job))

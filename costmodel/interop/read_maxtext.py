@@ -14,11 +14,10 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.maxtext_blocks import BLOCKS
 from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.text_file import TextFile
 
-# Blocks of RMSNorm, grouped attention without biases, and an MLP by `mlp_activations`.
-_BLOCKS = ("default", "llama2", "mistral", "mixtral", "qwen3", "qwen3_moe")
 _AXES = ("data", "fsdp", "fsdp_transpose", "tensor", "tensor_sequence", "pipeline", "context", "expert")
 _UNREAD_AXES = ("sequence", "autoregressive", "tensor_transpose")
 _PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
@@ -134,7 +133,7 @@ def _model(raw: Mapping[str, Any], name: str, vocabulary: int | None) -> Model |
                 f"model_name: {named!r} is not known here; give --model NAME or config.json"
             ) from None
     block = str(raw.get("decoder_block", "llama2"))
-    if block not in _BLOCKS:
+    if block not in BLOCKS:
         raise FrameworkConfigError(f"decoder_block: {block!r} is not supported; give --model")
     if raw.get("global_parameter_scale", 1) != 1:
         raise FrameworkConfigError("global_parameter_scale: only 1 is supported")
@@ -154,10 +153,11 @@ def _model(raw: Mapping[str, Any], name: str, vocabulary: int | None) -> Model |
         "vocab_size": vocab,
         "gated_mlp": isinstance(activations, list) and len(activations) == 2,
         "tied_embeddings": bool(raw.get("logits_via_embedding", False)),
-        "qk_norm": bool(raw.get("use_qk_norm", block.startswith("qwen3"))),
+        "qk_norm": bool(raw.get("use_qk_norm", False)),
     }
     if int(raw.get("num_experts") or 1) > 1:
         values["num_experts"] = raw["num_experts"]
         values["top_k"] = raw.get("num_experts_per_tok", 1)
         values["expert_ffn_size"] = raw.get("base_moe_mlp_dim", raw["base_mlp_dim"])
-    return make_model(values, "maxtext")
+    values |= BLOCKS[block](raw, values)
+    return make_model({key: value for key, value in values.items() if value is not None}, "maxtext")

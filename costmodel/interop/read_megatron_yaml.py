@@ -20,9 +20,11 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.interpolation import resolved
 from costmodel.interop.megatron_flags import HARMLESS
 from costmodel.interop.read_megatron import flags_to_job
 from costmodel.interop.text_file import TextFile
+from costmodel.interop.tuning import take_bridge_tuning
 
 # Keys of a configuration that have another name as a flag.
 _RENAMED = {
@@ -49,6 +51,7 @@ _RENAMED = {
 _NEGATED = {
     "add_bias_linear": "--disable-bias-linear",
     "bias": "--disable-bias-linear",
+    "overlap_p2p_comm": "--no-overlap-p2p-communication",
     "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
 }
 # What a configuration decides and that its class would default to otherwise.
@@ -101,7 +104,7 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
     CostModelError
         If it cannot be read.
     """
-    raw = _yaml(file)
+    raw = resolved(_yaml(file))
     model, trainer = _table(raw, "model"), _table(raw, "trainer")
     flat = dict(model)
     optimizer = str(_table(model, "optim").get("name", ""))
@@ -154,7 +157,10 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     flat["fp8_recipe"] = (inside.get("fp8_recipe") or flat.get("fp8_recipe")) if flat["fp8"] else None
     if not flat.get("num_query_groups"):
         flat.pop("num_query_groups", None)
-    return _with_tokenizer(flat, _table(raw, "tokenizer"), file, given)
+    found = _with_tokenizer(flat, _table(raw, "tokenizer"), file, given)
+    job, warnings = dict(found.job), list(found.warnings)
+    take_bridge_tuning(_table(raw, "peft"), job, warnings)
+    return dataclasses.replace(found, job=job, warnings=tuple(warnings))
 
 
 def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.models.model_files import load_model
@@ -244,6 +244,11 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     }
     replicate = degree("data_parallel_replicate_degree", "replicate")
     shard = degree("data_parallel_shard_degree", "shard", degree("data_parallel_degree", "data", -1))
+    for axis, given_degree in {**degrees, "replicate": replicate}.items():
+        if given_degree < 1:
+            raise FrameworkConfigError(
+                f"parallelism: the {axis} degree: expected at least 1, got {shown(given_degree)}"
+            )
     others = degrees["tp"] * degrees["cp"] * degrees["pp"] * replicate
     gpus = given.get("gpus")
     if shard < 0 and gpus is not None:

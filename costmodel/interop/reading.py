@@ -244,9 +244,19 @@ def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imp
     CostModelError
         One line: what is wrong with the file, without control characters of it.
     """
+    return read_file(read_text(path), kind, **given)
+
+
+def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> Imported:
+    """Read a file of another program whose text is at hand; see `read`.
+
+    Raises
+    ------
+    CostModelError
+        One line: what is wrong with the file, without control characters of it.
+    """
     beside = {name: value for name, value in given.items() if name in _BESIDE}
     asked = keywords({k: v for k, v in given.items() if k not in _BESIDE}, JOB_FIELDS, who="read")
-    file = read_text(path)
     try:
         reader = READERS[kind] if kind in READERS else _reader_for(file, kind)
         return _clean(
@@ -260,15 +270,15 @@ def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imp
         raise FrameworkConfigError(f"{shown(file.name)}: is nested too deeply") from None
 
 
-def kind_of(path: str | Path) -> str:
-    """Return the kind of a file, ``job`` where it is of no other.
+def kind_of(file: str | Path | TextFile) -> str:
+    """Return the kind of a file, or of its text, ``job`` where it is of no other.
 
     Raises
     ------
     CostModelError
         If it cannot be read.
     """
-    look = look_at(read_text(path))
+    look = look_at(file if isinstance(file, TextFile) else read_text(file))
     return next((reader.kind for reader in READERS.values() if reader.tells(look)), "job")
 
 

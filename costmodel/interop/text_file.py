@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, DataError
+from costmodel.base.own_files import refuse_path
 
 MOST_BYTES = 64_000_000
 """Logs of whole clusters are long; anything longer is not what it is taken for."""
@@ -42,6 +43,7 @@ def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
     CostModelError
         If it cannot be read, is empty, is too long, or is no text.
     """
+    refuse_path(path, "file")
     file = Path(path)
     called = shown(str(path))
     if file.is_dir():
@@ -67,6 +69,27 @@ def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
     return TextFile(decoded(raw, called), str(path), file.parent)
 
 
+def encoding_of(raw: bytes, name: str) -> str:
+    """Return the encoding of a text by its first bytes: UTF-8 or, as Windows writes it, UTF-16.
+
+    Raises
+    ------
+    DataError
+        If they are no text.
+    """
+    encoding = next((kind for mark, kind in _MARKS if raw.startswith(mark)), "")
+    if encoding:
+        return encoding
+    sample = raw[:4000]
+    if b"\x00" not in sample:
+        return "utf-8"
+    # Latin text in UTF-16 has a zero in every second byte.
+    odd, even = sample[1::2].count(0), sample[0::2].count(0)
+    if max(odd, even) < 0.4 * len(sample) / 2:
+        raise DataError(f"{name}: is not a text (it has zero bytes)")
+    return "utf-16-le" if odd > even else "utf-16-be"
+
+
 def decoded(raw: bytes, name: str) -> str:
     """Return the text of bytes: UTF-8 or, as Windows writes it, UTF-16.
 
@@ -75,21 +98,19 @@ def decoded(raw: bytes, name: str) -> str:
     CostModelError
         If they are neither.
     """
-    encoding = next((kind for mark, kind in _MARKS if raw.startswith(mark)), "")
-    if not encoding:
-        sample = raw[:4000]
-        if b"\x00" in sample:
-            # Latin text in UTF-16 has a zero in every second byte.
-            odd, even = sample[1::2].count(0), sample[0::2].count(0)
-            if max(odd, even) < 0.4 * len(sample) / 2:
-                raise CostModelError(f"{name}: is not a text (it has zero bytes)")
-            encoding = "utf-16-le" if odd > even else "utf-16-be"
-        else:
-            encoding = "utf-8"
     try:
-        return raw.decode(encoding)
+        return raw.decode(encoding_of(raw, name))
     except UnicodeDecodeError as error:
         raise CostModelError(f"{name}: is not a text in UTF-8 or UTF-16 (byte {error.start})") from None
+
+
+def uncoloured(text: str) -> str:
+    r"""Return a line without the escape sequences that colour a terminal.
+
+    >>> uncoloured("\x1b[31mstep: 10\x1b[0m")
+    'step: 10'
+    """
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def shown(text: str, *, most: int = 300) -> str:

@@ -13,6 +13,7 @@ from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.framework import counts_of
+from costmodel.interop.tuning import peft_modules
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -55,6 +56,7 @@ def emit_accelerate(job: Job) -> str:
         "sequence length": counts["seq_len"],
     }
     said = [f"# in the training script: {key} = {value}" for key, value in script.items()]
+    said += [f"# in the training script: {line}" for line in _peft_lines(job)]
     return _text(job, "accelerate", values, said)
 
 
@@ -75,6 +77,7 @@ def emit_axolotl(job: Job) -> str:
         "tensor_parallel_size": counts["tp"],
         "context_parallel_size": counts["cp"],
     }
+    values |= _adapter_keys(job)
     if counts["zero_stage"]:
         replicate, shard = data_degrees(counts)
         values |= {"dp_replicate_size": replicate, "dp_shard_size": shard, "fsdp_version": 2}
@@ -95,6 +98,36 @@ def _text(job: Job, framework: str, values: Mapping[str, Any], said: list[str]) 
     )
     left = [f"# left to you: {what}" for what in FRAMEWORKS[framework].leaves]
     return "\n".join([head, *said, *left, document_text(values)])
+
+
+def _peft_lines(job: Job) -> list[str]:
+    """Return what a script hands to PEFT and bitsandbytes."""
+    tuning = job.tuning
+    if not tuning.lora_rank:
+        return []
+    modules = peft_modules(tuning, "PEFT") or "all-linear"
+    lines = [f"peft.LoraConfig(r={tuning.lora_rank}, target_modules={modules!r})"]
+    bits = {"nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4"', "fp8": "load_in_8bit=True"}
+    if tuning.computes_in:
+        lines.append(f"transformers.BitsAndBytesConfig({bits[tuning.base_dtype]})")
+    return lines
+
+
+def _adapter_keys(job: Job) -> dict[str, Any]:
+    """Return Axolotl's keys of adapters and of the base that they lie on."""
+    tuning = job.tuning
+    if not tuning.lora_rank:
+        return {}
+    modules = peft_modules(tuning, "Axolotl")
+    found: dict[str, Any] = {
+        "adapter": "qlora" if tuning.base_dtype == "nf4" else "lora",
+        "lora_r": tuning.lora_rank,
+        "lora_alpha": 2 * tuning.lora_rank,
+        **({"lora_target_modules": modules} if modules else {"lora_target_linear": True}),
+    }
+    if tuning.computes_in:
+        found[{"nf4": "load_in_4bit", "fp8": "load_in_8bit"}[tuning.base_dtype]] = True
+    return found
 
 
 def _recomputes(job: Job) -> bool:

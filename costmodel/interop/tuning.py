@@ -7,23 +7,40 @@ Keys of hiyouga/LLaMA-Factory (``src/llamafactory/hparams/finetuning_args.py``),
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.jobs.tuning import make_tuning
+from costmodel.describe.jobs.tuning import Tuning, make_tuning
 from costmodel.interop.framework import FrameworkConfigError
 
 _RANK = ("lora_rank", "lora_r", "r")
 _TARGETS = ("lora_target", "lora_target_modules", "target_modules")
 _ALL = {"all", "all-linear", "all_linear"}
+_DORA = ("use_dora", "peft_use_dora")
+_RSLORA = ("use_rslora", "peft_use_rslora")
 _ADAPTED = ("lora", "qlora", "dora", "rslora")
+
+_PEFT_NAMES = {word: f"{word}_proj" for word in ("q", "k", "v", "o", "gate", "up", "down")}
+_BRIDGE_NAMES = {"qkv": "linear_qkv", "o": "linear_proj", "fc1": "linear_fc1", "down": "linear_fc2"}
+_CANONICAL_NAMES = {
+    "q": "linear_q",
+    "k": "linear_k",
+    "v": "linear_v",
+    "o": "linear_proj",
+    "gate": "linear_fc1_gate",
+    "up": "linear_fc1_up",
+    "down": "linear_fc2",
+}
 
 KEYS = frozenset(
     (
         *_RANK,
         *_TARGETS,
+        *_DORA,
+        *_RSLORA,
         "lora_target_linear",
         "quantization_bit",
         "quant_bits",
@@ -32,6 +49,69 @@ KEYS = frozenset(
     )
 )
 """Keys that are read here."""
+
+
+def take_bridge_tuning(peft: Mapping[str, Any], job: dict[str, Any], warnings: list[str]) -> None:
+    """Fill a job's adapters from Megatron-Bridge's table of them.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If the rank is no whole number.
+    """
+    if not peft or "lora_rank" in job:
+        return
+    scheme = str(peft.get("_target_", "lora")).rsplit(".", 1)[-1].lower()
+    rank = peft.get("dim", 32)
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise FrameworkConfigError(f"peft.dim: expected a whole number, got {rank!r}")
+    job["lora_rank"] = rank
+    words = peft.get("target_modules") or list(
+        _CANONICAL_NAMES.values() if "canonical" in scheme else _BRIDGE_NAMES.values()
+    )
+    job["lora_targets"] = ",".join(str(word).rsplit(".", 1)[-1] for word in words)
+    if "dora" in scheme:
+        warnings.append("dora: priced as LoRA, without its magnitudes and the norms of weights that it takes")
+
+
+def peft_modules(tuning: Tuning, title: str) -> list[str]:
+    """Return the layers with adapters as PEFT names them, none for every linear layer.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If one is a layer that transformers' models do not have as one.
+    """
+    if tuning.lora_targets == make_tuning(tuning.lora_rank).lora_targets:
+        return []
+    return _named(tuning, _PEFT_NAMES, title)
+
+
+def bridge_modules(tuning: Tuning) -> tuple[str, list[str]]:
+    """Return Megatron-Bridge's scheme of adapters, and the layers as it names them.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If one has an adapter that it does not know.
+    """
+    fused = not set(tuning.lora_targets) - set(_BRIDGE_NAMES)
+    names = _BRIDGE_NAMES if fused else _CANONICAL_NAMES
+    if "mixer" in tuning.lora_targets:
+        tuning = dataclasses.replace(
+            tuning, lora_targets=tuple(word for word in tuning.lora_targets if word != "mixer")
+        )
+    return "lora" if fused else "canonical_lora", _named(tuning, names, "Megatron-Bridge")
+
+
+def _named(tuning: Tuning, names: Mapping[str, str], title: str) -> list[str]:
+    """Return the words of a list as another program has them."""
+    unknown = [word for word in tuning.lora_targets if word not in names]
+    if unknown:
+        raise FrameworkConfigError(
+            f"emit: {title} has no layer for the lora target {unknown[0]!r}; it has those of {', '.join(names)}"
+        )
+    return [names[word] for word in tuning.lora_targets]
 
 
 def take_tuning(
@@ -66,8 +146,10 @@ def take_tuning(
         notes.append("a base in int8: priced as one in fp8, which is as wide")
     elif bits:
         warnings.append(f"quantization_bit: {bits} bits have no price; the base is priced in bf16")
-    if method in ("dora", "rslora"):
-        warnings.append(f"{way}: priced as LoRA, without what it adds")
+    if method == "dora" or any(raw.get(key) for key in _DORA):
+        warnings.append("dora: priced as LoRA, without its magnitudes and the norms of weights that it takes")
+    if method == "rslora" or any(raw.get(key) for key in _RSLORA):
+        notes.append("rslora: costs what LoRA does, its scale alone is another")
 
 
 def _take_targets(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:

@@ -7,19 +7,13 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.describe.jobs.fields import FIELDS, PLAN_FIELDS, names
+from costmodel.describe.jobs.fields import PLAN_FIELDS, names
 from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.merge import names_no_degree
 from costmodel.describe.jobs.short_form import short_form
 from costmodel.estimates.estimate import Estimate
 from costmodel.planning.plan import Plan, plan
 from costmodel.planning.preference import TIE_SHARE
-
-_DEGREES = ("layout", *names(field for field in FIELDS if field.degree), "pipeline_layout")
-
-
-def is_open(asked: Mapping[str, Any]) -> bool:
-    """Say whether the keywords of a job name none of its degrees."""
-    return all(asked.get(name) is None for name in _DEGREES)
 
 
 def planned(asked: Mapping[str, Any]) -> Plan:
@@ -73,7 +67,7 @@ class Beside(NamedTuple):
 
 def beside(est: Estimate, asked: Mapping[str, Any]) -> Beside | None:
     """Plan the job of an estimate whose degrees were left open; none where the keywords `asked` name one."""
-    if not is_open(asked):
+    if not names_no_degree(asked):
         return None
     try:
         found = planned(asked)

@@ -1,8 +1,8 @@
 """Choices beside the layout that a framework leaves to its users: switches and orders of the axes.
 
 A search prices them on the best placements only. What a framework refuses stands in its assertions
-(`costmodel.interop.assertions`); what a choice needs beside, and what it holds that no line of the bill has, stands
-here: an optimiser takes every saving that nothing speaks against.
+(`costmodel.interop.assertions`), what a choice holds in the lines of the bill; what it needs beside stands here: an
+optimiser takes every saving that nothing speaks against.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
@@ -23,9 +22,6 @@ from costmodel.describe.jobs.layout import Layout
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_EXPERT_BUFFERS_BYTES = 2e9
-_USER_BUFFERS = 10.0
-_BF16_BYTES = 2.0
 _MADE_FOR = ("ampere", "hopper", "blackwell")
 """Generations that Transformer Engine's user buffers and DeepEP are written for."""
 
@@ -61,15 +57,10 @@ class Choice(NamedTuple):
 
 
 class _Condition(NamedTuple):
-    """Which layouts start with a choice, and the room they need for it beyond their bill. [B]"""
+    """Which layouts start with a choice."""
 
     starts: Callable[[Job, Layout], Mask]
-    room_bytes: Callable[[Job, Layout, Bill], Array]
     source: str
-
-
-def _nothing(job: Job, layout: Layout, bill: Bill) -> Array:
-    return np.asarray(0.0)
 
 
 def _is_made_for(job: Job) -> bool:
@@ -81,22 +72,12 @@ def _overlaps_tensor(job: Job, layout: Layout) -> Mask:
     return np.asarray((layout.tp > 1) & (layout.sequence_parallel > 0) & inside & _is_made_for(job))
 
 
-def _user_buffers(job: Job, layout: Layout, bill: Bill) -> Array:
-    tokens = layout.micro_batch * job.seq_len / layout.cp
-    return np.asarray(_USER_BUFFERS * _BF16_BYTES * tokens * float(job.model.hidden_size))
-
-
 def _overlaps_experts(job: Job, layout: Layout) -> Mask:
     return np.asarray((layout.ep > 1) & (layout.micro_batches(job.global_batch) > 1))
 
 
 def _graphs(job: Job, layout: Layout) -> Mask:
     return np.asarray(not (job.recipe.host.offload_optimizer or job.policy.offload_activations))
-
-
-def _activations(job: Job, layout: Layout, bill: Bill) -> Array:
-    held = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
-    return np.asarray(held.max(axis=-1))
 
 
 def _ulysses(job: Job, layout: Layout) -> Mask:
@@ -121,10 +102,6 @@ def _dispatched_experts(job: Job, layout: Layout) -> Mask:
     return np.asarray((layout.ep > 1) & _is_made_for(job))
 
 
-def _expert_buffers(job: Job, layout: Layout, bill: Bill) -> Array:
-    return np.asarray(_EXPERT_BUFFERS_BYTES * (layout.ep > 1))
-
-
 def _compiled(job: Job, layout: Layout) -> Mask:
     return np.asarray(_overlaps_tensor(job, layout) & job.recipe.kernels.compiled)
 
@@ -133,44 +110,37 @@ _CORE = "NVIDIA/Megatron-LM megatron/core"
 _CONDITIONS: Mapping[tuple[str, str, object], _Condition] = {
     ("megatron", "tp_overlap", "pipelined"): _Condition(
         _overlaps_tensor,
-        _user_buffers,
         f"{_CORE}/model_parallel_config.py tp_comm_overlap; NVIDIA/TransformerEngine module/base.py initialize_ub: a "
         "user buffer of tokens x hidden for each of ten products; ranks of one NVLink domain",
     ),
     ("megatron", "ep_overlap", True): _Condition(
         _overlaps_experts,
-        _nothing,
         f"{_CORE}/pipeline_parallel/schedules.py: the exchange of one micro-batch hides behind another's passes",
     ),
     ("megatron", "cuda_graphs", True): _Condition(
         _graphs,
-        _activations,
-        f"{_CORE}/transformer/cuda_graphs.py; buffers of a graph are its own (NVIDIA/TransformerEngine issue 2543: "
-        "40 % of an H200 without, out of memory with), so that activations need their room a second time",
+        f"{_CORE}/transformer/cuda_graphs.py",
     ),
-    ("megatron", "cp_method", "ring"): _Condition(_context, _nothing, "--cp-comm-type p2p"),
+    ("megatron", "cp_method", "ring"): _Condition(_context, "--cp-comm-type p2p"),
     ("megatron", "cp_method", "all-gather"): _Condition(
-        _gathered_context, _nothing, "--cp-comm-type all_gather; Transformer Engine has none for MLA"
+        _gathered_context, "--cp-comm-type all_gather; Transformer Engine has none for MLA"
     ),
     ("megatron", "cp_method", "ulysses"): _Condition(
-        _ulysses, _nothing, "--cp-comm-type a2a: tp·cp divides heads and KV heads; none for MLA"
+        _ulysses, "--cp-comm-type a2a: tp·cp divides heads and KV heads; none for MLA"
     ),
     ("megatron", "moe_dispatcher", "all-to-all"): _Condition(
-        _plain_experts, _nothing, "--moe-token-dispatcher-type alltoall: within the scale-up domain"
+        _plain_experts, "--moe-token-dispatcher-type alltoall: within the scale-up domain"
     ),
     ("megatron", "moe_dispatcher", "deep-ep"): _Condition(
         _dispatched_experts,
-        _expert_buffers,
         "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB",
     ),
     ("torchtitan", "tp_overlap", "pipelined"): _Condition(
-        _compiled, _nothing, "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile"
+        _compiled, "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile"
     ),
-    ("torchtitan", "cp_method", "ring"): _Condition(
-        _context, _nothing, "context_parallel_rotate_method alltoall"
-    ),
+    ("torchtitan", "cp_method", "ring"): _Condition(_context, "context_parallel_rotate_method alltoall"),
     ("torchtitan", "cp_method", "all-gather"): _Condition(
-        _context, _nothing, "context_parallel_rotate_method allgather"
+        _context, "context_parallel_rotate_method allgather"
     ),
 }
 
@@ -234,15 +204,6 @@ def starts(job: Job, choices: tuple[Choice, ...], layout: Layout) -> Mask:
         for condition in _conditions(job, choice):
             fine = fine & condition.starts(job, layout)
     return np.asarray(fine)
-
-
-def room_bytes(job: Job, choices: tuple[Choice, ...], layout: Layout, bill: Bill) -> Array:
-    """Return what choices hold that no line of the bill has. [B]"""
-    room: Array = np.asarray(0.0)
-    for choice in choices:
-        for condition in _conditions(job, choice):
-            room = room + condition.room_bytes(job, layout, bill)
-    return room
 
 
 def _conditions(job: Job, choice: Choice) -> list[_Condition]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from costmodel.describe.jobs.fields import KNOBS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
+from costmodel.describe.odds import odds
 from costmodel.planning.best import Kept
 from costmodel.planning.search import Pass, peak_flops_per_s
 from costmodel.step.anatomy.params import model_flops_per_token
@@ -50,6 +51,11 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
     dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])
     for name in names(LAYOUT_FIELDS):
         columns[name] = [plain_value(name, number) for number in (dp if name == "dp" else rows[name])]
+    offered = [job.cluster.accelerator.memory_bytes for job in jobs]
+    columns["fits_probability"] = [
+        odds().fits.probability(need, have)
+        for need, have in zip(rows["memory_bytes"].tolist(), offered, strict=True)
+    ]
     return columns
 
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.best import Columns, Kept, taken
+from costmodel.planning.best import Columns, Kept, best_rows, taken
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
 from costmodel.planning.preference import Indices, listed
 from costmodel.planning.search import Pass, Question, layout_of
 from costmodel.planning.tuning import Tuned, asked_passes
+from costmodel.planning.uncertain import Odds, Trial, compare, quantile_of
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -31,6 +32,29 @@ KEPT = 1000
 def _of_question(asked: Sequence[Pass], rows: Columns) -> Columns:
     """Return rows whose jobs are counted as the question has them."""
     return {**rows, "job": np.asarray([float(asked[int(index)].origin) for index in rows["job"]])}
+
+
+def by_quantile(kept: Kept, passes: Sequence[Pass], share: float, question: Question) -> Kept:
+    """Return kept layouts in the order of the step time that each does not exceed with a probability of `share`.
+
+    Scores stay in seconds of the nominal step, so that they compare with what the search noted of every knob's values:
+    each is that of the best times the ratio of the quantiles. Layouts that are no candidates are left out.
+    """
+    rows = np.sort(listed(kept.top, [one.job for one in passes])[0])
+    found = compare(
+        passes,
+        kept.top,
+        rows,
+        dict.fromkeys(range(len(passes)), 1.0),
+        max_memory_bytes=question.max_memory_bytes,
+    )
+    quantile = found.quantile(share)
+    if not np.isfinite(quantile).any():
+        return kept
+    top = taken(kept.top, found.rows)
+    top["score"] = top["score"].min() * quantile / quantile.min()
+    few = top["score"].size
+    return Kept(best_rows(top, few), kept.front)
 
 
 class Found:
@@ -96,6 +120,9 @@ class Found:
             if progress is not None:
                 progress(priced, priced)
         rejected["does_not_fit"] = tally.num_priced - tally.num_fit
+        share = quantile_of(question.objective)
+        if share is not None:
+            tally.kept = by_quantile(tally.kept, tuned.passes, share, question)
         out = sum(count for reason, count in rejected.items() if reason != "does_not_fit")
         return cls(
             question,
@@ -146,6 +173,21 @@ class Found:
     def pick_score(self) -> float:
         """Score of the pick; less is better."""
         return float(self.kept.top["score"][self.pick])
+
+    @cached_property
+    def odds(self) -> Odds:
+        """The layouts worth listing, priced on common samples of everything that is uncertain."""
+        weights = {index: self.question.weight(job) for index, job in enumerate(self.jobs)}
+        return compare(
+            self.passes, self.kept.top, self.listed, weights, max_memory_bytes=self.question.max_memory_bytes
+        )
+
+    def trials(self) -> list[tuple[Estimate, Trial]]:
+        """Return the few layouts worth a trial, the likeliest first, with what is known of each.
+
+        The smallest set, of at most `MOST_TRIALS`, that holds the best layout with `SURE`: or as surely as so many can.
+        """
+        return [(self.estimate_of(self.kept.top, trial.row), trial) for trial in self.odds.trials()]
 
     @cached_property
     def best(self) -> Estimate:

@@ -81,7 +81,7 @@ def refused(job: Job, gpus: float, mesh: Mapping[str, Array], policies: Policies
 
     Raises
     ------
-    NotImplementedError
+    ValueError
         For an assertion over two choices beside the placement at once.
     """
     places = max(values.ndim for values in mesh.values())
@@ -115,6 +115,8 @@ def _parted(code: str, bad: Mask, places: int) -> Refused:
     whole = bad.reshape((1,) * (places + len(POLICIES) - bad.ndim) + bad.shape)
     used = [policy for policy, size in zip(POLICIES, whole.shape[places:], strict=True) if size > 1]
     if len(used) > 1:
-        raise NotImplementedError(f"{code} looks at {' and '.join(used)} at once")
+        raise ValueError(
+            f"{code}: an assertion may look at one choice beside the placement, not at {' and '.join(used)}"
+        )
     kept = whole.reshape(*whole.shape[:places], -1)
     return Refused(code, used[0], kept) if used else Refused(code, "", kept[..., 0])

@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.words import plural
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
@@ -144,7 +145,7 @@ def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
             return
         found = _feasible(replace(question, jobs=(_with(job, gpus=more),)))
         if found is not None:
-            yield Cure(f"{more:.0f} GPUs", float(found["step_time_s"][0]))
+            yield Cure(plural(more, "GPU", form=".0f"), float(found["step_time_s"][0]))
             return
 
 

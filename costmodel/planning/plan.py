@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import LayoutError, shown
+from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.version import __version__
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
 from costmodel.describe.hardware.hardware import load_cluster
@@ -24,11 +24,14 @@ from costmodel.describe.recipe import Recipe, load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.advice import advice, relaxed_gains, why_not
+from costmodel.planning.best import taken
+from costmodel.planning.columns import plan_columns
 from costmodel.planning.found import KEPT, Found, Progress
 from costmodel.planning.job_file import job_file_of
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
 from costmodel.planning.tuning import held, searched
+from costmodel.planning.uncertain import odds_record
 
 _TRAINED = (
     "lora_rank",
@@ -124,10 +127,24 @@ class Plan(Found, Answer):
             "num_layouts_fit": self.num_fit,
             "rejected": dict(self.rejected.most_common()),
             "top": top,
+            "try": odds_record(self.odds, self._by_row()),
             "pareto": _records(self.pareto_columns()),
             "relaxed_gain_by_constraint": dict(gains),
             "advice": self.advice(),
             "why_not": dict(answers),
+        }
+
+    def _by_row(self) -> dict[int, dict[str, Any]]:
+        """Return the layouts to try as records, by their kept rows."""
+        rows = [trial.row for trial in self.odds.trials()]
+        table = plan_columns(self.passes, self.kept, taken(self.kept.top, np.asarray(rows, dtype=np.int64)))
+        return {
+            row: {
+                **record,
+                "rank": row + 1,
+                "command": command_text(self.estimate_of(self.kept.top, row).job, files=self.question.files),
+            }
+            for row, record in zip(rows, _records(table), strict=True)
         }
 
     def __repr__(self) -> str:
@@ -189,7 +206,7 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
             axis_order=order,
             slice=shape,
             tokens=one("tokens"),
-            **{name: told[name] for name in _TRAINED if name in told},
+            **{name: told[name] for name in (*_TRAINED, "site") if name in told},
             check=False,
         )
         largest = job.cluster.tiers[-1].size
@@ -210,10 +227,25 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         chooses=framework != ANY_FRAMEWORK and bool(one("choose")),
         named=frozenset({*(knob for knob in KNOBS if knob in told), *(one("fix") or {})}),
         held=frozenset({*switches, *(("axis_order",) if "axis_order" in told else ())}),
+        risk=_risk(told),
     )
     for job in jobs:
         question.weight(job)
     return question
+
+
+def _risk(told: Mapping[str, Any]) -> float | None:
+    """Return the accepted risk of running out of memory, None where none is named."""
+    if "risk" not in told:
+        return None
+    if "headroom" in told:
+        raise CostModelError(
+            "risk: says how much memory to leave free, as headroom does; give one or the other"
+        )
+    risk = float(read("risk", told["risk"]))
+    if not 0.0 < risk < 1.0:
+        raise CostModelError(f"risk: expected a probability between 0 and 1, such as 20%, got {risk:g}")
+    return risk
 
 
 def _files(told: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
@@ -290,12 +322,14 @@ def plan(*, keep: int = KEPT, progress: Progress | None = None, **asked: Unpack[
     offload_optimizer : bool or sequence of bool, optional
         Optimizer states on the CPU; both to let the search choose. Default: the recipe's.
     objective : str
-        One of `OBJECTIVES`: step-time, mfu, tokens-per-dollar, gpu-hours.
+        One of `OBJECTIVES`: step-time, mfu, tokens-per-dollar, gpu-hours, or p50, p75, p90, p95 of the step time.
     max_memory_bytes : float
         Memory limit beside what the device offers. [B]
     headroom : float
         Share of the device's memory to leave free; by default 5 %, or by how much the memory of 80 % of comparable
         runs was predicted too low if that is more. [-]
+    risk : float
+        Probability of running out of memory that is accepted, in place of `headroom`. [-]
     tp_in_domain : bool
         Keep tensor parallelism in the innermost domain; by default unless values of tp are given.
     fix : mapping, optional

@@ -11,11 +11,12 @@ from costmodel.base.units import format_bytes
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.merge import names_no_degree
 from costmodel.describe.jobs.reading import keywords, require_complete
 from costmodel.describe.jobs.short_form import short_form
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate
-from costmodel.planning.beside import is_open, planned
+from costmodel.planning.beside import planned
 from costmodel.whole_run import solve
 from costmodel.whole_run.run import TrainingRun
 
@@ -74,7 +75,7 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
         One line that names the field, the value and what is allowed; without a layout also where none fits.
     """
     given = keywords(asked, _FIELDS, who="run")
-    if not is_open(given):
+    if not names_no_degree(given):
         return solve.run(changes=changes, **given)
     if given.get("gpus") is None:
         found = solve.run(changes=changes, **given)

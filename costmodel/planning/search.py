@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.bill.lines import Bill
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.describe.jobs.fields import KNOBS
+from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.odds import odds
 from costmodel.estimates.priced_job import headroom
 from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices, taken
-from costmodel.planning.choices import Choice, room_bytes, starts
+from costmodel.planning.choices import Choice, starts
 from costmodel.planning.space import PLACEMENT_KNOBS, Slab, Space, build_space, default_values
-from costmodel.step.price import price
+from costmodel.step.price import price_unsharded
 
 Array = NDArray[np.float64]
 
@@ -76,6 +76,8 @@ class Question:
     chooses: bool = False
     held: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset(KNOBS)
+    risk: float | None = None
+    """Accepted probability of running out of memory: in place of `headroom` where it is given."""
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
@@ -92,12 +94,14 @@ class Question:
 
     def spared(self, job: Job) -> float:
         """Return the share of the device's memory to leave free. [-]."""
+        if self.risk is not None:
+            return max(1.0 - odds().fits.share(self.risk), 0.0)
         return headroom(job) if self.headroom is None else self.headroom
 
     def weight(self, job: Job) -> float:
         """Return what a second of step time costs in the objective's currency, per token."""
         tokens = float(job.global_batch * job.seq_len)
-        if self.objective == "step-time":
+        if self.objective in ("step-time", *QUANTILES):
             return 1.0
         gpu_seconds = float(job.layout.gpus) / tokens
         if self.objective == "mfu":
@@ -120,19 +124,14 @@ class Part(NamedTuple):
     step_time_s: Array
     memory_bytes: Array
     possible: NDArray[np.bool_]
-    room_bytes: Array | None = None
-    """What has to stay free beside the memory that is billed, for what was chosen. [B]"""
 
     def fits(self, limit_bytes: float) -> NDArray[np.bool_]:
         """Return which layouts can run within a limit."""
-        room = 0.0 if self.room_bytes is None else self.room_bytes
-        return np.asarray(self.possible & (self.memory_bytes <= limit_bytes - room))
+        return np.asarray(self.possible & (self.memory_bytes <= limit_bytes))
 
     @property
     def num_possible(self) -> int:
         """Layouts that can run. [-]"""
-        if self.room_bytes is None:
-            return self.slab.num_possible
         return int(np.broadcast_to(self.possible, self.slab.shape).sum())
 
 
@@ -151,16 +150,10 @@ class Pass(NamedTuple):
         """Price it part by part; no array is larger than `chunk` layouts."""
         for slab in self.slabs:
             for part in slab.parts(chunk):
-                if not self.choices:
-                    step_s, memory = price_slab(self.job, part)
-                    yield Part(self.number, part, step_s, memory, part.possible())
-                    continue
-                layout = part.layout()
-                bill = price(replace(self.job, layout=layout)).bill
-                step_s, memory = _figures(self.job, bill, part)
-                possible = part.possible() & starts(self.job, self.choices, layout)
-                room = room_bytes(self.job, self.choices, layout, bill)
-                yield Part(self.number, part, step_s, memory, possible, room)
+                possible = part.possible()
+                if self.choices:
+                    possible = possible & starts(self.job, self.choices, part.layout())
+                yield Part(self.number, part, *price_slab(self.job, part), possible)
 
 
 def priced_parts(
@@ -172,16 +165,20 @@ def priced_parts(
 
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
-    """Return step time and memory of every layout of a slab, without end where a host's memory does not do. [s, B]."""
-    return _figures(job, price(replace(job, layout=slab.layout())).bill, slab)
+    """Return step time and memory of every layout of a slab. [s, B].
 
-
-def _figures(job: Job, bill: Bill, slab: Slab) -> tuple[Array, Array]:
-    """Return step time and memory of a bill over a slab. [s, B]."""
-    memory = bill.memory_bytes()
-    if bill.host_lines:
-        memory = np.where(bill.host_memory_bytes() > job.cluster.host.memory_bytes, np.inf, memory)
-    return np.broadcast_to(bill.step_time_s(), slab.shape), np.broadcast_to(memory, slab.shape)
+    Memory is without end where a host's memory does not do.
+    """
+    step_s, memory = (np.empty(slab.shape) for _ in range(2))
+    unsharded = price_unsharded(replace(job, layout=slab.layout()))
+    for alike in slab.shardings():
+        priced = unsharded.sharded(alike.zero_stage, alike.shard_group)
+        bill = priced.bill
+        held = bill.memory_bytes()
+        if bill.host_lines:
+            held = np.where(bill.host_memory_bytes() > job.cluster.host.memory_bytes, np.inf, held)
+        step_s[alike.at], memory[alike.at] = bill.step_time_s(), held
+    return step_s, memory
 
 
 @dataclass

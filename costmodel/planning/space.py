@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.divisors import divisors
+from costmodel.bill.lines import settled
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.physics.pipeline.schedules import fold, schedule_code, valid
+from costmodel.physics.pipeline.schedules import fold, schedule_code, splits_backward, valid
 from costmodel.physics.pipeline.stages import Fold
 from costmodel.planning.launchable import Policies, Refused, refused
 from costmodel.step.price import stage_split
@@ -41,7 +42,7 @@ _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 1024
 _SCHEDULES_WORTH_A_LINE = 12
-_LAYOUTS_WORTH_A_BILL = 2**17
+_RUNS_WORTH_A_DIMENSION = 0.5
 
 REASONS = {
     "gpus_not_divisible": "tp·cp·pp does not divide the GPUs",
@@ -95,6 +96,19 @@ def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
     }
 
 
+class Shardings(NamedTuple):
+    """Shardings of a slab whose bills have the same lines, as an open mesh before its other dimensions.
+
+    The first dimension is of ZeRO's stages that send alike, such as 1 and 2 of most frameworks, so that only what
+    tells them apart is spread over it; the second of what they shard over.
+    """
+
+    at: NDArray[np.int64]
+    """Which of the slab's shardings each is; where stages are fewer, one stands for several."""
+    zero_stage: Array
+    shard_group: Array
+
+
 @dataclass(frozen=True)
 class Slab:
     """Layouts of one number of GPUs that divide, with schedules that deal layers to ranks alike.
@@ -129,12 +143,30 @@ class Slab:
         return Layout(
             gpus=np.asarray(self.gpus),
             **self.placements,
-            vp=self.vp[0] if len(self.vp) == 1 else self.vp,
+            vp=settled(self.vp[0] if len(self.vp) == 1 else self.vp),
             schedule=self.schedule[0] if len(self.schedule) == 1 else self.schedule,
             recompute=self.recompute[:, None, None],
             zero_stage=self.zero_stage[:, None, None, None],
             shard_group=self.shard_group[:, None, None, None],
         )
+
+    def shardings(self) -> Iterator[Shardings]:
+        """Yield those that leave parameters whole, and those that shard them: what either sends the other does not."""
+        sharded = self.zero_stage >= 3
+        for some in (np.flatnonzero(~sharded), np.flatnonzero(sharded)):
+            columns: dict[tuple[bool, float], list[int]] = {}
+            for index in some:
+                same = bool(self.zero_stage[index] > 0), float(self.shard_group[index])
+                columns.setdefault(same, []).append(int(index))
+            stages = max(map(len, columns.values()), default=0)
+            if stages:
+                at = np.asarray(
+                    [[each[min(row, len(each) - 1)] for each in columns.values()] for row in range(stages)]
+                )
+                mesh = *at.shape, 1, 1, 1
+                yield Shardings(
+                    at, self.zero_stage[at].reshape(mesh), self.shard_group[at[:1]].reshape(1, *mesh[1:])
+                )
 
     def possible(self) -> Mask:
         """Return the mask of layouts that can run; without a dimension of recomputation where all can."""
@@ -259,14 +291,16 @@ def build_space(
 def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
     """Join the slabs of all numbers of stages, and part them by how schedules deal layers to ranks.
 
-    How stages share ranks decides what each holds; alike within a slab, it does not spread the
-    lines of parameters and gradients over the dimension of schedules.
+    How stages share ranks decides what each holds, and whether the backward pass is split what the host
+    issues in it; alike within a slab, neither spreads the lines of parameters, gradients and layers over the
+    dimension of schedules.
     """
     if not by_stages:
         return []
     whole = _joined(by_stages)
     # Ranks are balanced for their number of chunks.
     splits = (fold(whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0))[:, 0]
+    splits = np.where(splits_backward(whole.schedule)[:, 0], -1.0 - splits, splits)
     alike = []
     for kind in np.unique(splits):
         here = splits == kind
@@ -275,27 +309,22 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
             alike.append(
                 replace(whole, schedule=whole.schedule[here], vp=whole.vp[here], runs=whole.runs[here])
             )
-    slabs = [slab for slab in alike if len(slab.schedule) > 1]
+    several = [slab for slab in alike if len(slab.schedule) > 1]
     single = [slab for slab in alike if len(slab.schedule) == 1]
+    slabs = [_side_by_side(_by_schedule(slab)) if _is_sparse(slab) else slab for slab in several]
     slabs += [_side_by_side(single)] if single else []
-    parted = (part for slab in slabs for part in _by_sharding(slab.trimmed()))
-    return [slab for slab in parted if slab.num_possible]
+    return [slab for slab in (slab.trimmed() for slab in slabs) if slab.num_possible]
 
 
-def _by_sharding(slab: Slab) -> list[Slab]:
-    """Part a large slab by whether parameters are sharded: what either sends is no line of the other's bill."""
-    whole = slab.zero_stage < 3
-    if prod(slab.shape) < _LAYOUTS_WORTH_A_BILL or whole.all() or not whole.any():
-        return [slab]
-    return [
-        replace(
-            slab,
-            zero_stage=slab.zero_stage[some],
-            shard_group=slab.shard_group[some],
-            shards=slab.shards[some],
-        ).trimmed()
-        for some in (whole, ~whole)
-    ]
+def _is_sparse(slab: Slab) -> bool:
+    """Tell whether few of a slab's placements run most of its schedules, as those of many chunks."""
+    return float(slab.runs[:, slab.runs.any(axis=0)].mean()) < _RUNS_WORTH_A_DIMENSION
+
+
+def _by_schedule(slab: Slab) -> list[Slab]:
+    """Part a slab into one a schedule."""
+    rows = [slice(index, index + 1) for index in range(len(slab.schedule))]
+    return [replace(slab, schedule=slab.schedule[row], vp=slab.vp[row], runs=slab.runs[row]) for row in rows]
 
 
 def _joined(slabs: Sequence[Slab]) -> Slab:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -33,6 +33,7 @@ from costmodel.estimates.estimate import estimate
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.network.mesh import DEFAULT_ORDER
+from costmodel.planning.kept_points import KeptPoints
 from costmodel.planning.plan import plan
 
 Point = Mapping[str, Any]
@@ -53,7 +54,8 @@ _FIGURES = (
 COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES)
 """Columns of the result, always all of them."""
 
-_VERSION = 3
+_FINISHED = ("ok", "does not fit", "no layout", "wrong input")
+"""What a row may say of a point that need not be planned again."""
 
 
 class SweepError(CostModelError):
@@ -143,6 +145,7 @@ def sweep(
     retries: int = 2,
     resume: str | Path | None = None,
     progress: Progress | None = None,
+    say: Callable[[str], object] = warnings.warn,
     **asked: Unpack[GridKeywords],
 ) -> Sweep:
     """Plan every point of a sweep, on this core or on an executor.
@@ -161,9 +164,12 @@ def sweep(
     retries : int
         How often a chunk is given out again when its worker fails. [-]
     resume : path, optional
-        File that keeps finished chunks; where it exists already, these are not computed again.
+        File that keeps finished chunks; where it exists already, these are not computed again. While
+        another sweep has it, this one waits.
     progress : callable, optional
         Called with points done and points in all.
+    say : callable
+        Takes sentences about the file: lines of it that were left out, or that another sweep has it.
     **asked
         Keywords of `grid`.
 
@@ -175,8 +181,10 @@ def sweep(
 
     Raises
     ------
+    KeptPointsError
+        If the file belongs to another sweep or cannot be written.
     SweepError
-        If the file belongs to another sweep, or the executor is gone and cannot be made again.
+        If the executor is gone and cannot be made again.
     """
     todo = [dict(point) for point in points] if points is not None else points_of(asked)
     if points is not None and asked:
@@ -184,15 +192,34 @@ def sweep(
     if chunk < 1:
         raise LayoutError(f"chunk: expected a whole number >= 1, got {chunk}")
     chunks = [todo[start : start + chunk] for start in range(0, len(todo), chunk)]
-    store = _Store(Path(resume), todo, chunk) if resume is not None else None
-    done: dict[int, list[Row]] = store.load() if store is not None else {}
+    if resume is None:
+        return _swept(chunks, executor, retries, progress, None)
+
+    def belongs(index: int, rows: Sequence[Any]) -> bool:
+        return 0 <= index < len(chunks) and _rows_of(chunks[index], rows)
+
+    with KeptPoints(Path(resume), _key(todo, chunk), belongs, say) as kept:
+        return _swept(chunks, executor, retries, progress, kept)
+
+
+def _swept(
+    chunks: Sequence[list[dict[str, Any]]],
+    executor: Executor | Callable[[], Executor] | None,
+    retries: int,
+    progress: Progress | None,
+    kept: KeptPoints | None,
+) -> Sweep:
+    """Plan the chunks that are not kept, and put all rows in order."""
+    done: dict[int, list[Row]] = dict(kept.done) if kept is not None else {}
+    total = sum(map(len, chunks))
 
     def finish(index: int, rows: list[Row]) -> None:
         done[index] = rows
-        if store is not None:
-            store.append(index, rows)
+        # Failed points are tried again by the next run.
+        if kept is not None and not any(row["status"] == "failed" for row in rows):
+            kept.append(index, rows)
         if progress is not None:
-            progress(sum(len(kept) for kept in done.values()), len(todo))
+            progress(sum(len(finished) for finished in done.values()), total)
 
     left = [index for index in range(len(chunks)) if index not in done]
     if executor is None:
@@ -285,56 +312,32 @@ class _Runner:
             ) from error
 
 
-class _Store:
-    """A file of finished chunks, a JSON object a line, the first one saying which sweep it is."""
+def _key(points: Sequence[Point], chunk: int) -> str:
+    """Return what tells a sweep from others: its points and how they are dealt out.
 
-    def __init__(self, path: Path, points: Sequence[Point], chunk: int) -> None:
-        self.path = path
-        try:
-            text = json.dumps([_VERSION, chunk, list(points)], sort_keys=True, default=_plain_input)
-        except TypeError as error:
-            raise SweepError(
-                f"resume: a point cannot be written as JSON ({error}); name models and clusters"
-            ) from None
-        self.key = hashlib.sha256(text.encode()).hexdigest()
+    Raises
+    ------
+    SweepError
+        If a point holds what has no text.
+    """
+    try:
+        text = json.dumps([chunk, list(points)], sort_keys=True, default=_plain_input)
+    except TypeError as error:
+        raise SweepError(
+            f"resume: a point cannot be written as JSON ({error}); name models and clusters"
+        ) from None
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    def load(self) -> dict[int, list[Row]]:
-        """Return the finished chunks; a last line cut off by a kill is dropped."""
-        if not self.path.exists():
-            self._write(json.dumps({"sweep": self.key, "version": _VERSION}) + "\n", "w")
-            return {}
-        lines = self.path.read_text().split("\n")
-        try:
-            head = json.loads(lines[0])
-        except json.JSONDecodeError:
-            raise SweepError(f"{self.path}: is not the file of a sweep") from None
-        if not isinstance(head, dict) or head.get("sweep") != self.key:
-            raise SweepError(f"{self.path}: belongs to another sweep; remove it or name another file")
-        done: dict[int, list[Row]] = {}
-        whole = [lines[0]]
-        for line in lines[1:]:
-            try:
-                kept = json.loads(line)
-                done[int(kept["chunk"])] = kept["rows"]
-            except (json.JSONDecodeError, KeyError, TypeError):
-                continue
-            whole.append(line)
-        self._write("\n".join(whole) + "\n", "w")
-        return done
 
-    def append(self, index: int, rows: list[Row]) -> None:
-        """Keep one more chunk (failed points are tried again by the next run)."""
-        if not any(row["status"] == "failed" for row in rows):
-            self._write(json.dumps({"chunk": index, "rows": rows}) + "\n", "a")
-
-    def _write(self, text: str, mode: str) -> None:
-        try:
-            with self.path.open(mode) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise SweepError(f"{self.path}: cannot be written ({error.strerror})") from None
+def _rows_of(points: Sequence[Point], rows: Sequence[Any]) -> bool:
+    """Return whether rows, as a file has them, are finished ones of these points."""
+    return len(rows) == len(points) and all(
+        isinstance(row, dict)
+        and set(row) == set(COLUMNS)
+        and row["status"] in _FINISHED
+        and all(row[name] == value for name, value in _inputs(point).items())
+        for point, row in zip(points, rows, strict=True)
+    )
 
 
 def _plain_input(value: Any) -> Any:
@@ -386,11 +389,12 @@ def _estimated(inputs: Point, point: dict[str, Any]) -> Row:
 
 def _row(point: Point, status: str, problem: str) -> Row:
     """Return a row with the inputs of a point and nothing else yet."""
-    row: Row = dict.fromkeys(COLUMNS)
-    for name in AXES:
-        row[name] = _input(name, point.get(name, FIELD[name].default))
-    row["status"], row["problem"] = status, problem
-    return row
+    return {**dict.fromkeys(COLUMNS), **_inputs(point), "status": status, "problem": problem}
+
+
+def _inputs(point: Point) -> Row:
+    """Return the inputs of a point as its row shows them."""
+    return {name: _input(name, point.get(name, FIELD[name].default)) for name in AXES}
 
 
 def _input(name: str, given: Any) -> Any:

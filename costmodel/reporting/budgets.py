@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
+from costmodel.base.words import plural
 from costmodel.whole_run.budget import Budget
 
 
@@ -14,7 +15,9 @@ def budget_grids(found: Budget) -> list[Grid]:
 
 def _headline(found: Budget) -> Grid:
     """Return what the budget buys before anything is chosen."""
-    when = "" if found.days is None else f" on {found.gpus:,.0f} GPUs in {found.days:,.1f} days"
+    when = ""
+    if found.gpus is not None and found.days is not None:
+        when = f" on {plural(found.gpus, 'GPU')} in {found.days:,.1f} days"
     rows = [
         ("budget", f"${found.dollars:,.0f} at ${found.price_usd_per_gpu_hour:,.2f} a GPU-hour"),
         ("GPU-hours", f"{found.gpu_hours:,.0f}{when}"),

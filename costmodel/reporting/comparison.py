@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.words import plural
+from costmodel.estimates.estimate import Estimate
 from costmodel.reporting.tables import job_text
-from costmodel.what_if.compare import Comparison
+from costmodel.what_if.compare import SAMPLES, Comparison
 
 _SMALL_SHARE = 0.005
+_SAME = 1e-9
 
 
 def compare_remarks(comparison: Comparison) -> list[str]:
@@ -27,6 +32,13 @@ def compare_remarks(comparison: Comparison) -> list[str]:
         remarks.append(
             f"{b} takes as long as {a}." if after == before else f"{b} is {change} than {a}: {parts}."
         )
+        odds = comparison.odds[job]
+        if after != before and odds.high - odds.low > _SAME:
+            chance = odds.probability if after < before else 1.0 - odds.probability
+            remarks[-1] += (
+                f" That it is {word} is {chance:.0%} sure: {odds.low:.2f} to {odds.high:.2f} times as long "
+                f"(p10 to p90 of {SAMPLES} common samples)."
+            )
     return remarks
 
 
@@ -43,7 +55,10 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[G
     ests = comparison.estimates
     rows = [
         ["model", *(est.job.model.name for est in ests)],
-        ["cluster", *(f"{float(est.job.layout.gpus):,.0f} GPUs of {est.job.cluster.name}" for est in ests)],
+        [
+            "cluster",
+            *(f"{plural(float(est.job.layout.gpus), 'GPU')} of {est.job.cluster.name}" for est in ests),
+        ],
         ["layout", *(job_text(est) for est in ests)],
         ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
         ["step time", *(format_seconds(float(est.step_time_s), 4) for est in ests)],
@@ -52,6 +67,7 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[G
         ["memory", *(format_bytes(float(est.memory_bytes_per_gpu)) for est in ests)],
         ["fits", *("yes" if est.fits else "no" for est in ests)],
     ]
+    rows += _money_rows(ests)
     grids = [Grid("Jobs", columns("", *comparison.labels), rows)]
     for job in range(1, len(ests)):
         grids += [
@@ -60,6 +76,31 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[G
             if comparison.largest(bill, job)
         ]
     return grids
+
+
+def _money_rows(ests: Sequence[Estimate]) -> list[list[str]]:
+    """Return days, GPU-hours and dollars of jobs that say how far they train; nothing lost to failures."""
+    if any(est.job.tokens is None for est in ests):
+        return []
+    tokens = [float(est.job.tokens or 0.0) for est in ests]
+    days = [float(est.days(count)) for est, count in zip(ests, tokens, strict=True)]
+    hours = [float(est.gpu_hours(count)) for est, count in zip(ests, tokens, strict=True)]
+    clusters = [est.job.cluster for est in ests]
+    prices = [cluster.price_usd_per_gpu_hour for cluster in clusters]
+    return [
+        ["tokens", *(format_si(count, "") for count in tokens)],
+        ["days", *(f"{one:,.1f}" for one in days)],
+        ["GPU-hours", *(f"{one:,.0f}" for one in hours)],
+        [
+            "dollars",
+            *(
+                "no price"
+                if price is None
+                else f"${price * one:,.0f} (${price:,.2f}/h, {cluster.price_date})"
+                for price, one, cluster in zip(prices, hours, clusters, strict=True)
+            ),
+        ],
+    ]
 
 
 def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:

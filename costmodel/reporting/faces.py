@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.answer import Face, face
+from costmodel.base.words import plural
 
 if TYPE_CHECKING:
     from costmodel.base.grid import Grid
@@ -87,6 +88,17 @@ class ExplanationFace(Face):
         from costmodel.reporting.explanation import explain_grids
 
         return explain_grids(self._answer, **options)
+
+
+@face("Runs")
+class RunsFace(Face):
+    """A table of whole runs side by side."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the runs, a column each."""
+        from costmodel.reporting.runs import runs_grid
+
+        return [runs_grid(self._answer)]
 
 
 @face("Comparison")
@@ -169,7 +181,7 @@ class SweepFace(Face):
     def remarks(self) -> list[str]:
         """Say how many points failed."""
         failed = len(self._answer.failed)
-        return [f"Warning: {failed} points failed; run again with --resume"] if failed else []
+        return [f"Warning: {plural(failed, 'point')} failed; run again with --resume"] if failed else []
 
 
 @face("TrainingRun")
@@ -268,6 +280,35 @@ class TraceFace(Face):
         from costmodel.reporting.trace import trace_grid
 
         return [trace_grid(self._answer.timeline, **options)]
+
+
+@face("TraceProfile")
+class TraceProfileFace(Face):
+    """Tables and figures of a profiled step."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the bill beside the trace, classes, streams and steps."""
+        from costmodel.reporting.profiles import profile_grids
+
+        return profile_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Say what could explain the largest differences."""
+        from costmodel.reporting.profiles import profile_remarks
+
+        return profile_remarks(self._answer)
+
+    def classes(self) -> Any:
+        """Draw what each class of kernels took, and what of it is exposed."""
+        from costmodel.reporting.plots.profiles import draw_classes
+
+        return draw_classes(self._answer)
+
+    def beside(self) -> Any:
+        """Draw bill and trace side by side, group by group."""
+        from costmodel.reporting.plots.profiles import draw_beside
+
+        return draw_beside(self._answer)
 
 
 @face("MeshTable")
@@ -388,7 +429,54 @@ class StepCalibrationFace(Face):
         return step_grids(self._answer.steps, self._answer.parts, **options)
 
     def remarks(self) -> list[str]:
-        """Say which constant fits best, where one was asked for."""
+        """Say what was read of logs, and which constant fits best, where one was asked for."""
+        from costmodel.reporting.step_times import log_remarks
         from costmodel.reporting.steps import overhead_remark
 
-        return overhead_remark(self._answer)
+        logs = [log_remarks(step.name, step.times) for step in self._answer.steps if step.times is not None]
+        return [*(line for said in logs for line in said), *overhead_remark(self._answer)]
+
+
+@face("Watch")
+class WatchFace(Face):
+    """One look at a running training."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return where the steps lie."""
+        from costmodel.reporting.watch import watch_grids
+
+        return watch_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Say in one line where steps lie, since when, and what that costs."""
+        from costmodel.reporting.watch import watch_line
+
+        return [watch_line(self._answer)]
+
+
+@face("RunsCalibration")
+class RunsCalibrationFace(Face):
+    """Tables of what own runs say."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the factors before and after, and every measurement."""
+        from costmodel.reporting.own_runs import runs_grids
+
+        return runs_grids(self._answer, **options)
+
+    def remarks(self) -> list[str]:
+        """Say what was read of logs, which rows do not fit, and how errors fall."""
+        from costmodel.reporting.own_runs import runs_remarks
+
+        return runs_remarks(self._answer)
+
+
+@face("StepTimes")
+class StepTimesFace(Face):
+    """Tables of the steps of a training log."""
+
+    def grids(self, **options: Any) -> list[Grid]:
+        """Return the measurement, and what was left out of it."""
+        from costmodel.reporting.step_times import step_time_grids
+
+        return step_time_grids(self._answer, **options)

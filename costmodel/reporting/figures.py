@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import write_whole
 from costmodel.base.version import install_command
 
 FORMATS = (".svg", ".png", ".pdf")
@@ -124,8 +125,9 @@ def save(figure: Any, path: Path) -> None:
 
     # Without a date and with a fixed salt the same figure is the same file.
     stamp = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix.lower())
-    try:
-        with rc_context(_STYLE):
-            figure.savefig(path, dpi=120, metadata={stamp: None} if stamp else None)
-    except (ValueError, OSError) as error:
-        raise CostModelError(f"{path}: cannot be written ({error})") from None
+    drawn = BytesIO()
+    with rc_context(_STYLE):
+        figure.savefig(
+            drawn, format=path.suffix[1:].lower(), dpi=120, metadata={stamp: None} if stamp else None
+        )
+    write_whole(path, drawn.getvalue())

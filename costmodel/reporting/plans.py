@@ -7,12 +7,17 @@ from typing import Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.words import ordinal, plural
+from costmodel.describe.factors import factors
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text
+from costmodel.planning.best import taken
+from costmodel.planning.columns import plan_columns
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
+from costmodel.planning.uncertain import NOISE
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
@@ -28,7 +33,51 @@ def plan_grids(
     grids += [searched_grid(plan), rejected_grid(plan)]
     if gains:
         grids.append(_gains_grid(gains))
-    return grids
+    return [*grids, trials_grid(plan)]
+
+
+def trials_grid(plan: Plan) -> Grid:
+    """Return the few layouts worth a trial, and what measuring them would settle."""
+    found = plan.odds
+    columns_taken = found.chosen()
+    table = plan_columns(plan.passes, plan.kept, taken(plan.kept.top, found.rows[columns_taken]))
+    also = _also_differing(plan, table)
+    rows = []
+    for index, (trial, (est, _)) in enumerate(zip(found.trials(), plan.trials(), strict=True)):
+        settles = (
+            factors()[trial.settles].scales if trial.settles else "the layouts themselves" if index else ""
+        )
+        rows.append(
+            [
+                *(cells[index] for _, cells in also),
+                *_layout_cells(table, index),
+                format_seconds(float(est.step_time_s), 4),
+                f"{format_seconds(trial.low_s, 3)} to {format_seconds(trial.high_s, 3)}",
+                f"{trial.best_probability:.0%}",
+                f"{trial.regret:.1%}",
+                f"{trial.fits_probability:.0%}",
+                settles,
+            ]
+        )
+    titles = [*(title for title, _ in also), *_LAYOUT_TITLES]
+    titles += [
+        "Step >",
+        "p10 to p90",
+        "Best >",
+        "Regret >",
+        "Fits >",
+        "What decides between it and the first",
+    ]
+    number = {1: "This one holds", 2: "These two hold", 3: "These three hold"}.get(
+        len(rows), "These four hold"
+    )
+    settled = (
+        f"{number} the best, or one within {NOISE:.0%} of it, with {found.holds(columns_taken):.0%}; measuring them and "
+        f"keeping the fastest lowers the expected regret from {found.regret([0]):.1%} (of the plan as it is) to "
+        f"{found.regret(columns_taken):.1%}. {len(found.cost)} common samples of {len(found.rows)} layouts; "
+        "micro-batch and virtual stages are turned within a trial"
+    )
+    return Grid("Try these", columns(*titles), rows, note=settled)
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
@@ -48,6 +97,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
                 format_seconds(step_s, 4),
                 f"{float(est.mfu):.1%}",
                 format_bytes(float(est.memory_bytes_per_gpu)),
+                f"{table['fits_probability'][index]:.0%}",
                 *(cells[index] for _, cells in money),
                 *(f"{paid.get(toll, 0.0):.1%}" for toll in ("communication", "bubble", "hbm")),
             ]
@@ -59,6 +109,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
         "Step >",
         "MFU >",
         "Memory >",
+        "Fits >",
         *(title for title, _ in money),
         *("Comm >", "Bubble >", "HBM >"),
     ]
@@ -162,7 +213,7 @@ def front_grid(plan: Plan) -> Grid:
         ]
         for row in range(0, total, step)
     ]
-    note = f"every {step}th of {total} layouts; --format json has all" if step > 1 else ""
+    note = f"every {ordinal(step)} of {total} layouts; --format json has all" if step > 1 else ""
     title = f"Front of {plan.question.objective} against memory"
     return Grid(title, columns(*_LAYOUT_TITLES, "Step >", "MFU >", "Memory >"), rows, note=note)
 
@@ -231,4 +282,4 @@ def sweep_grid(done: Sweep) -> Grid:
         "MFU >",
         "Memory >",
     )
-    return Grid(f"{len(done)} points", columns(*titles), rows)
+    return Grid(plural(len(done), "point"), columns(*titles), rows)

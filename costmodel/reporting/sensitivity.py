@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds, format_si
+from costmodel.describe.jobs.switches import NUMERIC
 from costmodel.what_if.sensitivity import Effect, Sensitivity
 
 _SMALL = 5e-5
+MARK = " *"
 
 
 def sensitivity_grids(found: Sensitivity, *, every_one: bool = False) -> list[Grid]:
@@ -72,7 +74,7 @@ def _switches_grid(effects: list[Effect]) -> Grid:
     """Return what the other values of the switches do."""
     rows = [
         [
-            effect.name,
+            effect.name + (MARK if effect.name in NUMERIC else ""),
             effect.before,
             effect.after,
             f"{effect.more:+.2%}",
@@ -82,8 +84,10 @@ def _switches_grid(effects: list[Effect]) -> Grid:
         ]
         for effect in sorted(effects, key=lambda effect: effect.more)
     ]
+    marked = any(effect.name in NUMERIC for effect in effects)
+    note = "Fastest first." + (f"{MARK} changes numerics: another model comes out." if marked else "")
     titles = columns("Switch", "Now", "Then", "Step time >", "Memory >", "Shrinks most", "Grows most")
-    return Grid("What the other value of each switch does", titles, rows, note="Fastest first.")
+    return Grid("What the other value of each switch does", titles, rows, note=note)
 
 
 def sensitivity_remarks(found: Sensitivity) -> list[str]:
@@ -98,9 +102,10 @@ def sensitivity_remarks(found: Sensitivity) -> list[str]:
         remarks.append(f"The step waits for {parts}.")
     helps = [effect for effect in found.effects if effect.kind == "switch" and effect.more < -0.001]
     if helps:
-        best = min(helps, key=lambda effect: effect.more)
+        best = min(helps, key=lambda effect: (effect.name in NUMERIC, effect.more))
         grown = f", and {best.created} grows" if best.created else ""
-        saved = f"{best.name}={best.after} would save {-best.more:.1%} of the step"
+        numerics = ", and changes numerics" if best.name in NUMERIC else ""
+        saved = f"{best.name}={best.after} would save {-best.more:.1%} of the step{numerics}"
         remarks.append(f"{saved}: {best.removed} shrinks{grown}.")
     if found.refused:
         remarks.append("Not possible here: " + ", ".join(name for name, _ in found.refused) + ".")

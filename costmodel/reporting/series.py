@@ -49,6 +49,30 @@ def _fill_of(line: TimeLine) -> str:
     return "bubble" if line.toll == "bubble" else line.axis
 
 
+def bubble_text(bubble_s: float, idle_s: Array, step_s: float) -> str:
+    """Say what the bubble is, and why ranks are idle for longer; the one definition of every view.
+
+    Parameters
+    ----------
+    bubble_s : float
+        Of the bill: what the busiest rank waits for because of the pipeline. [s]
+    idle_s : ndarray
+        Time without a task, by rank. [s]
+    step_s : float
+        The step. [s]
+
+    Examples
+    --------
+    >>> bubble_text(0.1, np.asarray([0.1, 0.3]), 10.0)
+    'bubble 1.0% of the step (what the busiest rank waits for); ranks idle 2.0% of it on average, as the others have less to do'
+    """
+    idle = float(np.mean(idle_s)) / step_s
+    return (
+        f"bubble {bubble_s / step_s:.1%} of the step (what the busiest rank waits for); ranks idle {idle:.1%} of it "
+        "on average, as the others have less to do"
+    )
+
+
 def time_parts(est: Estimate) -> list[StackPart]:
     """Return the step by parts, in the order they are drawn; exposed seconds sum to the step time."""
     est.require_single("time_parts")

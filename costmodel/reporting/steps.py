@@ -17,7 +17,7 @@ def step_grids(steps: Sequence[MeasuredStep], parts: Sequence[PartFactor]) -> li
     """Return the residual of each step, and what each part alone could explain."""
     rows = []
     for step in steps:
-        model, memory = float(step.estimate.step_time_s), float(step.estimate.memory_bytes_per_gpu)
+        model, memory = float(step.estimate.step_time_s), step.model_memory_bytes
         row = [
             step.name,
             format_seconds(step.time_s, 4),

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.words import plural
 from costmodel.bill.lines import AXES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
+from costmodel.describe.odds import odds
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import host_records, memory_records, time_records
+from costmodel.estimates.samples import Samples
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.mesh import mesh_grid
 
@@ -34,6 +37,7 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
     """
     return [
         headline_grid(est),
+        *([causes_grid(est.samples)] if est.samples is not None else []),
         time_grid(est, every_line=every_line),
         memory_grid(est, every_line=every_line),
         *([host_grid(est)] if est.bill.host_lines else []),
@@ -41,10 +45,44 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
     ]
 
 
+CAUSES = 3
+"""Causes of width that are shown."""
+
+
+def causes_grid(samples: Samples) -> Grid:
+    """Return the factors that widen step time and memory most, each alone from its p10 to its p90."""
+    rows = [
+        [of, cause.scales, f"{cause.low - 1.0:+.1%} to {cause.high - 1.0:+.1%}", cause.source]
+        for of, causes in (("step time", samples.time_causes), ("memory", samples.memory_causes))
+        for cause in causes[:CAUSES]
+    ]
+    return Grid(
+        "What makes the width", columns("Of", "Factor", "From its p10 to its p90 >", "Known from"), rows
+    )
+
+
+def sampled_text(samples: Samples) -> str:
+    """Say where a job's step time and memory lie, and how surely it fits."""
+    time_s, held = samples.interval(), samples.interval(figure="memory_bytes_per_gpu")
+    return (
+        f"{format_seconds(time_s.low, 3)} to {format_seconds(time_s.high, 3)}: p10 to p90 of {samples.count} samples of "
+        f"{len(samples.factors)} uncertain factors; memory {format_bytes(held.low)} to {format_bytes(held.high)}, fits with "
+        f"{samples.fits_probability:.0%}"
+    )
+
+
 def band_text(est: Estimate) -> str:
     """Say how far off the predictions may be, and from what that is known."""
+    if est.samples is not None:
+        return sampled_text(est.samples)
     band, of_memory = est.error_band, est.memory_error_band
     generation = est.job.cluster.accelerator.generation
+    if est.job.belief.names:
+        within = est.interval()
+        return (
+            f"{format_seconds(within.low, 3)} to {format_seconds(within.high, 3)}: p10 to p90 with what the runs of "
+            f"{est.job.site or 'this site'} say"
+        )
     if band is None:
         return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
     low, high = (format_seconds(float(est.step_time_s) * share, 3) for share in (band.low, band.high))
@@ -87,7 +125,7 @@ def headline_grid(est: Estimate) -> Grid:
         spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, without failures"
         rows.append((f"{format_si(job.tokens, '')} tokens", spent))
     title = (
-        f"{job.model.name} on {float(layout.gpus):,.0f} GPUs of {job.cluster.name} "
+        f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {job.cluster.name} "
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
     )
     return Grid(title, columns("", ""), rows)
@@ -100,19 +138,20 @@ def memory_text(est: Estimate) -> str:
     word = "tight" if est.is_tight else "fits"
     fits = f"{word}, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
-    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}"
+    chance = odds().fits.probability(need, have) if est.samples is None else est.samples.fits_probability
+    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; fits with {chance:.0%}"
 
 
 def job_text(est: Estimate) -> str:
     """Describe a layout in one line."""
     layout, job = est.job.layout, est.job
     degrees = degrees_text(degrees_of(layout), always=("tp", "cp", "pp", "dp"))
-    micro_batches = float(est.priced.placed.micro_batches)
+    passes = plural(float(est.priced.placed.micro_batches), "micro-batch", several="micro-batches")
     return (
         f"{degrees}, zero {float(layout.zero_stage):.0f}, {schedule_at(layout.schedule).name}, "
-        f"recompute {value_text('recompute', float(layout.recompute))}, {micro_batches:,.0f} micro-batches of "
-        f"{float(layout.micro_batch):.0f}, {float(job.global_batch):,.0f} sequences of "
-        f"{float(job.seq_len):,.0f} tokens"
+        f"recompute {value_text('recompute', float(layout.recompute))}, {passes} of "
+        f"{float(layout.micro_batch):.0f}, {plural(float(job.global_batch), 'sequence')} of "
+        f"{plural(float(job.seq_len), 'token')}"
     )
 
 
@@ -129,6 +168,7 @@ def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     step = float(est.step_time_s)
     records = [r for r in time_records(est) if r["seconds"] > 0 or r["exposed_seconds"] != 0]
     rows: list[list[str]] = []
+    keys: list[str] = []
     strong = []
     for axis in AXES:
         lines = [record for record in records if record["axis"] == axis]
@@ -143,13 +183,16 @@ def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
         rows.append(_time_row(axis, lines, step))
         # A line under its own axis need not repeat it.
         rows += [_time_row("  " + line["name"].removeprefix(f"{axis}."), [line], step) for line in large]
+        keys += ["", *(line["name"] for line in large)]
         if small:
             rows.append(_time_row(f"  {len(small)} smaller lines", small, step))
+            keys.append("")
     strong.append(len(rows))
+    keys.append("")
     rows.append(["step time", "", "", "", format_seconds(step, 4), "100.0%", ""])
     note = "Busy: on the critical rank. Exposed: what the step waits for; only this adds up to the step time."
     titles = columns("Time", "Toll", "Count >", "Busy >", "Exposed >", "Share >", "Tier")
-    return Grid("Time bill", titles, rows, frozenset(strong), note)
+    return Grid("Time bill", titles, rows, frozenset(strong), note, keys)
 
 
 def _is_large(line: dict[str, Any], step_time_s: float) -> bool:
@@ -172,6 +215,7 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     records = sorted((r for r in memory_records(est) if r["bytes"] > 0), key=lambda record: -record["bytes"])
     large = [record for record in records if every_line or record["bytes"] >= SMALL_SHARE * total]
     rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in large]
+    keys = [*(record["name"] for record in large)]
     if len(large) < len(records):
         rest = sum(record["bytes"] for record in records) - sum(record["bytes"] for record in large)
         rows.append(
@@ -185,7 +229,9 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     stages = float(est.job.layout.pp)
     where = f" of stage {est.worst_stage} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
     strong = frozenset(range(first_sum, len(rows)))
-    return Grid(f"Memory bill{where}", columns("Memory", "Toll", "Size >", "Of the GPU >"), rows, strong)
+    titles = columns("Memory", "Toll", "Size >", "Of the GPU >")
+    keys += [""] * (len(rows) - len(keys))
+    return Grid(f"Memory bill{where}", titles, rows, strong, keys=keys)
 
 
 def host_grid(est: Estimate) -> Grid:
@@ -229,7 +275,7 @@ def layouts_grid(est: Estimate) -> Grid:
     ]
     titles = [*(f"{name} >" for name in differing), "step time >", "MFU >", "memory/GPU >", "fits"]
     note = f"the first {_MANY_LAYOUTS} of {size}; to_frame('wide') has all" if size > _MANY_LAYOUTS else ""
-    return Grid(f"{size} layouts of {est.job.model.name}", columns(*titles), rows, note=note)
+    return Grid(f"{plural(size, 'layout')} of {est.job.model.name}", columns(*titles), rows, note=note)
 
 
 def _first_result() -> object:

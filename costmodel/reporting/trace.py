@@ -5,6 +5,7 @@ from __future__ import annotations
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.estimates.timeline import StepTimeline
+from costmodel.reporting.series import bubble_text
 
 
 def trace_grid(timeline: StepTimeline) -> Grid:
@@ -14,7 +15,7 @@ def trace_grid(timeline: StepTimeline) -> Grid:
             f"{stage}",
             format_seconds(busy, 4),
             format_seconds(float(idle), 4),
-            f"{float(idle) / timeline.pipeline_s:.1%}",
+            f"{float(idle) / timeline.step_time_s:.1%}",
             format_bytes(float(held)),
         ]
         for stage, (busy, idle, held) in enumerate(
@@ -23,7 +24,12 @@ def trace_grid(timeline: StepTimeline) -> Grid:
     ]
     note = (
         f"Schedule {timeline.schedule}, simulated: {format_seconds(timeline.simulated_s, 4)} for all micro-batches, "
-        f"{format_seconds(timeline.pipeline_s, 4)} on the bill; step {format_seconds(timeline.step_time_s, 4)}."
-    )
-    titles = columns("Stage >", "In tasks >", "Idle >", "Idle share >", "Most memory >")
+        f"{format_seconds(timeline.pipeline_s, 4)} on the bill; step {format_seconds(timeline.step_time_s, 4)}. "
+        + (
+            bubble_text(timeline.bubble_s, timeline.idle_s(), timeline.step_time_s)
+            if timeline.stages > 1
+            else ""
+        )
+    ).rstrip()
+    titles = columns("Stage >", "In tasks >", "Idle >", "Of the step >", "Most memory >")
     return Grid("Stages of a step", titles, rows, note=note)

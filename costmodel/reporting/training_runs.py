@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.words import plural
 from costmodel.reporting.tables import job_text, memory_text
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
@@ -42,7 +43,7 @@ def _headline(run: TrainingRun) -> Grid:
         ("memory", memory_text(est)),
         (
             "calendar time",
-            f"{run.days:,.1f} days for {format_si(run.tokens, '')} tokens in {run.steps:,.0f} steps of "
+            f"{run.days:,.1f} days for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
             f"{format_seconds(run.step_time_s, 4)}",
         ),
         (
@@ -52,7 +53,7 @@ def _headline(run: TrainingRun) -> Grid:
         ),
         (
             "GPU-hours",
-            f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {run.spare_nodes} spare nodes",
+            f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {plural(run.spare_nodes, 'spare node')}",
         ),
         ("cost", cost),
         (
@@ -69,7 +70,7 @@ def _headline(run: TrainingRun) -> Grid:
         ),
         ("interval", f"{format_duration(run.interval_s)}" + (f" (best by {rules})" if rules else "")),
     ]
-    title = f"{est.job.model.name} on {run.gpus:,.0f} GPUs of {est.job.cluster.name}, the whole run"
+    title = f"{est.job.model.name} on {plural(run.gpus, 'GPU')} of {est.job.cluster.name}, the whole run"
     return Grid(title, columns("", ""), rows)
 
 
@@ -106,8 +107,13 @@ def _spread(run: TrainingRun) -> Grid:
     for name, values in run.spread().items():
         scale, digits = (1e-3, 0) if name == "energy_kwh" else (1.0, 1 if name == "days" else 0)
         rows.append([_SPREAD_TITLES[name], *(f"{value * scale:,.{digits}f}" for value in values)])
+    step = (
+        f"step time as {len(run.step_samples.factors)} uncertain factors have it"
+        if given.step_time_error is None
+        else f"step time ±{given.step_time_error:.0%}"
+    )
     note = (
-        f"{run.samples:,} runs drawn from seed {run.seed}: step time ±{given.step_time_error:.0%}, failure rate "
+        f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate "
         f"×/÷{_factor(given.failure_rate_error)}, downtime ×/÷{_factor(given.downtime_error)} (one standard deviation)"
     )
     return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import RecipeError
+from costmodel.bill.formula import where
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.describe.precision import without_weight_gradients
 from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
-from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
 from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
@@ -34,7 +35,7 @@ from costmodel.step.anatomy.params import (
 from costmodel.step.anatomy.prediction import prediction_operators
 from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import Params, held_params
-from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum
+from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum, scaled
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind
@@ -75,7 +76,7 @@ def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
 
 def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price element-wise kernels by the bytes that they move."""
-    slower = _cast_slowdown(placed) if operator.casts else 1.0
+    slower = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown if operator.casts else 1.0
     return (
         placed.memory_bound(operator.forward_bytes, operator.kernels_forward, slower),
         placed.memory_bound(operator.backward_bytes, operator.kernels_backward, slower),
@@ -97,6 +98,7 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
     if kernel not in placed.kernels.attention:
         raise RecipeError(f"fp8_attention: no kernel of 8-bit attention is known on {accelerator.name}")
     windowed = shape.windowed if np.any(shape.windowed) else np.asarray(False)
+    factor = placed.factors.of("attention", accelerator.generation)
 
     def one_pass(backward: bool) -> Quantity:
         # cuDNN's 8-bit backward pass takes a window's keys for those of the whole causal mask: its time grows
@@ -119,7 +121,7 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
             keys_per_query=shape.seq_k * share,
             windowed=windowed if np.any(windowed) and not whole else False,
         )
-        return call.then("kernel_s", "calls * kernel_s", calls=shape.calls)
+        return scaled(call.then("kernel_s", "calls * kernel_s", calls=shape.calls), factor)
 
     return one_pass(backward=False), one_pass(backward=True)
 
@@ -185,16 +187,24 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
         "input_bytes": precision.input_bytes if low or precision.name == "fp32" else 2.0,
     }
 
-    forward, backward = matmul_time(m, n, k, **common), matmul_time(m, k, n, **common)
+    factor = placed.factors.of(operator.kind, accelerator.generation, bits_of(dtype))
+
+    def product(rows: Array, columns: Array, depth: Array, **more: Any) -> Quantity:
+        return scaled(matmul_time(rows, columns, depth, **{**common, **more}), factor)
+
+    forward, backward = product(m, n, k), product(m, k, n)
     if not operator.has_weight:
         return forward, backward
     if not operator.has_parameters:
-        return forward, backward, matmul_time(k, n, m, **common)
+        return forward, backward, product(k, n, m)
+    own = kernels.matmul if low and precision.expert_weight_gradients_apart else table
     if recipe.kernels.fused_grad_accumulation:
-        weight = matmul_time(k, n, m, output_bytes=recipe.dtypes.grad_bytes(), accumulate=True, **common)
-        return forward, backward, weight
+        weight = product(
+            k, n, m, constants=own[dtype], output_bytes=recipe.dtypes.grad_bytes(), accumulate=True
+        )
+        return forward, backward, _by_own_kernels(weight, placed, low)
     # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
-    weight = matmul_time(k, n, m, **common).then(
+    weight = _by_own_kernels(product(k, n, m, constants=own[dtype]), placed, low).then(
         "product_s",
         "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
         add_fixed_s=kernels.memory.fixed_s,
@@ -202,6 +212,14 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
         add_memory_fraction=kernels.memory.bandwidth_fraction,
     )
     return forward, backward, weight
+
+
+def _by_own_kernels(weight: Quantity, placed: PlacedJob, low: bool) -> Quantity:
+    """Return a weight gradient by the framework's own kernels, where they are not the library's."""
+    slowdown = placed.recipe.kernels.weight_gradient_slowdown
+    if not (low and placed.precision.cast_bytes) or slowdown == 1.0:
+        return weight
+    return weight.then("library_s", "slowdown * library_s", slowdown=slowdown)
 
 
 def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
@@ -363,24 +381,24 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     weights = weights + exposed_sum(line for line in sent if line.phase == "backward_weight")
     # Where passes towards inputs and weights run apart, each waits for its own launches; else what the host adds
     # stretches all kernels of the backward pass alike.
-    apart = schedules.splits_backward(placed.layout.schedule)
+    apart = placed.splits_backward
     of_weights = np.asarray(weights / np.maximum(back_gpu, np.finfo(float).tiny))
     issued_weights = _weight_launches(placed, block)
     passes.append(
         (
             "backward",
-            np.where(apart, np.maximum(back_launches - issued_weights, 0.0), back_launches),
-            np.where(apart, back_gpu - weights, back_gpu),
-            np.where(apart, 1.0, 1.0 - of_weights),
+            where(apart, np.maximum(back_launches - issued_weights, 0.0), back_launches),
+            where(apart, back_gpu - weights, back_gpu),
+            where(apart, 1.0, 1.0 - of_weights),
         )
     )
     if anywhere(of_weights):
         passes.append(
             (
                 "backward_weight",
-                np.where(apart, issued_weights, back_launches),
-                np.where(apart, weights, back_gpu),
-                np.where(apart, 1.0, of_weights),
+                where(apart, issued_weights, back_launches),
+                where(apart, weights, back_gpu),
+                where(apart, 1.0, of_weights),
             )
         )
     return [
@@ -394,7 +412,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             formula="share * max(launches * launch_s - hidden * gpu_s, 0)",
             terms={
                 "launches": issued,
-                "launch_s": recipe.host.launch_s * slowdown,
+                "launch_s": placed.launch_s * slowdown,
                 "gpu_s": gpu_s,
                 "hidden": 0.0 if recipe.host.launch_blocking else 1.0,
                 "share": share,
@@ -483,6 +501,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     layer_stubs, head_stub = _weight_stubs(step)
     return [
         *(line for block in step.blocks for line in _saved_lines(step.placed, block)),
+        *_graph_lines(step),
         *_stub_lines({"layers": layer_stubs, "head": head_stub}),
         _backward_pass_line(step, head_stub),
     ]
@@ -515,6 +534,34 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
     if block.role == "layer":
         parts["checkpoint"] = (placed.recomputation.holds_inputs * 2.0 * hidden)[..., None]
     return [line(f"{block.label}{part}", size) for part, size in parts.items()]
+
+
+def _graph_lines(step: Step) -> list[MemoryLine]:
+    """Return what graphs of parts of a layer keep for themselves: where they read their input and its gradient.
+
+    Addresses inside of a graph are fixed, so that each layer and micro-batch in flight has its own. One graph of a
+    whole iteration has no such seams: published runs with it fill their memory without.
+    """
+    placed = step.placed
+    held = _graphed(placed)
+    if held is _NO_GRAPH or held.exchange or not placed.recipe.memory.cuda_graph_pools:
+        return []
+    hidden = 2.0 * placed.shard.tokens_sp * float(placed.model.hidden_size)
+    return [
+        memory_line(
+            f"buffer.cuda_graphs.{block.label}static",
+            part="buffer",
+            lasts="in_flight",
+            axis="compute",
+            toll="activation",
+            formula="2 * blocks * hidden_bytes * in_flight",
+            terms={"blocks": block.held, "hidden_bytes": hidden[..., None], "in_flight": placed.in_flight},
+            source="NVIDIA/Megatron-LM megatron/core/transformer/cuda_graphs.py: static input of the forward graph, "
+            "static gradient of the backward graph, of every layer and micro-batch",
+        )
+        for block in step.blocks
+        if block.role == "layer"
+    ]
 
 
 def _weight_stubs(step: Step) -> tuple[Array, Array]:

@@ -189,7 +189,9 @@ class Method:
     sends : callable
         From the job and its attention kernels to groups and what each of them sends in a layer.
     rotates : bool
-        Whether K and V come slice by slice, so that partial results are added up and two slices are held.
+        Whether K and V come slice by slice, so that partial results are added up.
+    held_slices : str
+        Slices of K and V that a rank holds beside its own at its peak, of `others`: the other ranks that it sees. [-]
     swaps : bool
         Whether heads are swapped for sequence among some ranks, which holds Q, K and V once more.
     source : str
@@ -199,28 +201,47 @@ class Method:
     name: str
     sends: Callable[[PlacedJob, Sequence[OperatorTime]], list[Exchange]]
     rotates: bool
+    held_slices: str
     swaps: bool
     source: str
 
 
+# Two buffers that take turns; what a backward pass adds is gone where a layer is at its widest.
+_TWO_BUFFERS = "min(2, others)"
+
 METHODS: Mapping[str, Method] = {
     one.name: one
     for one in (
-        Method(name="ring", sends=_ring, rotates=True, swaps=False, source="arXiv:2310.01889, section 3"),
+        Method(
+            name="ring",
+            sends=_ring,
+            rotates=True,
+            held_slices=_TWO_BUFFERS,
+            swaps=False,
+            source="arXiv:2310.01889, section 3",
+        ),
         Method(
             name="all-gather",
             sends=_gathers,
             rotates=False,
+            # All of K and V, gathered again in the backward pass, and the gradients of all of them.
+            held_slices="where(others > 0, 2 * (others + 1), 0)",
             swaps=False,
             source="arXiv:2407.21783, section 3.3.2",
         ),
         Method(
-            name="ulysses", sends=_swaps, rotates=False, swaps=False, source="arXiv:2309.14509, section 3"
+            name="ulysses",
+            sends=_swaps,
+            rotates=False,
+            held_slices="others",
+            swaps=False,
+            source="arXiv:2309.14509, section 3",
         ),
         Method(
             name="a2a+p2p",
             sends=_swaps_and_ring,
             rotates=True,
+            held_slices=_TWO_BUFFERS,
             swaps=True,
             source="NVIDIA/TransformerEngine attention/dot_product_attention/context_parallel.py, cp_comm_type a2a+p2p; "
             "J. Fang and S. Zhao, USP, arXiv:2405.07719",
@@ -286,11 +307,10 @@ def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
-    """Return the K and V of other ranks: two chunks in flight on a ring, all of them otherwise."""
+    """Return the K and V of other ranks, where they are all collected with the gradients of all."""
     placed = step.placed
     method = METHODS[placed.recipe.overlap.cp_method]
     others = placed.layout.cp / placed.shard.swaps - 1.0
-    chunks = np.minimum(2.0, others) if method.rotates else others
     attends = float(any(kind.attends for kind in placed.kinds))
     size = attends * _kv_bytes(placed)
     held = [
@@ -299,9 +319,10 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             part="buffer",
             axis="cp",
             toll="activation",
-            formula="chunks * size_bytes",
-            terms={"chunks": np.asarray(chunks)[..., None], "size_bytes": size[..., None]},
-            source=f"K and V received from other ranks, {method.source}",
+            formula=f"slices = {method.held_slices}; slices * size_bytes",
+            terms={"others": np.asarray(others)[..., None], "size_bytes": size[..., None]},
+            source=f"K and V of other ranks, {method.source}; NVIDIA/TransformerEngine "
+            "attention/dot_product_attention/context_parallel.py",
         )
     ]
     if method.swaps:

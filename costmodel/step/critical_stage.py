@@ -20,41 +20,39 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, anywhere, at_stage, broadcast_sum
+from costmodel.bill.formula import where
+from costmodel.bill.lines import TimeLine, anywhere, at_stage, broadcast_sum, settled
 from costmodel.physics.pipeline import schedules
+from costmodel.step.boundary import boundary_message
 from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
 from costmodel.step.ports import Ports
 
 Array = NDArray[np.float64]
 
+_TIE = 1e-9
+"""Share of a stage's pass by which stages of the same pace are told apart. [-]"""
+
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds that one micro-batch takes on the critical stage and on all together, and what others leave.
+    """What one micro-batch takes on the critical stage and on all together, and what others leave.
 
     Attributes
     ----------
-    forward_s, backward_input_s, backward_weight_s : Array
-        One micro-batch on the critical stage. [s]
-    sum_forward_s, sum_backward_s, sum_backward_weight_s : Array
-        One micro-batch on all stages together; the backward pass with the weight gradients, and these alone. [s]
-    plain_forward_s, plain_backward_s : Array
-        One micro-batch through the layers alone of the stage that has most of them. [s]
+    passes : mapping of str to Array
+        The times, with the messages that ranks stand still for, by the names that `schedules.bubble_time_s` gives
+        them. [s]
+    sent : Sent
+        Messages that the critical stage sends to others. [-]
     forward_window_s, backward_window_s : Array
         The least over stages of a pass and what the stage waits in a step: what may hide on every one. [s]
     waits_s : Array
         What each looked-at stage (last dimension) waits for the critical one in a step. [s]
     """
 
-    forward_s: Array
-    backward_input_s: Array
-    backward_weight_s: Array
-    sum_forward_s: Array
-    sum_backward_s: Array
-    sum_backward_weight_s: Array
-    plain_forward_s: Array
-    plain_backward_s: Array
+    passes: Mapping[str, Array]
+    sent: schedules.Sent
     forward_window_s: Array
     backward_window_s: Array
     waits_s: Array
@@ -187,38 +185,37 @@ def critical_step(
         for times in (forward, back, weight)
     )
 
-    def total(counts: Sequence[Array | float], each: Sequence[Array]) -> Array:
-        return broadcast_sum([np.asarray(c * e) for c, e in zip(counts, each, strict=True)])
-
-    def of_layers(each: Sequence[Array]) -> Array:
-        parts = zip(blocks, held, each, strict=True)
-        layers = [count * one[..., None] for block, count, one in parts if block.role == "layer"]
-        return np.asarray(broadcast_sum(layers).max(axis=-1))
-
-    in_all = [_passes_in_all(placed, block) for block in blocks]
-    sums = {
-        "sum_forward_s": total(in_all, forward),
-        "sum_backward_s": total(in_all, back),
-        "sum_backward_weight_s": total(in_all, weight),
+    first, last = _ends(placed)
+    sent = _sent(placed, first, last)
+    pause_s = _pause_s(placed)
+    pass_s, back_s = forward_s + pause_s * sent.forward, backward_s + pause_s * sent.backward
+    shared = _of_pipeline(placed, blocks, held, (forward, back, weight), pause_s[..., 0])
+    shared |= {"most_forward_s": pass_s.max(axis=-1), "most_backward_s": back_s.max(axis=-1)}
+    of_stage = {
+        "forward_s": pass_s,
+        "backward_input_s": np.asarray(back_s - weight_s),
+        "backward_weight_s": weight_s,
+        "first": first,
+        "last": last,
     }
-    paced_s = _paced_s(placed, forward_s, backward_s - weight_s, weight_s, sums)
+    paced_s = _paced_s(placed, of_stage, shared)
     # Of a single micro-batch every stage of a plain schedule waits for all others alike.
-    splits = schedules.splits_backward(placed.layout.schedule)[..., None]
-    slowest = np.argmax(np.where(splits, paced_s, forward_s + backward_s), axis=-1)[..., None]
+    # Where a cycle through neighbours sets the pace it is that of all stages: the busiest of them counts.
+    busy_s = pass_s + back_s
+    told_apart_s = paced_s + _TIE * busy_s
+    slowest = np.argmax(where(_with_stages(placed.splits_backward), told_apart_s, busy_s), axis=-1)
+    slowest = slowest[..., None]
 
     def at_slowest(values: Array) -> Array:
-        spread = np.broadcast_to(values, np.broadcast_shapes(values.shape, paced_s.shape))
-        return np.asarray(np.take_along_axis(spread, slowest, axis=-1)[..., 0])
+        mesh = np.broadcast_shapes(values.shape[:-1], slowest.shape[:-1])
+        spread = np.broadcast_to(values, (*mesh, paced_s.shape[-1]))
+        return np.asarray(np.take_along_axis(spread, np.broadcast_to(slowest, (*mesh, 1)), axis=-1)[..., 0])
 
     counts = [at_slowest(count) for count in held]
     waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
     stage = StageTimes(
-        forward_s=total(counts, forward),
-        backward_input_s=total(counts, rest),
-        backward_weight_s=total(counts, weight),
-        **sums,
-        plain_forward_s=of_layers(forward),
-        plain_backward_s=of_layers(back),
+        passes={**{name: at_slowest(each) for name, each in of_stage.items()}, **shared},
+        sent=schedules.Sent(*map(at_slowest, sent)),
         forward_window_s=np.asarray((forward_s + waits_s).min(axis=-1)),
         backward_window_s=np.asarray((backward_s + waits_s).min(axis=-1)),
         waits_s=waits_s,
@@ -232,13 +229,86 @@ def critical_step(
     )
 
 
-def _paced_s(
-    placed: PlacedJob, forward_s: Array, input_s: Array, weight_s: Array, sums: Mapping[str, Array]
-) -> Array:
+def _ends(placed: PlacedJob) -> tuple[Array, Array]:
+    """Return where the looked-at stages are the first or the last of a rank's. [-]"""
+    index, pp = placed.stages.index, placed.layout.pp[..., None]
+    return np.asarray((index == 0) * 1.0), np.asarray((index == pp - 1) * 1.0)
+
+
+def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
+    """Return the messages that make stages with these ends stand still. [-]"""
+    if placed.recipe.overlap.pp_overlap:
+        return schedules.Sent(np.zeros(1), np.zeros(1))
+    schedule, chunks = settled(placed.layout.schedule), settled(placed.layout.vp)
+    return schedules.sent_by_rank(
+        schedule[..., None], virtual_stages=chunks[..., None], first=first, last=last
+    )
+
+
+def _pause_s(placed: PlacedJob) -> Array:
+    """Return how long a rank stands still for a message that it sends (an empty last dimension for stages). [s]"""
+    several = placed.layout.pp > 1
+    if placed.recipe.overlap.pp_overlap or not anywhere(several):
+        return np.zeros(1)
+    return np.where(several, boundary_message(placed).made.value, 0.0)[..., None]
+
+
+def _of_pipeline(
+    placed: PlacedJob,
+    blocks: Sequence[Block],
+    held: Sequence[Array],
+    each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
+    pause_s: Array,
+) -> dict[str, Array]:
+    """Return what one micro-batch takes on all stages together, and on the fullest and the mean one without ends.
+
+    `each` are the forward, backward and weight-gradient seconds of the blocks.
+    """
+    forward, back, weight = each
+    in_all = [_passes_in_all(placed, block) for block in blocks]
+    is_layer = [block.role == "layer" for block in blocks]
+    stages = placed.layout.pp
+    none, one = np.zeros(1), np.ones(1)
+    inner, first, last = (_sent(placed, *ends) for ends in ((none, none), (one, none), (none, one)))
+
+    def total(
+        times: Sequence[Array], inner_sent: Array | float = 0.0, ends_sent: Array | float = 0.0
+    ) -> Array:
+        spent = broadcast_sum([np.asarray(c * e) for c, e in zip(in_all, times, strict=True)])
+        return np.asarray(spent + pause_s * ((stages - 2.0) * inner_sent + ends_sent))
+
+    def fullest(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
+        parts = zip(is_layer, held, times, strict=True)
+        layers = broadcast_sum([count * one[..., None] for here, count, one in parts if here])
+        return np.asarray(layers.max(axis=-1) + pause_s * sent)
+
+    def mean(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
+        parts = zip(is_layer, in_all, times, strict=True)
+        layers = broadcast_sum([np.asarray(count * one) for here, count, one in parts if here])
+        return np.asarray(layers / stages + pause_s * sent)
+
+    ways = ((forward, 0), (back, 1))
+    sums = [total(times, inner[way][..., 0], (first[way] + last[way])[..., 0]) for times, way in ways]
+    plain = [fullest(times, inner[way][..., 0]) for times, way in ways]
+    means = [mean(times, inner[way][..., 0]) for times, way in ways]
+    return {
+        "sum_forward_s": sums[0],
+        "sum_backward_s": sums[1],
+        "sum_backward_weight_s": total(weight),
+        "plain_forward_s": plain[0],
+        "plain_backward_s": plain[1],
+        "plain_backward_weight_s": fullest(weight),
+        "mean_forward_s": means[0],
+        "mean_backward_s": means[1],
+        "mean_backward_weight_s": mean(weight),
+    }
+
+
+def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[str, Array]) -> Array:
     """Return what a step lasts if each looked-at stage (last dimension) sets the pace, less what is the same for all. [s]"""
     layout, micro_batches = placed.layout, placed.micro_batches[..., None]
-    stage_s = np.asarray(forward_s + input_s + weight_s)
-    splits = schedules.splits_backward(layout.schedule)
+    stage_s = np.asarray(of_stage["forward_s"] + of_stage["backward_input_s"] + of_stage["backward_weight_s"])
+    splits = placed.splits_backward
     # Of a stage's own first micro-batch, all chunks but one pass while it waits for the others.
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
     if not anywhere(splits):
@@ -248,11 +318,14 @@ def _paced_s(
         stages=layout.pp[..., None],
         micro_batches=micro_batches,
         virtual_stages=layout.vp[..., None],
-        forward_s=forward_s,
-        backward_input_s=input_s,
-        backward_weight_s=weight_s,
-        **{name: value[..., None] for name, value in sums.items()},
+        **of_stage,
+        **{name: value[..., None] for name, value in shared.items()},
         pending_weight_fraction=placed.pending_weight_fraction[..., None],
         synchronized=placed.synchronized,
     )
-    return np.where(splits[..., None], micro_batches * stage_s + bubble_s, paced_s)
+    return where(_with_stages(splits), micro_batches * stage_s + bubble_s, paced_s)
+
+
+def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a mask with a dimension for pipeline stages, but for one value for all layouts."""
+    return mask[..., None] if mask.ndim else mask

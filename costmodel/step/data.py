@@ -53,11 +53,10 @@ def time_lines(step: Step) -> list[TimeLine]:
     """
     placed, lines = step.placed, []
     params = step.trained
-    zero = placed.layout.zero_stage
     parts = _parts(placed)
-    if anywhere(zero < 3):
+    if anywhere(~placed.shards_parameters):
         lines += _replicated_lines(step, params, parts)
-    if anywhere(zero == 3):
+    if anywhere(placed.shards_parameters):
         lines += _sharded_lines(step, parts)
     return lines
 
@@ -196,10 +195,13 @@ def _replicated_part_lines(
     Replicas that are averaged rarely sum after a step of their own, behind nothing.
     """
     recipe, zero = placed.recipe, placed.layout.zero_stage
-    sharded = np.asarray((zero >= 1) & (zero < 3), dtype=np.float64)
-    whole_sum = np.asarray(zero == 0, dtype=np.float64) + sharded * recipe.overlap.zero_all_reduce
+    sharded = np.asarray(placed.shards_optimizer & ~placed.shards_parameters, dtype=np.float64)
+    whole_sum = (
+        np.asarray(~placed.shards_optimizer, dtype=np.float64) + sharded * recipe.overlap.zero_all_reduce
+    )
     scattered = sharded * (not recipe.overlap.zero_all_reduce)
-    repeats = np.where((zero == 2) & recipe.overlap.reduce_each_micro_batch, placed.micro_batches, 1.0)
+    each = settled((zero == 2) & recipe.overlap.reduce_each_micro_batch) > 0
+    repeats = np.where(each, placed.micro_batches, 1.0)
     often = np.asarray(1.0 / placed.policy.sync_every)
     rarely = backward if placed.policy.sync_every == 1 else Window(placed, _NONE)
     bucket_elements = recipe.overlap.bucket_elements or _BUCKET_ELEMENTS
@@ -235,7 +237,7 @@ def _replicated_part_lines(
         held,
         part.whole.ranks,
         part.is_expert,
-        share=np.asarray(zero < 3, dtype=np.float64),
+        share=np.asarray(~placed.shards_parameters, dtype=np.float64),
         count=np.asarray(often * whole_sum + repeats * scattered),
     )
 
@@ -330,7 +332,7 @@ def _sharded_part_lines(
     the gather of the forward pass and the reductions.
     """
     recipe = placed.recipe
-    on = np.asarray(placed.layout.zero_stage == 3, dtype=np.float64)
+    on = np.asarray(placed.shards_parameters, dtype=np.float64)
     stays = stays_gathered(placed)
     count = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
     regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
@@ -382,9 +384,7 @@ def _replica_lines(
             "grad_sync",
             Message("grad_replica_all_reduce", "all_reduce", part.replica, size),
             share=np.asarray(
-                (placed.layout.zero_stage == 3)
-                * (part.replica.ranks > 1)
-                * (placed.tuning.whole | (params > 0)),
+                placed.shards_parameters * (part.replica.ranks > 1) * (placed.tuning.whole | (params > 0)),
                 dtype=np.float64,
             ),
             count=np.asarray(1.0 / placed.policy.sync_every),

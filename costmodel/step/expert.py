@@ -20,6 +20,7 @@ from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, broadcas
 from costmodel.bill.quantity import quantity
 from costmodel.physics.network.expert_dispatch import BUFFER_SOURCE, DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
+from costmodel.step.anatomy.operator_parts import exchanged_bytes
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import (
     Block,
@@ -54,18 +55,23 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
 
 
 class _Hiding:
-    """What an exchange hides behind: half of a pass of another micro-batch, where one runs beside it.
+    """What an exchange hides behind: a part of a forward pass and a backward pass of two micro-batches that run paired.
 
-    Each pass has two exchanges. Those of the first and last micro-batch, and of the passes that fill and
-    drain the pipeline, have nothing beside them; of the others, a share cannot hide between nodes.
+    A pair has four exchanges, six where some run again, and each of them any part of the other micro-batch to run
+    beside [1]_: they divide the compute of both passes as their bytes. Those of the first and last micro-batch, and of
+    the passes that fill and drain the pipeline, have nothing beside them, a `share` has; of that, a share cannot hide
+    between nodes.
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.1, figure 4.
     """
 
-    def __init__(
-        self, placed: PlacedJob, pass_s: Array, products_s: Array, others: Sequence[TimeLine]
-    ) -> None:
+    def __init__(self, placed: PlacedJob, times: LayerTimes, others: Sequence[TimeLine], part: Array) -> None:
         layout, recipe = placed.layout, placed.recipe
-        self.pass_s, self.products_s = pass_s, products_s
-        self.window_s, self.least_share = np.asarray(0.0), np.asarray(0.0)
+        self.pass_s = times.forward_s + times.backward_s + times.recompute_s
+        self.products_s = _products_s(times)
+        self.window_s, self.least_share, self.share = np.asarray(0.0), np.asarray(0.0), np.asarray(0.0)
         self.beside: Ports | None = None
         if not anywhere(placed.pairs_passes):
             return
@@ -75,8 +81,9 @@ class _Hiding:
         beside = placed.pairs_passes * (1.0 - alone)
         inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
         hidden = np.where(inside, 1.0, recipe.moe.ep_hidden_between_nodes)
-        self.window_s = np.asarray(beside * 0.5 * pass_s)
-        self.beside = Ports(others, 0.5 * beside)
+        self.share = np.asarray(beside)
+        self.window_s = np.asarray(beside * part * self.pass_s)
+        self.beside = Ports(others, part * beside)
         self.least_share = np.asarray(1.0 - beside * hidden)
 
 
@@ -92,31 +99,27 @@ class _Exchange(NamedTuple):
 
 def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
     """Return the exchange over the EP group, each way, in each pass."""
-    times = block.times
-    forward, backward = (
-        _Hiding(
-            placed, pass_s, products_s, [line for line in others if (line.phase == "forward") == is_forward]
-        )
-        for is_forward, pass_s, products_s in (
-            (True, times.forward_s, _products_s(times, forward=True)),
-            (False, times.backward_s + times.recompute_s, _products_s(times, forward=False)),
-        )
-    )
-    recipe = placed.recipe
-    by = DISPATCHERS[recipe.moe.moe_dispatcher]
-    dispatched = by.quantised_bytes if placed.precision.cast_bytes else 2.0
-    gradients = dispatched if recipe.moe.moe_dispatches_gradients_in_fp8 else 2.0
+    dispatched, gradients = exchanged_bytes(placed.recipe, placed.precision)
     one, again = np.asarray(1.0), placed.recomputation.of_module("moe")
-    exchanges = (
-        _Exchange("dispatch", "forward", dispatched, forward, one),
-        _Exchange("combine", "forward", 2.0, forward, one),
-        _Exchange("dispatch", "recompute", dispatched, forward, again),
-        _Exchange("combine", "recompute", 2.0, forward, again),
+    exchanged: tuple[tuple[str, Phase, float, Array], ...] = (
+        ("dispatch", "forward", dispatched, one),
+        ("combine", "forward", 2.0, one),
+        ("dispatch", "recompute", dispatched, again),
+        ("combine", "recompute", 2.0, again),
         # The gradient of combine is a dispatch of gradients, and the other way round.
-        _Exchange("combine", "backward", gradients, backward, one),
-        _Exchange("dispatch", "backward", 2.0, backward, one),
+        ("combine", "backward", gradients, one),
+        ("dispatch", "backward", 2.0, one),
     )
-    return [_exchange_line(placed, block, each) for each in exchanges if anywhere(each.share)]
+    of_pair = broadcast_sum([size * share for _, _, size, share in exchanged])
+    return [
+        _exchange_line(
+            placed,
+            block,
+            _Exchange(label, phase, size, _Hiding(placed, block.times, others, size / of_pair), share),
+        )
+        for label, phase, size, share in exchanged
+        if anywhere(share)
+    ]
 
 
 def _exchange_line(placed: PlacedJob, block: Block, each: _Exchange) -> TimeLine:
@@ -156,14 +159,16 @@ def _own_exchange_line(placed: PlacedJob, name: str, each: _Exchange) -> TimeLin
         node_limit=_node_limit(placed),
     )
     hidden, taken = hidden_beside(hiding.beside, cost.tier)
-    made = cost.made.then(
+    slowed, sent = _loaded(placed)
+    made = placed.sent(cost).then(
         "exchange_s",
-        f"{_SMS_TAKEN if _own_sms(placed) else ''}busy_s = share * imbalance * exchange_s; {hidden}",
+        f"{_SMS_TAKEN if _own_sms(placed) else ''}{slowed}busy_s = share * imbalance * {sent}; {hidden}",
         share=each.share,
         imbalance=placed.imbalance,
-        window_s=hiding.window_s,
+        window_s=placed.window_s("ep", hiding.window_s),
         least_share=hiding.least_share,
         **_contention(placed, hiding),
+        **_load(placed, hiding),
         **taken,
     )
     return time_line(
@@ -181,16 +186,32 @@ def _own_exchange_line(placed: PlacedJob, name: str, each: _Exchange) -> TimeLin
     )
 
 
+_UNDER_LOAD = "loaded_s = exchange_s * (1 + beside * (1 / rate_under_load - 1)); "
+"""Kernels that send share memory, L2 and links with what is computed beside them, where something is."""
+
+
+def _loaded(placed: PlacedJob) -> tuple[str, str]:
+    """Return the step that slows an exchange beside compute, and what it makes; none where a recipe knows of none."""
+    slowed = placed.recipe.moe.exchange_rate_under_load < 1.0
+    return (_UNDER_LOAD, "loaded_s") if slowed else ("", "exchange_s")
+
+
+def _load(placed: PlacedJob, hiding: _Hiding) -> dict[str, ArrayLike]:
+    """Return the numbers behind that step."""
+    rate = placed.recipe.moe.exchange_rate_under_load
+    return {"rate_under_load": rate, "beside": hiding.share} if rate < 1.0 else {}
+
+
 _SMS_TAKEN = "contention = min(dispatch_sms / num_sms, 1) * products_s / pass_s; "
 """Matrix products run on the other SMs while an exchange is on its way; what memory bounds does not need all of them."""
 
 
-def _products_s(times: LayerTimes, *, forward: bool) -> Array:
-    """Seconds of a pass in matrix products and attention, with those of the forward pass that run again. [s]"""
+def _products_s(times: LayerTimes) -> Array:
+    """Seconds of both passes in matrix products and attention, with those that run again. [s]"""
     products = [item for item in times.by_operator.values() if item.operator.kind != "memory"]
-    if forward:
-        return broadcast_sum([item.forward_s for item in products])
-    return broadcast_sum([item.backward_s + item.recompute_share * item.forward_s for item in products])
+    return broadcast_sum(
+        [item.backward_s + (1.0 + item.recompute_share) * item.forward_s for item in products]
+    )
 
 
 def _own_sms(placed: PlacedJob) -> float:

@@ -83,7 +83,7 @@ def lines(step: Step, bill: Bill) -> list[Line]:
         made += _activation_lines(step, bill)
     if step.placed.recipe.host.offload_optimizer:
         made.append(_gradient_line(step, bill))
-    if step.placed.recipe.host.offload_parameters and anywhere(step.placed.layout.zero_stage >= 3):
+    if step.placed.recipe.host.offload_parameters and anywhere(step.placed.shards_parameters):
         made += _parameter_lines(step)
     return made
 

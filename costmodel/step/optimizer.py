@@ -261,7 +261,7 @@ def _norm_line(step: Step) -> TimeLine:
     """Return the norm, which reads every gradient once; clipping and zeroing write it."""
     placed, params = step.placed, step.trained
     local = local_params(placed, params)
-    full = np.where(placed.layout.zero_stage >= 1, local, (params.dense + params.expert).max(axis=-1))
+    full = np.where(placed.shards_optimizer, local, (params.dense + params.expert).max(axis=-1))
     norm = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)
     return time_line(
         "optimizer.grad_norm",
@@ -431,7 +431,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
         for split in (True, False)
     )
     on_rank = np.asarray(whole / degree + parts)
-    back = np.asarray(placed.layout.zero_stage >= 3, dtype=np.float64)
+    back = np.asarray(placed.shards_parameters, dtype=np.float64)
     sent: tuple[tuple[str, str, Group, Array, Array], ...] = (
         ("gather", "all_gather", group, on_rank, np.asarray(1.0)),
         (
@@ -478,7 +478,7 @@ def _host_line(
             **done,
             "iterations": float(chosen.iterations),
             "products": float(len(chosen.products)),
-            "launch_s": recipe.host.launch_s
+            "launch_s": placed.launch_s
             * (accelerator.host_slowdown_bound if bound else accelerator.host_slowdown),
             "step_s": broadcast_sum([np.asarray(n * one.each_s) for one, n in zip(some, held, strict=True)]),
         },

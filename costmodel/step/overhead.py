@@ -5,10 +5,16 @@ Sends and stores nothing. Hides: the input of the next step is loaded beside all
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
+from costmodel.describe.factors import classed
 from costmodel.step.critical_stage import Step
+
+Array = NDArray[np.float64]
 
 _DATA_AXES = ("dp", "optimizer")
 
@@ -50,8 +56,12 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
         if is_gpu
         else ("overhead_fraction_xla", host.overhead_fraction_xla)
     )
-    if not fraction:
+    factor = _beyond(step)
+    if not fraction and factor is None:
         return []
+    formula, terms = "fraction * known_s", {"fraction": np.asarray(fraction)}
+    if factor is not None:
+        formula, terms = "(factor * (1 + fraction) - 1) * known_s", {**terms, "factor": factor}
     parts = {
         "overhead.unexplained": [line for line in bill.time_lines if line.axis not in _DATA_AXES],
         "overhead.unexplained.data_parallel": [line for line in bill.time_lines if line.axis in _DATA_AXES],
@@ -64,12 +74,22 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
             phase="step",
             cause="proportion",
             count=1.0,
-            formula="fraction * known_s",
-            terms={"fraction": fraction, "known_s": sum_exposed(part)},
+            formula=formula,
+            terms={**terms, "known_s": sum_exposed(part)},
             source=f"recipe {step.placed.recipe.name}: {switch}, fitted to whole runs",
         )
         for name, part in parts.items()
     ]
+
+
+def _beyond(step: Step) -> Array | None:
+    """Return the factors of what nothing explains, of the class of jobs and of this layout, as one. [-]"""
+    placed = step.placed
+    if not placed.factors:
+        return None
+    found = [placed.factors.of(role, classed(placed)) for role in ("unexplained", "layout")]
+    known = [factor for factor in found if factor is not None]
+    return np.asarray(reduce(np.multiply, known)) if known else None
 
 
 def _input(step: Step, bill: Bill) -> list[TimeLine]:

@@ -10,29 +10,17 @@ copy of the parameters (counted in data).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.mesh import split_group
-from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.pipeline import schedules
+from costmodel.step.boundary import boundary_message, message_bytes
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob, communication_line
 
 Array = NDArray[np.float64]
-
-# Launches around a message, counted in DeepSpeed's runtime/pipe/engine.py: a micro-batch sends twice, receives
-# twice and copies once, five for the two messages that the critical path waits for. Megatron, which
-# synchronises the device after each exchange, is taken as the same.
-_LAUNCHES_PER_MESSAGE = 3.0
-
-
-def _message_bytes(placed: PlacedJob) -> Array:
-    """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
-    shard = placed.shard
-    sent = shard.tokens / shard.tp if placed.recipe.overlap.pp_scatter_gather else shard.tokens_sp
-    return np.asarray(2.0 * sent * float(placed.model.hidden_size))
 
 
 def time_lines(step: Step) -> list[TimeLine]:
@@ -48,19 +36,15 @@ def time_lines(step: Step) -> list[TimeLine]:
     return [_bubble_line(step), *_message_lines(step), *_tied_table_lines(step.placed)]
 
 
-def _shape(step: Step) -> dict[str, Array]:
+def _shape(step: Step) -> dict[str, ArrayLike]:
     """Return what the closed forms of every schedule are told of the layout and of the work on its stages."""
-    layout, stage = step.placed.layout, step.stage
+    layout = step.placed.layout
     return {
         "schedule": layout.schedule,
         "stages": layout.pp,
         "micro_batches": step.placed.micro_batches,
         "virtual_stages": layout.vp,
-        "forward_s": stage.forward_s,
-        "sum_forward_s": stage.sum_forward_s,
-        "sum_backward_s": stage.sum_backward_s,
-        "plain_forward_s": stage.plain_forward_s,
-        "plain_backward_s": stage.plain_backward_s,
+        **step.stage.passes,
     }
 
 
@@ -76,46 +60,46 @@ def _bubble_line(step: Step) -> TimeLine:
         formula=schedules.bubble_formula(placed.layout.schedule),
         terms={
             **_shape(step),
-            "backward_input_s": step.stage.backward_input_s,
-            "backward_weight_s": step.stage.backward_weight_s,
-            "sum_backward_weight_s": step.stage.sum_backward_weight_s,
             "pending_weight_fraction": placed.pending_weight_fraction,
             "synchronized": float(placed.synchronized),
             "largest_chunk": placed.chunk_shares[0],
             "smallest_chunk": placed.chunk_shares[1],
         },
-        source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py",
+        source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py; passes last with "
+        "the messages that ranks stand still for",
     )
 
 
 def _message_lines(step: Step) -> list[TimeLine]:
     """Return the messages of the critical stage, those of others that it waits for, and what comes too late.
 
-    The critical path waits for some messages whole; how many is a property of the schedule, and
+    A rank that stands still while it sends pays for every message of its own, and waits for those of others in the
+    bubble. Else the critical path waits for some messages whole; how many is a property of the schedule, and
     while the pipeline fills and drains they are those of other stages.
     """
-    placed, layout, overlap = step.placed, step.placed.layout, step.placed.recipe.overlap
+    placed, layout = step.placed, step.placed.layout
+    overlapped = placed.recipe.overlap.pp_overlap
     chunks = {"stages": layout.pp, "virtual_stages": layout.vp}
     messages = schedules.p2p_messages(layout.schedule, **chunks) * placed.micro_batches
-    exposed = schedules.exposed_p2p_messages(
-        layout.schedule, micro_batches=placed.micro_batches, overlapped=overlap.pp_overlap, **chunks
-    )
-    group = placed.mesh.pp
-    cost = collective_time("send_recv", _message_bytes(placed), group, placed.cluster.tiers)
-    host = placed.recipe.host
-    host_s = 0.0 if host.cuda_graphs else _LAUNCHES_PER_MESSAGE * host.launch_s
+    if overlapped:
+        exposed = schedules.exposed_p2p_messages(
+            layout.schedule, micro_batches=placed.micro_batches, **chunks
+        )
+    else:
+        exposed = np.asarray(sum(step.stage.sent) * placed.micro_batches * (layout.pp > 1))
+    message = boundary_message(placed)
+    cost = message.cost
     lines = [
         time_line(
             "pp.send_recv",
             axis="pp",
             toll="communication",
             phase="step",
-            group=group.dim,
+            group=placed.mesh.pp.dim,
             count=messages,
-            made=cost.made.then(
-                "send_s",
-                "busy_s = send_s + host_s; busy_s * min(exposed_messages / max(messages, 1), 1)",
-                host_s=host_s,
+            made=message.made.then(
+                "busy_s",
+                "busy_s * min(exposed_messages / max(messages, 1), 1)",
                 exposed_messages=exposed,
                 messages=messages,
             ),
@@ -124,36 +108,37 @@ def _message_lines(step: Step) -> list[TimeLine]:
             algorithm=cost.algorithm,
             source="messages on the critical path of the schedule: physics/pipeline/schedules.py",
         ),
-        time_line(
-            "pp.send_recv_of_others",
-            axis="pp",
-            toll="communication",
-            phase="step",
-            group=group.dim,
-            count=np.maximum(exposed - messages, 0.0),
-            made=cost.made.then("send_s", "send_s + host_s", host_s=host_s),
-            tier=cost.tier,
-            algorithm=cost.algorithm,
-            source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
-        ),
     ]
-    return [*lines, _late_line(step, cost.made, host_s)] if overlap.pp_overlap else lines
+    if not overlapped:
+        return lines
+    of_others = time_line(
+        "pp.send_recv_of_others",
+        axis="pp",
+        toll="communication",
+        phase="step",
+        group=placed.mesh.pp.dim,
+        count=np.maximum(exposed - messages, 0.0),
+        made=message.made,
+        tier=cost.tier,
+        algorithm=cost.algorithm,
+        source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
+    )
+    return [*lines, of_others, _late_line(step, message.made)]
 
 
-def _late_line(step: Step, sent: Quantity, host_s: float) -> TimeLine:
+def _late_line(step: Step, message: Quantity) -> TimeLine:
     """Return what overlapped messages come too late: a wait; their bytes stand in the lines of messages."""
-    late = schedules.late_formula(step.placed.layout.schedule, overlapped=True)
+    passes = step.stage.passes
     return time_line(
         "pp.send_recv.late",
         axis="pp",
         toll="communication",
         phase="step",
         count=1.0,
-        made=sent.then(
-            "send_s",
-            f"message_s = send_s + host_s; {late}",
-            host_s=host_s,
-            backward_s=step.stage.backward_input_s + step.stage.backward_weight_s,
+        made=message.then(
+            "message_s",
+            schedules.late_formula(step.placed.layout.schedule),
+            backward_s=passes["backward_input_s"] + passes["backward_weight_s"],
             **_shape(step),
         ),
         source="messages longer than what hides them: physics/pipeline/schedules.py",
@@ -183,7 +168,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the send and receive buffers of a stage, and outputs that its engine keeps."""
     placed = step.placed
     on = (placed.layout.pp > 1)[..., None]
-    size = _message_bytes(placed)[..., None]
+    size = message_bytes(placed)[..., None]
     # Without recomputation the output of the last layer is saved anyway.
     kept = on * placed.recomputation.whole_layers[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
     output = 2.0 * (placed.shard.tokens_sp * float(placed.model.hidden_size))[..., None]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, time_line
+from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, settled, time_line
 from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.factors import OTHER, Factors
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.packing import Packing
@@ -22,8 +23,9 @@ from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
 from costmodel.describe.reliability import Health
 from costmodel.physics.kernels.roofline import memory_time
+from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh
-from costmodel.physics.network.nccl import collective_time
+from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, StagePlan, chunk_shares
 from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
@@ -115,6 +117,15 @@ class Block:
     kind: LayerKind | None = None
 
 
+HIDING: tuple[Axis, ...] = ("tp", "cp", "ep", "dp")
+"""Axes whose messages hide behind compute by a window."""
+
+
+def scaled(made: Quantity, factor: Array | None) -> Quantity:
+    """Return a quantity times a factor, as it is where there is none."""
+    return made if factor is None else made.then("nominal_s", "factor * nominal_s", factor=factor)
+
+
 @dataclass(frozen=True)
 class PlacedJob:
     """A job, or an array of jobs that differ in layout, ready to be priced."""
@@ -139,6 +150,8 @@ class PlacedJob:
     micro_batches: Array
     imbalance: Array
     """Tokens of the busiest expert rank over the mean. [-]"""
+    factors: Factors
+    """What the calibrated constants are multiplied by."""
 
     @property
     def accelerator(self) -> Accelerator:
@@ -156,20 +169,53 @@ class PlacedJob:
         self, moved_bytes: ArrayLike | Quantity, kernels: ArrayLike = 1.0, cast_slowdown: float = 1.0
     ) -> Quantity:
         """Time of kernels of this GPU that only move bytes; see `roofline.memory_time`. [s]"""
-        return memory_time(
+        made = memory_time(
             moved_bytes,
             constants=self.kernels.memory,
             memory_bandwidth_bytes_per_s=self.accelerator.memory_bandwidth_bytes_per_s,
             kernels=kernels,
             cast_slowdown=cast_slowdown,
         )
+        return scaled(made, self.factors.of("memory_kernels", self.accelerator.generation))
+
+    @property
+    def launch_s(self) -> Array:
+        """Host time to issue one kernel, on a host of the recipe's. [s]"""
+        launch_s, factor = self.recipe.host.launch_s, self.factors.of("launch")
+        return np.asarray(launch_s if factor is None else factor * launch_s)
+
+    def sent(self, cost: GroupCost) -> Quantity:
+        """Return what a message takes, its latency and its transfer by the factors of the fabric that it crosses. [s]"""
+        if not self.factors:
+            return cost.made
+        factors = {part: self._of_fabric(part, cost.tier) for part in ("latency", "transfer")}
+        return cost.made.then(
+            "nominal_s",
+            "latency_factor * latency_s + transfer_factor * transfer_s",
+            latency_factor=factors["latency"],
+            transfer_factor=factors["transfer"],
+        )
+
+    def _of_fabric(self, part: str, tier: Array) -> Array:
+        """Return a factor of collectives for the outermost tier that each crosses. [-]"""
+        found: Array = np.asarray(1.0)
+        for index, one in enumerate(self.cluster.tiers):
+            factor = self.factors.of("collective", one.kind or OTHER, part)
+            if factor is not None and anywhere(here := tier == index):
+                found = np.where(here, factor, found)
+        return found
+
+    def window_s(self, axis: Axis, compute_s: ArrayLike) -> ArrayLike:
+        """Return the part of some compute that messages of an axis really hide behind. [s]"""
+        factor = self.factors.of("overlap", axis) if self.factors and axis in HIDING else None
+        return compute_s if factor is None else factor * np.asarray(compute_s)
 
     @cached_property
-    def algorithms_left(self) -> tuple[str, ...]:
-        """Algorithms of collectives that the recipe's library does not take."""
+    def messages(self) -> Messages:
+        """What its groups send over the fabric, by algorithms that the recipe's library takes."""
         overlap = self.recipe.overlap
         sharp = () if overlap.nccl_sharp else ("nvls-sharp", "collnet-chain")
-        return sharp if overlap.nccl_pat else ("pat", *sharp)
+        return Messages(self.cluster.tiers, sharp if overlap.nccl_pat else ("pat", *sharp))
 
     @cached_property
     def gpus_per_host(self) -> Array:
@@ -190,6 +236,21 @@ class PlacedJob:
             gpus_per_host=self.gpus_per_host,
             channels_bytes_per_s=host.memory_bandwidth_bytes_per_s,
         )
+
+    @cached_property
+    def shards_optimizer(self) -> NDArray[np.bool_]:
+        """Whether data parallelism shards the states of the optimizer (ZeRO-1 to 3); one value where all are alike."""
+        return np.asarray(settled(self.layout.zero_stage >= 1) > 0)
+
+    @cached_property
+    def shards_parameters(self) -> NDArray[np.bool_]:
+        """Whether it shards the parameters too (ZeRO-3, FSDP); one value where all are alike."""
+        return np.asarray(settled(self.layout.zero_stage >= 3) > 0)
+
+    @cached_property
+    def splits_backward(self) -> NDArray[np.bool_]:
+        """Whether the passes towards inputs and towards weights run apart; one value where all are alike."""
+        return np.asarray(settled(schedules.splits_backward(self.layout.schedule)) > 0)
 
     @cached_property
     def in_flight(self) -> Array:
@@ -300,14 +361,14 @@ def communication_line(
     `waited_s` for them is time for this one. `share` scales the whole line (a recomputed pass that only
     some layouts run). A group of one costs nothing.
     """
-    cost = collective_time(primitive, size_bytes, group, placed.cluster.tiers, without=placed.algorithms_left)
+    cost = placed.messages.collective(primitive, size_bytes, group)
     part = np.asarray(share, dtype=np.float64)
     hidden, taken = hidden_beside(beside, cost.tier, waited_s)
-    made = cost.made.then(
+    made = placed.sent(cost).then(
         "collective_s",
         f"busy_s = share * collective_s; {hidden}",
         share=part,
-        window_s=window_s,
+        window_s=placed.window_s(axis, window_s),
         least_share=least_share,
         contention=placed.recipe.overlap.overlap_contention,
         **taken,

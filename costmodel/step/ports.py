@@ -67,8 +67,15 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
     for line in lines:
         if _sends(line):
             sent.setdefault((id(line.count), id(line.tier)), (line, []))[1].append(line.each_s)
-    seconds = [(line.tier, counted(line.count, broadcast_sum(each))) for line, each in sent.values()]
+    by_tiers: dict[int, tuple[Array, list[Array]]] = {}
+    for line, each in sent.values():
+        parts = by_tiers.setdefault(id(line.tier), (line.tier, []))[1]
+        parts.append(counted(line.count, broadcast_sum(each)))
+    seconds = [(tier, broadcast_sum(parts)) for tier, parts in by_tiers.values()]
     known = bill.step_time_s()
+    # No tier is busier than all of them together.
+    if not anywhere(broadcast_sum([busy_s for _, busy_s in seconds]) > known):
+        return []
     made: list[TimeLine] = []
     for index, name in enumerate(bill.tier_names):
         on_tier = [_where(same, part) for tier, part in seconds if anywhere(same := tier == index)]

@@ -8,8 +8,8 @@ how many the critical path runs; `STEP` those of a whole step; `CLOSING` those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,9 @@ BLOCK: tuple[Callable[[PlacedJob, Block, Sequence[TimeLine]], list[TimeLine]], .
 """Lines of one block for one micro-batch, in this order: each is told the lines of those before it, whose ports
 it shares; what the host cannot issue in time follows from all of them."""
 
-STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
+_OfStep = Callable[[Step], Sequence[Line]]
+
+STEP: tuple[_OfStep, ...] = (
     pipeline.time_lines,
     data.time_lines,
     optimizer.time_lines,
@@ -71,6 +73,9 @@ STEP: tuple[Callable[[Step], Sequence[Line]], ...] = (
     pipeline.memory_lines,
 )
 """Lines of a whole step, from the stage that sets its pace; none needs another's."""
+
+SHARDED: tuple[_OfStep, ...] = (data.time_lines, optimizer.time_lines, states.memory_lines)
+"""Those of them that are told how data parallelism shards, which no line of a block is."""
 
 CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     offload.lines,
@@ -94,6 +99,38 @@ class Priced:
     step: Step
 
 
+@dataclass(frozen=True)
+class Unsharded:
+    """What of a bill is the same however data parallelism shards.
+
+    Attributes
+    ----------
+    step : Step
+        What the critical path runs, with the lines of its blocks.
+    lines : mapping
+        What those of `STEP` give that are not told of the sharding.
+    """
+
+    step: Step
+    lines: Mapping[_OfStep, Sequence[Line]]
+
+    def sharded(self, zero_stage: Array, shard_group: Array) -> Priced:
+        """Return the bill under a sharding, or an array of them, which may have dimensions of its own in front."""
+        step, layout = self.step, self.step.placed.layout
+        if zero_stage is not layout.zero_stage or shard_group is not layout.shard_group:
+            layout = replace(layout, zero_stage=zero_stage, shard_group=shard_group)
+            step = replace(step, placed=replace(step.placed, layout=layout))
+        placed = step.placed
+        bill = Bill((), (), tuple(tier.name for tier in placed.cluster.tiers))
+        for lines, count in zip(step.block_lines, step.counts, strict=True):
+            bill = bill.plus(line._replace(count=count) for line in lines)
+        for of_step in STEP:
+            bill = bill.plus(of_step(step) if of_step in SHARDED else self.lines[of_step])
+        for of_bill in CLOSING:
+            bill = bill.plus(of_bill(step, bill))
+        return Priced(bill, placed, step)
+
+
 def price(job: Job, *, every_stage: bool = False) -> Priced:
     """Price a job, or an array of jobs that differ in layout, batch or sequence length.
 
@@ -110,17 +147,19 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
         The bill and what it was made from. Layouts that cannot exist are priced all the same;
         `costmodel.describe.jobs.layout.layout_problems` masks them.
     """
+    layout = job.layout
+    return price_unsharded(job, every_stage=every_stage).sharded(layout.zero_stage, layout.shard_group)
+
+
+def price_unsharded(job: Job, *, every_stage: bool = False) -> Unsharded:
+    """Price what does not depend on how data parallelism shards: `zero_stage` and `shard_group` are not read.
+
+    A search does so once for all shardings of the same placements and schedules; see `price`.
+    """
     placed = place_job(job, every_stage=every_stage)
     blocks = compute.build_blocks(placed)
     step = critical_step(placed, blocks, [_block_lines(placed, block) for block in blocks])
-    bill = Bill((), (), tuple(tier.name for tier in job.cluster.tiers))
-    for lines, count in zip(step.block_lines, step.counts, strict=True):
-        bill = bill.plus(line._replace(count=count) for line in lines)
-    for of_step in STEP:
-        bill = bill.plus(of_step(step))
-    for of_bill in CLOSING:
-        bill = bill.plus(of_bill(step, bill))
-    return Priced(bill, placed, step)
+    return Unsharded(step, {of_step: of_step(step) for of_step in STEP if of_step not in SHARDED})
 
 
 def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
@@ -191,6 +230,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         seq_len=seq,
         micro_batches=job.micro_batches,
         imbalance=load,
+        factors=job.factors,
     )
 
 
@@ -203,6 +243,7 @@ def _load(job: Job, tokens: Array) -> Array:
     their sum over tokens is nearly normal, and what one rank gets another lacks.
     """
     moe, model, ranks = job.recipe.moe, job.model, job.layout.ep
+    uneven = job.factors.of("routing")
     if moe.moe_capacity_factor > 0:
         return np.asarray(moe.moe_capacity_factor)
     if moe.moe_balance == "balanced" or model.num_experts < 2 or not anywhere(ranks > 1):
@@ -217,7 +258,8 @@ def _load(job: Job, tokens: Array) -> Array:
         top_k=float(model.top_k),
         tokens=tokens,
     )
-    return np.asarray(moe.moe_imbalance * (1.0 + deviations * spread.value))
+    beyond = deviations * spread.value
+    return np.asarray(moe.moe_imbalance * (1.0 + (beyond if uneven is None else uneven * beyond)))
 
 
 def _measured_load(job: Job) -> Array:

@@ -20,9 +20,19 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     placed, memory = step.placed, step.placed.recipe.memory
     layout, name = placed.layout, placed.recipe.name
     slack = []
+    misjudged = {"state": placed.factors.of("states"), "activation": placed.factors.of("activations")}
+    beyond = placed.factors.of("slack")
     # States and activations depend on different knobs: one line each keeps a search on small grids.
-    for toll in ("state", "activation"):
+    for toll, factor in misjudged.items():
         allocated = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == toll])
+        if factor is not None:
+            wrong = _misjudged_line(toll, factor, allocated)
+            slack.append(wrong)
+            allocated = np.asarray(allocated + wrong.bytes)
+        formula, terms = "slack * allocated_bytes", {"allocated_bytes": allocated}
+        if beyond is not None:
+            formula = "(factor * (1 + slack) - 1) * allocated_bytes"
+            terms["factor"] = beyond[..., None]
         slack.append(
             memory_line(
                 f"reserve.allocator_slack.{toll}",
@@ -30,8 +40,8 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
                 seen="reserved",
                 axis="compute",
                 toll="state",
-                formula="slack * allocated_bytes",
-                terms={"slack": memory.allocator_slack, "allocated_bytes": allocated},
+                formula=formula,
+                terms={"slack": memory.allocator_slack, **terms},
                 source=f"recipe {name}: fragmentation of the caching allocator",
             )
         )
@@ -67,8 +77,62 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files): "
             "37 to 43 connections of 4 MiB + 512 KiB + 4.7 MiB for the protocols Simple, LL and LL128",
         ),
+        *_user_buffer_lines(step),
         *_multicast_lines(step, bill),
     ]
+
+
+# Products of a layer that gather through a user buffer, in what they compute in, and that scatter, in bf16.
+_GATHERING, _SCATTERING = 6.0, 4.0
+
+
+def _user_buffer_lines(step: Step) -> list[MemoryLine]:
+    """Return the buffers that tensor-parallel ranks write into each other's of, where products overlap their exchange."""
+    placed = step.placed
+    layout, recipe = placed.layout, placed.recipe
+    if recipe.overlap.tp_overlap != "pipelined" or not anywhere(layout.tp > 1):
+        return []
+    if recipe.kernels.compiled:
+        gathering, scattering = np.asarray(0.0), np.asarray(2.0 / layout.tp)
+        source = (
+            "pytorch torch/distributed/_symmetric_memory: two parts of an output in the workspace of a group"
+        )
+    else:
+        gathering, scattering = np.asarray(_GATHERING), np.asarray(_SCATTERING)
+        source = "NVIDIA/TransformerEngine module/base.py initialize_ub: one for each of ten products"
+    return [
+        memory_line(
+            "reserve.tp.user_buffers",
+            part="reserve",
+            seen="device",
+            axis="tp",
+            toll="state",
+            formula="on * (gathering * input_bytes + scattering * 2) * tokens * hidden",
+            terms={
+                "on": ((layout.tp > 1) * (layout.sequence_parallel > 0))[..., None],
+                "gathering": gathering[..., None],
+                "scattering": scattering[..., None],
+                # Bytes are the least that these buffers hold.
+                "input_bytes": min(max(placed.precision.input_bytes, 1.0), 2.0),
+                "tokens": placed.shard.tokens[..., None],
+                "hidden": float(placed.model.hidden_size),
+            },
+            source=source,
+        )
+    ]
+
+
+def _misjudged_line(toll: str, factor: Array, allocated: Array) -> MemoryLine:
+    """Return what is allocated beyond what the other lines say, where a factor says that they are off."""
+    return memory_line(
+        f"reserve.misjudged.{toll}",
+        part="activation" if toll == "activation" else "parameters",
+        axis="compute",
+        toll="activation" if toll == "activation" else "state",
+        formula="(factor - 1) * allocated_bytes",
+        terms={"factor": factor[..., None], "allocated_bytes": allocated},
+        source="a sample of uncertain factors: describe/factors.py",
+    )
 
 
 # NVIDIA/nccl src/transport/nvls.cc: NVLS_NCHANNELS and NVLS_CHUNKSIZE as they are by default, NCCL_STEPS,

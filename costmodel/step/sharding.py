@@ -33,13 +33,13 @@ def state_group(placed: PlacedJob, part: DataPart) -> Group:
     """Return the ranks that share the optimizer's states of a part: one where nothing is sharded."""
     dense, expert = shard_ranks(placed)
     whole, ranks = (placed.mesh.grad, dense) if part == "dense" else (placed.mesh.edp, expert)
-    return split_group(whole, np.where(placed.layout.zero_stage >= 1, ranks, 1.0))[0]
+    return split_group(whole, np.where(placed.shards_optimizer, ranks, 1.0))[0]
 
 
 def local_params(placed: PlacedJob, params: Params) -> Array:
     """Parameters that a rank's optimizer steps, worst stage. [-]"""
     dense_ranks, expert_ranks = shard_ranks(placed)
-    sharded = placed.layout.zero_stage >= 1
+    sharded = placed.shards_optimizer
     dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
     expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
     return np.asarray(dense + expert)

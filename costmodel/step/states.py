@@ -68,7 +68,7 @@ def whole_gradients(placed: PlacedJob) -> Array:
     stages through a chunk, one after the other, and where there are no more the chunk is done with.
     """
     layout = placed.layout
-    interleaved = layout.schedule == float(schedules.schedule_code("interleaved"))
+    interleaved = settled(layout.schedule == float(schedules.schedule_code("interleaved"))) > 0
     by_chunk = (
         placed.recipe.overlap.reduce_each_chunk
         & (layout.zero_stage == 2)
@@ -118,17 +118,17 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     """
     placed, recipe = step.placed, step.placed.recipe
     params = step.trained
-    zero = placed.layout.zero_stage[..., None]
+    shards, split = placed.shards_parameters[..., None], placed.shards_optimizer[..., None]
     copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
-    lines = _frozen_lines(step, zero >= 3, copies)
+    lines = _frozen_lines(step, shards, copies)
     # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.
     states: tuple[tuple[MemoryPart, str, float, NDArray[Any], Array], ...] = (
-        ("parameters", "", param_bytes(placed), zero >= 3, copies),
-        ("parameters", ".quantised", _cached_bytes(placed), zero >= 3, copies),
+        ("parameters", "", param_bytes(placed), shards, copies),
+        ("parameters", ".quantised", _cached_bytes(placed), shards, copies),
         ("gradients", "", recipe.dtypes.grad_bytes(), 1.0 - whole_gradients(placed)[..., None], copies),
         ("gradients", ".autograd", recipe.dtypes.autograd_grad_bytes, np.asarray(False), copies),
-        ("optimizer", ".main_weights", recipe.dtypes.master_weights_bytes, zero >= 1, np.asarray(1.0)),
+        ("optimizer", ".main_weights", recipe.dtypes.master_weights_bytes, split, np.asarray(1.0)),
     )
     parts: tuple[tuple[DataPart, Array, Array], ...] = (
         ("dense", params.dense, dense_ranks),
@@ -143,7 +143,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             on_gpu = _on_gpu(placed, state_part)
             # Shares that are sharded and whole, as one number of ranks that would hold as much each.
             share = np.asarray(is_sharded, dtype=np.float64)
-            shards = 1.0 / (share / ranks + 1.0 - share)
+            pieces = 1.0 / (share / ranks + 1.0 - share) if anywhere(share) else np.asarray(1.0)
             lines.append(
                 memory_line(
                     f"state.{part}.{state_part}{name}",
@@ -156,7 +156,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                         "copies": factor,
                         "bytes_per_param": np.asarray(width),
                         "params": held,
-                        "shards": shards,
+                        "shards": pieces,
                     },
                     source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes",
                 )
@@ -164,19 +164,19 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         lines += _optimizer_lines(step, part, ranks)
     if recipe.host.offload_optimizer or placed.optimizer.paged:
         lines += _host_lines(step)
-    if recipe.host.offload_parameters and anywhere(zero >= 3):
+    if recipe.host.offload_parameters and anywhere(shards):
         lines.append(_host_parameters(step))
     if placed.policy.sync_every > 1:
         lines.append(_outer_line(placed, params))
-    if anywhere(zero >= 3):
-        lines.append(_gathered_line(step, np.asarray(zero >= 3, dtype=np.float64)))
+    if anywhere(shards):
+        lines.append(_gathered_line(step, np.asarray(shards, dtype=np.float64)))
     return lines
 
 
 def _optimizer_lines(step: Step, part: DataPart, ranks: Array) -> list[MemoryLine]:
     """Return what the job's optimizer keeps of the dense or the expert parameters, besides main weights."""
     placed, chosen = step.placed, step.placed.optimizer
-    shards = np.where(placed.layout.zero_stage[..., None] >= 1, ranks, 1.0)
+    shards = np.where(placed.shards_optimizer[..., None], ranks, 1.0)
     away = chosen.paged or placed.recipe.host.offload_optimizer
     lines = []
     for stepped in stepped_alike(step):
@@ -267,7 +267,7 @@ def _product_copy_lines(step: Step) -> list[MemoryLine]:
 def _stepped(placed: PlacedJob, params: Params) -> Array:
     """Parameters that a rank's optimizer steps, on each stage (last dimension). [-]"""
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
-    sharded = placed.layout.zero_stage[..., None] >= 1
+    sharded = placed.shards_optimizer[..., None]
     dense = params.dense / np.where(sharded, dense_ranks, 1.0)
     return np.asarray(dense + params.expert / np.where(sharded, expert_ranks, 1.0))
 
@@ -310,14 +310,14 @@ def _on_gpu(placed: PlacedJob, part: MemoryPart) -> Array:
     host = placed.recipe.host
     away = np.asarray(host.offload_optimizer and part == "optimizer", dtype=np.float64)
     if host.offload_parameters and part == "parameters":
-        away = np.asarray(placed.layout.zero_stage >= 3, dtype=np.float64)[..., None]
+        away = np.asarray(placed.shards_parameters, dtype=np.float64)[..., None]
     return np.asarray(1.0 - away)
 
 
 def fetched_bytes(step: Step) -> Array:
     """Bytes of its share of the parameters that a rank keeps on the host, on each stage (last dimension). [B]"""
     placed, params = step.placed, step.trained
-    on = np.asarray(placed.layout.zero_stage >= 3, dtype=np.float64)[..., None]
+    on = np.asarray(placed.shards_parameters, dtype=np.float64)[..., None]
     return np.asarray(on * param_bytes(placed) * _stepped(placed, params))
 
 

@@ -6,7 +6,7 @@ inherits from a shipped one by ``.files(path)``; a fit with problems gives none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,12 @@ from costmodel.trust.calibration.cluster_profile import profile_texts
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.calibration.kernel_profile import MAX_ERROR as KERNEL_ERROR
 from costmodel.trust.calibration.kernel_profile import KernelResult, accelerator_text, fit_kernels
+from costmodel.trust.own_runs import OwnRun, logged, read_runs
+from costmodel.trust.site_fit import RunsCalibration, fit_site
 from costmodel.trust.step_residuals import MeasuredStep, PartFactor, constant_s, part_factors, split_spec
+from costmodel.trust.step_times import step_times as step_times
+
+_LOG_ENDINGS = (".log", ".out", ".txt", ".gz", ".err")
 
 
 def _finite(value: Any) -> Any:
@@ -330,7 +335,7 @@ class StepCalibration(Answer):
             "step_time_s": model,
             "relative_error": [ours / step.time_s - 1 for ours, step in zip(model, self.steps, strict=True)],
             "measured_memory_bytes": [step.memory_bytes for step in self.steps],
-            "memory_bytes_per_gpu": [float(step.estimate.memory_bytes_per_gpu) for step in self.steps],
+            "memory_bytes_per_gpu": [step.model_memory_bytes for step in self.steps],
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -354,8 +359,8 @@ def steps(
     Parameters
     ----------
     measured : sequence of str, or mapping
-        Job files with what a step took, ``"job.yaml=5.21s,61GiB"``; or estimates with the seconds
-        of a step, by name.
+        Job files with what a step took, ``"job.yaml=5.21s,61GiB"``, or with the log of their training,
+        ``"job.yaml=train.log"``; or estimates with the seconds of a step, by name.
     overhead : bool
         Also try a constant that is added to every step.
 
@@ -375,11 +380,24 @@ def steps(
     return StepCalibration(tuple(found), parts)
 
 
+def _is_file(text: str) -> bool:
+    """Whether a measurement is that of a log: a file, or what is called like one."""
+    return Path(text).suffix in _LOG_ENDINGS or Path(text).is_file()
+
+
+def _logged(name: str, est: Estimate, log: Path) -> MeasuredStep:
+    """Return what a training log says of a job."""
+    run = logged(name, est, log)
+    return MeasuredStep(name, est, run.time_s, run.memory_bytes, run.memory_kind, run.times)
+
+
 def _measured(text: str) -> MeasuredStep:
-    """Read ``job.yaml=5.21s,61GiB``."""
+    """Read ``job.yaml=5.21s,61GiB``, or ``job.yaml=train.log``."""
     path, time, memory = split_spec(text)
     if not time or not path.name:
-        raise DataError(f"{text}: expected a job and its step time, such as job.yaml=5.21s")
+        raise DataError(f"{text}: expected a job and its step time or its log, such as job.yaml=5.21s")
+    if _is_file(time):
+        return _logged(path.stem, estimate(**read_job(path)), Path(time))
     time_s = read_quantity("step time", time, "s")
     if time_s <= 0:
         raise DataError(f"{text}: step time: expected more than 0 s")
@@ -387,3 +405,43 @@ def _measured(text: str) -> MeasuredStep:
     if memory_bytes <= 0:
         raise DataError(f"{text}: memory: expected more than 0 B")
     return MeasuredStep(path.stem, estimate(**read_job(path)), time_s, memory_bytes)
+
+
+def runs(
+    measured: Sequence[str | Path] | str | Path | Mapping[str, tuple[Estimate, float]],
+    *,
+    job: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RunsCalibration:
+    """Learn from measured runs how far the model's constants are off at a site.
+
+    Parameters
+    ----------
+    measured : sequence of path, or mapping
+        Tables of runs (.csv), job files with ``measured`` (.yaml), training logs; or estimates with the seconds of
+        a step, by name.
+    job : mapping, optional
+        Fields of a job below those of every row, and the job of every log.
+    progress : callable, optional
+        Called with runs priced and runs in all, in every round.
+
+    Returns
+    -------
+    RunsCalibration
+        Factors before and after, errors of each run left out, runs that do not fit; ``.site`` goes into
+        ``cm.estimate(site=...)``, ``.files(path)`` is the file for ``--site``.
+
+    Raises
+    ------
+    CostModelError
+        If a file, a row or a field cannot be read.
+    """
+    if isinstance(measured, Mapping):
+        found = [OwnRun(name, est, float(time_s)) for name, (est, time_s) in measured.items()]
+        for run in found:
+            if not run.time_s > 0:
+                raise DataError(f"{run.name}: step time: expected more than 0 s")
+    else:
+        files = [measured] if isinstance(measured, str | Path) else measured
+        found = read_runs(files, job)
+    return fit_site(found, progress)

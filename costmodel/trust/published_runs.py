@@ -274,8 +274,14 @@ def _usual_etp(row: Row) -> int:
 
 
 def _pipeline_layout(row: Row) -> str | None:
-    """Return the layout string of a run, where its table has one and not words about it."""
+    """Return the layout string of a run, where its table has one and not words about it.
+
+    Nobody publishes how HAI-LLM deals DeepSeek-V3's layers, three of them without experts and one stage with two heads:
+    it is taken to deal them so that the busiest stage does least, which dealing evenly is 8 % from.
+    """
     text = row.get("pp_layout") or ""
+    if not text and row["framework"] == "hai-llm":
+        return "balanced"
     return text if text and _COUNTED_AS_LAYERS not in text else None
 
 

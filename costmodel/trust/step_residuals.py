@@ -16,17 +16,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.estimates.estimate import Estimate
+from costmodel.trust.memory_kinds import seen_memory_bytes
+from costmodel.trust.step_times import StepTimes
 
 Array = NDArray[np.float64]
 
 
 class MeasuredStep(NamedTuple):
-    """A job and what its step took. [s], [B] (nan where memory was not measured)."""
+    """A job and what its step took. [s], [B] (nan where memory was not measured).
+
+    `memory_kind` says how memory was measured (`costmodel.trust.memory_kinds`); `times` is the log that was read.
+    """
 
     name: str
     estimate: Estimate
     time_s: float
     memory_bytes: float = float("nan")
+    memory_kind: str = "nvidia-smi"
+    times: StepTimes | None = None
+
+    @property
+    def model_memory_bytes(self) -> float:
+        """What the model expects of such a measurement. [B]"""
+        return seen_memory_bytes(self.estimate.bill, self.memory_kind)
 
 
 class PartFactor(NamedTuple):
@@ -90,7 +102,7 @@ def constant_s(steps: Sequence[MeasuredStep]) -> float:
 
 
 def split_spec(text: str) -> tuple[Path, str, str]:
-    """Split ``JOB.yaml=5.21s,61GiB`` into the file, the time and the memory (may be empty).
+    """Split ``JOB.yaml=5.21s,61GiB`` into the file, the time or log, and the memory (may be empty).
 
     >>> split_spec("job.yaml=5.21s,61GiB")
     (PosixPath('job.yaml'), '5.21s', '61GiB')

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError, choices_hint, shown
-from costmodel.bill.lines import Bill, Seen, broadcast_sum
+from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.trust.memory_kinds import seen_memory_bytes
 from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row, shipped_runs
 from costmodel.trust.source_families import source_family
 
@@ -41,15 +41,6 @@ RESULT_COLUMNS = (
     "predicted_fits",
     "skipped_reason",
 )
-
-# Lines that a way of measuring memory sees.
-_SEEN: dict[str, tuple[Seen, ...]] = {
-    "max_allocated": ("allocated",),
-    "max_reserved": ("allocated", "reserved"),
-    "nvidia-smi": ("allocated", "reserved", "device"),
-    "stated": ("allocated", "reserved"),
-    "": ("allocated", "reserved"),
-}
 
 
 @dataclass(frozen=True)
@@ -77,14 +68,6 @@ class Run:
     oom: bool
     predicted_fits: bool | None
     skipped_reason: str
-
-
-def seen_memory_bytes(bill: Bill, memory_kind: str) -> float:
-    """Return the peak memory that `memory_kind` would show for a bill, worst stage. [B]"""
-    if memory_kind not in _SEEN:
-        raise CostModelError(f"memory_kind: {memory_kind!r} is unknown; {choices_hint(memory_kind, _SEEN)}")
-    lines = [line.bytes for line in bill.memory_lines if line.seen in _SEEN[memory_kind]]
-    return float(broadcast_sum(lines).max(axis=-1))
 
 
 _NUMBERS = (

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from costmodel.describe.hardware.kernels import KernelConstants
 
 _HOST_LATENCIES = {"launch_s": "kernel launch", "step_overhead_s": "step overhead"}
+_UNTRAINED = frozenset(
+    (name, "fp4") for name in ("param_dtype", "gather_dtype", "grad_accum_dtype", "grad_reduce_dtype")
+)
+"""Choices that can be priced, and that nobody trains with: they are no proposals."""
 _CHOSEN_FOR = ("auto", "torch")
 """Choices that mean another one."""
 
@@ -213,4 +217,8 @@ def _alternatives(name: str, now: Any) -> list[Any]:
         return [tuple(m for m in now if m != gone) for gone in now if len(now) > 1] + [
             (*now, more) for more in known if more not in now
         ]
-    return [choice for choice in switch_choices(name) if choice != now and choice not in _CHOSEN_FOR]
+    return [
+        choice
+        for choice in switch_choices(name)
+        if choice != now and choice not in _CHOSEN_FOR and (name, choice) not in _UNTRAINED
+    ]

@@ -7,19 +7,33 @@ difference of the totals.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.bill.formula import names_of
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import memory_records, time_records
+from costmodel.planning.uncertain import SETTLED, sampled
+from costmodel.step.price import price
 
 _MOST_TERMS = 4
+SAMPLES = 400
+"""Common samples that jobs are compared on. [-]"""
 _CHANGED = 1e-9
+
+
+def sampled_step_s(est: Estimate) -> NDArray[np.float64]:
+    """Return the step time of a job of one layout at the samples that all jobs of a comparison share. [s]"""
+    layout = est.job.layout
+    rows = {knob: np.atleast_1d(getattr(layout, knob)) for knob in SETTLED}
+    priced = price(replace(est.job, factors=sampled(est.job, rows, SAMPLES, 0)), every_stage=True)
+    return np.broadcast_to(priced.bill.step_time_s(), (SAMPLES, 1))[:, 0]
 
 
 class LineDifference(NamedTuple):
@@ -47,6 +61,22 @@ class LineDifference(NamedTuple):
         return self.values[job] - self.values[0]
 
 
+class FasterOdds(NamedTuple):
+    """How surely a job is faster than the first: on samples that both share.
+
+    Attributes
+    ----------
+    probability : float
+        Share of the samples in which its step is shorter. [-]
+    low, high : float
+        p10 and p90 of its step time over the first one's. [-]
+    """
+
+    probability: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Comparison(Answer):
     """Several jobs against the first.
@@ -70,6 +100,20 @@ class Comparison(Answer):
         moved = [line for line in self.lines if line.bill == bill and line.difference(job)]
         return sorted(moved, key=lambda line: -abs(line.difference(job)))
 
+    @cached_property
+    def odds(self) -> tuple[FasterOdds, ...]:
+        """How surely each job is faster than the first: one for each, the first included.
+
+        Both see the same values of the factors that they share; each layout errs by its knobs besides.
+        """
+        first, *_ = steps = [sampled_step_s(est) for est in self.estimates]
+        return tuple(
+            FasterOdds(
+                float(np.mean(one < first)), *(float(end) for end in np.quantile(one / first, [0.1, 0.9]))
+            )
+            for one in steps
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the headline of every job, and every line on all of them."""
         return {
@@ -82,8 +126,9 @@ class Comparison(Answer):
                     "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
                     "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
                     "fits": bool(est.fits),
+                    "faster_than_first": faster._asdict(),
                 }
-                for label, est in zip(self.labels, self.estimates, strict=True)
+                for label, est, faster in zip(self.labels, self.estimates, self.odds, strict=True)
             ],
             "lines": [
                 {**line._asdict(), "differences": [line.difference(job) for job in range(len(line.values))]}

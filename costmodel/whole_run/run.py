@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
@@ -24,6 +25,7 @@ from costmodel.describe.jobs.reading import read
 from costmodel.describe.reliability import Reliability, make_reliability
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
+from costmodel.estimates.samples import LEAST_SAMPLES, Samples
 from costmodel.physics.run.goodput import (
     Losses,
     best_interval_s,
@@ -46,6 +48,8 @@ Array = NDArray[np.float64]
 DAY_S = 86400.0
 HOUR_S = 3600.0
 PERCENTILES = (10, 50, 90)
+_STEP_SAMPLES = 1000
+"""Steps that are priced again for the runs drawn: quantiles of more are the same."""
 DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
 
@@ -221,6 +225,11 @@ class TrainingRun(Answer):
         }
 
     @cached_property
+    def step_samples(self) -> Samples:
+        """The step at samples of everything that is uncertain, which each of the `sampled` runs takes one of."""
+        return self.est.sample(min(max(self.samples, LEAST_SAMPLES), _STEP_SAMPLES), self.seed)
+
+    @cached_property
     def sampled(self) -> SampledRuns:
         """Calendar time and interruptions of `samples` runs, drawn from the seed."""
         rng, given = np.random.default_rng(self.seed), self.reliability
@@ -229,7 +238,11 @@ class TrainingRun(Answer):
         def spread(error: float) -> Array:
             return np.asarray(np.exp(error * rng.standard_normal(size)))
 
-        work = self.steps * self.step_time_s * spread(given.step_time_error)
+        if given.step_time_error is None:
+            step_s = rng.permutation(np.resize(self.step_samples.step_time_s, size))
+        else:
+            step_s = self.step_time_s * spread(given.step_time_error)
+        work = self.steps * step_s
         rate = self.failures_per_s * spread(given.failure_rate_error)
         stop = (given.detection_s + given.restart_s) * spread(given.downtime_error) + self.checkpoint.load_s
         drawn = sample_runs(
@@ -258,6 +271,23 @@ class TrainingRun(Answer):
         if self.dollars is not None:
             found["dollars"] = self.dollars * scale
         return found
+
+    def finishing_dates(self, start: date | str) -> dict[str, date]:
+        """Return the day on which the run is done, if it starts on a day: p10, p50 and p90.
+
+        Raises
+        ------
+        CostModelError
+            If `start` is no date such as ``2026-12-01``, or the run outlasts the calendar.
+        """
+        try:
+            first = date.fromisoformat(start) if isinstance(start, str) else start
+            days = (timedelta(days=float(np.ceil(day))) for day in self.spread()["days"])
+            return {f"p{p}": first + length for p, length in zip(PERCENTILES, days, strict=True)}
+        except ValueError:
+            raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
+        except OverflowError:
+            raise CostModelError(f"start: a run of {self.days:,.0f} days outlasts the calendar") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything about a run as numbers and texts; a spread holds p10, p50 and p90."""

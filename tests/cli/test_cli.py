@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import costmodel as cm
-from costmodel.cli import app, main
+from costmodel.cli import main, root
 from costmodel.cli.texts import GROUPS
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
@@ -183,7 +183,9 @@ def test_inputs_of_a_record_are_a_job_file(run, job_file, tmp_path):
     record = json.loads(run("estimate", job_file, "--format", "json")[1])
     again = tmp_path / "again.yaml"
     again.write_text(json.dumps({key: value for key, value in record["inputs"].items() if value is not None}))
-    assert json.loads(run("estimate", again, "--format", "json")[1]) == record
+    code, out, err = run("estimate", again, "--format", "json")
+    assert code == 0, err
+    assert json.loads(out) == record
 
 
 def test_every_switch_of_a_recipe_can_be_set(run):
@@ -494,7 +496,7 @@ def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
 
 
 def test_the_help_says_of_every_command_what_its_own_help_says():
-    commands = typer.main.get_command(app).commands
+    commands = typer.main.get_command(root).commands
     assert list(commands) == [name for names in GROUPS.values() for name in names]
     here = {path.stem for path in (ROOT / "costmodel" / "cli").glob("*.py")}
     assert set(commands) <= here
@@ -509,7 +511,8 @@ def test_help_of_all_reads_no_command(tmp_path):
 import sys
 from costmodel.cli import main
 main(["--help"])
-print([m for m in sys.modules if m.startswith("costmodel.cli.") and m != "costmodel.cli.texts"], file=sys.stderr)
+shared = ("costmodel.cli.texts", "costmodel.cli.streams")
+print([m for m in sys.modules if m.startswith("costmodel.cli.") and m not in shared], file=sys.stderr)
 """
     assert python("-c", code, cwd=tmp_path).stderr == "[]\n"
 
@@ -525,7 +528,7 @@ ESTIMATE_OPTIONS = """
     --no-sequence-parallel --recipe --set --axis-order --lora-rank --lora-targets
     --base-dtype --frozen --packed-len --packed-spread --epochs --dataset-samples --tokens --profiles --all-lines --check --form
     --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
-    --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
+    --samples --seed --site --expect --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
 """
 
 
@@ -557,7 +560,7 @@ def test_the_command_line_starts_without_numpy_pandas_or_pydantic(tmp_path):
 def test_estimate_as_a_process_loads_no_pandas(tmp_path):
     code = f"""
 import sys
-from costmodel.cli import app, main
+from costmodel.cli import main, root
 from costmodel.cli.texts import GROUPS
 code = main(["estimate", *{SMALL!r}, "--format", "csv"])
 print(code, [m for m in ("pandas", "matplotlib", "scipy") if m in sys.modules], file=sys.stderr)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "unit"))
+from trace_files import nsight, step_events, write_trace  # noqa: E402
+
 README = (ROOT / "README.md").read_text()
 PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 ALL = "\n".join(PAGES.values())
@@ -24,6 +28,13 @@ GPT_ARGS="--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-atten
  --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
 torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py $GPT_ARGS
 """
+
+LOG = "".join(
+    f" [2026-01-29 10:{n // 3:02d}:{n % 3 * 20:02d}] iteration {n:8d}/    5000 | consumed samples: {1024 * n:12d} | elapsed"
+    f" time per iteration (ms): {90000 if n == 1 else 16700 + 10 * (n % 5)}.0 | global batch size:  1024 |\n"
+    for n in range(1, 61)
+)
+"""What Megatron-LM prints of the job in the README."""
 
 
 def blocks(language):
@@ -133,6 +144,10 @@ def test_every_command_runs_as_printed(line, tmp_path, monkeypatch, capsys):
     Path("job.yaml").write_text(job)
     Path("config.json").write_text(json.dumps(config_json()))
     Path("train.sh").write_text(SCRIPT)
+    Path("train.log").write_text(LOG)
+    Path("mine.csv").write_text("name,layout,step_time\nmonday,tp4 pp4 vp5,20.1s\ntuesday,tp8 pp4 vp5,23s\n")
+    write_trace(Path("trace.json.gz"), step_events(200, 1), zipped=True)
+    nsight(Path("report.sqlite"), [("kernel", 0, 10, 7, 1)])
     if "--out job.yaml" in line:
         Path("job.yaml").unlink()
     assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err

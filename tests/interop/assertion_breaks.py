@@ -13,6 +13,10 @@ OVERLAP = {"overlap_moe_expert_parallel_comm": 1.0}
 CORE = {
     f"{CONFIG}:924": {"num_attention_heads": 31},
     f"{CONFIG}:939": {"num_query_groups": 3},
+    f"{CONFIG}:976": {"gated_delta_net": 1, "linear_num_key_heads": 15},
+    f"{CONFIG}:979": {"gated_delta_net": 1, "linear_num_value_heads": 31},
+    f"{CONFIG}:982": {"gated_delta_net": 1, "context_parallel_size": 2},
+    f"{CONFIG}:1988": {"dsa": 1, "context_parallel_size": 2},
     "megatron/core/model_parallel_config.py:411": {"tensor_model_parallel_size": 1},
     f"{CONFIG}:915": {"fp16": 1},
     f"{CONFIG}:1034": {"fp4": 1, "fp8": 1},

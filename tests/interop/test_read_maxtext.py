@@ -42,11 +42,89 @@ def test_a_model_by_its_sizes(tmp_path):
     assert (found.kind, found.job["model"].name) == ("maxtext", "7b")
     assert round(num_params(found.job["model"])) == 6738415616  # Llama 2 7B
     for change, part in (
-        ('decoder_block: "gpt3"', "decoder_block: 'gpt3' is not supported"),
+        ('decoder_block: "gemma4"', "decoder_block: 'gemma4' is not supported"),
+        ('decoder_block: "gpt3"', "trainable_position_size: missing, or no whole number"),
         ("global_parameter_scale: 2", "global_parameter_scale: only 1"),
     ):
         with pytest.raises(CostModelError, match=part):
             read_file(written(tmp_path, SIZES.replace('decoder_block: "llama2"', change)))
+
+
+def sizes(layers, emb, heads, kv_heads, mlp, vocab, block, **more):
+    text = f"base_num_decoder_layers: {layers}\nbase_emb_dim: {emb}\nbase_num_query_heads: {heads}\n"
+    text += (
+        f"base_num_kv_heads: {kv_heads}\nbase_mlp_dim: {mlp}\nvocab_size: {vocab}\ndecoder_block: {block}\n"
+    )
+    return text + "".join(f"{key}: {value}\n" for key, value in more.items())
+
+
+MLA = {"q_lora_rank": 1536, "kv_lora_rank": 512, "attention_type": "mla", "shared_experts": 1}
+ROUTED = {"base_moe_mlp_dim": 2048, "num_experts": 256, "num_experts_per_tok": 8, "first_num_dense_layers": 3}
+INDEXER = {"use_indexer": True, "indexer_n_heads": 64, "indexer_head_dim": 128, "indexer_topk": 2048}
+V3 = {**MLA, **ROUTED, "routed_bias": True}
+TIED = {"logits_via_embedding": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        # The counts of the hub's checkpoints.
+        (sizes(61, 7168, 128, 128, 18432, 129280, "deepseek", **V3), 671_026_419_200),
+        (sizes(61, 7168, 128, 128, 18432, 129280, "deepseek", **V3, **INDEXER), 671_877_944_064),
+        (sizes(62, 5376, 32, 16, 21504, 262208, "gemma3", **TIED, sliding_window_size=1024), 27_009_346_304),
+        # Half of Gemma 2's layers: a windowed and a full one are one there.
+        (sizes(23, 4608, 32, 16, 36864, 256000, "gemma2", **TIED), 27_227_128_320),
+        (
+            sizes(
+                36, 2880, 64, 8, 2880, 201088, "gpt_oss", head_dim=64, num_experts=128, num_experts_per_tok=4
+            ),
+            116_829_156_672,
+        ),
+        (
+            sizes(48, 5120, 40, 8, 16384, 202048, "llama4", base_moe_mlp_dim=8192, num_experts=128)
+            + "interleave_moe_layer_step: 2\nshared_experts: 1\n",
+            400_711_848_960,
+        ),
+        (sizes(64, 5120, 40, 8, 27648, 100278, "olmo3"), 32_233_522_176),
+        (
+            sizes(
+                48,
+                2048,
+                16,
+                2,
+                512,
+                151936,
+                "qwen3_next",
+                head_dim=256,
+                num_experts=512,
+                num_experts_per_tok=10,
+            ),
+            79_674_391_296,
+        ),
+    ],
+)
+def test_blocks_have_the_parameters_of_their_models(tmp_path, text, count):
+    assert round(num_params(read_file(written(tmp_path, text)).job["model"])) == count
+
+
+def test_gpt3_of_maxtext_by_hand(tmp_path):
+    text = sizes(2, 8, 2, 2, 32, 10, "gpt3", head_dim=4, trainable_position_size=6, **TIED)
+    model = read_file(written(tmp_path, text + "mlp_activations: [gelu]\n")).job["model"]
+    # Tables 80 + 48; layer: four projections 4·(64 + 8), MLP 2·256 + 32 + 8, norms 32; last norm 16.
+    assert round(num_params(model)) == 128 + 2 * (288 + 552 + 32) + 16
+
+
+def test_windows_and_experts_of_blocks(tmp_path):
+    def model(text):
+        return read_file(written(tmp_path, text)).job["model"]
+
+    gemma = model(sizes(3, 64, 4, 2, 96, 100, "gemma2", head_dim=16))
+    assert (gemma.num_layers, gemma.full_attention_every, gemma.norms_per_layer) == (6, 2, 4)
+    llama = model(sizes(8, 64, 4, 2, 96, 100, "llama4", head_dim=16, num_experts=4, num_experts_per_tok=1))
+    assert (llama.full_attention_every, llama.moe_layer_freq, llama.ffn_size) == (4, 1, 0)
+    groups = {"n_routing_groups": 8, "topk_routing_group": 4}
+    deep = model(sizes(4, 64, 4, 4, 96, 100, "deepseek", **{**V3, **groups}))
+    assert (deep.expert_groups, deep.groups_per_token, deep.first_dense_layers) == (8, 4, 3)
 
 
 def test_a_job_on_two_tiers(tmp_path):

@@ -194,12 +194,33 @@ def test_flags_of_the_recipe(tmp_path, more, name, value):
         ),
         ("--moe-layer-recompute", "--set selective_modules=moe"),
         ("--use-precision-aware-optimizer", "moments_bytes"),
-        ("--lora-rank 8", "price them by --lora-rank"),
+        ("--train_type longlora", "longlora: has no price"),
+        ("--lora-rank 8 --target-modules linear_qkv lm_head", "lora target lm_head"),
         ("--some-new-flag 3", "not read, and may matter: --some-new-flag"),
     ],
 )
 def test_what_has_no_price_is_said(tmp_path, more, words):
     assert any(words in remark for remark in flags(tmp_path, more).remarks)
+
+
+@pytest.mark.parametrize(
+    ("more", "fields"),
+    [
+        # ms-swift, and MindSpeed-LLM.
+        ("--train_type lora --lora_rank 16 --lora_alpha 32 --target_modules all-linear", {"lora_rank": 16}),
+        ("--tuner_type lora", {"lora_rank": 8}),
+        ("--tuner_type full --lora_rank 8", {}),
+        (
+            "--lora-r 4 --lora-fusion --lora-target-modules linear_qkv linear_proj --qlora",
+            {"lora_rank": 4, "lora_targets": "linear_qkv,linear_proj", "base_dtype": "nf4"},
+        ),
+        ("", {}),
+    ],
+)
+def test_adapters(tmp_path, more, fields):
+    found = flags(tmp_path, more)
+    assert {key: value for key, value in found.job.items() if key.startswith(("lora", "base"))} == fields
+    assert not [name for name in found.ignored if "lora" in name]
 
 
 def test_harmless_flags_are_not():
@@ -227,10 +248,10 @@ def test_linear_attention_is_refused_as_a_model_but_the_job_is_read(tmp_path):
 
     assert "model" not in found.job
     assert (found.job["tp"], found.shape["num_layers"], found.shape["num_heads"]) == (2, 4, 4)
-    with pytest.raises(CostModelError, match="linear attention, state-space layers and gated attention"):
+    with pytest.raises(CostModelError, match="the flags do not say all sizes of these layers; give --model"):
         found.estimate_keywords()
-    hybrid = flags(tmp_path, "--hybrid-layer-pattern M*ME", LLAMA.replace("--num-layers 4", ""))
-    assert (hybrid.shape["layer_pattern"], hybrid.shape["num_layers"]) == ("M*ME", 4)
+    hybrid = flags(tmp_path, "--hybrid-layer-pattern M*M-", LLAMA.replace("--num-layers 4", ""))
+    assert (hybrid.job["model"].attention_pattern, hybrid.job["model"].mlp_pattern) == ("mfmn", "nnnd")
 
 
 def test_a_model_by_name_as_ms_swift_has_it(tmp_path):

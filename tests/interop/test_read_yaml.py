@@ -180,6 +180,52 @@ def test_nemo_1_with_the_vocabulary_of_its_tokenizer(tmp_path):
     assert found.ignored == ("weird_thing",)
 
 
+def test_references_of_nemo_are_followed(tmp_path):
+    text = """
+run: {name: mine, results_dir: "${base_results_dir}/${.name}"}
+trainer: {num_nodes: 2, devices: 8, precision: bf16}
+model:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+  global_batch_size: "${multiply:4, ${.micro_batch_size}}"
+  micro_batch_size: 2
+  encoder_seq_length: 512
+  num_layers: 4
+  hidden_size: 64
+  ffn_hidden_size: "${multiply:4, ${.hidden_size}}"
+  num_attention_heads: ${training.model.num_layers}
+  vocab_size: 1000
+  num_query_groups: ${nobody.knows}
+"""
+    found = read_file(written(tmp_path, text))
+    model = found.job["model"]
+    assert (model.ffn_size, model.num_heads, model.num_kv_heads, found.job["global_batch"]) == (256, 4, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("${.a}", 3),
+        ("${..top}", 7),
+        ("${part.a}", 3),
+        ("${cfg.part.a}", 3),
+        ("x/${.a}/y", "x/3/y"),
+        ("${divide_ceil:7, 2}", 4),
+        ("${divide_floor:7, 0}", None),
+        ("${add:${.a},${.b}}", 8),
+        ("${oc.env:HOME}", None),
+        ("${.none}", None),
+        ("${.value}", None),
+        ("${unfinished", None),
+    ],
+)
+def test_interpolation(value, meant):
+    from costmodel.interop.interpolation import resolved
+
+    raw = {"top": 7, "part": {"a": 3, "b": "${multiply:1, 5}", "value": value}}
+    assert resolved(raw)["part"] == {"a": 3, "b": 5, "value": meant}
+
+
 def test_run_config_of_megatron_bridge(tmp_path):
     from costmodel.step.anatomy.params import num_params
 

@@ -39,7 +39,6 @@ FIELDS = {
     # With as many micro-batches as stages each chunk waits for the last message of the one before it.
     "messages": "where(micro_batches > stages, 2 * (stages - 1), 2 * (virtual_stages * stages - 1))",
     "late": "0",
-    "messages_stopping": "2 * virtual_stages * micro_batches + 2 * (stages - 2)",
     "unpaired": "micro_batches",
     "pair_held": "0",
     "exact": Exactness(0.0, 0.0, 0.0, True, 2),
@@ -60,7 +59,7 @@ def test_every_field_is_required():
             Schedule(**{key: value for key, value in FIELDS.items() if key != name})
 
 
-@pytest.mark.parametrize("form", ["chunks", "bubble", "held", "messages", "messages_stopping"])
+@pytest.mark.parametrize("form", ["chunks", "bubble", "held", "messages"])
 def test_a_form_with_a_wrong_name_is_refused_at_once(form):
     with pytest.raises(ValueError, match=r"schedule breadth-first: 'stagse' in 'stagse \+ 1' is none of"):
         Schedule(**{**FIELDS, form: "stagse + 1"})
@@ -99,7 +98,8 @@ def test_it_is_planned_beside_the_others(registered):
     found = cm.plan(**JOB, pp="4,8", schedule=f"1f1b,{NAME},interleaved").to_frame()
 
     assert NAME in set(found["schedule"])
-    best = found.iloc[0]
+    # The fastest of those that leave switches and order of the axes as the recipe has them.
+    best = found[found["choices"] == ""].iloc[0]
     knobs = {
         key: best[key]
         for key in ("tp", "cp", "pp", "vp", "micro_batch", "zero_stage", "schedule", "recompute")

@@ -18,10 +18,11 @@ from typing import Any
 import typer
 from pages import README, fill, read_pages, settle
 
-from costmodel.cli import app
 from costmodel.cli import main as costmodel
+from costmodel.cli import root
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS, ColumnDoc
+from costmodel.estimates.samples import SAMPLE_COLUMNS
 
 
 def first_command() -> list[str]:
@@ -91,7 +92,7 @@ def with_outputs(texts: dict[Path, str]) -> dict[Path, str]:
 def command_pages() -> str:
     """Return every command with its options and examples, as its help has them."""
     parts = []
-    for name, command in _commands(typer.main.get_command(app), "costmodel"):
+    for name, command in _commands(typer.main.get_command(root), "costmodel"):
         epilog = (command.epilog or "").replace("\b", "").strip()
         notes, _, examples = epilog.partition("Examples:")
         if not examples:
@@ -126,7 +127,7 @@ def blocks() -> dict[str, str]:
     return {
         "fields": field_block(),
         "long": column_block(LONG_COLUMNS),
-        "wide": column_block(WIDE_COLUMNS),
+        "wide": column_block((*WIDE_COLUMNS, *SAMPLE_COLUMNS)),
         "commands": command_pages(),
     }
 

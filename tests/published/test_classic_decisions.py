@@ -55,7 +55,7 @@ def best():
 
 
 def test_below_ten_billion_data_parallelism_alone_is_best(best):
-    """The tree: "< 10B: use DDP or FSDP". The fastest of Megatron is that; FSDP is within 5 % of torchtitan's plan.
+    """The tree: "< 10B: use DDP or FSDP". The fastest of Megatron is that; FSDP is within 7 % of torchtitan's plan.
 
     Of 79 GiB it takes 74: a plan that leaves what four of five runs of its kind needed cuts the layers in two.
     """
@@ -65,7 +65,7 @@ def test_below_ten_billion_data_parallelism_alone_is_best(best):
     titan = {"model": "llama3-8b", **H100, "recipe": "torchtitan"}
     fsdp = cm.estimate(**titan, layout="tp1", zero_stage=2, recompute="selective")
     assert fsdp.fits
-    assert seconds(fsdp) < 1.06 * seconds(cm.plan(**titan, keep=1).best)
+    assert seconds(fsdp) < 1.07 * seconds(cm.plan(**titan, keep=1).best)
 
 
 def test_below_a_hundred_billion_eight_way_tensor_parallelism_is_too_much(best):

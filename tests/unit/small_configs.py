@@ -19,13 +19,44 @@ LATENT = {
 }
 
 TINY: dict[str, tuple[int, dict[str, object]]] = {
+    "afmoe": (388108, {**WIDE, **ROUTED, "num_experts": 6, "num_shared_experts": 2, "num_dense_layers": 2}),
     "apertus": (227016, {**GROUPED}),
     "arcee": (228288, {**GROUPED, "mlp_bias": True, "attention_bias": True}),
+    "aria_text": (
+        842816,
+        {**GROUPED, "moe_num_experts": 6, "moe_topk": 2, "moe_num_shared_experts": 3, "head_dim": 16},
+    ),
     "biogpt": (184832, {**BASE, "intermediate_size": 96, "max_position_embeddings": 50}),
+    "bloom": (264192, {**BASE, "n_layer": 4, "n_head": 4}),
     "codegen": (327528, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "rotary_dim": 8}),
     "cohere": (187584, {**GROUPED, "use_qk_norm": True}),
     "cohere2": (187200, {**GROUPED, "sliding_window": 16}),
+    "cohere2_moe": (
+        540096,
+        {
+            **WIDE,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 1,
+            "sliding_window": 16,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "prefix_dense_intermediate_size": 72,
+        },
+    ),
     "cwm": (276032, {**WIDE, "sliding_window": 16}),
+    "deepseek_v3": (
+        404728,
+        {
+            **LATENT,
+            **ROUTED,
+            "intermediate_size": 96,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+        },
+    ),
     "dots1": (
         381760,
         {**GROUPED, **ROUTED, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
@@ -56,6 +87,7 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
             "sliding_window": 16,
         },
     ),
+    "falcon": (245376, {**BASE, "num_kv_heads": 2, "new_decoder_architecture": True}),
     "flex_olmo": (622016, {**GROUPED, "num_experts": 6, "num_experts_per_tok": 2}),
     "flint": (
         353808,
@@ -69,8 +101,23 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
             "sliding_window": 16,
         },
     ),
+    "gemma": (212032, {**WIDE}),
+    "gemma2": (212544, {**WIDE, "sliding_window": 16}),
+    "gemma3_text": (212736, {**WIDE, "sliding_window": 16}),
     "glm": (276800, {**WIDE}),
     "glm4": (276544, {**WIDE, "attention_bias": False}),
+    "glm4_moe": (
+        384146,
+        {
+            **WIDE,
+            **ROUTED,
+            "n_routed_experts": 6,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
     "glm4_moe_lite": (
         358240,
         {
@@ -82,6 +129,7 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
             "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
         },
     ),
+    "gpt2": (267264, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "n_positions": 50}),
     "gpt_bigcode": (
         159744,
         {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "n_positions": 50, "n_inner": 96},
@@ -98,9 +146,22 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
             "window_size": 16,
         },
     ),
+    "gpt_neox": (245504, {**BASE, "intermediate_size": 96}),
+    "gpt_oss": (653416, {**WIDE, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 16}),
     "gptj": (327528, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "rotary_dim": 8}),
     "granite": (252224, {**GROUPED, "attention_bias": True}),
+    "granite_swa": (187472, {**GROUPED, "sliding_window": 16}),
     "granitemoe": (621632, {**GROUPED, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "granitemoe_swa": (
+        658512,
+        {
+            **GROUPED,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 48,
+            "sliding_window": 16,
+        },
+    ),
     "granitemoeshared": (
         664640,
         {**GROUPED, "num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 56},
@@ -108,6 +169,16 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
     "helium": (251968, {**GROUPED, "head_dim": 16, "attention_bias": True}),
     "hunyuan_v1_dense": (276224, {**WIDE}),
     "hunyuan_v1_moe": (720128, {**WIDE, "num_experts": 6, "moe_topk": [2, 2, 2, 2]}),
+    "hy_v3": (
+        363008,
+        {
+            **WIDE,
+            **ROUTED,
+            "num_experts": 6,
+            "num_shared_experts": 2,
+            "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+        },
+    ),
     "hyperclovax": (276544, {**WIDE, "use_post_norm": True}),
     "internlm3": (278080, {**WIDE, "attention_bias": True, "mlp_bias": True}),
     "iquestcoder": (276032, {**WIDE}),
@@ -125,6 +196,17 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
             "sliding_window": 16,
         },
     ),
+    "llama": (278080, {**WIDE, "attention_bias": True, "mlp_bias": True}),
+    "llama4_text": (
+        504128,
+        {
+            **WIDE,
+            "intermediate_size_mlp": 112,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+        },
+    ),
     "mellum": (
         332288,
         {
@@ -138,15 +220,20 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
     ),
     "minicpm3": (187104, {**LATENT, "intermediate_size": 96}),
     "minimax_m2": (646784, {**WIDE, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "ministral": (276032, {**WIDE, "sliding_window": 16}),
     "ministral3": (276032, {**WIDE, "sliding_window": None}),
+    "mistral": (276032, {**WIDE, "sliding_window": None}),
+    "mixtral": (621632, {**GROUPED, "num_local_experts": 6, "num_experts_per_tok": 2}),
     "mpt": (261184, {"d_model": 64, "n_layers": 4, "n_heads": 4, "vocab_size": 1000}),
     "nemotron": (252032, {**WIDE}),
     "olmo": (250880, {**GROUPED}),
     "olmo2": (251840, {**GROUPED}),
     "olmo3": (251840, {**GROUPED, "sliding_window": 16}),
     "olmoe": (622016, {**GROUPED, "num_experts": 6, "num_experts_per_tok": 2}),
+    "opt": (184832, {**BASE, "ffn_dim": 96, "max_position_embeddings": 50, "word_embed_proj_dim": 64}),
     "persimmon": (245760, {**BASE, "intermediate_size": 96}),
     "phi": (229352, {**GROUPED}),
+    "phi3": (251456, {**GROUPED}),
     "phimoe": (
         623976,
         {
@@ -157,6 +244,19 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
             "lm_head_bias": True,
         },
     ),
+    "qwen2": (251968, {**GROUPED}),
+    "qwen2_moe": (
+        326592,
+        {
+            **GROUPED,
+            **ROUTED,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 48,
+            "decoder_sparse_step": 2,
+        },
+    ),
+    "qwen3": (276224, {**WIDE}),
+    "qwen3_moe": (360320, {**WIDE, **ROUTED, "num_experts": 6, "mlp_only_layers": [0]}),
     "seed_oss": (277056, {**WIDE, "attention_out_bias": True}),
     "smollm3": (187456, {**GROUPED}),
     "solar_open": (

@@ -51,20 +51,98 @@ MAMBA2 = {
     "mamba_d_conv": 3,
     "mamba_expand": 2,
 }
+BYTES = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 260}
+INKLING = {
+    **WIDE,
+    **ROUTED,
+    "sliding_window_size": 8,
+    "swa_num_attention_heads": 6,
+    "swa_num_key_value_heads": 3,
+    "swa_head_dim": 16,
+    "d_rel": 5,
+    "rel_extent": 12,
+    "conv_kernel_size": 3,
+    "n_routed_experts": 6,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"],
+}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 
 OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
+    "axk1": (358432, {**LATENT_ROUTED}),
+    "axk2": (393568, {**LATENT_ROUTED, **INDEXER, "gated_norm_rank": 5}),
+    "bailing_hybrid": (
+        389749,
+        {
+            **LATENT,
+            **ROUTED,
+            "intermediate_size": 96,
+            "mlp_layer_types": LATENT_ROUTED["mlp_layer_types"],
+            "q_lora_rank": None,
+            "num_experts": 6,
+            "num_shared_experts": 2,
+            "linear_head_dim": 12,
+            "linear_num_heads": 3,
+            "linear_conv_kernel_dim": 3,
+            "layer_types": DELTA["layer_types"],
+        },
+    ),
     "bamba": (295940, {**GROUPED, **MAMBA2, "attn_layer_indices": [1]}),
     "bart": (251904, {**SEQ2SEQ}),
+    "beam": (
+        431888,
+        {
+            **WIDE,
+            **ROUTED,
+            "num_experts": 8,
+            "n_group": 2,
+            "topk_group": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+    ),
     "bert": (190120, {**BERT}),
     "bert-generation": (
         185704,
         {**BASE, "intermediate_size": 96, "max_position_embeddings": 50, "is_decoder": True},
     ),
     "big_bird": (194280, {**BERT}),
+    "bigbird_pegasus": (313728, {**SEQ2SEQ}),
+    "bitnet": (252096, {**GROUPED}),
     "blenderbot": (251776, {**SEQ2SEQ}),
     "blenderbot-small": (251776, {**SEQ2SEQ}),
+    "blt": (
+        271720,
+        {
+            "vocab_size": 260,
+            "encoder_hash_byte_group_vocab": 50,
+            "encoder_hash_byte_group_size": [3, 4],
+            "encoder_config": {**BYTES, "hidden_size": 32, "num_hidden_layers": 2, "hidden_size_global": 64},
+            "global_config": {**BYTES, "num_hidden_layers": 3},
+            "decoder_config": {
+                **BYTES,
+                "hidden_size": 48,
+                "num_hidden_layers": 2,
+                "hidden_size_global": 64,
+                "cross_attn_all_layers": True,
+            },
+            "patcher_config": {**BYTES, "hidden_size": 40, "num_hidden_layers": 1},
+        },
+    ),
     "camembert": (190120, {**BERT}),
+    "cpmant": (
+        285808,
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "dim_head": 20,
+            "dim_ff": 96,
+            "vocab_size": 1000,
+            "position_bias_num_buckets": 24,
+            "prompt_types": 3,
+            "prompt_length": 5,
+            "segment_types": 6,
+        },
+    ),
     "ctrl": (182504, {"n_embd": 64, "n_layer": 4, "n_head": 4, "dff": 96, "vocab_size": 1000}),
     "data2vec-text": (190120, {**BERT}),
     "deepseek_v2": (358240, {**LATENT_ROUTED, "num_experts_per_tok": None}),
@@ -94,6 +172,7 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "mlp_layer_types": ["hash_moe", "moe", "moe", "moe"],
         },
     ),
+    "diffllama": (252480, {**GROUPED, "attention_bias": True}),
     "doge": (188360, {**GROUPED, "tie_word_embeddings": True}),
     "dots3_note_text": (
         364104,
@@ -126,6 +205,20 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "time_step_rank": 5,
         },
     ),
+    "gemma3n_text": (
+        258628,
+        {
+            **WIDE,
+            "layer_types": MIXED,
+            "num_kv_shared_layers": 1,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": 500,
+            "laurel_rank": 7,
+            "altup_num_inputs": 3,
+            "intermediate_size": [96, 96, 96, 80],
+            "activation_sparsity_pattern": [0.0, 0.0, 0.0, 0.0],
+        },
+    ),
     "gemma4_text": (
         458236,
         {
@@ -144,6 +237,7 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "use_double_wide_mlp": True,
         },
     ),
+    "gemma4_unified_text": (964256, {**WIDE, "layer_types": MIXED, "sliding_window": 16}),
     "glm_moe_dsa": (
         362144,
         {
@@ -167,6 +261,21 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
     "hrm_text": (
         361536,
         {**BASE, "intermediate_size": 96, "head_dim": 16, "num_layers_per_stack": 3},
+    ),
+    "hy_v4": (
+        392500,
+        {**LATENT_ROUTED, **INDEXER, "hc_mult": 3, "indexer_types": ["full", "shared", "full", "shared"]},
+    ),
+    "inkling2_text": (
+        426412,
+        {
+            **{key: size for key, size in INKLING.items() if key != "intermediate_size"},
+            "n_layers_per_attn_res_block": 2,
+        },
+    ),
+    "inkling_text": (
+        416108,
+        {**INKLING, "n_shared_experts": 2, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
     ),
     "jamba": (
         377314,
@@ -207,6 +316,18 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
         },
     ),
+    "laguna": (
+        401554,
+        {
+            **WIDE,
+            **ROUTED,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 48,
+            "num_attention_heads_per_layer": [4, 6, 6, 4],
+            "layer_types": MIXED,
+            "sliding_window": 16,
+        },
+    ),
     "lfm2": (
         201312,
         {
@@ -227,6 +348,18 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "use_attention_gate": True,
             "use_sandwich_norm": True,
             "layer_types": ["conv", "full_attention", "conv", "sliding_attention"],
+        },
+    ),
+    "longcat_flash": (
+        483120,
+        {
+            **{key: size for key, size in LATENT.items() if key != "num_hidden_layers"},
+            "num_layers": 3,
+            "ffn_hidden_size": 96,
+            "expert_ffn_hidden_size": 40,
+            "n_routed_experts": 6,
+            "zero_expert_num": 2,
+            "moe_topk": 2,
         },
     ),
     "mamba": (
@@ -291,7 +424,11 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
         },
     ),
+    "mllama_text_model": (252036, {**GROUPED, "cross_attention_layers": [1, 3]}),
+    "modernbert-decoder": (210664, {**BASE, "intermediate_size": 96, "norm_bias": True, "mlp_bias": True}),
+    "moshi": (239232, {**BASE, "num_key_value_heads": 2, "head_dim": 24, "ffn_dim": 96}),
     "mvp": (251904, {**SEQ2SEQ}),
+    "nanochat": (226304, {**GROUPED}),
     "nemotron_h": (
         226392,
         {
@@ -310,6 +447,7 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
         },
     ),
     "olmo_hybrid": (254768, {**WIDE, **DELTA, "linear_num_value_heads": 2}),
+    "openai-gpt": (267136, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 1000, "n_positions": 50}),
     "pegasus": (251776, {**SEQ2SEQ}),
     "plbart": (251904, {**SEQ2SEQ}),
     "prophetnet": (
@@ -341,6 +479,17 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
             "mlp_only_layers": [1],
         },
     ),
+    "recurrent_gemma": (
+        165472,
+        {
+            **BASE,
+            "intermediate_size": 96,
+            "num_key_value_heads": 2,
+            "lru_width": 80,
+            "conv1d_width": 3,
+            "block_types": ["recurrent", "attention"],
+        },
+    ),
     "rembert": (230632, {**BERT, "input_embedding_size": 24, "output_embedding_size": 80}),
     "roberta": (190120, {**BERT}),
     "roberta-prelayernorm": (190248, {**BERT}),
@@ -355,7 +504,18 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
         },
     ),
     "roformer": (155560, {**BERT, "embedding_size": 32}),
+    "rwkv": (
+        278656,
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "vocab_size": 1000,
+            "attention_hidden_size": 80,
+            "intermediate_size": 96,
+        },
+    ),
     "trocr": (251904, {**SEQ2SEQ}),
+    "whisper": (251904, {**SEQ2SEQ, "max_target_positions": 60}),
     "xglm": (
         181504,
         {
@@ -395,4 +555,45 @@ OUTLINED: dict[str, tuple[int, dict[str, object]]] = {
         },
     ),
     "xmod": (207144, {**BERT, "languages": ["en", "de"], "adapter_reduction_factor": 4}),
+    "zamba": (
+        293184,
+        {
+            **BASE,
+            "num_key_value_heads": 4,
+            **MAMBA1,
+            "intermediate_size": 96,
+            "n_mamba_heads": 2,
+            "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid"],
+            "num_hidden_layers": 5,
+        },
+    ),
+    "zamba2": (
+        352368,
+        {
+            **BASE,
+            "intermediate_size": 96,
+            "mamba_d_state": 6,
+            "mamba_d_conv": 3,
+            "mamba_expand": 2,
+            "mamba_ngroups": 2,
+            "n_mamba_heads": 4,
+            "layers_block_type": ["mamba", "hybrid", "hybrid", "hybrid"],
+            "num_mem_blocks": 2,
+            "adapter_rank": 5,
+            "use_shared_attention_adapter": True,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "zaya": (
+        364596,
+        {
+            **WIDE,
+            "moe_intermediate_size": 40,
+            "num_experts": 6,
+            "num_experts_per_tok": 1,
+            "router_hidden_size": 20,
+            "cca_time0": 3,
+            "cca_time1": 2,
+        },
+    ),
 }

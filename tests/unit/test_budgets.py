@@ -32,6 +32,12 @@ def test_compute_optimal_is_where_the_loss_is_least(law):
         assert np.all(loss(law, n * factor, flops / 6 / (n * factor)) > loss(law, n, d))
 
 
+def test_published_constants():
+    """Besiroglu et al., arXiv:2404.10102, section 2 (Hoffmann's, unrounded) and table 1; in the paper's order."""
+    assert LAWS["hoffmann"][:5] == (1.6934, 406.4, 410.7, 0.3392, 0.2849)
+    assert LAWS["besiroglu"][:5] == (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+
+
 def test_hoffmann_approach_3_on_gophers_budget():
     """arXiv:2203.15556, table 3 and section 3.3: 40 billion parameters for Gopher's 5.76e23 FLOP."""
     n, _ = compute_optimal(LAWS["hoffmann"], 5.76e23)

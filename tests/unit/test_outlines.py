@@ -13,7 +13,7 @@ from costmodel.describe.models.huggingface_keys import REFUSED_TYPES
 from costmodel.describe.models.outlines import outline_of, outlined_types
 from costmodel.step.anatomy.params import num_params
 
-HUB_ONLY = {"minimax_m1", "minimax_text_01"}
+HUB_ONLY = {"minimax_m1", "minimax_m3", "minimax_text_01"}
 
 
 @pytest.mark.parametrize("kind", sorted(OUTLINED))
@@ -83,6 +83,29 @@ def test_published_files_write_the_pattern_in_their_own_way():
     count, config = OUTLINED["glm_moe_dsa"]
     balanced = {**config, "model_type": "glm_moe_dsa", "topk_method": "noaux_tc"}
     assert outline_of(balanced, "x").shape["num_params"] == count + 3 * 6
+
+
+def test_experts_of_a_latent_width():
+    """Six experts of 24 instead of 64 wide, two matrices of 40 each, and a projection each way."""
+    count, config = OUTLINED["nemotron_h"]
+    latent = outline_of({**config, "moe_latent_size": 24, "model_type": "nemotron_h"}, "x")
+
+    assert latent.shape["num_params"] == count - 6 * 2 * (64 - 24) * 40 + 2 * 64 * 24
+
+
+def test_what_chooses_blocks_of_keys_as_both_files_write_it():
+    """Two of four layers have four index heads of 16, one index key, and a norm of each."""
+    count, config = OUTLINED["minimax_m3_vl_text"]
+    kinds = ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"]
+    chosen = {"index_n_heads": 4, "index_head_dim": 16}
+    wanted = count + 2 * (64 * 5 * 16 + 2 * 16)
+    new = outline_of({**config, **chosen, "layer_types": kinds, "model_type": "minimax_m3_vl_text"}, "x")
+    assert new.shape["num_params"] == wanted
+    # The repository's own file.
+    older = {key: value for key, value in config.items() if not key.endswith("layer_types")}
+    inside = {"sparse_attention_freq": [0, 1, 1, 0], "sparse_num_index_heads": 4, "sparse_index_dim": 16}
+    older |= {"sparse_attention_config": inside, "moe_layer_freq": [0, 1, 1, 1], "model_type": "minimax_m3"}
+    assert outline_of(older, "x").shape["num_params"] == wanted
 
 
 def test_the_order_of_layers_is_said():

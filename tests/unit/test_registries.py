@@ -117,4 +117,4 @@ def test_every_phase_has_its_place_after_the_pipeline():
 
 def test_policies_and_objectives():
     assert RECOMPUTE_POLICIES == ("none", "selective", "full")
-    assert len(set(OBJECTIVES)) == len(OBJECTIVES) == 4
+    assert len(set(OBJECTIVES)) == len(OBJECTIVES) == 8

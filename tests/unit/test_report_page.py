@@ -1,5 +1,7 @@
 """The page of `costmodel report` as a file: one, whole, small, and free of the network."""
 
+import base64
+import gzip
 import json
 import re
 import sys
@@ -23,7 +25,7 @@ JOB = {
     "seq_len": 8192,
 }
 FLAGS = ["-m", "llama3-8b", "-n", "64", "-l", "tp2 pp2", "--global-batch", "128", "--seq-len", "8192"]
-MOST_BYTES = 6_000_000
+MOST_BYTES = 3_000_000
 
 
 def embedded(page):
@@ -38,12 +40,46 @@ def page():
 
 
 def test_the_page_is_one_small_file_without_addresses(page):
-    own = page.replace(plotly.offline.get_plotlyjs(), "")
+    packed = re.search(r'<script type="text/plain" id="library">(.*?)</script>', page)[1]
+    own = page.replace(packed, "")
 
     assert len(page.encode()) < MOST_BYTES
     assert "<!--" not in own.replace("<!DOCTYPE", "")
     assert not re.findall(r'(?:src|href)="(?!data:,)[^"]*"', own)
-    assert page.count(plotly.offline.get_plotlyjs()) == 1
+    assert gzip.decompress(base64.b64decode(packed)).decode() == plotly.offline.get_plotlyjs()
+
+
+def test_a_name_that_looks_like_a_script_hides_nothing():
+    est = cm.estimate(**JOB)
+    model = est.job.model.model_copy(update={"name": "<!--<script>"})
+    page = report_page(cm.estimate(**{**JOB, "model": model}))
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
+    assert "<" not in data
+    assert json.loads(data)["job"]["inputs"]["model"] == "<!--<script>"
+    assert "<!--<script>" not in page
+
+
+def test_the_page_says_what_the_run_costs_and_when_it_was_made():
+    run = cm.run(**JOB, tokens=1e12)
+    page = report_page(cm.estimate(**JOB, tokens=1e12))
+    section = page.partition('<section id="run">')[2].partition("</section>")[0]
+    assert f"${run.dollars:,.0f}" in section
+    for said in ("calendar time", "energy", "interruptions", "p10", "p90", "GPU-hours"):
+        assert said in section
+    footer = page.partition("<footer>")[2]
+    assert re.search(r"Made by costmodel \S+ on \d{4}-\d\d-\d\d; the same on the command line", footer)
+    assert "costmodel estimate -m llama3-8b" in footer
+    assert '<section id="run">' not in report_page(cm.estimate(**JOB))
+
+
+def test_short_tasks_have_no_borders_that_cover_them():
+    job = {**JOB, "layout": "tp2 pp4 vp4", "global_batch": 512}
+    bars = [
+        bar
+        for bar in embedded(report_page(cm.estimate(**job)))["figures"]["pipeline"]["data"]
+        if "customdata" in bar
+    ]
+    assert {bar["marker"]["line"]["width"] for bar in bars} == {0.0}
 
 
 def test_the_largest_jobs_stay_small(tmp_path):

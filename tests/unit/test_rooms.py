@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from famous_jobs import FSDP_8B
+from trace_files import step_events, write_trace
 
 import costmodel as cm
 from costmodel.base.answer import Answer, Face, to_json
@@ -19,7 +20,7 @@ PACKAGE = ROOT / "costmodel"
 LOGS = ROOT / "tests" / "data" / "nccl_logs"
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 16, "seq_len": 8192}
 LAYERS = ["base", "bill", "physics", "describe", "step", "estimates", "interop", "trust", "whole_run"]
-LAYERS += ["planning", "what_if", "reporting", "cli : (app)"]
+LAYERS += ["planning", "what_if", "reporting", "cli : app"]
 
 
 def lint(folder):
@@ -50,7 +51,7 @@ def test_the_contract_holds_every_room_and_excuses_no_import():
     assert layers["exhaustive"]
     assert "ignore_imports" not in {**layers, **circles}
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert rooms - {"app"} == {name.split()[0] for name in LAYERS}
+    assert rooms == {room for names in LAYERS for room in names.split(" : ")}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,10 @@ def test_only_the_face_of_the_package_and_the_registry_import_by_name():
 
 
 @pytest.fixture(scope="module")
-def answers():
+def answers(tmp_path_factory):
+    log = tmp_path_factory.mktemp("logs") / "train.log"
+    log.write_text("".join(f"steps: {n} loss: 5.5 iter time (s): 2.{n}\n" for n in range(1, 9)))
+    traced = write_trace(tmp_path_factory.mktemp("traces") / "trace.json", step_events(200, 1))
     est = cm.estimate(**FSDP_8B)
     row = dict.fromkeys(("id", "source", "accelerator", "framework", "gpus", "gbs", "precision"), "1")
     return {
@@ -96,25 +100,31 @@ def answers():
         "Plan": cm.plan(**SMALL, fix={"pp": 1, "schedule": "none"}),
         "Sweep": cm.sweep(**SMALL, layout="tp2"),
         "TrainingRun": cm.run(**SMALL, tp=2, tokens=1e12),
+        "Runs": cm.runs(*(cm.run(**SMALL, tp=tp, tokens=1e12) for tp in (2, 4))),
         "Budget": cm.budget(dollars=1e6),
         "Validation": cm.validate([row]),
         "Roofline": cm.roofline(est),
         "StepTree": est.tree(),
         "Trace": cm.trace(est),
+        "TraceProfile": cm.profile(traced, est),
         "MeshTable": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8"),
         "CollectiveCosts": cm.collective("all-reduce", "1 GB", ranks=64),
         "ModelFacts": cm.model_facts("llama3-8b"),
-        "ProfilePage": cm.profile("h100-sxm-80gb"),
+        "ProfilePage": cm.hardware_profile("h100-sxm-80gb"),
         "RecipePage": cm.recipe("torchtitan"),
         "Listing": cm.recipes_table(),
         "StepCalibration": cm.calibrate.steps({"fsdp": (est, 5.0)}),
+        "RunsCalibration": cm.calibrate.runs({"fsdp": (est, 5.0)}),
+        "Watch": cm.watch(log, **SMALL, tp=2),
+        "StepTimes": cm.calibrate.step_times(log),
         "FabricCalibration": cm.calibrate.fabric(sorted(LOGS.glob("*.log")), cluster="h100-ndr"),
     }
 
 
 ANSWERS = ("Estimate", "Explanation", "Comparison", "Sensitivity", "Plan", "Sweep", "TrainingRun", "Budget")
 ANSWERS += ("Validation", "Roofline", "StepTree", "Trace", "MeshTable", "CollectiveCosts", "ModelFacts")
-ANSWERS += ("ProfilePage", "RecipePage", "Listing", "StepCalibration", "FabricCalibration")
+ANSWERS += ("ProfilePage", "RecipePage", "Listing", "StepCalibration", "StepTimes", "FabricCalibration")
+ANSWERS += ("TraceProfile", "Watch", "RunsCalibration")
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
@@ -187,6 +197,7 @@ def test_what_the_issue_names_is_public():
 
 
 READS = (
+    "app",
     "base",
     "cli",
     "describe.jobs",
@@ -195,7 +206,8 @@ READS = (
     "reporting.figures",
     "reporting.imports",
 )
-"""What commands use beside the public face: errors and units, themselves, readers of flags and files, picture files."""
+"""What commands use beside the public face: errors and units, themselves, readers of flags and files, picture files, the
+doors of strangers."""
 
 
 def test_the_command_line_can_nothing_that_the_package_cannot():

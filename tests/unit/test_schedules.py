@@ -35,8 +35,7 @@ def test_one_stage_costs_nothing_and_holds_one_micro_batch():
     assert (schedules.bubble_time_s(CODES, **layout, **TIMES) == 0.0).all()
     assert (schedules.in_flight(CODES, **layout) == 1.0).all()
     assert (schedules.p2p_messages(CODES, stages=1) == 0.0).all()
-    for overlapped in (False, True):
-        assert (schedules.exposed_p2p_messages(CODES, **layout, overlapped=overlapped) == 0.0).all()
+    assert (schedules.exposed_p2p_messages(CODES, **layout) == 0.0).all()
 
 
 @pytest.mark.parametrize(
@@ -210,3 +209,19 @@ def test_impossible_orders_say_why():
         task_orders("dualpipe", 3, 8)
     with pytest.raises(LayoutError, match="at least 2·pp micro-batches, got 4 stages, 7"):
         task_orders("dualpipe-v", 4, 7, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "v", "inner", "first", "last"),
+    [
+        # Forward and backward messages of a micro-batch.
+        ("1f1b", 1, (1, 1), (1, 0), (0, 1)),
+        ("interleaved", 3, (3, 3), (3, 2), (2, 3)),
+        ("zb-v", 2, (2, 2), (1, 1), (1, 1)),
+        ("dualpipe", 1, (1, 1), (0.5, 0.5), (0.5, 0.5)),
+    ],
+)
+def test_end_ranks_send_less(name, v, inner, first, last):
+    for ends, sent in (((0, 0), inner), ((1, 0), first), ((0, 1), last)):
+        found = schedules.sent_by_rank(code(name), virtual_stages=v, first=ends[0], last=ends[1])
+        assert tuple(float(one) for one in found) == sent

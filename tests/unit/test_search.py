@@ -18,6 +18,7 @@ from costmodel.planning.best import pareto_indices, smallest_indices
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
 from costmodel.planning.space import build_space, divisors
+from costmodel.step.price import price, price_unsharded
 
 GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 64, "seq_len": 8192}
@@ -71,8 +72,15 @@ def scalar(job, row):
             "recipe": "torchtitan",
             "axis_order": "tp cp pp dp",
         },
+        {
+            "model": "llama3-70b",
+            "cluster": "tpu-v5p",
+            "gpus": 256,
+            "global_batch": 512,
+            "seq_len": 8192,
+        },
     ],
-    ids=["gpt3", "deepseek-v3", "gpt-oss", "llama3-70b"],
+    ids=["gpt3", "deepseek-v3", "gpt-oss", "llama3-70b", "torus"],
 )
 def test_search_equals_the_scalar_estimate(asked):
     question = make_question(**asked)
@@ -133,6 +141,50 @@ def test_the_space_is_the_brute_force_one():
         count += 1
     space = build_space(job, 16.0, {knob: tuple(map(float, v)) for knob, v in values.items()})
     assert sum(slab.num_possible for slab in space.slabs) == count > 0
+
+
+def test_shardings_that_send_alike_are_priced_together():
+    """ZeRO-1 and 2 stand in one column a group, beside DDP, which shards nothing; ZeRO-3 stands apart."""
+    question = make_question(**SMALL, shard_group="0,8", zero_stage="0,1,2,3")
+    slab = max(build_spaces(question)[0].slabs, key=lambda one: len(one.zero_stage))
+    whole, sharded = slab.shardings()
+    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in whole.at[:, 0]] == [(0, 0), (0, 0)]
+    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in whole.at[:, 1]] == [(1, 0), (2, 0)]
+    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in whole.at[:, 2]] == [(1, 8), (2, 8)]
+    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in sharded.at[0]] == [(3, 0), (3, 8)]
+    for alike in (whole, sharded):
+        np.testing.assert_array_equal(alike.zero_stage[..., 0, 0, 0], slab.zero_stage[alike.at])
+        np.testing.assert_array_equal(alike.shard_group[0, :, 0, 0, 0], slab.shard_group[alike.at[0]])
+    assert {*whole.at.flat, *sharded.at.flat} == set(range(len(slab.zero_stage)))
+
+
+def test_schedules_that_few_placements_run_stand_side_by_side():
+    """Llama 3's numbers of chunks: each divides the layers of few placements, and is priced for those alone."""
+    asked = {"model": "llama3-405b", "cluster": "llama3-roce", "recipe": "llama3", "gpus": 4096}
+    space = build_spaces(make_question(**asked, global_batch=512, seq_len=8192))[0]
+    (slab,) = space.slabs
+    assert slab.shape[2] == 1
+    assert slab.runs.all()
+    assert set(slab.vp.flat) >= {1.0, 2.0, 4.0, 8.0}
+    rows = np.stack([*slab.placements.values(), slab.vp[0], slab.schedule[0]])
+    assert len(np.unique(rows, axis=1).T) == slab.shape[3]
+
+
+@pytest.mark.parametrize("recipe", ["megatron-core", "deepspeed", "torchtitan"])
+def test_only_lines_of_data_parallelism_are_told_how_it_shards(recipe):
+    """What is priced once for all shardings is what a job of each sharding has."""
+    asked = {**SMALL, "recipe": recipe, "layout": "tp2 pp2", "micro_batch": 2, "check": False}
+    once = price_unsharded(make_job(**asked, zero_stage=0))
+    for zero_stage, shard_group in ((1, 0), (2, 2), (3, 0), (3, 2)):
+        job = make_job(**asked, zero_stage=zero_stage, shard_group=shard_group)
+        ours = once.sharded(job.layout.zero_stage, job.layout.shard_group).bill
+        bill = price(job).bill
+        assert [(line.name, float(line.exposed_seconds)) for line in ours.time_lines] == [
+            (line.name, float(line.exposed_seconds)) for line in bill.time_lines
+        ]
+        assert [(line.name, float(line.bytes.max())) for line in ours.memory_lines] == [
+            (line.name, float(line.bytes.max())) for line in bill.memory_lines
+        ]
 
 
 def test_best_top_and_front_are_those_of_all_layouts():
@@ -197,7 +249,7 @@ def test_constraints_hold():
     assert set(frame.tp) <= {2, 4}
     assert frame.memory_bytes_per_gpu.max() <= 60e9
     assert frame.step_time_s.is_monotonic_increasing
-    assert found.best.step_time_s == pytest.approx(frame.step_time_s[0], rel=1e-9)
+    assert found.fastest.step_time_s == pytest.approx(frame.step_time_s[0], rel=1e-9)
     assert len(found.top(3)) == 3
     with pytest.raises(NoLayoutError):
         cm.plan(**SMALL, fix={"pp": 2}, headroom=0.999)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -11,7 +12,9 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.planning import kept_points
 from costmodel.planning import sweep as sweeps
+from costmodel.planning.kept_points import KeptPoints, KeptPointsError
 from costmodel.planning.sweep import COLUMNS, SweepError, grid, scaled_cluster, sweep
 
 ASKED = {
@@ -108,7 +111,9 @@ def test_a_killed_sweep_resumes(serial, tmp_path, monkeypatch):
         file.write('{"chunk": 3, "rows": [{"mod')  # killed while writing
     calls, real = [], sweeps.price_point
     monkeypatch.setattr(sweeps, "price_point", lambda point: calls.append(point) or real(point))
-    assert sweep(**ASKED, resume=kept).rows == serial.rows
+    said = []
+    assert sweep(**ASKED, resume=kept, say=said.append).rows == serial.rows
+    assert said == [f"{kept}: 1 line is torn or of another sweep, and left out"]
     assert len(calls) == 3
     assert sweep(**ASKED, resume=kept).rows == serial.rows
     assert len(calls) == 3
@@ -119,11 +124,87 @@ def test_a_file_of_another_sweep_is_refused(tmp_path):
     kept = tmp_path / "kept.jsonl"
     points = grid(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2")
     sweep(points, resume=kept)
-    with pytest.raises(SweepError, match="belongs to another sweep"):
+    with pytest.raises(KeptPointsError, match="belongs to another sweep"):
         sweep([{**points[0], "gpus": 16}], resume=kept)
     kept.write_text("hello")
-    with pytest.raises(SweepError, match="is not the file of a sweep"):
+    with pytest.raises(KeptPointsError, match="is not the file of a sweep"):
         sweep(points, resume=kept)
+
+
+@pytest.mark.parametrize("begun", ["", '{"sw', '{"sweep": "'])
+def test_a_sweep_killed_in_its_first_line_begins_anew(begun, tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text(begun)
+    points = grid(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2")
+    said = []
+    rows = sweep(points, resume=kept, say=said.append).rows
+    assert not said
+    head, line = map(json.loads, kept.read_text().splitlines())
+    assert set(head) == {"sweep", "version"}
+    assert line["rows"] == list(rows)
+
+
+def test_a_sweep_waits_for_the_one_that_has_its_file(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    points = grid(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2")
+    said, second, pool = [], [], ThreadPoolExecutor(1)
+
+    def progress(done, total):
+        if done == 1:
+            second.append(pool.submit(sweep, points, resume=kept, say=said.append))
+            while not said:
+                time.sleep(0.01)
+
+    first = sweep(points, resume=kept, progress=progress)
+    assert second[0].result().rows == first.rows
+    assert said == [f"{kept}: another sweep has it; waiting for what it finishes"]
+    assert len(kept.read_text().splitlines()) == 4
+
+
+def test_the_lock_of_a_dead_sweep_is_not_kept_by_its_workers(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    points = grid(model="llama3-8b", gpus=[8, 16], global_batch=16, seq_len=1024, layout="tp2")
+    mine = KeptPoints(kept, sweeps._key(points, 1), lambda *_: True, print)
+    read, write = os.pipe()
+    worker = os.fork()
+    if not worker:
+        os.write(write, b"born")
+        time.sleep(60)
+        os._exit(0)
+    os.read(read, 4)
+    os.close(mine._descriptor)  # as a kill does: nothing is unlocked
+    kept_points._OPEN.discard(mine)
+    try:
+        said = []
+        sweep(points, resume=kept, say=said.append)
+        assert not said
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    kept = tmp_path / "kept.jsonl"
+    points = grid(model="llama3-8b", gpus=[8, 16], global_batch=16, seq_len=1024, layout="tp2")
+    real, room = os.write, [700]
+
+    def write(descriptor, data):
+        if room[0] <= 0:
+            raise OSError(28, "No space left on device")
+        written = real(descriptor, bytes(data)[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(KeptPointsError, match=r"No space left on device\); the points before are kept"):
+        sweep(points, resume=kept)
+    whole = kept.read_text()
+    assert whole.endswith("\n")
+    assert len([json.loads(line) for line in whole.splitlines()]) <= 2
+    room[0] = 10**9
+    sweep(points, resume=kept)
+    assert kept.read_text().startswith(whole)
+    assert len(kept.read_text().splitlines()) == 3
 
 
 class Gone(Executor):

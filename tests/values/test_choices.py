@@ -11,8 +11,9 @@ from costmodel.cli import main
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import make_layout
+from costmodel.describe.precision import precision
 from costmodel.interop.assertions.tables import broken
-from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, room_bytes, starts
+from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import Pass, Tally, build_spaces
 from costmodel.step.price import price
@@ -110,32 +111,48 @@ def test_stages_before_replicas_need_experts_to_divide_alike():
     assert goes(dense(), order, {"tp": 4, "pp": 4})
 
 
-def test_rooms():
-    """Ten buffers of 8,192 / 2 tokens x 8,192 x 2 B; activations a second time; 2 GB for DeepEP."""
+def lines_of(job, *starts):
+    return {
+        line.name: line
+        for line in price(job, every_stage=True).bill.memory_lines
+        if line.name.startswith(starts)
+    }
+
+
+def test_choices_hold_lines_of_the_bill():
+    """Ten buffers of 8,192 / 2 tokens x 8,192 x 2 B."""
     layout = make_layout(gpus=512, tp=4, cp=2, pp=4)
     job = replace(dense(), layout=layout)
-    bill = price(job, every_stage=True).bill
-    pipelined = Choice({"tp_overlap": "pipelined"})
-    assert float(room_bytes(job, (pipelined,), layout, bill)) == 10 * 2 * 4096 * 8192
-    graphs = Choice({"cuda_graphs": True})
-    held = [np.max(line.bytes) for line in bill.memory_lines if line.toll == "activation"]
-    assert 0.5 * sum(held) <= float(room_bytes(job, (graphs,), layout, bill)) <= sum(held)
-    deep = Choice({"moe_dispatcher": "deep-ep"})
-    experts = make_layout(gpus=64, ep=16)
-    assert float(room_bytes(sparse(), (deep,), experts, bill)) == 2e9
+    name = "reserve.tp.user_buffers"
+    assert lines_of(job, name, "buffer.cuda_graphs") == {}
+    pipelined = Choice({"tp_overlap": "pipelined"}).applied(job)
+    assert float(np.max(lines_of(pipelined, name)[name].bytes)) == 10 * 2 * 4096 * 8192
+    eight = replace(pipelined, precision=precision("fp8-delayed"))
+    assert float(np.max(lines_of(eight, name)[name].bytes)) == (6 + 4 * 2) * 4096 * 8192
+    one_by_one = replace(pipelined, layout=make_layout(gpus=512, tp=1, cp=2, pp=4))
+    assert lines_of(one_by_one, name) == {}
+    # One graph of a whole iteration has no seams.
+    assert lines_of(Choice({"cuda_graphs": True}).applied(job), "buffer.cuda_graphs") == {}
 
 
-def test_room_counts_when_it_is_decided_what_fits():
-    """A limit between what is billed and what is billed and needs room: kept without the choice, out with it."""
+def test_graphs_of_layers_keep_their_seams():
+    """Input and gradient of 4,096 tokens x hidden x 2 B, for each layer; XLA assigns all buffers beforehand."""
+    job = replace(sparse(), layout=make_layout(gpus=64, ep=8))
+    graphs = job.switched({"cuda_graphs": True, "cuda_graph_scope": "attention"})
+    pools = lines_of(graphs, "buffer.cuda_graphs").values()
+    one = 2 * float(job.seq_len) * job.model.hidden_size * 2
+    assert float(sum(np.max(pool.bytes) for pool in pools)) == job.model.num_layers * one
+    assert lines_of(graphs.switched({"cuda_graph_pools": False}), "buffer.cuda_graphs") == {}
+
+
+def test_what_choices_hold_counts_when_it_is_decided_what_fits():
+    """The same layouts with the choice and without: all of its buffers are in what has to fit."""
     question = make_question(**DENSE, tp=4, cp=2, pp=4, vp=1, recompute="none", micro_batch=1, zero_stage=1)
     slabs = tuple(build_spaces(question)[0].slabs)
     made = Choice({"tp_overlap": "pipelined"})
-    one = Pass(0, made.applied(question.jobs[0]), slabs, 0, (made,))
-    (part,) = one.parts()
-    assert np.all(part.room_bytes == 10 * 2 * 4096 * 8192)
-    need = float(part.memory_bytes[0, 0, 0, 0])
-    assert part.fits(need + 10 * 2 * 4096 * 8192)[0, 0, 0, 0]
-    assert not part.fits(need + 9 * 2 * 4096 * 8192)[0, 0, 0, 0]
+    (part,) = Pass(0, made.applied(question.jobs[0]), slabs, 0, (made,)).parts()
+    (plain,) = Pass(0, question.jobs[0], slabs, 0).parts()
+    assert part.memory_bytes - plain.memory_bytes == pytest.approx(10 * 2 * 4096 * 8192)
 
 
 def test_a_plan_turns_what_helps_and_prices_it_as_estimate_does():

@@ -180,7 +180,8 @@ def test_every_line_of_an_exchange_of_heads():
 
 @pytest.mark.parametrize(
     ("method", "ranks", "chunks"),
-    [("ring", 4, 2), ("ring", 2, 1), ("all-gather", 4, 3), ("all-gather", 2, 1), ("ulysses", 4, 3)],
+    # Two slices in flight; all K and V and the gradients of all.
+    [("ring", 4, 2), ("ring", 2, 1), ("all-gather", 4, 8), ("all-gather", 2, 4), ("ulysses", 4, 3)],
 )
 def test_keys_and_values_of_others(method, ranks, chunks):
     est = price(gpus=ranks, layout=f"cp{ranks}", seq_len=1024 * ranks, switches={"cp_method": method})

@@ -118,9 +118,9 @@ def test_the_busiest_rank_sets_the_pace(switches, load):
 
 @pytest.mark.parametrize(("hidden", "least"), [(1.0, 0.25), (0.6, 1 - 0.75 * 0.6)])
 def test_exchanges_behind_another_micro_batch(hidden, least):
-    """Half of a pass stands beside each of the two, for three of four micro-batches: the first has no other.
+    """A quarter of a forward and a backward pass stands beside each of four, for three of four micro-batches.
 
-    Forward beside forward, backward beside all that goes back; between nodes a share never hides.
+    The first has no other; between nodes a share never hides.
     """
     switches = {"ep_overlap": True, "ep_hidden_between_nodes": hidden}
     est = price(BUSY, switches=switches, gpus=8, layout="ep8", global_batch=32)
@@ -128,16 +128,9 @@ def test_exchanges_behind_another_micro_batch(hidden, least):
     forward = total_us(est, "forward", *layer)
     backward = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight", "recompute"))
     busy = across_us(4 * SENT)
-    ahead = hidden_us(busy, 0.75 * forward / 2, least)
-    back = hidden_us(busy, 0.75 * backward / 2, least)
-    assert exposed_us(est, "ep.") == near(
-        {
-            f"{DISPATCH}forward": ahead,
-            f"{COMBINE}forward": ahead,
-            f"{DISPATCH}backward": back,
-            f"{COMBINE}backward": back,
-        }
-    )
+    each = hidden_us(busy, 0.75 * (forward + backward) / 4, least)
+    names = (f"{way}{phase}" for way in (DISPATCH, COMBINE) for phase in ("forward", "backward"))
+    assert exposed_us(est, "ep.") == near(dict.fromkeys(names, each))
 
 
 @pytest.mark.parametrize(("layout", "hidden"), [("ep8", 0.6), ("ep8", 1.0), ("ep4", 0.6)])
@@ -170,11 +163,42 @@ def test_recomputed_passes_are_beside_an_exchange_too():
     }
     est = price(BUSY, switches=switches, recompute="selective", gpus=8, layout="ep8", global_batch=256)
     layer = ("compute.attention.", "compute.mlp.", "compute.moe.")
-    backward = sum(total_us(est, phase, *layer) for phase in ("backward", "backward_weight", "recompute"))
+    phases = ("forward", "backward", "backward_weight", "recompute")
+    both = sum(total_us(est, phase, *layer) for phase in phases)
     alone = 1 / 32
     assert exposed_us(est, "ep.")[f"{DISPATCH}backward"] == near(
-        hidden_us(across_us(4 * SENT), (1 - alone) * backward / 2, alone)
+        hidden_us(across_us(4 * SENT), (1 - alone) * both / 4, alone)
     )
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_exchanges_of_a_pair_divide_its_compute_once(again):
+    """Dispatch in 8 bits has about half the window of combine; exchanges that run again take their part."""
+    switches = {
+        "ep_overlap": True,
+        "moe_dispatcher": "deep-ep",
+        "selective_modules": ["moe" if again else "mlp_act"],
+    }
+    est = price(
+        MOE,
+        switches=switches,
+        recompute="selective",
+        precision="fp8-block",
+        gpus=8,
+        layout="ep8",
+        global_batch=32,
+    )
+    windows = {
+        line.name: float(line.terms["window_s"])
+        for line in est.bill.time_lines
+        if line.name.startswith("ep.")
+    }
+    layer = ("compute.attention.", "compute.mlp.", "compute.moe.")
+    phases = ("forward", "backward", "backward_weight", "recompute")
+    both = sum(total_us(est, phase, *layer) for phase in phases)
+    assert len(windows) == (6 if again else 4)
+    assert 1e6 * sum(windows.values()) == near(0.75 * both)
+    assert windows[f"{DISPATCH}forward"] / windows[f"{COMBINE}forward"] == near(1.03 / 2)
 
 
 @pytest.mark.parametrize(

@@ -79,19 +79,19 @@ def test_every_recipe_with_deep_ep_counts_its_buffers_and_sms(recipe):
 
 
 def test_products_run_on_the_other_sms_while_an_exchange_hides():
-    """Of a pass, what matrix products and attention take grows by 20 of 132 SMs for as long as it is hidden."""
+    """What matrix products and attention take of both passes grows by 20 of 132 SMs for as long as it is hidden."""
     job = {"gpus": 8, "layout": "ep8", "global_batch": 64, "cluster": "h100-ndr"}
     est = price({**MOE, "expert_ffn_size": 4096}, switches={**DEEP, "ep_overlap": True}, **job)
     one = line(est, "ep.moe.dispatch.forward")
-    forward = [
+    passes = [
         each
         for each in est.bill.time_lines
         if each.axis == "compute"
-        and each.phase == "forward"
+        and each.phase in ("forward", "backward", "backward_weight")
         and not each.name.startswith(("compute.embedding", "compute.head"))
     ]
-    total = sum(float(each.each_s) for each in forward)
-    products = sum(float(each.each_s) for each in forward if each.toll == "math")
+    total = sum(float(each.each_s) for each in passes)
+    products = sum(float(each.each_s) for each in passes if each.toll == "math")
     assert 0 < products < total
     busy = float(one.each_s)
     hidden = busy * (1 - float(one.terms["least_share"]))

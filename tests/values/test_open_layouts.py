@@ -8,17 +8,18 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.planning.beside import Beside, beside, is_open
+from costmodel.describe.jobs.merge import names_no_degree
+from costmodel.planning.beside import Beside, beside
 
 JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192}
 FLAGS = ["-m", "llama3-8b", "-n", "8", "--global-batch", "64", "--seq-len", "8192"]
 
 
-def test_what_is_open():
-    assert is_open(JOB)
-    assert is_open({**JOB, "recompute": "full", "zero_stage": 1, "micro_batch": 2, "tp": None})
+def test_what_names_no_degree():
+    assert names_no_degree(JOB)
+    assert names_no_degree({**JOB, "recompute": "full", "zero_stage": 1, "micro_batch": 2, "tp": None})
     for named in ({"tp": 1}, {"layout": "dp8"}, {"dp": 8}, {"ep": 2}, {"pipeline_layout": "balanced"}):
-        assert not is_open({**JOB, **named})
+        assert not names_no_degree({**JOB, **named})
 
 
 def test_the_planner_stands_beside_an_open_estimate(capsys):

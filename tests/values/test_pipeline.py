@@ -87,34 +87,62 @@ def test_bubbles_that_run_both_ways():
     est = price({**SMALL, "vocab_size": 64}, gpus=4, layout="pp4", schedule="dualpipe", global_batch=8)
     layer, head, embedding = (times(est, *part) for part in (LAYER, HEAD, EMBEDDING))
     f, b, w = (one + half / 2 + more / 2 for one, half, more in zip(layer, head, embedding, strict=True))
-    # Of the other three, a third each: the mean of their passes.
-    there, back = ((4 * layer[i] + head[i] + embedding[i] - own) / 3 for i, own in ((0, f), (1, b)))
-    assert each_us(est, "pp.bubble") == near(
-        {"pp.bubble": max(2 * there + max(back - w, 0), there + 2 * back - w - f)}
+    # An end rank holds the embedding and the head for half of the micro-batches each; the others fill and drain
+    # with one layer, and wait for what it takes longer but four times.
+    forward, back, weight = layer
+    slower = f + b + w - sum(layer)
+    idle = max(2 * forward + max(back - weight, 0), 2 * back - weight)
+    assert slower > 0
+    assert each_us(est, "pp.bubble") == near({"pp.bubble": max(back - weight, idle - 4 * slower)})
+
+
+def test_gpipe_is_paced_by_the_slowest_of_each_pass():
+    """All forwards at the pace of the slowest stage, the last one with the head, then all backwards."""
+    est = price(EIGHT_LAYERS, gpus=4, layout="pp4", schedule="gpipe", global_batch=8)
+    layer, head, embedding = (times(est, *part) for part in (LAYER, HEAD, EMBEDDING))
+    whole = 8 * sum(layer) + sum(head) + sum(embedding)
+    slowest = 2 * sum(layer) + sum(head)
+    assert each_us(est, "pp.bubble") == near({"pp.bubble": whole + 7 * slowest - 8 * slowest})
+
+
+# Of a rank that stands still while it sends every message of its own is paid, and those of the others once, where
+# it waits for their passes: the last of four sends its gradients, the others five messages a micro-batch.
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vp", "paid", "waited"),
+    [("1f1b", 4, 1, 8, 5), ("1f1b", 2, 1, 8, 1), ("interleaved", 4, 2, 24, 5.5)],
+)
+def test_messages_that_stop_a_rank(schedule, pp, vp, paid, waited):
+    layout = f"pp{pp}" + (f" vp{vp}" if vp > 1 else "")
+    job = {"gpus": pp, "layout": layout, "schedule": schedule, "global_batch": 8}
+    stops, goes_on = (
+        price(EIGHT_LAYERS, **job, switches={"pp_overlap": overlap}) for overlap in (False, True)
+    )
+    own = line(stops, "pp.send_recv")
+    assert float(own.count) == 16 * vp
+    assert float(own.exposed_seconds) * 1e6 == near(paid * MESSAGE)
+    assert each_us(stops, "pp.bubble")["pp.bubble"] == near(
+        each_us(goes_on, "pp.bubble")["pp.bubble"] + waited * MESSAGE
     )
 
 
-# Messages a micro-batch and chunk: one each way. Paid where sending stops a rank: all, and two a hop to fill.
+# Messages a micro-batch and chunk: one each way.
 @pytest.mark.parametrize(
-    ("schedule", "pp", "vp", "m", "overlap", "messages", "paid"),
+    ("schedule", "pp", "vp", "m", "messages", "paid"),
     [
-        ("1f1b", 4, 1, 8, False, 16, 20),
-        ("1f1b", 4, 1, 16, True, 32, 6),
-        ("1f1b", 2, 1, 8, False, 16, 8),
-        ("1f1b", 2, 1, 16, True, 32, 2),
-        ("gpipe", 4, 1, 8, True, 16, 6),
-        ("naive", 4, 1, 8, True, 16, 48),
-        ("interleaved", 4, 2, 8, True, 32, 6),
-        ("interleaved", 4, 2, 8, False, 32, 36),
-        ("zb-h1", 4, 1, 8, True, 16, 12),
-        ("zb-v", 4, 2, 8, True, 32, 18),
-        ("dualpipe", 4, 1, 8, True, 16, 9),
-        ("dualpipe-v", 4, 2, 8, True, 32, 19.5),
-        ("v-half", 4, 2, 8, True, 32, 28),
-        ("v-min", 4, 2, 8, True, 32, 42),
+        ("1f1b", 4, 1, 16, 32, 6),
+        ("1f1b", 2, 1, 16, 32, 2),
+        ("gpipe", 4, 1, 8, 16, 6),
+        ("naive", 4, 1, 8, 16, 48),
+        ("interleaved", 4, 2, 8, 32, 6),
+        ("zb-h1", 4, 1, 8, 16, 12),
+        ("zb-v", 4, 2, 8, 32, 18),
+        ("dualpipe", 4, 1, 8, 16, 9),
+        ("dualpipe-v", 4, 2, 8, 32, 19.5),
+        ("v-half", 4, 2, 8, 32, 28),
+        ("v-min", 4, 2, 8, 32, 42),
     ],
 )
-def test_messages(schedule, pp, vp, m, overlap, messages, paid):
+def test_messages(schedule, pp, vp, m, messages, paid):
     layout = f"pp{pp}" + (f" vp{vp}" if vp > 1 else "")
     est = price(
         EIGHT_LAYERS,
@@ -122,7 +150,7 @@ def test_messages(schedule, pp, vp, m, overlap, messages, paid):
         layout=layout,
         schedule=schedule,
         global_batch=m,
-        switches={"pp_overlap": overlap},
+        switches={"pp_overlap": True},
     )
     own, others = line(est, "pp.send_recv"), line(est, "pp.send_recv_of_others")
     assert float(own.count) == messages

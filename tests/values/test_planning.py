@@ -12,7 +12,7 @@ from costmodel.base.errors import NoLayoutError
 from costmodel.planning.advice import _alternatives
 from costmodel.planning.best import best_rows, pareto_indices
 from costmodel.planning.scaling import best_of_each_job
-from costmodel.planning.search import Part, build_spaces
+from costmodel.planning.search import build_spaces
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
 ONE = {
@@ -359,13 +359,6 @@ def test_no_part_of_a_search_is_larger_than_asked():
             parts = [part.shape[3] for part in slab.parts(most)]
             assert max(parts) <= most // policies
             assert sum(parts) <= placements
-
-
-def test_room_to_keep_free_is_not_there_for_a_layout():
-    one = Part(0, None, np.ones(2), np.asarray([6.0, 8.0]), np.asarray([True, True]), np.asarray([0.0, 3.0]))
-    assert one.fits(10.0).tolist() == [True, False]
-    assert one.fits(11.0).tolist() == [True, True]
-    assert one._replace(room_bytes=None).fits(8.0).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("objective", ["step-time", "gpu-hours"])

@@ -76,6 +76,14 @@ def test_what_does_not_fit_beside_the_step_is_paid():
     assert remainder([work(12.0), *lines[1:]]) == []
 
 
+def test_tiers_are_asked_one_by_one_where_all_together_are_busy_for_longer():
+    """6 s of each of two groups on the leaf beside 10 s: 2 s too many; one of them on each tier: none."""
+    on_leaf = [work(10.0), message("a", 1.0, 0), message("b", 6.0, 1), message("c", 2.0, 1, count=3.0)]
+    assert [(line.name, float(line.each_s)) for line in remainder(on_leaf)] == [("overhead.port.leaf", 2.0)]
+    assert remainder([work(10.0), message("a", 6.0, 0), message("b", 6.0, 1)]) == []
+    assert remainder([work(10.0)]) == []
+
+
 def test_what_is_exposed_already_counts():
     lines = [work(10.0), message("a", 12.0, 1, exposed_s=5.0)]
     assert remainder(lines) == []

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError, RecipeError
-from costmodel.cli import app
+from costmodel.cli import root
 
 # Loads of eight experts: two ranks of four hold 26 and 10, four of two 20, 6, 4, 6.
 LOADS = [12, 8, 3, 3, 2, 2, 4, 2]
@@ -74,7 +74,7 @@ def test_every_balance_is_asked_for_in_every_way(how, tmp_path):
     for name, value in BALANCES[how].items():
         flags.append(f"--set={name}={','.join(map(str, value)) if isinstance(value, list) else value}")
     for arguments in ([str(file)], flags):
-        result = CliRunner().invoke(app, ["estimate", *arguments, "--format", "json"])
+        result = CliRunner().invoke(root, ["estimate", *arguments, "--format", "json"])
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["step_time_s"] == near(float(ours.step_time_s))
     switches = ours.to_dict()["inputs"]["switches"]

@@ -167,8 +167,21 @@ def profile_numbers(
         key: str(source.get("title", "")) if isinstance(source, dict) else ""
         for key, source in (sources.items() if isinstance(sources, dict) else ())
     }
-    numbers = _numbers(content, ())
-    return [ProfileNumber(key, value, source, titles.get(source, "")) for key, value, source in numbers]
+    from costmodel.describe.hardware.profile_schema import FITTED_BLOCKS
+
+    stated = {key: value for key, value in content.items() if key not in FITTED_BLOCKS}
+    numbers = [
+        ProfileNumber(key, value, source, titles.get(source, ""))
+        for key, value, source in _numbers(stated, ())
+    ]
+    return [
+        *numbers,
+        *(
+            number
+            for name in FITTED_BLOCKS
+            for number in _fitted(content.get(name), (name,), ("as above", "the device's own number"))
+        ),
+    ]
 
 
 def compose_cluster(
@@ -471,6 +484,28 @@ def _read(kind: str, path: Path, folders: tuple[Path, ...]) -> None:
         _tier(path, folders, size=1)
     else:
         readers[kind](path, folders)
+
+
+_PROVENANCE = ("basis", "source", "points", "held_out_error", "residual")
+
+
+def _fitted(node: object, path: tuple[str, ...], told: tuple[str, str]) -> Iterator[ProfileNumber]:
+    """Yield every constant of a fitted block, with the provenance of the group that it stands in."""
+    if isinstance(node, Mapping):
+        if "basis" in node:
+            error = node.get("held_out_error", node.get("residual"))
+            parts = [str(node["basis"]), f"{node['points']} points" if node.get("points") else ""]
+            parts.append(f"error {float(error):.1%}" if error is not None else "")
+            told = (
+                str(node["basis"]),
+                "; ".join(part for part in [str(node.get("source", "")), *parts[1:]] if part),
+            )
+        for key, child in node.items():
+            if not (key in _PROVENANCE and "basis" in node):
+                yield from _fitted(child, (*path, str(key)), told)
+    elif node is not None:
+        text = ", ".join(map(str, node)) if isinstance(node, list) else str(node)
+        yield ProfileNumber(".".join(path), text, *told)
 
 
 def _numbers(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from costmodel.base.units import Seconds, parse_quantity
 from costmodel.physics.kernels.roofline import (
@@ -21,7 +21,11 @@ from costmodel.physics.kernels.roofline import (
     MemoryConstants,
 )
 
-Flops = Annotated[float, BeforeValidator(lambda text: parse_quantity(text, "FLOP"))]
+Flops = Annotated[
+    float,
+    BeforeValidator(lambda text: parse_quantity(text, "FLOP")),
+    WithJsonSchema({"type": ["string", "number"]}),
+]
 
 Basis = Literal["measured", "generation-average", "estimated"]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import ProfileError, choices_hint
+from costmodel.base.own_files import refuse_path
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
@@ -21,6 +22,8 @@ SCHEMA_VERSION = 1
 SCHEMA_CHANGES = {
     1: "every number is written as {value: ..., source: ...} and names its dimension, e.g. 3.35 TB/s",
 }
+LENT = ("like", "because")
+"""Keys of a ``kernels:`` block that takes the constants of another accelerator."""
 PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
 
 
@@ -83,6 +86,7 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     """
     text = str(name)
     if text.endswith((".yaml", ".yml")) or os.sep in text or "/" in text:
+        refuse_path(text, kind, ProfileError)
         path = Path(text)
         if not path.is_file():
             raise ProfileError(f"{kind}: there is no file '{text}'")
@@ -137,7 +141,7 @@ def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]
     from costmodel.describe.hardware.kernels import lent
 
     said = content["kernels"]
-    if set(said) != {"like", "because"} or not all(isinstance(text, str) for text in said.values()):
+    if set(said) != {*LENT} or not all(isinstance(text, str) for text in said.values()):
         raise ProfileError(
             f"{path.name}: kernels: expected {{like: an accelerator, because: a reason}}; got {said!r}"
         )

@@ -70,7 +70,7 @@ def list_entries(kind: str | None = None, *, profile_path: ProfilePath = None) -
     ]
 
 
-def profile(name: str, kind: str | None = None, *, profile_path: ProfilePath = None) -> ProfilePage:
+def hardware_profile(name: str, kind: str | None = None, *, profile_path: ProfilePath = None) -> ProfilePage:
     """Return one profile; without a kind the first of accelerators, links, clusters and storage.
 
     Raises

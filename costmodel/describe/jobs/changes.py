@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.switches import NUMERIC
 
 Kind = Literal["rate", "latency", "number", "switch", "layout"]
 
@@ -36,6 +37,11 @@ class Change(NamedTuple):
     job: Job
     kind: Kind
     unit: str = ""
+
+    @property
+    def changes_numerics(self) -> bool:
+        """Whether the model that comes out is another one."""
+        return self.kind == "switch" and self.name in NUMERIC
 
     def __str__(self) -> str:
         """Say what to set, as flags and job files take it."""

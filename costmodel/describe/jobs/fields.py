@@ -50,8 +50,10 @@ def _frameworks() -> tuple[str, ...]:
 RECOMPUTE_POLICIES = ("none", "selective", "full")
 ANY_FRAMEWORK = "any"
 """The framework that launches everything."""
-OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours")
-"""What a plan can look for. On one number of GPUs of one cluster all four agree."""
+QUANTILES = ("p50", "p75", "p90", "p95")
+"""Step times that a layout does not exceed with that probability, running out of memory being no end."""
+OBJECTIVES = ("step-time", "mfu", "tokens-per-dollar", "gpu-hours", *QUANTILES)
+"""What a plan can look for. On one number of GPUs of one cluster the first four agree."""
 
 
 _MOST_GPUS = 10_000_000
@@ -428,6 +430,15 @@ FIELDS: tuple[Field, ...] = (
         places=True,
     ),
     Field(
+        name="site",
+        kind="name",
+        group="job",
+        meaning="what your own runs say of the model's constants",
+        hint="a file that calibrate runs wrote",
+        default_text="the shipped spreads alone",
+        unit="text",
+    ),
+    Field(
         name="slice",
         kind="text",
         group="job",
@@ -475,7 +486,7 @@ FIELDS: tuple[Field, ...] = (
         kind="word",
         group="search",
         meaning="what to look for",
-        hint="step-time, mfu, tokens-per-dollar or gpu-hours",
+        hint="step-time, mfu, tokens-per-dollar, gpu-hours, or a quantile of step time: p50, p75, p90, p95",
         choices=_objectives,
         default="step-time",
         unit="text",
@@ -498,6 +509,14 @@ FIELDS: tuple[Field, ...] = (
         meaning="share of memory to leave free",
         hint="such as 10%",
         default_text="5%, or by how much the memory of 80 % of comparable runs was predicted too low if that is more",
+    ),
+    Field(
+        name="risk",
+        kind="share",
+        group="search",
+        meaning="probability of running out of memory that is accepted, in place of headroom",
+        hint="such as 20%",
+        default_text="what headroom leaves",
     ),
     Field(
         name="tp_in_domain",

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
-from costmodel.base.yaml_files import read_mapping
+from costmodel.base.yaml_files import parse_mapping, read_mapping
+from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
@@ -40,6 +41,7 @@ from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
 from costmodel.describe.precision import Precision, precision
 from costmodel.describe.recipe import Recipe, load_recipe, resolved_for
 from costmodel.describe.reliability import Health
+from costmodel.describe.site import NO_SITE, Site, load_site
 from costmodel.physics.network.gradient_compression import METHODS, compression
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import Chunk, parse_chunks, require_chunks
@@ -79,6 +81,12 @@ class Job:
     """What of the model is trained."""
     packing: Packing = field(default_factory=Packing)
     """How long the documents of a sequence are."""
+    factors: Factors = NOMINAL
+    """What the calibrated constants are multiplied by; samples of them are leading dimensions of every figure."""
+    belief: Belief = PRIOR
+    """What is known of the factors beyond the shipped spreads: what samples are drawn from."""
+    site: str = ""
+    """File that factors and belief are from, empty where there is none."""
 
     @property
     def span(self) -> Array:
@@ -155,6 +163,7 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
     the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
+    site = _site(one("site")) if "site" in given else NO_SITE
     chunks = one("pipeline_layout") if "pipeline_layout" in given else ""
     settings = Settings(the_recipe).switched(one("switches") if "switches" in given else {})
     job = Job(
@@ -174,6 +183,9 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
         balanced_stages=chunks == BALANCED,
         tuning=_tuning(given),
         packing=_packing(given),
+        factors=site.factors,
+        belief=site.belief,
+        site=site.path,
     )
     _check_optimizer(job.optimizer, job.recipe)
     _check_tuning(job)
@@ -182,6 +194,11 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     if check:
         check_job(job, one("dp") if "dp" in given else None)
     return job
+
+
+def _site(given: object) -> Site:
+    """Return a site that is named, or given as what it means."""
+    return load_site(given) if isinstance(given, str | Path) else _object("site", given, Site)
 
 
 def _packing(given: Mapping[str, Any]) -> Packing:
@@ -399,6 +416,9 @@ def precision_on(name: str, cluster: Cluster) -> Precision:
     return found
 
 
+_JOB_EXAMPLE = "model: llama3-405b"
+
+
 def load_job_file(path: str | Path) -> dict[str, Any]:
     """Read a job from YAML: the keywords of `costmodel.estimate` as keys.
 
@@ -408,5 +428,19 @@ def load_job_file(path: str | Path) -> dict[str, Any]:
         If the file is missing, is not YAML, or has a key that is not a field of a job.
     """
     file = Path(path)
-    raw = read_mapping(file, example="model: llama3-405b")
-    return keywords(raw, JOB_FIELDS, who=str(file), thing="field of a job")
+    raw = read_mapping(file, example=_JOB_EXAMPLE)
+    return _job_keys(raw, str(file))
+
+
+def parse_job(text: str, name: str) -> dict[str, Any]:
+    """Read the text of a job file; see `load_job_file`."""
+    return _job_keys(parse_mapping(text, name, example=_JOB_EXAMPLE), name)
+
+
+MEASURED = "measured"
+"""Key of a job file that says what a step took: read by ``calibrate runs``, none of the job's."""
+
+
+def _job_keys(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    fields = {key: value for key, value in raw.items() if key != MEASURED}
+    return keywords(fields, JOB_FIELDS, who=name, thing="field of a job")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from costmodel.describe.models.model import Model
     from costmodel.describe.recipe import Recipe
     from costmodel.describe.reliability import Reliability
+    from costmodel.describe.site import Site
 
 
 class ChoiceKeywords(TypedDict, total=False):
@@ -65,6 +66,7 @@ class DescribedKeywords(ChoiceKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | None
+    site: str | Site | None
     slice: str | None
     pipeline_layout: str | None
 
@@ -90,6 +92,7 @@ class SearchKeywords(TypedDict, total=False):
     max_memory_bytes: float | str | None
     max_memory: float | str | None
     headroom: float | str | None
+    risk: float | str | None
     tp_in_domain: bool | None
     fix: Mapping[str, Any] | Sequence[str] | None
     framework: str | None
@@ -118,6 +121,7 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | Sequence[Sequence[str]] | None
+    site: str | Site | None
     slice: str | Sequence[str] | None
     pipeline_layout: str | None
     tokens: float | str | None
@@ -147,6 +151,7 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | None
+    site: str | Site | None
     slice: str | None
     pipeline_layout: str | None
     tokens: float | str | None
@@ -255,5 +260,6 @@ class ReadKeywords(ChoiceKeywords, total=False):
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | None
     pipeline_layout: str | None
+    site: str | Site | None
     slice: str | None
     tokens: float | str | None

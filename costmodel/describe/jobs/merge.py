@@ -13,14 +13,15 @@ from typing import Any
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.jobs.fields import FIELD
-from costmodel.describe.jobs.job import layout_of_job, load_job_file, sliced_for, spelled_out
+from costmodel.describe.jobs.fields import FIELD, FIELDS, names
+from costmodel.describe.jobs.job import layout_of_job, load_job_file, parse_job, sliced_for, spelled_out
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.reading import read, read_all
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import Recipe, load_recipe
 
 _MODEL_FILES = (".yaml", ".yml", ".json")
+_DEGREES = ("layout", *names(field for field in FIELDS if field.degree), "pipeline_layout")
 
 
 def read_job(path: str | Path) -> dict[str, Any]:
@@ -31,17 +32,31 @@ def read_job(path: str | Path) -> dict[str, Any]:
     CostModelError
         If the file cannot be read, or a value is not of the kind that its key takes.
     """
-    given = load_job_file(path)
-    try:
-        values = read_all(given)
-    except CostModelError as error:
-        raise type(error)(f"{path}: {error}") from None
+    values = _read_values(load_job_file(path), str(path))
     folder = Path(path).parent
-    for key in ("model", "cluster"):
+    for key in ("model", "cluster", "site"):
         named = Path(values.get(key, ""))
         if named.suffix in _MODEL_FILES and not named.is_absolute():
             values[key] = str(folder / named)
     return values
+
+
+def read_job_text(text: str, name: str) -> dict[str, Any]:
+    """Read the text of a job file that lies nowhere; `name` is what messages call it.
+
+    Raises
+    ------
+    CostModelError
+        As `read_job`.
+    """
+    return _read_values(parse_job(text, name), name)
+
+
+def _read_values(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return read_all(given)
+    except CostModelError as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +88,21 @@ def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None)
     """
     flag = {} if stragglers is None else {"stragglers": "normal" if stragglers else "none"}
     return {**flag, **(switches or {})} or None
+
+
+def names_no_degree(asked: Mapping[str, Any]) -> bool:
+    """Say whether the keywords of a job leave all degrees of its layout open."""
+    return all(asked.get(name) is None for name in _DEGREES)
+
+
+def assumed_recipe(asked: Mapping[str, Any]) -> list[str]:
+    """Say that a recipe is the default where nobody named one, and where the others are listed."""
+    if "recipe" in asked:
+        return []
+    default = FIELD["recipe"].default
+    return [
+        f"Nobody named a recipe: {default} is the default; --recipe names another (costmodel recipe list)."
+    ]
 
 
 def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:

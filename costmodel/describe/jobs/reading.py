@@ -291,9 +291,15 @@ def _read_truth(field: Field, given: Any) -> bool:
     raise _refusal(field, given)
 
 
+_MAY_BE_EMPTY = ("lora_targets", "frozen")
+"""Texts that an answer's inputs have empty where nothing is meant."""
+
+
 def _read_text(field: Field, given: Any) -> str:
     if not isinstance(given, str):
         raise _refusal(field, given)
+    if not given and field.name in _MAY_BE_EMPTY:
+        return ""
     return str(_read_name(field, given))
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -12,6 +9,7 @@ from typing import Any, get_args
 from costmodel.base.answer import Answer, Listing
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.switches import HOME, Settings, switch_field
+from costmodel.describe.meanings import meanings_of
 from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe, list_recipes, load_recipe
 
 
@@ -89,16 +87,7 @@ def recipes_table() -> Listing:
 
 def switch_meanings() -> dict[str, str]:
     """Return the text below each switch's field, in one line."""
-    found: dict[str, str] = {}
-    for home in dict.fromkeys(HOME.values()):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(home))).body[0]
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)):
-                continue
-            if isinstance(field.target, ast.Name):
-                found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return found
+    return {name: said for home in dict.fromkeys(HOME.values()) for name, said in meanings_of(home).items()}
 
 
 def _choices(name: str) -> str:

@@ -37,7 +37,6 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "cluster": paths.get(job.cluster.name, job.cluster.name),
         "recipe": job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE,
         "precision": job.precision.name,
-        **_tuned(job),
         "packed_len": round(job.packing.mean),
         "packed_spread": job.packing.spread,
         "gpus": round(float(layout.gpus)),
@@ -46,6 +45,7 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "seq_len": round(float(job.seq_len)),
         "switches": changed_switches(job),
         "axis_order": " ".join(job.axis_order),
+        "site": job.site,
         "slice": job.slice,
         "tokens": job.tokens,
         "optimizer": job.optimizer.name,
@@ -64,17 +64,6 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         name: found[name]
         for name in names(JOB_FIELDS)
         if name in found and found[name] not in (None, "", {}, FIELD[name].default)
-    }
-
-
-def _tuned(job: Job) -> dict[str, Any]:
-    """Return the fields that say what of the model is trained."""
-    tuning = job.tuning
-    return {
-        "lora_rank": tuning.lora_rank,
-        "lora_targets": ",".join(tuning.lora_targets),
-        "base_dtype": tuning.base_dtype,
-        "frozen": "" if tuning.lora_rank else ",".join(tuning.frozen),
     }
 
 

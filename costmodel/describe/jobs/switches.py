@@ -13,13 +13,16 @@ from pydantic.fields import FieldInfo
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.describe.jobs.policy import Policy
-from costmodel.describe.recipe import GROUPS, Recipe, with_switches
+from costmodel.describe.recipe import GROUPS, Dtypes, Recipe, with_switches
 from costmodel.describe.reliability import Health
 
 _HOMES: tuple[type[BaseModel], ...] = (*GROUPS.values(), Policy, Health)
 
 HOME: Mapping[str, type[BaseModel]] = {name: home for home in _HOMES for name in home.model_fields}
 """Which model holds each switch, in the order in which switches are shown."""
+
+NUMERIC = frozenset((*Dtypes.model_fields, "gradient_compression", "sync_every", "outer_momentum"))
+"""Switches that change what is computed: the model that comes out is another one."""
 
 _Held = TypeVar("_Held", Policy, Health)
 

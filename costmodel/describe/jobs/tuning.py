@@ -40,6 +40,11 @@ _MEANT = {
     "attention_dense": ("o",),
     "linear_fc1": ("fc1",),
     "linear_fc2": ("down",),
+    "linear_q": ("q",),
+    "linear_k": ("k",),
+    "linear_v": ("v",),
+    "linear_fc1_gate": ("gate",),
+    "linear_fc1_up": ("up",),
 }
 """Other words for them: PEFT's, Megatron-Bridge's and NeMo's names of modules, and groups."""
 
@@ -69,6 +74,16 @@ class Tuning:
     def whole(self) -> bool:
         """Whether every parameter is trained."""
         return not self.frozen
+
+    @property
+    def fields(self) -> dict[str, int | str]:
+        """The fields of a job that say it."""
+        return {
+            "lora_rank": self.lora_rank,
+            "lora_targets": ",".join(self.lora_targets),
+            "base_dtype": self.base_dtype,
+            "frozen": "" if self.lora_rank else ",".join(self.frozen),
+        }
 
     @property
     def base_bytes(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from costmodel.base.errors import ModelConfigError, shown
 from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_layers import (
     biases,
@@ -46,6 +47,84 @@ def _granitemoe(keys: Keys) -> dict[str, Any]:
 
 def _granitemoeshared(keys: Keys) -> dict[str, Any]:
     return {**_granitemoe(keys), "shared_expert_ffn_size": keys.get("shared_intermediate_size", default=0)}
+
+
+def _granitemoe_swa(keys: Keys) -> dict[str, Any]:
+    """Return Granite's experts with windows and sinks; the first of every four layers is full."""
+    keys.get("layer_rope_theta")
+    window = keys.get("sliding_window", default=128)
+    return {
+        **_granitemoeshared(keys),
+        **patterned_windows(keys, window, 4, first=1),
+        "attention_sinks": True,
+    }
+
+
+def _aria(keys: Keys) -> dict[str, Any]:
+    """Return Aria's language model: fine-grained experts and shared ones of the same width."""
+    width = keys.need("intermediate_size", "moe_intermediate_size")
+    return {
+        **grouped(keys),
+        **biases(keys),
+        "num_experts": keys.need("moe_num_experts"),
+        "top_k": keys.need("moe_topk"),
+        "expert_ffn_size": width,
+        "shared_expert_ffn_size": width * keys.get("moe_num_shared_experts", default=0),
+    }
+
+
+def _afmoe(keys: Keys) -> dict[str, Any]:
+    """Return Arcee's Trinity: gated attention, windows, four norms, a learned bias of each expert."""
+    every = keys.get("global_attn_every_n_layers", default=4)
+    width = keys.need("moe_intermediate_size")
+    return {
+        **grouped(keys),
+        **patterned_windows(keys, keys.get("sliding_window", default=1024), every),
+        "attention_gate": True,
+        "qk_norm": True,
+        "norms_per_layer": 4,
+        "first_dense_layers": keys.get("num_dense_layers", default=1),
+        "ffn_size": keys.get("intermediate_size", default=0),
+        "num_experts": keys.need("num_experts"),
+        "top_k": keys.need("num_experts_per_tok"),
+        "expert_ffn_size": width,
+        "shared_expert_ffn_size": width * keys.get("num_shared_experts", default=0),
+        "router_bias": True,
+    }
+
+
+def _hy_v3(keys: Keys) -> dict[str, Any]:
+    """Return Hunyuan 3: normed heads, leading dense layers, one shared expert."""
+    keys.get("first_k_dense_replace")
+    return {**grouped(keys), **_routed(keys, 1), **biases(keys), "qk_norm": True}
+
+
+def _cohere2_moe(keys: Keys) -> dict[str, Any]:
+    """Return Command A with experts: attention beside them, leading dense layers with windows of their own."""
+    layers, width = keys.need("num_hidden_layers"), keys.need("intermediate_size")
+    leading = keys.get("first_k_dense_replace", default=0)
+    listed = keys.get("mlp_layer_types", default=["dense"] * leading + ["sparse"] * (layers - leading))
+    early = keys.get("prefix_dense_sliding_window_pattern", default=1)
+    every = keys.get("sliding_window_pattern", default=4)
+    full = [(i + 1) % early == 0 for i in range(leading)]
+    full += [(i + 1) % every == 0 for i in range(layers - leading)]
+    own = [("full" if whole else "sliding") + "_attention" for whole in full]
+    named = "rmsnorm" if keys.get("rms_norm_eps") is not None else "layernorm"
+    return {
+        **grouped(keys),
+        **biases(keys),
+        **windows(keys, keys.get("sliding_window", default=4096), keys.get("layer_types", default=own)),
+        **expert_layers(keys, [kind == "sparse" for kind in listed]),
+        "norm": named,
+        "norm_bias": False,
+        "parallel_block": True,
+        "ffn_size": keys.get("prefix_dense_intermediate_size", default=width) if "dense" in listed else 0,
+        "num_experts": keys.need("num_experts"),
+        "top_k": keys.need("num_experts_per_tok"),
+        "expert_ffn_size": width,
+        "shared_expert_ffn_size": width * keys.get("num_shared_experts", default=0),
+        "tied_embeddings": keys.get("tie_word_embeddings", default=True),
+    }
 
 
 def _minimax_m2(keys: Keys) -> dict[str, Any]:
@@ -93,9 +172,23 @@ def _dbrx(keys: Keys) -> dict[str, Any]:
     }
 
 
+def sparse_step(keys: Keys) -> int:
+    """Return every how many layers one has experts.
+
+    Raises
+    ------
+    ModelConfigError
+        If it is no whole number from 1.
+    """
+    step = keys.get("decoder_sparse_step", default=1)
+    if type(step) is not int or step < 1:
+        raise ModelConfigError(f"decoder_sparse_step: expected a whole number >= 1, got {shown(step)}")
+    return step
+
+
 def _sparse_steps(keys: Keys) -> dict[str, Any]:
     """Which layers of a Qwen MoE have experts."""
-    dense, step = keys.get("mlp_only_layers", default=[]), keys.get("decoder_sparse_step", default=1)
+    dense, step = keys.get("mlp_only_layers", default=[]), sparse_step(keys)
     layers = keys.need("num_hidden_layers")
     kinds = [i not in dense and (i + 1) % step == 0 for i in range(layers)]
     return {**expert_layers(keys, kinds), "ffn_size": keys.get("intermediate_size", default=0)}
@@ -204,8 +297,9 @@ def latent(keys: Keys) -> dict[str, Any]:
     # `head_dim` and `num_key_value_heads` are looked at only to be passed over: a re-saved file
     # has the rotary part as `head_dim`, and latent attention has no KV heads.
     keys.get("head_dim", "num_key_value_heads", "qk_head_dim")
+    if keys.get("attention_bias", default=False):
+        raise keys.refuse("attention_bias: biases of latent attention cannot be priced")
     return {
-        **biases(keys),
         "gated_mlp": True,
         "attention": "mla",
         "q_lora_rank": keys.need_or_null("q_lora_rank"),
@@ -310,7 +404,8 @@ def _exaone_moe(keys: Keys) -> dict[str, Any]:
 
 
 def _ernie4_5_moe(keys: Keys) -> dict[str, Any]:
-    bias = keys.get("use_bias", default=False)
+    if keys.get("use_bias", default=False):
+        raise keys.refuse("use_bias: biases beside experts without any are not supported")
     layers, width = keys.need("num_hidden_layers"), keys.need("moe_intermediate_size")
     start, step = (
         keys.get("moe_layer_start_index", default=1),
@@ -328,10 +423,6 @@ def _ernie4_5_moe(keys: Keys) -> dict[str, Any]:
         "expert_ffn_size": width,
         "shared_expert_ffn_size": keys.get("moe_num_shared_experts", default=0) * width,
         "router_bias": keys.get("moe_use_aux_free", default=True),
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
-        "linear_bias": bias,
-        "head_bias": bias,
         "mtp_layers": keys.get("num_nextn_predict_layers", default=0),
         "tied_embeddings": keys.get("tie_word_embeddings", default=True),
     }
@@ -414,6 +505,9 @@ def _llama4(keys: Keys) -> dict[str, Any]:
 
 
 EXPERT_READERS = {
+    "afmoe": _afmoe,
+    "aria_text": _aria,
+    "cohere2_moe": _cohere2_moe,
     "dbrx": _dbrx,
     "deepseek": _deepseek,
     "deepseek_v2": _deepseek_v2,
@@ -432,6 +526,8 @@ EXPERT_READERS = {
     "granitemoe": _granitemoe,
     "granitemoeshared": _granitemoeshared,
     "hunyuan_v1_moe": _hunyuan_moe,
+    "granitemoe_swa": _granitemoe_swa,
+    "hy_v3": _hy_v3,
     "kimi_k2": _deepseek_v3,
     "kolibri1": _kolibri1,
     "llama4": _llama4,

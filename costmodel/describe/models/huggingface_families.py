@@ -108,6 +108,14 @@ def _internlm3(keys: Keys) -> dict[str, Any]:
     }
 
 
+def _granite_swa(keys: Keys) -> dict[str, Any]:
+    """Return Granite with windows and sinks; the first of every four layers is full."""
+    keys.get("layer_rope_theta")
+    window = keys.get("sliding_window", default=128)
+    values = {**_llama(keys), **patterned_windows(keys, window, 4, first=1), "attention_sinks": True}
+    return {**values, "tied_embeddings": keys.get("tie_word_embeddings", default=True)}
+
+
 def _helium(keys: Keys) -> dict[str, Any]:
     return {**_llama(keys), "attention_out_bias": False}
 
@@ -242,6 +250,7 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "chatglm": _chatglm,
     "cwm": _cwm,
     "ernie4_5": _ernie4_5,
+    "emu3_text_model": _gated,
     "exaone4": _exaone4,
     "gemma": _gemma_tied,
     "gemma2": _gemma2,
@@ -251,6 +260,7 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "glm4": _glm4,
     "glm4v_text": _glm4,
     "granite": _llama,
+    "granite_swa": _granite_swa,
     "helium": _helium,
     "hunyuan_v1_dense": _hunyuan_dense,
     "hyperclovax": _hyperclovax,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costmodel.describe.models.huggingface_experts import latent
+from costmodel.describe.models.huggingface_experts import latent, sparse_step
 from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_layers import biases, expert_layers, grouped, leading_dense
 
@@ -65,7 +65,7 @@ def _qwen_next(keys: Keys) -> dict[str, Any]:
         "attention_gate": True,
         "mtp_layers": keys.get("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0),
     }
-    dense, step = keys.get("mlp_only_layers", default=[]), keys.get("decoder_sparse_step", default=1)
+    dense, step = keys.get("mlp_only_layers", default=[]), sparse_step(keys)
     count = keys.get("num_experts", "num_local_experts", default=0)
     if not count:
         return {**values, "ffn_size": keys.need("intermediate_size")}
@@ -166,7 +166,7 @@ def _nemotron_h(keys: Keys) -> dict[str, Any]:
             f"hybrid_override_pattern: has {len(kinds)} layers, num_hidden_layers another number"
         )
     if keys.get("moe_latent_size"):
-        raise keys.refuse("moe_latent_size: experts of a latent width are not supported")
+        raise keys.refuse("moe_latent_size: experts of a latent width cannot be priced yet")
     del named
     heads = keys.need("mamba_num_heads")
     keys.get("expand")

@@ -58,6 +58,13 @@ _HARMLESS = """
     mlp_beta_factor linear_a_log_max linear_a_log_min linear_allow_neg_eigval linear_dt_init_floor linear_dt_max
     linear_dt_min image_token_id video_token_id vision_start_token_id vision_end_token_id
     index_share_for_mtp_iteration
+    afn begin_suppress_tokens classifier_activation classifier_dropout_prob cls_token_id context_length
+    enable_moe_fp32_combine expert_selection_fn hc_magnitude hidden_mamba_act image_seq_length
+    initializer_cutoff_factor kda_lower_bound kda_safe_gate lambda_std_dev log_scaling_alpha logits_soft_cap
+    logits_mup_width_multiplier mamba_ssm_cache_dtype mlp_gate_softcap mlp_up_softcap moe_routed_scaling_factor
+    moe_shared_expert_overlap mtp_hidden_states_first number_of_conv_states position_bias_max_distance
+    qk_l2_clip_threshold rel_l2_clip_threshold rescale_every rms_norm_eps_moe_gate route_scale
+    router_scaling_factor shared_expert_combination_strategy mtp_layers_block_type
     """
 NOT_STRUCTURAL = frozenset(_HARMLESS.split())
 
@@ -68,17 +75,26 @@ _BOTH = "an encoder-decoder, not a decoder"
 
 REFUSED_TYPES: dict[str, str] = {
     "albert": _ENCODER,
+    "axk1": "its norms behind experts alone cannot be priced yet",
+    "axk2": "its norms and queries gated by small products cannot be priced yet",
+    "bailing_hybrid": "its delta rule with gates of full rank beside latent attention cannot be priced yet",
     "bart": _BOTH,
+    "beam": "its gates of attention with a bias of each head cannot be priced yet",
     "bert": _ENCODER,
     "bert-generation": _ENCODER,
     "big_bird": _ENCODER,
+    "bigbird_pegasus": _BOTH,
+    "bitnet": "its norms before each way out cannot be priced yet",
     "blenderbot": _BOTH,
     "blenderbot-small": _BOTH,
+    "blt": "its transformers of bytes and of patches cannot be priced yet",
     "camembert": _ENCODER,
+    "cpmant": "its relative position biases and prompts cannot be priced yet",
     "ctrl": "its head has a bias of each token, which cannot be priced yet",
     "data2vec-text": _ENCODER,
     "deberta": _ENCODER,
     "deepseek_v4": _SPARSE,
+    "diffllama": "its differential attention cannot be priced yet",
     "distilbert": _ENCODER,
     "doge": "its dynamic mask of attention cannot be priced yet",
     "dots3_note_text": _SPARSE,
@@ -89,9 +105,15 @@ REFUSED_TYPES: dict[str, str] = {
     "gemma3n_text": "its per-layer embeddings and shared key-value layers cannot be priced yet",
     "gemma4": "its two head sizes and per-layer embeddings cannot be priced yet",
     "gemma4_text": "its two head sizes and per-layer embeddings cannot be priced yet",
+    "gemma4_unified_text": "its two head sizes cannot be priced yet",
+    "git": "a captioner whose decoder has its image encoder inside, which cannot be priced",
     "gpt_neox_japanese": "its biases of norms alone cannot be priced yet",
     "hrm_text": "its stacks that run several times over cannot be priced yet",
+    "hy_v4": "its several residual streams cannot be priced yet",
+    "inkling2_text": "its attention over earlier blocks and its short convolutions cannot be priced yet",
+    "inkling_text": "its relative positions and short convolutions cannot be priced yet",
     "jetmoe": "its mixture of attention heads cannot be priced yet",
+    "laguna": "its number of heads for each layer cannot be priced yet",
     "lfm2": _HYBRID,
     "lfm2_moe": _HYBRID,
     "lfm3": _HYBRID,
@@ -105,10 +127,16 @@ REFUSED_TYPES: dict[str, str] = {
     "minimax_m3": "its sparse block attention cannot be priced yet",
     "minimax_m3_vl_text": "its sparse block attention cannot be priced yet",
     "mllama": "its cross-attention layers cannot be priced yet",
+    "mllama_text_model": "its cross-attention layers cannot be priced yet",
+    "modernbert-decoder": "its head with a projection of its own cannot be priced yet",
+    "moshi": "its decoder of audio in depth cannot be priced",
     "mvp": _BOTH,
+    "nanochat": "its norms without weights cannot be priced yet",
+    "openai-gpt": "its norms behind attention and MLP, without one at the end, cannot be priced yet",
     "pegasus": _BOTH,
     "plbart": _BOTH,
     "prophetnet": _BOTH,
+    "recurrent_gemma": _HYBRID,
     "rembert": _ENCODER,
     "roberta": _ENCODER,
     "roberta-prelayernorm": _ENCODER,
@@ -117,6 +145,7 @@ REFUSED_TYPES: dict[str, str] = {
     "rwkv": _HYBRID,
     "t5": _BOTH,
     "trocr": _BOTH,
+    "whisper": _BOTH,
     "xglm": "its biases beside positions of sines cannot be priced yet",
     "xlm": _ENCODER,
     "xlm-roberta": _ENCODER,
@@ -126,6 +155,7 @@ REFUSED_TYPES: dict[str, str] = {
     "xmod": _ENCODER,
     "zamba": _HYBRID,
     "zamba2": _HYBRID,
+    "zaya": "its convolutional attention and its routers of several layers cannot be priced yet",
 }
 
 
@@ -182,7 +212,7 @@ class Keys:
             raise self.refuse(f"model_type: expected a name, got {shown(value)}")
         if name in _NO_LISTS and isinstance(value, (list, dict)):
             raise self.refuse(f"{name}: expected a whole number, got {shown(value)}")
-        if not _COUNTS.search(name) or "adjust" in name or isinstance(value, (list, dict)):
+        if not _COUNTS.search(name) or "adjust" in name or "_all_" in name or isinstance(value, (list, dict)):
             return value
         most = MOST_LAYERS if name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") else MOST
         if isinstance(value, float) and value.is_integer():

@@ -6,12 +6,13 @@ What they weigh and compute is `costmodel.step.anatomy.mixers`, one record a kin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class MixerSizes(BaseModel):
+class MixerSizes(BaseModel, ABC):
     """What every sort has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -19,9 +20,9 @@ class MixerSizes(BaseModel):
     beside_attention: bool = False
     """The layer has the model's attention too, on the same input (Falcon-H1)."""
 
+    @abstractmethod
     def split_over_tp(self) -> tuple[tuple[str, int], ...]:
         """Return what tensor parallelism must divide, in words, and how many there are. [-]"""
-        raise NotImplementedError
 
     @property
     def selects(self) -> int:

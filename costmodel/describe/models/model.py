@@ -24,7 +24,7 @@ MOST = 1_000_000_000
 """Largest size of any part."""
 MOST_LAYERS = 10_000
 
-_DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
+DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
 
 
 class LayerKind(NamedTuple):
@@ -395,7 +395,7 @@ def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
 
 def _first_problem(error: ValidationError) -> str:
     """Say what to mend first; fields that could not be derived only follow from other problems."""
-    problems = [e for e in error.errors() if not (e["type"] == "missing" and e["loc"][0] in _DERIVED)]
+    problems = [e for e in error.errors() if not (e["type"] == "missing" and e["loc"][0] in DERIVED)]
     missing = [str(e["loc"][0]) for e in problems if e["type"] == "missing"]
     if missing:
         return f"missing {', '.join(missing)}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import ModelConfigError
+from costmodel.base.own_files import files_are_closed, refuse_path
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.model import Model, make_model
 
@@ -45,7 +46,7 @@ def load_model(name: str) -> Model:
             return _load_preset(preset)
         if entry := _hub_entry(candidate):
             return _load_hub(entry)
-    if path.is_dir():
+    if not files_are_closed() and path.is_dir():
         return _load_file(path / "config.json")
     if size := re.fullmatch(r"dense-?(\d+(?:\.\d+)?)b", name.strip().lower()):
         from costmodel.describe.models.dense_model import dense_model
@@ -69,6 +70,7 @@ def _hint(name: str) -> str:
 
 def _load_file(path: Path) -> Model:
     """Return the model of a YAML file or of a HuggingFace ``config.json``."""
+    refuse_path(path, "model", ModelConfigError)
     if not path.is_file():
         raise ModelConfigError(f"model file {path}: no such file")
     if path.suffix == ".json":

@@ -9,6 +9,7 @@ from costmodel.describe.models.outline_parts import (
     Counted,
     Width,
     decoder,
+    dense_layers,
     experts,
     gated,
     grouped,
@@ -168,22 +169,13 @@ def _kimi_linear(keys: Keys) -> Counted:
     full = latent(keys, size.hidden)
     keys.get("mla_use_nope", "moe_layer_freq")
     mixers = sum(full if kind == "full_attention" else one for kind in pattern)
-    dense = _leading_dense(keys, size.layers)
+    dense = dense_layers(keys, size.layers)
     ffn = keys.need("moe_intermediate_size")
     routed = experts(
         size.hidden, ffn, keys.need("num_experts"), ffn * keys.get("num_shared_experts", default=0)
     )
     mlp = dense * gated(size.hidden, keys.need("intermediate_size")) + (size.layers - dense) * routed
     return decoder(keys, size, mixers + mlp + size.layers * 2 * size.hidden, pattern=tuple(pattern))
-
-
-def _leading_dense(keys: Keys, layers: int) -> int:
-    """Return how many layers have no experts."""
-    listed = keys.get("mlp_layer_types")
-    if listed is not None:
-        keys.get("first_k_dense_replace")
-        return sum(1 for kind in listed[:layers] if kind == "dense")
-    return int(keys.need("first_k_dense_replace"))
 
 
 def _minimax(keys: Keys) -> Counted:
@@ -252,11 +244,12 @@ def _nemotron_mixer(keys: Keys, hidden: int) -> int:
 
 def _nemotron_experts(keys: Keys, hidden: int) -> int:
     """Return a block of experts of Nemotron-H."""
-    if keys.get("moe_latent_size"):
-        raise keys.refuse("moe_latent_size: experts of a latent width are not supported")
+    # Nemotron 3 Super and Ultra: routed experts work on a narrower width, with a projection each way.
+    inner = keys.get("moe_latent_size") or hidden
+    ways = 0 if inner == hidden else 2 * hidden * inner
     count, ffn = keys.need("n_routed_experts"), keys.need("moe_intermediate_size")
     shared = keys.need("moe_shared_expert_intermediate_size") if keys.get("n_shared_experts") else 0
-    return int(count * 2 * hidden * ffn + count * hidden + 2 * hidden * shared)
+    return int(count * 2 * inner * ffn + count * hidden + 2 * hidden * shared + ways)
 
 
 def _mamba_decoder(keys: Keys, tied: bool, mixer: Callable[[int], int]) -> Counted:

@@ -76,7 +76,24 @@ def latent(keys: Keys, hidden: int) -> int:
     queries = heads * (plain + rotary)
     down = hidden * rank + rank + rank * queries if rank else hidden * queries
     up = low + low * heads * (plain + value)
-    return int(down + hidden * (low + rotary) + up + heads * value * hidden)
+    bias = rank + low + rotary + hidden if keys.get("attention_bias", default=False) else 0
+    return int(down + hidden * (low + rotary) + up + heads * value * hidden + bias)
+
+
+def indexer(keys: Keys, hidden: int) -> int:
+    """Return the weights that choose which tokens latent attention looks at."""
+    dim, heads = keys.need("index_head_dim"), keys.need("index_n_heads")
+    return int(keys.need("q_lora_rank") * heads * dim + dim * hidden + 2 * dim + heads * hidden)
+
+
+def dense_layers(keys: Keys, layers: int, default: int | None = None) -> int:
+    """Return how many layers have no experts; `default` is that of a file that does not say."""
+    listed = keys.get("mlp_layer_types")
+    if listed is not None:
+        keys.get("first_k_dense_replace")
+        return sum(1 for kind in listed[:layers] if kind == "dense")
+    first = keys.get("first_k_dense_replace", default=default)
+    return int(keys.need("first_k_dense_replace") if first is None else first)
 
 
 def kinds(keys: Keys, count: int, default: str = "full_attention") -> list[str]:

@@ -12,17 +12,12 @@ from costmodel.describe.models.outline_parts import (
     experts,
     gated,
     grouped,
+    indexer,
     kinds,
     latent,
     linear,
     width,
 )
-
-
-def _indexer(keys: Keys, hidden: int) -> int:
-    """Return the weights that choose which tokens are attended to."""
-    dim, heads = keys.need("index_head_dim"), keys.need("index_n_heads")
-    return int(keys.need("q_lora_rank") * heads * dim + dim * hidden + 2 * dim + heads * hidden)
 
 
 def _deepseek_mlps(keys: Keys, size: Width) -> int:
@@ -49,7 +44,7 @@ def _deepseek(keys: Keys, *, sparse: bool) -> Counted:
     one = latent(keys, size.hidden) + 2 * size.hidden
     chosen = keys.get("indexer_types", default=["full"] * size.layers)
     own = sum(1 for kind in chosen if kind == "full") if sparse else 0
-    layers = size.layers * one + (own * _indexer(keys, size.hidden) if own else 0)
+    layers = size.layers * one + (own * indexer(keys, size.hidden) if own else 0)
     pattern = tuple(f"{kind} indexer" for kind in chosen[: size.layers]) if sparse else ()
     keys.get("layer_types", "moe_layer_freq", "index_topk_freq", "index_skip_topk_offset")
     mlps = _deepseek_mlps(keys, size)
@@ -107,13 +102,13 @@ def _dots3(keys: Keys) -> Counted:
         here = Keys({**keys.raw, **own}, keys.origin)
         rope = here.need("qk_rope_head_dim")
         layers += latent(here, size.hidden) + rope + here.need("num_attention_heads") * size.hidden
-        layers += _indexer(here, size.hidden) if kind == "indexed_attention" else 0
+        layers += indexer(here, size.hidden) if kind == "indexed_attention" else 0
         keys.used |= here.used
     mlps = _deepseek_mlps(keys, size)
     return decoder(keys, size, layers + mlps + size.layers * 2 * size.hidden, pattern=tuple(pattern))
 
 
-def _gemma4(keys: Keys) -> Counted:
+def _gemma4(keys: Keys, per_layer: int = 256) -> Counted:
     """Gemma 4: wider heads in full layers, embeddings of each layer, last layers that reuse keys."""
     size = width(keys)
     if keys.get("attention_bias", default=False):
@@ -141,7 +136,7 @@ def _gemma4(keys: Keys) -> Counted:
         count = keys.need("num_experts")
         one += experts(size.hidden, keys.need("moe_intermediate_size"), count) + 4 * size.hidden + count
         keys.get("top_k_experts")
-    own_width, more = keys.get("hidden_size_per_layer_input", default=256), 0
+    own_width, more = keys.get("hidden_size_per_layer_input", default=per_layer), 0
     if own_width:
         one += 2 * size.hidden * own_width + size.hidden
         wide = size.layers * own_width
@@ -189,18 +184,32 @@ def _mimo(keys: Keys) -> Counted:
 
 
 def _minimax_m3(keys: Keys) -> Counted:
-    """MiniMax-M3 where every layer is of full attention."""
+    """MiniMax-M3: an indexer chooses blocks of keys in most layers; leading dense layers."""
     size = width(keys)
-    pattern = kinds(keys, size.layers)
-    if set(pattern) != {"full_attention"}:
-        raise keys.refuse("layer_types: its sparse block attention cannot be counted")
+    inside = keys.get("sparse_attention_config", default={})
+    marked = inside.get("sparse_attention_freq", [0] * size.layers)
+    older = ["minimax_m3_sparse" if mark else "full_attention" for mark in marked]
+    pattern = keys.get("layer_types", default=older)[: size.layers]
+    if strange := sorted(set(pattern) - {"full_attention", "minimax_m3_sparse"}):
+        raise keys.refuse(f"layer_types: {strange[0]!r} is not supported")
+    heads = keys.get("index_n_heads") or inside.get("sparse_num_index_heads", 4)
+    dim = keys.get("index_head_dim") or inside.get("sparse_index_dim", 128)
+    chooses = size.hidden * (heads + 1) * dim + 2 * dim
+    keys.get(
+        "index_block_size", "index_topk_blocks", "index_local_blocks", "attention_output_gate", "rotary_dim"
+    )
     full = grouped(size, norms=2 * size.head_dim)
-    listed = keys.get("mlp_layer_types", default=["sparse"] * size.layers)
-    dense = sum(1 for kind in listed if kind == "dense")
+    marked = keys.get("moe_layer_freq", default=[1] * size.layers)
+    default = ["sparse" if mark else "dense" for mark in marked]
+    listed = keys.get("mlp_layer_types", default=default)
+    dense = sum(1 for kind in listed[: size.layers] if kind == "dense")
+    keys.get("first_k_dense_replace", "moe_intermediate_size", "n_shared_experts", "num_mtp_modules")
     count, ffn = keys.need("num_local_experts"), keys.need("intermediate_size")
     routed = experts(size.hidden, ffn, count, keys.get("shared_intermediate_size", default=0))
     wide = gated(size.hidden, keys.need("dense_intermediate_size")) if dense else 0
+    keys.get("dense_intermediate_size", "use_qk_norm", "qk_norm_type", "use_routing_bias", "use_gemma_norm")
     layers = size.layers * (full + 2 * size.hidden) + dense * wide + (size.layers - dense) * routed
+    layers += sum(chooses for kind in pattern if kind != "full_attention")
     return decoder(keys, size, layers, pattern=tuple(pattern))
 
 
@@ -245,9 +254,11 @@ SPARSE: Mapping[str, Callable[[Keys], Counted]] = {
     "doge": _doge,
     "dots3_note_text": _dots3,
     "gemma4_text": _gemma4,
+    "gemma4_unified_text": lambda keys: _gemma4(keys, 0),
     "glm_moe_dsa": lambda keys: _deepseek(keys, sparse=True),
     "hrm_text": _hrm,
     "jetmoe": _jetmoe,
     "mimo_v2_flash": _mimo,
+    "minimax_m3": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,
 }

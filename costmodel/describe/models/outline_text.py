@@ -32,11 +32,13 @@ def _bert(
     norms: int = 1,
     narrow: str = "",
     head: bool = True,
+    twice: bool = True,
     more: Callable[[Keys], int] | None = None,
 ) -> Counted:
     """Return a BERT: tables, layers, and a head of one projection, a norm and a bias of each token.
 
     `narrow` is the key of the width of its tables, `norms` how many there are outside the layers.
+    `twice` is whether an untied head has the bias of each token a second time.
     """
     hidden, layers, vocab = keys.need("hidden_size"), keys.need("num_hidden_layers"), keys.need("vocab_size")
     table = keys.get(narrow, default=hidden) if narrow else hidden
@@ -47,7 +49,7 @@ def _bert(
     params += linear(table, hidden, bias=True) if table != hidden else 0
     params += linear(hidden, table, bias=True) + 2 * table if head else 0
     tied = keys.get("tie_word_embeddings", default=True)
-    params += vocab + (0 if tied else vocab * table)
+    params += vocab + (0 if tied else vocab * table + (vocab if twice else 0))
     params += more(keys) if more else 0
     shape = _shape(layers, hidden, keys.need("num_attention_heads"), vocab)
     return Counted(params, tied, shape)
@@ -124,6 +126,23 @@ def _seq2seq(keys: Keys, *, offset: int = 0, norms: int = 0) -> Counted:
     )
 
 
+def _bigbird_pegasus(keys: Keys) -> Counted:
+    """Return BigBird-Pegasus' decoder: no biases in attention unless it says so, and a head of its own."""
+    hidden, layers = keys.need("d_model"), keys.need("decoder_layers")
+    plain = 0 if keys.get("use_bias", default=False) else layers * 8 * hidden
+    found = _seq2seq(Keys({**keys.raw, "tie_word_embeddings": False}, keys.origin), norms=1)
+    keys.used |= keys.raw.keys()
+    return found._replace(params=found.params - plain)
+
+
+def _whisper(keys: Keys) -> Counted:
+    """Return Whisper's decoder, whose keys have no biases."""
+    renamed = Keys({**keys.raw, "max_position_embeddings": keys.need("max_target_positions")}, keys.origin)
+    found = _seq2seq(renamed, norms=1)
+    keys.used |= renamed.used
+    return found._replace(params=found.params - keys.need("decoder_layers") * 2 * keys.need("d_model"))
+
+
 def _prophetnet(keys: Keys) -> Counted:
     """Return ProphetNet's decoder, which predicts several tokens at once."""
     hidden, vocab = keys.need("hidden_size"), keys.need("vocab_size")
@@ -196,12 +215,13 @@ TEXT: Mapping[str, Callable[[Keys], Counted]] = {
     "bert": _bert,
     "bert-generation": partial(_bert, types=False, head=False),
     "big_bird": partial(_bert, more=_pooler),
+    "bigbird_pegasus": _bigbird_pegasus,
     "blenderbot": partial(_seq2seq, norms=1),
     "blenderbot-small": partial(_seq2seq, norms=1),
     "camembert": _bert,
     "ctrl": _ctrl,
     "data2vec-text": _bert,
-    "electra": partial(_bert, narrow="embedding_size"),
+    "electra": partial(_bert, narrow="embedding_size", twice=False),
     "ernie": partial(_bert, more=_tasks),
     "gpt_neox_japanese": _neox_japanese,
     "marian": _seq2seq,
@@ -217,6 +237,7 @@ TEXT: Mapping[str, Callable[[Keys], Counted]] = {
     "roc_bert": partial(_bert, more=_sounds_and_shapes),
     "roformer": partial(_bert, positions=False, narrow="embedding_size", more=_rotary_table),
     "trocr": partial(_seq2seq, offset=2, norms=1),
+    "whisper": _whisper,
     "xglm": _xglm,
     "xlm": _xlm,
     "xlm-roberta": _bert,

@@ -16,7 +16,9 @@ from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, Keys
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.outline_hybrids import HYBRIDS
 from costmodel.describe.models.outline_parts import Counted
+from costmodel.describe.models.outline_recent import RECENT
 from costmodel.describe.models.outline_sparse import SPARSE
+from costmodel.describe.models.outline_stacks import STACKS
 from costmodel.describe.models.outline_text import TEXT
 
 # Keys that change how such a model runs or starts, and none of its sizes.
@@ -40,7 +42,7 @@ _RUNNING_KEYS = """
 _RUNNING = frozenset(_RUNNING_KEYS.split())
 _PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
-_COUNTS: Mapping[str, Callable[[Keys], Counted]] = {**HYBRIDS, **SPARSE, **TEXT}
+_COUNTS: Mapping[str, Callable[[Keys], Counted]] = {**HYBRIDS, **RECENT, **SPARSE, **STACKS, **TEXT}
 
 
 class Outline(NamedTuple):

@@ -34,6 +34,26 @@ CORE_ROWS = (
         "{tensor_model_parallel_size} neither divides {num_query_groups} nor is a multiple of it",
     ),
     (
+        f"{_CONFIG}:976",
+        "gated_delta_net and linear_num_key_heads % tensor_model_parallel_size != 0",
+        "{tensor_model_parallel_size} does not divide {linear_num_key_heads}",
+    ),
+    (
+        f"{_CONFIG}:979",
+        "gated_delta_net and linear_num_value_heads % tensor_model_parallel_size != 0",
+        "{tensor_model_parallel_size} does not divide {linear_num_value_heads}",
+    ),
+    (
+        f"{_CONFIG}:982",
+        "gated_delta_net and context_parallel_size > 1",
+        "gated delta nets take no context parallelism: {context_parallel_size}",
+    ),
+    (
+        f"{_CONFIG}:1988",
+        "dsa and context_parallel_size > 1",
+        "sparse attention takes no context parallelism: {context_parallel_size}",
+    ),
+    (
         "megatron/core/model_parallel_config.py:411",
         "sequence_parallel and tensor_model_parallel_size <= 1",
         "{sequence_parallel} needs tensor parallelism",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.models.mixers import GatedDelta, Indexed
 from costmodel.interop.assertions.record import WORDS, Arguments
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.model_details import DETAILS
@@ -93,6 +94,18 @@ def _of_model(model: Model) -> dict[str, ArrayLike]:
         "moe_router_enable_expert_bias": float(gate_bias),
         "moe_router_score_function": WORDS["sigmoid"] if gate_bias or model.top_k == 1 else WORDS["softmax"],
         "moe_router_pre_softmax": 0.0,
+        **_of_mixers(model),
+    }
+
+
+def _of_mixers(model: Model) -> dict[str, ArrayLike]:
+    """Return what assertions look at of layers that are no plain softmax attention."""
+    delta = next((sizes for sizes in model.mixers.values() if isinstance(sizes, GatedDelta)), None)
+    return {
+        "gated_delta_net": float(delta is not None),
+        "linear_num_key_heads": float(delta.key_heads if delta else 16),
+        "linear_num_value_heads": float(delta.value_heads if delta else 32),
+        "dsa": float(any(isinstance(sizes, Indexed) for sizes in model.mixers.values())),
     }
 
 
@@ -263,6 +276,10 @@ def written(text: str) -> dict[str, ArrayLike]:
     found["fp8"], found["fp4"] = float(flags.has("--fp8-format")), float(flags.has("--fp4-format"))
     found["fp8_delayed"] = float(bool(found["fp8"]) and flags.text("--fp8-recipe", "delayed") == "delayed")
     found["ckpt_format_fsdp_dtensor"] = float(flags.text("--ckpt-format", "") == "fsdp_dtensor")
+    variant = flags.text("--experimental-attention-variant", "")
+    found["gated_delta_net"], found["dsa"] = float(variant == "gated_delta_net"), float(variant == "dsa")
+    found["linear_num_key_heads"] = float(flags.number("--linear-num-key-heads", 16))
+    found["linear_num_value_heads"] = float(flags.number("--linear-num-value-heads", 32))
     found["window_size"] = float(flags.text("--window-size", "0").split(",")[0])
     scope = flags.words("--cuda-graph-scope")
     found["cuda_graph_full_iteration"] = float("full_iteration" in scope)

@@ -42,6 +42,14 @@ NAMES = {
         "smallest_chunk",
         "plain_forward_s",
         "plain_backward_s",
+        "plain_backward_weight_s",
+        "mean_forward_s",
+        "mean_backward_s",
+        "mean_backward_weight_s",
+        "most_forward_s",
+        "most_backward_s",
+        "first",
+        "last",
     ),
     "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
     "messages": _LAYOUT,
@@ -55,7 +63,6 @@ NAMES = {
         "plain_forward_s",
         "plain_backward_s",
     ),
-    "messages_stopping": _LAYOUT,
     "unpaired": _LAYOUT,
     "pair_held": (*_LAYOUT, "layers"),
 }
@@ -123,8 +130,6 @@ class Schedule:
     late : str
         Time per step that the critical path waits beyond these, where messages take longer than what they
         hide behind. [s]
-    messages_stopping : str
-        The same number where a rank stands still while it sends; never fewer. [-]
     unpaired : str
         Micro-batches on the critical path that pass a stage with no pass of another beside them: all where
         the schedule never runs a forward and a backward together; else one, and those that fill and drain. [-]
@@ -153,7 +158,6 @@ class Schedule:
     held: str
     messages: str
     late: str
-    messages_stopping: str
     unpaired: str
     pair_held: str
     exact: Exactness

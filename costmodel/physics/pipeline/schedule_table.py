@@ -33,17 +33,26 @@ _SYNCHRONIZED = "synchronized * there_s"
 
 _BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
 
-# Every message of an inner rank; with two ranks each is an end and sends in one direction only.
-_INNER = "where(stages > 2, 2, 1)"
-_FILL = "2 * (stages - 2)"
+# Passes of layers alone, on a mean rank: what a rank meets on others, of which few hold the embedding or the head.
+_MEAN = "mean_input_s = mean_backward_s - mean_backward_weight_s; mean_s = mean_forward_s + mean_backward_s"
+_STAGE = "stage_s = forward_s + backward_input_s + backward_weight_s"
+# A rank of a V that holds both ends never waits for the way there; on the way back it works off what it has put off.
+_FIRST_BACK = "back_s - 0.5 * hops * mean_input_s"
 
 
-def _dual(share: str, part: str) -> str:
-    """Return DualPipe's bubble: `share` of the other ranks from the turn, chunk times `part` of those of the stage."""
+def _dual(depth: str, part: str, alone: str, own: str) -> str:
+    """Return DualPipe's bubble on ranks of which some are slower than the mean.
+
+    `depth` ranks lie between this one and the turn, and a chunk takes `part` of a rank's time. A slower rank keeps
+    the mean ones waiting in all micro-batches but `alone`, while the pipeline fills and drains; or it waits only for
+    what its `own` last gradients meet on the others.
+    """
     return (
-        f"{_THERE_AND_BACK}; share = {share}; depth = share * hops; f_s = share * {part}there_s; "
-        f"b_s = share * {part}back_s; w_s = depth * {part}backward_weight_s; "
-        f"max(2 * f_s + max(b_s - w_s, 0), f_s + 2 * b_s - w_s - {part}forward_s)"
+        f"{_THERE_AND_BACK}; {_MEAN}; {_STAGE}; depth = {part}{depth}; "
+        "f_s = depth * mean_forward_s; b_s = depth * mean_input_s; w_s = depth * mean_backward_weight_s; "
+        f"turn_s = max(2 * f_s + max(b_s - w_s, 0), f_s + 2 * b_s - w_s - {part}mean_forward_s); "
+        f"behind_s = max(micro_batches - {alone}, 0) * max(stage_s - mean_s, 0); "
+        f"max({own}, micro_batches * (mean_s - stage_s) + turn_s + behind_s)"
     )
 
 
@@ -66,7 +75,6 @@ _RECORDS = (
         held="1",
         messages="0",
         late="0",
-        messages_stopping="0",
         # A forward of the next micro-batch beside each backward (Megatron-Core, combined_1f1b).
         unpaired="1",
         # What the forward keeps, layer by layer, the backward beside it has just freed, but for one layer.
@@ -86,7 +94,6 @@ _RECORDS = (
         held="1",
         messages="2 * (stages - 1) * micro_batches",
         late="0",
-        messages_stopping="2 * (stages - 1) * micro_batches",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.0, True, 2),
@@ -100,12 +107,12 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=False,
         needs=(_ONE_CHUNK,),
-        bubble=f"{_OTHERS}; others_s",
+        # All forward passes go at the pace of the slowest stage, then all backward passes of the one slowest in them.
+        bubble=f"{_OTHERS}; {_STAGE}; others_s + (micro_batches - 1) * (most_forward_s + most_backward_s - stage_s)",
         held="micro_batches",
         # The first micro-batch's way there and back.
         messages="2 * (stages - 1)",
         late="0",
-        messages_stopping=f"2 * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.0, True, 2),
@@ -126,8 +133,6 @@ _RECORDS = (
         # A cycle of p micro-batches passes all stages and 2 (p - 1) messages, while the slowest stage works p times.
         late=f"{_BACKWARD_OF_OTHERS}; hides_s = stage_s - others_s / max(stages - 1, 1); "
         "(micro_batches - 1 - ceil((micro_batches - 1) / stages)) * max(2 * message_s - hides_s, 0)",
-        messages_stopping=f"max({_INNER} * micro_batches + {_FILL}, "
-        "2 * (micro_batches + stages - 2) - 2 * ceil((micro_batches - 1) / stages))",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
@@ -172,7 +177,6 @@ _RECORDS = (
         "(virtual_stages - 1) * (fill_s + drain_s) "
         "+ (virtual_stages - 1) * max(micro_batches - stages, 0) * max(message_s - around_s, 0) "
         "+ (stages - 1) * micro_batches / stages * max(message_s - back_s, 0)",
-        messages_stopping=f"2 * virtual_stages * micro_batches + {_FILL}",
         unpaired="1 + (stages - 1) / virtual_stages",
         # One more chunk warms up (get_pp_rank_microbatches).
         pair_held="1 / virtual_stages",
@@ -187,13 +191,15 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=True,
         needs=(_ONE_CHUNK,),
-        # A rank fills with weight gradients what it would wait, one for each that it may put off.
-        bubble=f"{_THERE_AND_BACK}; filled_s = min(hops, micro_batches - 1) * min(backward_weight_s, forward_s); "
-        f"max(there_s + back_s - filled_s, {_SYNCHRONIZED})",
+        # A rank fills with weight gradients what it would wait, one for each that it may put off. The last one, if it
+        # sets the pace, waits for none and puts off as many as its memory holds until the others run backwards.
+        bubble=f"{_THERE_AND_BACK}; "
+        "kept_s = min(floor(hops / pending_weight_fraction), micro_batches - 1) * backward_weight_s; "
+        "filled_s = min(hops, micro_batches - 1) * min(backward_weight_s, forward_s); "
+        "max(there_s + back_s - where(last, kept_s, filled_s), max(last, synchronized) * there_s)",
         held="stages",
         messages="4 * (stages - 1)",
         late="0",
-        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
@@ -213,7 +219,6 @@ _RECORDS = (
         held="2 * stages - 1",
         messages="2 * (stages - 1)",
         late="0",
-        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
@@ -234,11 +239,11 @@ _RECORDS = (
         "fill_s = 0.5 * max(2 * stages - micro_batches - 1, 0) / max(hops, 1) * there_s; "
         "late_s = 0.5 * min(hops, 2 * micro_batches - 1) * (backward_weight_s - low_s); "
         "ends_s = few * there_s + 0.5 * max(there_s, back_s, hops * backward_weight_s); "
-        "max(way_s, fill_s, late_s, synchronized * ends_s)",
+        f"{_MEAN}; first_s = {_FIRST_BACK} - put_off * backward_weight_s; "
+        "where(first, max(first_s, fill_s), max(way_s, fill_s, late_s, synchronized * ends_s))",
         held="stages",
         messages="6 * (stages - 1)",
         late="0",
-        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.025, 0.01, 0.01, True, 2),
@@ -259,11 +264,16 @@ _RECORDS = (
         ),
         # A forward and backward in a pair are taken to last their sum; overlap inside a pair belongs
         # into F, B and W.
-        bubble=_dual("(0.5 * stages - 1) / max(hops, 1)", ""),
+        bubble=_dual(
+            "(0.5 * stages - 1)",
+            "",
+            "stages",
+            "depth * max(where(max(first, last), mean_input_s - mean_backward_weight_s, "
+            "2 * mean_input_s - backward_weight_s), 0)",
+        ),
         held="stages + 1",
         messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
         late="0",
-        messages_stopping=f"{_INNER} * micro_batches + {_FILL}",
         unpaired="0.5 * stages",
         pair_held="0",
         exact=Exactness(0.025, 0.0, 0.01, True, 2),
@@ -277,11 +287,15 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=True,
         needs=(_TWO_CHUNKS, _TWICE_THE_STAGES),
-        bubble=_dual("1", "0.5 * "),
+        bubble=_dual(
+            "hops",
+            "0.5 * ",
+            "2 * hops",
+            f"where(first, {_FIRST_BACK} - w_s, 2 * b_s - depth * backward_weight_s)",
+        ),
         held="stages + 0.5",
         messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
         late="0",
-        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="1 + 0.5 * (stages - 1)",
         pair_held="0",
         exact=Exactness(0.025, 0.01, 0.01, True, 2),
@@ -296,20 +310,26 @@ _RECORDS = (
         splits_backward=True,
         needs=(_TWO_CHUNKS, _FOUR_STAGES),
         # The block repeats every six units of one chunk's pass, F, I and W alike; where they differ it repeats with
-        # its slowest cycle: one of F, I and W each, two F and a W, or two I and half a W.
-        bubble=f"{_THERE_AND_BACK}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); half = floor(0.5 * stages); "
-        "even = stages % 2 == 0; put_off = min(half + 0.5, micro_batches - 0.5); "
+        # its slowest cycle: one of F, I and W each on the slowest rank, or on two neighbours two F and a W, or two I
+        # and half a W. The first rank, if it sets the pace, waits for no forward pass: of three ways through the
+        # others the longest.
+        bubble=f"{_THERE_AND_BACK}; {_MEAN}; {_STAGE}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); "
+        "half = floor(0.5 * stages); even = stages % 2 == 0; put_off = min(half + 0.5, micro_batches - 0.5); "
         "block_s = half * f_s + floor(1.5 * hops) * b_s - put_off * min(backward_weight_s, backward_input_s); "
-        "more_f_s = micro_batches * (forward_s - backward_input_s) + (stages - 2 - 2 * even) * f_s "
-        "+ (stages + 2 * even) * b_s - put_off * backward_weight_s; "
+        "short = 0.75 * stages - 1; "
+        "first_s = max(short * f_s + hops * b_s - 0.5 * (stages + 1) * backward_weight_s, "
+        "short * (f_s + b_s) - (0.25 * stages + 0.5) * backward_weight_s, "
+        "hops * (f_s + b_s) - (0.75 * stages + 0.5) * backward_weight_s); "
+        "trip_s = there_s + forward_s + back_s + backward_input_s - micro_batches * stage_s; "
+        "cycle_f_s = micro_batches * (plain_forward_s + mean_forward_s) + (micro_batches - put_off) * "
+        "plain_backward_weight_s - (2 + 2 * even) * mean_forward_s + 2 * even * mean_input_s; "
         "put_w = min(0.5 * micro_batches + 0.25 * (stages + 1 - even), micro_batches - 0.5); "
-        "more_b_s = micro_batches * (backward_input_s - forward_s) + (stages + even) * f_s "
-        "+ (stages - 2 - even) * b_s - put_w * backward_weight_s; "
-        "max(block_s, more_f_s, more_b_s)",
+        "cycle_b_s = micro_batches * (plain_backward_s - plain_backward_weight_s + mean_input_s) "
+        "+ (micro_batches - put_w) * plain_backward_weight_s + even * mean_forward_s - (2 + even) * mean_input_s; "
+        "max(where(first, first_s, block_s), trip_s + cycle_f_s, trip_s + cycle_b_s)",
         held="floor((stages + 2) / 2)",
         messages="2 * micro_batches + 4 * (stages - 1)",
         late="0",
-        messages_stopping=f"2 * {_INNER} * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.005, 0.02, 0.01, False, 4),
@@ -323,19 +343,21 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=True,
         needs=(_TWO_CHUNKS, _FOUR_STAGES),
-        # The same with three F, or three I, in the slowest cycle.
-        bubble=f"{_THERE_AND_BACK}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); "
-        "third = 1.5 * (stages % 3 == 0); put_w = micro_batches - 0.5; "
-        "block_s = there_s + back_s - 0.5 * backward_weight_s; "
-        "more_f_s = micro_batches * (2 * forward_s - backward_input_s) + (stages - 3 - third) * f_s "
-        "+ (stages + third) * b_s - put_w * backward_weight_s; "
-        "more_b_s = micro_batches * (2 * backward_input_s - forward_s) + (stages + third) * f_s "
-        "+ (stages - 3 - third) * b_s - put_w * backward_weight_s; "
-        "max(block_s, more_f_s, more_b_s)",
+        # The same with three F, or three I, on three neighbours in the slowest cycle; or half of F and I of the first
+        # rank, those with the head, beside a mean rank's.
+        bubble=f"{_THERE_AND_BACK}; {_MEAN}; {_STAGE}; third = 1.5 * (stages % 3 == 0); "
+        "trip_s = there_s + forward_s + back_s + backward_input_s; "
+        "own_s = trip_s - stage_s + 0.5 * backward_weight_s; "
+        "end_s = trip_s + 0.5 * plain_backward_weight_s - micro_batches * stage_s; "
+        "ring_f_s = micro_batches * (plain_forward_s + 2 * mean_forward_s) - (3 + third) * mean_forward_s "
+        "+ third * mean_input_s; "
+        "ring_b_s = micro_batches * (plain_backward_s - plain_backward_weight_s + 2 * mean_input_s) "
+        "+ third * mean_forward_s - (3 + third) * mean_input_s; "
+        "turn_s = (micro_batches - 1) * (forward_s + backward_input_s + 0.5 * (mean_forward_s + mean_input_s)); "
+        "max(own_s, end_s + ring_f_s, end_s + ring_b_s, first * (end_s + turn_s))",
         held="floor((stages + 4) / 3)",
         messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
         late="0",
-        messages_stopping=f"where(stages > 2, 6, 3) * micro_batches + {_FILL}",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.005, 0.15, 0.01, False, 4),

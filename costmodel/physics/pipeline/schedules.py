@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +17,7 @@ from costmodel.bill.formula import evaluate, named_result
 from costmodel.physics.pipeline import orders
 from costmodel.physics.pipeline.schedule_record import Schedule
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.stages import Fold
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -107,8 +109,18 @@ def bubble_time_s(
     smallest_chunk: ArrayLike | None = None,
     plain_forward_s: ArrayLike | None = None,
     plain_backward_s: ArrayLike | None = None,
+    plain_backward_weight_s: ArrayLike | None = None,
+    mean_forward_s: ArrayLike | None = None,
+    mean_backward_s: ArrayLike | None = None,
+    mean_backward_weight_s: ArrayLike | None = None,
+    most_forward_s: ArrayLike | None = None,
+    most_backward_s: ArrayLike | None = None,
+    first: ArrayLike = 0.0,
+    last: ArrayLike = 0.0,
 ) -> Array:
-    r"""Time per step that the busiest rank is idle because of the pipeline, messages not counted.
+    r"""Time per step that the busiest rank is idle because of the pipeline.
+
+    Messages that ranks stand still for are part of what their passes take; others are not counted.
 
     The forms stand in the records (`Schedule.bubble`). With :math:`S` the sum of F + B + W over all
     other stages it is :math:`S` for 1F1B and, with even chunks, :math:`S / v` for the interleaved schedule.
@@ -135,8 +147,14 @@ def bubble_time_s(
         overflow). ZB-2p and ZB-V reach their bubble only where they do not. [-]
     largest_chunk, smallest_chunk : array_like, optional
         Shares of a rank's layers in its largest and its smallest chunk; by default 1 / v. [-]
-    plain_forward_s, plain_backward_s : array_like, optional
-        F, and B + W, of layers alone on the stage that has most of them; by default those of the busiest. [s]
+    plain_forward_s, plain_backward_s, plain_backward_weight_s : array_like, optional
+        F, B + W, and W, of layers alone on the stage that has most of them; by default those of the busiest. [s]
+    mean_forward_s, mean_backward_s, mean_backward_weight_s : array_like, optional
+        The same on the mean stage; by default those of the busiest. [s]
+    most_forward_s, most_backward_s : array_like, optional
+        F, and B + W, each of the stage that takes longest for it; by default those of the busiest. [s]
+    first, last : array_like
+        1 where the busiest rank is the first, or the last. [-]
 
     Returns
     -------
@@ -145,10 +163,10 @@ def bubble_time_s(
 
     Notes
     -----
-    Uneven stages: exact for gpipe where one stage is slowest in both passes, and for 1f1b and
-    interleaved where it is the last one (the head and the loss). A slow stage k ranks before the
-    end works off part of its wait, so that 1f1b is overestimated by k times its excess, at most 3 %
-    of the step with 30 % of excess (`one_f_one_b_time_s` is exact). Others: within 5 %.
+    Uneven stages: exact for gpipe, and for 1f1b and interleaved where the last one is slowest (the head and the
+    loss). A slow stage k ranks before the end works off part of its wait, so that 1f1b is overestimated by k
+    times its excess, at most 4 % of the step (`one_f_one_b_time_s` is exact). Where a V puts both ends on the first
+    rank that one never waits for the way there. Others: nearly always within 3 %; see docs/limits.md.
 
     Examples
     --------
@@ -175,6 +193,18 @@ def bubble_time_s(
             "smallest_chunk": 1.0 / as_array(virtual_stages) if smallest_chunk is None else smallest_chunk,
             "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
             "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
+            "plain_backward_weight_s": backward_weight_s
+            if plain_backward_weight_s is None
+            else plain_backward_weight_s,
+            "mean_forward_s": forward_s if mean_forward_s is None else mean_forward_s,
+            "mean_backward_s": backward_s if mean_backward_s is None else mean_backward_s,
+            "mean_backward_weight_s": backward_weight_s
+            if mean_backward_weight_s is None
+            else mean_backward_weight_s,
+            "most_forward_s": forward_s if most_forward_s is None else most_forward_s,
+            "most_backward_s": backward_s if most_backward_s is None else most_backward_s,
+            "first": as_array(first),
+            "last": as_array(last),
         },
     )
 
@@ -308,17 +338,13 @@ def unpaired_share(
     return evaluate(formula, _layout_terms(schedule, stages, micro_batches, virtual_stages))
 
 
-def messages_formula(schedule: ArrayLike, *, overlapped: bool) -> str:
-    """Return the messages per step whose time the critical path pays, as one formula.
+def messages_formula(schedule: ArrayLike) -> str:
+    """Return the messages per step whose time the critical path pays where ranks compute while they send.
 
     Its names are `stages`, `micro_batches` and `virtual_stages`; with several schedules also `schedule`,
     their code.
     """
-    beside = f"{named_result(_one_formula(schedule, 'messages'), 'beside')}"
-    if overlapped:
-        return f"{beside}; where(stages > 1, beside, 0)"
-    stopping = named_result(_one_formula(schedule, "messages_stopping"), "stopping")
-    return f"{beside}; {stopping}; where(stages > 1, max(stopping, beside), 0)"
+    return f"{named_result(_one_formula(schedule, 'messages'), 'beside')}; where(stages > 1, beside, 0)"
 
 
 def exposed_p2p_messages(
@@ -327,12 +353,12 @@ def exposed_p2p_messages(
     stages: ArrayLike,
     micro_batches: ArrayLike,
     virtual_stages: ArrayLike = 1.0,
-    overlapped: bool = False,
 ) -> Array:
-    """Messages per step whose time the critical path pays.
+    """Messages per step whose time the critical path pays where ranks compute while they send.
 
-    The simulation was run with a delay per message, and the number of delays by which the step grew
-    was read off: most hide behind the waits that the schedule has anyway.
+    Megatron's ``overlap_p2p_comm``, which it has for the interleaved schedule only, and the zero-bubble runtimes
+    do. The simulation was run with a delay per message, and the number of delays by which the step grew was read
+    off: most hide behind the waits that the schedule has anyway.
 
     Parameters
     ----------
@@ -340,9 +366,6 @@ def exposed_p2p_messages(
         Codes from `schedule_code`. [-]
     stages, micro_batches, virtual_stages : array_like
         p, m and v. [-]
-    overlapped : bool
-        Whether ranks compute while they send (Megatron's ``overlap_p2p_comm``, which it has for
-        the interleaved schedule only; the zero-bubble runtimes). [-]
 
     Returns
     -------
@@ -352,16 +375,16 @@ def exposed_p2p_messages(
     Notes
     -----
     That 1F1B's form is also what the zero-bubble paper's own simulation (arXiv:2401.10241, Table 5)
-    charges follows from its printed bubble rates.
+    charges follows from its printed bubble rates. Ranks that stand still while they send pay for each of
+    `sent_by_rank` as for a part of the pass before it.
     """
-    formula = messages_formula(schedule, overlapped=overlapped)
+    formula = messages_formula(schedule)
     return evaluate(formula, _layout_terms(schedule, stages, micro_batches, virtual_stages))
 
 
-def late_formula(schedule: ArrayLike, *, overlapped: bool) -> str:
+def late_formula(schedule: ArrayLike) -> str:
     """Return the wait for messages beyond `messages_formula` of them, as one formula; see `exposed_p2p_time_s`."""
-    late = named_result(_one_formula(schedule, "late"), "late_s") if overlapped else "late_s = 0"
-    return f"{late}; where(stages > 1, max(late_s, 0), 0)"
+    return f"{named_result(_one_formula(schedule, 'late'), 'late_s')}; where(stages > 1, max(late_s, 0), 0)"
 
 
 def exposed_p2p_time_s(
@@ -377,9 +400,8 @@ def exposed_p2p_time_s(
     sum_backward_s: ArrayLike | None = None,
     plain_forward_s: ArrayLike | None = None,
     plain_backward_s: ArrayLike | None = None,
-    overlapped: bool = False,
 ) -> Array:
-    """Time per step that the critical path waits for messages between stages.
+    """Time per step that the critical path waits for messages between stages where ranks compute while they send.
 
     Parameters
     ----------
@@ -395,8 +417,6 @@ def exposed_p2p_time_s(
         The same of all stages together; by default p times that of the busiest. [s]
     plain_forward_s, plain_backward_s : array_like, optional
         The same of layers alone on the stage that has most of them; by default those of the busiest. [s]
-    overlapped : bool
-        Whether ranks compute while they send. [-]
 
     Returns
     -------
@@ -405,7 +425,7 @@ def exposed_p2p_time_s(
 
     Notes
     -----
-    Read off the simulation. With overlap and equal stages exact for 1F1B and interleaved whatever the message
+    Read off the simulation. With equal stages exact for 1F1B and interleaved whatever the message
     takes, as long as F <= B + W; where the last stage is slower than the others it hides some of it.
     """
     p = as_array(stages)
@@ -419,10 +439,8 @@ def exposed_p2p_time_s(
         "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
         "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
     }
-    count = evaluate(messages_formula(schedule, overlapped=overlapped), terms)
-    return np.asarray(
-        count * as_array(message_s) + evaluate(late_formula(schedule, overlapped=overlapped), terms)
-    )
+    count = evaluate(messages_formula(schedule), terms)
+    return np.asarray(count * as_array(message_s) + evaluate(late_formula(schedule), terms))
 
 
 def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: ArrayLike = 1.0) -> Array:
@@ -445,6 +463,45 @@ def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: Arra
     """
     chunks = chunks_passed(schedule, virtual_stages)
     return evaluate("where(stages > 1, 2 * chunks, 0)", {"stages": stages, "chunks": chunks})
+
+
+class Sent(NamedTuple):
+    """Messages of one micro-batch after its forward and after its backward passes. [-]"""
+
+    forward: Array
+    backward: Array
+
+
+def sent_by_rank(
+    schedule: ArrayLike, *, virtual_stages: ArrayLike, first: ArrayLike, last: ArrayLike
+) -> Sent:
+    """Return what a rank sends to others of each micro-batch, forward and backward.
+
+    Parameters
+    ----------
+    schedule : array_like of int
+        Codes from `schedule_code`. [-]
+    virtual_stages : array_like
+        v. [-]
+    first, last : array_like
+        1 where it is the first, or the last, of several ranks. [-]
+
+    Returns
+    -------
+    sent : Sent
+        A message a chunk, but for the last chunk forward and the first backward. A V turns on its last rank
+        and ends on its first; of micro-batches that go both ways half end on either.
+
+    Examples
+    --------
+    >>> sent_by_rank(schedule_code("1f1b"), virtual_stages=1, first=0.0, last=1.0).forward.item()
+    0.0
+    """
+    chunks, folded = chunks_passed(schedule, virtual_stages), fold(schedule)
+    ends = np.where(folded == Fold.BOTH_WAYS, 0.5, 1.0) * (as_array(first) + as_array(last))
+    return Sent(
+        *(chunks - np.where(folded == Fold.OWN, as_array(own), ends) for own in (last, first)),
+    )
 
 
 def weight_copies(schedule: ArrayLike) -> Array:

@@ -12,7 +12,7 @@ from costmodel.estimates.pipeline_run import run_pipeline
 from costmodel.estimates.roofline import communication_points
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS
-from costmodel.reporting.plots.pipeline import KINDS
+from costmodel.reporting.plots.pipeline import KINDS, idle_text
 from costmodel.reporting.plots.rooflines import operator_points
 from costmodel.reporting.plots.tornado import effect_label, tornado_effects
 from costmodel.reporting.series import MEMORY_PARTS, memory_stacks, time_parts
@@ -159,7 +159,8 @@ def memory_chart(est: Estimate) -> Figure:
 def pipeline_chart(est: Estimate) -> tuple[Figure, str]:
     """Return the schedule task by task, and a sentence about what is shown."""
     run = run_pipeline(est, most_tasks=_MOST_TASKS)
-    border = 0.3 if len(run.timeline.tasks) < 2500 else 0.0  # borders of many tasks would cover them
+    # Borders of many tasks would cover the short ones, which are the forward passes.
+    border = 0.3 if len(run.timeline.tasks) < 120 * run.timeline.num_ranks else 0.0
     data = []
     for kind, (label, name) in KINDS.items():
         held = [task for task in run.timeline.tasks if task.kind == kind]
@@ -196,9 +197,8 @@ def pipeline_chart(est: Estimate) -> tuple[Figure, str]:
         )
     made = layout(24 * p + 140, "time [s]", "pipeline rank [-]", barmode="overlay", bargap=0.1)
     made["yaxis"] |= {"autorange": "reversed", "dtick": max(1, p // 16)}
-    busy = float(run.timeline.busy_s().sum()) / (run.timeline.makespan_s() * p)
     whole = "" if run.is_whole else f" The first {run.simulated} of {run.micro_batches:,} micro-batches."
-    return {"data": data, "layout": made}, f"White is the bubble: ranks idle {1.0 - busy:.1%}.{whole}"
+    return {"data": data, "layout": made}, f"White is no task; {idle_text(est, run)}.{whole}"
 
 
 def compute_chart(est: Estimate) -> Figure:

@@ -4,12 +4,36 @@
   const config = { responsive: true, displaylogo: false, displayModeBar: false };
   const byId = (name) => document.getElementById(name);
 
-  for (const [name, figure] of Object.entries(figures)) {
-    Plotly.newPlot(byId("chart-" + name), figure.data, figure.layout, config);
-  }
+  const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+  // The library of figures is packed, gzip in base64, and takes a third of the room; the browser unpacks it.
+  const unpacked = async () => {
+    const packed = new Blob([bytes(byId("library").textContent)]).stream();
+    const script = document.createElement("script");
+    script.textContent = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).text();
+    document.head.append(script);
+  };
+  const ready = unpacked().then(() => {
+    for (const [name, figure] of Object.entries(figures)) {
+      Plotly.newPlot(byId("chart-" + name), figure.data, figure.layout, config);
+    }
+  });
+  ready.catch(() => {
+    for (const chart of document.querySelectorAll(".chart")) {
+      chart.textContent = "This figure needs a browser of 2023 or later; the tables have its numbers.";
+    }
+  });
+
+  // On paper everything is open, and figures are as wide as the page.
+  addEventListener("beforeprint", () => {
+    for (const part of document.querySelectorAll("details")) part.open = true;
+    for (const name of Object.keys(figures)) Plotly.relayout(byId("chart-" + name), { width: 680 });
+  });
+  addEventListener("afterprint", () => {
+    for (const name of Object.keys(figures)) Plotly.relayout(byId("chart-" + name), { width: null, autosize: true });
+  });
 
   // Arrays are little-endian bytes in base64, the last knob fastest.
-  const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const view = (text, width, read) => {
     const held = new DataView(bytes(text).buffer);
     return (index) => held[read](index * width, true);
@@ -63,7 +87,7 @@
       item.append(swatch, `${part.label}: ${seconds(spent)}, ${((100 * spent) / step).toFixed(1)} %`);
       return item;
     }));
-    Plotly.react(byId("chart-slider"), data, layout, config);
+    ready.then(() => Plotly.react(byId("chart-slider"), data, layout, config), () => {});
   }
 
   function show() {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -14,8 +16,9 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns, html_table
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.version import __version__, install_command
+from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.estimates.record import (
@@ -29,7 +32,9 @@ from costmodel.reporting.html import charts
 from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
 from costmodel.reporting.series import job_title
+from costmodel.reporting.training_runs import run_grids
 from costmodel.what_if.slider_grid import PARTS, SLIDERS, SliderGrid, slider_grid
+from costmodel.whole_run.run import run_of
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -83,7 +88,7 @@ def report_page(
     est.require_single("report")
     library = plotly_library()
     figures: dict[str, charts.Figure] = {}
-    sections = [_headline(est), _sliders(est)]
+    sections = [headline(est), warned(est), _whole_run(est), _sliders(est)]
     for make in (_bills, _pipeline, _rooflines, _mesh):
         sections.append(make(est, figures))
         tick()
@@ -102,15 +107,19 @@ def report_page(
         "data": _script_json(data),
         "script": _asset("page.js"),
         "version": escape(__version__),
+        "made": (
+            f"{escape(__version__)} on {date.today():%Y-%m-%d}; the same on the command line: "
+            f"<code>{escape(command_text(est.job))}</code>"
+        ),
     }
     page = _asset("page.html")
-    for name in ("title", "version", "style", "body", "script", "data", "library"):
+    for name in ("title", "version", "made", "style", "body", "script", "data", "library"):
         page = page.replace(f"<!--{name}-->", names[name], 1)
     return page
 
 
 def plotly_library() -> str:
-    """Return plotly.js as text.
+    """Return plotly.js as the page's script unpacks it: gzip in base64.
 
     Raises
     ------
@@ -121,7 +130,7 @@ def plotly_library() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise CostModelError(f"a report needs plotly: {install_command('report')}") from None
-    return str(get_plotlyjs())
+    return base64.b64encode(gzip.compress(str(get_plotlyjs()).encode(), mtime=0)).decode("ascii")
 
 
 def grid_record(grid: SliderGrid) -> dict[str, Any]:
@@ -183,7 +192,8 @@ def changed_switches(est: Estimate) -> list[str]:
 
 def _script_json(data: Mapping[str, Any]) -> str:
     """Return JSON that may stand inside a script element."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+    # Neither the end of the element nor the beginning of a comment, which would hide its end.
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:
@@ -219,8 +229,8 @@ def _fits_text(est: Estimate) -> str:
     return "does not fit" if est.fits_host else "does not fit the host's memory"
 
 
-def _headline(est: Estimate) -> str:
-    """Return the figures that people ask for first."""
+def headline(est: Estimate) -> str:
+    """Return the figures that people ask for first, as HTML."""
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     cards = [
         ("step time", format_seconds(float(est.step_time_s), 4), tables.band_text(est)),
@@ -233,17 +243,39 @@ def _headline(est: Estimate) -> str:
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.tolls_text(est)),
     ]
     if est.job.tokens is not None:
-        tokens = f"for {est.job.tokens:.3g} tokens, no failures"
+        tokens = f"for {format_si(est.job.tokens, '')} tokens, no failures"
         cards.append(("days", f"{float(est.days(est.job.tokens)):,.1f}", tokens))
     made = "".join(
         f'<div class="card"><h3>{escape(name)}</h3><p class="big">{escape(value)}</p><p>{escape(note)}</p></div>'
         for name, value, note in cards
     )
-    warnings = "".join(f"<li>{escape(text)}</li>" for text in est.warnings)
-    warned = f'<ul class="warnings">{warnings}</ul>' if warnings else ""
     return (
         f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.job_text(est))}; recipe "
-        f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>{warned}'
+        f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>'
+    )
+
+
+def warned(est: Estimate) -> str:
+    """Return the warnings as HTML, empty where there are none; to price what each would gain takes its time."""
+    warnings = "".join(f"<li>{escape(text)}</li>" for text in est.warnings)
+    return f'<ul class="warnings">{warnings}</ul>' if warnings else ""
+
+
+def _whole_run(est: Estimate) -> str:
+    """Return days, dollars, energy and what failures take, where the job says how far it trains."""
+    if est.job.tokens is None:
+        return ""
+    try:
+        run = run_of(est, est.job.tokens)
+    except CostModelError as error:
+        return _section("run", "The whole run", f"<p>{escape(str(error))}</p>")
+    first, hours, spread = run_grids(run)
+    return _section(
+        "run",
+        "The whole run",
+        _table(first),
+        _table(spread),
+        _folded("Where the GPU-hours go", _table(hours)),
     )
 
 

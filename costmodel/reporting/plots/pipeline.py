@@ -10,7 +10,7 @@ from costmodel.base.units import format_seconds
 from costmodel.estimates.pipeline_run import PipelineRun, run_pipeline
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.figures import FILLS, empty_figure
-from costmodel.reporting.series import job_title
+from costmodel.reporting.series import bubble_text, job_title
 from costmodel.reporting.tables import job_text
 
 if TYPE_CHECKING:
@@ -29,13 +29,12 @@ def draw_pipeline(est: Estimate) -> Any:
     """Draw every task of every pipeline rank; white is the bubble."""
     run = run_pipeline(est)
     p = run.timeline.num_ranks
-    share = _idle_share(run)
+    whole_s = run.timeline.makespan_s() + run.after_s
     shown = "" if run.is_whole else f" (first {run.simulated} of {run.micro_batches:,} micro-batches)"
     title = (
-        f"{job_title(est)}: {schedule_at(est.job.layout.schedule).name} pipeline, ranks idle {share:.1%}{shown}\n"
-        f"{job_text(est)}"
+        f"{job_title(est)}: {schedule_at(est.job.layout.schedule).name} pipeline{shown}\n"
+        f"{job_text(est)}\n{idle_text(est, run)}"
     )
-    whole_s = run.timeline.makespan_s() + run.after_s
     zoomed = len(run.timeline.tasks) / p > _LABELLED_TASKS
     figure = empty_figure(title, size=(11.0, (0.22 * p + 1.1) * (2 if zoomed else 1) + 0.9))
     panels = figure.subplots(2 if zoomed else 1, 1, squeeze=False)[:, 0]
@@ -52,9 +51,15 @@ def draw_pipeline(est: Estimate) -> Any:
     return figure
 
 
-def _idle_share(run: PipelineRun) -> float:
-    """Return the share of the pipeline's time in which ranks run no task."""
-    return 1.0 - float(run.timeline.busy_s().sum()) / (run.timeline.makespan_s() * run.timeline.num_ranks)
+def idle_text(est: Estimate, run: PipelineRun) -> str:
+    """Say what the bubble of the bill is, and what ranks stand idle in the simulation."""
+    makespan_s, step_s = run.timeline.makespan_s(), float(est.step_time_s)
+    # Where only the beginning is drawn, its bubble is longer than its share of the step's.
+    idle_s = (makespan_s - run.timeline.busy_s()) * (step_s / (makespan_s + run.after_s))
+    bubble_s = float(est.exposed_by("toll").get("bubble", 0.0))
+    if not run.is_whole:
+        return f"bubble {bubble_s / step_s:.1%} of the step: what the busiest rank waits for"
+    return bubble_text(bubble_s, idle_s, step_s)
 
 
 def _draw(axes: Any, run: PipelineRun, limits: tuple[float, float], *, numbers: bool) -> None:
@@ -122,7 +127,7 @@ def _legend(figure: Any, run: PipelineRun) -> None:
         for kind, (label, name) in KINDS.items()
         if kind in kinds
     ]
-    handles.append(Patch(facecolor="white", edgecolor="black", label="idle: the bubble"))
+    handles.append(Patch(facecolor="white", edgecolor="black", label="no task: bubble, or less to do"))
     if run.after_s:
         handles.append(
             Patch(

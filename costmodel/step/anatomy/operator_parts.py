@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.physics.network.expert_dispatch import DISPATCHERS
+
 if TYPE_CHECKING:
     from costmodel.describe.precision import Precision
     from costmodel.describe.recipe import Recipe
@@ -412,6 +414,14 @@ def quantise_one(
             casts=True,
         )
     ]
+
+
+def exchanged_bytes(recipe: Recipe, precision: Precision) -> tuple[float, float]:
+    """Bytes an element of tokens that are dispatched to experts, and of gradients that are."""
+    if not precision.cast_bytes:
+        return BF16, BF16
+    tokens = DISPATCHERS[recipe.moe.moe_dispatcher].quantised_bytes
+    return tokens, tokens if recipe.moe.moe_dispatches_gradients_in_fp8 else BF16
 
 
 def saved_input_bytes(precision: Precision) -> float:

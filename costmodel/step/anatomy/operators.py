@@ -41,6 +41,7 @@ from costmodel.step.anatomy.operator_parts import (
     Shard,
     Traffic,
     elementwise,
+    exchanged_bytes,
     input_tokens,
     linear,
     memory_bound,
@@ -495,8 +496,8 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     )
     # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps. Their
     # backward pass is taken to launch half as many kernels.
-    own = DISPATCHERS[recipe.moe.moe_dispatcher].router_kernels
-    kernels = _ROUTER_KERNELS[recipe.moe.router_fusion] if own is None else own
+    by = DISPATCHERS[recipe.moe.moe_dispatcher]
+    kernels = _ROUTER_KERNELS[recipe.moe.router_fusion] if by.router_kernels is None else by.router_kernels
     ops.append(
         memory_bound(
             "router",
@@ -509,18 +510,22 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             kernels_backward=0.5 * kernels,
         )
     )
-    # Gather into expert order before sending and again after receiving; the way back likewise.
+    # Each permutation reads and writes: into expert order before sending and again after receiving, in 16 bits; or only
+    # after receiving, as it travelled. The way back likewise.
+    orders, dispatched, gradients = 2.0, BF16, BF16
+    if recipe.moe.permutes_once:
+        orders, (dispatched, gradients) = 1.0, exchanged_bytes(recipe, precision)
     ops.append(
         memory_bound(
             "router",
             "permute",
             modules,
             copies * h,
-            8.0,
-            8.0,
+            orders * 2.0 * dispatched,
+            orders * 2.0 * BF16,
             role="permutation",
-            kernels_forward=2.0,
-            kernels_backward=2.0,
+            kernels_forward=orders,
+            kernels_backward=orders,
             saved_bytes=saved_input_bytes(precision) * copies * h,
         )
     )
@@ -549,11 +554,11 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             "unpermute",
             modules,
             copies * h,
-            8.0,
-            8.0,
+            orders * 2.0 * BF16,
+            orders * 2.0 * gradients,
             role="permutation",
-            kernels_forward=2.0,
-            kernels_backward=2.0,
+            kernels_forward=orders,
+            kernels_backward=orders,
             saved_bytes=np.asarray(ZERO),
         )
     )

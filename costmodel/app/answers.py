@@ -1,0 +1,296 @@
+"""What each view of the page shows, as plain data: made in a worker, where nothing of the page is imported.
+
+Every function takes texts and returns texts (HTML in which each is escaped, YAML, CSV) and figures as plain dicts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import costmodel as cm
+from costmodel.app.asked import MODEL_FILE, Texts, command, job_keywords, plan_keywords, texts_of
+from costmodel.app.link import State
+from costmodel.base.csv_text import to_csv
+from costmodel.base.grid import Grid, html_table
+from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
+from costmodel.describe.jobs.short_form import job_file_text, short_form
+from costmodel.planning.beside import Beside
+from costmodel.reporting import tables
+from costmodel.reporting.html import charts
+from costmodel.reporting.html.page import headline, warned
+from costmodel.reporting.plans import plan_grids
+
+if TYPE_CHECKING:
+    from costmodel.app.workers import Progress
+    from costmodel.estimates.estimate import Estimate
+
+_LAYOUTS = 10
+
+Figure = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A view.
+
+    Attributes
+    ----------
+    head, body : str
+        HTML: the headline of the job that is looked at, and what the view adds.
+    figure : dict, optional
+        A plotly figure.
+    label : str
+        What the figure shows, for those who cannot see it.
+    layouts : tuple of mapping
+        Of a plan: the texts of each layout that is listed.
+    """
+
+    head: str = ""
+    body: str = ""
+    figure: Figure | None = None
+    label: str = ""
+    layouts: tuple[Mapping[str, str], ...] = field(default=())
+
+
+def view(state: State) -> Shown:
+    """Return what a state shows; a plan and a report are asked for by themselves.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    if state.view == "compare":
+        return Shown(body=_compared(*state.jobs))
+    est = cm.estimate(**(asked := job_keywords(state.job)))
+    head = headline(est) + _paragraphs([*_assumed(est, asked), *assumed_recipe(asked)], "said")
+    if state.view == "figures":
+        figure, label, note = _figure(est, state.figure)
+        return Shown(head, _paragraphs([note] if note else []), figure, label)
+    if state.view == "bill":
+        return Shown(head, bill_table(tables.time_grid(est, every_line=True), _opened(est, state.line)))
+    if state.view == "memory":
+        grid = bill_table(tables.memory_grid(est, every_line=True), _opened(est, state.line))
+        return Shown(head, grid + (_wrapped(tables.host_grid(est)) if est.bill.host_lines else ""))
+    return Shown(head)
+
+
+def warnings(job: Texts) -> str:
+    """Return what is unusual about a job, which takes longer than the rest of its answer.
+
+    Raises
+    ------
+    CostModelError
+        If the job cannot be priced.
+    """
+    return warned(cm.estimate(**job_keywords(job)))
+
+
+def _assumed(est: Estimate, asked: Mapping[str, Any]) -> list[str]:
+    """Say what layout was assumed where nobody named one."""
+    if not names_no_degree(asked):
+        return []
+    return [f"{Beside(est).sentences[0]} The plan view looks for a better one."]
+
+
+def _paragraphs(sentences: Sequence[str], kind: str = "note") -> str:
+    return "".join(f'<p class="{kind}">{escape(sentence)}</p>' for sentence in sentences)
+
+
+def _wide(table: str, label: str, kind: str = "") -> str:
+    """Return a table that scrolls by itself where the page is narrow, by keyboard too."""
+    return f'<div class="wide {kind}" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
+
+
+def _wrapped(grid: Grid) -> str:
+    """Return a table whose texts are broken where the page is narrow."""
+    return _wide(html_table(grid), grid.title, "wrap")
+
+
+_MINOR = frozenset(
+    (
+        "Toll",
+        "Count",
+        "Busy",
+        "Tier",
+        "Beside the recipe",
+        "GPUs",
+        "Micro-batch",
+        "ZeRO",
+        "Schedule",
+        "Recompute",
+    )
+)
+"""Columns that a narrow page leaves to the opened line, and of a plan to the command of the layout."""
+
+
+def bill_table(grid: Grid, opened: Mapping[str, str] | None = None) -> str:
+    """Return a table whose lines are buttons that open; `opened` has the HTML of those that are, by name."""
+    below = opened or {}
+    keys = grid.keys or ("",) * len(grid.rows)
+    sides = [
+        f"{'number' if column.number else 'text'}{' minor' if column.title in _MINOR else ''}"
+        for column in grid.columns
+    ]
+    head = "".join(
+        f'<th scope="col" class="{side}">{escape(column.title)}</th>'
+        for column, side in zip(grid.columns, sides, strict=True)
+    )
+    rows = []
+    for index, (row, key) in enumerate(zip(grid.rows, keys, strict=True)):
+        label = re.sub(r"([._])", r"\1<wbr>", escape(row[0].strip()))
+        if key:
+            is_open = "true" if key in below else "false"
+            label = (
+                f'<button type="button" data-line="{escape(key)}" aria-expanded="{is_open}">{label}</button>'
+            )
+        cells = "".join(
+            f'<td class="{side}">{escape(cell)}</td>' for cell, side in zip(row[1:], sides[1:], strict=True)
+        )
+        kind = "sum" if index in grid.strong else "part"
+        rows.append(f'<tr class="{kind}"><th scope="row" class="{sides[0]}">{label}</th>{cells}</tr>')
+        if key in below:
+            rows.append(f'<tr class="opened"><td colspan="{len(row)}">{below[key]}</td></tr>')
+    note = f'<p class="note">{escape(grid.note)}</p>' if grid.note else ""
+    table = (
+        f'<table class="bill"><caption>{escape(grid.title)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+    return _wide(table, grid.title) + note
+
+
+def _opened(est: Estimate, line: str) -> dict[str, str]:
+    """Return the HTML of a line by its name; nothing where the bill has none of that name."""
+    bill = est.bill
+    lines = {each.name for each in bill.time_lines} | {each.name for each in bill.memory_lines}
+    return {line: _explained(est, line)} if line in lines else {}
+
+
+def _explained(est: Estimate, line: str) -> str:
+    return "".join(map(html_table, est.explain(line).grids()))
+
+
+def explained(job: Texts, line: str) -> str:
+    """Return a line opened up: its formula with the numbers in it, and its source.
+
+    Raises
+    ------
+    CostModelError
+        If the job cannot be priced, or its bill has no such line.
+    """
+    return _explained(cm.estimate(**job_keywords(job)), line)
+
+
+def _compared(first: Texts, second: Texts) -> str:
+    """Return two bills side by side."""
+    if not second.said() and not second.model:
+        return _paragraphs(["There is no second job yet: copy this one, change it, and both stand here."])
+    ests = []
+    for name, job in (("A", first), ("B", second)):
+        try:
+            ests.append(cm.estimate(**job_keywords(job)))
+        except cm.CostModelError as error:
+            raise type(error)(f"job {name}: {error}") from None
+    found = cm.compare(*ests, labels=("A", "B"))
+    return _paragraphs(found.remarks()) + "".join(map(_wrapped, found.grids()))
+
+
+def _figure(est: Estimate, name: str) -> tuple[Figure | None, str, str]:
+    """Return a figure, what it shows, and a sentence below it."""
+    title, draw = FIGURES[name]
+    made = draw(est)
+    if made is None:
+        return None, "", f"{title}: this job has none."
+    figure, note = made
+    return figure, title, note
+
+
+def _pipeline(est: Estimate) -> tuple[Figure, str] | None:
+    return charts.pipeline_chart(est) if est.job.layout.pp > 1 else None
+
+
+def _communication(est: Estimate) -> tuple[Figure, str] | None:
+    return (charts.communication_chart(est), "") if est.job.layout.gpus > 1 else None
+
+
+FIGURES: Mapping[str, tuple[str, Callable[[Estimate], tuple[Figure, str] | None]]] = {
+    "time": ("Waterfall of the step", lambda est: (charts.time_chart(est), "")),
+    "memory": ("Memory of a GPU by pipeline stage", lambda est: (charts.memory_chart(est), "")),
+    "pipeline": ("Every task of every pipeline rank over time", _pipeline),
+    "compute-roofline": ("Operators on the roofline of the GPU", lambda est: (charts.compute_chart(est), "")),
+    "communication-roofline": ("Axes on the communication roofline", _communication),
+    "mesh": ("Groups of each axis on the first GPUs", charts.mesh_chart),
+    "tornado": (
+        "Change of step time by each number",
+        lambda est: (charts.tornado_chart(cm.sensitivity(est)), ""),
+    ),
+}
+
+
+def plan(job: Texts, search: Mapping[str, str], *, progress: Progress) -> Shown:
+    """Search the layouts of a job.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it; also where no layout is left.
+    """
+    found = cm.plan(**plan_keywords(job, search), progress=progress)
+    best, front, *others = plan_grids(found, count=_LAYOUTS)
+    rows = "".join(
+        f'<li><button type="button" data-use="{index}">Use layout {index + 1}</button> <code>{escape(line)}</code></li>'
+        for index, line in enumerate(found.commands(_LAYOUTS))
+    )
+    body = (
+        f'<p class="said">{escape(command("plan", job, search=search))}</p>'
+        + _paragraphs(found.advice())
+        + bill_table(best)
+        + f'<ol class="layouts">{rows}</ol>'
+        + bill_table(front)
+        + "".join(map(_wrapped, others))
+    )
+    layouts = tuple(
+        {name: text for name, text in texts_of(spelled_out(short_form(est.job))).items() if name != "model"}
+        for est in found.top(_LAYOUTS)
+    )
+    figure = charts.pareto_chart(found, found.best)
+    return Shown("", body, figure, "Step time against memory of the best layouts", layouts)
+
+
+def job_yaml(job: Texts) -> str:
+    """Return a job file that every command reads; a model of its own lies beside it as `MODEL_FILE`.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    made = cm.estimate(**job_keywords(job)).job
+    return job_file_text(made, {made.model.name: MODEL_FILE} if job.model else None)
+
+
+def bill_csv(job: Texts) -> str:
+    """Return the bill as CSV, a row a line.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    return to_csv(cm.estimate(**job_keywords(job)).columns())
+
+
+def report(job: Texts, *, progress: Progress) -> str:
+    """Return the page of `costmodel report`.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    return cm.report(cm.estimate(**job_keywords(job)), progress=progress)

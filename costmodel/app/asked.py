@@ -1,0 +1,212 @@
+"""A job as texts by field, as forms, links and assistants give it: read as the command line reads its flags.
+
+Nothing here knows a name or a range: fields, their readers and their errors are those of `costmodel.describe.jobs`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from costmodel.app.limits import LIMITS, LimitError
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, canonical, names, unknown_field
+from costmodel.describe.jobs.merge import merge_jobs
+from costmodel.describe.jobs.reading import read, require_complete
+from costmodel.describe.models.model import Model, make_model
+
+MODEL_FILE = "model.yaml"
+"""What commands call a model that is no preset; the page gives it out under this name."""
+
+SEARCH_FIELDS = tuple(f for f in PLAN_FIELDS if f.turned or f.group == "search")
+"""What a plan is told beside a job: values to try, and constraints."""
+
+_HELD_BY_JOB = tuple(f.name for f in PLAN_FIELDS if f not in SEARCH_FIELDS)
+_PAIRS = ("switches", "choices")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A job as somebody typed it.
+
+    Attributes
+    ----------
+    fields : mapping
+        Text by name of a field; what is not there takes its default.
+    model : str
+        A model file of ours (YAML) in place of a preset, empty for none.
+    """
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+
+    def said(self) -> dict[str, str]:
+        """Return the fields that have a text, in the order of the table."""
+        return {name: text for name in FIELD if (text := self.fields.get(name, "").strip())}
+
+
+def job_keywords(job: Texts) -> dict[str, Any]:
+    """Return the keywords of `costmodel.estimate`.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it: a value that cannot be read, or what has no default and is missing.
+    """
+    merged = merge_jobs({}, _with_model(_values(job), job))
+    require_complete(merged)
+    return merged
+
+
+def _values(job: Texts) -> dict[str, Any]:
+    return {name: _read(name, text) for name, text in job.said().items()}
+
+
+def laid_over(below: Texts, above: Texts) -> Texts:
+    """Lay one job over another, as flags are laid over a job file; a model that is named replaces one of a file.
+
+    Raises
+    ------
+    CostModelError
+        If a value cannot be read.
+    """
+    merged = texts_of(merge_jobs(_values(below), _values(above)))
+    if above.model:
+        return Texts({name: text for name, text in merged.items() if name != "model"}, above.model)
+    return Texts(merged, "" if "model" in above.said() else below.model)
+
+
+def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keywords of `costmodel.plan`: what is trained where, and what the search is told.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    held = {name: text for name, text in job.said().items() if name in _HELD_BY_JOB}
+    asked = {name: text for name, text in search.items() if text.strip()}
+    given: dict[str, Any] = {}
+    for name, text in {**held, **asked}.items():
+        several = FIELD[name].several or FIELD[name].turned
+        given[name] = _checked(name, text) if several else _read(name, text)
+    merged = _with_model(given, job)
+    require_complete(merged)
+    return merged
+
+
+def _with_model(given: Mapping[str, Any], job: Texts) -> dict[str, Any]:
+    return {**given, **({"model": model_of(job.model)} if job.model else {})}
+
+
+def model_of(text: str) -> Model:
+    """Return the model that a model file of ours describes.
+
+    Raises
+    ------
+    CostModelError
+        If it is none.
+    """
+    return make_model(
+        {"name": "model", **parse_mapping(text, MODEL_FILE, example="num_layers: 32")}, MODEL_FILE
+    )
+
+
+def _read(name: str, text: str) -> Any:
+    """Read the text of one field."""
+    pairs = FIELD[name].kind in _PAIRS
+    return read(name, _checked(name, text).split() if pairs else _checked(name, text))
+
+
+def _checked(name: str, text: str) -> str:
+    if len(text) > LIMITS.text_characters:
+        raise LimitError(f"{name}: expected at most {LIMITS.text_characters:,} characters, got {len(text):,}")
+    return text.strip()
+
+
+def texts_of(values: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS) -> dict[str, str]:
+    """Return values of fields as the texts that read as them.
+
+    >>> texts_of({"gpus": 64, "switches": {"dp_overlap": "none"}, "sequence_parallel": True})
+    {'gpus': '64', 'sequence_parallel': 'true', 'switches': 'dp_overlap=none'}
+    """
+    return {
+        name: _text(values[name]) for name in names(fields) if name in values and values[name] is not None
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_text(item)}" for key, item in value.items())
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, list | tuple):
+        return (" " if all(item in ("tp", "cp", "pp", "dp") for item in value) else ",").join(
+            map(_text, value)
+        )
+    return str(value)
+
+
+def known_fields(given: Mapping[str, Any], fields: Iterable[Field], who: str) -> dict[str, str]:
+    """Return texts by field from names or aliases of fields.
+
+    Raises
+    ------
+    CostModelError
+        If a name is no field.
+    """
+    held = tuple(fields)
+    known = set(names(held))
+    found = {}
+    for key, value in given.items():
+        name = canonical(str(key))
+        if name not in known:
+            raise CostModelError(f"{who}: {unknown_field(key, held)}")
+        found[name] = _text(value)
+    return found
+
+
+def field_of(message: str) -> str:
+    """Return the field that an error is about, empty where it names none: messages begin with it.
+
+    >>> field_of("gpus: expected a whole number …"), field_of("model 'x' …"), field_of("unknown cluster 'x': …")
+    ('gpus', 'model', 'cluster')
+    """
+    words = re.split(r"[\s:,']+", message)[:2]
+    found = (canonical(word) for word in words if word != "unknown")
+    return next((name for name in found if name in FIELD), "")
+
+
+def command(name: str, job: Texts, more: Iterable[str] = (), search: Mapping[str, str] | None = None) -> str:
+    """Return the command line that answers the same: ``costmodel NAME`` with a flag for every text.
+
+    >>> command("estimate", Texts({"gpus": "64", "model": "llama3-8b", "axis_order": "tp cp dp pp"}))
+    "costmodel estimate -m llama3-8b -n 64 --axis-order 'tp cp dp pp'"
+    """
+    said = job.said()
+    if search is not None:
+        said = {key: text for key, text in said.items() if key in _HELD_BY_JOB}
+        said |= {key: text for key in FIELD if (text := search.get(key, "").strip())}
+    if job.model:
+        said = {"model": MODEL_FILE, **{key: text for key, text in said.items() if key != "model"}}
+    words = ["costmodel", name]
+    for key, text in said.items():
+        words += _flags(FIELD[key], text, several=search is not None)
+    return shlex.join([*words, *more])
+
+
+def _flags(said: Field, text: str, *, several: bool) -> list[str]:
+    flag = said.short or said.flags[0]
+    if said.kind in _PAIRS:
+        return [word for pair in text.split() for word in (flag, pair)]
+    if said.kind == "truth" and not (several and (said.several or said.turned)):
+        on = text.lower() in ("true", "on", "yes")
+        return [flag if on else f"--no-{flag.removeprefix('--')}"]
+    return [flag, text]

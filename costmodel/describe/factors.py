@@ -1,0 +1,512 @@
+"""Uncertain factors: what each calibrated constant may be wrong by, one record each, and values to price with.
+
+A factor multiplies one constant of the pricing (or the seconds that it makes); 1 is the calibrated value. `FACTORS`
+is every factor: its role (`ROLES`: what it scales, where it is applied), what it is of (a generation, a fabric, a class
+of jobs), and the spread of its natural logarithm, from residuals by `costmodel.trust.calibration.ship_factors`, which
+writes ``describe/data/factors.yaml``. Factors are independent of each other unless a belief says otherwise.
+
+How it is used, from below to above::
+
+    names = factors_of(job)                         # the factors that a job's price depends on, by name
+    drawn = draw(names, 200, seed=1)                # Factors: name -> 200 values, the same for every job (common
+                                                    # random numbers: they depend on the name and the seed alone)
+    price(replace(job, factors=drawn))              # every figure has one more, leading, dimension: the samples
+    Factors({"matmul.hopper.16-bit": np.array(1.05)})   # or any values: scalars, or arrays that broadcast
+
+A site's knowledge is a `Belief`: a centre (natural logarithm), a spread, and correlations of the factors it names;
+all others keep the shipped prior. `draw(names, count, seed=…, belief=…)` samples it. `Job.belief` carries it, so that
+``estimate``, ``plan`` and all others draw from it without being told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.yaml_files import read_mapping
+
+if TYPE_CHECKING:
+    from costmodel.describe.hardware.cluster import Cluster
+    from costmodel.describe.models.model import Model
+    from costmodel.describe.precision import Precision
+    from costmodel.describe.recipe import Recipe
+
+Array = NDArray[np.float64]
+
+Scaled = Literal["time", "memory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """What factors of one kind scale, and where the pricing takes them.
+
+    Attributes
+    ----------
+    name : str
+        First part of the factors' names.
+    scales : str
+        What is multiplied.
+    unit : str
+        Of what is multiplied: s, B or - for a share.
+    of : str
+        Which bill it changes: time or memory.
+    keys : tuple of str
+        What the rest of a name says, in order: `generation`, `bits`, `link`, `part`, `axis`, `class`.
+    applied : str
+        Module that multiplies.
+    each_layout : bool
+        Every layout has a value of its own: two layouts of one job do not err together in it.
+    """
+
+    name: str
+    scales: str
+    unit: str
+    of: Scaled
+    keys: tuple[str, ...]
+    applied: str
+    each_layout: bool
+
+
+def _role(
+    name: str,
+    scales: str,
+    unit: str,
+    applied: str,
+    keys: tuple[str, ...] = (),
+    *,
+    of: Scaled = "time",
+    each_layout: bool = False,
+) -> Role:
+    return Role(
+        name=name, scales=scales, unit=unit, of=of, keys=keys, applied=applied, each_layout=each_layout
+    )
+
+
+_KERNELS = "step/compute.py"
+ROLES: Mapping[str, Role] = {
+    one.name: one
+    for one in (
+        _role("matmul", "seconds of matrix products", "s", _KERNELS, ("generation", "bits")),
+        _role(
+            "grouped_matmul", "seconds of experts' grouped products", "s", _KERNELS, ("generation", "bits")
+        ),
+        _role("attention", "seconds of attention kernels", "s", _KERNELS, ("generation",)),
+        _role(
+            "memory_kernels", "seconds of kernels that HBM bounds", "s", "step/placed_job.py", ("generation",)
+        ),
+        _role(
+            "collective",
+            "latency or transfer seconds of collectives",
+            "s",
+            "step/placed_job.py",
+            ("link", "part"),
+        ),
+        _role("launch", "host seconds to issue a kernel", "s", _KERNELS),
+        _role(
+            "overlap",
+            "seconds of compute that messages of an axis hide behind",
+            "s",
+            "step/placed_job.py",
+            ("axis",),
+        ),
+        _role("routing", "tokens of the busiest expert rank beyond the mean", "-", "step/price.py"),
+        _role(
+            "unexplained",
+            "all known seconds: what nothing else explains",
+            "s",
+            "step/overhead.py",
+            ("class",),
+        ),
+        _role(
+            "layout", "all known seconds of one layout", "s", "step/overhead.py", ("class",), each_layout=True
+        ),
+        _role("activations", "bytes of activations", "B", "step/reserve.py", of="memory"),
+        _role(
+            "states",
+            "bytes of parameters, gradients, optimizer and buffers",
+            "B",
+            "step/reserve.py",
+            of="memory",
+        ),
+        _role(
+            "slack", "bytes of all tensors with the allocator's slack", "B", "step/reserve.py", of="memory"
+        ),
+        _role(
+            "room",
+            "bytes that a GPU gives before an allocation fails",
+            "B",
+            "estimates/priced_job.py",
+            of="memory",
+        ),
+    )
+}
+"""Every kind of factor."""
+
+OTHER = "other"
+"""Stands in a factor's name for what has no residuals of its own: the spread between those that have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """One uncertain constant.
+
+    Attributes
+    ----------
+    name : str
+        Role and what it is of: ``matmul.hopper.8-bit``.
+    role : Role
+        What it scales, and where.
+    center : float
+        Median of its natural logarithm; 0 where the calibrated value is the middle. [-]
+    spread : float
+        Scale of the natural logarithm: the standard deviation where tails are normal. [-]
+    tail : float
+        Degrees of freedom of Student's t; infinite for a normal one. [-]
+    points : int
+        Residuals behind it; 0 where it is lent. [-]
+    source : str
+        Where the spread is from.
+    """
+
+    name: str
+    role: Role
+    center: float
+    spread: float
+    tail: float
+    points: int
+    source: str
+
+    @property
+    def scales(self) -> str:
+        """What it multiplies, and of what."""
+        of = self.name.partition(".")[2].replace(".", ", ")
+        return f"{self.role.scales} ({of})" if of else self.role.scales
+
+
+@cache
+def factors() -> Mapping[str, Factor]:
+    """Return every factor by name.
+
+    Raises
+    ------
+    CostModelError
+        If the shipped file names a role that does not exist or lacks a field.
+    """
+    path = files("costmodel") / "describe" / "data" / "factors.yaml"
+    raw = read_mapping(path, example="launch: {center: 0, spread: 0.2, tail: 4, points: 3, source: runs}")
+    return {name: _factor(name, said) for name, said in raw.items()}
+
+
+def _factor(name: str, said: Mapping[str, Any]) -> Factor:
+    role = name.partition(".")[0]
+    if role not in ROLES:
+        raise CostModelError(f"factors.yaml: {name}: unknown role; {choices_hint(role, ROLES)}")
+    missing = {"center", "spread", "tail", "points", "source"} - {*said}
+    if missing:
+        raise CostModelError(f"factors.yaml: {name}: {', '.join(sorted(missing))} missing")
+    return Factor(name=name, role=ROLES[role], **said)
+
+
+def named(role: str, *keys: str) -> str:
+    """Return the name of the factor of a role for these keys, or the one lent to what has no residuals.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such role, or the shipped file lends it none.
+
+    >>> named("matmul", "hopper", "16-bit"), named("matmul", "mars", "16-bit")
+    ('matmul.hopper.16-bit', 'matmul.other.16-bit')
+    """
+    if role not in ROLES:
+        raise CostModelError(f"factor: unknown role {role!r}; {choices_hint(role, ROLES)}")
+    return _named(role, keys)
+
+
+@lru_cache(maxsize=4096)
+def _named(role: str, keys: tuple[str, ...]) -> str:
+    return nearest(role, keys, factors())
+
+
+def nearest(role: str, keys: Sequence[str], known: Iterable[str]) -> str:
+    """Return the name among `known` for these keys: their own, or that of others, key by key.
+
+    Raises
+    ------
+    CostModelError
+        If there is none.
+    """
+    names = known if isinstance(known, Mapping) else set(known)
+    for each in (keys, (OTHER, *keys[1:]), (*keys[:1], OTHER), (OTHER,) * len(keys)):
+        name = ".".join([role, *each])
+        if name in names:
+            return name
+    raise CostModelError(f"factors.yaml: nothing for {'.'.join([role, *keys])}, nor for other ones")
+
+
+class Factors(Mapping[str, Array]):
+    """Values of factors by name; a factor that is not named is 1.
+
+    Parameters
+    ----------
+    values : mapping of str to array_like
+        Multipliers that broadcast with the layouts of a job; samples are leading dimensions.
+
+    Raises
+    ------
+    CostModelError
+        If there is no factor of a name, or a value is not above 0.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values = {name: np.asarray(value, dtype=np.float64) for name, value in (values or {}).items()}
+        for name, value in self._values.items():
+            if name not in factors():
+                raise CostModelError(f"factor: {name!r} is unknown; {choices_hint(name, factors())}")
+            if not np.all(value > 0.0):
+                raise CostModelError(f"factor {name}: expected values above 0, got {float(np.min(value)):g}")
+
+    # Arrays cannot be compared as one: values are the same where they are the same object.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __getitem__(self, name: str) -> Array:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def of(self, role: str, *keys: str) -> Array | None:
+        """Return what multiplies the constant of a role, None where it is 1."""
+        return self._values.get(named(role, *keys)) if self._values else None
+
+    def over(self, dimensions: int) -> Factors:
+        """Return the same values with so many dimensions of length 1 behind them, for layouts that are an array."""
+        return Factors({name: value.reshape(value.shape + (1,) * dimensions) for name, value in self.items()})
+
+
+NOMINAL = Factors()
+"""Every factor at 1: the calibrated price."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    """What is known of some factors beyond the shipped spreads: a joint distribution of their logarithms.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Factors that it is about.
+    center : tuple of float
+        Means of their natural logarithms. [-]
+    spread : tuple of float
+        Standard deviations of these. [-]
+    correlation : tuple of tuple of float
+        Correlations of these, a row a factor. [-]
+    tail : tuple of float
+        Degrees of freedom of Student's t of each; infinite for normal ones. [-]
+    source : str
+        Where it is from.
+    """
+
+    names: tuple[str, ...] = ()
+    center: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+    correlation: tuple[tuple[float, ...], ...] = ()
+    tail: tuple[float, ...] = ()
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no distribution of known factors."""
+        count = len(self.names)
+        for name in self.names:
+            if name not in factors():
+                raise CostModelError(f"belief: factor {name!r} is unknown; {choices_hint(name, factors())}")
+        sizes = (self.center, self.spread, self.tail, self.correlation, *self.correlation)
+        if any(len(each) != count for each in sizes):
+            raise CostModelError(f"belief: expected center, spread, tail and correlations of {count} factors")
+
+
+PRIOR = Belief()
+"""Nothing beyond the shipped spreads."""
+
+
+UNFITTED = "unfitted"
+"""Stands for the generation where the recipe has no constant of its own, or nobody published runs of the machine."""
+
+
+class Classed(Protocol):
+    """What has a class: a job, placed or not."""
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machine."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The framework's switches."""
+
+    @property
+    def precision(self) -> Precision:
+        """Of the matrix products."""
+
+
+@cache
+def _fitted() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the recipes with a constant of their own, and the accelerators that published runs were made on."""
+    path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
+    raw = read_mapping(path, example="fitted_recipes: [megatron-core]")
+    return frozenset(raw["fitted_recipes"]), frozenset(raw["accelerators"])
+
+
+def classed(job: Classed) -> str:
+    """Return the class of a job that residuals are known by: generation and kind of model, ``hopper-moe``."""
+    recipes, accelerators = _fitted()
+    accelerator = job.cluster.accelerator
+    known = job.recipe.name in recipes and accelerator.name in accelerators
+    return f"{accelerator.generation if known else UNFITTED}-{'moe' if job.model.num_experts else 'dense'}"
+
+
+def wanted(job: Classed) -> tuple[tuple[str, ...], ...]:
+    """Return role and keys of every factor that the price of a job may depend on."""
+    generation, of_class = job.cluster.accelerator.generation, classed(job)
+    bits = sorted({bits_of(job.precision.matmul_dtype), "16-bit"})
+    links = sorted({tier.kind or OTHER for tier in job.cluster.tiers})
+    kernels = [("matmul", generation, one) for one in bits]
+    axes = ["tp", "cp", "dp"]
+    if job.model.num_experts:
+        kernels += [("grouped_matmul", generation, one) for one in bits]
+        axes.append("ep")
+    return (
+        *kernels,
+        ("attention", generation),
+        ("memory_kernels", generation),
+        *(("collective", link, part) for link in links for part in ("latency", "transfer")),
+        ("launch",),
+        *(("overlap", axis) for axis in axes),
+        *([("routing",)] if job.model.num_experts else []),
+        ("unexplained", of_class),
+        ("layout", of_class),
+        ("activations",),
+        ("states",),
+        ("slack",),
+        ("room",),
+    )
+
+
+def factors_of(job: Classed) -> tuple[str, ...]:
+    """Return the names of the factors that the price of a job may depend on."""
+    return tuple(dict.fromkeys(named(role, *keys) for role, *keys in wanted(job)))
+
+
+def bits_of(dtype: str) -> str:
+    """Return the width of the operands of a product, as factors are named by it.
+
+    >>> bits_of("bf16"), bits_of("mxfp8"), bits_of("nvfp4")
+    ('16-bit', '8-bit', '4-bit')
+    """
+    if dtype in ("fp32", "tf32"):
+        return "32-bit"
+    return "4-bit" if "fp4" in dtype else "8-bit" if "fp8" in dtype else "16-bit"
+
+
+def draw(
+    names: Sequence[str], count: int, *, seed: int = 0, belief: Belief = PRIOR, layouts: int = 0
+) -> Factors:
+    r"""Draw common random values of factors: an array of `count` each.
+
+    Latin hypercube: each factor's `count` values are one of every `count`-th part of its distribution, in an order
+    that follows from its name and the seed alone. Factors that `belief` correlates are drawn as normal ones,
+    :math:`\log f = c + s L z` with the Cholesky factor L of their correlations, then given their tails.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Factors.
+    count : int
+        Samples. [-]
+    seed : int
+        Of the orders.
+    belief : Belief
+        Replaces center, spread and tail of the factors that it names.
+    layouts : int
+        Where above 0, factors of a role with `each_layout` have as many values of their own along a second
+        dimension, and all others one.
+    """
+    known = factors()
+    found: dict[str, Array] = {}
+    for name in names:
+        if name in belief.names:
+            continue
+        one = known[name]
+        several = layouts if one.role.each_layout else 0
+        z = _normal(name, count, seed, several)
+        found[name] = np.exp(one.center + one.spread * with_tail(z, one.tail))
+    about = [index for index, name in enumerate(belief.names) if name in names]
+    if about:
+        correlation = np.asarray(belief.correlation)[np.ix_(about, about)]
+        root = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(about)))
+        joined = root @ np.stack([_normal(belief.names[index], count, seed, 0) for index in about])
+        for row, index in enumerate(about):
+            name = belief.names[index]
+            own = layouts if known[name].role.each_layout else 0
+            z = _normal(name, count, seed, own) if own else joined[row]
+            found[name] = np.exp(
+                belief.center[index] + belief.spread[index] * with_tail(z, belief.tail[index])
+            )
+    if not layouts:
+        return Factors(found)
+    return Factors({name: value if value.ndim == 2 else value[:, None] for name, value in found.items()})
+
+
+def quantile(name: str, share: float, belief: Belief = PRIOR) -> float:
+    """Return the value that a factor does not exceed with a probability of `share`. [-]"""
+    from scipy.special import ndtri
+
+    one = factors()[name]
+    center, spread, tail = one.center, one.spread, one.tail
+    if name in belief.names:
+        index = belief.names.index(name)
+        center, spread, tail = belief.center[index], belief.spread[index], belief.tail[index]
+    return float(np.exp(center + spread * with_tail(np.asarray(ndtri(share)), tail)))
+
+
+def _normal(name: str, count: int, seed: int, layouts: int) -> Array:
+    """Return standard normal values of one factor, one in every `count`-th part; a column a layout where there are some."""
+    order = np.random.default_rng([seed, crc32(name.encode())])
+    shape = (layouts or 1, count)
+    ranks = order.permuted(np.broadcast_to(np.arange(count), shape), axis=1)
+    z = _quantiles(count)[ranks]
+    return np.asarray(z.T if layouts else z[0])
+
+
+@lru_cache(maxsize=16)
+def _quantiles(count: int) -> Array:
+    """Return the middles of `count` equal parts of the standard normal distribution."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri((np.arange(count) + 0.5) / count))
+
+
+def with_tail(z: Array, tail: float) -> Array:
+    """Return standard normal values as those of Student's t of so many degrees of freedom, quantile by quantile."""
+    if not np.isfinite(tail):
+        return z
+    from scipy.special import ndtr, stdtrit
+
+    return np.asarray(stdtrit(tail, ndtr(z)))

@@ -1,0 +1,62 @@
+"""What published runs say of odds: whether a predicted memory fits, and how far layouts of one job err apart.
+
+Both are in ``describe/data/odds.yaml``, which `costmodel.trust.calibration.ship_factors` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from math import exp, log
+from statistics import NormalDist
+from typing import NamedTuple
+
+from costmodel.base.yaml_files import read_mapping
+
+
+class FitOdds(NamedTuple):
+    """How surely a job fits by its predicted memory over what a GPU offers: a probit of its logarithm.
+
+    Attributes
+    ----------
+    center : float
+        Logarithm at which as many jobs run out of memory as not. [-]
+    spread : float
+        How sharply: standard deviation of the normal distribution. [-]
+    runs : int
+        Published runs with either outcome. [-]
+    source : str
+        Which.
+    """
+
+    center: float
+    spread: float
+    runs: int
+    source: str
+
+    def probability(self, need_bytes: float, offered_bytes: float) -> float:
+        """Return the probability that a predicted memory fits. [-]"""
+        return NormalDist(self.center, self.spread).cdf(log(offered_bytes / need_bytes) + 2.0 * self.center)
+
+    def share(self, risk: float) -> float:
+        """Return the share of what a GPU offers that may be filled at a risk of running out. [-]"""
+        return exp(NormalDist(self.center, self.spread).inv_cdf(risk))
+
+
+class KnownOdds(NamedTuple):
+    """Odds of fitting; and by knob the spread (of a logarithm) of what layouts with different values of it err apart.
+
+    ``run`` is what two runs of one layout differ by, which no choice of a layout settles.
+    """
+
+    fits: FitOdds
+    layouts: Mapping[str, float]
+
+
+@cache
+def odds() -> KnownOdds:
+    """Return the shipped odds."""
+    path = files("costmodel") / "describe" / "data" / "odds.yaml"
+    raw = read_mapping(path, example="layouts: {run: 0.06}")
+    return KnownOdds(FitOdds(**raw["fits"]), raw["layouts"])

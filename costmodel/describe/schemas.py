@@ -1,0 +1,255 @@
+"""JSON Schemas of the files that people write: jobs, grids, hardware profiles, models and recipes.
+
+They follow from what reads the files: the table of fields, and the pydantic models of profiles, models and
+switches, so that an editor completes and refuses what the program knows and refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.describe.hardware.kernels import KernelBlocks, KernelConstants
+from costmodel.describe.hardware.profile_files import LENT, SCHEMA_VERSION
+from costmodel.describe.hardware.profile_schema import SCHEMAS
+from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import DEGREES, FIELDS, JOB_FIELDS, SWEEP_FIELDS
+from costmodel.describe.jobs.switches import HOME
+from costmodel.describe.meanings import meanings_of
+from costmodel.describe.models.model import DERIVED, Model
+from costmodel.describe.models.model_files import list_models
+from costmodel.describe.recipe import GROUPS, LABELS, Recipe, list_recipes
+from costmodel.physics.network.mesh import DEFAULT_ORDER
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NUMBER = r"^\s*[+-]?\$?[0-9][0-9_]*(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*([kKMGTP]i?)?\s*$"
+_QUANTITY = {
+    "bytes": r"^\s*[0-9.eE+-]+\s*[kKMGTP]?i?B\s*$",
+    "rate": r"^\s*[0-9.eE+-]+\s*[kKMGTP]?i?(B|bit)/s\s*$",
+    "time": r"^\s*[0-9.eE+-]+\s*(s|ms|us|ns|min|h|d)\s*$",
+    "share": r"^\s*[0-9.eE+-]+\s*%?\s*$",
+}
+
+
+def schema(kind: str) -> Schema:
+    """Return the JSON Schema of a kind of file.
+
+    Parameters
+    ----------
+    kind : str
+        ``job``, ``grid`` (of `sweep`), ``hardware`` (a profile of any kind), ``model`` or ``recipe``.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such kind.
+
+    Examples
+    --------
+    >>> sorted(schema("job")["properties"])[:3]
+    ['axis_order', 'base_dtype', 'cluster']
+    >>> schema("job")["properties"]["gpus"]["anyOf"][0]["maximum"]
+    10000000
+    """
+    if kind not in _KINDS:
+        raise CostModelError(f"schema: {kind!r} is unknown; {choices_hint(kind, _KINDS)}")
+    title, make = _KINDS[kind]
+    return {"$schema": _DIALECT, "title": title, **make()}
+
+
+def schema_kinds() -> tuple[str, ...]:
+    """Return the kinds of files that have a schema."""
+    return tuple(_KINDS)
+
+
+def _job() -> Schema:
+    measured = {"description": "What a step took, for calibrate runs.", "type": "object"}
+    return _record({**_properties(JOB_FIELDS, one_of_field), "measured": measured})
+
+
+def _grid() -> Schema:
+    def swept(field: Field) -> Schema:
+        one = one_of_field(field)
+        listed = {"type": "array", "items": one, "minItems": 1}
+        return {"description": field.help, "anyOf": [one, listed]} if field.swept else one
+
+    return _record(_properties(SWEEP_FIELDS, swept))
+
+
+def _properties(fields: Iterable[Field], made: Callable[[Field], Schema]) -> dict[str, Schema]:
+    """Return what each key takes, under its name and its aliases; every key may be left empty."""
+    return {
+        name: {"anyOf": [*found.pop("anyOf"), {"type": "null"}], **found}
+        for field in fields
+        for name in (field.name, *field.aliases)
+        for found in [made(field)]
+    }
+
+
+def _record(properties: Mapping[str, Any], required: Iterable[str] = ()) -> Schema:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def one_of_field(field: Field) -> Schema:
+    """Return what a key of a job file takes."""
+    said: Schema = {"description": field.help}
+    if isinstance(field.default, bool | int | float | str):
+        said["default"] = field.default
+    if field.kind == "name" and (known := _KNOWN_NAMES.get(field.name)):
+        said["examples"] = list(known())
+    return {"anyOf": _FORMS[field.kind](field), **said}
+
+
+def _numbers(kind: str) -> Callable[[Field], list[Schema]]:
+    def made(field: Field) -> list[Schema]:
+        bounds = {"minimum": field.least, "maximum": field.most}
+        return [{"type": kind, **bounds}, {"type": "string", "pattern": _NUMBER}]
+
+    return made
+
+
+def _quantities(field: Field) -> list[Schema]:
+    return [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _QUANTITY[field.kind]}]
+
+
+def _texts(field: Field) -> list[Schema]:
+    return [{"type": "string", "minLength": 1}]
+
+
+def _layouts(field: Field) -> list[Schema]:
+    degree = "|".join(DEGREES)
+    return [{"type": "string", "pattern": rf"^\s*(({degree})\s*=?\s*[0-9]+[\s,]*)+$"}]
+
+
+def _orders(field: Field) -> list[Schema]:
+    axis = {"enum": list(DEFAULT_ORDER)}
+    size = len(DEFAULT_ORDER)
+    several = {"type": "array", "items": axis, "minItems": size, "maxItems": size, "uniqueItems": True}
+    return [{"type": "string"}, several]
+
+
+def _switches(field: Field) -> list[Schema]:
+    held = {
+        name: switch for home in dict.fromkeys(HOME.values()) for name, switch in _fields_of(home).items()
+    }
+    texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+=.*$"}}
+    # ``no``, ``0.5`` or ``none`` in quotes are read as well, so a text is refused only where words are asked for.
+    return [_record(held), texts]
+
+
+def _choices(field: Field) -> list[Schema]:
+    turned = [name for other in FIELDS if other.turned for name in (other.name, *other.aliases)]
+    return [{"type": "object", "propertyNames": {"enum": turned}}]
+
+
+def _truths(field: Field) -> list[Schema]:
+    return [{"type": "boolean"}]
+
+
+def _words(field: Field) -> list[Schema]:
+    return [{"enum": list(field.words)}]
+
+
+_FORMS: dict[str, Callable[[Field], list[Schema]]] = {
+    "name": _texts,
+    "text": _texts,
+    "whole": _numbers("integer"),
+    "number": _numbers("number"),
+    "word": _words,
+    "truth": _truths,
+    "layout": _layouts,
+    "order": _orders,
+    "switches": _switches,
+    "bytes": _quantities,
+    "rate": _quantities,
+    "time": _quantities,
+    "share": _quantities,
+    "choices": _choices,
+}
+_KNOWN_NAMES: dict[str, Callable[[], Iterable[str]]] = {"model": list_models, "recipe": list_recipes}
+
+
+class _Documented(GenerateJsonSchema):
+    """Schemas with the text below each field as its description, and files' own forms of what is read into others."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model."""
+        cls = schema["cls"]
+        if cls is KernelConstants:
+            lent = _record({key: {"type": "string"} for key in LENT}, LENT)
+            return {"anyOf": [self.generate_inner(KernelBlocks.__pydantic_core_schema__), lent]}
+        found = super().model_schema(schema)
+        found.pop("title", None)
+        for name, said in meanings_of(cls).items():
+            if name in found.get("properties", {}):
+                found["properties"][name].setdefault("description", said)
+        return found
+
+
+def _schema_of(model: type[BaseModel]) -> Schema:
+    return model.model_json_schema(schema_generator=_Documented)
+
+
+def _fields_of(home: type[BaseModel]) -> dict[str, Schema]:
+    """Return what each switch of a group takes."""
+    return dict(_schema_of(home)["properties"])
+
+
+def _model() -> Schema:
+    found = _schema_of(Model)
+    # The name is the file's, and what a model card leaves out is derived.
+    found["required"] = [name for name in found["required"] if name not in {"name", *DERIVED}]
+    return found
+
+
+def _recipe() -> Schema:
+    labels = {name: said for name, said in _schema_of(Recipe)["properties"].items() if name in LABELS}
+    labels["launches"] = {"type": "object", "description": labels["launches"].get("description", "")}
+    groups = {name: _record(_fields_of(home)) for name, home in GROUPS.items()}
+    for group in groups.values():
+        # A group may be named and left empty.
+        group["type"] = ["object", "null"]
+    flat = {name: switch for home in GROUPS.values() for name, switch in _fields_of(home).items()}
+    return _record({**labels, **groups, **flat})
+
+
+def _hardware() -> Schema:
+    """Return the schema of a profile of any kind; with ``inherit`` the parent has what is missing."""
+    kinds, definitions = [], {}
+    for kind, model in SCHEMAS.items():
+        found = _schema_of(model)
+        definitions.update(found.pop("$defs", {}))
+        required = [name for name in found.pop("required") if name not in ("profile", "software")]
+        found["properties"] |= {
+            "profile": {"const": kind},
+            "schema_version": {"const": SCHEMA_VERSION},
+            "inherit": {
+                "type": "string",
+                "description": "Profile whose values hold where this file has none.",
+            },
+        }
+        found["if"] = {"not": {"required": ["inherit"]}}
+        found["then"] = {"required": required}
+        kinds.append({**found, "required": ["schema_version", "profile"]})
+    return {"oneOf": kinds, "$defs": definitions}
+
+
+_KINDS: dict[str, tuple[str, Callable[[], Schema]]] = {
+    "job": ("A job of costmodel", _job),
+    "grid": ("A grid of costmodel sweep", _grid),
+    "hardware": ("A hardware profile of costmodel", _hardware),
+    "model": ("A model of costmodel", _model),
+    "recipe": ("A recipe of costmodel", _recipe),
+}

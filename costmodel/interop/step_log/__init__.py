@@ -1,0 +1,1 @@
+"""Training logs of other programs, read line by line for what a step took and how much memory it held."""

@@ -1,0 +1,284 @@
+"""What a training log has said so far: its steps in bounded memory, the peak memory, restarts and other ranks.
+
+A log may be of any size and may hold several runs one after the other: where the number of the step falls
+back, training was started again. Ranks that print the same step count once.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import DataError
+from costmodel.interop.step_log.formats import EVENTS, FORMATS, MEMORY_FORMATS, SKIPPED, StepFormat
+from costmodel.interop.step_log.lines import LineSplitter, chunks_of
+from costmodel.interop.text_file import shown, uncoloured
+
+MOST_STEPS = 100_000
+"""Lines of steps that are kept; of a longer log every second, fourth … one."""
+HEAD = 64
+"""Lines after a start that are always kept: the warm-up is among them."""
+_MOST_HEADS = 500
+
+_MARKS = (
+    *(one.mark for one in FORMATS),
+    *(one.mark for one in MEMORY_FORMATS),
+    *("skipped=", "aved", "aving", "alid", "valuat"),
+)
+"""One of these is in every line that matters: looking for them is much faster than for patterns."""
+_STEP_SAID = re.compile(r"\bstep=(\d+), skipped=\d+")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T_](\d\d:\d\d:\d\d)")
+# Who says it: torchrun's [rank0]: and [default0]:, mpirun's [1,0]<stdout>:, srun's 0:, pdsh's host:, pods, Ray's actors.
+_SAYER = re.compile(
+    r"\s*(\[(?:rank|default|pod/|\d+,)[^\]]*\](?:<\w+>)?|\d+(?=:\s)|\([^()]*\b(?:pid|rank)=[^()]*\)"
+    r"|[A-Za-z][\w.-]*(?=:\s))"
+)
+_HELD = ("number", "value", "at", "batch", "segment", "event")
+
+
+class StepLog(NamedTuple):
+    """The steps of a log, one entry a line that was kept.
+
+    Attributes
+    ----------
+    name : str
+        Of the file or files.
+    format : StepFormat
+        How they are printed.
+    number : ndarray
+        Of the step. [-]
+    value : ndarray
+        In the unit of the format.
+    at : ndarray
+        Time on the log's own clock, nan where the line has none. [s]
+    batch : ndarray
+        Sequences of the step, 0 where the line does not say. [-]
+    segment : ndarray
+        Counts starts: 0 until the number of the step first fell back. [-]
+    event : ndarray
+        Bits of `EVENTS` since the line before, and `SKIPPED`.
+    lines, steps : int
+        Lines read, and lines of steps among them. [-]
+    repeated : int
+        Lines of steps that another rank, or a progress bar, had printed before. [-]
+    last_step : int
+        Steps of the whole run, 0 where the log does not say. [-]
+    memory_bytes : dict
+        Largest peak by what it counts: max_allocated, max_reserved. [B]
+    """
+
+    name: str
+    format: StepFormat
+    number: NDArray[np.int64]
+    value: NDArray[np.float64]
+    at: NDArray[np.float64]
+    batch: NDArray[np.int64]
+    segment: NDArray[np.int64]
+    event: NDArray[np.int64]
+    lines: int
+    steps: int
+    repeated: int
+    last_step: int
+    memory_bytes: dict[str, float]
+
+
+class _Series:
+    """Steps of one format while they are read."""
+
+    def __init__(self, format: StepFormat) -> None:
+        self.format = format
+        self.kept: dict[str, array[int] | array[float]] = {
+            name: array("d" if name in ("value", "at") else "q") for name in _HELD
+        }
+        self.is_head = array("b")
+        self.steps = self.repeated = self.segment = self.since_start = self.last_step = 0
+        self.last_number = -1
+        self.sayer = ""
+        self.pending = 0
+        self.stride = 1
+
+    def take(self, line: str, value: float, said: int) -> None:
+        """Keep a line of a step, unless it was printed before."""
+        number = self._number(line, said)
+        sayer = found[1] if (found := _SAYER.match(line)) else ""
+        if number <= self.last_number:
+            if number == self.last_number or sayer != self.sayer:
+                self.repeated += 1
+                return
+            self.segment += 1
+            self.since_start = 0
+        self.last_number, self.sayer = number, sayer
+        self.steps += 1
+        self.since_start += 1
+        head = self.since_start <= HEAD and self.segment < _MOST_HEADS
+        if head or self.steps % self.stride == 0:
+            skipped = SKIPPED if _count(self.format.skipped, line) else 0
+            batch = _count(self.format.batch, line)
+            row = (number, value, _clock_s(line), batch, self.segment, self.pending | skipped)
+            for name, one in zip(_HELD, row, strict=True):
+                self.kept[name].append(one)  # type: ignore[arg-type]
+            self.is_head.append(head)
+            self.pending = 0
+            if len(self.is_head) > MOST_STEPS:
+                self._thin()
+
+    def _number(self, line: str, said: int) -> int:
+        pattern = self.format.number
+        found = pattern.search(line) if pattern else None
+        if found is None:
+            return max(said, self.last_number + 1)
+        groups = found.groups()
+        if len(groups) > 1 and groups[1] is not None:
+            self.last_step = int(groups[1][:15])
+        return int(next(group for group in groups if group is not None)[:15])
+
+    def _thin(self) -> None:
+        """Let go of every second line that is not near a start."""
+        heads = np.array(self.is_head, dtype=bool)
+        keep = heads | (np.cumsum(~heads) % 2 == 0)
+        for name, held in self.kept.items():
+            self.kept[name] = array(held.typecode, np.array(held)[keep].tolist())
+        self.is_head = array("b", heads[keep].astype(np.int8).tolist())
+        self.stride *= 2
+
+
+class StepCollector:
+    """Takes a log line by line, and says at any time what it has heard."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines = 0
+        self._series: dict[str, _Series] = {}
+        self._memory: dict[str, float] = {}
+        self._said = 0
+
+    def take(self, raw: str) -> None:
+        """Read one line."""
+        self.lines += 1
+        if not any(mark in raw for mark in _MARKS):
+            return
+        line = uncoloured(raw)
+        self._take_memory(line)
+        for format in FORMATS:
+            if format.mark in line and (found := _value(format, line)) is not None:
+                self._series.setdefault(format.name, _Series(format)).take(line, found, self._said)
+                return
+        if said := _STEP_SAID.search(line):
+            self._said = int(said[1][:15])
+        for event in EVENTS:
+            if event.pattern.search(line):
+                for series in self._series.values():
+                    series.pending |= event.bit
+
+    def _take_memory(self, line: str) -> None:
+        for one in MEMORY_FORMATS:
+            if one.mark in line:
+                for text in one.value.findall(line):
+                    size = _finite(text) * one.unit_bytes
+                    self._memory[one.kind] = max(self._memory.get(one.kind, 0.0), size)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any line was that of a step."""
+        return bool(self._series)
+
+    def found(self) -> StepLog:
+        """Return what was heard so far.
+
+        Raises
+        ------
+        DataError
+            If no line was that of a step.
+        """
+        if not self._series:
+            known = ", ".join(dict.fromkeys(f.title.partition("'")[0] for f in FORMATS))
+            raise DataError(
+                f"{self.name}: no line of {self.lines:,} tells how long a step took (read: {known})"
+            )
+        # Of formats with nearly as many lines as any, the one that is trusted most.
+        most = max(series.steps for series in self._series.values())
+        name = next(
+            f.name for f in FORMATS if f.name in self._series and 2 * self._series[f.name].steps >= most
+        )
+        series = self._series[name]
+        held = {key: np.array(values) for key, values in series.kept.items()}
+        return StepLog(
+            self.name,
+            series.format,
+            **held,
+            lines=self.lines,
+            steps=series.steps,
+            repeated=series.repeated,
+            last_step=series.last_step,
+            memory_bytes={kind: size for kind, size in self._memory.items() if size > 0},
+        )
+
+
+def _count(pattern: re.Pattern[str] | None, line: str) -> int:
+    """Return the whole number that a pattern finds in a line, 0 for none."""
+    found = pattern.search(line) if pattern else None
+    return int(found[1][:15]) if found else 0
+
+
+def _finite(text: str) -> float:
+    """Return a number of a log, 0 for what only looks like one."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if value < 1e15 else 0.0
+
+
+def _value(format: StepFormat, line: str) -> float | None:
+    """Return the value of a line of a step, none where it has none above nought."""
+    found = format.value.search(line if format.unit != "tokens/s/GPU" else line.replace(",", ""))
+    if found is None or (format.number is not None and not format.number.search(line)):
+        return None
+    value = sum(_finite(text) for text in found.groups())
+    return value if value > 0 else None
+
+
+def _clock_s(line: str) -> float:
+    """Return the first time in a line as seconds, on the clock of whoever wrote it; nan where there is none."""
+    found = _TIME.search(line)
+    if found is None:
+        return float("nan")
+    try:
+        return datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00").timestamp()
+    except ValueError:
+        return float("nan")
+
+
+def read_step_log(paths: Iterable[str | Path]) -> StepLog:
+    """Read the steps of one log, or of the pieces that it was rotated into, the oldest first.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Texts in any common encoding, also gzipped.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read, is no text, or none has a line of a step.
+    """
+    files = [Path(path) for path in paths]
+    if not files:
+        raise DataError("log: expected a file")
+    name = shown(str(files[0])) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    collector = StepCollector(name)
+    for file in files:
+        splitter = LineSplitter(shown(str(file)))
+        for chunk in chunks_of(file):
+            for line in splitter.feed(chunk):
+                collector.take(line)
+        for line in splitter.feed(b"", last=True):
+            collector.take(line)
+    return collector.found()

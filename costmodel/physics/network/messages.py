@@ -1,0 +1,221 @@
+"""The collectives of many layouts: each distinct one is priced once.
+
+Layouts lie along the last dimension of all arrays. Most of what tells them apart no message is told: all with
+the same ranks in the same places and the same bytes send alike, whatever their micro-batches or stages. So
+`Messages` prices one layout of each kind and deals the result out, and remembers what it has priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.quantity import Quantity
+from costmodel.physics.network.fabric import GroupCost, TierLike
+from costmodel.physics.network.mesh import Group
+from costmodel.physics.network.nccl import collective_time
+from costmodel.physics.network.torus import Box
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_FEWEST_LAYOUTS = 48
+"""Layouts that are not worth telling apart. [-]"""
+
+
+class Kinds(NamedTuple):
+    """Which layouts are alike.
+
+    Attributes
+    ----------
+    first : ndarray of int
+        The first layout of each kind, in order.
+    of : ndarray of int
+        The kind of each layout.
+    """
+
+    first: Indices
+    of: Indices
+
+
+def kinds_of(*arrays: Array) -> Kinds | None:
+    """Tell apart the layouts in the last dimension of arrays; nothing where they are few, or hardly any are alike.
+
+    >>> ranks = np.tile([8.0, 2.0], 32)
+    >>> kinds = kinds_of(ranks)
+    >>> kinds.first.tolist(), kinds.of[:4].tolist()
+    ([0, 1], [0, 1, 0, 1])
+    """
+    layouts = max((array.shape[-1] for array in arrays if array.ndim), default=1)
+    if layouts < _FEWEST_LAYOUTS:
+        return None
+    rows = np.concatenate(
+        [array.reshape(-1, layouts) for array in arrays if array.ndim and array.shape[-1] == layouts]
+    )
+    # One number a layout, the same where they are alike; should others meet in it too, they are seen below.
+    keys = np.sqrt(np.arange(2.0, len(rows) + 2.0)) @ rows
+    order = np.argsort(keys)
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    if 2 * len(starts) > layouts:
+        return None
+    first = np.minimum.reduceat(order, starts)
+    place = np.empty(len(starts), dtype=np.int64)
+    place[np.argsort(first)] = np.arange(len(starts))
+    of = np.empty(layouts, dtype=np.int64)
+    of[order] = np.repeat(place, np.diff(np.append(starts, layouts)))
+    first = np.sort(first)
+    return Kinds(first, of) if bool((rows[:, first[of]] == rows).all()) else None
+
+
+class Dealt(Mapping[str, ArrayLike]):
+    """Numbers of each kind of layouts, dealt out to the layouts when they are asked for."""
+
+    def __init__(self, numbers: Mapping[str, ArrayLike], of: Indices) -> None:
+        self._numbers = numbers
+        self._of = of
+
+    def __getitem__(self, name: str) -> ArrayLike:
+        """Return a number by layout."""
+        return _at(self._numbers[name], self._of)
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is such a number; none is dealt for it."""
+        return name in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        """Count the names."""
+        return len(self._numbers)
+
+
+def _at(values: ArrayLike, layouts: Indices) -> Array:
+    """Return values of some layouts, those that are the same for all as they are."""
+    array = np.asarray(values, dtype=np.float64)
+    return array if array.ndim == 0 or array.shape[-1] == 1 else array.take(layouts, axis=-1)
+
+
+@dataclass
+class _Sender:
+    """A group, what has been priced for it, and groups of one layout of each kind."""
+
+    group: Group
+    kinds: list[Kinds]
+    """Of its layouts: by the group alone first, then also by what it sends."""
+    tier: Array | None = None
+    costs: dict[Hashable, list[tuple[tuple[Array, ...], GroupCost]]] = field(default_factory=dict)
+    parts: dict[bytes, Group] = field(default_factory=dict)
+
+    def alike(self, numbers: Sequence[Array]) -> Kinds | None:
+        """Return kinds of layouts that differ neither in the group nor in those numbers."""
+        if not self.kinds:
+            return None
+        for kinds in self.kinds:
+            if all(_same(_at(_at(number, kinds.first), kinds.of), number) for number in numbers):
+                return kinds
+        finer = kinds_of(self.kinds[0].of.astype(np.float64), *numbers)
+        if finer:
+            self.kinds.append(finer)
+        return finer
+
+    def part(self, first: Indices) -> Group:
+        """Return the group of some layouts; the very same one for the same layouts, as its path is known then."""
+        key = first.tobytes()
+        if key not in self.parts:
+            group, box = self.group, self.group.box
+            self.parts[key] = group._replace(
+                ranks=_at(group.ranks, first),
+                members=tuple(_at(inside, first) for inside in group.members),
+                box=box and Box(*(tuple(_at(side, first) for side in sides) for sides in box)),
+            )
+        return self.parts[key]
+
+
+class Messages:
+    """The messages of one bill over a fabric.
+
+    Parameters
+    ----------
+    tiers : sequence of Tier
+        Levels of the fabric, innermost first.
+    without : tuple of str
+        Algorithms of collectives that are not taken.
+    """
+
+    def __init__(self, tiers: Sequence[TierLike], without: tuple[str, ...] = ()) -> None:
+        self._tiers = tiers
+        self._without = without
+        # The key is which arrays these are; a sender holds on to them.
+        self._senders: dict[tuple[int, ...], _Sender] = {}
+
+    def collective(self, primitive: str, size_bytes: ArrayLike, group: Group) -> GroupCost:
+        """Return the time of a collective by its fastest algorithm; see `costmodel.physics.network.nccl`."""
+
+        def price(part: Group, size: Array) -> GroupCost:
+            return collective_time(primitive, size, part, self._tiers, without=self._without)
+
+        return self.once(primitive, price, group, np.asarray(size_bytes, dtype=np.float64))
+
+    def once(
+        self, key: Hashable, price: Callable[..., GroupCost], group: Group, *numbers: Array
+    ) -> GroupCost:
+        """Return what `price(group, *numbers)` gives, priced for one layout of each kind.
+
+        Parameters
+        ----------
+        key : hashable
+            Stands for all that `price` is told besides.
+        price : callable
+            Prices a message, layout by layout.
+        group : Group
+            Who sends.
+        *numbers : Array
+            By layout.
+        """
+        sender = self._sender(group)
+        known = sender.costs.setdefault(key, [])
+        for before, cost in known:
+            if all(map(_same, before, numbers)):
+                return cost
+        kinds = sender.alike(numbers)
+        if kinds is None:
+            cost = price(group, *numbers)
+        else:
+            some = price(sender.part(kinds.first), *(_at(number, kinds.first) for number in numbers))
+            if sender.tier is None:
+                # One array for all that the group sends: lines of one tier are found by it.
+                sender.tier = _at(some.tier, kinds.of)
+            cost = GroupCost(
+                _dealt(some.made, kinds.of),
+                _at(some.wire_bytes, kinds.of),
+                sender.tier,
+                _at(some.algorithm, kinds.of),
+            )
+        known.append((numbers, cost))
+        return cost
+
+    def _sender(self, group: Group) -> _Sender:
+        """Return what is known of a group."""
+        key = (id(group.ranks), *map(id, group.members))
+        if key not in self._senders:
+            sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
+            kinds = kinds_of(*map(np.asarray, (group.ranks, *group.members, *sides)))
+            self._senders[key] = _Sender(group, [kinds] if kinds else [])
+        return self._senders[key]
+
+
+def _same(before: Array, now: Array) -> bool:
+    """Tell whether two arrays hold the same numbers."""
+    return before is now or (before.shape == now.shape and bool((before == now).all()))
+
+
+def _dealt(made: Quantity, of: Indices) -> Quantity:
+    """Return a quantity of each kind of layouts as one by layout."""
+    return Quantity(_at(made.value, of), made.formula, Dealt(made.terms, of), Dealt(made.steps, of))

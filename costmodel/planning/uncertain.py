@@ -1,0 +1,318 @@
+"""Which layout is the best, how surely, and which few are worth a trial: kept layouts priced on common samples.
+
+All candidates see the same values of the factors that they share (one machine, one framework), so that what moves all
+alike decides nothing between them. What a layout has of its own is drawn for each; layouts that have a knob in common
+share that knob's part of it (`odds`), as layouts of published sweeps do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.factors import Factors, classed, draw, factors_of, named
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.odds import odds
+from costmodel.planning.best import Columns, taken
+from costmodel.planning.preference import Indices
+from costmodel.planning.search import Pass, layout_of
+from costmodel.step.price import price
+
+Array = NDArray[np.float64]
+
+SCREENED = 32
+"""Samples that candidates are thinned by. [-]"""
+SAMPLES = 256
+"""Samples that those left are compared on. [-]"""
+FINALISTS = 48
+"""Candidates that are left. [-]"""
+SURE = 0.9
+"""Probability with which the layouts to try hold the best one."""
+MOST_TRIALS = 4
+"""Layouts to try at most: more than an evening's are no advice."""
+NOISE = 0.02
+"""Step times this close are the same to any trial: the median between two releases of one framework. [-]"""
+
+
+SETTLED = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
+"""Knobs that the own error of a layout goes with: those of `costmodel.describe.odds.KnownOdds.layouts`."""
+
+
+class Trial(NamedTuple):
+    """One layout worth trying.
+
+    Attributes
+    ----------
+    row : int
+        Of the kept layouts.
+    best_probability : float
+        That it is the best, or within the noise of it. [-]
+    regret : float
+        Expected share of step time above the best. [-]
+    fits_probability : float
+        That it fits. [-]
+    low_s, high_s : float
+        p10 and p90 of its step time. [s]
+    settles : str
+        The factor that decides most between it and the first; empty for the first, or where only the layouts
+        themselves do.
+    """
+
+    row: int
+    best_probability: float
+    regret: float
+    fits_probability: float
+    low_s: float
+    high_s: float
+    settles: str
+
+
+@dataclass(frozen=True)
+class Odds:
+    """Candidates of a plan on common samples.
+
+    Attributes
+    ----------
+    rows : Indices
+        Rows of the kept layouts, in the order of the columns below.
+    cost : Array
+        Time of each candidate in each sample, in the objective's currency; infinite where it does not fit.
+    step_time_s : Array
+        The same as seconds, whether it fits or not.
+    fits : NDArray
+        Whether it fits.
+    shared : Factors
+        The factors that candidates share.
+    """
+
+    rows: Indices
+    cost: Array
+    step_time_s: Array
+    fits: NDArray[np.bool_]
+    shared: Mapping[str, Array]
+
+    @property
+    def least(self) -> Array:
+        """Cost of the best candidate of each sample."""
+        return np.asarray(self.cost.min(axis=1))
+
+    @property
+    def best(self) -> NDArray[np.bool_]:
+        """Whether each candidate is the best of a sample, or within the noise of it; none where nothing fits."""
+        return np.asarray(np.isfinite(self.cost) & (self.cost <= (1.0 + NOISE) * self.least[:, None]))
+
+    def regret(self, columns: Sequence[int]) -> float:
+        """Return the expected loss of taking the best of some candidates, over the best of all. [-]
+
+        In the samples where one of them fits.
+        """
+        taken = self.cost[:, list(columns)].min(axis=1)
+        known = np.isfinite(taken)
+        return float((taken[known] / self.least[known]).mean() - 1.0) if known.any() else float("inf")
+
+    def chosen(self) -> list[int]:
+        """Return the columns of the smallest set that holds the best with `SURE`, at most `MOST_TRIALS`: greedily."""
+        best = self.best
+        open_samples = np.isfinite(self.least)
+        found: list[int] = []
+        while open_samples.mean() > 1.0 - SURE and len(found) < MOST_TRIALS:
+            column = int(np.argmax(best[open_samples].sum(axis=0)))
+            if column in found:
+                break
+            found.append(column)
+            open_samples &= ~best[:, column]
+        return found
+
+    def holds(self, columns: Sequence[int]) -> float:
+        """Return the probability that some candidates hold the best one, where one fits at all. [-]"""
+        some = np.isfinite(self.least)
+        return float(self.best[some][:, list(columns)].any(axis=1).mean()) if columns and some.any() else 0.0
+
+    def trials(self) -> list[Trial]:
+        """Return the layouts worth trying, the likeliest first."""
+        columns = self.chosen()
+        return [self.trial(column, columns[0]) for column in columns]
+
+    def trial(self, column: int, first: int) -> Trial:
+        """Return what is known of one candidate."""
+        low, high = np.quantile(self.step_time_s[:, column], [0.1, 0.9])
+        return Trial(
+            int(self.rows[column]),
+            float(self.best[:, column].mean()),
+            self.regret([column]),
+            float(self.fits[:, column].mean()),
+            float(low),
+            float(high),
+            "" if column == first else self._decides(column, first),
+        )
+
+    def _decides(self, one: int, other: int) -> str:
+        """Return the shared factor that explains most of the ratio of two candidates; empty where none explains a tenth."""
+        ratio = np.log(self.step_time_s[:, one] / self.step_time_s[:, other])
+        if not ratio.std() > 0.0:
+            return ""
+        explained = {
+            name: float(np.corrcoef(np.log(values[:, 0]), ratio)[0, 1]) ** 2
+            for name, values in self.shared.items()
+            if values.std() > 0.0
+        }
+        most = max(explained, key=lambda name: explained[name], default="")
+        return most if most and explained[most] > 0.1 else ""
+
+    def quantile(self, share: float) -> Array:
+        """Return the cost that each candidate does not exceed with a probability of `share`."""
+        return np.asarray(np.quantile(self.cost, share, axis=0, method="higher"))
+
+
+def compare(
+    passes: Sequence[Pass],
+    kept: Columns,
+    rows: Indices,
+    weights: Mapping[int, float],
+    *,
+    seed: int = 0,
+    max_memory_bytes: float = np.inf,
+) -> Odds:
+    """Price candidates on common samples: few for all, then more for those that may be the best.
+
+    Parameters
+    ----------
+    passes : sequence of Pass
+        The jobs that `job` of a row counts.
+    kept : mapping of str to Array
+        Columns of kept layouts.
+    rows : Indices
+        Candidates, the plan's pick first.
+    weights : mapping of int to float
+        What a second costs in the objective's currency, by job.
+    seed : int
+        Of the samples.
+    max_memory_bytes : float
+        A limit beside what the device gives. [B]
+    """
+    rows = rows[_one_a_trial(taken(kept, rows))]
+    if len(rows) > FINALISTS:
+        first = _priced(passes, kept, rows, weights, SCREENED, seed, max_memory_bytes)
+        # The likeliest, and those of least expected cost: with few samples either alone forgets some.
+        finite = np.where(np.isfinite(first.cost), first.cost, 10.0 * first.least[:, None])
+        order = np.lexsort((finite.mean(axis=0), -first.best.mean(axis=0)))
+        rows = np.concatenate([rows[:1], rows[[index for index in order if index][: FINALISTS - 1]]])
+    return _priced(passes, kept, rows, weights, SAMPLES, seed, max_memory_bytes)
+
+
+_TRIAL = ("job", "gpus", "tp", "sequence_parallel", "cp", "ep", "etp", "pp", "recompute", "zero_stage")
+
+
+def _one_a_trial(rows: Columns) -> Indices:
+    """Return the first row of each trial: micro-batch, virtual stages and shard groups are turned within one.
+
+    In published sweeps layouts that differ in these alone differ no more than two runs of one layout.
+    """
+    keys = np.stack([rows[name] for name in _TRIAL], axis=1)
+    return np.asarray(np.sort(np.unique(keys, axis=0, return_index=True)[1]))
+
+
+def _priced(
+    passes: Sequence[Pass],
+    kept: Columns,
+    rows: Indices,
+    weights: Mapping[int, float],
+    count: int,
+    seed: int,
+    max_memory_bytes: float,
+) -> Odds:
+    """Price rows at samples, the rows of each job at once."""
+    few = taken(kept, rows)
+    cost, step_s = (np.empty((count, len(rows))) for _ in range(2))
+    fits = np.empty((count, len(rows)), dtype=bool)
+    shared: dict[str, Array] = {}
+    for number in np.unique(few["job"]).astype(int).tolist():
+        at = np.flatnonzero(few["job"] == number)
+        one = passes[number]
+        drawn = sampled(one.job, taken(few, at), count, seed)
+        of_layout = named("layout", classed(one.job))
+        shared |= {name: values for name, values in drawn.items() if name != of_layout}
+        bill = price(replace(one.job, layout=layout_of(taken(few, at)), factors=drawn)).bill
+        held = bill.memory_bytes()
+        room = drawn[named("room")]
+        offered = np.minimum(room * one.job.cluster.accelerator.memory_bytes, max_memory_bytes)
+        step_s[:, at] = bill.step_time_s()
+        fits[:, at] = (held <= offered) & (bill.host_memory_bytes() <= one.job.cluster.host.memory_bytes)
+        cost[:, at] = np.where(fits[:, at], weights[number] * step_s[:, at], np.inf)
+    return Odds(rows, cost, step_s, fits, shared)
+
+
+def sampled(job: Job, rows: Columns, count: int, seed: int) -> Factors:
+    """Draw the factors of layouts of one job: shared ones, and what layouts err by themselves.
+
+    That is a sum of parts by knob, the same for layouts with the same value. What two runs of one layout differ by is
+    left out: no choice of a layout settles it.
+    """
+    of_layout = named("layout", classed(job))
+    shared = draw(
+        [name for name in factors_of(job) if name != of_layout], count, seed=seed, belief=job.belief
+    )
+    logarithm: Array = np.zeros((count, 1))
+    spreads = odds().layouts
+    for knob in SETTLED:
+        logarithm = logarithm + spreads[knob] * _of_values(knob, rows[knob], count, seed)
+    return Factors({**shared.over(1), of_layout: np.exp(logarithm)})
+
+
+def _of_values(knob: str, values: Array, count: int, seed: int) -> Array:
+    """Return standard normal samples for each value of a knob, by row: the same wherever the value is."""
+    distinct, where = np.unique(values, return_inverse=True)
+    drawn = [
+        np.random.default_rng([seed, crc32(f"{knob} {value:g}".encode())]).standard_normal(count)
+        for value in distinct
+    ]
+    return np.stack(drawn, axis=1)[:, where]
+
+
+def quantile_of(objective: str) -> float | None:
+    """Return the share that an objective such as ``p90`` names; None for other objectives.
+
+    Raises
+    ------
+    CostModelError
+        If it names no share between 0 and 1.
+    """
+    if not objective.startswith("p") or not objective[1:].isdigit():
+        return None
+    share = int(objective[1:]) / 100.0
+    if not 0.0 < share < 1.0:
+        raise CostModelError(f"objective: expected a quantile from p1 to p99, got {objective!r}")
+    return share
+
+
+def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the layouts to try as plain data.
+
+    Parameters
+    ----------
+    found : Odds
+        Of a plan.
+    layouts : mapping of int to mapping
+        What a kept row is, by its number.
+    """
+    columns = found.chosen()
+    return {
+        "samples": len(found.cost),
+        "candidates": len(found.rows),
+        "holds_best_probability": found.holds(columns),
+        "regret_of_plan": found.regret([0]),
+        "regret_after_trials": found.regret(columns),
+        "layouts": [
+            {
+                **layouts[trial.row],
+                **{name: value for name, value in trial._asdict().items() if name != "row"},
+            }
+            for trial in found.trials()
+        ],
+    }

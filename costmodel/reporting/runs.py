@@ -1,0 +1,55 @@
+"""Whole runs side by side as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_seconds, format_si
+from costmodel.base.words import plural
+from costmodel.reporting.tables import job_text, memory_text
+from costmodel.what_if.runs import Runs
+from costmodel.whole_run.run import TrainingRun
+
+
+def runs_grid(found: Runs) -> Grid:
+    """Return a row a figure, a column a run; below each figure from where to where it may lie."""
+
+    def row(name: str, said: Callable[[TrainingRun], str]) -> list[str]:
+        return [name, *(said(run) for run in found.runs)]
+
+    def spread(name: str, scale: float, form: str) -> Callable[[TrainingRun], str]:
+        def said(run: TrainingRun) -> str:
+            values = run.spread(10, 90).get(name)
+            return "" if values is None else " to ".join(f"{value * scale:{form}}" for value in values)
+
+        return said
+
+    rows = [
+        row("model", lambda run: run.est.job.model.name),
+        row("cluster", lambda run: f"{plural(run.gpus, 'GPU')} of {run.est.job.cluster.name}"),
+        row("layout", lambda run: job_text(run.est)),
+        row("precision", lambda run: run.est.job.precision.name),
+        row("memory", lambda run: memory_text(run.est)),
+        row("tokens", lambda run: format_si(run.tokens, "")),
+        row("step time", lambda run: format_seconds(run.step_time_s, 4)),
+        row("MFU", lambda run: f"{float(run.est.mfu):.1%}"),
+        row("days", lambda run: f"{run.days:,.1f}"),
+        row("  p10 to p90", spread("days", 1.0, ",.1f")),
+        row("GPU-hours", lambda run: f"{run.gpu_hours + run.spare_gpu_hours:,.0f}"),
+        row("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
+        row("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
+        row("  p10 to p90", spread("dollars", 1.0, ",.0f")),
+        row("price of a GPU-hour", _price),
+        row("interruptions", lambda run: f"{run.interruptions:,.0f}"),
+    ]
+    strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
+    note = "GPU-hours and dollars are those of spare nodes too."
+    return Grid("Runs side by side", columns("", *found.labels), rows, strong, note)
+
+
+def _price(run: TrainingRun) -> str:
+    """Say what a GPU-hour costs and who says so."""
+    if run.price_usd_per_gpu_hour is None:
+        return run.price_note
+    return f"${run.price_usd_per_gpu_hour:,.2f} ({run.price_note})"

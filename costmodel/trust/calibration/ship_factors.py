@@ -1,0 +1,375 @@
+"""Derive the spread of every uncertain factor from residuals, and write ``factors.yaml`` and ``odds.yaml`` of ``describe/data``.
+
+    python -m costmodel.trust.calibration.ship_factors RUNS.csv MATMUL.csv COLLECTIVES.csv ATTENTION.csv [ATTENTION.csv …]
+        [--write]
+
+Kernels and collectives by their micro-benchmarks (`factor_residuals`); what these do not tell, by published runs whose
+family of sources was left out of the fitted constants (`factor_runs`). No spread is set by hand: one that nothing tells
+is lent, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from costmodel.describe.factors import OTHER, UNFITTED, with_tail
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
+from costmodel.describe.odds import FitOdds
+from costmodel.step.placed_job import HIDING
+from costmodel.trust.calibration.factor_residuals import (
+    collective_residuals,
+    collective_spreads,
+    kernel_residuals,
+    kernel_spreads,
+)
+from costmodel.trust.calibration.factor_runs import (
+    MEMORY,
+    SHARE,
+    Left,
+    known_variance,
+    layout_parts,
+    layout_scale,
+    left_over,
+    of_role,
+    slopes,
+    tail_of,
+    variance_parts,
+)
+from costmodel.trust.overheads import (
+    fit_constants,
+    held_out_errors,
+    joined_errors,
+    scored_runs,
+    share_of,
+)
+from costmodel.trust.published_runs import read_rows
+from costmodel.trust.validation import Validation, validate
+
+Array = NDArray[np.float64]
+
+LEAST_RUNS = 8
+"""Runs that a class needs for spreads of its own."""
+MOST_OF_LAYOUTS = 0.9
+"""Share of what is left that single layouts may differ by: something is common to the jobs of a class."""
+
+HEAD = (
+    "# Uncertain factors: median (center) and scale (spread) of the natural logarithm of each, degrees of freedom of\n"
+    "# its Student's t (tail), residuals behind it (points). Written by costmodel.trust.calibration.ship_factors.\n"
+)
+
+
+_CORES = ("matmul.", "attention.")
+
+
+class Said(NamedTuple):
+    """A line of the file."""
+
+    center: float
+    spread: float
+    tail: float
+    points: int
+    source: str
+
+
+def _normal(spread: float, points: int, source: str) -> Said:
+    return Said(0.0, spread, float("inf"), points, source)
+
+
+def measured_spreads(matmul: Path, attention: Sequence[Path], collectives: Path) -> dict[str, Said]:
+    """Return the spreads of kernels and collectives, and what is lent to those without residuals."""
+    found: dict[str, Said] = {}
+    for spreads in (
+        kernel_spreads(kernel_residuals(matmul, attention)),
+        collective_spreads(collective_residuals(collectives)),
+    ):
+        found |= {name: _normal(*one) for name, one in spreads.items()}
+    return found | _lent()
+
+
+def _lent() -> dict[str, Said]:
+    """Return what devices and fabrics without residuals of their own take: how far the measured ones lie apart."""
+    said: dict[str, Said] = {}
+    own = [load_accelerator(name) for name in list_profiles("accelerator")]
+    blocks = [a.kernels.blocks for a in own if a.kernels is not None]
+    reached = [
+        one.peak_fraction * (1.0 - one.sustained_loss)
+        for block in blocks
+        for one in block.matmul.values()
+        if one.basis == "measured"
+    ]
+    cores = [
+        max(kernel.forward.peak_fractions.values())
+        for block in blocks
+        for kernel in block.attention.values()
+        if kernel.forward.basis == "measured"
+    ]
+    apart = "unlike any measured one: how far the shares of the peak of {} measured ones lie apart"
+    for bits in ("32-bit", "16-bit", "8-bit", "4-bit"):
+        for role in ("matmul", "grouped_matmul"):
+            said[f"{role}.{OTHER}.{bits}"] = _normal(_apart(reached), 0, apart.format(len(reached)))
+    said[f"attention.{OTHER}"] = _normal(_apart(cores), 0, apart.format(len(cores)))
+    links = [load_link(name, size=1024) for name in list_profiles("link")]
+    fitted = [link for link in links if link.fabric is not None and link.fabric.basis == "measured"]
+    for part, values in (
+        ("latency", [link.latency_s + link.base_latency_s for link in fitted]),
+        (
+            "transfer",
+            [
+                link.efficiency * link.fabric.constants.rate_factor
+                for link in fitted
+                if link.fabric is not None
+            ],
+        ),
+    ):
+        said[f"collective.{OTHER}.{part}"] = _normal(
+            _apart(values), 0, f"unlike any measured one: how far {len(values)} measured fabrics lie apart"
+        )
+    return said
+
+
+def _apart(values: Sequence[float]) -> float:
+    return float(np.std(np.log(np.asarray(values))))
+
+
+class Runs(NamedTuple):
+    """Published runs: time residuals without and with a constant of the recipe, memory residuals, slopes."""
+
+    time: pd.DataFrame
+    other: pd.Series[float]
+    memory: pd.DataFrame
+    priced: pd.DataFrame
+
+
+def read_runs(table: Path) -> Runs:
+    """Price published runs, with the constants of other families of sources, and how each depends on the factors."""
+    checked = validate(table)
+    return residual_runs(checked, slopes(read_rows(table)))
+
+
+def residual_runs(checked: Validation, found: pd.DataFrame) -> Runs:
+    """Return residuals of priced runs beside their slopes; elsewhere than on GPUs as fitted, as `trust.overheads` has it."""
+    runs = scored_runs(checked)
+    constants = fit_constants(runs)
+    fitted = pd.Series(
+        [share_of(constants, f, g) for f, g in zip(runs.family, runs.is_gpu, strict=True)], index=runs.index
+    )
+    own = joined_errors(held_out_errors(runs, "source_family"))
+    own = own.where(runs.is_gpu, np.exp(runs.log_ratio) * (1.0 + fitted) - 1.0)
+    other = joined_errors(held_out_errors(runs, "family"))
+    runs = runs.assign(residual=-np.log1p(own[runs.index])).set_index("id").join(found, how="inner")
+    of_other = pd.Series(-np.log1p(other), index=other.index)
+    of_other.index = scored_runs(checked).id[other.index]
+    judged = checked.judged.dropna(subset=["memory_error"])
+    memory = judged.assign(residual=-np.log1p(judged.memory_error)).set_index("id").join(found, how="inner")
+    priced = checked.runs[checked.runs.skipped_reason == ""].set_index("id").join(found, how="inner")
+    return Runs(runs, of_other, memory, priced)
+
+
+def family_weights(runs: pd.DataFrame) -> Array:
+    """Return weights by which a family of sources counts as the root of its runs."""
+    return np.asarray(1.0 / np.sqrt(runs.groupby("source_family").residual.transform("size")))
+
+
+def time_spreads(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
+    """Return the spreads that only whole runs tell: host, memory-bound kernels, overlaps, layouts, and what is left."""
+    gpu = runs.time[runs.time.is_gpu]
+    found = dict(known)
+    spreads = {name: one.spread for name, one in found.items()}
+    middle = gpu.residual - gpu.groupby("class").residual.transform("median")
+    roles = ("launch", "memory_kernels", "overlap")
+    told = variance_parts(
+        middle,
+        known_variance(gpu, spreads),
+        {role: of_role(gpu, role) for role in roles},
+        family_weights(gpu),
+    )
+    how = f"squared family-out residuals of {len(gpu)} runs by how much they depend on it"
+    for role, names in (
+        ("launch", ["launch"]),
+        ("memory_kernels", [f"memory_kernels.{OTHER}"]),
+        ("overlap", [f"overlap.{axis}" for axis in HIDING]),
+    ):
+        said = _normal(told[role], len(gpu), how)
+        if not told[role]:
+            lent = [one.spread for name, one in known.items() if name.startswith(_CORES) and one.points]
+            size = float(np.sqrt(np.mean(np.square(lent))))
+            said = _normal(size, 0, f"lent by {len(lent)} matrix kernels: runs do not tell it from the rest")
+        found |= dict.fromkeys(names, said)
+    largest = float(of_role(gpu, "routing").max())
+    found["routing"] = _normal(
+        told["overlap"], 0, f"lent by overlaps: no published run depends on it by more than {largest:.1%}"
+    )
+    variance = known_variance(gpu, {name: one.spread for name, one in found.items()})
+    tail = tail_of((middle / np.sqrt(variance + told[""] ** 2)).to_numpy(np.float64))
+    return found | unexplained(runs, {name: one.spread for name, one in found.items()}, tail)
+
+
+def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[str, Said]:
+    """Return what single layouts differ by, and what is left of each class beyond that and the factors with a spread."""
+    time, gpu = runs.time, runs.time[runs.time.is_gpu]
+    kind = gpu["class"].str.split("-").str[-1]
+    groups = {
+        OTHER: gpu,
+        **{f"{UNFITTED}-{name}": group for name, group in gpu.groupby(kind)},
+        **_classes(time),
+    }
+    # What of it single layouts differ by is one share of all classes: single ones have too few sweeps.
+    scale, layouts = layout_scale(gpu, tail)
+    all_of_it = _left(runs.other, gpu, spreads, 1.0, tail).scale
+    of_layouts = min((scale / all_of_it) ** 2, MOST_OF_LAYOUTS)
+    said: dict[str, Said] = {}
+    for name, group in groups.items():
+        if len(group) < LEAST_RUNS:
+            continue
+        seen = name == OTHER or name.startswith(UNFITTED)
+        left = _left(runs.other[group.index] if seen else group.residual, group, spreads, of_layouts, tail)
+        of = f"{left.runs} runs of {group.source_family.nunique()} families of sources"
+        how = f"{of}, {'recipes' if seen else 'families'} left out of the constants"
+        alike = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
+        own, common = np.sqrt([of_layouts, 1.0 - of_layouts]) * left.scale
+        said[f"layout.{name}"] = Said(0.0, float(own), tail, left.runs, f"{how}; {alike}")
+        said[f"unexplained.{name}"] = Said(left.center, float(common), tail, left.runs, how)
+    return said
+
+
+def _left(
+    residual: pd.Series[float],
+    group: pd.DataFrame,
+    spreads: Mapping[str, float],
+    of_layouts: float,
+    tail: float,
+) -> Left:
+    """Return what is left of some runs beyond the factors with a spread."""
+    known = np.asarray(known_variance(group, spreads), dtype=np.float64)
+    return left_over(np.asarray(residual[group.index], dtype=np.float64), known, of_layouts, tail)
+
+
+def _classes(time: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the runs by generation and kind of model."""
+    kind = np.where(time.num_experts > 0, "moe", "dense")
+    generation = time.accelerator.map(lambda name: load_accelerator(name).generation)
+    return {str(name): group for name, group in time.groupby(generation + "-" + kind)}
+
+
+def memory_spreads(runs: Runs) -> dict[str, Said]:
+    """Return the spreads of memory, and of what a GPU gives before an allocation fails."""
+    from scipy.special import ndtri
+
+    memory = runs.memory
+    on = {role: of_role(memory, role, prefix=MEMORY) for role in ("activations", "states", "slack")}
+    told = variance_parts(
+        memory.residual - memory.residual.median(),
+        0.0 * memory.residual,
+        {role: on[role] for role in ("activations", "states")},
+        np.ones(len(memory)),
+    )
+    # What neither depends on is the allocator's, which takes a share of both.
+    told["slack"] = told.pop("")
+    # Clipped squares are too small, those of single rows too large: as many runs as should lie inside settle the size.
+    variance = sum(((slope * told[role]) ** 2 for role, slope in on.items()), 0.0 * memory.residual)
+    reach = (memory.residual.abs() / np.sqrt(variance)).to_numpy(np.float64)
+    tail = tail_of(reach)
+    wider = float(np.quantile(reach, SHARE) / with_tail(np.asarray(ndtri(0.5 + 0.5 * SHARE)), tail))
+    how = f"squared residuals of {len(memory)} measured peaks by how much they depend on it"
+    found = {role: Said(0.0, wider * told[role], tail, len(memory), how) for role in on}
+    found["room"] = room(runs, fit_odds(runs), {role: one.spread for role, one in found.items()})
+    return found
+
+
+def fit_odds(runs: Runs) -> FitOdds:
+    """Return how surely a job fits by its predicted memory, by sources that say which layouts ran out of it and which not.
+
+    A probit fit of the outcome on the logarithm of predicted memory over what the GPU offers. Sources that publish
+    only what ran say nothing of what did not.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import log_ndtr
+
+    both = _both(runs)
+    offered = both.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
+    over = np.log((both.predicted_peak_memory_gib / offered).to_numpy(np.float64))
+    failed = both.oom.to_numpy(bool)
+
+    def unlikely(parameters: Array) -> float:
+        score = (over - parameters[0]) / np.exp(parameters[1])
+        return -float(np.where(failed, log_ndtr(score), log_ndtr(-score)).sum())
+
+    center, log_scale = minimize(unlikely, np.array([0.0, np.log(0.1)]), method="Nelder-Mead").x
+    told = f"{int(failed.sum())} runs out of memory and {int((~failed).sum())} not"
+    how = f"{told}, of sources that tell both: {', '.join(sorted(both.source.unique()))}"
+    return FitOdds(float(center), float(np.exp(log_scale)), len(both), how)
+
+
+def room(runs: Runs, fits: FitOdds, spreads: Mapping[str, float]) -> Said:
+    """Return what share of its memory a GPU gives: the odds of fitting, less what the other factors of memory explain."""
+    both = _both(runs)
+    held = float(known_variance(both, spreads, prefix=MEMORY).mean())
+    return Said(
+        fits.center, float(np.sqrt(max(fits.spread**2 - held, 0.0))), float("inf"), fits.runs, fits.source
+    )
+
+
+def _both(runs: Runs) -> pd.DataFrame:
+    """Return the runs of sources that say what ran out of memory and what did not."""
+    both: pd.DataFrame = runs.priced.groupby("source").filter(
+        lambda rows: rows.oom.any() and not rows.oom.all()
+    )
+    return both
+
+
+def text(said: Mapping[str, Said]) -> str:
+    """Return the file."""
+    lines = [HEAD]
+    for name, one in sorted(said.items()):
+        tail = ".inf" if np.isinf(one.tail) else f"{one.tail:g}"
+        lines.append(
+            f"{name}: {{center: {one.center:.4f}, spread: {one.spread:.4f}, tail: {tail}, points: {one.points}, "
+            f'source: "{one.source}"}}\n'
+        )
+    return "".join(lines)
+
+
+def odds_text(fits: FitOdds, alike: Mapping[str, float]) -> str:
+    """Return ``odds.yaml``: the odds of fitting, and how far layouts of one job err apart."""
+    parts = ", ".join(f"{knob}: {spread:.4f}" for knob, spread in alike.items())
+    return (
+        "# Whether a predicted memory fits, by its logarithm over what a GPU offers; the spread that each knob adds to a\n"
+        "# layout's own error, with what two runs of one layout differ by. Written by\n"
+        "# costmodel.trust.calibration.ship_factors.\n"
+        f'fits: {{center: {fits.center:.4f}, spread: {fits.spread:.4f}, runs: {fits.runs}, source: "{fits.source}"}}\n'
+        f"layouts: {{{parts}}}\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Derive, print, and write where asked to."""
+    parser = argparse.ArgumentParser(
+        prog="costmodel.trust.calibration.ship_factors", description=(__doc__ or "").split("\n")[0]
+    )
+    for name in ("runs", "matmul", "collectives"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("attention", type=Path, nargs="+")
+    parser.add_argument("--write", action="store_true", help="write describe/data/factors.yaml and odds.yaml")
+    options = parser.parse_args(arguments)
+    measured = measured_spreads(options.matmul, options.attention, options.collectives)
+    runs = read_runs(options.runs)
+    said = time_spreads(runs, measured) | memory_spreads(runs)
+    gpus = runs.time[runs.time.is_gpu]
+    files = {"factors.yaml": text(said), "odds.yaml": odds_text(fit_odds(runs), layout_parts(gpus))}
+    for name, written in files.items():
+        sys.stdout.write(written)
+        if options.write:
+            (Path(__file__).parents[2] / "describe" / "data" / name).write_text(written, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""Traces of the PyTorch profiler: Chrome trace JSON, plain or gzipped, read event by event.
+
+Only what is needed is kept, a few numbers an event, so that memory does not grow with what a trace says of the
+host. Times are taken to whole nanoseconds before anything is added up: microseconds since 1970 leave a float
+64 only a quarter of a microsecond.
+
+References
+----------
+.. [1] "Trace Event Format", Google.
+.. [2] pytorch/kineto, libkineto/src/output_json.cpp: categories, arguments, and microseconds with three decimals.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import re
+import zlib
+from array import array
+from collections.abc import Iterator
+from json import JSONDecodeError, JSONDecoder
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from costmodel.base.errors import DataError, shown
+from costmodel.trust.profiles.activities import Calls, Columns, Range, Recording, Work
+
+_CHUNK = 1 << 20
+_LONGEST_PIECE = 16 << 20
+"""What one event, or one entry of the header, may be long."""
+_BETWEEN = re.compile(r"[\s,]*")
+# Numbers with decimals stay texts until an event turns out to be wanted; control characters in names do occur.
+_DECODER = JSONDecoder(parse_float=str, parse_constant=str, strict=False)
+
+_WORK: dict[str, Work] = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+}
+_CALLS = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
+_ANNOTATIONS = ("user_annotation", "python_user_annotation")
+_GRADIENTS = "autograd::engine::evaluate_function"
+
+
+class _Text:
+    """A file of JSON as a window of text that moves on."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file, self._path = file, path
+        self._text, self._at, self._ended = "", 0, False
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._before = 0
+
+    def peek(self) -> str:
+        """Return the next character that is neither space nor comma, "" at the end."""
+        while True:
+            match = _BETWEEN.match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def skip(self) -> None:
+        """Move on by a character."""
+        self._at += 1
+
+    def value(self) -> Any:
+        """Read one value.
+
+        Raises
+        ------
+        DataError
+            If there is none.
+        """
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+            except (JSONDecodeError, RecursionError) as error:
+                if isinstance(error, JSONDecodeError) and self._more():
+                    continue
+                place = f"{self._before + self._at:,} characters in"
+                raise DataError(f"{self._path}: is no whole trace: cut off, or not JSON, {place}") from None
+            # A number or a word that touches the end may go on in the next chunk.
+            if end < len(self._text) or not self._more():
+                self._at = end
+                return value
+
+    def _more(self) -> bool:
+        """Read on; tells whether there was something."""
+        if self._ended or len(self._text) - self._at > _LONGEST_PIECE:
+            return False
+        chunk = self._file.read(_CHUNK)
+        self._ended = not chunk
+        self._before += self._at
+        self._text = self._text[self._at :] + self._decoder.decode(chunk, final=self._ended)
+        self._at = 0
+        return bool(chunk)
+
+
+def _pieces(text: _Text, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of the header under their names, and each event under the name "event"."""
+    start = text.peek()
+    if start == "[":
+        # The array form of the format [1]_; its end may be missing.
+        text.skip()
+        yield from _events(text, open_end=True)
+        return
+    if start != "{":
+        what = "is empty" if not start else "is not a trace: expected JSON, gzipped JSON or SQLite"
+        raise DataError(f"{path}: {what}")
+    text.skip()
+    while text.peek() != "}":
+        key = text.value()
+        if text.peek() != ":" or not isinstance(key, str):
+            raise DataError(f"{path}: is not a trace: expected a name and a value in its header")
+        text.skip()
+        if key == "traceEvents" and text.peek() == "[":
+            text.skip()
+            yield from _events(text, open_end=False)
+        else:
+            yield key, text.value()
+
+
+def _events(text: _Text, *, open_end: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the events of an array."""
+    while (next_one := text.peek()) != "]":
+        if not next_one and open_end:
+            return
+        yield "event", text.value()
+    text.skip()
+
+
+def nanoseconds(microseconds: Any) -> int:
+    """Return microseconds, a whole number or a text with decimals, as whole nanoseconds.
+
+    >>> nanoseconds(12), nanoseconds("1740461679479712.123"), nanoseconds("-0.5")
+    (12000, 1740461679479712123, -500)
+    """
+    if isinstance(microseconds, int):
+        return microseconds * 1000
+    whole, _, decimals = str(microseconds).partition(".")
+    if not decimals.isdigit() or not whole.lstrip("-").isdigit():
+        return round(float(microseconds) * 1000)
+    sign = -1 if whole.startswith("-") else 1
+    return int(whole) * 1000 + sign * int(f"{decimals:0<4}"[:4]) // 10
+
+
+def read_chrome_trace(path: Path) -> Recording:
+    """Read a trace of the PyTorch profiler.
+
+    Parameters
+    ----------
+    path : Path
+        JSON, or JSON in gzip whatever its name.
+
+    Raises
+    ------
+    DataError
+        If it is cut off, is no such trace, or holds nothing that ran on a GPU.
+    """
+    reader = _Reader()
+    with path.open("rb") as plain:
+        zipped = plain.read(2) == b"\x1f\x8b"
+        plain.seek(0)
+        file: IO[bytes] = gzip.GzipFile(fileobj=plain) if zipped else plain  # type: ignore[assignment]
+        try:
+            for name, piece in _pieces(_Text(file, path), path):
+                reader.take(name, piece)
+        except EOFError:
+            raise DataError(f"{path}: is cut off: its gzip stream has no end; copy it again") from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: its gzip stream is damaged ({error})") from None
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path}: event {reader.count} is not one of a trace ({error})") from None
+    return reader.recording(path)
+
+
+class _Reader:
+    """What is kept of a trace."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._host = 0
+        self._gpu = ""
+        self._columns, self._calls = Columns(), Calls()
+        self._ranges: list[Range] = []
+        self._backward: dict[int, tuple[array[int], array[int]]] = {}
+        self._threads: dict[Any, int] = {}
+
+    def take(self, name: str, piece: Any) -> None:
+        """Take an entry of the header, or an event."""
+        if name == "deviceProperties" and piece:
+            self._gpu = str(piece[0].get("name", ""))
+        if name != "event":
+            return
+        self.count += 1
+        if piece.get("ph") != "X":
+            return
+        if not isinstance(piece.get("name"), str):
+            raise ValueError(f"its name is {shown(piece.get('name'))}")
+        category = str(piece.get("cat", "")).lower()
+        work = _WORK.get(category)
+        if work is not None:
+            self._activity(work, piece)
+            return
+        self._host += 1
+        if category in _CALLS:
+            number = piece.get("args", {}).get("correlation")
+            if number is not None:
+                self._calls.add(int(number), nanoseconds(piece["ts"]), self._thread(piece))
+        elif category in _ANNOTATIONS:
+            start = nanoseconds(piece["ts"])
+            self._ranges.append(Range(piece["name"], start, start + nanoseconds(piece.get("dur", 0))))
+        elif category in ("cpu_op", "operator") and piece["name"].startswith(_GRADIENTS):
+            starts, ends = self._backward.setdefault(self._thread(piece), (array("q"), array("q")))
+            start = nanoseconds(piece["ts"])
+            starts.append(start)
+            ends.append(start + nanoseconds(piece.get("dur", 0)))
+
+    def _activity(self, work: Work, piece: dict[str, Any]) -> None:
+        about = piece.get("args", {})
+        start = nanoseconds(piece["ts"])
+        length = nanoseconds(piece.get("dur", 0))
+        if length < 0:
+            raise ValueError(f"{piece['name'][:40]} lasts {piece['dur']} us")
+        device = int(about.get("device", piece.get("pid", 0)))
+        stream = int(about.get("stream", piece.get("tid", 0)))
+        call = int(about.get("correlation", -1))
+        self._columns.add(work, piece["name"], device, stream, start, start + length, call)
+
+    def _thread(self, piece: dict[str, Any]) -> int:
+        """Return the number of a thread, whose name may be a text."""
+        return self._threads.setdefault((piece.get("pid"), piece.get("tid")), len(self._threads))
+
+    def recording(self, path: Path) -> Recording:
+        """Return what was read.
+
+        Raises
+        ------
+        DataError
+            If nothing ran on a GPU.
+        """
+        if not self.count:
+            raise DataError(f"{path}: holds no events")
+        if not self._columns:
+            raise DataError(
+                f"{path}: holds nothing that ran on a GPU ({self._host} events of the host): "
+                "record it with ProfilerActivity.CUDA"
+            )
+        backward = {
+            thread: (np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+            for thread, (starts, ends) in self._backward.items()
+        }
+        ranges = tuple(sorted(self._ranges, key=lambda one: (one.start_ns, -one.end_ns)))
+        return Recording(
+            "PyTorch profiler", self._gpu, self._columns.by_device(self._calls), ranges, backward
+        )

@@ -1,0 +1,124 @@
+"""What a profile says of the uncertain factors: seconds of kernels, measured apart from all else.
+
+A run says how long a step takes; a profile says of what. Each class of kernels that has a factor of its own is one
+measurement of it, under the same priors and with the same tails as `costmodel.trust.site_fit` has for runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.describe.factors import bits_of, factors, named
+from costmodel.describe.site import Site, make_belief
+from costmodel.estimates.estimate import Estimate
+from costmodel.trust.posterior import Priors, posterior
+from costmodel.trust.profiles.beside import Beside, GroupTime
+from costmodel.trust.site_fit import ROW_TAIL, FactorMove, tail_at_site
+
+_REPEATS = 0.021
+"""By how much the same layout differs in two releases of a framework, the median of published pairs: what a profile of
+few steps may be off by. [-]"""
+_GROUPS = {
+    "matmul": ("matmul",),
+    "grouped_matmul": ("experts",),
+    "attention": ("attention",),
+    "memory_kernels": ("norm", "quantise_and_permute", "elementwise", "loss", "embedding"),
+}
+"""Groups of lines by the role of the factor that multiplies them."""
+
+
+class FactorMeasured(NamedTuple):
+    """A factor as a profile shows it.
+
+    Attributes
+    ----------
+    move : FactorMove
+        Before and after.
+    seen : float
+        Natural logarithm of trace over nominal bill. [-]
+    scale : float
+        What that may be off by. [-]
+    """
+
+    move: FactorMove
+    seen: float
+    scale: float
+
+
+class SiteOfTrace(NamedTuple):
+    """What a profile says of factors, and the site that follows; none where it says nothing."""
+
+    measured: tuple[FactorMeasured, ...]
+    site: Site | None
+
+
+def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
+    """Update the factors of kernels by what they took.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of the job that was profiled.
+    beside : Beside
+        Its bill beside the profile.
+    file : str
+        The profile.
+    """
+    job = est.job
+    generation, bits = job.cluster.accelerator.generation, bits_of(job.precision.matmul_dtype)
+    keys = {"attention": (generation,), "memory_kernels": (generation,)}
+    seen: dict[str, tuple[float, float]] = {}
+    for role, groups in _GROUPS.items():
+        held = [
+            one
+            for one in beside.groups
+            if one.group.partition(".")[0] in groups and one.bill_s and one.trace_s
+        ]
+        if held:
+            name = named(role, *keys.get(role, (generation, bits)))
+            center, scale = _log_ratio(held)
+            seen[name] = (center + float(np.log(job.factors.get(name, 1.0))), scale)
+    if not seen:
+        return SiteOfTrace((), None)
+    names = tuple(seen)
+    shipped = [factors()[name] for name in names]
+    priors = Priors(
+        np.array([one.center for one in shipped]),
+        np.array([one.spread for one in shipped]),
+        np.array([tail_at_site(name) for name in names]),
+    )
+    logs, scales = (np.array(column) for column in zip(*seen.values(), strict=True))
+    # What is measured is the factors themselves.
+    found = posterior(np.asarray, logs, priors, scales, ROW_TAIL)
+    belief = make_belief(names, found.center, found.covariance, priors.tail.tolist(), source=file)
+    prior = {one.name: (one.center, one.spread) for one in shipped}
+    run = {
+        "name": file,
+        "model": job.model.name,
+        "cluster": job.cluster.name,
+        "gpus": round(float(job.layout.gpus)),
+        "profile": True,
+    }
+    measured = tuple(
+        FactorMeasured(
+            FactorMove(one.name, one.scales, one.center, one.spread, belief.center[at], belief.spread[at]),
+            *seen[one.name],
+        )
+        for at, one in enumerate(shipped)
+    )
+    return SiteOfTrace(measured, Site(belief, prior=prior, runs=(run,)))
+
+
+def _log_ratio(groups: list[GroupTime]) -> tuple[float, float]:
+    """Return the logarithm of trace over bill of some groups together, and what it may be off by.
+
+    Groups that disagree say less of the factor they share: its scale is their spread, each as its seconds.
+    """
+    took = np.array([one.alone_s for one in groups])
+    priced = np.array([one.bill_s for one in groups])
+    center = float(np.log(took.sum() / priced.sum()))
+    share = priced / priced.sum()
+    variance = float((share * (np.log(took / priced) - center) ** 2).sum())
+    return center, float(np.sqrt(_REPEATS**2 + variance * (share**2).sum()))

@@ -1,0 +1,398 @@
+"""Measured runs to a site: the posterior of the factors that they speak of, errors left out, rows that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.answer import Answer
+from costmodel.base.errors import DataError
+from costmodel.describe.factors import ROLES, Factors, Scaled, classed, factors, factors_of, named
+from costmodel.describe.site import Site, make_belief, site_text
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.priced_job import PricedJob
+from costmodel.step.price import price
+from costmodel.trust.memory_kinds import seen_by_kind
+from costmodel.trust.own_runs import OwnRun
+from costmodel.trust.posterior import MISFIT, Posterior, Priors, left_out_errors, posterior, slopes_at
+
+Array = NDArray[np.float64]
+
+SITE_SHARE: Mapping[Scaled, float] = {"time": 0.36, "memory": 0.40}
+"""Of the variance that no kernel and no message explains, what all runs of a site have in common: the intraclass
+correlation of published residuals by source, family left out, clipped at their p95 (tests/published/own_runs.py)."""
+
+TOLD = 0.01
+"""A factor whose spread the runs narrow by less, and whose center they move by less than so many prior spreads, is left
+as it is shipped: nothing was said of it. [-]"""
+
+ROW_TAIL = 3.0
+"""Degrees of freedom of what single rows are off by, as the shipped factor `layout` has. [-]"""
+
+FAR = ("collective",)
+"""Roles whose shipped spreads are of fabrics that work as they should; that of a site may be far off."""
+
+FAR_TAIL = 1.0
+"""Degrees of freedom of their priors at a site: with a spread of 3 %, one site in fifty is off by a factor of three."""
+
+_FAR_TIMES = (1.5, 2.5, 4.0, 7.0)
+"""Of its profile's time, that a fabric is tried at: messages that hide at the profile's speed do not tell it."""
+_LEAST_SCALE = 1e-3
+_NOISE = 0.02
+"""Least scale of one step time: published repeats of a layout differ by as much between releases. [-]"""
+
+
+class FactorMove(NamedTuple):
+    """A factor before and after the runs: center and spread of its natural logarithm, and the share that was told."""
+
+    name: str
+    scales: str
+    prior_center: float
+    prior_spread: float
+    center: float
+    spread: float
+
+    @property
+    def told(self) -> float:
+        """Share of the prior variance that the runs took away. [-]"""
+        return max(1.0 - (self.spread / self.prior_spread) ** 2, 0.0)
+
+    @property
+    def moved(self) -> float:
+        """How far the center moved, in prior spreads. [-]"""
+        return (self.center - self.prior_center) / self.prior_spread
+
+
+class RunFit(NamedTuple):
+    """One measurement of a run: predicted before, by all other rows, and by all; and whether it fits."""
+
+    run: str
+    what: Scaled
+    measured: float
+    before: float
+    left_out: float
+    after: float
+    scaled: float
+    why: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the factors explain it."""
+        return not self.why
+
+
+class _Part(NamedTuple):
+    """What was learned from one kind of figure."""
+
+    what: Scaled
+    names: tuple[str, ...]
+    priors: Priors
+    found: Posterior
+    fits: tuple[RunFit, ...]
+    own_variance: Array
+
+
+@dataclass(frozen=True)
+class RunsCalibration(Answer):
+    """What measured runs say of the factors.
+
+    Attributes
+    ----------
+    runs : tuple of OwnRun
+        Jobs with what was measured.
+    site : Site
+        Posterior of the factors that they speak of.
+    moves : tuple of FactorMove
+        These factors, those of which most was told first.
+    fits : tuple of RunFit
+        A row a measurement.
+    """
+
+    runs: tuple[OwnRun, ...]
+    site: Site
+    moves: tuple[FactorMove, ...]
+    fits: tuple[RunFit, ...]
+
+    @cached_property
+    def errors(self) -> dict[str, float]:
+        """Median size of the relative error of step times: before, left out, after. [-]"""
+        of_time = [fit for fit in self.fits if fit.what == "time"]
+        return {
+            key: float(np.median([abs(getattr(fit, key) / fit.measured - 1.0) for fit in of_time]))
+            if of_time
+            else 0.0
+            for key in ("before", "left_out", "after")
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return factors and rows."""
+        return {
+            "schema_version": 1,
+            "factors": [{**move._asdict(), "told": move.told} for move in self.moves],
+            "rows": [{**fit._asdict(), "fits": fit.fits} for fit in self.fits],
+            "median_error": self.errors,
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a measurement."""
+        keys = ("run", "what", "measured", "before", "left_out", "after", "fits", "why")
+        return {key: [getattr(fit, key) for fit in self.fits] for key in keys}
+
+    def files(self, path: str | Path) -> dict[Path, str]:
+        """Return the site file with its text.
+
+        Raises
+        ------
+        DataError
+            If the runs say nothing of any factor.
+        """
+        if not self.moves:
+            raise DataError("calibrate: nothing to write: the runs say nothing of any factor")
+        return {Path(path): site_text(self.site)}
+
+
+def fit_site(runs: Sequence[OwnRun], progress: Callable[[int, int], None] | None = None) -> RunsCalibration:
+    """Update the factors by measured runs.
+
+    Raises
+    ------
+    DataError
+        If there is no run, or one holds several layouts.
+    """
+    if not runs:
+        raise DataError("runs: expected at least one measured run")
+    for run in runs:
+        run.est.require_single(run.name)
+    kinds: tuple[Scaled, ...] = ("time", "memory")
+    made = [part for what in kinds if (part := _part(runs, what, progress)) is not None]
+    names: list[str] = []
+    centers: list[float] = []
+    tails: list[float] = []
+    prior: dict[str, tuple[float, float]] = {}
+    moves: list[FactorMove] = []
+    blocks: list[Array] = []
+    for part in made:
+        kept = _told(part)
+        covariance = part.found.covariance + np.diag(part.own_variance)
+        blocks.append(covariance[np.ix_(kept, kept)])
+        for index in kept:
+            name, center = part.names[index], float(part.found.center[index])
+            spread = float(np.sqrt(covariance[index, index]))
+            before = float(np.sqrt(part.priors.scale[index] ** 2 + part.own_variance[index]))
+            prior[name] = (float(part.priors.center[index]), before)
+            names.append(name)
+            centers.append(center)
+            tails.append(float("inf"))
+            moves.append(FactorMove(name, factors()[name].scales, *prior[name], center, spread))
+        for name, (before, after) in _of_layouts(runs, part).items():
+            prior[name] = (0.0, before)
+            names.append(name)
+            centers.append(0.0)
+            tails.append(ROW_TAIL)
+            blocks.append(np.array([[after**2]]))
+            moves.append(FactorMove(name, factors()[name].scales, 0.0, before, 0.0, after))
+    fits = tuple(fit for part in made for fit in part.fits)
+    belief = make_belief(names, centers, _diagonal(blocks), tails, "own runs")
+    site = Site(belief, "", prior, tuple(_said(run, fits) for run in runs))
+    return RunsCalibration(
+        tuple(runs), site, tuple(sorted(moves, key=lambda move: -max(move.told, abs(move.moved)))), fits
+    )
+
+
+def _said(run: OwnRun, fits: Sequence[RunFit]) -> dict[str, Any]:
+    """Return a run as the site file keeps it."""
+    of_run = [fit for fit in fits if fit.run == run.name]
+    job = run.est.job
+    said: dict[str, Any] = {
+        "name": run.name,
+        "model": job.model.name,
+        "cluster": job.cluster.name,
+        "gpus": round(float(job.layout.gpus)),
+    }
+    if np.isfinite(run.time_s):
+        said["step_time_s"] = float(f"{run.time_s:.5g}")
+    if np.isfinite(run.memory_bytes):
+        said["memory_bytes"] = float(f"{run.memory_bytes:.5g}")
+    return {**said, "fits": all(fit.fits for fit in of_run)}
+
+
+def _diagonal(blocks: Sequence[Array]) -> Array:
+    """Return a matrix with blocks on its diagonal."""
+    size = sum(len(block) for block in blocks)
+    found, at = np.zeros((size, size)), 0
+    for block in blocks:
+        found[at : at + len(block), at : at + len(block)] = block
+        at += len(block)
+    return found
+
+
+def _told(part: _Part) -> list[int]:
+    """Return the factors that the runs say something of."""
+    spread = np.sqrt(np.diag(part.found.covariance))
+    narrowed = 1.0 - spread / part.priors.scale
+    moved = np.abs(part.found.center - part.priors.center) / part.priors.scale
+    return [int(index) for index in np.flatnonzero((narrowed > TOLD) | (moved > TOLD))]
+
+
+def _of_layouts(runs: Sequence[OwnRun], part: _Part) -> dict[str, tuple[float, float]]:
+    """Return the spread of single layouts before and after, of the classes that were measured."""
+    if part.what != "time":
+        return {}
+    found = {}
+    for run in runs:
+        if np.isfinite(run.time_s):
+            name, scale = named("layout", classed(run.est.job)), row_scale(run.est)
+            found[name] = (factors()[name].spread, scale * part.found.widening)
+    return found
+
+
+def row_scale(est: Estimate) -> float:
+    """Return the scale of what a single step time is off by: the shipped one less what all runs of a site share. [-]"""
+    of_site, of_row = _shared(est)
+    return float(np.sqrt(max(of_site**2 + of_row**2 - _site_variance(of_site, of_row), _NOISE**2)))
+
+
+def _shared(est: Estimate) -> tuple[float, float]:
+    """Return the shipped spreads of what nothing explains, of a class and of a layout."""
+    kind = classed(est.job)
+    return factors()[named("unexplained", kind)].spread, factors()[named("layout", kind)].spread
+
+
+def _site_variance(of_class: float, of_layout: float) -> float:
+    """Return the variance of what all runs of a site share."""
+    return max(of_class**2, SITE_SHARE["time"] * (of_class**2 + of_layout**2))
+
+
+def _part(runs: Sequence[OwnRun], what: Scaled, progress: Callable[[int, int], None] | None) -> _Part | None:
+    """Learn from one kind of figure; none where nobody measured it."""
+    measured = np.array([run.time_s if what == "time" else run.memory_bytes for run in runs])
+    taken = [run for run, value in zip(runs, measured, strict=True) if np.isfinite(value)]
+    if not taken:
+        return None
+    names = _names(taken, what)
+    priors, own = _priors(names, taken, what)
+    logs = np.log(measured[np.isfinite(measured)])
+
+    def model(points: Array) -> Array:
+        rows = []
+        for done, run in enumerate(taken, start=1):
+            rows.append(_priced(run, names, points, what))
+            if progress is not None:
+                progress(done, len(taken))
+        return np.stack(rows, axis=1)
+
+    if what == "time":
+        scale = np.array([np.hypot(row_scale(run.est), run.error) for run in taken])
+    else:
+        slopes = slopes_at(model, priors.center)
+        scale = np.maximum(np.sqrt(slopes**2 @ own), _LEAST_SCALE)
+        own = np.where((slopes != 0).any(axis=0), own, 0.0)
+    found = posterior(model, logs, priors, scale, ROW_TAIL, _probes(names, priors))
+    held_out = left_out_errors(found, logs, priors, scale, ROW_TAIL)
+    before = np.array([_nominal(run, what) for run in taken])
+    fits = tuple(
+        RunFit(
+            run.name,
+            what,
+            float(np.exp(logs[row])),
+            float(before[row]),
+            float(np.exp(logs[row] - held_out[row])),
+            float(np.exp(logs[row] - found.residual[row])),
+            float(found.scaled[row]),
+            _why(found, row, names, priors),
+        )
+        for row, run in enumerate(taken)
+    )
+    return _Part(what, names, priors, found, fits, own if what == "memory" else np.zeros(len(names)))
+
+
+def _names(runs: Sequence[OwnRun], what: Scaled) -> tuple[str, ...]:
+    """Return the factors of a kind of figure that the jobs share."""
+    every = (name for run in runs for name in factors_of(run.est.job))
+    roles = {
+        role.name
+        for role in ROLES.values()
+        if role.of == what and not role.each_layout and role.name != "room"
+    }
+    return tuple(dict.fromkeys(name for name in every if name.partition(".")[0] in roles))
+
+
+def _priors(names: Sequence[str], runs: Sequence[OwnRun], what: Scaled) -> tuple[Priors, Array]:
+    """Return the priors of what a site shares, and the variance that each job has of its own."""
+    shipped = [factors()[name] for name in names]
+    scale = np.array([one.spread for one in shipped])
+    own = np.zeros(len(names))
+    if what == "memory":
+        own = (1.0 - SITE_SHARE["memory"]) * scale**2
+        scale = np.sqrt(SITE_SHARE["memory"]) * scale
+    for run in runs if what == "time" else ():
+        name = named("unexplained", classed(run.est.job))
+        scale[list(names).index(name)] = np.sqrt(_site_variance(*_shared(run.est)))
+    center = np.array([one.center for one in shipped])
+    return Priors(
+        center, np.maximum(scale, _LEAST_SCALE), np.array([tail_at_site(name) for name in names])
+    ), own
+
+
+def tail_at_site(name: str) -> float:
+    """Return the degrees of freedom of a factor's prior at a site."""
+    shipped = factors()[name]
+    return FAR_TAIL if shipped.role.name in FAR else shipped.tail
+
+
+def _nominal(run: OwnRun, what: Scaled) -> float:
+    """Return what the model says of a run without any."""
+    if what == "time":
+        return float(run.est.step_time_s)
+    return float(seen_by_kind(run.est.bill, run.memory_kind))
+
+
+def _probes(names: Sequence[str], priors: Priors) -> list[Array]:
+    """Return points at which a fabric alone is far from its profile."""
+    found = []
+    for index, name in enumerate(names):
+        if factors()[name].role.name in FAR:
+            for times in _FAR_TIMES:
+                point = priors.center.copy()
+                point[index] += np.log(times)
+                found.append(point)
+    return found
+
+
+def _priced(run: OwnRun, names: Sequence[str], points: Array, what: Scaled) -> Array:
+    """Return the logarithm of a run's figure at points of the factors: one pricing of all of them."""
+    used = {*factors_of(run.est.job)}
+    values = {name: np.exp(points[:, index]) for index, name in enumerate(names) if name in used}
+    job = replace(run.est.job, factors=Factors(values))
+    priced = PricedJob(job, price(job, every_stage=what == "memory"))
+    figure = priced.step_time_s if what == "time" else seen_by_kind(priced.bill, run.memory_kind)
+    return np.log(np.broadcast_to(figure, (len(points),)))
+
+
+def _why(found: Posterior, row: int, names: Sequence[str], priors: Priors) -> str:
+    """Say why a row does not fit, nothing where it does."""
+    if abs(found.scaled[row]) < MISFIT:
+        return ""
+    ratio = float(np.exp(found.residual[row]))
+    said = f"measured is {ratio:.3g} times what all factors together allow for"
+    for unit, factor in (
+        ("ms for s", 1000.0),
+        ("minutes for s", 60.0),
+        ("GB for B", 1e9),
+        ("GiB for B", 2.0**30),
+    ):
+        if abs(abs(np.log(ratio)) - np.log(factor)) < 0.4:
+            return f"{said}: a unit ({unit})?"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = found.residual[row] / found.slopes[row]
+    spreads = np.where(found.slopes[row] != 0, np.abs(needed) / priors.scale, np.inf)
+    nearest = int(np.argmin(spreads))
+    if not np.isfinite(spreads[nearest]) or spreads[nearest] > 30:
+        return f"{said}: another job, batch or number of GPUs?"
+    return f"{said}; {names[nearest]} alone would have to be {spreads[nearest]:.0f} spreads off"

@@ -1,0 +1,265 @@
+"""A running training held against its estimate: whether steps left the band, since when, and what that costs.
+
+Steps have left the band when most of the last `LEAST_LINES` lines of the log lie on one side of it, and more lines
+do than do not, counted back to where that began: one slow step is none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Unpack
+
+import numpy as np
+
+from costmodel.base.answer import Answer
+from costmodel.bill.quantity import quantity
+from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS, names
+from costmodel.describe.jobs.keywords import RunKeywords
+from costmodel.describe.jobs.reading import keywords, read_all
+from costmodel.describe.jobs.signature import shows
+from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.interop.step_log.follow import LogFollower
+from costmodel.trust.step_times import StepTimes, longest_run, measured_steps, step_times
+from costmodel.whole_run.run import DAY_S, TrainingRun, run_of
+from costmodel.whole_run.solve import options_of
+
+State = Literal["inside", "slower", "faster", "unknown"]
+
+LEAST_LINES = 5
+"""Lines that say whether steps are in the band; with fewer nothing is said."""
+
+RECENT_LINES = 20
+"""Lines that the present step is the median of, while all is well."""
+
+_CALENDAR_DAYS = "steps_left * extra_s / effective_time / day_s"
+_DOLLARS = "extra_days * 24 * gpus * price"
+
+
+class Band(NamedTuple):
+    """Where steps are expected: the estimate, and p10 and p90 of its samples. [s]"""
+
+    low_s: float
+    middle_s: float
+    high_s: float
+
+
+def band_of(est: Estimate) -> Band:
+    """Return where the steps of a job are expected: p10, the estimate and p90, with what its site says.
+
+    Raises
+    ------
+    CostModelError
+        If the estimate holds several layouts.
+    """
+    est.require_single("watch")
+    within, middle_s = est.interval(), float(est.step_time_s)
+    return Band(min(within.low, middle_s), middle_s, max(within.high, middle_s))
+
+
+@dataclass(frozen=True)
+class Watch(Answer):
+    """One look at a running training.
+
+    Attributes
+    ----------
+    est : Estimate
+        The job.
+    times : StepTimes
+        What its log says so far.
+    band : Band
+        Where its steps are expected.
+    run : TrainingRun, optional
+        The whole run, for what the rest of it costs; none where neither log nor job says how long it is.
+    """
+
+    est: Estimate
+    times: StepTimes
+    band: Band
+    run: TrainingRun | None
+
+    @cached_property
+    def _lines(self) -> tuple[State, int]:
+        """Return the state, and how many of the last running lines made it."""
+        seconds = self.times.times_s[self.times.running]
+        outside: dict[State, Any] = {
+            "slower": seconds > self.band.high_s,
+            "faster": seconds < self.band.low_s,
+        }
+        for state, flags in outside.items():
+            lines = longest_run(flags[::-1])
+            if lines >= LEAST_LINES and 2 * flags[-LEAST_LINES:].sum() > LEAST_LINES:
+                return state, lines
+        return ("inside" if len(seconds) >= LEAST_LINES else "unknown"), min(len(seconds), RECENT_LINES)
+
+    @property
+    def state(self) -> State:
+        """Where steps lie now: inside the band, slower, faster, or too few to tell."""
+        return self._lines[0]
+
+    @cached_property
+    def step_time_s(self) -> float:
+        """A step now: the median since the band was left, or of the last lines. [s]"""
+        return float(np.median(self.times.times_s[self.times.running][-self._lines[1] :]))
+
+    @cached_property
+    def _since(self) -> int:
+        """Index of the line since which the state lasts."""
+        return int(np.flatnonzero(self.times.running)[-self._lines[1]])
+
+    @property
+    def since_step(self) -> int:
+        """First step of the state. [-]"""
+        return int(self.times.log.number[self._since])
+
+    @property
+    def since_s(self) -> float:
+        """When that step was printed, on the log's clock; nan where it prints no time. [s]"""
+        return float(self.times.log.at[self._since])
+
+    @property
+    def last_step(self) -> int:
+        """The step that was printed last. [-]"""
+        return int(self.times.log.number[-1])
+
+    @property
+    def off(self) -> float:
+        """A step now over what is expected, less one. [-]"""
+        return self.step_time_s / self.band.middle_s - 1.0
+
+    @property
+    def steps_left(self) -> float | None:
+        """Steps until the end of the run; none where nobody says how long it is. [-]"""
+        if self.run is None:
+            return None
+        return max((self.times.log.last_step or self.run.steps) - self.last_step, 0.0)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last step of the run was printed."""
+        return self.steps_left == 0.0
+
+    @property
+    def extra_days(self) -> float | None:
+        """Calendar days that the rest takes beyond what is expected, failures counted as they go. [d]"""
+        if self.run is None:
+            return None
+        made = quantity(
+            _CALENDAR_DAYS,
+            steps_left=self.steps_left or 0.0,
+            extra_s=self.step_time_s - self.band.middle_s,
+            effective_time=self.run.effective_training_time_ratio,
+            day_s=DAY_S,
+        )
+        return float(made.value)
+
+    @property
+    def extra_dollars(self) -> float | None:
+        """What these days cost, spare GPUs too; none without a price. [USD]"""
+        if self.run is None or self.run.price_usd_per_gpu_hour is None:
+            return None
+        spare = self.run.spare_nodes * self.est.job.cluster.gpus_per_node
+        made = quantity(
+            _DOLLARS,
+            extra_days=self.extra_days or 0.0,
+            gpus=self.run.gpus + spare,
+            price=self.run.price_usd_per_gpu_hour,
+        )
+        return float(made.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the look as numbers and texts."""
+        since = self.since_s
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "log": self.times.log.name,
+            "state": self.state,
+            "step": self.last_step,
+            "step_time_s": self.step_time_s,
+            "expected_step_time_s": self.band.middle_s,
+            "band_s": [self.band.low_s, self.band.high_s],
+            "off": self.off,
+            "since_step": self.since_step,
+            "since_s": since if np.isfinite(since) else None,
+            "steps_left": self.steps_left,
+            "extra_days": self.extra_days,
+            "extra_dollars": self.extra_dollars,
+            "measured": self.times.to_dict(),
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return one row."""
+        told = self.to_dict()
+        low, high = told.pop("band_s")
+        plain = {name: value for name, value in told.items() if not isinstance(value, dict)}
+        return {name: [value] for name, value in {**plain, "low_s": low, "high_s": high}.items()}
+
+
+def watched(times: StepTimes, est: Estimate, **run_options: Any) -> Watch:
+    """Hold the steps of a log against an estimate.
+
+    Parameters
+    ----------
+    times : StepTimes
+        What the log says so far.
+    est : Estimate
+        The job; its tokens say how long the run is, where the log does not.
+    **run_options
+        As for `costmodel.whole_run.run.run_of`.
+    """
+    tokens = float(est.tokens_per_step) * times.log.last_step or est.job.tokens
+    run = run_of(est, tokens, **run_options) if tokens else None
+    return Watch(est, times, band_of(est), run)
+
+
+@shows((*JOB_FIELDS, *RUN_FIELDS))
+def watch(log: str | Path | Iterable[str | Path], **asked: Unpack[RunKeywords]) -> Watch:
+    """Hold the steps of a training log against the estimate of its job.
+
+    Parameters
+    ----------
+    log : path or paths
+        What the framework printed; several are the pieces that it was rotated into, the oldest first.
+    **asked
+        The job as for `costmodel.estimate`, and of `costmodel.run` what prices the rest of the run.
+
+    Raises
+    ------
+    CostModelError
+        If the job or the log cannot be read, or the log is of another job.
+    """
+    est, options = _asked(asked)
+    return watched(step_times(log, est), est, **options)
+
+
+class Watcher:
+    """Looks at a log again and again as it grows, through rotation and truncation."""
+
+    def __init__(self, log: str | Path, **asked: Unpack[RunKeywords]) -> None:
+        self._est, self._options = _asked(asked)
+        band_of(self._est)
+        self._follower = LogFollower(log)
+
+    def look(self) -> Watch | None:
+        """Read what is new; none while no step was printed yet.
+
+        Raises
+        ------
+        CostModelError
+            If what is new is no text, or the log is of another job.
+        """
+        self._follower.look()
+        if not self._follower.collector.has_steps:
+            return None
+        times = measured_steps(self._follower.collector.found(), self._est)
+        return watched(times, self._est, **self._options)
+
+
+def _asked(asked: Any) -> tuple[Estimate, dict[str, Any]]:
+    """Return the job of the keywords, and the options of its run."""
+    given = keywords(asked, (*JOB_FIELDS, *RUN_FIELDS), who="watch")
+    options = options_of(read_all({name: given.pop(name) for name in names(RUN_FIELDS) if name in given}))
+    return estimate(**given), options

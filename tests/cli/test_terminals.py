@@ -1,0 +1,172 @@
+"""What people see at 40, 80, 100 and 160 columns: no number cut, no column missing, on a real pseudo-terminal too."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+
+import pytest
+from rich.cells import cell_len
+
+import costmodel as cm
+from costmodel.base.grid import Grid, columns
+from costmodel.base.screen import _pieces, column_widths, drawn
+
+WIDTHS = (40, 80, 100, 160)
+JOB = {"model": "llama3-70b", "gpus": 512, "layout": "tp4 pp4 vp5", "global_batch": 1024, "seq_len": 8192}
+SMALL = {"model": "llama3-8b", "gpus": 8, "layout": "tp2", "global_batch": 8, "seq_len": 2048}
+
+
+def answers():
+    est = cm.estimate(**JOB)
+    yield "estimate", est
+    yield "plan", cm.plan(model="llama3-8b", gpus=8, global_batch=8, seq_len=2048, tokens=1e12)
+    yield "run", cm.run(**JOB, tokens=5e12)
+    yield "budget", cm.budget(dollars=1e6, served_tokens=1e13)
+    yield "roofline", cm.roofline(est)
+    yield "models", cm.models_table()
+    yield "sensitivity", cm.sensitivity(cm.estimate(**SMALL))
+    yield "collective", cm.collective("all-reduce", ["1KB", "4GB"], ranks=64)
+    yield "compare", cm.compare(est, cm.estimate(**{**JOB, "layout": "tp8 pp4 vp5"}))
+    yield "hardware", cm.hardware_profile("dgx-h100-ndr")
+    yield "explain", est.explain("pp.bubble")
+    yield "mesh", cm.mesh(gpus=512, layout="tp8 pp4")
+    yield "recipe", cm.recipe("megatron-core")
+    yield "trace", cm.trace(cm.estimate(**{**SMALL, "layout": "pp2"}))
+
+
+@pytest.fixture(scope="module")
+def known():
+    return dict(answers())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [
+    "estimate", "plan", "run", "budget", "roofline", "models", "sensitivity",
+    "collective", "compare", "hardware", "explain", "mesh", "recipe", "trace",
+])  # fmt: skip
+def test_nothing_is_cut_or_missing(name, width, known):
+    grids = known[name].grids()
+    shown = plain(drawn(grids, known[name].remarks(), width=width))
+    assert max(map(cell_len, shown.splitlines())) <= width
+    said = [*(cell for grid in grids for row in grid.rows for cell in row), *(grid.title for grid in grids)]
+    assert shown.count("…") <= "".join([*said, *known[name].remarks(), *(grid.note for grid in grids)]).count(
+        "…"
+    )
+    squeezed = "".join(shown.split())
+    for grid in grids:
+        for index, column in enumerate(grid.columns):
+            assert all(word in squeezed for word in column.title.split()) or not any(
+                row[index] for row in grid.rows
+            )
+            for row in grid.rows:
+                if column.number:
+                    assert row[index] in shown, (column.title, row[index])
+                else:
+                    assert all(len(piece) > 24 or piece.strip() in shown for piece in _pieces(row[index]))
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_table_that_fits_keeps_its_form_and_one_that_does_not_is_records():
+    grid = Grid(
+        "T", columns("Name", "Bytes >", "What"), [["a", "1,234", "some words here"], ["b", "5", "more"]]
+    )
+    assert drawn([grid], [], width=60).count("\n") == 5
+    wide = Grid(
+        "T",
+        columns("Name", *(f"N{i} >" for i in range(12))),
+        [["a", *(["1,234,567"] * 12)], ["b", *"123456789012"]],
+    )
+    shown = plain(drawn([wide], [], width=40))
+    assert shown.splitlines()[1:4] == ["Name a", "  N0    1,234,567", "  N1    1,234,567"]
+
+
+def test_what_is_the_same_in_every_row_is_said_once_where_that_makes_a_table():
+    rows = [[f"row {i}", "a value that is long and the same", f"{i}"] for i in range(3)]
+    grid = Grid("", columns("Name", "Held >", "N >"), rows)
+    assert "In every row" not in drawn([grid], [], width=80)
+    shown = plain(drawn([grid], [], width=30))
+    assert "In every row: Held a value" in " ".join(shown.split())
+    assert "row 2   2" in shown
+
+
+@pytest.mark.parametrize("limit", range(20, 70))
+def test_columns_are_never_narrower_than_their_numbers_nor_wider_than_the_limit(limit):
+    grid = Grid("", columns("Key", "N >", "Text"), [["key", "123,456,789", "a text of several words " * 3]])
+    widths = column_widths(grid, limit, 3, whole=True)
+    assert (widths is None) == (limit < 3 + 11 + 18 + 6)
+    if widths is not None:
+        assert widths[1] == 11
+        assert sum(widths) + 6 <= limit
+
+
+def test_long_names_are_broken_at_their_marks_and_numbers_never():
+    grid = Grid("", columns("Name", "N >"), [["  attention.all_gather.forward", "2.44 GiB"]])
+    lines = plain(drawn([grid], [], width=30)).splitlines()
+    assert [line.split("2.44")[0].rstrip() for line in lines[-2:]] == ["  attention.all_", "  gather.forward"]
+    text = Grid("", columns("", ""), [["memory", "does not fit, 2.44 GiB too much of it"]])
+    assert "2.44 GiB" in plain(drawn([text], [], width=34)).replace("\n", " ").replace("          ", "")
+
+
+def test_what_does_not_fit_stands_out():
+    shown = drawn([Grid("", columns("", ""), [["memory", "81 GiB: does not fit"]])], ["Warning: x"], width=80)
+    assert re.search(r"\x1b\[1;31mdoes not fit\x1b\[0m", shown)
+    assert re.search(r"\x1b\[1;33mWarning:\x1b\[0m", shown)
+    assert "\x1b" not in drawn([Grid("", columns("", ""), [["memory", "does not fit"]])], ["Warning: x"])
+
+
+def on_a_terminal(arguments, width, **environment):
+    """Run the program on a pseudo-terminal of that width; return what it shows, and its exit code."""
+    pid, terminal = pty.fork()
+    if not pid:
+        known = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        line = [sys.executable, "-m", "costmodel", *arguments]
+        os.execve(sys.executable, line, {**known, "TERM": "xterm-256color", **environment})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    return shown.decode().replace("\r\n", "\n"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+FLAGS = ["-m", "llama3-70b", "-n", "512", "-l", "tp4 pp4 vp5", "--global-batch", "1024", "--seq-len", "8192"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize(
+    "command", [["estimate", *FLAGS], ["budget", "--budget", "1e6", "--serve-tokens", "1e13"]]
+)
+def test_a_real_terminal_shows_what_a_pipe_has(command, width):
+    shown, code = on_a_terminal(command, width)
+    assert code == 0
+    assert "\x1b[1" in shown
+    lines = plain(shown).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    wanted = "$20,167,187" if command[0] == "budget" else "119,"
+    assert wanted in plain(shown) or command[0] == "estimate"
+
+
+def test_no_color_and_dumb_terminals_have_no_colour():
+    shown, _ = on_a_terminal(["estimate", *FLAGS], 80, NO_COLOR="1")
+    assert "\x1b[1;31m" not in shown
+    shown, _ = on_a_terminal(["estimate", *FLAGS], 80, TERM="dumb")
+    assert "\x1b[1;31m" not in shown
+
+
+def test_help_is_wrapped_and_not_cut_at_40_columns():
+    shown, code = on_a_terminal(["--help"], 40)
+    assert code == 0
+    sentence = "Price one training step: step time, MFU and memory per GPU, with the lines they add up from."
+    assert sentence in " ".join(shown.split())

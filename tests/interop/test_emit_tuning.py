@@ -1,0 +1,132 @@
+"""Adapters in other programs' words: written, read back to the same bill, or refused in one line."""
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.interop.emit import emit
+from costmodel.interop.nemo import import_nemo
+from costmodel.interop.read_megatron_yaml import read_bridge
+from costmodel.interop.read_trainer import read
+from costmodel.interop.text_file import TextFile
+
+JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 64, "seq_len": 4096}
+
+
+def priced(framework, **more):
+    recipe = {"nemo": "megatron-bridge"}.get(framework, "torchtitan")
+    return cm.estimate(**JOB, layout="tp1", micro_batch=1, recipe=recipe, **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "keys"),
+    [
+        ({"base_dtype": "nf4"}, {"adapter": "qlora", "lora_target_linear": True, "load_in_4bit": True}),
+        ({"base_dtype": "fp8"}, {"adapter": "lora", "lora_target_linear": True, "load_in_8bit": True}),
+        ({"lora_targets": "q,v"}, {"adapter": "lora", "lora_target_modules": ["q_proj", "v_proj"]}),
+    ],
+)
+def test_axolotl(more, keys):
+    est = priced("axolotl", lora_rank=16, zero_stage=3, **more)
+    text = emit(est, "axolotl")
+    raw = parse_mapping(text, "axolotl", example="key: value")
+    adapter = {"adapter", "lora_target_linear", "lora_target_modules", "load_in_4bit", "load_in_8bit"}
+    assert {key: raw[key] for key in adapter & raw.keys()} == keys
+    assert (raw["lora_r"], raw["lora_alpha"]) == (16, 32)
+    back = read(TextFile(text, "axolotl.yaml"), {"gpus": 8})
+    again = cm.estimate(**back.estimate_keywords(cluster="dgx-h100-ndr"))
+    assert float(again.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
+    assert float(again.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
+
+
+def test_accelerate_says_what_the_script_hands_to_peft():
+    text = emit(
+        priced("accelerate", lora_rank=8, lora_targets="o", base_dtype="nf4", zero_stage=3), "accelerate"
+    )
+    assert "# in the training script: peft.LoraConfig(r=8, target_modules=['o_proj'])" in text
+    assert 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")' in text
+    plain = emit(priced("accelerate", lora_rank=8, zero_stage=3), "accelerate")
+    assert "target_modules='all-linear')" in plain
+    assert "BitsAndBytes" not in plain
+
+
+@pytest.mark.parametrize(
+    ("targets", "scheme", "modules"),
+    [
+        ("qkv,o", "lora", "[linear_proj,linear_qkv]"),
+        ("q,gate", "canonical_lora", "[linear_q,linear_fc1_gate]"),
+    ],
+)
+def test_megatron_bridge(targets, scheme, modules):
+    est = priced("nemo", lora_rank=32, lora_targets=targets)
+    text = emit(est, "nemo")
+    assert "peft.dim=32\n" in text
+    assert f"peft.target_modules={modules}\n" in text
+    assert f"a finetune recipe with peft_scheme={scheme}" in text
+    back = import_nemo(text)
+    again = cm.estimate(**back.estimate_keywords(cluster="dgx-h100-ndr"))
+    assert float(again.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
+
+
+def test_a_run_of_megatron_bridge_says_its_adapters():
+    text = """
+model: {num_layers: 4, hidden_size: 256, num_attention_heads: 4, seq_length: 512, vocab_size: 1024}
+train: {micro_batch_size: 1, global_batch_size: 8}
+peft: {_target_: megatron.bridge.peft.dora.DoRA, dim: 16, target_modules: ['*.linear_qkv', linear_fc2]}
+"""
+    found = read_bridge(TextFile(text, "run_config.yaml"), {"gpus": 8})
+    assert (found.job["lora_rank"], found.job["lora_targets"]) == (16, "linear_qkv,linear_fc2")
+    assert any(warning.startswith("dora: priced as LoRA") for warning in found.warnings)
+    with pytest.raises(CostModelError, match=r"peft\.dim: expected a whole number, got 'many'"):
+        read_bridge(TextFile(text.replace("dim: 16", "dim: many"), "run_config.yaml"), {"gpus": 8})
+
+
+@pytest.mark.parametrize(
+    ("framework", "more", "said"),
+    [
+        ("megatron", {"lora_rank": 8}, "in bf16 are not written; they are for nemo, accelerate, axolotl"),
+        (
+            "nemo",
+            {"lora_rank": 8, "base_dtype": "nf4"},
+            "in nf4 are not written; they are for accelerate, axolotl",
+        ),
+        ("axolotl", {"frozen": "embedding"}, "freezes parts in a training script"),
+        (
+            "axolotl",
+            {"lora_rank": 8, "lora_targets": "qkv", "zero_stage": 3},
+            "no layer for the lora target 'qkv'",
+        ),
+    ],
+)
+def test_what_is_not_written_is_one_line(framework, more, said):
+    with pytest.raises(CostModelError, match="emit: ") as caught:
+        emit(priced(framework, **more), framework)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {
+            "lora_rank": 16,
+            "lora_targets": "q,v",
+            "base_dtype": "nf4",
+            "packed_len": 1000,
+            "packed_spread": 0.5,
+        },
+        {"frozen": "embedding,mlp", "base_dtype": "fp8"},
+        {},
+    ],
+)
+def test_the_inputs_of_an_answer_make_the_same_bill(more):
+    """What JSON says went in, nothing of it left to a default, is the job again."""
+    est = cm.estimate(**JOB, **more)
+    inputs = est.to_dict()["inputs"]
+    assert {key: inputs[key] for key in more} == more
+    back = cm.estimate(**{key: value for key, value in inputs.items() if value is not None})
+    assert {line.name: float(line.each_s) for line in back.bill.time_lines} == {
+        line.name: float(line.each_s) for line in est.bill.time_lines
+    }
+    assert float(back.memory_bytes_per_gpu) == float(est.memory_bytes_per_gpu)

@@ -1,0 +1,124 @@
+"""Closed forms against the simulation where the rank with the head is slower than the others."""
+
+import numpy as np
+import pytest
+
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.engine import simulate
+from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedules import task_orders
+from costmodel.physics.pipeline.stages import Fold
+
+
+@pytest.mark.parametrize("name", ["gpipe", "zb-h1", "zb-v", "dualpipe", "dualpipe-v", "v-half", "v-min"])
+@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 16), (8, 64)])
+@pytest.mark.parametrize("head", [0.15, 0.5, 1.0])
+@pytest.mark.parametrize("times", [(1.0, 1.8, 0.6), (1.0, 1.1, 0.9)])
+def test_a_rank_with_the_head_is_slower_than_the_others(name, p, m, head, times):
+    # The head lies at the end of the way: on the last rank, and where a V turns back on the first. Its forward pass is
+    # a third of all; a little of the embedding on the first stage.
+    fold = SCHEDULES[name].fold
+    each = {"forward": 0, "backward_input": 1, "backward_weight": 2}
+    chunks = 2 if fold is Fold.VEE else 1
+    layer = {pass_: np.full((p, chunks), times[at] / chunks) for pass_, at in each.items()}
+    passes = {pass_: values.copy() for pass_, values in layer.items()}
+    end = (0, 1) if fold is Fold.VEE else (p - 1, 0)
+    for pass_, at in each.items():
+        passes[pass_][end] += head * times[at]
+        passes[pass_][0, 0] += 0.02 * times[at]
+    fraction = 32 / 34
+    if fold is Fold.BOTH_WAYS:
+        given = {pass_: values[:, 0] for pass_, values in passes.items()}
+        of_rank = {pass_: 0.5 * (values + values[::-1]) for pass_, values in given.items()}
+    else:
+        given, of_rank = passes, {pass_: values.sum(axis=1) for pass_, values in passes.items()}
+    step_s = simulate(
+        task_orders(name, p, m, chunks),
+        **{f"{pass_}_s": values for pass_, values in given.items()},
+        pending_weight_fraction=fraction,
+        synchronized=True,
+    ).makespan_s()
+
+    forward, inputs, weights = of_rank.values()
+    bubble_s = schedules.bubble_time_s(
+        schedules.schedule_code(name),
+        stages=p,
+        micro_batches=m,
+        virtual_stages=chunks,
+        **{f"{pass_}_s": values for pass_, values in of_rank.items()},
+        sum_forward_s=forward.sum(),
+        sum_backward_s=inputs.sum() + weights.sum(),
+        sum_backward_weight_s=weights.sum(),
+        plain_forward_s=times[0],
+        plain_backward_s=times[1] + times[2],
+        plain_backward_weight_s=times[2],
+        mean_forward_s=times[0],
+        mean_backward_s=times[1] + times[2],
+        mean_backward_weight_s=times[2],
+        most_forward_s=forward.max(),
+        most_backward_s=(inputs + weights).max(),
+        pending_weight_fraction=fraction,
+        synchronized=True,
+        first=np.arange(p) == 0,
+        last=np.arange(p) == p - 1,
+    )
+    paid_s = float((m * (forward + inputs + weights) + bubble_s).max())
+
+    assert paid_s == pytest.approx(step_s, rel=0.03)
+
+
+def test_gpipe_waits_for_the_slowest_of_each_pass():
+    # 2 + 1 + 1 and three times 2 forward; 1 + 1 + 3 and three times 3 backward.
+    forward, backward = np.array([2.0, 1.0, 1.0]), np.array([1.0, 1.0, 3.0])
+    bubble_s = schedules.bubble_time_s(
+        schedules.schedule_code("gpipe"),
+        stages=3,
+        micro_batches=4,
+        forward_s=forward,
+        backward_input_s=backward,
+        backward_weight_s=0.0,
+        sum_forward_s=forward.sum(),
+        sum_backward_s=backward.sum(),
+        most_forward_s=2.0,
+        most_backward_s=3.0,
+    )
+
+    assert (4 * (forward + backward) + bubble_s).tolist() == [24.0, 24.0, 24.0]
+    step = simulate(
+        task_orders("gpipe", 3, 4), forward_s=forward, backward_input_s=backward, backward_weight_s=0.0
+    )
+    assert step.makespan_s() == 24.0
+
+
+def test_zb_h1_puts_off_what_its_last_rank_can_hold():
+    # Seven others of 1 forward and 1.8 backward; the last rank, which keeps a tenth of the activations for each weight
+    # gradient that it puts off, does so with 15 of 0.6 while the others run backwards: 7 + 7 * 1.8 - 15 * 0.6.
+    p, m = 8, 16
+    passes = [np.ones(p) * each for each in (1.0, 1.8, 0.6)]
+    for each, more in zip(passes, (0.2, 0.3, 0.0), strict=True):
+        each[-1] += more
+    forward, inputs, weights = passes
+    bubble_s = schedules.bubble_time_s(
+        schedules.schedule_code("zb-h1"),
+        stages=p,
+        micro_batches=m,
+        forward_s=1.2,
+        backward_input_s=2.1,
+        backward_weight_s=0.6,
+        sum_forward_s=forward.sum(),
+        sum_backward_s=inputs.sum() + weights.sum(),
+        sum_backward_weight_s=weights.sum(),
+        pending_weight_fraction=0.1,
+        last=1.0,
+    )
+
+    assert float(bubble_s) == pytest.approx(7 + 7 * 1.8 - 15 * 0.6)
+    step = simulate(
+        task_orders("zb-h1", p, m),
+        forward_s=forward,
+        backward_input_s=inputs,
+        backward_weight_s=weights,
+        pending_weight_fraction=0.1,
+        synchronized=True,
+    )
+    assert m * 3.9 + float(bubble_s) == pytest.approx(step.makespan_s(), rel=0.03)

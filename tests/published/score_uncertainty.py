@@ -1,0 +1,213 @@
+"""How well stated probabilities hold on published runs: step time by class, memory, and sweeps of layouts.
+
+    python tests/published/score_uncertainty.py RUNS.csv [--curve CURVE.csv]
+
+Each run is priced at samples of its uncertain factors; where the measured step lies among them is its place, between 0
+and 1. Constants of recipes are fitted without the run's family of sources; `strict` are intervals whose spreads are too.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.factors import classed, draw, factors, factors_of, named
+from costmodel.describe.odds import odds
+from costmodel.estimates.priced_job import error_bands
+from costmodel.planning.uncertain import Odds
+from costmodel.step.price import price
+from costmodel.trust.calibration.factor_runs import interval_reach, known_variance, slopes
+from costmodel.trust.calibration.ship_factors import Runs, residual_runs, unexplained
+from costmodel.trust.published_runs import job_of_row, read_rows
+from costmodel.trust.validation import validate
+
+SAMPLES = 1000
+LEAST_RUNS, LEAST_LAYOUTS = 30, 6
+SWEEP = ["source", "model", "gpus", "global_batch"]
+KNOBS = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
+
+
+def priced_samples(rows, seed: int = 0) -> pd.DataFrame:
+    """Price every run at common samples: log step time over nominal, and whether it fits, an array each."""
+    found = {}
+    for row in rows:
+        try:
+            job = job_of_row(row)
+        except CostModelError:
+            continue
+        drawn = draw(factors_of(job), SAMPLES, seed=seed)
+        nominal = price(job).bill
+        bill = price(replace(job, factors=drawn)).bill
+        step_s = np.broadcast_to(bill.step_time_s(), (SAMPLES,))
+        held = np.broadcast_to(bill.memory_bytes(), (SAMPLES,))
+        own = drawn[named("layout", classed(job))]
+        found[row["id"]] = {
+            "time": np.log(step_s / float(nominal.step_time_s())),
+            "shared": np.log(step_s / float(nominal.step_time_s()) / own),
+            "fits": float(np.mean(held <= drawn[named("room")] * job.cluster.accelerator.memory_bytes)),
+            "class": classed(job),
+        }
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def by_generation(frame: pd.DataFrame) -> pd.Series:
+    """Return the class of runs as today's bands name it."""
+    from costmodel.describe.hardware.hardware import load_accelerator
+
+    kind = np.where(frame.num_experts > 0, "moe", "dense")
+    return frame.accelerator.map(lambda name: load_accelerator(name).generation) + "-" + kind
+
+
+def coverage(runs: pd.DataFrame, samples: pd.DataFrame, strict: pd.Series) -> pd.DataFrame:
+    """Return a row a class: runs, share inside 80 %, median width of the interval and of today's band."""
+    runs = runs.assign(of=by_generation(runs))
+    quantiles = np.stack([np.quantile(one, [0.1, 0.9]) for one in samples.time[runs.index]])
+    inside = (runs.residual.to_numpy() >= quantiles[:, 0]) & (runs.residual.to_numpy() <= quantiles[:, 1])
+    runs = runs.assign(
+        inside=inside, width=np.exp(quantiles[:, 1]) - np.exp(quantiles[:, 0]), strict=strict[runs.index]
+    )
+    rows = []
+    for name, group in runs.groupby("of"):
+        band = error_bands().time.get(str(name))
+        if len(group) >= LEAST_RUNS:
+            rows.append(
+                {
+                    "class": name,
+                    "runs": len(group),
+                    "families": group.source_family.nunique(),
+                    "inside_80_%": 100.0 * group.inside.mean(),
+                    "strict_80_%": 100.0 * group.strict.mean(),
+                    "width_%": 100.0 * group.width.median(),
+                    "band_today_%": 100.0 * (band.high - band.low) if band else np.nan,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def strictly_inside(runs: Runs) -> pd.Series:
+    """Tell which runs lie in intervals whose class spreads were derived without their family too."""
+    spreads = {
+        name: one.spread for name, one in factors().items() if one.role.name not in ("unexplained", "layout")
+    }
+    tail = factors()["unexplained.other"].tail
+    inside = {}
+    of = by_generation(runs.time)
+    for family, group in runs.time.groupby("source_family"):
+        rest = runs.time[runs.time.source_family != family]
+        said = unexplained(runs._replace(time=rest), spreads, tail)
+        known = known_variance(group, spreads)
+        for name in of[group.index].unique():
+            key = name if f"unexplained.{name}" in said else "other"
+            left = said[f"unexplained.{key}"]
+            layout = said[f"layout.{key}"]
+            some = group[of[group.index] == name]
+            both = np.hypot(layout.spread, left.spread)
+            share = (layout.spread / both) ** 2 if both else 0.5
+            reach = interval_reach(known[some.index].to_numpy(float), share, both, tail)
+            inside |= dict(zip(some.index, (some.residual - left.center).abs() <= reach, strict=True))
+    return pd.Series(inside)
+
+
+def curve(runs: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of runs inside the middle 10 % to 90 %, all and by class of enough runs."""
+    places = pd.Series(
+        [np.mean(samples.time[name] <= value) for name, value in runs.residual.items()], index=runs.index
+    )
+    middle = (2.0 * places - 1.0).abs()
+    levels = np.arange(0.1, 0.95, 0.1)
+    of = by_generation(runs)
+    table = {"stated": levels, "all": [(middle <= level).mean() for level in levels]}
+    for name, group in middle.groupby(of):
+        if len(group) >= LEAST_RUNS:
+            table[str(name)] = [(group <= level).mean() for level in levels]
+    return pd.DataFrame(table).round(4)
+
+
+def fitting(priced: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """Return what share of jobs fitted, by the probability stated, of sources that say what did not."""
+    both = priced.groupby("source").filter(lambda rows: rows.oom.any() and not rows.oom.all())
+    stated = samples.fits[both.index]
+    bins = pd.cut(stated, [-0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 0.86, 0.94, 1.0])
+    ran = ~both.oom.astype(bool)
+    table = pd.DataFrame({"stated": stated, "ran": ran}).groupby(bins, observed=True).agg(["mean", "size"])
+    return pd.DataFrame(
+        {
+            "runs": table["ran"]["size"],
+            "stated_%": 100 * table["stated"]["mean"],
+            "ran_%": 100 * table["ran"]["mean"],
+        }
+    )
+
+
+def sweeps(runs: pd.DataFrame, samples: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """Return a row a sweep: whether a set of at most three, and the pick, held the best, and regret stated and real."""
+    parts = odds().layouts
+    generator = np.random.default_rng(seed)
+    rows = []
+    for key, group in runs.groupby(SWEEP):
+        if len(group) < LEAST_LAYOUTS:
+            continue
+        logs = np.stack(samples.shared[group.index], axis=1)
+        for knob in KNOBS:
+            values = group.layout.str.extract(rf"(?:^| ){knob}([^ ]*)", expand=False).fillna("")
+            codes, distinct = pd.factorize(values)
+            logs = logs + parts[knob] * generator.standard_normal((SAMPLES, len(distinct)))[:, codes]
+        predicted = group.predicted_step_time_s.to_numpy(float)
+        true = predicted * np.exp(logs)
+        # What is measured has the scatter of a run besides.
+        seen = true * np.exp(parts["run"] * generator.standard_normal(true.shape))
+        found = Odds(np.arange(len(group)), seen, seen, np.ones(seen.shape, dtype=bool), {})
+        best = np.argmin(seen, axis=1)
+        likely = np.bincount(best, minlength=len(group)) / SAMPLES
+        three = np.argsort(-likely, kind="stable")[:3]
+        measured = group.measured_step_time_s.to_numpy(float)
+        pick = int(np.argmin(predicted))
+        rows.append(
+            {
+                **dict(zip(SWEEP, key, strict=True)),
+                "layouts": len(group),
+                "three_hold_best": bool(np.argmin(measured) in three),
+                "three_fastest_hold_best": bool(np.argmin(measured) in np.argsort(predicted)[:3]),
+                "pick_is_best": bool(np.argmin(measured) == pick),
+                "stated_%": 100.0 * likely[three].sum(),
+                "real_regret_%": 100.0 * (measured[pick] / measured.min() - 1.0),
+                "expected_regret_%": 100.0 * found.regret([pick]),
+                "real_regret_of_three_%": 100.0 * (measured[three].min() / measured.min() - 1.0),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Print the tables, and write the calibration curve where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument(
+        "--curve", type=Path, help="CSV of the calibration curve, for the notebook on validation"
+    )
+    options = parser.parse_args()
+    rows = list(read_rows(options.runs))
+    runs = residual_runs(validate(options.runs), slopes(rows))
+    samples = priced_samples(rows)
+    print(coverage(runs.time, samples, strictly_inside(runs)).round(1).to_string(index=False))
+    made = curve(runs.time, samples)
+    print(f"\n{(100 * made).round(1).to_string(index=False)}")
+    print(f"\n{fitting(runs.priced, samples).round(1).to_string()}")
+    table = sweeps(runs.time, samples)
+    print(f"\n{table.round(1).to_string(index=False)}\n")
+    print(
+        table.select_dtypes(["bool", "number"])
+        .drop(columns=["gpus", "global_batch"])
+        .mean()
+        .round(3)
+        .to_string()
+    )
+    if options.curve:
+        made.to_csv(options.curve, index=False)
+
+
+if __name__ == "__main__":
+    main()

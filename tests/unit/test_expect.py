@@ -1,0 +1,106 @@
+"""Expectations of a job: read, held against the answer, and said."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.what_if.expect import read_expected
+
+JOB = {"model": "llama3-8b", "gpus": 8, "layout": "tp4", "global_batch": 8, "seq_len": 8192}
+
+
+@pytest.fixture(scope="module")
+def est():
+    return cm.estimate(**JOB)
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"),
+    [
+        ("step_time", "step_time_s"),
+        ("mfu", "mfu"),
+        ("hfu", "hfu"),
+        ("memory", "memory_bytes_per_gpu"),
+        ("tokens_per_s_per_gpu", "tokens_per_s_per_gpu"),
+    ],
+)
+def test_figures_are_those_of_the_estimate(est, text, figure):
+    unit = {"step_time": " s", "memory": " B"}.get(text, "")
+    value = float(getattr(est, figure))
+    below, above = f"{value * 0.999:.12f}{unit}", f"{value * 1.001:.12f}{unit}"
+    for way, low, high in (("<", False, True), ("<=", False, True), (">", True, False), (">=", True, False)):
+        first, second = cm.expect(est, f"{text} {way} {below}, {text}{way}{above}")
+        assert (first.holds, second.holds) == (low, high), way
+        assert first.value == pytest.approx(value)
+
+
+def test_equal_meets_only_what_allows_it(est):
+    outcomes = cm.expect(est, "gpus < 8, gpus <= 8, gpus > 8, gpus >= 8")
+    assert [outcome.holds for outcome in outcomes] == [False, True, False, True]
+
+
+def test_bounds_have_units():
+    text = "step_time < 1500 ms, memory < 75 GiB, mfu > 40%, mfu > 0.4, tokens_per_s_per_gpu > 9k"
+    assert [one.bound for one in read_expected(text)] == pytest.approx([1.5, 75 * 2**30, 0.4, 0.4, 9000.0])
+    assert read_expected("dollars_p90 <= $3M", whole_run=True)[0].bound == 3e6
+
+
+def test_a_run_has_the_figures_of_its_step_and_its_own():
+    run = cm.run(**JOB, tokens=1e12, price_usd_per_gpu_hour=2.0)
+    low, high = (float(run.spread(percent)["dollars"][0]) for percent in (10, 90))
+    held = cm.expect(run, f"dollars_p10 < {low * 1.01}, dollars_p90 < {high * 0.99}, days > 1, mfu > 1%")
+    assert [outcome.holds for outcome in held] == [True, False, True, True]
+    assert held[1].sentence.startswith("expected dollars_p90 < ")
+    with pytest.raises(CostModelError, match="dollars needs a price"):
+        cm.expect(replace(run, price_usd_per_gpu_hour=None), "dollars < 3M")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("foo > 1", "'foo' is no figure; known: "),
+        ("mfuu > 1", "did you mean 'mfu'"),
+        ("mfu >", "expected a figure, one of < <= > >= and a bound"),
+        ("mfu = 3", "expected a figure"),
+        ("", "expected a figure"),
+        ("mfu > 0.4,", "expected a figure"),
+        ("mfu > nan", "mfu: expected a share such as 0.4 or 40%, got 'nan'"),
+        ("mfu > 1e999", "expected a share"),
+        ("step_time < 7", "step_time: expected a time"),
+        ("memory < 5 s", "memory: "),
+        ("dollars < 3M", "dollars is a figure of a whole run; ask costmodel run"),
+        ("gpus > " + "9" * 400, "expected a figure"),
+    ],
+)
+def test_wrong_expectations_are_one_line(est, text, said):
+    with pytest.raises(CostModelError) as refused:
+        cm.expect(est, text)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_many_layouts_are_refused():
+    with pytest.raises(CostModelError, match="expected one layout"):
+        cm.expect(cm.estimate(**{**JOB, "layout": None, "tp": [2, 4]}), "mfu > 0.1")
+
+
+@pytest.mark.parametrize(
+    ("expected", "code", "said"),
+    [
+        ("mfu > 1%, memory < 80 GiB", 0, ""),
+        ("mfu > 99%, memory < 80 GiB", 3, "Not met: expected mfu > 99%: it is "),
+        ("mfu > x", 2, "Error: expect: mfu: expected a share"),
+    ],
+)
+def test_the_command_exits_with_3(expected, code, said):
+    flags = ["-m", "llama3-8b", "-n", "8", "-l", "tp4", "--global-batch", "8", "--seq-len", "8192"]
+    line = [sys.executable, "-m", "costmodel", "estimate", *flags, "--format", "json", "--expect", expected]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == bool(said)
+    assert bool(done.stdout) == (code != 2)

@@ -1,0 +1,179 @@
+"""Spreads of factors from residuals: each estimator gives back what made-up residuals were made with."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.factors import factors, nearest
+from costmodel.trust.calibration.factor_residuals import (
+    SHAPES_OF_A_STEP,
+    collective_spreads,
+    kernel_spreads,
+)
+from costmodel.trust.calibration.factor_runs import (
+    known_variance,
+    layout_parts,
+    layout_scale,
+    left_over,
+    of_role,
+    tail_of,
+    variance_parts,
+)
+from costmodel.trust.calibration.ship_factors import Runs, Said, fit_odds, odds_text, text
+
+RNG = np.random.default_rng(1)
+
+
+def test_kernels_spread_between_tables_and_by_shapes():
+    tables = {"a": 0.03, "b": -0.03, "c": 0.03, "d": -0.03}
+    rows = pd.DataFrame(
+        [
+            {"factor": "matmul.x.16-bit", "device": name, "source": "s", "residual": middle + side}
+            for name, middle in tables.items()
+            for side in (-0.04, -0.04, 0.0, 0.04, 0.04)
+        ]
+    )
+    (found,) = kernel_spreads(rows).values()
+    inside = 1.4826 * 0.04
+    assert found.scale == pytest.approx(np.hypot(0.03, inside / np.sqrt(SHAPES_OF_A_STEP)), rel=1e-6)
+    assert found.points == 20
+
+
+def test_few_tables_take_what_all_say():
+    rows = pd.DataFrame(
+        [
+            {"factor": factor, "device": f"{factor}{sweep}", "source": "s", "residual": middle}
+            for factor, middles in (
+                ("collective.a.transfer", (0.1, -0.1, 0.1)),
+                ("collective.b.transfer", (0.0,)),
+            )
+            for sweep, middle in enumerate(middles)
+        ]
+    )
+    found = collective_spreads(rows)
+    assert found["collective.a.transfer"].scale == pytest.approx(0.1, rel=1e-4)
+    # Root of the mean square of all four: one sweep alone agrees with constants fitted to it.
+    assert found["collective.b.transfer"].scale == pytest.approx(np.sqrt(0.03 / 4), rel=0.3)
+    assert "few" in found["collective.b.transfer"].source
+
+
+def test_runs_tell_the_spreads_of_what_they_depend_on():
+    count = 20_000
+    slopes = {
+        "launch": pd.Series(RNG.uniform(0.0, 1.0, count)),
+        "overlap": pd.Series(RNG.uniform(0.0, 0.5, count)),
+    }
+    residual = pd.Series(
+        0.1 * slopes["launch"] * RNG.standard_normal(count)
+        + 0.3 * slopes["overlap"] * RNG.standard_normal(count)
+        + 0.05 * RNG.standard_normal(count)
+    )
+    found = variance_parts(residual, 0.0 * residual, slopes, np.ones(count))
+    # Squares beyond their p95 count as it, which makes all of them smaller alike.
+    assert found["launch"] == pytest.approx(0.09, abs=0.02)
+    assert found["overlap"] == pytest.approx(0.27, abs=0.06)
+    assert found[""] == pytest.approx(0.055, abs=0.015)
+
+
+def test_known_variance_is_of_the_nearest_factor():
+    frame = pd.DataFrame({"time:matmul.mars.16-bit": [0.5], "time:launch": [0.2], "memory:states": [0.9]})
+    spreads = {"matmul.other.16-bit": 0.1, "states": 7.0}
+    assert known_variance(frame, spreads).tolist() == pytest.approx([0.05**2])
+    assert known_variance(frame, spreads, prefix="memory:").tolist() == pytest.approx([(0.9 * 7.0) ** 2])
+    assert of_role(frame, "launch").tolist() == [0.2]
+    assert nearest("matmul", ["mars", "16-bit"], spreads) == "matmul.other.16-bit"
+
+
+def layouts(effect: float, noise: float) -> pd.DataFrame:
+    """Return sweeps of runs whose errors are an effect of tp, one of pp, and the noise of a run."""
+    rows, rest = [], "recompute_detail cuda_graphs"
+    for sweep in range(200):
+        of_tp, of_pp = (effect * RNG.standard_normal(3) for _ in range(2))
+        rows += [
+            {
+                "source": "s",
+                "model": f"m{sweep}",
+                "gpus": 8,
+                "global_batch": 8,
+                "precision": "bf16",
+                "layout": f"tp{tp} pp{pp} vp1 cp1 ep1 mbs{mbs} gbs8 seq_len9 zero_stage1 recomputenone {rest}",
+                "residual": of_tp[tp] + of_pp[pp] + noise * RNG.standard_normal(),
+            }
+            for tp, pp, mbs in ((0, 0, 1), (0, 0, 2), (1, 0, 1), (2, 1, 1), (2, 2, 4))
+        ]
+    return pd.DataFrame(rows)
+
+
+def test_layouts_differ_by_their_knobs_and_by_runs():
+    found = layout_parts(layouts(effect=0.06, noise=0.02))
+    assert found["tp"] == pytest.approx(0.06, rel=0.25)
+    assert found["pp"] == pytest.approx(0.06, rel=0.25)
+    assert found["run"] == pytest.approx(0.02, rel=0.3)
+    # No pair differs in these: lent the mean of those that some do.
+    assert found["ep"] == found["cp"] == pytest.approx(np.sqrt((found["tp"] ** 2 + found["pp"] ** 2) / 2))
+
+
+def test_the_scale_of_layouts_is_that_of_what_was_drawn():
+    rows = layouts(effect=0.0, noise=0.04)
+    scale, count = layout_scale(rows, tail=1e6)
+    assert count == 1000
+    assert scale == pytest.approx(0.04, rel=0.05)
+    assert layout_scale(rows.iloc[:2], tail=3.0) == (0.0, 0)
+
+
+def test_what_is_left_holds_as_many_runs_as_it_should():
+    residual = 0.1 + 0.08 * RNG.standard_normal(4000)
+    known = np.full(4000, 0.05**2)
+    left = left_over(residual, known, 0.5, 1e6)
+    assert left.center == pytest.approx(0.1, abs=0.01)
+    assert left.scale == pytest.approx(np.sqrt(0.08**2 - 0.05**2), rel=0.06)
+    assert left_over(residual, np.full(4000, 0.2**2), 0.5, 3.0).scale < 1e-3
+
+
+def test_tails_are_told_by_quantiles():
+    from scipy.special import stdtrit
+
+    middles = (np.arange(20_001) + 0.5) / 20_001
+    assert tail_of(stdtrit(3.0, middles)) == 3.0
+    assert tail_of(stdtrit(30.0, middles)) == 30.0
+
+
+def test_odds_of_fitting_are_fitted_to_outcomes_of_sources_that_tell_both():
+    need = 79.2 * np.exp(RNG.uniform(-0.5, 0.3, 6000))
+    failed = np.log(need / 79.2) > -0.1 + 0.08 * RNG.standard_normal(6000)
+    priced = pd.DataFrame(
+        {"source": "both", "oom": failed, "accelerator": "h100-sxm-80gb", "predicted_peak_memory_gib": need}
+    )
+    others = priced.assign(source="ran", oom=False)
+    from costmodel.describe.hardware.hardware import load_accelerator
+
+    offered = load_accelerator("h100-sxm-80gb").memory_bytes / 2**30
+    runs = Runs(
+        pd.DataFrame(), pd.Series(dtype=float), pd.DataFrame(), pd.concat([priced, others], ignore_index=True)
+    )
+    found = fit_odds(runs)
+    assert found.center == pytest.approx(-0.1 + np.log(79.2 / offered), abs=0.01)
+    assert found.spread == pytest.approx(0.08, rel=0.1)
+    assert found.runs == 6000
+    said = parse_mapping(odds_text(found, {"tp": 0.03, "run": 0.06}), "odds.yaml", example="fits: {}")
+    assert said["layouts"] == {"tp": 0.03, "run": 0.06}
+    assert said["fits"]["center"] == pytest.approx(found.center, abs=1e-4)
+
+
+def test_the_file_says_what_was_found():
+    said = parse_mapping(
+        text({"launch": Said(0.0, 0.1, float("inf"), 7, "runs"), "room": Said(-0.1, 0.2, 3.0, 9, "x: y")}),
+        "factors.yaml",
+        example="launch: {}",
+    )
+    assert said["launch"] == {
+        "center": 0.0,
+        "spread": 0.1,
+        "tail": float("inf"),
+        "points": 7,
+        "source": "runs",
+    }
+    assert said["room"]["source"] == "x: y"
+    assert set(said["room"]) == {"center", "spread", "tail", "points", "source"}
+    assert {"launch", "room"} <= set(factors())

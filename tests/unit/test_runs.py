@@ -1,0 +1,82 @@
+"""Whole runs side by side: the figures are those of each run."""
+
+import json
+from datetime import date
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.cli import main
+
+JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 2048, "tokens": 1e12}
+
+
+def test_figures_are_those_of_each_run():
+    one, two = cm.run(**JOB, tp=2), cm.run(**JOB, tp=4, cluster="dgx-h200-ndr")
+    found = cm.runs(one, two, labels=["x", "y"])
+    table = found.columns()
+    assert table["label"] == ["x", "y"]
+    for index, run in enumerate((one, two)):
+        assert table["dollars"][index] == run.dollars
+        assert table["days_p90"][index] == float(run.spread(90)["days"][0])
+        assert found.to_dict()["runs"][index]["days"] == run.days
+    rows = {row[0]: row[1:] for row in found.grids()[0].rows}
+    assert rows["dollars"] == [f"${run.dollars:,.0f}" for run in (one, two)]
+    assert rows["cluster"] == ["8 GPUs of dgx-h100-ndr", "8 GPUs of dgx-h200-ndr"]
+    assert rows["price of a GPU-hour"][1].startswith("$4.00 (profile dgx-h200-ndr, 2026-")
+    low, high = two.spread(10, 90)["dollars"]
+    assert rows["  p10 to p90"][1] == f"{low:,.0f} to {high:,.0f}"
+
+
+def test_the_day_on_which_it_is_done_follows_from_the_start(capsys):
+    run = cm.run(**JOB, tp=2)
+    dates = run.finishing_dates("2026-12-01")
+    for percent, day in dates.items():
+        days = float(run.spread(int(percent[1:]))["days"][0])
+        assert 0 <= (day - date(2026, 12, 1)).days - days < 1
+    for wrong in ("tomorrow", "2026-13-01"):
+        with pytest.raises(CostModelError, match="expected a date such as 2026-12-01"):
+            run.finishing_dates(wrong)
+    with pytest.raises(CostModelError, match="outlasts the calendar"):
+        cm.run(**{**JOB, "tokens": 1e17}, tp=2).finishing_dates("2026-12-01")
+    flags = [
+        "-m",
+        "llama3-8b",
+        "-n",
+        "8",
+        "--tp",
+        "2",
+        "--global-batch",
+        "8",
+        "--seq-len",
+        "2048",
+        "--tokens",
+        "1T",
+    ]
+    assert main(["run", *flags, "--start", "2026-12-01"]) == 0
+    assert f"started on 2026-12-01, done by p10 {dates['p10']}" in capsys.readouterr().out
+
+
+def test_one_run_or_too_few_labels_are_refused():
+    run = cm.run(**JOB, tp=2)
+    with pytest.raises(CostModelError, match="expected two or more"):
+        cm.runs(run)
+    with pytest.raises(CostModelError, match="as many labels"):
+        cm.runs(run, run, labels=["x"])
+
+
+def test_the_command_takes_several_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for tp in (2, 4):
+        (tmp_path / f"t{tp}.yaml").write_text(
+            f"model: llama3-8b\ngpus: 8\nglobal_batch: 8\nseq_len: 2k\ntp: {tp}\n"
+        )
+    flags = ["--tokens", "1T", "--format", "json"]
+    assert main(["run", "t2.yaml", "t4.yaml", *flags]) == 0
+    both = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["label"] for run in both] == ["t2", "t4"]
+    for tp, run in zip((2, 4), both, strict=True):
+        assert main(["run", f"t{tp}.yaml", *flags]) == 0
+        assert {"label": f"t{tp}", **json.loads(capsys.readouterr().out)} == run
+    assert main(["run", "t2.yaml", "t4.yaml", "--tokens", "1T", "--expect", "days < 1"]) == 3

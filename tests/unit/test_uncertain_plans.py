@@ -1,0 +1,168 @@
+"""Plans under uncertainty: who is the best how surely, which few to try, and what risk and quantiles choose."""
+
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.describe.odds import FitOdds, odds
+from costmodel.planning.uncertain import NOISE, SURE, Odds, quantile_of, sampled
+
+JOB = {"model": "llama3-8b", "cluster": "h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
+
+
+def odds_of(cost) -> Odds:
+    cost = np.asarray(cost, dtype=np.float64)
+    return Odds(np.arange(cost.shape[1]), cost, np.where(np.isfinite(cost), cost, 1.0), np.isfinite(cost), {})
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return cm.plan(**JOB)
+
+
+def test_the_best_regret_and_the_set_of_a_small_table():
+    # Four samples, three layouts: the first is best in two, the second in one, the third in one.
+    found = odds_of([[1.0, 1.1, 2.0], [1.0, 1.3, 2.0], [1.2, 1.0, 2.0], [1.5, 1.4, 1.0]])
+    assert found.best.mean(axis=0).tolist() == [0.5, 0.25, 0.25]
+    assert found.regret([0]) == pytest.approx((0.0 + 0.0 + 0.2 + 0.5) / 4)
+    assert found.regret([0, 1]) == pytest.approx((0.0 + 0.0 + 0.0 + 0.4) / 4)
+    assert found.chosen() == [0, 1, 2]
+    assert found.holds([0, 1]) == 0.75
+    assert [trial.best_probability for trial in found.trials()] == [0.5, 0.25, 0.25]
+
+
+def test_one_that_is_nearly_always_the_best_is_tried_alone():
+    found = odds_of([[1.0, 1.2]] * 19 + [[1.2, 1.0]])
+    assert found.chosen() == [0]
+    assert found.holds([0]) == 0.95 > SURE
+
+
+def test_within_the_noise_of_the_best_is_the_best():
+    found = odds_of([[1.0, 1.0 + 0.9 * NOISE], [1.0, 1.0 + 1.1 * NOISE]])
+    assert found.best.tolist() == [[True, True], [True, False]]
+
+
+def test_what_does_not_fit_is_never_the_best_and_its_regret_counts_where_it_fits():
+    found = odds_of([[np.inf, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]])
+    assert found.trial(0, 0).fits_probability == 0.75
+    assert found.best[:, 0].mean() == 0.75
+    assert found.regret([0]) == 0.0
+    assert found.quantile(0.9)[0] == np.inf
+
+
+def test_layouts_share_what_their_knobs_have_in_common(plan):
+    rows = {name: np.repeat(values[:1], 3) for name, values in plan.kept.top.items()}
+    rows["tp"], rows["micro_batch"] = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0])
+    job = plan.jobs[int(rows["job"][0])]
+    drawn = sampled(job, rows, 4000, seed=0)
+    own = np.log(next(values for name, values in drawn.items() if name.startswith("layout.")))
+    # Another micro-batch alone differs no more than two runs of one layout do.
+    assert np.array_equal(own[:, 0], own[:, 2])
+    assert (own[:, 0] - own[:, 1]).std() == pytest.approx(sqrt(2.0) * odds().layouts["tp"], rel=0.05)
+    whole = sqrt(sum(spread**2 for knob, spread in odds().layouts.items() if knob != "run"))
+    assert own[:, 0].std() == pytest.approx(whole, rel=0.05)
+
+
+def test_a_plan_says_which_to_try(plan):
+    found = plan.odds
+    assert int(found.rows[0]) == plan.pick
+    trials = plan.trials()
+    assert 1 <= len(trials) <= 4
+    chances = [trial.best_probability for _, trial in trials]
+    assert chances == sorted(chances, reverse=True) or len(trials) > 2
+    for est, trial in trials:
+        assert trial.low_s < float(est.step_time_s) * 1.3
+        assert trial.high_s > float(est.step_time_s)
+        assert 0.0 <= trial.fits_probability <= 1.0
+    columns = found.chosen()
+    assert found.regret(columns) < found.regret(columns[:1])
+    said = plan.to_dict()["try"]
+    assert [one["best_probability"] for one in said["layouts"]] == chances
+    assert said["layouts"][0]["command"].startswith("costmodel estimate")
+    assert said["regret_after_trials"] == found.regret(columns)
+    assert plan.grids()[-1].title == "Try these"
+
+
+def test_every_row_of_a_plan_says_how_surely_it_fits(plan):
+    table = plan.columns(5)
+    capacity = plan.best.memory_capacity_bytes
+    for need, chance in zip(table["memory_bytes_per_gpu"], table["fits_probability"], strict=True):
+        assert chance == odds().fits.probability(need, capacity)
+
+
+def test_odds_of_fitting_are_a_probit_of_need_over_what_is_offered():
+    fits = FitOdds(center=-0.1, spread=0.2, runs=1, source="by hand")
+    assert fits.probability(exp(-0.1), 1.0) == pytest.approx(0.5)
+    assert fits.probability(exp(-0.3), 1.0) == pytest.approx(0.841344746)
+    assert fits.share(0.5) == pytest.approx(exp(-0.1))
+    assert fits.probability(fits.share(0.2), 1.0) == pytest.approx(0.8)
+    assert log(fits.share(0.1)) < log(fits.share(0.3))
+
+
+def test_more_risk_takes_more_memory_and_no_more_time(plan):
+    careful, bold = cm.plan(**JOB, risk=0.02), cm.plan(**JOB, risk="40%")
+    assert careful.question.spared(careful.best.job) == pytest.approx(1.0 - odds().fits.share(0.02))
+    assert (
+        float(careful.best.memory_bytes_per_gpu)
+        <= odds().fits.share(0.02) * careful.best.memory_capacity_bytes
+    )
+    assert float(bold.fastest.step_time_s) <= float(careful.fastest.step_time_s)
+    assert (
+        odds().fits.probability(float(careful.best.memory_bytes_per_gpu), careful.best.memory_capacity_bytes)
+        >= 0.98
+    )
+
+
+def test_a_quantile_is_an_objective():
+    found = cm.plan(**JOB, objective="p90")
+    quantile = found.odds.quantile(0.9)
+    assert found.question.objective == "p90"
+    assert np.isfinite(quantile[0])
+    # The first of the kept is the best by the quantile; the pick may be a simpler one within a tie of it.
+    at = list(found.odds.rows).index(0)
+    assert quantile[at] == pytest.approx(quantile.min(), rel=0.02)
+    assert quantile_of("p75") == 0.75
+    assert quantile_of("step-time") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"risk": 0.1, "headroom": 0.1}, "risk: says how much memory to leave free, as headroom does"),
+        ({"risk": 0}, "risk: expected a probability between 0 and 1, such as 20%, got 0"),
+        ({"objective": "p33"}, "objective: "),
+    ],
+)
+def test_wrong_wishes_are_one_line(more, said):
+    with pytest.raises(CostModelError, match=said):
+        cm.plan(**JOB, **more)
+
+
+def test_two_jobs_of_one_machine_err_together():
+    job = {"model": "llama3-8b", "cluster": "h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
+    first, same, slow = (cm.estimate(**job, layout=layout) for layout in ("tp2 pp2", "tp2 pp2", "tp8 pp4"))
+    found = cm.compare(first, same, slow)
+    assert found.odds[1] == (0.0, 1.0, 1.0)
+    ratio = float(slow.step_time_s / first.step_time_s)
+    odds_of_slow = found.odds[2]
+    assert odds_of_slow.low < ratio < odds_of_slow.high
+    # Layouts that differ in the micro-batch alone share all but what that does to kernels and messages.
+    alike = cm.compare(first, cm.estimate(**job, layout="tp2 pp2", micro_batch=2)).odds[1]
+    alone = first.interval(0.8)
+    assert alike.high / alike.low - 1.0 < 0.2 * (alone.high / alone.low - 1.0)
+    assert found.to_dict()["jobs"][2]["faster_than_first"]["probability"] == odds_of_slow.probability
+    assert "sure" in found.remarks()[1]
+    assert "sure" not in found.remarks()[0]
+
+
+def test_where_nothing_fits_nothing_is_best():
+    """Two candidates, four samples; in the last none fits, and in the third only the second."""
+    seen = odds_of([[1.0, 2.0], [1.0, 2.0], [np.inf, 2.0], [np.inf, np.inf]])
+    assert seen.best.sum(axis=0).tolist() == [2, 1]
+    assert seen.holds([0]) == pytest.approx(2 / 3)
+    assert seen.holds([0, 1]) == 1.0
+    assert seen.regret([1]) == pytest.approx((2 + 2 + 1) / 3 - 1)
+    assert seen.chosen() == [0, 1]

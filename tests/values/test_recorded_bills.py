@@ -1,0 +1,80 @@
+"""Jobs of every sort, their bills as they were last accepted: a net under the values that are written by hand.
+
+`recorded_bills.jsonl` holds a job a line with the sums of its lines by axis and phase, and its memory by line. A
+change that is meant is recorded by ``python tests/values/test_recorded_bills.py``, which says what moved by how much;
+the commit says why. The jobs were drawn at random and kept where they ran code, or made lines, that none before them
+did; a job of something new is added to the file as ``{"job": {...}}``.
+"""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import costmodel as cm
+from costmodel.describe.models.model import make_model
+
+RECORDED = Path(__file__).with_name("recorded_bills.jsonl")
+NUMBERS = ("count", "bytes", "seconds", "exposed_seconds")
+
+
+def bill_of(job):
+    """Return the sums of the lines of time by axis and phase, and each line of memory."""
+    model = job["model"]
+    est = cm.estimate(**{**job, "model": make_model(model) if isinstance(model, dict) else model})
+    lines = est.columns("long")
+    sums = defaultdict(lambda: [0.0] * len(NUMBERS))
+    for at, bill in enumerate(lines["bill"]):
+        name = f"{lines['axis'][at]} {lines['phase'][at]}" if bill == "time" else lines["name"][at]
+        for place, number in enumerate(NUMBERS):
+            value = lines[number][at]
+            # A line of bytes alone has no seconds; what is hidden and what is sent counts as much as what shows.
+            sums[f"{bill} {name}"][place] += float(value) if value is not None and value == value else 0.0
+    return {name: [float(f"{value:.10g}") for value in values] for name, values in sorted(sums.items())}
+
+
+def record(text):
+    """Return a line of the file, of the bill as it is now."""
+    job = json.loads(text)["job"]
+    return {"job": job, "bill": bill_of(job)}
+
+
+LINES = [] if __name__ == "__main__" else [json.loads(text) for text in RECORDED.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("at", range(len(LINES)))
+def test_a_bill_is_as_it_was_accepted(at):
+    job, known = LINES[at]["job"], LINES[at]["bill"]
+    found = bill_of(job)
+    assert found.keys() == known.keys()
+    for name, values in known.items():
+        assert found[name] == pytest.approx(values, rel=1e-8, abs=1e-15), name
+
+
+def test_every_recipe_schedule_and_mixer_has_a_bill():
+    from costmodel.physics.pipeline.schedule_table import SCHEDULES
+    from costmodel.step.anatomy.mixers import MIXERS
+
+    jobs = [line["job"] for line in LINES]
+    assert {job["recipe"] for job in jobs} >= set(cm.list_recipes())
+    assert {job.get("schedule", "none") for job in jobs} >= set(SCHEDULES)
+    sizes = [job["model"].get("mixers", {}) for job in jobs if isinstance(job["model"], dict)]
+    assert {one["kind"] for mixers in sizes for one in mixers.values()} == set(MIXERS)
+
+
+def _rewrite():
+    moved = []
+    lines = RECORDED.read_text().splitlines()
+    new = [record(text) for text in lines]
+    for old, now in zip(map(json.loads, lines), new, strict=True):
+        for name in sorted({*old.get("bill", {}), *now["bill"]}):
+            was, become = old.get("bill", {}).get(name), now["bill"].get(name)
+            if was != become:
+                moved.append(f"{json.dumps(old['job'])}: {name}: {was} -> {become}")
+    RECORDED.write_text("".join(json.dumps(line) + "\n" for line in new))
+    print("\n".join(moved[:40]), f"\n{len(moved)} sums moved, {len(new)} jobs")
+
+
+if __name__ == "__main__":
+    _rewrite()
