@@ -13,7 +13,9 @@ def chromium():
     return os.environ.get("COSTMODEL_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of the session: while it is open, playwright's event loop runs in the thread of the tests, and
+# whatever comes after these tests could not run a loop of its own.
+@pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     pytest.importorskip("plotly", reason="plotly is not installed")
