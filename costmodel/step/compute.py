@@ -78,8 +78,12 @@ def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     """Price element-wise kernels by the bytes that they move."""
     slower = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown if operator.casts else 1.0
     return (
-        placed.memory_bound(operator.forward_bytes, operator.kernels_forward, slower),
-        placed.memory_bound(operator.backward_bytes, operator.kernels_backward, slower),
+        placed.memory_bound(
+            operator.forward_bytes, operator.kernels_forward, slower, operator.scalar_forward
+        ),
+        placed.memory_bound(
+            operator.backward_bytes, operator.kernels_backward, slower, operator.scalar_backward
+        ),
     )
 
 

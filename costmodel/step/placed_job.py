@@ -22,13 +22,13 @@ from costmodel.describe.optimizers import Optimizer
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
 from costmodel.describe.reliability import Health
-from costmodel.physics.kernels.roofline import memory_time
+from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, StagePlan, chunk_shares
-from costmodel.step.anatomy.operator_parts import Operator, Role, Shard
+from costmodel.step.anatomy.operator_parts import Operator, Role, ScalarWork, Shard
 from costmodel.step.held_params import Params
 from costmodel.step.ports import Ports
 from costmodel.step.recomputation import Recomputation
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 NCCL_SOURCE = "Hockney alpha-beta, least over NCCL's (algorithm, protocol); NVIDIA/nccl src/graph/tuning.cc"
+
+# Elements a second that an SM converts in PyTorch's kernels without vector loads, by published timings of large casts:
+# pytorch/pytorch pull request 195542 (A100, bf16 to fp32, 67 M in 362 us), 137053 (H100 PCIe, fp32 to fp16 before it,
+# 2,147 M in 9.11 ms) and PaddlePaddle/Paddle 76988 (torch beside it, bf16 to fp32, 1,074 M in 2.77 ms; the GPU is not
+# named, its vector kernels reach 7.0 TB/s: 148 SMs taken).
+SCALAR_PER_SM = {"ampere": 1.71e9, "hopper": 2.07e9, "blackwell": 2.61e9}
+"""By generation; kernels of others are priced by their bytes alone."""
 
 
 class OperatorTime(NamedTuple):
@@ -166,7 +173,11 @@ class PlacedJob:
         return constants
 
     def memory_bound(
-        self, moved_bytes: ArrayLike | Quantity, kernels: ArrayLike = 1.0, cast_slowdown: float = 1.0
+        self,
+        moved_bytes: ArrayLike | Quantity,
+        kernels: ArrayLike = 1.0,
+        cast_slowdown: float = 1.0,
+        scalar: ScalarWork | None = None,
     ) -> Quantity:
         """Time of kernels of this GPU that only move bytes; see `roofline.memory_time`. [s]"""
         made = memory_time(
@@ -175,8 +186,16 @@ class PlacedJob:
             memory_bandwidth_bytes_per_s=self.accelerator.memory_bandwidth_bytes_per_s,
             kernels=kernels,
             cast_slowdown=cast_slowdown,
+            scalar=self._scalar_rate(scalar),
         )
         return scaled(made, self.factors.of("memory_kernels", self.accelerator.generation))
+
+    def _scalar_rate(self, work: ScalarWork | None) -> ScalarRate | None:
+        """Return work of kernels without vector loads with its rate on this GPU, where both are known."""
+        per_sm = SCALAR_PER_SM.get(self.accelerator.generation)
+        if work is None or per_sm is None:
+            return None
+        return ScalarRate(work.size_bytes, work.elements, self.accelerator.num_sms * per_sm)
 
     @property
     def launch_s(self) -> Array:

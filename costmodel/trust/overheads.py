@@ -39,9 +39,6 @@ _MAD = 1.4826
 RECIPE_SPREAD = 0.07
 """Standard deviation of the constants of recipes with a source of their own."""
 
-UNEXPLAINED = ("gpt-oss",)
-"""Starts of models whose runs take longer for a reason that the model does not hold: not to be fitted away."""
-
 FAMILIES: Mapping[str, str] = {
     "megatron-2022": "megatron-2021",
     "megatron-deepspeed-blocking": "megatron-deepspeed",
@@ -101,7 +98,7 @@ def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
     runs : DataFrame
         As `scored_runs` returns them.
     """
-    used = runs[~runs.source.isin(HELD_BACK) & ~runs.model.str.startswith(UNEXPLAINED)]
+    used = runs[~runs.source.isin(HELD_BACK)]
     of_source = used.groupby("source").log_ratio.transform("size")
     weights = np.minimum(of_source, SOURCE_WEIGHT) / of_source
     found: dict[tuple[str, bool], float] = {}

@@ -379,11 +379,16 @@ def test_a_window_and_its_diagonal():
 
 
 def test_clamped_activations_and_scaled_rotation():
-    """Clamps move 8 and 10 bytes an element of both halves, rotation with a factor is a chain of its own."""
+    """Clamps move 8 and 15 bytes an element of both halves, rotation with a factor is a chain of its own.
+
+    Of the clamps 4 and 9.5 bytes go element by element, at 2.07e9 of them a second on the one SM.
+    """
     est = price({**SMALL, "activation_clamp": True, "rope_concentration": True})
     times = each_us(est)
-    assert times["compute.mlp.clamp.forward"] == near(moved_us(8 * 8 * ELEMENTS, 3))
-    assert times["compute.mlp.clamp.backward"] == near(moved_us(10 * 8 * ELEMENTS, 3))
+    assert times["compute.mlp.clamp.forward"] == near(moved_us(4 * 8 * ELEMENTS, 3) + 8 * ELEMENTS / 2.07e3)
+    assert times["compute.mlp.clamp.backward"] == near(
+        moved_us(5.5 * 8 * ELEMENTS, 7) + 2.5 * 8 * ELEMENTS / 2.07e3
+    )
     assert times["compute.attention.rope.backward"] == near(moved_us(22 * 1.5 * ELEMENTS, 8))
     more = (
         memory(est, "activation.mlp")["activation.mlp"] - memory(price(), "activation.mlp")["activation.mlp"]

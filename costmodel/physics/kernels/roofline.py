@@ -422,6 +422,14 @@ def _attention_formula(
     return "; ".join([*steps, total])
 
 
+class ScalarRate(NamedTuple):
+    """What memory-bound kernels do element by element. [B, -, 1/s]"""
+
+    scalar_bytes: ArrayLike
+    scalar_elements: ArrayLike
+    scalar_elements_per_s: float
+
+
 def memory_time(
     moved_bytes: ArrayLike | Quantity,
     *,
@@ -429,8 +437,12 @@ def memory_time(
     memory_bandwidth_bytes_per_s: float,
     kernels: ArrayLike = 1.0,
     cast_slowdown: float = 1.0,
+    scalar: ScalarRate | None = None,
 ) -> Quantity:
     r"""Time of memory-bound kernels: :math:`t = n_k t_0 + c\, n / (e_{mem} B)`.
+
+    Of kernels that load element by element, the part :math:`n_s` of the bytes takes no less than
+    :math:`m / r` for its :math:`m` elements.
 
     Parameters
     ----------
@@ -444,6 +456,8 @@ def memory_time(
         Kernels that move them. [-]
     cast_slowdown : float
         How much slower than others kernels that quantise move a byte. [-]
+    scalar : ScalarRate, optional
+        What of it is done element by element, and how fast.
 
     Returns
     -------
@@ -471,6 +485,12 @@ def memory_time(
     if cast_slowdown != 1.0:
         given["cast_slowdown"] = cast_slowdown
         formula = "kernels * fixed_s + cast_slowdown * moved_bytes / (memory_fraction * hbm_bytes_per_s)"
+    if scalar is not None:
+        given |= scalar._asdict()
+        formula = (
+            "rate = memory_fraction * hbm_bytes_per_s; kernels * fixed_s + (moved_bytes - scalar_bytes) / rate "
+            "+ max(scalar_bytes / rate, scalar_elements / scalar_elements_per_s)"
+        )
     if isinstance(moved_bytes, Quantity):
         return moved_bytes.then("moved_bytes", formula, **given)
     return quantity(formula, moved_bytes=moved_bytes, **given)

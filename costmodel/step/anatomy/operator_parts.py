@@ -102,6 +102,8 @@ class Operator(NamedTuple):
         HBM traffic of an element-wise operator. [B]
     kernels_forward, kernels_backward : float or Array
         Kernels that the host launches. [-]
+    scalar_forward, scalar_backward : ScalarWork or None
+        What of an element-wise operator is done element by element.
     saved_bytes : Array
         What autograd keeps of its output. [B]
     has_weight : bool
@@ -135,6 +137,8 @@ class Operator(NamedTuple):
     backward_bytes: Array = ZERO
     kernels_forward: float | Array = 1.0
     kernels_backward: float | Array = 1.0
+    scalar_forward: ScalarWork | None = None
+    scalar_backward: ScalarWork | None = None
     saved_bytes: Array = ZERO
     has_weight: bool = True
     casts: bool = False
@@ -148,6 +152,17 @@ class Operator(NamedTuple):
     def name(self) -> str:
         """Dotted path inside the layer, for people."""
         return f"{PATHS[self.part]}.{self.leaf}"
+
+
+class ScalarWork(NamedTuple):
+    """What PyTorch's kernels do element by element: where tensors are strided, broadcast or of two dtypes.
+
+    They load no vectors, so that the rate of an SM limits them before the memory does. `size_bytes` is the part of
+    the operator's traffic that is theirs. [-, B]
+    """
+
+    elements: Array
+    size_bytes: Array
 
 
 class ContextExchange(NamedTuple):
@@ -245,12 +260,18 @@ def memory_bound(
 
 
 class Traffic(NamedTuple):
-    """HBM bytes an element, and kernels, of an element-wise operator, forward and backward."""
+    """HBM bytes an element, and kernels, of an element-wise operator, forward and backward.
+
+    `scalar_forward` and `scalar_backward` are how often kernels without vectors touch each element, and what they
+    move of it. [-, B]
+    """
 
     forward: float
     backward: float
     kernels_forward: float
     kernels_backward: float
+    scalar_forward: tuple[float, float] = (0.0, 0.0)
+    scalar_backward: tuple[float, float] = (0.0, 0.0)
 
 
 # Reads and writes of each kernel in bf16 (2 B), counted kernel by kernel; the unfused chains are
@@ -264,9 +285,11 @@ GELU_FUSED = Traffic(4, 6, 1, 1)
 GELU_CHAIN = Traffic(12, 14, 3, 3)
 SWIGLU_FUSED = Traffic(6, 10, 1, 1)
 SWIGLU_CHAIN = Traffic(10, 18, 2, 4)
-# Two clamps and a concatenation, an element of both halves; backward two masked gradients and another.
-# NVIDIA/Megatron-LM megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
-CLAMP = Traffic(8, 10, 3, 3)
+# Two clamps of strided halves (4 B) and a concatenation (4), an element of both halves. Backward a comparison of one half
+# and two of the other (3 each), their conjunction (3), the masked gradient (5) and a concatenation (4); all but that
+# conjunction and the concatenations walk strided tensors. NVIDIA/Megatron-LM megatron/core/fusions/fused_bias_geglu.py,
+# weighted_bias_quick_geglu_impl; pytorch/pytorch torch/csrc/autograd/FunctionsManual.cpp, clamp_backward.
+CLAMP = Traffic(8, 15, 3, 7, scalar_forward=(1, 4), scalar_backward=(2.5, 9.5))
 # A grouped product's epilogue activates; its backward pass reads what the forward product had written
 # (cuDNN frontend, grouped GEMM + SwiGLU and + dSwiGLU; Transformer Engine ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
 GROUPED_EPILOGUE = Traffic(0, 4, 0, 0)
@@ -313,8 +336,16 @@ def elementwise(
         role=role,
         kernels_forward=traffic.kernels_forward,
         kernels_backward=traffic.kernels_backward,
+        scalar_forward=_scalar_work(elements, traffic.scalar_forward),
+        scalar_backward=_scalar_work(elements, traffic.scalar_backward),
         saved_bytes=saved,
     )
+
+
+def _scalar_work(elements: Array, each: tuple[float, float]) -> ScalarWork | None:
+    """Return what kernels without vectors do, where there are such."""
+    touched, moved = each
+    return ScalarWork(np.asarray(touched * elements), np.asarray(moved * elements)) if touched else None
 
 
 def residual_operator(part: Part, elements: Array, recipe: Recipe) -> Operator:

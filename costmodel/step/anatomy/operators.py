@@ -468,10 +468,11 @@ def _two_layers(
 _ROUTER_KERNELS = {False: 72.0, True: 31.0}
 
 
-# Bias of the experts' second layer, times the router's fp32 probability: product (4 B), sum (6 in,
-# 4 out), concatenation (8) and cast (6); backward the casts, two products and two reductions in fp32.
-# NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias.
-_EXPERT_BIAS = Traffic(28, 36, 5, 8)
+# Bias of the experts' second layer, times the router's fp32 probability: product (4 B) and sum (2 and 4 in, 4 out) of two
+# dtypes, concatenation (8) and cast (6). Backward the cast to fp32 (6) and back (6), two products with broadcast factors
+# (8 each), their sums (4 each) and a concatenation (4). NVIDIA/Megatron-LM megatron/core/transformer/moe/experts.py,
+# TEGroupedMLP._apply_bias.
+_EXPERT_BIAS = Traffic(28, 40, 5, 8, scalar_forward=(2, 14), scalar_backward=(3, 22))
 
 
 def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> list[Operator]:
