@@ -25,18 +25,8 @@ def estimate(
     given: Mapping[str, Any],
     *,
     every_line: Annotated[bool, typer.Option("--all-lines", help="Also list the lines below 0.5 %.")] = False,
-    samples: Annotated[
-        int,
-        typer.Option(
-            "--samples",
-            metavar="N",
-            min=0,
-            help="Price the job again at N samples of everything uncertain, such as 200: p10 to p90, and what makes the "
-            "width; columns of --form wide.  [default: 0, the band of comparable runs]",
-            show_default=False,
-        ),
-    ] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the samples.")] = 0,
+    samples: opt.SamplesOption = 0,
+    seed: opt.SeedOption = 0,
     expect: opt.ExpectOption = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if the job does not fit.")] = False,
     form: Annotated[

@@ -87,6 +87,18 @@ ExpectOption = Annotated[
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")]
+SamplesOption = Annotated[
+    int,
+    typer.Option(
+        "--samples",
+        metavar="N",
+        min=0,
+        help="Price the job again at N samples of everything uncertain, such as 200: p10 to p90, and what makes the "
+        "width; columns of their own.  [default: 0, the band of comparable runs]",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the samples.")]
 ProfilesOption = Annotated[
     list[Path] | None,
     typer.Option(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from costmodel.cli import options as opt
 from costmodel.cli.job_options import merged_job, takes_job
 
 EPILOG = """\b
@@ -26,6 +27,10 @@ def report(
     with_sensitivity: Annotated[
         bool, typer.Option("--sensitivity/--no-sensitivity", help="Vary each number and each switch.")
     ] = True,
+    samples: Annotated[
+        int, typer.Option("--samples", min=10, help="Samples of everything uncertain, for p10 to p90.")
+    ] = 200,
+    seed: opt.SeedOption = 0,
 ) -> None:
     """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
@@ -41,7 +46,14 @@ def report(
     target = plan_output(None, html, **output)
     est = cm.estimate(**merged_job(given))
     with waiting("writing the page", quiet=target.quiet) as progress:
-        page = cm.report(est, plan=with_plan, sensitivities=with_sensitivity, progress=progress)
+        page = cm.report(
+            est,
+            plan=with_plan,
+            sensitivities=with_sensitivity,
+            samples=samples,
+            seed=seed,
+            progress=progress,
+        )
     if target.out is None:
         sys.stdout.write(page)
     else:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_output
 
 EPILOG = """\b
@@ -28,6 +29,8 @@ def sweep(
     resume: Annotated[
         str, typer.Option("--resume", metavar="FILE", help="Keep finished points here, and go on from them.")
     ] = "",
+    samples: opt.SamplesOption = 0,
+    seed: opt.SeedOption = 0,
     retries: Annotated[int, typer.Option("--retries", min=0, help="New attempts when a worker dies.")] = 2,
 ) -> None:
     """Plan every point of a grid of models, clusters, scales, batches and link speeds.
@@ -50,6 +53,8 @@ def sweep(
             points,
             executor=executor,
             resume=resume or None,
+            samples=samples,
+            seed=seed,
             retries=retries,
             progress=progress,
             say=lambda text: typer.echo(f"Note: {text}.", err=True),

@@ -113,7 +113,7 @@ class Samples(Answer):
 
     @cached_property
     def figures(self) -> dict[str, Array]:
-        """What is sampled, by name; days and GPU-hours where the job says its tokens."""
+        """What is sampled, by name; days, GPU-hours and dollars where the job says its tokens and GPUs have a price."""
         found = {
             "step_time_s": self.step_time_s,
             "mfu": self.mfu,
@@ -123,6 +123,9 @@ class Samples(Answer):
         if tokens is not None:
             found["days"] = np.broadcast_to(self.priced.days(tokens), (self.count,))
             found["gpu_hours"] = np.broadcast_to(self.priced.gpu_hours(tokens), (self.count,))
+            price = self.nominal.job.cluster.price_usd_per_gpu_hour
+            if price is not None:
+                found["dollars"] = price * found["gpu_hours"]
         return found
 
     def interval(self, share: float = SHARE, figure: str = "step_time_s") -> Interval:
@@ -226,6 +229,14 @@ SAMPLE_COLUMNS = (
     ColumnDoc("memory_p90_bytes", "B", "memory that nine samples in ten stay below"),
     ColumnDoc("fits_probability", "-", "share of the samples that fit"),
     ColumnDoc("widest_cause", "text", "factor that widens the step time most"),
+    ColumnDoc(
+        "days_p10",
+        "d",
+        "days to train on the job's tokens that one sample in ten stays below; empty without tokens, as below",
+    ),
+    ColumnDoc("days_p90", "d", "days that nine samples in ten stay below"),
+    ColumnDoc("dollars_p10", "USD", "rent that one sample in ten stays below; empty without a price, too"),
+    ColumnDoc("dollars_p90", "USD", "rent that nine samples in ten stay below"),
 )
 
 
@@ -238,6 +249,11 @@ def sample_columns(samples: Samples) -> dict[str, list[Any]]:
         samples.quantile(0.9, memory),
         samples.fits_probability,
         samples.time_causes[0].name,
+        *(
+            samples.quantile(share, figure) if figure in samples.figures else ""
+            for figure in ("days", "dollars")
+            for share in (0.1, 0.9)
+        ),
     )
     return {column.name: [value] for column, value in zip(SAMPLE_COLUMNS, values, strict=True)}
 

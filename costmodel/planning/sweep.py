@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
@@ -29,9 +30,10 @@ from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.jobs.keywords import GridKeywords
 from costmodel.describe.jobs.reading import keywords, read, require_complete
 from costmodel.describe.jobs.signature import shows
-from costmodel.estimates.estimate import estimate
+from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.estimates.samples import SAMPLE_COLUMNS, require_count, sample_columns
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.planning.kept_points import KeptPoints
 from costmodel.planning.plan import plan
@@ -39,6 +41,7 @@ from costmodel.planning.plan import plan
 Point = Mapping[str, Any]
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
+Work = Callable[[Sequence[Point]], list[Row]]
 
 AXES = names(field for field in FIELDS if field.swept)
 """Keywords of which a list means one point a value."""
@@ -51,7 +54,8 @@ _FIGURES = (
     *names(LAYOUT_FIELDS),
     "choices",
 )
-COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES)
+_SAMPLED = tuple(column.name for column in SAMPLE_COLUMNS)
+COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES, *_SAMPLED)
 """Columns of the result, always all of them."""
 
 _FINISHED = ("ok", "does not fit", "no layout", "wrong input")
@@ -144,6 +148,8 @@ def sweep(
     chunk: int = 1,
     retries: int = 2,
     resume: str | Path | None = None,
+    samples: int = 0,
+    seed: int = 0,
     progress: Progress | None = None,
     say: Callable[[str], object] = warnings.warn,
     **asked: Unpack[GridKeywords],
@@ -166,6 +172,10 @@ def sweep(
     resume : path, optional
         File that keeps finished chunks; where it exists already, these are not computed again. While
         another sweep has it, this one waits.
+    samples : int
+        Of the uncertain factors, that the layout of each point is priced at again; 0 for none. [-]
+    seed : int
+        Of the samples: the same values of a factor for every point.
     progress : callable, optional
         Called with points done and points in all.
     say : callable
@@ -191,20 +201,24 @@ def sweep(
         raise LayoutError(f"sweep: give points or a grid, not both; {sorted(asked)[0]!r} is of a grid")
     if chunk < 1:
         raise LayoutError(f"chunk: expected a whole number >= 1, got {chunk}")
+    if samples:
+        require_count(samples)
+    work = partial(price_chunk, samples=samples, seed=seed) if samples else price_chunk
     chunks = [todo[start : start + chunk] for start in range(0, len(todo), chunk)]
     if resume is None:
-        return _swept(chunks, executor, retries, progress, None)
+        return _swept(chunks, executor, work, retries, progress, None)
 
     def belongs(index: int, rows: Sequence[Any]) -> bool:
         return 0 <= index < len(chunks) and _rows_of(chunks[index], rows)
 
-    with KeptPoints(Path(resume), _key(todo, chunk), belongs, say) as kept:
-        return _swept(chunks, executor, retries, progress, kept)
+    with KeptPoints(Path(resume), _key(todo, chunk, samples, seed), belongs, say) as kept:
+        return _swept(chunks, executor, work, retries, progress, kept)
 
 
 def _swept(
     chunks: Sequence[list[dict[str, Any]]],
     executor: Executor | Callable[[], Executor] | None,
+    work: Work,
     retries: int,
     progress: Progress | None,
     kept: KeptPoints | None,
@@ -224,9 +238,9 @@ def _swept(
     left = [index for index in range(len(chunks)) if index not in done]
     if executor is None:
         for index in left:
-            finish(index, price_chunk(chunks[index]))
+            finish(index, work(chunks[index]))
     else:
-        _Runner(executor, chunks, retries, finish).run(left)
+        _Runner(executor, chunks, work, retries, finish).run(left)
     return Sweep(tuple(row for index in range(len(chunks)) for row in done[index]))
 
 
@@ -237,13 +251,14 @@ class _Runner:
         self,
         executor: Executor | Callable[[], Executor],
         chunks: Sequence[list[dict[str, Any]]],
+        work: Work,
         retries: int,
         finish: Callable[[int, list[Row]], None],
     ) -> None:
         self.make = None if isinstance(executor, Executor) else executor
         self.executor = executor if isinstance(executor, Executor) else executor()
         self.mine = self.make is not None
-        self.chunks, self.retries, self.finish = chunks, retries, finish
+        self.chunks, self.work, self.retries, self.finish = chunks, work, retries, finish
         self.attempts = dict.fromkeys(range(len(chunks)), 0)
 
     def run(self, left: Sequence[int]) -> None:
@@ -266,7 +281,7 @@ class _Runner:
         given = suspects[:1] if suspects else todo
         rest = [index for index in todo if index not in given]
         try:
-            running = {self.executor.submit(price_chunk, self.chunks[index]): index for index in given}
+            running = {self.executor.submit(self.work, self.chunks[index]): index for index in given}
         except (BrokenExecutor, RuntimeError) as error:
             self._renew(error)
             return todo
@@ -312,8 +327,8 @@ class _Runner:
             ) from error
 
 
-def _key(points: Sequence[Point], chunk: int) -> str:
-    """Return what tells a sweep from others: its points and how they are dealt out.
+def _key(points: Sequence[Point], chunk: int, samples: int, seed: int) -> str:
+    """Return what tells a sweep from others: its points, how they are dealt out, and its samples.
 
     Raises
     ------
@@ -321,7 +336,7 @@ def _key(points: Sequence[Point], chunk: int) -> str:
         If a point holds what has no text.
     """
     try:
-        text = json.dumps([chunk, list(points)], sort_keys=True, default=_plain_input)
+        text = json.dumps([chunk, samples, seed, list(points)], sort_keys=True, default=_plain_input)
     except TypeError as error:
         raise SweepError(
             f"resume: a point cannot be written as JSON ({error}); name models and clusters"
@@ -348,35 +363,42 @@ def _plain_input(value: Any) -> Any:
     return repr(value)
 
 
-def price_chunk(points: Sequence[Point]) -> list[Row]:
-    """Plan some points; this is what a worker runs."""
-    return [price_point(point) for point in points]
+def price_chunk(points: Sequence[Point], **sampled: int) -> list[Row]:
+    """Plan some points, at `samples` from a `seed` where they are given; this is what a worker runs."""
+    return [price_point(point, **sampled) for point in points]
 
 
-def price_point(point: Point) -> Row:
+def price_point(point: Point, samples: int = 0, seed: int = 0) -> Row:
     """Plan one point and return its row; wrong input is a row too."""
     try:
-        return _planned(keywords(point, SWEEP_FIELDS, who="sweep"))
+        return _planned(keywords(point, SWEEP_FIELDS, who="sweep"), samples, seed)
     except CostModelError as error:
         return _row(point, "no layout" if isinstance(error, NoLayoutError) else "wrong input", str(error))
 
 
-def _planned(inputs: Point) -> Row:
+def _planned(inputs: Point, samples: int, seed: int) -> Row:
     point = {name: value for name, value in inputs.items() if name != "bandwidth_scale"}
     point["cluster"] = scaled_cluster(
         point.get("cluster", DEFAULT_CLUSTER), inputs.get("bandwidth_scale", FIELD["bandwidth_scale"].default)
     )
     if "layout" in point:
-        return _estimated(inputs, point)
+        return _estimated(inputs, point, samples, seed)
     found = plan(**point)
     table = found.columns(1)
     row = _row(inputs, "ok", "")
     row["num_layouts_priced"] = found.num_priced
     row |= {name: table[name][0] for name in _FIGURES}
-    return row
+    return row | _sampled(found.best, samples, seed)
 
 
-def _estimated(inputs: Point, point: dict[str, Any]) -> Row:
+def _sampled(est: Estimate, samples: int, seed: int) -> Row:
+    """Return the quantiles of a point where samples were asked for."""
+    if not samples:
+        return {}
+    return {name: value for name, (value,) in sample_columns(est.sample(samples, seed)).items()}
+
+
+def _estimated(inputs: Point, point: dict[str, Any], samples: int, seed: int) -> Row:
     """Price a point whose layout is given."""
     est = estimate(**point)
     table = wide_columns(est)
@@ -384,7 +406,7 @@ def _estimated(inputs: Point, point: dict[str, Any]) -> Row:
     row["num_layouts_priced"] = 1
     row |= {name: table[name][0] for name in _FIGURES if name in table}
     row["choices"] = ""
-    return row
+    return row | _sampled(est, samples, seed)
 
 
 def _row(point: Point, status: str, problem: str) -> Row:

@@ -122,13 +122,29 @@ def headline_grid(est: Estimate) -> Grid:
         rows.append(("host memory", f"{format_bytes(sent)} of {format_bytes(room)} a host: {word}"))
     if job.tokens is not None:
         days, hours = float(est.days(job.tokens)), float(est.gpu_hours(job.tokens))
-        spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, without failures"
+        spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, without failures{spent_text(est.samples)}"
         rows.append((f"{format_si(job.tokens, '')} tokens", spent))
     title = (
         f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {job.cluster.name} "
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
     )
     return Grid(title, columns("", ""), rows)
+
+
+def spent_text(samples: Samples | None) -> str:
+    """Say between which days and dollars training ends, p10 to p90; empty without samples or tokens.
+
+    >>> spent_text(None)
+    ''
+    """
+    if samples is None or "days" not in samples.figures:
+        return ""
+    low, high = samples.interval(figure="days")
+    said = f"; p10 to p90 {low:,.1f} to {high:,.1f} days"
+    if "dollars" not in samples.figures:
+        return said
+    low, high = samples.interval(figure="dollars")
+    return f"{said}, ${low:,.0f} to ${high:,.0f}"
 
 
 def memory_text(est: Estimate) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
+from costmodel.describe.factors import bits_of, classed, draw, named
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
@@ -19,6 +21,7 @@ from costmodel.describe.jobs.keywords import BudgetKeywords
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
+from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
@@ -35,9 +38,12 @@ from costmodel.step.anatomy.params import num_params
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Accelerator, Cluster
     from costmodel.describe.models.model import Model
+    from costmodel.describe.precision import Precision
+    from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
 
+PERCENTILES = (10, 50, 90)
 _SIZES = 120
 _SERVING_GPUS, _SERVING_BATCHES = 2.0 ** np.arange(8), 2.0 ** np.arange(0, 10.25, 0.25)[:, None]
 
@@ -94,6 +100,34 @@ class Budget(Answer):
     served_tokens: float
     context: int
     choices: tuple[Purchase, ...]
+    step_over_expected: Array
+    """Seconds of a step over those that the MFU says, a value a sample of the uncertain factors. [-]"""
+
+    @cached_property
+    def spread(self) -> dict[str, dict[str, float]]:
+        """What the same training takes, and what the same money trains: p10, p50 and p90 of each figure."""
+        figures = {
+            "dollars": self.dollars * self.step_over_expected,
+            "gpu_hours": self.gpu_hours * self.step_over_expected,
+            "training_flops": self.training_flops / self.step_over_expected,
+        }
+        if self.days is not None:
+            figures["days"] = self.days * self.step_over_expected
+        return {
+            name: {f"p{share}": float(np.percentile(values, share)) for share in PERCENTILES}
+            for name, values in figures.items()
+        }
+
+    def _within(self, choice: Purchase) -> dict[str, float | None]:
+        """Return p10 and p90 of what training a choice takes."""
+        low, high = (float(np.percentile(self.step_over_expected, share)) for share in (10, 90))
+        days = None if self.days is None else self.days * choice.train_usd / self.dollars
+        return {
+            "train_usd_p10": choice.train_usd * low,
+            "train_usd_p90": choice.train_usd * high,
+            "days_p10": None if days is None else days * low,
+            "days_p90": None if days is None else days * high,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
@@ -115,13 +149,58 @@ class Budget(Answer):
             "version": __version__,
             "cluster": self.cluster.name,
             **{key: getattr(self, key) for key in figures},
-            "choices": [choice.to_dict() for choice in self.choices],
+            "samples": len(self.step_over_expected),
+            "spread": self.spread,
+            "choices": self._records(),
         }
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [{**choice.to_dict(), **self._within(choice)} for choice in self.choices]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each rule."""
-        records = [choice.to_dict() for choice in self.choices]
+        records = self._records()
         return {key: [record[key] for record in records] for key in records[0]}
+
+
+class _Typical(NamedTuple):
+    """What factors are named by: a dense model on a cluster, nothing else being known."""
+
+    model: Model
+    cluster: Cluster
+    recipe: Recipe
+    precision: Precision
+
+
+def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, samples: int, seed: int) -> Array:
+    """Draw how much longer a dense model's step takes than its utilisation says: the factors of an estimate.
+
+    Matrix products at the speed that the device reaches take ``mfu / reached`` of such a step; those of their factor
+    scale that share, what nothing explains and what layouts differ by scale all of it. Values of a factor follow from
+    its name and the seed, as in every other answer.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    precision : Precision
+        Of the matrix products.
+    mfu : float
+        Of the step. [-]
+    samples, seed : int
+        How many values, and what they follow from.
+    """
+    typical = _Typical(dense_model(7e9), cluster, load_recipe(FIELD["recipe"].default), precision)
+    accelerator = cluster.accelerator
+    products = named("matmul", accelerator.generation, bits_of(precision.matmul_dtype))
+    kind = classed(typical)
+    of_all = [named(role, kind) for role in ("unexplained", "layout")]
+    drawn = draw([products, *of_all], samples, seed=seed)
+    reached = accelerator.kernels.matmul[precision.matmul_dtype] if accelerator.kernels is not None else None
+    share = min(mfu / (reached.peak_fraction * (1.0 - reached.sustained_loss)), 1.0) if reached else 1.0
+    of_step: Array = 1.0 - share + share * drawn[products]
+    for name in of_all:
+        of_step = of_step * drawn[name]
+    return of_step
 
 
 def _price_of(cluster: Cluster, given: float | None) -> float:
@@ -229,6 +308,8 @@ def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
         Tokens to serve over the model's life; 0 leaves serving out. [-]
     context : int
         Tokens a served sequence holds on average. [-]
+    samples, seed : int
+        Of the uncertain factors, for p10 to p90 of days and dollars, and what they follow from.
 
     Returns
     -------
@@ -283,6 +364,7 @@ def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
         gpus=gpus,
         served_tokens=served_tokens,
         context=context,
+        step_over_expected=step_over_expected(the_cluster, computed_in, mfu, one("samples"), one("seed")),
         choices=tuple(_choices(the_cluster, flops, dollars, price, served_tokens, context)),
     )
 

@@ -234,3 +234,35 @@ def test_no_price_is_refused():
     bare = dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), price_usd_per_gpu_hour=None)
     with pytest.raises(cm.CostModelError, match="no price"):
         budget(dollars=1e6, cluster=bare)
+
+
+def test_a_budgets_step_is_off_by_the_factors_of_an_estimate():
+    """Products at 30 % MFU of what they reach are a share of the step; their factor scales it, the others all of it."""
+    from costmodel.describe.factors import draw
+    from costmodel.describe.hardware.hardware import load_cluster
+
+    found = budget(cluster="h100-ndr", gpus=512, days=30, mfu=0.3, samples=100, seed=4)
+    names = ["matmul.hopper.16-bit", "unexplained.hopper-dense", "layout.hopper-dense"]
+    products, common, own = (draw([name], 100, seed=4)[name] for name in names)
+    matmul = load_cluster("h100-ndr").accelerator.kernels.matmul["bf16"]
+    share = 0.3 / (matmul.peak_fraction * (1 - matmul.sustained_loss))
+    assert 0.3 < share < 0.6
+    expected = (1 - share + share * products) * common * own
+    assert found.step_over_expected == pytest.approx(expected)
+    spread = found.to_dict()["spread"]
+    assert spread["days"]["p90"] == pytest.approx(30 * np.percentile(expected, 90))
+    assert spread["training_flops"]["p10"] == pytest.approx(
+        found.training_flops * np.percentile(1 / expected, 10)
+    )
+    table = found.columns()
+    assert table["train_usd_p10"][0] == pytest.approx(found.dollars * np.percentile(expected, 10))
+    assert table["days_p90"][0] == pytest.approx(spread["days"]["p90"])
+    again = budget(cluster="h100-ndr", gpus=512, days=30, mfu=0.3, samples=100, seed=5)
+    assert again.days == found.days
+    assert again.spread != found.spread
+
+
+def test_a_budget_without_gpus_has_no_days():
+    found = budget(cluster="h100-ndr", dollars=1e6, samples=50)
+    assert "days" not in found.spread
+    assert found.columns()["days_p10"][0] is None

@@ -185,3 +185,14 @@ def test_without_plotly_the_extra_is_named(monkeypatch, capsys, tmp_path):
 
     assert main(["report", *FLAGS, "--html", str(tmp_path / "page.html")]) == 2
     assert install_command("report") in capsys.readouterr().err
+
+
+def test_the_page_of_report_says_what_makes_the_width():
+    est = cm.estimate(**{**JOB, "tokens": "1T"})
+    page = cm.report(est, plan=False, sensitivities=False, samples=50, seed=2)
+    samples = est.sample(50, seed=2)
+    assert "p10 to p90 of 50 samples" in page
+    assert samples.time_causes[0].scales in page
+    low, high = samples.interval(figure="dollars")
+    assert f"${low:,.0f} to ${high:,.0f}" in page
+    assert f"fits, with {samples.fits_probability:.0%}" in page

@@ -102,3 +102,28 @@ def test_wrong_numbers_are_one_line(est):
         est.interval(80)
     with pytest.raises(CostModelError, match="sample: this estimate holds"):
         cm.estimate(**{**JOB, "layout": "pp4", "tp": [4, 8]}).sample()
+
+
+def test_dollars_are_gpu_hours_at_the_clusters_price(est):
+    samples = est.sample(50)
+    price = est.job.cluster.price_usd_per_gpu_hour
+    assert samples.figures["dollars"] == pytest.approx(price * samples.figures["gpu_hours"])
+    assert samples.figures["gpu_hours"] == pytest.approx(256 * 24.0 * samples.figures["days"])
+    row = {name: values[0] for name, values in est.with_samples(50).columns("wide").items()}
+    assert (row["dollars_p10"], row["dollars_p90"]) == pytest.approx(samples.interval(figure="dollars"))
+    assert (row["days_p10"], row["days_p90"]) == pytest.approx(samples.interval(figure="days"))
+    without = cm.estimate(**JOB).with_samples(50).columns("wide")
+    assert without["days_p90"] == without["dollars_p90"] == [""]
+
+
+def test_a_sweeps_row_has_the_quantiles_of_its_layout_on_common_samples():
+    asked = {**JOB, "gpus": [256, 512], "layout": "tp8 pp4"}
+    plain = cm.sweep(**asked).rows
+    rows = cm.sweep(**asked, samples=60, seed=3).rows
+    assert [row["step_time_p90_s"] for row in plain] == [None, None]
+    for row, gpus in zip(rows, (256, 512), strict=True):
+        own = cm.estimate(**{**JOB, "gpus": gpus, "layout": "tp8 pp4"}).sample(60, seed=3)
+        assert (row["step_time_p10_s"], row["step_time_p90_s"]) == pytest.approx(own.interval())
+        assert row["fits_probability"] == own.fits_probability
+    with pytest.raises(CostModelError, match="samples: expected 10"):
+        cm.sweep(**asked, samples=3)

@@ -164,7 +164,7 @@ def test_a_sweep_waits_for_the_one_that_has_its_file(tmp_path):
 def test_the_lock_of_a_dead_sweep_is_not_kept_by_its_workers(tmp_path):
     kept = tmp_path / "kept.jsonl"
     points = grid(model="llama3-8b", gpus=[8, 16], global_batch=16, seq_len=1024, layout="tp2")
-    mine = KeptPoints(kept, sweeps._key(points, 1), lambda *_: True, print)
+    mine = KeptPoints(kept, sweeps._key(points, 1, 0, 0), lambda *_: True, print)
     read, write = os.pipe()
     worker = os.fork()
     if not worker:

@@ -625,7 +625,7 @@ FIELDS: tuple[Field, ...] = (
         name="samples",
         kind="whole",
         group="run",
-        meaning="runs to draw for p10, p50 and p90",
+        meaning="draws for p10, p50 and p90",
         least=1,
         most=1_000_000,
         default=10_000,
@@ -702,7 +702,16 @@ PLAN_FIELDS = tuple(field for field in SWEEP_FIELDS if field.name not in _FOUND)
 RUN_FIELDS = tuple(field for field in FIELDS if field.group == "run")
 """What a whole run is told beside a job."""
 
-_SOLVED_FOR = ("cluster", "precision", "gpus", "dollars", "days", "price_usd_per_gpu_hour")
+_SOLVED_FOR = (
+    "cluster",
+    "precision",
+    "gpus",
+    "dollars",
+    "days",
+    "price_usd_per_gpu_hour",
+    "samples",
+    "seed",
+)
 BUDGET_FIELDS = tuple(field for field in FIELDS if field.name in _SOLVED_FOR or field.group == "solve")
 """What `budget` takes."""
 

@@ -204,6 +204,8 @@ class BudgetKeywords(TypedDict, total=False):
     served_tokens: float | str | None
     serve_tokens: float | str | None
     context: int | str | None
+    samples: int | str | None
+    seed: int | str | None
 
 
 class PlaceKeywords(TypedDict, total=False):

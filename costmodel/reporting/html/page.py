@@ -88,7 +88,7 @@ def report_page(
     est.require_single("report")
     library = plotly_library()
     figures: dict[str, charts.Figure] = {}
-    sections = [headline(est), warned(est), _whole_run(est), _sliders(est)]
+    sections = [headline(est), warned(est), _uncertain(est), _whole_run(est), _sliders(est)]
     for make in (_bills, _pipeline, _rooflines, _mesh):
         sections.append(make(est, figures))
         tick()
@@ -229,6 +229,18 @@ def _fits_text(est: Estimate) -> str:
     return "does not fit" if est.fits_host else "does not fit the host's memory"
 
 
+def _odds_text(est: Estimate) -> str:
+    """Say how surely a job fits, where it was sampled."""
+    return "" if est.samples is None else f", with {est.samples.fits_probability:.0%}"
+
+
+def _uncertain(est: Estimate) -> str:
+    """Return what makes the width of the headline, where the job was sampled."""
+    if est.samples is None:
+        return ""
+    return _section("uncertain", "How sure", _table(tables.causes_grid(est.samples)))
+
+
 def headline(est: Estimate) -> str:
     """Return the figures that people ask for first, as HTML."""
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
@@ -238,12 +250,12 @@ def headline(est: Estimate) -> str:
         (
             "memory of a GPU",
             format_bytes(need),
-            f"of {format_bytes(have)}: {_fits_text(est)}",
+            f"of {format_bytes(have)}: {_fits_text(est)}{_odds_text(est)}",
         ),
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.tolls_text(est)),
     ]
     if est.job.tokens is not None:
-        tokens = f"for {format_si(est.job.tokens, '')} tokens, no failures"
+        tokens = f"for {format_si(est.job.tokens, '')} tokens, no failures{tables.spent_text(est.samples)}"
         cards.append(("days", f"{float(est.days(est.job.tokens)):,.1f}", tokens))
     made = "".join(
         f'<div class="card"><h3>{escape(name)}</h3><p class="big">{escape(value)}</p><p>{escape(note)}</p></div>'

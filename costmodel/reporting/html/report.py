@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.samples import DEFAULT_SAMPLES
 from costmodel.reporting.html.page import plotly_library, report_page
 from costmodel.reporting.html.search import other_layouts
 from costmodel.what_if.sensitivity import sensitivity
@@ -17,6 +18,8 @@ def report(
     *,
     plan: bool = True,
     sensitivities: bool = True,
+    samples: int = DEFAULT_SAMPLES,
+    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
@@ -29,6 +32,8 @@ def report(
         Search for other layouts of the job.
     sensitivities : bool
         Vary each number and each switch.
+    samples, seed : int
+        Of the uncertain factors, for p10 to p90, and what they follow from.
     progress : callable, optional
         Called with parts done and parts in all.
 
@@ -51,6 +56,7 @@ def report(
             progress(done, _PARTS)
 
     plotly_library()
+    est = est if est.samples is not None else est.with_samples(samples, seed)
     found = other_layouts(est) if plan else None
     tick()
     moved = sensitivity(est) if sensitivities else None
