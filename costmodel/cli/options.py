@@ -29,6 +29,7 @@ class Form(StrEnum):
 _METAVARS = {
     "whole": "INTEGER",
     "number": "NUMBER",
+    "price": "USD",
     "switches": "SWITCH=VALUE",
     "choices": "FIELD=VALUE",
     "bytes": "SIZE",

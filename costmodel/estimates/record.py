@@ -12,6 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.bill.lines import MemoryLine, broadcast_sum
 from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.prices import given_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
@@ -158,14 +159,15 @@ def input_record(job: Job) -> dict[str, Any]:
         "site": job.site or None,
         "slice": job.slice or None,
         "tokens": job.tokens,
+        "price_usd_per_gpu_hour": given_price(job.cluster),
         "pipeline_layout": BALANCED if job.balanced_stages else chunks_text(job.pipeline_layout) or None,
     }
     return {name: held[name] for name in names(JOB_FIELDS) if name in held}
 
 
 def _of_profile(profile: Cluster, job: Job) -> Cluster:
-    """Return the cluster of a profile as the job has it: on a torus, its slices."""
-    return sliced_for(profile, job.layout, job.slice or None)
+    """Return the cluster of a profile as the job has it: at its price, and on a torus its slices."""
+    return sliced_for(with_price(profile, given_price(job.cluster)), job.layout, job.slice or None)
 
 
 def source_record(job: Job) -> dict[str, dict[str, str]]:

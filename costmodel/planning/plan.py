@@ -12,9 +12,11 @@ from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.version import __version__
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.prices import with_price
 from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, KNOBS, PLAN_FIELDS
-from costmodel.describe.jobs.job import BALANCED, Job, make_job
+from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, Job, make_job, usual_recipe
 from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
@@ -173,14 +175,13 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         return read_several(name, told[name]) if name in told else [FIELD[name].default]
 
     framework = one("framework") or ""
-    own = FRAMEWORKS[framework].recipe if framework in FRAMEWORKS else one("recipe")
-    recipe = _recipe(one("recipe") if "recipe" in told else own, framework)
-    given = _values(told, one("fix") or {}, framework, recipe.launches)
+    clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"))
+    recipes = [_recipe(_recipe_on(cluster, told, framework), framework) for cluster in clusters]
+    alike = len({recipe.name for recipe in recipes}) == 1
+    given = _values(told, one("fix") or {}, framework, recipes[0].launches if alike else None)
     switches = one("switches") or {}
-    chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
     jobs: list[Job] = []
     searched = (
-        "cluster",
         "precision",
         "optimizer",
         "offload_optimizer",
@@ -189,9 +190,10 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         "gpus",
         "global_batch",
     )
-    for cluster, precision, optimizer, offload, order, shape, gpus, batch in product(
-        *(several(name) for name in searched)
+    for (cluster, recipe), precision, optimizer, offload, order, shape, gpus, batch in product(
+        zip(clusters, recipes, strict=True), *(several(name) for name in searched)
     ):
+        chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
         job = make_job(
             model=told["model"] if not jobs else jobs[0].model,
             cluster=cluster,
@@ -228,10 +230,36 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         named=frozenset({*(knob for knob in KNOBS if knob in told), *(one("fix") or {})}),
         held=frozenset({*switches, *(("axis_order",) if "axis_order" in told else ())}),
         risk=_risk(told),
+        launched={}
+        if alike
+        else {
+            recipe.name: {
+                knob: values for knob, values in _launched(recipe.launches).items() if knob not in given
+            }
+            for recipe in recipes
+        },
     )
     for job in jobs:
         question.weight(job)
     return question
+
+
+def _clusters(named: Sequence[Any], price: float | Mapping[str, float] | None) -> list[Cluster]:
+    """Return the clusters of a question, at the prices that were given for them."""
+    found = [load_cluster(one) if isinstance(one, str) else one for one in named]
+    known = [one.name for one in found if isinstance(one, Cluster)]
+    # What is no cluster is for the job to refuse.
+    return [with_price(one, price, among=known) if isinstance(one, Cluster) else one for one in found]
+
+
+def _recipe_on(cluster: Cluster, told: Mapping[str, Any], framework: str) -> str | Recipe:
+    """Return the recipe of a plan on one cluster: named, or the framework's, or what is usual there."""
+    if "recipe" in told:
+        named: str | Recipe = read("recipe", told["recipe"])
+        return named
+    if framework in FRAMEWORKS:
+        return FRAMEWORKS[framework].recipe
+    return usual_recipe(cluster) if isinstance(cluster, Cluster) else DEFAULT_RECIPE
 
 
 def _risk(told: Mapping[str, Any]) -> float | None:

@@ -78,10 +78,13 @@ class Question:
     named: frozenset[str] = frozenset(KNOBS)
     risk: float | None = None
     """Accepted probability of running out of memory: in place of `headroom` where it is given."""
+    launched: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    """What the frameworks start with, by recipe, where the jobs have several; otherwise it stands in `given`."""
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
-        return {**default_values(job, float(job.layout.gpus)), **self.given}
+        launched = self.launched.get(job.recipe.name, {})
+        return {**default_values(job, float(job.layout.gpus)), **launched, **self.given}
 
     def without(self, knob: str) -> Question:
         """Return the question with one knob left to the search."""

@@ -96,7 +96,7 @@ def _money_rows(ests: Sequence[Estimate]) -> list[list[str]]:
             *(
                 "no price"
                 if price is None
-                else f"${price * one:,.0f} (${price:,.2f}/h, {cluster.price_date})"
+                else f"${price * one:,.0f} (${price:,.2f}/h, {cluster.price_date or 'given'})"
                 for price, one, cluster in zip(prices, hours, clusters, strict=True)
             ),
         ],

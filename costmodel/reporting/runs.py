@@ -36,7 +36,7 @@ def runs_grid(found: Runs) -> Grid:
         row("MFU", lambda run: f"{float(run.est.mfu):.1%}"),
         row("days", lambda run: f"{run.days:,.1f}"),
         row("  p10 to p90", spread("days", 1.0, ",.1f")),
-        row("GPU-hours", lambda run: f"{run.gpu_hours + run.spare_gpu_hours:,.0f}"),
+        row("GPU-hours", lambda run: f"{run.paid_gpu_hours:,.0f}"),
         row("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
         row("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
         row("  p10 to p90", spread("dollars", 1.0, ",.0f")),
@@ -44,7 +44,7 @@ def runs_grid(found: Runs) -> Grid:
         row("interruptions", lambda run: f"{run.interruptions:,.0f}"),
     ]
     strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
-    note = "GPU-hours and dollars are those of spare nodes too."
+    note = "GPU-hours and dollars are those of spare nodes too, where a cloud does not keep its own."
     return Grid("Runs side by side", columns("", *found.labels), rows, strong, note)
 
 

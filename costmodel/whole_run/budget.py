@@ -15,6 +15,7 @@ from costmodel.base.version import __version__
 from costmodel.describe.factors import bits_of, classed, draw, named
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
 from costmodel.describe.jobs.job import precision_on
 from costmodel.describe.jobs.keywords import BudgetKeywords
@@ -203,12 +204,11 @@ def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, sampl
     return of_step
 
 
-def _price_of(cluster: Cluster, given: float | None) -> float:
+def _price_of(cluster: Cluster) -> float:
     """Return the price of a GPU-hour."""
-    price = cluster.price_usd_per_gpu_hour if given is None else given
-    if price is None:
-        raise CostModelError(f"price: cluster {cluster.name} has no price of a GPU-hour; give --price USD")
-    return price
+    if cluster.price_usd_per_gpu_hour is None:
+        raise CostModelError(f"price: {price_note(cluster).replace('no price;', 'no price of a GPU-hour;')}")
+    return cluster.price_usd_per_gpu_hour
 
 
 def serving(
@@ -297,8 +297,8 @@ def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
         Both give the budget; one of them beside `dollars` gives the other. [-], [d]
     cluster : str or Cluster
         Whose accelerator, and dated price, are taken.
-    price_usd_per_gpu_hour : float, optional
-        In place of the cluster's. [USD/h]
+    price_usd_per_gpu_hour : float or mapping, optional
+        In place of the cluster's; by cluster with a mapping. [USD/h]
     precision : str
         Of the matrix products; `mfu` is of its dense peak.
     mfu, effective_time : float
@@ -333,7 +333,8 @@ def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
     served_tokens, context = one("served_tokens"), one("context")
     dollars, gpus, days = one("dollars"), one("gpus"), one("days")
     the_cluster = load_cluster(named) if isinstance(named, str) else named
-    price = _price_of(the_cluster, one("price_usd_per_gpu_hour"))
+    the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
+    price = _price_of(the_cluster)
     if dollars is None:
         if gpus is None or days is None:
             raise CostModelError("budget: give --budget USD, or both --gpus and --days")

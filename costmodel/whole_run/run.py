@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from costmodel.base.errors import CostModelError, shown
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
+from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.reliability import Reliability, make_reliability
@@ -39,9 +40,6 @@ from costmodel.physics.run.power import mean_power_w
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
 from costmodel.whole_run.checkpoints import Checkpoint, describe_checkpoint
 from costmodel.whole_run.losses import loss_lines
-
-if TYPE_CHECKING:
-    from costmodel.describe.hardware.cluster import Cluster
 
 Array = NDArray[np.float64]
 
@@ -71,6 +69,8 @@ class TrainingRun(Answer):
     pue: float
     samples: int
     seed: int
+    pays_spares: bool = True
+    """Whether the spare nodes are the user's to pay; a cloud that replaces broken nodes keeps its own."""
     is_planned: bool = False
     """Whether the layout is the planner's, because none was named."""
 
@@ -209,11 +209,16 @@ class TrainingRun(Answer):
         return self.gpu_hours * self.est.job.cluster.accelerator.tdp_w * self.pue / 1e3
 
     @property
+    def paid_gpu_hours(self) -> float:
+        """Hours of the GPUs that train, and of those kept ready where they are the user's. [h]."""
+        return self.gpu_hours + (self.spare_gpu_hours if self.pays_spares else 0.0)
+
+    @property
     def dollars(self) -> float | None:
-        """Rent of training and spare GPUs; none without a price. [USD]."""
+        """Rent of training GPUs, and of spare ones where they are the user's; none without a price. [USD]."""
         if self.price_usd_per_gpu_hour is None:
             return None
-        return (self.gpu_hours + self.spare_gpu_hours) * self.price_usd_per_gpu_hour
+        return self.paid_gpu_hours * self.price_usd_per_gpu_hour
 
     def lost_gpu_hours(self) -> dict[str, float]:
         """GPU-hours that the run loses by cause: the resilience lines of the bill. [h]."""
@@ -308,6 +313,7 @@ class TrainingRun(Answer):
             "effective_training_time_ratio": self.effective_training_time_ratio,
             "gpu_hours": self.gpu_hours,
             "spare_gpu_hours": self.spare_gpu_hours,
+            "pays_spares": self.pays_spares,
             "dollars": self.dollars,
             "price_usd_per_gpu_hour": self.price_usd_per_gpu_hour,
             "price_note": self.price_note,
@@ -386,7 +392,7 @@ def run_of(
     *,
     reliability: str | Reliability = DEFAULT_RELIABILITY,
     changes: Mapping[str, Any] | None = None,
-    price_usd_per_gpu_hour: float | None = None,
+    price_usd_per_gpu_hour: float | Mapping[str, float] | None = None,
     pue: float | None = None,
     storage_bytes_per_s: float | None = None,
     samples: int = 10_000,
@@ -398,7 +404,8 @@ def run_of(
     tokens, samples, seed = read("tokens", tokens), read("samples", samples), read("seed", seed)
     given = make_reliability(reliability, changes) if isinstance(reliability, str) else reliability
     cluster = est.job.cluster
-    price, note = _price(cluster, price_usd_per_gpu_hour)
+    if price_usd_per_gpu_hour is not None:
+        cluster = with_price(cluster, read("price_usd_per_gpu_hour", price_usd_per_gpu_hour))
     pue = None if pue is None else read("pue", pue)
     checkpoint = describe_checkpoint(est, given.checkpointing, storage_bytes_per_s)
     gpus = float(est.job.layout.gpus)
@@ -412,8 +419,9 @@ def run_of(
         checkpoint=checkpoint,
         interval_s=interval,
         spare_nodes=spares_needed(_broken_nodes(given, gpus)) if spares is None else spares,
-        price_usd_per_gpu_hour=price,
-        price_note=note,
+        pays_spares=spares is not None or not cluster.is_rented,
+        price_usd_per_gpu_hour=cluster.price_usd_per_gpu_hour,
+        price_note=price_note(cluster),
         pue=cluster.pue if pue is None else pue,
         samples=samples,
         seed=seed,
@@ -424,15 +432,6 @@ def run_of(
             f"{made.shortage_fraction:.0%}; the job never ends (more spare_nodes, shorter repair_s)"
         )
     return made
-
-
-def _price(cluster: Cluster, given: float | None) -> tuple[float | None, str]:
-    """Return the price of a GPU-hour and where it comes from."""
-    if given is None:
-        if cluster.price_usd_per_gpu_hour is None:
-            return None, f"cluster {cluster.name} has no price; give --price USD"
-        return cluster.price_usd_per_gpu_hour, f"profile {cluster.name}, {cluster.price_date}"
-    return read("price_usd_per_gpu_hour", given), "given"
 
 
 def _interval(given: Reliability, checkpoint: Checkpoint, gpus: float) -> float:

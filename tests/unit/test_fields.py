@@ -71,6 +71,7 @@ KIND_TYPES = {
     "word": ("ArrayLike", "str"),
     "truth": ("ArrayLike", "bool"),
     "number": ("float | str", "float | Sequence[float]"),
+    "price": ("float | str | Mapping[str, float | str]",),
     "name": ("str | ",),
     "text": ("str",),
     "layout": ("str",),

@@ -28,12 +28,15 @@ class Software(NamedTuple):
         Precision that ``fp8`` means.
     fp8_layouts : str
         ``one`` where the 8-bit matrix units take one layout only, so that operands are transposed, or ``both``.
+    recipe : str
+        The recipe of a job that names none; empty where that is the default of everywhere.
     """
 
     attention: str
     torch_attention: str
     fp8: str
     fp8_layouts: str
+    recipe: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +209,11 @@ class Cluster:
     storage : Storage, optional
         Of the checkpoints.
     price_usd_per_gpu_hour : float, optional
-        Typical rent at `price_date`. [USD/h]
+        List price on demand at `price_date`, which is empty where the user gave it. [USD/h]
+    price_range_usd_per_gpu_hour : tuple of float, optional
+        Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]
+    is_rented : bool
+        Whether a cloud replaces broken nodes out of its own, so that nobody pays for spare ones.
     pue : float
         Power of the building over power of the machines. [-]
     """
@@ -220,6 +227,8 @@ class Cluster:
     storage: Storage | None = None
     price_usd_per_gpu_hour: float | None = None
     price_date: str = ""
+    price_range_usd_per_gpu_hour: tuple[float, float] | None = None
+    is_rented: bool = False
     pue: float = 1.0
 
     @property

@@ -417,6 +417,10 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
         storage=storage,
         price_usd_per_gpu_hour=file.price_usd_per_gpu_hour.value if file.price_usd_per_gpu_hour else None,
         price_date=file.price_date.isoformat() if file.price_date else "",
+        price_range_usd_per_gpu_hour=(
+            file.price_range_usd_per_gpu_hour.value if file.price_range_usd_per_gpu_hour else None
+        ),
+        is_rented=bool(file.rented and file.rented.value),
         pue=file.pue.value,
     )
 

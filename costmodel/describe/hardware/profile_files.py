@@ -22,6 +22,10 @@ SCHEMA_VERSION = 1
 SCHEMA_CHANGES = {
     1: "every number is written as {value: ..., source: ...} and names its dimension, e.g. 3.35 TB/s",
 }
+PRICE_KEYS = ("price_usd_per_gpu_hour", "price_date", "price_range_usd_per_gpu_hour")
+"""What a cluster file says of its price."""
+_LONGEST_CHAIN = 10
+"""Parents of a profile that a look-up follows."""
 LENT = ("like", "because")
 """Keys of a ``kernels:`` block that takes the constants of another accelerator."""
 PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
@@ -103,10 +107,63 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     for path in known.values():
         if wanted in aliases_of(path, wanted):
             return path
+    holder = _cluster_of_accelerator(wanted, known, folders) if kind == "cluster" else None
+    if holder is not None:
+        return holder
     aliases = [alias for path in known.values() for alias in aliases_of(path)]
     near = get_close_matches(wanted, [*known, *aliases], n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {text!r}: {meant}(known: {', '.join(sorted(known))})")
+
+
+def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[Path, ...]) -> Path | None:
+    """Return the one cluster that has an accelerator of that name, or that begins so; none where it is no such name.
+
+    Raises
+    ------
+    ProfileError
+        If several clusters have it, or none: which, for the user to choose.
+    """
+    accelerators = dict(profile_files("accelerator", folders))
+    meant = {
+        name
+        for name, path in accelerators.items()
+        if name == wanted or wanted in aliases_of(path, wanted) or name.startswith(f"{wanted}-")
+    }
+    meant = {wanted} if wanted in meant else meant
+    if not meant:
+        return None
+    holders = {name: path for name, path in known.items() if accelerator_of(path, folders) in meant}
+    if len(holders) == 1:
+        return next(iter(holders.values()))
+    what = (
+        f"{wanted!r} is an accelerator" if wanted in accelerators else f"{wanted!r} begins {_listed(meant)}"
+    )
+    raise ProfileError(
+        f"cluster: {what}, and {_listed(holders)} have it; name one of them"
+        if holders
+        else f"cluster: {what}, and no cluster has it; write one (CONTRIBUTING.md, A cluster)"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Join names for a sentence."""
+    *most, last = sorted(names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def accelerator_of(path: Path, folders: tuple[Path, ...]) -> str:
+    """Return the name of a cluster's accelerator, its own or its parent's; empty where it says none."""
+    for _ in range(_LONGEST_CHAIN):
+        named = at_a_glance(path, "accelerator")
+        parent = at_a_glance(path, "inherit")
+        if named or not parent:
+            return named.lower()
+        try:
+            path = find_profile("cluster", parent, folders)
+        except ProfileError:
+            return ""
+    return ""
 
 
 def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
@@ -125,6 +182,12 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         check_header(parent, parent_path, kind)
         merged_sources = {**_mapping(parent.get("sources")), **_mapping(content.get("sources"))}
         parent.pop("aliases", None)
+        if "price_usd_per_gpu_hour" in content or content.get("accelerator") not in (
+            None,
+            parent.get("accelerator"),
+        ):
+            # A price is that of one accelerator on one day: a child with another of either takes none of it.
+            parent = {key: value for key, value in parent.items() if key not in PRICE_KEYS}
         content = {**parent, **content, "sources": merged_sources}
         if "inherit" not in parent:
             break

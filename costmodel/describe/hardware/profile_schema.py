@@ -50,6 +50,7 @@ LEAST_USABLE = 0.9
 T = TypeVar("T")
 Positive = Annotated[int, Field(gt=0, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1)]
+_Usd = Annotated[float, Field(gt=0)]
 
 
 class _Strict(BaseModel):
@@ -92,6 +93,8 @@ class SoftwareFile(_Strict):
     torch_attention: AttentionKernel
     fp8: str
     fp8_layouts: Literal["one", "both"]
+    recipe: str = ""
+    """Of a job that names none; a file that says nothing takes what other hardware takes."""
 
     @model_validator(mode="after")
     def _names_a_choice(self) -> Self:
@@ -255,8 +258,11 @@ class ClusterFile(_Profile):
     host: HostFile
     tiers: tuple[TierEntry, ...] = Field(min_length=1)
     storage: str | None = None
-    price_usd_per_gpu_hour: Sourced[Annotated[float, Field(gt=0)]] | None = None
+    price_usd_per_gpu_hour: Sourced[_Usd] | None = None
     price_date: date | None = None
+    price_range_usd_per_gpu_hour: Sourced[tuple[_Usd, _Usd]] | None = None
+    rented: Sourced[Annotated[bool, Field(strict=True)]] | None = None
+    """Whether a cloud replaces broken nodes; a file that says nothing keeps its own spare ones."""
     pue: Sourced[Annotated[float, Field(ge=1)]]
 
     @model_validator(mode="after")
@@ -277,6 +283,19 @@ class ClusterFile(_Profile):
             raise ValueError("tiers: expected a different name for each tier")
         if self.price_usd_per_gpu_hour is not None and self.price_date is None:
             raise ValueError("price_date: expected a date such as 2026-05-20, because prices move")
+        return self
+
+    @model_validator(mode="after")
+    def _price_is_in_its_range(self) -> Self:
+        """Refuse a range that does not hold the price."""
+        if self.price_range_usd_per_gpu_hour is not None:
+            low, high = self.price_range_usd_per_gpu_hour.value
+            price = self.price_usd_per_gpu_hour
+            if price is None or not low <= price.value <= high:
+                raise ValueError(
+                    "price_range_usd_per_gpu_hour: expected two prices, the lower first, with "
+                    f"price_usd_per_gpu_hour between them; got {low:g} and {high:g}"
+                )
         return self
 
 

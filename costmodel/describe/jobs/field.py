@@ -21,12 +21,13 @@ Kind = Literal[
     "time",
     "share",
     "choices",
+    "price",
 ]
 """How a value is read. name: a text that a table of its own resolves, or the object that it means; text: only
 that; whole, number: within `least` and `most`; word: one of `choices`; truth: true or false; layout: degrees in
 one text; order: the axes, innermost first; switches: names and values of the recipe's switches; bytes, rate,
 time: a number in SI units or a text with a unit; share: from 0 to below 1, or per cent; choices: names and values
-of searched fields."""
+of searched fields; price: a number of dollars, or one a cluster."""
 
 Group = Literal["job", "layout", "search", "run", "solve", "look"]
 """job: what is trained where; layout: how it is spread over the GPUs; search: what `plan` and `sweep` are
@@ -134,7 +135,7 @@ class Field:
         """What it takes, for the message that refuses something else."""
         if self.kind == "whole":
             return f"a whole number from {self.least:,.0f} to {self.most:,.0f}"
-        if self.kind == "number":
+        if self.kind in ("number", "price"):
             return f"a number from {self.least:g} to {self.most:g}"
         if self.kind == "time":
             return f"a time from {self.least:g} s to {self.most:g} s, such as 90s, 15min, 3h or 2d"

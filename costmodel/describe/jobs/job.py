@@ -19,6 +19,7 @@ from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.prices import with_price
 from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.keywords import JobKeywords
@@ -128,6 +129,15 @@ class Job:
         return replace(self, recipe=recipe, policy=made.policy, health=made.health)
 
 
+def usual_recipe(cluster: Cluster) -> str:
+    """Return the recipe of a job that names none: what most people run on such hardware.
+
+    >>> usual_recipe(load_cluster("tpu-v5p")), usual_recipe(load_cluster("dgx-h100-ndr"))
+    ('maxtext', 'megatron-core')
+    """
+    return cluster.accelerator.software.recipe or DEFAULT_RECIPE
+
+
 def make_job(*, check: bool = True, **asked: Unpack[JobKeywords]) -> Job:
     """Check and complete a job; see `costmodel.estimate` for the keywords.
 
@@ -153,15 +163,18 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     def one(name: str) -> Any:
         return read(name, given.get(name, FIELD[name].default))
 
-    model, cluster, recipe = one("model"), one("cluster"), one("recipe")
+    model, cluster = one("model"), one("cluster")
     the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)
     the_cluster = load_cluster(cluster) if isinstance(cluster, str) else _object("cluster", cluster, Cluster)
+    if "price_usd_per_gpu_hour" in given:
+        the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
     layout = layout_of_job(given)
     the_cluster = sliced_for(the_cluster, layout, one("slice") if "slice" in given else None)
     if the_cluster.accelerator.kernels is None:
         raise ProfileError(
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
+    recipe = one("recipe") if "recipe" in given else usual_recipe(the_cluster)
     the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
     site = _site(one("site")) if "site" in given else NO_SITE
     chunks = one("pipeline_layout") if "pipeline_layout" in given else ""

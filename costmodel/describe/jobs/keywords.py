@@ -68,6 +68,8 @@ class DescribedKeywords(ChoiceKeywords, total=False):
     axis_order: str | Sequence[str] | None
     site: str | Site | None
     slice: str | None
+    price_usd_per_gpu_hour: float | str | Mapping[str, float | str] | None
+    price: float | str | Mapping[str, float | str] | None
     pipeline_layout: str | None
 
 
@@ -123,6 +125,8 @@ class PlanKeywords(ChoiceKeywords, SearchKeywords, total=False):
     axis_order: str | Sequence[str] | Sequence[Sequence[str]] | None
     site: str | Site | None
     slice: str | Sequence[str] | None
+    price_usd_per_gpu_hour: float | str | Mapping[str, float | str] | None
+    price: float | str | Mapping[str, float | str] | None
     pipeline_layout: str | None
     tokens: float | str | None
 
@@ -153,6 +157,8 @@ class GridKeywords(ChoiceKeywords, SearchKeywords, total=False):
     axis_order: str | Sequence[str] | None
     site: str | Site | None
     slice: str | None
+    price_usd_per_gpu_hour: float | str | Mapping[str, float | str] | None
+    price: float | str | Mapping[str, float | str] | None
     pipeline_layout: str | None
     tokens: float | str | None
     bandwidth_scale: float | Sequence[float] | None
@@ -181,8 +187,6 @@ class RunKeywords(DescribedKeywords, total=False):
     spare_nodes: int | str | None
     storage_bytes_per_s: float | str | None
     storage_bandwidth: float | str | None
-    price_usd_per_gpu_hour: float | str | None
-    price: float | str | None
     pue: float | str | None
     samples: int | str | None
     seed: int | str | None
@@ -194,8 +198,8 @@ class BudgetKeywords(TypedDict, total=False):
     cluster: str | Cluster | None
     precision: str | None
     gpus: int | str | None
-    price_usd_per_gpu_hour: float | str | None
-    price: float | str | None
+    price_usd_per_gpu_hour: float | str | Mapping[str, float | str] | None
+    price: float | str | Mapping[str, float | str] | None
     dollars: float | str | None
     budget: float | str | None
     days: float | str | None
@@ -261,6 +265,8 @@ class ReadKeywords(ChoiceKeywords, total=False):
     switches: Mapping[str, Any] | Sequence[str] | None
     set: Mapping[str, Any] | Sequence[str] | None
     axis_order: str | Sequence[str] | None
+    price_usd_per_gpu_hour: float | str | Mapping[str, float | str] | None
+    price: float | str | Mapping[str, float | str] | None
     pipeline_layout: str | None
     site: str | Site | None
     slice: str | None

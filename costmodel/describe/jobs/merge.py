@@ -14,7 +14,15 @@ from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, names
-from costmodel.describe.jobs.job import layout_of_job, load_job_file, parse_job, sliced_for, spelled_out
+from costmodel.describe.jobs.job import (
+    DEFAULT_RECIPE,
+    layout_of_job,
+    load_job_file,
+    parse_job,
+    sliced_for,
+    spelled_out,
+    usual_recipe,
+)
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.reading import read, read_all
 from costmodel.describe.jobs.switches import Settings
@@ -99,9 +107,11 @@ def assumed_recipe(asked: Mapping[str, Any]) -> list[str]:
     """Say that a recipe is the default where nobody named one, and where the others are listed."""
     if "recipe" in asked:
         return []
-    default = FIELD["recipe"].default
+    named = asked.get("cluster", FIELD["cluster"].default)
+    default = usual_recipe(named if isinstance(named, Cluster) else load_cluster(named))
+    where = "" if default == DEFAULT_RECIPE else " here"
     return [
-        f"Nobody named a recipe: {default} is the default; --recipe names another (costmodel recipe list)."
+        f"Nobody named a recipe: {default} is the default{where}; --recipe names another (costmodel recipe list)."
     ]
 
 
@@ -129,5 +139,6 @@ def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
     named = one("cluster")
     cluster = named if isinstance(named, Cluster) else load_cluster(named)
     cluster = sliced_for(cluster, layout, one("slice") if "slice" in job else None)
-    settings = Settings(load_recipe(one("recipe"))).switched(job.get("switches") or {})
+    recipe = one("recipe") if "recipe" in job else usual_recipe(cluster)
+    settings = Settings(load_recipe(recipe)).switched(job.get("switches") or {})
     return layout, cluster, one("axis_order"), settings.recipe

@@ -429,6 +429,26 @@ def _read_choices(field: Field, given: Any) -> dict[str, Any]:
     return found
 
 
+def _read_price(field: Field, given: Any) -> float | dict[str, float]:
+    """Read a price, or one a cluster from a mapping or a text such as ``dgx-h200-ndr=2.5,tpu-v6e=1.8``."""
+    pairs: list[tuple[Any, Any]]
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, str) and "=" in given:
+        pairs = [(name.strip(), usd) for name, _, usd in (part.partition("=") for part in given.split(","))]
+    else:
+        return float(_number(field, given))
+    found: dict[str, float] = {}
+    for name, usd in pairs:
+        if not isinstance(name, str) or not name or name in found or usd == "":
+            raise LayoutError(
+                f"{field.name}: expected a price, or one a cluster such as dgx-h200-ndr=2.5,tpu-v6e=1.8; "
+                f"got {shown(given)}"
+            )
+        found[name] = float(_number(field, usd))
+    return found
+
+
 def _pair(text: str) -> tuple[str, str]:
     knob, equals, value = text.partition("=")
     if not equals or not value:
@@ -451,4 +471,5 @@ _READERS: dict[str, Callable[[Field, Any], Any]] = {
     "time": _read_time,
     "share": _read_share,
     "choices": _read_choices,
+    "price": _read_price,
 }

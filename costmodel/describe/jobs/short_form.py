@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.base.errors import RecipeError
+from costmodel.describe.hardware.prices import given_price
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, Job
+from costmodel.describe.jobs.job import BALANCED, Job, usual_recipe
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
 from costmodel.describe.jobs.switches import Settings
@@ -35,7 +36,7 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
     found: dict[str, Any] = {
         "model": paths.get(job.model.name, job.model.name),
         "cluster": paths.get(job.cluster.name, job.cluster.name),
-        "recipe": job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE,
+        "recipe": job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster),
         "precision": job.precision.name,
         "packed_len": round(job.packing.mean),
         "packed_spread": job.packing.spread,
@@ -48,6 +49,7 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         "site": job.site,
         "slice": job.slice,
         "tokens": job.tokens,
+        "price_usd_per_gpu_hour": given_price(job.cluster),
         "optimizer": job.optimizer.name,
         **_trained(job),
     }
@@ -60,10 +62,11 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         found["pipeline_layout"] = chunks_text(job.pipeline_layout)
     elif job.balanced_stages and degrees["pp"] > 1:
         found["pipeline_layout"] = BALANCED
+    defaults = {"recipe": usual_recipe(job.cluster)}
     return {
         name: found[name]
         for name in names(JOB_FIELDS)
-        if name in found and found[name] not in (None, "", {}, FIELD[name].default)
+        if name in found and found[name] not in (None, "", {}, defaults.get(name, FIELD[name].default))
     }
 
 
@@ -114,6 +117,6 @@ def _is_shipped(job: Job) -> bool:
 
 def changed_switches(job: Job) -> dict[str, Any]:
     """Return the switches that differ from those of the recipe as it runs on this accelerator."""
-    recipe = load_recipe(job.recipe.name if _is_shipped(job) else DEFAULT_RECIPE)
+    recipe = load_recipe(job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster))
     plain = Settings(resolved_for(recipe, job.cluster.accelerator.software)).values
     return {name: value for name, value in job.switches.items() if plain[name] != value}

@@ -1,0 +1,78 @@
+"""The price of a GPU-hour: the profile's with its date and range, or what the user says, by cluster where there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from costmodel.base.errors import ProfileError
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.hardware import load_cluster
+
+
+def with_price(
+    cluster: Cluster, given: float | Mapping[str, float] | None, *, among: Iterable[str] = ()
+) -> Cluster:
+    """Return a cluster at the price that the user gave; as it is where none was given for it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of a profile.
+    given : float or mapping, optional
+        For every cluster, or by names, aliases or files of clusters. [USD/h]
+    among : iterable of str
+        Names of the other clusters of the question, which a mapping may name too.
+
+    Raises
+    ------
+    ProfileError
+        If a mapping names a cluster that there is not.
+    """
+    if given is None:
+        return cluster
+    if isinstance(given, Mapping):
+        own = {cluster.name, *among}
+        prices = {name if name in own else _name_of(name): usd for name, usd in given.items()}
+        if cluster.name not in prices:
+            return cluster
+        usd = prices[cluster.name]
+    else:
+        usd = given
+    return replace(cluster, price_usd_per_gpu_hour=usd, price_date="", price_range_usd_per_gpu_hour=None)
+
+
+def _name_of(named: str) -> str:
+    """Return the name of the cluster that an alias or a file means."""
+    try:
+        return load_cluster(named).name
+    except ProfileError as error:
+        raise ProfileError(f"price_usd_per_gpu_hour: {error}") from None
+
+
+def given_price(cluster: Cluster) -> float | None:
+    """Return the price where the user gave it, none where it is the profile's. [USD/h]."""
+    return None if cluster.price_date else cluster.price_usd_per_gpu_hour
+
+
+def price_text(cluster: Cluster) -> str:
+    """Say what a GPU-hour costs, when, and from where to where lists went.
+
+    >>> price_text(load_cluster("tpu-v6e"))[:5], price_text(replace(load_cluster("tpu-v6e"), price_date=""))
+    ('$2.70', '$2.70 (given)')
+    """
+    usd = cluster.price_usd_per_gpu_hour
+    return f"no price: {price_note(cluster)}" if usd is None else f"${usd:,.2f} ({price_note(cluster)})"
+
+
+def price_note(cluster: Cluster) -> str:
+    """Say where a price comes from, and its range."""
+    if cluster.price_usd_per_gpu_hour is None:
+        return f"cluster {cluster.name} has no price; give --price USD"
+    if not cluster.price_date:
+        return "given"
+    note = f"profile {cluster.name}, {cluster.price_date}"
+    if cluster.price_range_usd_per_gpu_hour is None:
+        return note
+    low, high = cluster.price_range_usd_per_gpu_hour
+    return f"{note}, lists from ${low:,.2f} to ${high:,.2f}"
