@@ -154,6 +154,12 @@ def _choices(field: Field) -> list[Schema]:
     return [{"type": "object", "propertyNames": {"enum": turned}}]
 
 
+def _prices(field: Field) -> list[Schema]:
+    number, text = _numbers("number")(field)
+    by_cluster = {"type": "object", "additionalProperties": {"anyOf": [number, text]}}
+    return [number, {"type": "string"}, by_cluster]
+
+
 def _truths(field: Field) -> list[Schema]:
     return [{"type": "boolean"}]
 
@@ -177,6 +183,7 @@ _FORMS: dict[str, Callable[[Field], list[Schema]]] = {
     "time": _quantities,
     "share": _quantities,
     "choices": _choices,
+    "price": _prices,
 }
 _KNOWN_NAMES: dict[str, Callable[[], Iterable[str]]] = {"model": list_models, "recipe": list_recipes}
 

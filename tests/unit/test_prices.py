@@ -1,0 +1,190 @@
+"""What a GPU-hour costs: profiles with date and range, what the user says, and who pays for spare nodes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import costmodel as cm
+from costmodel.cli import main
+from costmodel.describe.hardware.hardware import check_file, load_cluster, profile_numbers
+from costmodel.describe.hardware.prices import given_price, price_note, price_text, with_price
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.short_form import command_text, short_form
+from costmodel.whole_run.run import run_of
+
+JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192, "layout": "tp2", "tokens": 1e12}
+PRICED = [
+    name for name in cm.list_profiles("cluster") if load_cluster(name).price_usd_per_gpu_hour is not None
+]
+
+
+@pytest.mark.parametrize("name", PRICED)
+def test_every_price_has_a_day_a_source_and_lies_in_its_range(name):
+    cluster = load_cluster(name)
+    assert cluster.price_date >= "2025-01-01"
+    sources = {number.key: number for number in profile_numbers("cluster", name)}
+    assert sources["price_usd_per_gpu_hour"].title
+    if cluster.price_range_usd_per_gpu_hour is not None:
+        low, high = cluster.price_range_usd_per_gpu_hour
+        assert low <= cluster.price_usd_per_gpu_hour <= high
+        assert sources["price_range_usd_per_gpu_hour"].title
+
+
+def test_the_prices_that_looked_odd_are_those_of_lists():
+    prices = {name: load_cluster(name).price_usd_per_gpu_hour for name in PRICED}
+    # On demand: 21.96 USD an hour for eight A100 of p4d, 27.45 for p4de; a GB200 is dearer than a B200.
+    assert prices["p4d-efa"] == pytest.approx(21.957642 / 8, rel=1e-4)
+    assert prices["p4de-efa"] == pytest.approx(27.44705 / 8, rel=1e-4)
+    assert prices["gb200-nvl72-ndr"] > prices["hgx-b200-ndr"]
+    # Cores and chips as the profiles count them: 32 cores a trn1.32xlarge, 16 chips a trn2.48xlarge.
+    assert prices["trn1-efa"] == pytest.approx(21.5 / 32, rel=1e-3)
+    assert prices["trn2-efa"] == pytest.approx(35.76 / 16, rel=1e-3)
+
+
+def test_a_child_with_another_accelerator_or_price_takes_no_price_of_its_parent(tmp_path):
+    own = "schema_version: 1\nprofile: cluster\nname: mine\ntitle: mine\ninherit: dgx-h100-ndr\n"
+    (tmp_path / "mine.yaml").write_text(own)
+    assert load_cluster(tmp_path / "mine.yaml").price_usd_per_gpu_hour == 2.95
+    (tmp_path / "mine.yaml").write_text(own + "accelerator: b300\n")
+    other = load_cluster(tmp_path / "mine.yaml")
+    assert (other.price_usd_per_gpu_hour, other.price_date) == (None, "")
+    assert other.price_range_usd_per_gpu_hour is None
+    dated = "price_usd_per_gpu_hour: {value: 9.5, source: assumed}\nprice_date: 2026-10-01\n"
+    (tmp_path / "mine.yaml").write_text(own + dated)
+    assert load_cluster(tmp_path / "mine.yaml").price_range_usd_per_gpu_hour is None
+
+
+@pytest.mark.parametrize("span", ["[3, 4]", "[2, 1]", "[0.5, 0.9]"])
+def test_a_range_that_does_not_hold_the_price_is_refused(tmp_path, span):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "schema_version: 1\nprofile: cluster\nname: mine\ntitle: mine\ninherit: dgx-h100-ndr\n"
+        "price_usd_per_gpu_hour: {value: 1, source: assumed}\nprice_date: 2026-10-01\n"
+        f"price_range_usd_per_gpu_hour: {{value: {span}, source: assumed}}\n"
+    )
+    (problem,) = check_file(path)
+    assert "price_range_usd_per_gpu_hour: expected two prices, the lower first" in problem
+
+
+def test_prices_are_read_as_a_number_or_by_cluster():
+    assert read("price_usd_per_gpu_hour", "$2.10") == 2.1
+    both = {"dgx-h200-ndr": 2.5, "tpu-v6e": 1.8}
+    assert read("price_usd_per_gpu_hour", "dgx-h200-ndr=$2.5, tpu-v6e=1.8") == both
+    assert read("price_usd_per_gpu_hour", {"dgx-h200-ndr": "2.5", "tpu-v6e": 1.8}) == both
+    for wrong in ("dgx-h200-ndr=", "=2", "a=1,a=2", "a=-1", {"a": "much"}, {1: 2.0}):
+        with pytest.raises(cm.CostModelError, match="price_usd_per_gpu_hour: expected"):
+            read("price_usd_per_gpu_hour", wrong)
+
+
+def test_a_price_goes_to_the_cluster_that_it_names_by_name_alias_or_accelerator():
+    h200, tpu = load_cluster("dgx-h200-ndr"), load_cluster("tpu-v6e")
+    given = {"h200-ndr": 2.5, "tpu-v6e": 1.8}
+    assert with_price(h200, given).price_usd_per_gpu_hour == 2.5
+    assert price_text(with_price(tpu, given)) == "$1.80 (given)"
+    other = load_cluster("dgx-h100-ndr")
+    assert with_price(other, given) is other
+    assert with_price(other, None) is other
+    assert with_price(replace(other, name="mine"), {"mine": 1.0}).price_usd_per_gpu_hour == 1.0
+    with pytest.raises(cm.CostModelError, match="price_usd_per_gpu_hour: unknown cluster 'h300'"):
+        with_price(other, {"h300": 1.0})
+    assert given_price(other) is None
+    assert "lists from $1.99 to $5.00" in price_note(other)
+
+
+def test_a_given_price_stays_with_the_job():
+    est = cm.estimate(**JOB, price=1.5)
+    assert short_form(est.job)["price_usd_per_gpu_hour"] == 1.5
+    assert "--price 1.5" in command_text(est.job)
+    record = est.to_dict()
+    assert record["inputs"]["price_usd_per_gpu_hour"] == 1.5
+    again = cm.estimate(**record["inputs"])
+    assert again.job.cluster == est.job.cluster
+    # The cluster is the shipped one but for its price, so its sources are still known.
+    assert "cluster dgx-h100-ndr" in record["sources"]
+    assert "price_usd_per_gpu_hour" not in short_form(cm.estimate(**JOB).job)
+
+
+def test_dollars_follow_the_price_and_a_range_is_said():
+    cheap, dear = (cm.run(**JOB, price=price) for price in (1.5, 3.0))
+    assert dear.dollars == pytest.approx(2 * cheap.dollars)
+    assert cheap.price_note == "given"
+    assert "lists from" in cm.run(**JOB).price_note
+
+
+def test_spare_nodes_are_paid_where_nobody_else_keeps_them():
+    changes = {"failures_per_node_day": 1.0}
+    owned = cm.run(**JOB, cluster="dgx-h100-ndr", price=2.0, changes=changes)
+    cloud = cm.run(**JOB, cluster="p5-efa", price=2.0, changes=changes)
+    assert owned.spare_nodes > 0
+    assert owned.dollars == pytest.approx(2.0 * (owned.gpu_hours + owned.spare_gpu_hours))
+    assert cloud.spare_nodes > 0
+    assert cloud.dollars == pytest.approx(2.0 * cloud.gpu_hours)
+    assert not cloud.to_dict()["pays_spares"]
+    # Who asks for spare nodes pays for them, on a cloud too.
+    asked = cm.run(**JOB, cluster="p5-efa", price=2.0, changes=changes, spare_nodes=2)
+    assert asked.dollars == pytest.approx(2.0 * (asked.gpu_hours + asked.spare_gpu_hours))
+    said = cloud.grids()[0].rows
+    assert "which the cloud keeps and nobody pays" in dict(said)["GPU-hours"]
+
+
+def test_a_plan_searches_clusters_at_the_prices_given_for_them():
+    found = cm.plan(
+        model="llama3-8b",
+        cluster=["dgx-h100-ndr", "tpu-v6e"],
+        gpus=64,
+        global_batch=128,
+        seq_len=8192,
+        tokens=1e11,
+        price={"tpu-v6e": 1e-3},
+        objective="tokens-per-dollar",
+    )
+    assert found.best.job.cluster.name == "tpu-v6e"
+    assert found.best.job.recipe.name == "maxtext"
+    prices = {job.cluster.name: job.cluster.price_usd_per_gpu_hour for job in found.question.jobs}
+    assert prices == {"dgx-h100-ndr": 2.95, "tpu-v6e": 1e-3}
+    recipes = {job.cluster.name: job.recipe.name for job in found.question.jobs}
+    assert recipes == {"dgx-h100-ndr": "megatron-core", "tpu-v6e": "maxtext"}
+    # Each keeps to what its own framework starts: MaxText has no pipeline schedule here.
+    by_recipe = {job.recipe.name: found.question.values(job)["schedule"] for job in found.question.jobs}
+    assert by_recipe["maxtext"] == (0.0,)
+    assert len(by_recipe["megatron-core"]) > 1
+
+
+def test_prices_from_the_command_line(capsys):
+    words = "run -m llama3-8b -c p4d -n 8 --global-batch 64 --seq-len 8k -l tp8 --tokens 1T --format json"
+    assert main([*words.split(), "--price", "p4d-efa=2,tpu-v6e=9"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["price_usd_per_gpu_hour"] == 2.0
+    assert record["dollars"] == pytest.approx(2.0 * record["gpu_hours"])
+    assert main([*words.split(), "--price", "p4x=2"]) == 2
+    assert capsys.readouterr().err.startswith("Error: price_usd_per_gpu_hour: unknown cluster 'p4x'")
+
+
+def test_a_run_of_an_estimate_takes_a_price_by_cluster_too():
+    est = cm.estimate(**JOB)
+    assert run_of(est, 1e12, price_usd_per_gpu_hour={"dgx-h100-ndr": 1.0}).price_usd_per_gpu_hour == 1.0
+
+
+@pytest.mark.parametrize(
+    ("named", "cluster"),
+    [("mi300x", "mi300x-roce400"), ("a100-sxm-40gb", "p4d-efa"), ("gb200", "gb200-nvl72-ndr")],
+)
+def test_an_accelerator_names_the_one_cluster_that_has_it(named, cluster):
+    assert load_cluster(named).name == cluster
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("h100-sxm-80gb", "'h100-sxm-80gb' is an accelerator, and cloud-h100-100gbe, dgx-h100-ndr"),
+        ("a100", "'a100' begins a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb and a100-sxm-80gb, and"),
+        ("v100-sxm2-16gb", "and no cluster has it"),
+        ("rtx-42", "unknown cluster 'rtx-42'"),
+    ],
+)
+def test_an_accelerator_of_several_clusters_or_none_is_one_line(named, said, capsys):
+    job = "estimate -m llama3-8b -n 8 --global-batch 64 --seq-len 8192 -c"
+    assert main([*job.split(), named]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
