@@ -82,7 +82,7 @@ def _graphs(job: Job, layout: Layout) -> Mask:
 
 def _ulysses(job: Job, layout: Layout) -> Mask:
     heads = layout.tp * layout.cp
-    own = (float(job.model.num_heads) % heads == 0) & (float(job.model.num_kv_heads) % heads == 0)
+    own = (float(job.model.heads_of_queries()) % heads == 0) & (float(job.model.heads_of_keys()) % heads == 0)
     return np.asarray((layout.cp > 1) & own & (job.model.attention != "mla"))
 
 

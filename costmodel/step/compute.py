@@ -284,7 +284,8 @@ def _block(
     params = held_params(blocks, layout)
     trained, quantised = params, Params(np.asarray(0.0), np.asarray(0.0))
     if not tuning.whole:
-        operators = tuned(operators, placed.model, placed.shard, tuning, placed.precision)
+        seen = placed.model if kind is None else placed.model.seen_by(kind)
+        operators = tuned(operators, seen, placed.shard, tuning, placed.precision)
         adapters = Params(*adapter_params(operators))
         params = params + adapters
         trained = held_params([one for one in blocks if not is_frozen(tuning, one)], layout) + adapters

@@ -12,7 +12,7 @@ says that they are contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -29,13 +29,13 @@ from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, coll
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
+    from costmodel.describe.models.model import Model
 
 Array = NDArray[np.float64]
 
 
-def _kv_bytes(placed: PlacedJob) -> Array:
+def _kv_bytes(placed: PlacedJob, model: Model) -> Array:
     """K and V of this rank's slice, bf16. [B]"""
-    model = placed.model
     kv_heads = model.num_heads if model.attention == "mla" else model.num_kv_heads
     per_rank = np.maximum(kv_heads / placed.layout.tp, 1.0)
     return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
@@ -63,9 +63,10 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     name = f"{block.label}attention"
     if block.kind is not None and block.kind.selects:
         return lines + collective_lines(placed, "cp", name, placed.mesh.cp, _whole_keys(placed))
-    for group, sent in method.sends(placed, core):
+    model = placed.model if block.kind is None else placed.model.seen_by(block.kind)
+    for group, sent in method.sends(placed, model, core):
         lines += collective_lines(placed, "cp", name, group, sent)
-    return lines + (_merge_lines(placed, f"cp.{name}") if method.rotates else [])
+    return lines + (_merge_lines(placed, model, f"cp.{name}") if method.rotates else [])
 
 
 Exchange = tuple[Group, list[Sent]]
@@ -74,7 +75,7 @@ Exchange = tuple[Group, list[Sent]]
 def _whole_keys(placed: PlacedJob) -> list[Sent]:
     """Collect all keys before attention that may choose any of them, and sum their gradients: latents where there are."""
     model = placed.model
-    held = _kv_bytes(placed)
+    held = _kv_bytes(placed, model)
     if model.attention == "mla":
         held = np.asarray(2.0 * placed.shard.tokens * core_widths(model)[0])
     size = held * placed.layout.cp
@@ -87,14 +88,14 @@ def _whole_keys(placed: PlacedJob) -> list[Sent]:
     ]
 
 
-def _ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Exchange]:
+def _ring(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list[Exchange]:
     """Pass K and V around, a chunk behind the attention of the one before."""
-    return [(placed.mesh.cp, _rotation(placed, core, placed.layout.cp))]
+    return [(placed.mesh.cp, _rotation(placed, model, core, placed.layout.cp))]
 
 
-def _rotation(placed: PlacedJob, core: Sequence[OperatorTime], ranks: Array) -> list[Sent]:
+def _rotation(placed: PlacedJob, model: Model, core: Sequence[OperatorTime], ranks: Array) -> list[Sent]:
     """Return what a ring of so many `ranks` sends."""
-    held = _kv_bytes(placed)
+    held = _kv_bytes(placed, model)
     steps, hidden = ranks - 1.0, (ranks - 1.0) / ranks
     again = placed.recomputation.whole_layers
     forward_s = hidden * sum((item.forward_s for item in core), np.asarray(0.0))
@@ -107,9 +108,9 @@ def _rotation(placed: PlacedJob, core: Sequence[OperatorTime], ranks: Array) -> 
     ]
 
 
-def _gathers(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Exchange]:
+def _gathers(placed: PlacedJob, model: Model, _: Sequence[OperatorTime]) -> list[Exchange]:
     """Collect K and V of all ranks before attention, and sum their gradients after it."""
-    size = _kv_bytes(placed) * placed.layout.cp
+    size = _kv_bytes(placed, model) * placed.layout.cp
     sent = [
         Sent("all_gather", "forward", "all_gather", size),
         Sent("all_gather", "recompute", "all_gather", size, placed.recomputation.whole_layers),
@@ -119,34 +120,35 @@ def _gathers(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Exchange]:
     return [(placed.mesh.cp, sent)]
 
 
-def _swaps(placed: PlacedJob, _: Sequence[OperatorTime]) -> list[Exchange]:
+def _swaps(placed: PlacedJob, model: Model, _: Sequence[OperatorTime]) -> list[Exchange]:
     """Swap the sequence for heads before attention, and back after it."""
-    return [(placed.mesh.cp, _swapped(placed, np.asarray(1.0)))]
+    return [(placed.mesh.cp, _swapped(placed, model, np.asarray(1.0)))]
 
 
-def _swapped(placed: PlacedJob, on: Array) -> list[Sent]:
+def _swapped(placed: PlacedJob, model: Model, on: Array) -> list[Sent]:
     """Return both swaps of every pass."""
     return [
         Sent(label, phase, "all_to_all", size, on * share)
         for phase, share in placed.recomputation.passes()
         for label, size in (
-            ("all_to_all_qkv", _swapped_in_bytes(placed)),
-            ("all_to_all_out", 2.0 * placed.shard.tokens * _heads(placed) * placed.model.v_head_dim),
+            ("all_to_all_qkv", _swapped_in_bytes(placed, model)),
+            ("all_to_all_out", 2.0 * placed.shard.tokens * _heads(placed, model) * model.v_head_dim),
         )
     ]
 
 
-def _heads(placed: PlacedJob) -> Array:
+def _heads(placed: PlacedJob, model: Model) -> Array:
     """Query heads of a rank outside attention. [-]"""
-    return np.asarray(placed.model.num_heads / placed.layout.tp)
+    return np.asarray(model.num_heads / placed.layout.tp)
 
 
-def _swapped_in_bytes(placed: PlacedJob) -> Array:
+def _swapped_in_bytes(placed: PlacedJob, model: Model) -> Array:
     """Q, K and V of this rank's slice, bf16. [B]"""
-    return np.asarray(_kv_bytes(placed) + 2.0 * placed.shard.tokens * _heads(placed) * placed.model.head_dim)
+    queries = 2.0 * placed.shard.tokens * _heads(placed, model) * model.head_dim
+    return np.asarray(_kv_bytes(placed, model) + queries)
 
 
-def _swaps_and_ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Exchange]:
+def _swaps_and_ring(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list[Exchange]:
     """Swap heads among neighbours, and rotate K and V around the groups of them.
 
     A swap leaves a rank as many bytes of K and V: of fewer heads, but a longer slice.
@@ -155,8 +157,8 @@ def _swaps_and_ring(placed: PlacedJob, core: Sequence[OperatorTime]) -> list[Exc
     inside, across = split_group(placed.mesh.cp, swaps)
     on = np.asarray(swaps > 1, dtype=np.float64)
     return [
-        (inside, _swapped(placed, on)),
-        (across, _rotation(placed, core, np.asarray(placed.layout.cp / swaps))),
+        (inside, _swapped(placed, model, on)),
+        (across, _rotation(placed, model, core, np.asarray(placed.layout.cp / swaps))),
     ]
 
 
@@ -169,7 +171,7 @@ def swap_ranks(job: Job, group: Group) -> Array:
     overlap, model, layout = job.recipe.overlap, job.model, job.layout
     if overlap.cp_method != "a2a+p2p":
         return np.asarray(1.0)
-    heads = model.num_heads if model.attention == "mla" else model.num_kv_heads
+    heads = model.heads_of_keys()
     wanted = group.members[0] if overlap.cp_a2a_ranks == 0 else np.asarray(float(overlap.cp_a2a_ranks))
     whole = (
         np.rint(np.asarray(each)).astype(np.int64)
@@ -187,7 +189,7 @@ class Method:
     name : str
         Value of the recipe's `cp_method`.
     sends : callable
-        From the job and its attention kernels to groups and what each of them sends in a layer.
+        From the job, the model as the layer sees it and its attention kernels to groups and what each of them sends in a layer.
     rotates : bool
         Whether K and V come slice by slice, so that partial results are added up.
     held_slices : str
@@ -199,7 +201,7 @@ class Method:
     """
 
     name: str
-    sends: Callable[[PlacedJob, Sequence[OperatorTime]], list[Exchange]]
+    sends: Callable[[PlacedJob, Model, Sequence[OperatorTime]], list[Exchange]]
     rotates: bool
     held_slices: str
     swaps: bool
@@ -273,18 +275,17 @@ def _around(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
     ]
 
 
-def _merge_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
+def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
     """Add up what the steps of the ring return: outputs with their softmax sums, and gradients.
 
     Each step reads its bf16 result and reads and writes an fp32 accumulator.
     """
-    model = placed.model
-    heads = _heads(placed)
+    heads = _heads(placed, model)
     tokens = placed.shard.tokens
     steps = np.asarray(placed.layout.cp / placed.shard.swaps)
     on = np.asarray(steps > 1, dtype=np.float64)
     outputs = tokens * heads * model.v_head_dim
-    gradients = tokens * heads * model.head_dim + _kv_bytes(placed) / 2.0
+    gradients = tokens * heads * model.head_dim + _kv_bytes(placed, model) / 2.0
     lines = []
     passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", gradients, on)]
     if anywhere(placed.recomputation.whole_layers):
@@ -311,8 +312,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     placed = step.placed
     method = METHODS[placed.recipe.overlap.cp_method]
     others = placed.layout.cp / placed.shard.swaps - 1.0
-    attends = float(any(kind.attends for kind in placed.kinds))
-    size = attends * _kv_bytes(placed)
+    seen = [placed.model.seen_by(kind) for kind in placed.kinds if kind.attends]
+    size = _widest(_kv_bytes(placed, model) for model in seen)
     held = [
         memory_line(
             "buffer.cp.keys_values",
@@ -335,9 +336,14 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 formula="on * size_bytes",
                 terms={
                     "on": np.asarray(placed.shard.swaps > 1, dtype=np.float64)[..., None],
-                    "size_bytes": attends * _swapped_in_bytes(placed)[..., None],
+                    "size_bytes": _widest(_swapped_in_bytes(placed, model) for model in seen)[..., None],
                 },
                 source=f"Q, K and V with heads swapped for sequence, {method.source}",
             )
         )
     return held
+
+
+def _widest(sizes: Iterable[Array]) -> Array:
+    """Return the largest of the layers' sizes, 0 where no layer has one. [B]"""
+    return np.asarray(reduce(np.maximum, sizes, np.asarray(0.0)))

@@ -318,8 +318,8 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
 
 def head_in_layers(job: Job) -> float:
     """Return how many layers do as many multiply-adds a token as head and loss, each MTP layer's again. [-]"""
-    model = job.model
-    kind = model.layer_kinds()[-1]
+    kind = job.model.layer_kinds()[-1]
+    model = job.model.seen_by(kind)
     share = model.top_k / max(model.num_experts, 1)
     active = sum(
         b.count * (share if b.sharding == "expert" else 1.0) for b in layer_param_blocks(model, kind)

@@ -277,6 +277,25 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
 }
 
 PUBLISHED: dict[str, tuple[int, dict[str, object]]] = {
+    # LiquidAI/LFM2-8B-A1B
+    "lfm2_moe": (
+        8_339_929_856,
+        {
+            "conv_L_cache": 3,
+            "full_attn_idxs": [2, 6, 10, 14, 18, 21],
+            "hidden_size": 2048,
+            "intermediate_size": 7168,
+            "moe_intermediate_size": 1792,
+            "num_attention_heads": 32,
+            "num_dense_layers": 2,
+            "num_experts": 32,
+            "num_experts_per_tok": 4,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 8,
+            "use_expert_bias": True,
+            "vocab_size": 65536,
+        },
+    ),
     # THUDM/chatglm3-6b
     "chatglm": (
         6_243_584_000,

@@ -46,7 +46,8 @@ MAMBA2 = {
     "conv_kernel": 4,
     "chunk": 128,
 }
-ALL = (DELTA, KIMI, LIGHTNING, MAMBA, MAMBA2)
+CONVOLUTION = {"kind": "short-convolution", "channels": 1024, "conv_kernel": 3}
+ALL = (DELTA, KIMI, LIGHTNING, MAMBA, MAMBA2, CONVOLUTION)
 BY_KIND = {one["kind"]: one for one in ALL}
 
 
@@ -89,6 +90,8 @@ PARAMS = {
     ),
     # In: gate 2,048, x 2,048, B and C 4 x 128 each, 32 steps; out.
     "mamba-2": (1024 * (2048 + 2048 + 1024 + 32) + 2048 * 1024, 3072 * 5 + 3 * 32 + 2048),
+    # Two gates and what they gate; a convolution of three tokens.
+    "short-convolution": (3 * 2**20 + 2**20, 3 * 1024),
 }
 
 
@@ -303,6 +306,7 @@ COUNTS = {
     "lightning": (4 * 8 * KV, 8 * KV),
     "mamba": (9 * 2048 * 16, 2048 * 16 + 3 * 2048),
     "mamba-2": (7 * 2048 * 128, 2048 * 128 + 3 * 3072),
+    "short-convolution": (2 * 3 * 1024, 2 * 1024),
 }
 
 
@@ -313,6 +317,20 @@ def test_model_flops_and_state(kind):
     model = of(BY_KIND[kind])
     weights = 4 * (PARAMS[kind][0] + 12 * 2**20) + TABLE_PARAMS
     assert float(model_flops_per_token(model, T)) == near(3 * (2 * weights + 4 * COUNTS[kind][0]))
+
+
+def test_a_short_convolution_waits_for_its_neighbours_tokens():
+    """Gates of 6 bytes an element, the convolution of 4; context ranks send two tokens in bf16."""
+    each = each_us(priced(CONVOLUTION), "compute.mixer")
+    assert each["compute.mixer.in.forward"] == near(product_us(T, 3072, 1024))
+    assert each["compute.mixer.gate_in.forward"] == near(moved_us(6 * MIB))
+    assert each["compute.mixer.conv.forward"] == near(moved_us(4 * MIB))
+    assert each["compute.mixer.gate_out.backward"] == near(moved_us(10 * MIB))
+    sent = sent_bytes(priced(CONVOLUTION, gpus=2, layout="cp2"), "cp.")
+    assert sent == near({f"cp.mixer.conv.neighbour.{way}": 2 * 2 * 1024 for way in ("forward", "backward")})
+    # Input and residual, 3,072 columns, what either gate and the convolution write.
+    kept = 2 * MIB * (1 + 1) + 2 * T * (3072 + 3 * 1024)
+    assert memory(priced(CONVOLUTION), "activation.mixer") == near({"activation.mixer": 4 * kept})
 
 
 @pytest.mark.parametrize("sizes", ALL, ids=lambda sizes: sizes["kind"])
@@ -338,8 +356,9 @@ def test_cost_is_linear_in_the_sequence(sizes, data):
 def test_every_kind_has_a_record_and_a_case_here():
     kinds = {one.model_fields["kind"].default for one in AnyMixer.__origin__.__args__}
     choosing = {"indexed", "block-sparse", "native-sparse"}  # test_sparse_attention.py
-    assert kinds == set(MIXERS)
-    assert kinds - choosing == set(BY_KIND) == set(PARAMS) == set(COUNTS)
+    # test_other_heads.py: a change of attention, no mixer of its own.
+    assert kinds - {"other-heads"} == set(MIXERS)
+    assert set(MIXERS) - choosing == set(BY_KIND) == set(PARAMS) == set(COUNTS)
     assert all(one.source for one in MIXERS.values())
     with pytest.raises(
         ModelConfigError, match="mixer: 'gated-deltas' is unknown; did you mean 'gated-delta'"

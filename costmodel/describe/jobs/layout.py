@@ -245,8 +245,9 @@ def layout_problems(
         ),
         (
             "heads_not_divisible_by_cp",
-            (np.asarray(method == "ulysses") & (model.num_heads % (layout.tp * layout.cp) != 0)),
-            "cp_method ulysses deals out heads, and tp·cp = {tp:.0f}·{cp:.0f} does not divide the model's {num_heads} heads",
+            (np.asarray(method == "ulysses") & (model.heads_of_queries() % (layout.tp * layout.cp) != 0)),
+            "cp_method ulysses deals out heads, and tp·cp = {tp:.0f}·{cp:.0f} does not divide the model's "
+            f"{model.heads_of_queries()} heads",
         ),
         (
             "heads_not_divisible_by_a2a",
@@ -254,19 +255,19 @@ def layout_problems(
             & (layout.cp > 1)
             & (
                 (layout.cp % max(swapped, 1) != 0)
-                | (_heads_of_keys(model) % (layout.tp * max(swapped, 1)) != 0)
+                | (model.heads_of_keys() % (layout.tp * max(swapped, 1)) != 0)
             ),
-            f"cp_a2a_ranks = {swapped} does not divide cp = {{cp:.0f}}, or tp·{swapped} the {_heads_of_keys(model)} "
+            f"cp_a2a_ranks = {swapped} does not divide cp = {{cp:.0f}}, or tp·{swapped} the {model.heads_of_keys()} "
             "heads of keys",
+        ),
+        (
+            "layer_embeddings_split",
+            np.asarray(model.layer_embedding_size > 0) & ((layout.tp > 1) | (layout.pp > 1)),
+            "embeddings of each layer are whole on every rank: needs tp = 1 and pp = 1, got {tp:.0f} and {pp:.0f}",
         ),
         ("vp_without_pp", (layout.vp > 1) & (layout.pp == 1), "vp = {vp:.0f} needs pp > 1"),
     ]
     return [Problem(code, np.asarray(bad, dtype=bool), sentence) for code, bad, sentence in rules]
-
-
-def _heads_of_keys(model: Model) -> int:
-    """Heads of keys and values that attention computes with; latent attention has one for each query head. [-]"""
-    return model.num_heads if model.attention == "mla" else model.num_kv_heads
 
 
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.describe.models.huggingface_experts import routing_groups
 from costmodel.describe.models.huggingface_families import READERS, RENAMED
-from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, REFUSED_TYPES, Keys
+from costmodel.describe.models.huggingface_keys import REFUSED_TYPES, Keys, shapes_nothing
 from costmodel.describe.models.huggingface_layers import common_values
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import Model, make_model
@@ -65,8 +65,9 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
         values |= routing_groups(keys)
     chosen = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or _stem(config)
     model = make_model({**values, "name": chosen or keys.raw["model_type"], "source": origin}, origin)
-    left = sorted(key for key in keys.raw.keys() - keys.used - NOT_STRUCTURAL if not _is_empty(keys.raw[key]))
-    outer = [key for key in text.outer if key not in NOT_STRUCTURAL and not _is_empty(raw[key])]
+    unread = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key))
+    left = sorted(key for key in unread if not _is_empty(keys.raw[key]))
+    outer = [key for key in text.outer if not shapes_nothing(key) and not _is_empty(raw[key])]
     notes = [f"{key} = {text.defaults[key]}: the file leaves it out" for key in sorted(keys.defaulted)]
     return HuggingFaceModel(model, (*left, *outer), (*notes, *text.left_out))
 

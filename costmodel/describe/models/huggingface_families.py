@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.describe.models.huggingface_experts import EXPERT_READERS
 from costmodel.describe.models.huggingface_gpt import GPT_READERS
+from costmodel.describe.models.huggingface_heads import HEADS_READERS
 from costmodel.describe.models.huggingface_hybrids import HYBRID_READERS
 from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_layers import (
@@ -244,6 +245,7 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     **GPT_READERS,
     **EXPERT_READERS,
     **HYBRID_READERS,
+    **HEADS_READERS,
     "apertus": _apertus,
     "arcee": _arcee,
     "baichuan": _baichuan,

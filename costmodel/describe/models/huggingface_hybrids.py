@@ -314,12 +314,54 @@ def _jamba(keys: Keys) -> dict[str, Any]:
     }
 
 
+def _lfm2(keys: Keys) -> dict[str, Any]:
+    """Return LFM2: short convolutions, and attention in the named layers; with or without experts."""
+    layers, hidden = keys.need("num_hidden_layers"), keys.need("hidden_size")
+    named = keys.get("layer_types")
+    if named is None:
+        full = keys.need("full_attn_idxs")
+        named = ["full_attention" if number in full else "conv" for number in range(layers)]
+    keys.get("full_attn_idxs", "conv_dim", "conv_dim_out", "conv_use_xavier_init")
+    sizes = {
+        "kind": "short-convolution",
+        "channels": hidden,
+        "conv_kernel": keys.need("conv_L_cache"),
+        "bias": keys.get("conv_bias", default=False),
+    }
+    values = {
+        **grouped(keys),
+        **_mixed("c", sizes, _listed(keys, named, ("conv", "short_conv"))),
+        "tied_embeddings": keys.get("tie_word_embeddings", "tie_embedding", default=True),
+        "qk_norm": True,
+    }
+    ffn = keys.need("intermediate_size", "block_ff_dim")
+    if not (count := keys.get("num_experts", default=0)):
+        if keys.get("block_auto_adjust_ff_dim", default=True):
+            of = keys.get("block_multiple_of", default=256)
+            ffn = int(keys.get("block_ffn_dim_multiplier", default=1.0) * int(2 * ffn / 3))
+            ffn = of * -(-ffn // of)
+        keys.get("block_mlp_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
+        keys.get("block_dim", "block_multiple_of", "block_ffn_dim_multiplier", "block_out_init_scale")
+        return {**values, "ffn_size": ffn}
+    keys.get("use_expert_bias")
+    return {
+        **values,
+        "first_dense_layers": keys.get("num_dense_layers", default=2),
+        "ffn_size": ffn,
+        "num_experts": count,
+        "top_k": keys.need("num_experts_per_tok"),
+        "expert_ffn_size": keys.need("moe_intermediate_size"),
+    }
+
+
 HYBRID_READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "bamba": _bamba,
     "falcon_h1": _falcon_h1,
     "granitemoehybrid": _granite_hybrid,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
     "minimax": _minimax,
     "minimax_m1": _minimax,
     "minimax_text_01": _minimax,

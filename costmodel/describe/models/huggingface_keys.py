@@ -68,6 +68,14 @@ _HARMLESS = """
     """
 NOT_STRUCTURAL = frozenset(_HARMLESS.split())
 
+_TOKEN = re.compile(r"_token_(id|ids|index)$")
+
+
+def shapes_nothing(name: str) -> bool:
+    """Tell whether a key has no part in any size: it is known, or the number of a token."""
+    return name in NOT_STRUCTURAL or _TOKEN.search(name) is not None
+
+
 _HYBRID = "layers without softmax attention (linear attention or state space) cannot be priced yet"
 _SPARSE = "its sparse attention indexer cannot be priced yet"
 _ENCODER = "an encoder, not a decoder"
@@ -103,9 +111,6 @@ REFUSED_TYPES: dict[str, str] = {
     "falcon_mamba": _HYBRID,
     "gemma3n": "its per-layer embeddings and shared key-value layers cannot be priced yet",
     "gemma3n_text": "its per-layer embeddings and shared key-value layers cannot be priced yet",
-    "gemma4": "its two head sizes and per-layer embeddings cannot be priced yet",
-    "gemma4_text": "its two head sizes and per-layer embeddings cannot be priced yet",
-    "gemma4_unified_text": "its two head sizes cannot be priced yet",
     "git": "a captioner whose decoder has its image encoder inside, which cannot be priced",
     "gpt_neox_japanese": "its biases of norms alone cannot be priced yet",
     "hrm_text": "its stacks that run several times over cannot be priced yet",
@@ -114,8 +119,6 @@ REFUSED_TYPES: dict[str, str] = {
     "inkling_text": "its relative positions and short convolutions cannot be priced yet",
     "jetmoe": "its mixture of attention heads cannot be priced yet",
     "laguna": "its number of heads for each layer cannot be priced yet",
-    "lfm2": _HYBRID,
-    "lfm2_moe": _HYBRID,
     "lfm3": _HYBRID,
     "longcat_flash": "its two attention blocks a layer and its empty experts cannot be priced yet",
     "mamba": _HYBRID,
@@ -123,7 +126,6 @@ REFUSED_TYPES: dict[str, str] = {
     "marian": _BOTH,
     "mbart": _BOTH,
     "megatron-bert": _ENCODER,
-    "mimo_v2_flash": "its windowed layers have other heads than its full ones, which cannot be priced yet",
     "minimax_m3": "its sparse block attention cannot be priced yet",
     "minimax_m3_vl_text": "its sparse block attention cannot be priced yet",
     "mllama": "its cross-attention layers cannot be priced yet",

@@ -7,9 +7,9 @@ What they weigh and compute is `costmodel.step.anatomy.mixers`, one record a kin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class MixerSizes(BaseModel, ABC):
@@ -179,12 +179,61 @@ class Mamba2(MixerSizes):
         return (("heads of the state space", self.heads), ("groups of the state space", self.groups))
 
 
+class ShortConvolution(MixerSizes):
+    """A gated causal convolution over a few tokens: LFM2, arXiv:2511.23404, section 2."""
+
+    kind: Literal["short-convolution"] = "short-convolution"
+    channels: int = Field(gt=0)
+    conv_kernel: int = Field(gt=0)
+    bias: bool = False
+    """Of the convolution and of the ways in and out."""
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return its channels."""
+        return (("channels of the convolution", self.channels),)
+
+
+class OtherHeads(MixerSizes):
+    """The model's own attention with other heads than its `num_heads` and so on (MiMo-V2, Gemma 4).
+
+    No mixer beside attention but a change of it: `Model.seen_by` applies it.
+    """
+
+    kind: Literal["other-heads"] = "other-heads"
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    v_head_dim: int = Field(gt=0)
+    window: int = Field(default=0, ge=0)
+    """Tokens a query looks back on, 0 for all."""
+    attention_sinks: bool = False
+    kv_projections: int = Field(default=2, ge=0, le=2)
+    """As the model's field."""
+    ffn_size: int = Field(default=0, ge=0)
+    """Inner width of the dense MLP of such a layer, or of its shared expert; 0 for the model's."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}"
+            )
+        return self
+
+    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
+        """Return its heads, and the width of its MLP."""
+        mlp = (("MLP width of other layers", self.ffn_size),) if self.ffn_size else ()
+        return (("attention heads of other layers", self.num_heads), *mlp)
+
+
 AnyMixer = Annotated[
     GatedDelta
     | KimiDelta
     | Lightning
     | Mamba
     | Mamba2
+    | ShortConvolution
+    | OtherHeads
     | Indexed
     | BlockSparse
     | NativeSparse,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from math import gcd
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.base.errors import ModelConfigError, choices_hint
-from costmodel.describe.models.mixers import AnyMixer
+from costmodel.describe.models.mixers import AnyMixer, OtherHeads
 
 Attention = Literal["mha", "gqa", "mqa", "mla"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -24,6 +25,8 @@ MOST = 1_000_000_000
 """Largest size of any part."""
 MOST_LAYERS = 10_000
 
+_OWN = {"num_heads", "num_kv_heads", "head_dim", "v_head_dim", "attention_sinks", "kv_projections"}
+_WIDTHS = ("ffn_size", "shared_expert_ffn_size")
 DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
 
 
@@ -42,6 +45,8 @@ class LayerKind(NamedTuple):
     """What else mixes its tokens."""
     has_mlp: bool = True
     """It has an MLP or experts."""
+    heads: OtherHeads | None = None
+    """Its attention's own heads where they are not the model's."""
 
     @property
     def selects(self) -> int:
@@ -100,6 +105,9 @@ class Model(BaseModel):
     one of `mixers`; else empty."""
     mixers: dict[str, AnyMixer] = Field(default_factory=dict)
     """Other mixers than attention, by the letter that `attention_pattern` has for them."""
+    kv_projections: int = Field(default=2, ge=0, le=2)
+    """Projections of keys and values: 1 where values are the keys before their norm and rotation, 0 where both are an
+    earlier layer's (Gemma 4)."""
     attention_gate: bool = False
     """A gate on every element of attention's output, made of the same input (Qwen3-Next)."""
 
@@ -137,8 +145,9 @@ class Model(BaseModel):
     """Default: true for layernorm."""
     norm_scale: bool = True
     """A learned scale; OLMo 1 normalises without one."""
-    norms_per_layer: int = Field(ge=1, le=4)
-    """Default 2, 1 for a parallel block; 4 where outputs are normed too (Grok-1, Gemma 2)."""
+    norms_per_layer: int = Field(ge=1, le=8)
+    """Default 2, 1 for a parallel block; 4 where outputs are normed too (Grok-1, Gemma 2); 8 where a dense MLP and
+    the router beside it have theirs as well (Gemma 4 with experts)."""
     parallel_block: bool = False
     """Attention and MLP read the same input (GPT-J, PaLM, Falcon)."""
     qkv_bias: bool = False
@@ -147,6 +156,10 @@ class Model(BaseModel):
     """Biases in the MLP, and in each expert."""
     head_bias: bool = False
     """A bias of the output matrix (GPT-J, Phi)."""
+    layer_embedding_size: int = Field(default=0, ge=0, le=MOST)
+    """Width of a second embedding that every layer has for itself, gates and adds (Gemma 4)."""
+    layer_embedding_rows: int = Field(default=0, ge=0, le=MOST)
+    """Rows of its table."""
     embedding_norm: bool = False
     """A norm right after the embedding (BLOOM)."""
     position: Position = "rope"
@@ -257,6 +270,14 @@ class Model(BaseModel):
                 "position learned needs max_positions > 0 (rows of the table)",
             ),
             (
+                bool(self.layer_embedding_size) != bool(self.layer_embedding_rows),
+                "layer_embedding_size and layer_embedding_rows need each other",
+            ),
+            (
+                mla and (self.kv_projections < 2 or any(kind.heads for kind in self.layer_kinds())),
+                "kv_projections and other-heads are not for attention mla",
+            ),
+            (
                 self.full_attention_every > 0 and not self.sliding_window,
                 "full_attention_every is given but sliding_window is 0",
             ),
@@ -321,13 +342,43 @@ class Model(BaseModel):
 
     def split_over_tp(self) -> tuple[tuple[str, int], ...]:
         """Return what tensor parallelism must divide in the mixers of its layers, in words, and their number. [-]"""
-        attends = any(kind.attends for kind in self.layer_kinds())
+        attends = any(kind.attends and kind.heads is None for kind in self.layer_kinds())
         heads = (("attention heads", self.num_heads),) if attends else ()
         return (*heads, *(each for one in self.mixers.values() for each in one.split_over_tp()))
+
+    def heads_of_queries(self) -> int:
+        """Return the query heads that dividing heads has to divide, in layers of all kinds. [-]"""
+        return gcd(*(self.seen_by(kind).num_heads for kind in self.layer_kinds() if kind.attends))
+
+    def heads_of_keys(self) -> int:
+        """Return the heads of keys that it has to; latent attention has one for each query head. [-]"""
+        if self.attention == "mla":
+            return self.num_heads
+        return gcd(*(self.seen_by(kind).num_kv_heads for kind in self.layer_kinds() if kind.attends))
 
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Return the distinct kinds of layers, in order of first appearance."""
         return self._kinds[0]
+
+    def seen_by(self, kind: LayerKind) -> Model:
+        """Return the model as a layer of a kind sees it: with the heads and the MLP of its own."""
+        return self if kind.heads is None else self._changed[kind.heads]
+
+    @cached_property
+    def _changed(self) -> dict[OtherHeads, Model]:
+        """The model with each of its other heads."""
+        made = {}
+        for kind in self.layer_kinds():
+            if (own := kind.heads) is not None:
+                heads, kv_heads = own.num_heads, own.num_kv_heads
+                made[own] = self.model_copy(
+                    update={
+                        "attention": "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa",
+                        **own.model_dump(include=_OWN),
+                        **({name: own.ffn_size for name in _WIDTHS if own.ffn_size and getattr(self, name)}),
+                    }
+                )
+        return made
 
     @property
     def kind_of_layer(self) -> tuple[int, ...]:
@@ -351,20 +402,22 @@ class Model(BaseModel):
         if self.attention_pattern:
             letter = self.attention_pattern[layer]
         mixer = self.mixers.get(letter)
-        attends = letter in "fw" or (mixer is not None and mixer.beside_attention)
+        heads = mixer if isinstance(mixer, OtherHeads) else None
+        attends = letter in "fw" or heads is not None or (mixer is not None and mixer.beside_attention)
         has_mlp = self.mlp_pattern[layer : layer + 1] != "n"
-        window = self.sliding_window if letter == "w" else 0
+        window = self.sliding_window if letter == "w" else heads.window if heads is not None else 0
         name = self._kind_name(
             letter, mixer, attends, "moe" if is_moe else "dense" if has_mlp else "", window
         )
-        return LayerKind(name, is_moe, window, attends, mixer, has_mlp)
+        return LayerKind(name, is_moe, window, attends, None if heads else mixer, has_mlp, heads)
 
     def _kind_name(self, letter: str, mixer: AnyMixer | None, attends: bool, mlp: str, window: int) -> str:
         """Return what a kind of layer is called in the bill."""
         if mixer is None and not attends:
             return {"moe": "experts", "dense": "mlp"}[mlp] if mlp else "nothing"
         parts = [mlp] if mlp else []
-        if attends and (not mlp or (mixer is not None and not mixer.selects)):
+        changed = isinstance(mixer, OtherHeads)
+        if attends and not changed and (not mlp or (mixer is not None and not mixer.selects)):
             parts.append("attention")
         if mixer is not None:
             parts.append(mixer.kind)

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError
-from costmodel.describe.models.huggingface_keys import NOT_STRUCTURAL, Keys
+from costmodel.describe.models.huggingface_keys import Keys, shapes_nothing
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.outline_hybrids import HYBRIDS
 from costmodel.describe.models.outline_parts import Counted
@@ -89,7 +89,7 @@ def outline_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Outline |
     if found.layers:
         shape["layers"] = _runs(found.layers)
     predicting = [f"{key}: these layers are not counted" for key in _PREDICTING if keys.get(key)]
-    unread = keys.raw.keys() - keys.used - NOT_STRUCTURAL - _RUNNING
+    unread = {key for key in keys.raw.keys() - keys.used - _RUNNING if not shapes_nothing(key)}
     left = sorted(key for key in unread if keys.raw[key] not in (None, False, []))
     return Outline(shape, tuple(left), (*text.left_out, *predicting))
 

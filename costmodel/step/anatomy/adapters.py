@@ -150,6 +150,8 @@ def _pieces(product: Operator, model: Model, shard: Shard, targets: tuple[str, .
         key, value = kv_heads * float(model.head_dim), kv_heads * float(model.v_head_dim)
         gate = heads * float(model.v_head_dim) if model.attention_gate else 0.0
         sizes = {"q": heads * float(model.head_dim) + gate, "k": key, "v": value}
+        # Adapters stand beside the projections that there are.
+        sizes = dict(list(sizes.items())[: 1 + model.kv_projections])
         return [_Piece(word, np.asarray(size)) for word, size in sizes.items() if word in targets]
     # Latent attention: queries, and keys with values, each down to a rank and up again.
     wanted = ("q",) if leaf.startswith("q") else ("k", "v")

@@ -52,14 +52,24 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
     (327680.0, 70272.0)
     """
     tokens = np.asarray(context, dtype=np.float64)
-    if model.attention == "mla":
-        width = float(model.kv_lora_rank + model.qk_rope_head_dim)
-    else:
-        width = float(model.num_kv_heads * (model.head_dim + model.v_head_dim))
     kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
-    held = sum((_attended(tokens, kind.window) for kind in kinds if kind.attends), np.zeros_like(tokens))
+    held = sum(
+        (
+            _cached_width(model.seen_by(kind)) * _attended(tokens, kind.window)
+            for kind in kinds
+            if kind.attends
+        ),
+        np.zeros_like(tokens),
+    )
     states = sum(mixer_state(kind.mixer, tokens) for kind in kinds if kind.mixer is not None)
-    return np.asarray(element_bytes * (width * held + states))
+    return np.asarray(element_bytes * (held + states))
+
+
+def _cached_width(model: Model) -> float:
+    """Elements of a token that a layer caches; none where it takes those of an earlier one. [-]"""
+    if model.attention == "mla":
+        return float(model.kv_lora_rank + model.qk_rope_head_dim)
+    return float(model.num_kv_heads * (model.head_dim + model.v_head_dim)) if model.kv_projections else 0.0
 
 
 def _attended(tokens: Array, window: int) -> Array:
@@ -70,14 +80,20 @@ def _attended(tokens: Array, window: int) -> Array:
 def attention_flops(model: Model, context: ArrayLike) -> Array:
     """Return FLOPs of one decoded token in all attention cores and other mixers; MLA works in its latent space [FLOP]."""
     tokens = np.asarray(context, dtype=np.float64)
-    if model.attention == "mla":
-        width = 2.0 * model.kv_lora_rank + model.qk_rope_head_dim
-    else:
-        width = float(model.head_dim + model.v_head_dim)
     kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
-    held = sum((_attended(tokens, kind.reach) for kind in kinds if kind.attends), np.zeros_like(tokens))
+    products = sum(
+        (_score_width(model.seen_by(kind)) * _attended(tokens, kind.reach) for kind in kinds if kind.attends),
+        np.zeros_like(tokens),
+    )
     others = sum(mixer_flops(kind.mixer, tokens) for kind in kinds if kind.mixer is not None)
-    return np.asarray(2.0 * model.num_heads * width * held + others)
+    return np.asarray(2.0 * products + others)
+
+
+def _score_width(model: Model) -> float:
+    """Multiply-adds of a query for each key that it meets. [-]"""
+    if model.attention == "mla":
+        return float(model.num_heads * (2.0 * model.kv_lora_rank + model.qk_rope_head_dim))
+    return float(model.num_heads * (model.head_dim + model.v_head_dim))
 
 
 def weights_read_bytes(model: Model, batch: ArrayLike, *, element_bytes: float = 2.0) -> Array:

@@ -18,6 +18,7 @@ from costmodel.step.anatomy.mixers import mixer_operators
 from costmodel.step.anatomy.mixers.family import Given
 from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.anatomy.operator_parts import (
+    ADD_FUSED,
     BF16,
     CLAMP,
     GELU_CHAIN,
@@ -67,6 +68,8 @@ def attention_operators(
     d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
     saved_in = saved_input_bytes(precision)
     q_width, k_width, v_width = heads * d_qk, kv_heads * d_qk, kv_heads * d_v
+    if model.attention != "mla":
+        k_width, v_width = k_width * (model.kv_projections > 0), v_width * (model.kv_projections == 2)
     rms = model.norm == "rmsnorm"
     whole = ("attention",)
     kept = input_tokens(shard, recipe)
@@ -594,6 +597,7 @@ def layer_operators(
     .. [2] T. Dao et al., "FlashAttention," NeurIPS 2022, arXiv:2205.14135 (nothing quadratic is kept).
     """
     made: list[Operator] = []
+    model = model.seen_by(kind)
     if kind.attends:
         made += attention_operators(model, kind, shard, recipe, precision)
     if kind.mixer is not None:
@@ -601,7 +605,36 @@ def layer_operators(
     if kind.has_mlp:
         block = moe_operators if kind.is_moe else mlp_operators
         made += block(model, shard, recipe, precision)
-    return made
+    return [*made, *_layer_embedding(model, shard, recipe)]
+
+
+def _layer_embedding(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
+    """Return how a layer adds its own embedding: a gate of the hidden state, their product, back to the width, a norm.
+
+    transformers modeling_gemma4.py, ``per_layer_input_gate`` to ``post_per_layer_input_norm``.
+    """
+    if not (own := float(model.layer_embedding_size)):
+        return []
+    t, h, modules = shard.tokens_sp, float(model.hidden_size), ("mlp",)
+    gate = np.asarray(BF16 * t * own)
+    return [
+        linear(
+            "mlp", "layer_gate", "replicated", modules, t, np.asarray(own), np.asarray(h), saved_bytes=gate
+        ),
+        elementwise("mlp", "layer_product", modules, np.asarray(t * own), SWIGLU_FUSED, gate),
+        linear(
+            "mlp",
+            "layer_projection",
+            "replicated",
+            modules,
+            t,
+            np.asarray(h),
+            np.asarray(own),
+            saved_bytes=np.asarray(BF16 * t * h),
+        ),
+        norm_operator("mlp", "layer_norm", t * h, recipe, model.norm == "rmsnorm", ZERO),
+        residual_operator("mlp", t * h, recipe),
+    ]
 
 
 def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
@@ -610,6 +643,7 @@ def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Oper
     mask = 1.0 if recipe.kernels.dropout else 0.0
     saved = shard.tokens_sp * float(model.hidden_size) * mask
     return [
+        *_embedding_of_layers(model, shard, recipe),
         memory_bound(
             "embedding",
             "lookup",
@@ -620,7 +654,35 @@ def embedding_operators(model: Model, shard: Shard, recipe: Recipe) -> list[Oper
             kernels_forward=3.0,
             kernels_backward=3.0,
             saved_bytes=saved,
-        )
+        ),
+    ]
+
+
+def _embedding_of_layers(model: Model, shard: Shard, recipe: Recipe) -> list[Operator]:
+    """Return the look-up of all layers' own embeddings, and the projection of the first that is added to them.
+
+    transformers modeling_gemma4.py, ``get_per_layer_inputs`` and ``project_per_layer_inputs``.
+    """
+    if not model.layer_embedding_size:
+        return []
+    t, h = shard.tokens, np.asarray(float(model.hidden_size))
+    width = np.asarray(float(model.num_layers * model.layer_embedding_size))
+    kept = np.asarray(BF16 * t * width)
+    return [
+        memory_bound(
+            "embedding",
+            "of_layers",
+            (),
+            np.asarray(t * width),
+            4.0,
+            8.0,
+            kernels_forward=2.0,
+            kernels_backward=2.0,
+        ),
+        linear("embedding", "of_layers_projection", "replicated", (), t, width, h, saved_bytes=kept),
+        norm_operator("embedding", "of_layers_norm", t * width, recipe, model.norm == "rmsnorm", kept),
+        # The sum of both, halved in variance.
+        elementwise("embedding", "of_layers_sum", (), np.asarray(t * width), ADD_FUSED),
     ]
 
 

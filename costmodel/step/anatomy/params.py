@@ -28,6 +28,7 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
     Row-parallel biases (``*.out.bias``, ``mlp.fc2.bias``) are blocks of their own because every
     tensor rank holds them whole. MLA's down-projections are not split by tensor parallelism.
     """
+    model = model.seen_by(kind)
     mlp = _moe_blocks(model) if kind.is_moe else _mlp_blocks("mlp", model, model.ffn_size)
     mixes = kind.attends or kind.mixer is not None
     # A layer that only mixes, or only has an MLP, has the norms of that half.
@@ -39,19 +40,33 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
             *(mixer_param_blocks(model, kind.mixer) if kind.mixer is not None else []),
             *(mlp if kind.has_mlp else []),
             ParamBlock("norm", norms * _norm_size(model), "replicated"),
+            *_layer_embedding_blocks(model),
         ]
     )
+
+
+def _layer_embedding_blocks(model: Model) -> list[ParamBlock]:
+    """Gate and projection of a layer's own embedding, and the norm of what it adds."""
+    h, own = float(model.hidden_size), float(model.layer_embedding_size)
+    return [
+        ParamBlock("mlp.layer_embedding", 2.0 * h * own, "replicated", is_matrix=True),
+        ParamBlock("norm.layer_embedding", _norm_size(model) if own else 0, "replicated"),
+    ]
 
 
 def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     """Return the token table, the learned positions and the norm after them."""
     h = float(model.hidden_size)
     positions = model.max_positions if model.position == "learned" else 0
+    of_layers = float(model.num_layers * model.layer_embedding_size)
     return _present(
         [
             ParamBlock("embedding.token", model.vocab_size * h, "tp"),
             ParamBlock("embedding.position", positions * h, "replicated"),
             ParamBlock("embedding.norm", _norm_size(model) if model.embedding_norm else 0, "replicated"),
+            ParamBlock("embedding.of_layers", float(model.layer_embedding_rows) * of_layers, "replicated"),
+            ParamBlock("embedding.of_layers.projection", h * of_layers, "replicated", is_matrix=True),
+            ParamBlock("embedding.of_layers.norm", model.layer_embedding_size, "replicated"),
         ]
     )
 
@@ -207,22 +222,24 @@ def model_flops_per_token(
     """
     mtp = model.mtp_layers if include_mtp else 0
     head = float(model.vocab_size) * model.hidden_size
-    matrix = _active_matrix_weights(model, _layer_blocks(model)) + head
-    per_key = 2.0 * model.num_heads * (model.head_dim + model.v_head_dim)
+    matrix = _active_matrix_weights(model, (*_layer_blocks(model), *embedding_param_blocks(model))) + head
     kinds = model.layer_kinds()
     layers = [kinds[index] for index in model.kind_of_layer]
     if mtp:
         matrix += _active_matrix_weights(model, mtp_param_blocks(model)) + mtp * head
         layers += [layers[-1]] * mtp
-    keys = np.asarray(0.0)
+    scores = np.asarray(0.0)
     other = np.asarray(0.0)
     for kind in kinds:
         if kind.attends:
-            keys = keys + layers.count(kind) * attended_tokens(seq_len, kind.reach, causal=causal)
+            seen = model.seen_by(kind)
+            per_key = 2.0 * seen.num_heads * (seen.head_dim + seen.v_head_dim)
+            keys = attended_tokens(seq_len, kind.reach, causal=causal)
+            scores = scores + layers.count(kind) * per_key * keys
         if kind.mixer is not None:
             before = attended_tokens(seq_len, causal=causal)
             other = other + layers.count(kind) * mixer_flops(kind.mixer, before)
-    return np.asarray(3.0 * (2.0 * matrix + per_key * keys + other))
+    return np.asarray(3.0 * (2.0 * matrix + scores + other))
 
 
 def _attention_blocks(model: Model) -> list[ParamBlock]:
@@ -243,8 +260,9 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
         # Only the down-projections carry the bias (HuggingFace deepseek_v3, attention_bias).
         qkv_bias, bias_sharding = float(q_rank + kv_rank + rope), "replicated"
     else:
-        qkv_out = heads * qk + kv_heads * (qk + v) + (heads * v if model.attention_gate else 0)
-        normed = (heads + kv_heads) * qk if model.qk_norm_all_heads else 2 * qk
+        projected = (0, qk, qk + v)[model.kv_projections]
+        qkv_out = heads * qk + kv_heads * projected + (heads * v if model.attention_gate else 0)
+        normed = (heads + kv_heads) * qk if model.qk_norm_all_heads else (2 if projected else 1) * qk
         projections = [
             ParamBlock("attention.qkv", h * qkv_out, "tp", is_matrix=True),
             ParamBlock("attention.qk_norm", _norm_size(model, normed) if model.qk_norm else 0, "replicated"),

@@ -66,7 +66,7 @@ def _adapters(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision
     dense = expert = 0.0
     for number, kind in enumerate(kinds):
         operators = layer_operators(model, kind, whole, recipe, precision)
-        beside, inside = adapter_params(tuned(operators, model, whole, tuning, precision))
+        beside, inside = adapter_params(tuned(operators, model.seen_by(kind), whole, tuning, precision))
         layers = model.kind_of_layer.count(number)
         dense, expert = dense + layers * float(beside), expert + layers * float(inside)
     return dense, expert

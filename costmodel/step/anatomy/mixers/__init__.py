@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.quantity import quantity
+from costmodel.step.anatomy.mixers.convolution import SHORT_CONVOLUTION
 from costmodel.step.anatomy.mixers.delta import GATED_DELTA, KIMI_DELTA, LIGHTNING
 from costmodel.step.anatomy.mixers.family import Given, Mixer, numbers
 from costmodel.step.anatomy.mixers.sparse import BLOCK_SPARSE, INDEXED, NATIVE_SPARSE
@@ -30,6 +31,7 @@ ALL: tuple[Mixer, ...] = (
     LIGHTNING,
     MAMBA,
     MAMBA_2,
+    SHORT_CONVOLUTION,
     INDEXED,
     BLOCK_SPARSE,
     NATIVE_SPARSE,
