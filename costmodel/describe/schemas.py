@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.describe.hardware.kernels import KernelBlocks, KernelConstants
+from costmodel.describe.hardware.kernels import KERNEL_GROUPS, KernelBlocks, KernelConstants
 from costmodel.describe.hardware.profile_files import LENT, SCHEMA_VERSION
 from costmodel.describe.hardware.profile_schema import SCHEMAS
 from costmodel.describe.jobs.field import Field
@@ -195,7 +195,8 @@ class _Documented(GenerateJsonSchema):
         """Return the schema of a model."""
         cls = schema["cls"]
         if cls is KernelConstants:
-            lent = _record({key: {"type": "string"} for key in LENT}, LENT)
+            texts: dict[str, Schema] = {key: {"type": "string"} for key in LENT}
+            lent = _record(texts | {group: {"type": "object"} for group in KERNEL_GROUPS}, LENT)
             return {"anyOf": [self.generate_inner(KernelBlocks.__pydantic_core_schema__), lent]}
         found = super().model_schema(schema)
         found.pop("title", None)

@@ -17,7 +17,8 @@ from costmodel.describe.hardware.hardware import (
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import estimate
 
-_JOB: dict[str, Any] = {"model": "llama3-8b", "global_batch": 64, "seq_len": 4096, "zero_stage": 3}
+_JOB: dict[str, Any] = {"model": "llama3-8b", "seq_len": 4096, "zero_stage": 3}
+_SEQUENCES_PER_GPU = 8
 
 
 def check_profile(path: str | Path, *, profile_path: ProfilePath = None) -> list[str]:
@@ -52,11 +53,13 @@ def check_profile(path: str | Path, *, profile_path: ProfilePath = None) -> list
 
 def _refusals(cluster: Cluster) -> list[str]:
     """Return what an estimate says against a small job on one node, by recipe."""
+    gpus = cluster.gpus_per_node
+    job = {**_JOB, "cluster": cluster, "gpus": gpus, "global_batch": _SEQUENCES_PER_GPU * gpus}
     precision = "bf16" if "bf16" in cluster.accelerator.peak_flops_per_s else "fp16"
     found = []
     for recipe in list_recipes():
         try:
-            estimate(cluster=cluster, gpus=cluster.gpus_per_node, recipe=recipe, precision=precision, **_JOB)
+            estimate(recipe=recipe, precision=precision, **job)
         except CostModelError as error:
             found.append(str(error))
     return found

@@ -22,9 +22,6 @@ from costmodel.describe.jobs.layout import Layout
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_MADE_FOR = ("ampere", "hopper", "blackwell")
-"""Generations that Transformer Engine's user buffers and DeepEP are written for."""
-
 
 class Choice(NamedTuple):
     """A job with one thing chosen otherwise: switches that belong together, or the order of its axes."""
@@ -64,7 +61,7 @@ class _Condition(NamedTuple):
 
 
 def _is_made_for(job: Job) -> bool:
-    return job.cluster.accelerator.generation in _MADE_FOR
+    return job.cluster.accelerator.software.user_buffers
 
 
 def _overlaps_tensor(job: Job, layout: Layout) -> Mask:

@@ -118,7 +118,7 @@ def test_no_number_stands_without_value_and_source(path):
             return [hit for key, child in node.items() for hit in bare(child, inside or key == "value")]
         if isinstance(node, list):
             return [hit for child in node for hit in bare(child, inside)]
-        return [] if inside or not isinstance(node, int | float) else [node]
+        return [] if inside or isinstance(node, bool) or not isinstance(node, int | float) else [node]
 
     assert bare(content) == []
 

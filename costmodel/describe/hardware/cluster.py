@@ -30,6 +30,11 @@ class Software(NamedTuple):
         ``one`` where the 8-bit matrix units take one layout only, so that operands are transposed, or ``both``.
     recipe : str
         The recipe of a job that names none; empty where that is the default of everywhere.
+    compiled_steps : bool
+        Whether a compiler turns a step into a program that runs without the host, as on a TPU; otherwise a host
+        issues kernels one by one.
+    user_buffers : bool
+        Whether Transformer Engine's user buffers and DeepEP are written for it.
     """
 
     attention: str
@@ -37,6 +42,8 @@ class Software(NamedTuple):
     fp8: str
     fp8_layouts: str
     recipe: str = ""
+    compiled_steps: bool = False
+    user_buffers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +78,12 @@ class Accelerator:
         The same where processes are bound to the cores beside their GPU. [-]
     scale_up_link, pcie_link : str
         Link profiles that join GPUs of a node with and without a switch fabric; empty if none.
+    scale_out_link : str
+        Link profile of the ports to the network that are part of the device or of its nodes; empty if any may be.
     kernels : KernelConstants, optional
         Achieved shares of the peaks and fixed costs, fitted to kernel measurements.
+    announced : bool
+        Whether nobody can buy it yet, so that its numbers are what the vendor says it will have.
     """
 
     name: str
@@ -88,14 +99,16 @@ class Accelerator:
     host_link_bytes_per_s: float
     scale_up_link: str = ""
     pcie_link: str = ""
+    scale_out_link: str = ""
     host_slowdown: float = 1.0
     host_slowdown_bound: float = 1.0
     kernels: "KernelConstants | None" = None
+    announced: bool = False
 
     @property
     def is_gpu(self) -> bool:
         """Whether a host issues its kernels one by one; TPUs and Trainium run steps that are compiled whole."""
-        return not self.generation.startswith(("tpu", "trn"))
+        return not self.software.compiled_steps
 
 
 @dataclass(frozen=True, kw_only=True)

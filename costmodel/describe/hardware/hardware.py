@@ -197,8 +197,9 @@ def compose_cluster(
     """Return the cluster that a published run describes in six words.
 
     The NVLink tier uses the accelerator's own link; GPUs of a node outside it meet over PCIe; nodes
-    meet over the link of `network_kind` whose rate per GPU is nearest to the one given, at the rate
-    given. There is no oversubscription, because such a description does not state any.
+    meet over the ports that come with the accelerator if they are of `network_kind`, else over the link of that
+    kind whose rate per GPU is nearest to the one given, at the rate given. There is no oversubscription,
+    because such a description does not state any.
 
     Parameters
     ----------
@@ -241,7 +242,9 @@ def compose_cluster(
                 f"network: expected a kind and a rate per GPU for {num_gpus} GPUs, because only {inside} "
                 f"are joined without one; got {network_kind!r} at {nic_bytes_per_s} B/s"
             )
-        nic = _nearest_nic(network_kind, nic_bytes_per_s, profile_path)
+        nic = _own_nic(accelerator, network_kind, profile_path) or _nearest_nic(
+            network_kind, nic_bytes_per_s, profile_path
+        )
         whole_domains = -(-num_gpus // inside) * inside
         tiers.append(
             replace(nic, name="network", size=whole_domains, bandwidth_bytes_per_s=float(nic_bytes_per_s))
@@ -307,6 +310,14 @@ def _own_link(accelerator: Accelerator, key: str, purpose: str) -> str:
     if not link:
         raise ProfileError(f"{accelerator.name}: {key}: expected a link for {purpose}; the profile has none")
     return link
+
+
+def _own_nic(accelerator: Accelerator, network_kind: str, profile_path: ProfilePath) -> Tier | None:
+    """Return the ports that come with the device, if they are of that network: ``roce-gaudi`` is of ``roce``."""
+    if not accelerator.scale_out_link:
+        return None
+    link = load_link(accelerator.scale_out_link, profile_path=profile_path)
+    return link if link.kind.startswith(NETWORKS[network_kind]) else None
 
 
 def _nearest_nic(network_kind: str, bandwidth_bytes_per_s: float, profile_path: ProfilePath) -> Tier:
@@ -444,6 +455,8 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
         host_link_bytes_per_s=file.host_link.value,
         scale_up_link=file.scale_up_link or "",
         pcie_link=file.pcie_link or "",
+        scale_out_link=file.scale_out_link or "",
+        announced=file.announced,
         kernels=file.kernels,
     )
 

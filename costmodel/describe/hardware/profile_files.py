@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import ProfileError, choices_hint
+from costmodel.base.errors import ProfileError, choices_hint, shown
 from costmodel.base.own_files import refuse_path
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
 
@@ -27,7 +27,7 @@ PRICE_KEYS = ("price_usd_per_gpu_hour", "price_date", "price_range_usd_per_gpu_h
 _LONGEST_CHAIN = 10
 """Parents of a profile that a look-up follows."""
 LENT = ("like", "because")
-"""Keys of a ``kernels:`` block that takes the constants of another accelerator."""
+"""Keys of a ``kernels:`` block that takes the constants of another accelerator, beside groups of its own."""
 PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
 
 
@@ -201,12 +201,14 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
 
 def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> dict[str, Any]:
     """Return the constants that ``kernels: {like: ..., because: ...}`` stands for."""
-    from costmodel.describe.hardware.kernels import lent
+    from costmodel.describe.hardware.kernels import KERNEL_GROUPS, lent, with_own
 
     said = content["kernels"]
-    if set(said) != {*LENT} or not all(isinstance(text, str) for text in said.values()):
+    reasons = [said.get(key) for key in LENT]
+    if not all(isinstance(text, str) for text in reasons) or not said.keys() <= {*LENT, *KERNEL_GROUPS}:
         raise ProfileError(
-            f"{path.name}: kernels: expected {{like: an accelerator, because: a reason}}; got {said!r}"
+            f"{path.name}: kernels: expected {{like: an accelerator, because: a reason}}, beside them at most "
+            f"what differs ({', '.join(KERNEL_GROUPS)}); got {shown(said)}"
         )
     try:
         lender = find_profile("accelerator", said["like"], folders)
@@ -215,7 +217,11 @@ def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]
     own = _mapping(read_profile(lender, "accelerator", folders).get("kernels")) if lender != path else {}
     if not own:
         raise ProfileError(f"{path.name}: kernels.like: expected an accelerator with constants of its own")
-    return lent(own, lender.stem, said["because"], _mapping(content.get("num_sms")).get("value"))
+    block = lent(own, lender.stem, said["because"], _mapping(content.get("num_sms")).get("value"))
+    try:
+        return with_own(block, {key: said[key] for key in KERNEL_GROUPS if key in said})
+    except ValueError as error:
+        raise ProfileError(f"{path.name}: kernels.{error}") from None
 
 
 def _software(path: Path, generation: str) -> dict[str, Any]:
@@ -223,7 +229,8 @@ def _software(path: Path, generation: str) -> dict[str, Any]:
     known: dict[str, dict[str, Any]] = {}
     for _, shipped in profile_files("accelerator", (shipped_folder(),)):
         held = _glance(shipped, "generation") | _glance(shipped, "software")
-        known.setdefault(str(held.get("generation")), _mapping(held.get("software")))
+        if said := _mapping(held.get("software")):
+            known.setdefault(str(held.get("generation")), said)
     if generation not in known:
         raise ProfileError(
             f"{path.name}: software: expected what the software of the new generation {generation!r} takes, "

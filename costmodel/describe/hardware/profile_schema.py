@@ -24,23 +24,12 @@ from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Generation = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-LinkKind = Literal[
-    "nvlink",
-    "xgmi",
-    "pcie",
-    "ib",
-    "roce",
-    "efa",
-    "omnipath",
-    "slingshot",
-    "tcp",
-    "c2c",
-    "ici",
-    "neuronlink",
-    "hccs",
-    "xelink",
-    "dcn",
-]
+LinkKind = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+KNOWN_LINKS = (
+    *("nvlink", "xgmi", "pcie", "ib", "roce", "efa", "omnipath", "slingshot", "tcp", "c2c", "ici"),
+    *("neuronlink", "hccs", "xelink", "dcn", "ualink", "scale-up-ethernet", "roce-gaudi", "slingshot-xpu"),
+)
+"""Sorts of wire with a name: others may have one of their own, but what is nearly one of these is a slip."""
 # Blocks written by the calibration scripts; their models say where the numbers come from.
 FITTED_BLOCKS = ("kernels", "fabric")
 
@@ -95,6 +84,8 @@ class SoftwareFile(_Strict):
     fp8_layouts: Literal["one", "both"]
     recipe: str = ""
     """Of a job that names none; a file that says nothing takes what other hardware takes."""
+    compiled_steps: Annotated[bool, Field(strict=True)] = False
+    user_buffers: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
     def _names_a_choice(self) -> Self:
@@ -126,7 +117,11 @@ class AcceleratorFile(_Profile):
     host_link: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
     scale_up_link: str | None = None
     pcie_link: str | None = None
+    scale_out_link: str | None = None
+    """The ports to the network that are part of the device or of its nodes."""
     kernels: KernelConstants | None = None
+    announced: Annotated[bool, Field(strict=True)] = False
+    """Whether nobody can buy it yet, so that its numbers are what the vendor says it will have."""
 
     @model_validator(mode="after")
     def _numbers_agree(self) -> Self:
@@ -161,6 +156,16 @@ class LinkFile(_Profile):
     """Whether messages are copied through the host's memory; a file that says nothing sends from the GPU's."""
     reduction_bandwidth: Sourced[BytesPerSecond] | None = None
     fabric: FabricConstants | None = None
+
+    @model_validator(mode="after")
+    def _is_no_slip(self) -> Self:
+        """Refuse what is nearly a known sort of wire."""
+        near = get_close_matches(self.kind, KNOWN_LINKS, n=1, cutoff=0.75)
+        if near and self.kind not in KNOWN_LINKS:
+            raise ValueError(
+                f"kind: expected {near[0]!r}, or a word that is not so near it; got {self.kind!r}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _is_wired(self) -> Self:

@@ -5,7 +5,8 @@
 
 The tables' columns are those of ``tests/published/matmul_sample.csv``, ``attention_h100_flash3_paper.csv``,
 ``attention_cudnn_2026.csv`` and ``matmul_fp4_cublaslt.csv``. Without ``--write`` the report is printed and nothing changes.
-Accelerators without rows of their own take constants from `costmodel.trust.calibration.kernel_estimates`.
+Accelerators without rows of their own take constants from `costmodel.trust.calibration.kernel_estimates`; a profile
+that says ``kernels: {like: ...}`` is left as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from costmodel.base.errors import DataError
 from costmodel.base.yaml_files import put_block
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
+from costmodel.describe.hardware.profile_files import read_yaml
 from costmodel.trust.calibration.kernel_blocks import (
     attention_block,
     borrowed_attention,
@@ -231,7 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.write(report(matmuls, attentions) + "\n")
     if options.write:
         texts = {
-            path: shipped_text(path, matmuls, attentions) for path in sorted(options.write.glob("*.yaml"))
+            path: shipped_text(path, matmuls, attentions)
+            for path in sorted(options.write.glob("*.yaml"))
+            if "like" not in (read_yaml(path).get("kernels") or {})
         }
         for path, text in texts.items():
             path.write_text(text, "utf-8")
