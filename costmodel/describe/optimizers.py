@@ -9,6 +9,7 @@ Nothing heavy is imported here: ``costmodel --help`` names the optimizers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from costmodel.base.errors import RecipeError, choices_hint
@@ -25,7 +26,8 @@ class Update(NamedTuple):
         What it keeps.
     state_bytes : str
         Bytes a parameter of what it keeps, over `moments_bytes` (what the recipe keeps of Adam's two moments)
-        and `sides` (rows and columns of its matrices, per parameter).
+        and, per parameter, `sides` (rows and columns of its matrices) or `squares` (their squares, of the sides
+        that the optimizer keeps square matrices of).
     moved_bytes : str
         Bytes a parameter that its kernels read and write in HBM, over `grad_bytes`, `state_bytes` (its own
         states and the main weights) and `weight_bytes`.
@@ -39,19 +41,23 @@ class Update(NamedTuple):
     @property
     def counts_sides(self) -> bool:
         """Whether what it keeps depends on the shapes of matrices."""
-        return "sides" in self.state_bytes
+        return "sides" in self.state_bytes or "squares" in self.state_bytes
 
 
 class Product(NamedTuple):
     """A matrix product of each step of an iteration on whole matrices.
 
-    `rows`, `columns` and `depth` say which sides of the matrix they are: ``short`` or ``long``.
+    `rows`, `columns` and `depth` say which sides of the matrix they are: ``short`` or ``long``; `basis` the side
+    whose square matrix it needs, empty for none. `times` is how long it takes in such products, per step.
     """
 
     name: str
     rows: str
     columns: str
     depth: str
+    dtype: str = "bf16"
+    basis: str = ""
+    times: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +78,10 @@ class Optimizer:
         Products that each iteration makes of a matrix of the layers before it is stepped.
     iterations : int
         How often.
+    largest_side : float
+        Sides beyond it have no square matrix; infinite where all have one, or none has. [-]
+    block : float
+        Matrices are cut into blocks of at most so many rows and columns. [-]
     gathered_bytes : float
         Bytes an element in which the rank that iterates gathers a matrix which ranks share; 0 where each steps
         its part alone. [B]
@@ -89,6 +99,8 @@ class Optimizer:
     others: Update
     products: tuple[Product, ...]
     iterations: int
+    largest_side: float
+    block: float
     gathered_bytes: float
     paged: bool
     on_host: bool
@@ -131,6 +143,40 @@ _NEWTON_SCHULZ = (
     Product("applied", "short", "long", "short"),
 )
 
+# Statistics of gradients on both sides, and the bases or roots made of them, in fp32: four square matrices.
+_SOAP = Update("soap", "moments_and_bases", "moments_bytes + 8 * squares", _IN_PLACE)
+# A momentum, and the second moment of Adam, whose length the update takes (grafting).
+_SHAMPOO = Update("shampoo", "moments_and_roots", "moments_bytes + 8 * squares", _IN_PLACE)
+
+# G G^T and G^T G.
+_STATISTICS = (
+    Product("left_statistics", "short", "short", "long", "fp32", "short"),
+    Product("right_statistics", "long", "long", "short", "fp32", "long"),
+)
+
+
+def _on_both_sides(name: str, times: float) -> tuple[Product, ...]:
+    """Return the products of a gradient with a square matrix from the left and from the right."""
+    return (
+        Product(f"left_{name}", "short", "long", "short", "fp32", "short", times),
+        Product(f"right_{name}", "short", "long", "long", "fp32", "long", times),
+    )
+
+
+def _now_and_then(name: str, times: float, every: float) -> tuple[Product, ...]:
+    """Return what is made of both square matrices every so many steps, as long as so many products of them."""
+    return (
+        Product(f"left_{name}", "short", "short", "short", "fp32", "short", times / every),
+        Product(f"right_{name}", "long", "long", "long", "fp32", "long", times / every),
+    )
+
+
+# A QR factorisation and its Q are 8/3 n^3 FLOPs, 1.33 products, and the power step before it is one; symmetric
+# eigenvalues and vectors are 9 n^3, 4.5 products (Golub and Van Loan, Matrix Computations, 4th ed., sections 5.2 and
+# 8.3). Assumed, as no GPU's timings are at hand: a quarter and a twentieth of a product's rate.
+_QR_TIMES = 1.0 + 4.0 * 8.0 / 6.0
+_EIGEN_TIMES = 20.0 * 4.5
+
 
 def _elementwise(
     name: str,
@@ -149,6 +195,8 @@ def _elementwise(
         others=others or update,
         products=(),
         iterations=0,
+        largest_side=inf,
+        block=inf,
         gathered_bytes=0.0,
         paged=paged,
         on_host=on_host,
@@ -210,11 +258,47 @@ _RECORDS = (
         others=_ADAM,
         products=_NEWTON_SCHULZ,
         iterations=5,
+        largest_side=inf,
+        block=inf,
         gathered_bytes=2.0,
         paged=False,
         on_host=False,
         source="Liu et al., arXiv:2502.16982, section 2.3 and algorithm 1: whole matrices are gathered in bf16 and "
         "orthogonalised by five steps of Newton-Schulz; embeddings, head, norms and biases take AdamW",
+    ),
+    Optimizer(
+        name="soap",
+        matrices=_SOAP,
+        tables=_ADAM,
+        others=_ADAM,
+        # Gradient and momentum into the bases, the update out of them.
+        products=(*_STATISTICS, *_on_both_sides("rotation", 3.0), *_now_and_then("basis", _QR_TIMES, 10.0)),
+        iterations=1,
+        largest_side=10_000.0,
+        block=inf,
+        gathered_bytes=4.0,
+        paged=False,
+        on_host=False,
+        source="Vyas et al., arXiv:2409.11321, algorithm 3: Adam in Shampoo's eigenbases, in fp32; nikhilvyas/SOAP "
+        "soap.py: bases by QR every 10 steps, none of sides beyond 10,000; embeddings, head, norms and biases take "
+        "AdamW; the rate of QR is assumed",
+    ),
+    Optimizer(
+        name="shampoo",
+        matrices=_SHAMPOO,
+        tables=_ADAM,
+        others=_ADAM,
+        products=(*_STATISTICS, *_on_both_sides("root", 1.0), *_now_and_then("eigen", _EIGEN_TIMES, 100.0)),
+        iterations=1,
+        largest_side=inf,
+        block=8192.0,
+        gathered_bytes=4.0,
+        paged=False,
+        on_host=False,
+        source="Gupta et al., arXiv:1802.09568, algorithm 1; Shi et al., arXiv:2309.06497, sections 2 and 3, as "
+        "facebookresearch/optimizers distributed_shampoo/README.md sets it: blocks of 8,192, roots every 100 steps, "
+        "Adam's grafting; embeddings, head, norms and "
+        "biases take AdamW; the rate of eigenvalues is assumed",
     ),
 )
 

@@ -20,6 +20,9 @@ _OURS = {
     "muon": "muon",
     "distmuon": "muon",
     "sgdmomentum": "sgd-momentum",
+    "shampoo": "shampoo",
+    "distributedshampoo": "shampoo",
+    "soap": "soap",
 }
 _MAKERS = re.compile(r"torch|fused|apex|bnb|hf|xla|foreach|npu|deepspeed|cpu|32bit|config$")
 

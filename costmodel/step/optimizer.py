@@ -23,7 +23,7 @@ from costmodel.bill.lines import (
 )
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.describe.optimizers import Product, Update
+from costmodel.describe.optimizers import Optimizer, Product, Update
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.physics.network.mesh import Group
 from costmodel.step.anatomy.matrices import Matrix, layer_matrices, prediction_matrices
@@ -56,7 +56,7 @@ class Stepped(NamedTuple):
     update: Update
     params: Params
     sides: Params
-    """Rows and columns of their matrices, added up."""
+    """Rows and columns of their matrices, or the squares of them, added up: what its states count."""
 
     def state_bytes(self, placed: PlacedJob, part: DataPart) -> Quantity:
         """Bytes a parameter of what it keeps of the dense or the expert part, on each stage. [B]"""
@@ -65,12 +65,15 @@ class Stepped(NamedTuple):
             if part == "dense"
             else (self.params.expert, self.sides.expert)
         )
+        counted = (
+            np.where(held > 0, sides / np.where(held > 0, held, 1.0), 0.0)
+            if self.update.counts_sides
+            else np.asarray(0.0)
+        )
         return quantity(
             self.update.state_bytes,
             moments_bytes=placed.recipe.dtypes.moments_bytes,
-            sides=np.where(held > 0, sides / np.where(held > 0, held, 1.0), 0.0)
-            if self.update.counts_sides
-            else 0.0,
+            **dict.fromkeys(("sides", "squares"), counted),
         )
 
     def mean_state_bytes(self, placed: PlacedJob, local: Array) -> Array:
@@ -108,7 +111,7 @@ def whole_state_bytes(job: Job) -> float:
         for block in layer_param_blocks(model, model.layer_kinds()[kind]):
             elements[chosen.matrices if block.is_matrix else chosen.others] += block.count
         for one in layer_matrices(model, model.layer_kinds()[kind], job.recipe, job.precision):
-            sides[chosen.matrices] += one.copies * (one.short + one.long)
+            sides[chosen.matrices] += one.copies * _counted_sides(chosen, one)
     for table in (embedding_param_blocks(model), head_param_blocks(model)):
         count = sum(block.count for block in table)
         elements[chosen.tables] += count
@@ -117,12 +120,26 @@ def whole_state_bytes(job: Job) -> float:
         quantity(
             f"({update.state_bytes}) * params",
             moments_bytes=job.recipe.dtypes.moments_bytes,
-            sides=sides[update] / count if count else 0.0,
+            **dict.fromkeys(("sides", "squares"), sides[update] / count if count else 0.0),
             params=count,
         ).value
         for update, count in elements.items()
     ]
     return float(sum(kept))
+
+
+def _counted_sides(chosen: Optimizer, matrix: Matrix) -> float:
+    """Return what the states of a matrix count: its sides, or the squares of those that have a square matrix. [-]"""
+    if "squares" not in chosen.matrices.state_bytes:
+        return matrix.short + matrix.long
+    cut, blocks = _blocks_of(chosen, matrix)
+    return blocks * sum(side**2 for side in (cut.short, cut.long) if side <= chosen.largest_side)
+
+
+def _blocks_of(chosen: Optimizer, matrix: Matrix) -> tuple[Matrix, float]:
+    """Return the blocks that an optimizer cuts a matrix into, and how many whole ones it is. [-]"""
+    cut = matrix._replace(short=min(matrix.short, chosen.block), long=min(matrix.long, chosen.block))
+    return cut, matrix.elements / cut.elements
 
 
 def _own_blocks(placed: PlacedJob, block: Block) -> tuple[ParamBlock, ...]:
@@ -158,7 +175,7 @@ def _matrix_params(step: Step) -> tuple[Params, Params]:
     sides = step.params.scaled(_NONE)
     for block in step.blocks:
         for one in _own_matrices(placed, block):
-            number = _copies(placed, one) * (one.short + one.long)
+            number = _copies(placed, one) * _counted_sides(placed.optimizer, one)
             each = Params(_NONE, number) if one.is_expert else Params(number, np.zeros_like(placed.layout.ep))
             sides = sides + each.for_stages().scaled(block.held)
     return _held_of(step, matrices=True), sides
@@ -340,7 +357,11 @@ def _iterated(step: Step) -> list[_Iterated]:
             block.label,
             one,
             np.asarray(block.held * _copies(placed, one)[..., None]),
-            tuple((product, _product_time(placed, one, product)) for product in chosen.products),
+            tuple(
+                (product, _product_time(placed, one, product))
+                for product in chosen.products
+                if not product.basis or _blocks_of(chosen, one)[0].side(product.basis) <= chosen.largest_side
+            ),
         )
         for block in step.blocks
         for one in _own_matrices(placed, block)
@@ -348,16 +369,23 @@ def _iterated(step: Step) -> list[_Iterated]:
 
 
 def _product_time(placed: PlacedJob, matrix: Matrix, product: Product) -> Quantity:
-    """Time of one product of the iteration, in bf16 on a whole matrix. [s]"""
+    """Time of one product of the iteration on a whole matrix, of all its blocks. [s]"""
     accelerator = placed.accelerator
-    return matmul_time(
-        matrix.side(product.rows),
-        matrix.side(product.columns),
-        matrix.side(product.depth),
-        constants=placed.kernels.matmul["bf16"],
-        peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY["bf16"]],
+    cut, blocks = _blocks_of(placed.optimizer, matrix)
+    wide = 4.0 if product.dtype == "fp32" else 2.0
+    made = matmul_time(
+        cut.side(product.rows),
+        cut.side(product.columns),
+        cut.side(product.depth),
+        constants=placed.kernels.matmul[product.dtype],
+        peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY[product.dtype]],
         memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+        input_bytes=wide,
+        output_bytes=wide,
     )
+    if blocks * product.times == 1.0:
+        return made
+    return made.then("one_s", "blocks * times * one_s", blocks=blocks, times=product.times)
 
 
 # What a rank does of the matrices on its stage: those whose part it holds, of which two may be others' as well.
@@ -477,7 +505,7 @@ def _host_line(
         terms={
             **done,
             "iterations": float(chosen.iterations),
-            "products": float(len(chosen.products)),
+            "products": float(max(len(one.products) for one in some)),
             "launch_s": placed.launch_s
             * (accelerator.host_slowdown_bound if bound else accelerator.host_slowdown),
             "step_s": broadcast_sum([np.asarray(n * one.each_s) for one, n in zip(some, held, strict=True)]),

@@ -19,6 +19,7 @@ from round_jobs import (
     price,
     product_us,
     ring_us,
+    sent_bytes,
 )
 
 import costmodel as cm
@@ -39,6 +40,8 @@ MATRICES, VECTORS = 60 * MIB, 4 * 2 * 1024
 TABLES = 2 * TABLE_PARAMS + 1024  # and the last norm
 # 1024 x 2048, 1024 x 1024, 1024 x 8192, 4096 x 1024.
 SIDES = 4 * (3072 + 2048 + 9216 + 5120)
+# The same sides in units of 1,024, squared.
+SQUARES = 4 * ((1 + 4) + (1 + 1) + (1 + 64) + (16 + 1)) * MIB
 TWO = {"gpus": 2, "global_batch": 2}
 
 
@@ -62,6 +65,9 @@ def held(est):
         # Row and column sums of 64,001 x 1,024 for both tables (and the last norm) and of the layers' matrices.
         ("adafactor", {"factors": 4 * (SIDES + 64_001 + 2 * 1024), "squares": 4 * VECTORS}),
         ("muon", {"momentum": 4 * MATRICES, "moments": 8 * (TABLES + VECTORS)}),
+        # Four square matrices in fp32, two of each side: statistics and bases, or roots.
+        ("soap", {"moments_and_bases": 8 * MATRICES + 8 * SQUARES, "moments": 8 * (TABLES + VECTORS)}),
+        ("shampoo", {"moments_and_roots": 8 * MATRICES + 8 * SQUARES, "moments": 8 * (TABLES + VECTORS)}),
     ],
 )
 def test_states(name, kept):
@@ -284,6 +290,67 @@ def test_a_checkpoint_holds_the_states():
     assert size("adafactor") == near(4 * (SIDES + 64_001 + 2048) + 4 * VECTORS)
 
 
+def fp32_us(m, n, k, blocks=1.0):
+    """Microseconds of a product in fp32, at half of 10 TFLOP/s and four bytes an element."""
+    return blocks * product_us(m, n, k, inputs=4, output=4, tflops=5)
+
+
+def test_soap_rotates_into_bases_of_both_sides():
+    """Of queries, keys and values, 1,024 x 2,048: two statistics, three rotations from each side, QR every ten steps."""
+    each = each_us(price(optimizer="soap"), "optimizer.")
+    found = {
+        name.removeprefix("optimizer.").removesuffix(".attention.qkv"): us
+        for name, us in each.items()
+        if name.endswith(".attention.qkv")
+    }
+    qr = (1 + 4 * 4 / 3) / 10
+    assert found == near(
+        {
+            "left_statistics": fp32_us(1024, 1024, 2048),
+            "right_statistics": fp32_us(2048, 2048, 1024),
+            "left_rotation": fp32_us(1024, 2048, 1024, 3),
+            "right_rotation": fp32_us(1024, 2048, 2048, 3),
+            "left_basis": fp32_us(1024, 1024, 1024, qr),
+            "right_basis": fp32_us(2048, 2048, 2048, qr),
+        }
+    )
+    # Gradient 4; moments, four square matrices and main weight to and fro; parameter 2.
+    moved = (4 + 2 * 12 + 2) * MATRICES + 2 * 8 * SQUARES
+    assert each["optimizer.soap"] == near(moved_us(moved))
+    assert each["optimizer.adam"] == near(moved_us(30 * (TABLES + VECTORS)))
+
+
+def test_soap_has_no_basis_of_a_side_beyond_ten_thousand():
+    """An MLP of 16,384: way in 1,024 x 32,768, way out 1,024 x 16,384 keep only the statistics of their 1,024."""
+    wide = {**SMALL, "ffn_size": 16384}
+    est = price(wide, optimizer="soap")
+    squares = 4 * ((1 + 4) + (1 + 1) + 1 + 1) * MIB
+    matrices = 4 * (2 + 1 + 32 + 16) * MIB
+    assert held(est)["moments_and_bases"] == near(8 * matrices + 8 * squares)
+    products = {name.split(".")[1] for name in each_us(est, "optimizer.") if name.endswith("fc1")}
+    assert products == {"left_statistics", "left_rotation", "left_basis"}
+
+
+def test_shampoo_cuts_matrices_into_blocks():
+    """1,024 x 32,768 is four blocks of 1,024 x 8,192, each with square matrices of 1 and of 64 Mi elements."""
+    wide = {**SMALL, "ffn_size": 16384}
+    est = price(wide, optimizer="shampoo")
+    squares = 4 * ((1 + 4) + (1 + 1) + 4 * (1 + 64) + 2 * (64 + 1)) * MIB
+    matrices = 4 * (2 + 1 + 32 + 16) * MIB
+    assert held(est)["moments_and_roots"] == near(8 * matrices + 8 * squares)
+    each = each_us(est, "optimizer.")
+    assert each["optimizer.left_statistics.mlp.fc1"] == near(fp32_us(1024, 1024, 8192, 4))
+    assert each["optimizer.right_root.mlp.fc1"] == near(fp32_us(1024, 8192, 8192, 4))
+    # Eigenvalues and vectors every hundred steps, as long as ninety products.
+    assert each["optimizer.right_eigen.mlp.fc1"] == near(fp32_us(8192, 8192, 8192, 4 * 0.9))
+
+
+def test_preconditioned_gradients_are_gathered_in_fp32():
+    """Twice the bytes of Muon's for the same matrices."""
+    soap, muon = (sent_bytes(price(optimizer=name, **TWO), "optimizer.gather") for name in ("soap", "muon"))
+    assert soap == near({name: 2 * size for name, size in muon.items()})
+
+
 def test_no_field_of_a_record_has_a_default():
     for field in dataclasses.fields(Optimizer):
         assert field.default is dataclasses.MISSING, field.name
@@ -295,7 +362,7 @@ def test_records(record):
     assert record.source
     assert (record.iterations > 0) == bool(record.products) == (record.gathered_bytes > 0)
     for update in record.updates:
-        assert set(inputs_of(update.state_bytes)) <= {"moments_bytes", "sides"}
+        assert set(inputs_of(update.state_bytes)) <= {"moments_bytes", "sides", "squares"}
         assert set(inputs_of(update.moved_bytes)) <= {"grad_bytes", "state_bytes", "weight_bytes"}
     assert len({update.kernel for update in record.updates}) == len(record.updates)
     assert len({update.holds for update in record.updates}) == len(record.updates)
