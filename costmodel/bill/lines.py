@@ -43,6 +43,8 @@ Lasts = Literal["step", "in_flight", "micro_batch", "pass"]
 AXES: tuple[Axis, ...] = get_args(Axis)
 COMMUNICATING = tuple(axis for axis in AXES if axis not in ("compute", "optimizer", "resilience"))
 """Axes whose ranks send to each other."""
+BY_SHARDING: tuple[Axis, ...] = ("dp", "optimizer")
+"""Axes whose lines are told how data parallelism shards, of which a search has many ways."""
 TOLLS: tuple[Toll, ...] = get_args(Toll)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
@@ -337,8 +339,8 @@ class Bill:
     memory_lines: tuple[MemoryLine, ...]
     tier_names: tuple[str, ...] = field(default=())
     host_lines: tuple[HostLine, ...] = field(default=())
-    _known: tuple[int, Array | None] = field(default=(0, None), init=False, repr=False, compare=False)
-    """How many of the first lines have been added up, and their sum."""
+    _known: dict[bool, tuple[int, Array]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """How many of the first lines have been looked at, and the sum of those of `BY_SHARDING`, and of the others."""
 
     def plus(self, lines: Iterable[Line]) -> Bill:
         """Return the bill with more lines, each where it belongs."""
@@ -351,16 +353,24 @@ class Bill:
             else:
                 memory.append(line)
         bill = replace(self, time_lines=tuple(time), memory_lines=tuple(memory), host_lines=tuple(host))
-        object.__setattr__(bill, "_known", self._known)
+        bill._known.update(self._known)
         return bill
+
+    def exposed_s(self, *, by_sharding: bool) -> Array:
+        """Exposed seconds of the lines of the axes `BY_SHARDING`, or of all others. [s]
+
+        The two lie on different grids: apart, a search adds up neither on the other's.
+        """
+        count, known = self._known.get(by_sharding, (0, None))
+        if known is None or count < len(self.time_lines):
+            new = [line for line in self.time_lines[count:] if (line.axis in BY_SHARDING) == by_sharding]
+            known = sum_exposed(new, known)
+            self._known[by_sharding] = (len(self.time_lines), known)
+        return known
 
     def step_time_s(self) -> Array:
         """Step time: the sum of the exposed seconds of all time lines. [s]"""
-        count, known = self._known
-        if known is None or count < len(self.time_lines):
-            known = sum_exposed(self.time_lines[count:], known)
-            object.__setattr__(self, "_known", (len(self.time_lines), known))
-        return known
+        return broadcast_sum([self.exposed_s(by_sharding=some) for some in (False, True)])
 
     def memory_per_stage_bytes(self) -> Array:
         """Memory per GPU by pipeline stage (last dimension): the sum of the memory lines. [B]"""
@@ -388,7 +398,8 @@ def _on_worst_stage(lines: Sequence[Array]) -> Array:
     worst: Array | None = None
     for stage in range(stages):
         held = broadcast_sum([at_stage(each, stage) for each in sums])
-        worst = held if worst is None else np.maximum(worst, held)
+        # From the second on, into what nobody else holds.
+        worst = held if worst is None else np.maximum(worst, held, out=worst if stage > 1 else None)
     return np.asarray(worst)
 
 

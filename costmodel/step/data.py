@@ -15,7 +15,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Phase, TimeLine, anywhere, repeated, settled, sum_exposed, time_line
+from costmodel.bill.lines import (
+    Phase,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    counted,
+    repeated,
+    settled,
+    sum_exposed,
+    time_line,
+)
 from costmodel.bill.quantity import quantity
 from costmodel.describe.recipe import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
@@ -254,13 +264,15 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     """ZeRO-3 / FSDP: the messages of the critical stage's blocks, and what another stage pays beyond them."""
     placed = step.placed
     lines: list[TimeLine] = []
-    each_s, once_s = [], []
+    each_s, once_s, own_s = [], [], []
     for block, others, passes in zip(step.blocks, step.block_lines, step.counts, strict=True):
         each, once = _sharded_block_lines(placed, block, parts, others)
         each_s.append(sum_exposed(each))
         once_s.append(sum_exposed(once))
         held = np.asarray(passes / placed.micro_batches)
-        lines += [*repeated(each, held), *repeated(once, np.minimum(held, 1.0))]
+        any_held = np.minimum(held, 1.0)
+        lines += [*repeated(each, held), *repeated(once, any_held)]
+        own_s += [counted(held, each_s[-1]), counted(any_held, once_s[-1])]
     if anywhere(placed.layout.pp > 1):
         lines.append(
             time_line(
@@ -270,7 +282,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
                 phase="param_sync",
                 count=1.0,
                 formula="max(most_s - own_s, 0)",
-                terms={"most_s": step.most_on_a_stage(each_s, once_s), "own_s": sum_exposed(lines)},
+                terms={"most_s": step.most_on_a_stage(each_s, once_s), "own_s": broadcast_sum(own_s)},
                 source="the step is as long as the slowest stage's: step/critical_stage.py",
             )
         )

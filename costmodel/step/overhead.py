@@ -16,8 +16,6 @@ from costmodel.step.critical_stage import Step
 
 Array = NDArray[np.float64]
 
-_DATA_AXES = ("dp", "optimizer")
-
 
 def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what is known and not overlapped, the share of it that is not explained, and the wait for data."""
@@ -62,10 +60,6 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
     formula, terms = "fraction * known_s", {"fraction": np.asarray(fraction)}
     if factor is not None:
         formula, terms = "(factor * (1 + fraction) - 1) * known_s", {**terms, "factor": factor}
-    parts = {
-        "overhead.unexplained": [line for line in bill.time_lines if line.axis not in _DATA_AXES],
-        "overhead.unexplained.data_parallel": [line for line in bill.time_lines if line.axis in _DATA_AXES],
-    }
     return [
         time_line(
             name,
@@ -75,10 +69,13 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
             cause="proportion",
             count=1.0,
             formula=formula,
-            terms={**terms, "known_s": sum_exposed(part)},
+            terms={**terms, "known_s": bill.exposed_s(by_sharding=by_sharding)},
             source=f"recipe {step.placed.recipe.name}: {switch}, fitted to whole runs",
         )
-        for name, part in parts.items()
+        for name, by_sharding in (
+            ("overhead.unexplained", False),
+            ("overhead.unexplained.data_parallel", True),
+        )
     ]
 
 

@@ -30,7 +30,7 @@ class Ports:
 
     def take(self, line: TimeLine, times: ArrayLike | None = None) -> None:
         """Add the messages of a line, so many of them in the pass."""
-        if _sends(line):
+        if _sends(line, known=id(line.tier) in self._by_tiers):
             each = line.each_s if times is None else counted(np.asarray(times), line.each_s)
             sums = self._by_tiers.setdefault(id(line.tier), (line.tier, {}))[1]
             sums[each.shape] = each if (held := sums.get(each.shape)) is None else np.asarray(held + each)
@@ -65,10 +65,12 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
     lines = bill.time_lines
     sent: dict[tuple[int, int], tuple[TimeLine, list[Array]]] = {}
     for line in lines:
-        if _sends(line):
+        if line.toll == "communication":
             sent.setdefault((id(line.count), id(line.tier)), (line, []))[1].append(line.each_s)
     by_tiers: dict[int, tuple[Array, list[Array]]] = {}
     for line, each in sent.values():
+        if not _sends(line):
+            continue
         parts = by_tiers.setdefault(id(line.tier), (line.tier, []))[1]
         parts.append(counted(line.count, broadcast_sum(each)))
     seconds = [(tier, broadcast_sum(parts)) for tier, parts in by_tiers.values()]
@@ -98,9 +100,9 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
     return made
 
 
-def _sends(line: TimeLine) -> bool:
-    """Tell whether a line has messages on some tier."""
-    return line.toll == "communication" and anywhere(line.tier >= 0)
+def _sends(line: TimeLine, *, known: bool = False) -> bool:
+    """Tell whether a line has messages on some tier, which may be `known` of others with its tiers."""
+    return line.toll == "communication" and (known or anywhere(line.tier >= 0))
 
 
 def _where(same: NDArray[np.bool_], seconds: Array) -> Array:

@@ -121,11 +121,12 @@ class Unsharded:
             layout = replace(layout, zero_stage=zero_stage, shard_group=shard_group)
             step = replace(step, placed=replace(step.placed, layout=layout))
         placed = step.placed
-        bill = Bill((), (), tuple(tier.name for tier in placed.cluster.tiers))
-        for lines, count in zip(step.block_lines, step.counts, strict=True):
-            bill = bill.plus(line._replace(count=count) for line in lines)
+        lines: list[Line] = []
+        for of_block, count in zip(step.block_lines, step.counts, strict=True):
+            lines += [line._replace(count=count) for line in of_block]
         for of_step in STEP:
-            bill = bill.plus(of_step(step) if of_step in SHARDED else self.lines[of_step])
+            lines += of_step(step) if of_step in SHARDED else self.lines[of_step]
+        bill = Bill((), (), tuple(tier.name for tier in placed.cluster.tiers)).plus(lines)
         for of_bill in CLOSING:
             bill = bill.plus(of_bill(step, bill))
         return Priced(bill, placed, step)
