@@ -1,9 +1,13 @@
 """The clock of long kernels: what an accelerator loses to its power limit when nobody timed it for long."""
 
+import numpy as np
 import pytest
 
 from costmodel import load_accelerator
-from costmodel.trust.calibration.ship_kernels import loss_at_power
+from costmodel.physics.kernels.roofline import MatmulConstants
+from costmodel.trust.calibration.kernel_fits import MatmulFit
+from costmodel.trust.calibration.kernel_measurements import MatmulRows
+from costmodel.trust.calibration.ship_kernels import loss_at_power, share_power_limits
 
 
 def test_between_and_beyond_what_was_seen():
@@ -31,3 +35,42 @@ def test_blackwell_ultra_as_shipped(name, loss):
     lost = {name: round(one.sustained_loss, 3) for name, one in kernels.matmul.items()}
     assert {**lost, "nvfp4": loss} == dict.fromkeys(lost, loss)
     assert lost["nvfp4"] == 0.0
+
+
+def fits(*seen):
+    """Return fits and rows of (accelerator, dtype, loss, whether it was timed for long)."""
+    made, rows = {}, {}
+    for name, dtype, loss, sustained in seen:
+        key = (name, "matmul", dtype)
+        constants = MatmulConstants(
+            num_sms=148, fixed_s=0, peak_fraction=0.7, memory_fraction=0.8, tile_m=128, tile_n=128
+        )._replace(sustained_loss=loss)
+        made[key] = MatmulFit(constants, 9, 0.1, ("one",))
+        one = np.ones(1)
+        rows[key] = MatmulRows(*(one,) * 6, np.array([sustained]), np.array([False]), one, ("one",))
+    return {key: found.constants.sustained_loss for key, found in share_power_limits(made, rows).items()}
+
+
+def test_a_dtype_timed_in_bursts_takes_the_least_of_its_own_and_its_siblings_losses():
+    """No mean of two machines: GB200's bf16 loses what its fp8 does, B200's fp8 what GB200's does."""
+    found = fits(
+        ("b200-sxm-180gb", "bf16", 0.334, True),
+        ("b200-sxm-180gb", "fp8", 0.0, False),
+        ("gb200", "bf16", 0.0, False),
+        ("gb200", "fp8", 0.095, True),
+        ("gb200", "nvfp4", 0.0, True),
+    )
+    assert found["gb200", "matmul", "bf16"] == 0.095
+    assert found["b200-sxm-180gb", "matmul", "fp8"] == 0.095
+    assert found["b200-sxm-180gb", "matmul", "bf16"] == 0.334
+
+
+def test_without_a_sibling_at_the_dtype_it_is_the_largest_of_its_own():
+    found = fits(("gb200", "fp8", 0.095, True), ("gb200", "nvfp4", 0.02, True), ("gb200", "bf16", 0.0, False))
+    assert found["gb200", "matmul", "bf16"] == 0.095
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("gb200", "bf16"), ("b200-sxm-180gb", "fp8")])
+def test_blackwell_as_shipped(name, dtype):
+    assert load_accelerator(name).kernels.matmul[dtype].sustained_loss == 0.095
+    assert load_accelerator(name).kernels.grouped_matmul[dtype].sustained_loss == 0.095

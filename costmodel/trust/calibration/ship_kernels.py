@@ -85,14 +85,16 @@ def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], Mat
 
     An accelerator that was never timed for long takes what its TDP says (`loss_at_power`), between the
     largest losses seen on each accelerator of its generation. One that was timed at another dtype takes
-    that; on Blackwell the mean with its siblings, because bf16 and fp8 differ there by a factor of three
-    and no rule for it is known.
+    the largest loss seen there, or what its siblings lose at this dtype where that is less: a loss is that of
+    the machine that was timed, of its cooling too, and no average of two makes a third one slower.
     """
     seen: dict[str, list[float]] = {}
+    at_dtype: dict[tuple[str, str], float] = {}
     own_dtypes = set()
     for (name, op, dtype), found in fits.items():
         if rows[name, op, dtype].sustained.any() and op == "matmul":
             seen.setdefault(name, []).append(found.constants.sustained_loss)
+            at_dtype[name, dtype] = found.constants.sustained_loss
             own_dtypes.add((name, dtype))
     shared: MatmulFits = {}
     for key, found in fits.items():
@@ -104,11 +106,11 @@ def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], Mat
                 for other, losses in seen.items()
                 if device(other).generation == device(name).generation
             }
-            means = {other: sum(losses) / len(losses) for other, losses in siblings.items()}
-            if name in means and device(name).generation != "blackwell":
-                loss, told = means[name], "its other dtypes"
-            elif name in means:
-                loss, told = sum(means.values()) / len(means), "mean of " + " and ".join(sorted(means))
+            if name in siblings:
+                loss, told = max(siblings[name]), "its other dtypes"
+                alike = {at_dtype[other, dtype]: other for other in siblings if (other, dtype) in at_dtype}
+                if alike and min(alike) < loss:
+                    loss, told = min(alike), f"{dtype} on {alike[min(alike)]}"
             elif siblings:
                 points = [(device(other).tdp_w, max(losses)) for other, losses in siblings.items()]
                 loss = loss_at_power(device(name).tdp_w, points)
