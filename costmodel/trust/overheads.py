@@ -27,7 +27,7 @@ from costmodel.trust.bands import bands_text, error_bands, headroom
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
 
-LEAST_RUNS = 8
+LEAST_RUNS = 7
 """Runs that a recipe needs for a constant of its own; others take the median of all."""
 
 SOURCE_WEIGHT = 25.0
@@ -222,7 +222,10 @@ def main(arguments: list[str]) -> int:
         recipes = [name for name in list_recipes() if FAMILIES.get(name, name) in fitted]
         priced = checked.runs[checked.runs.skipped_reason == ""]
         text = bands_text(
-            error_bands(priced, own, other), headroom(priced), recipes, sorted(runs.accelerator.unique())
+            error_bands(priced, own, other),
+            headroom(priced),
+            recipes,
+            sorted({load_accelerator(name).name for name in runs.accelerator}),
         )
         (presets / "error_bands.yaml").write_text(text)
     return 0

@@ -73,6 +73,7 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "megatron-llama": ((2019, "megatron-core"),),
     "colossal-ai": ((2019, "deepspeed"),),
     "meta-internal": ((2019, "llama3"),),
+    "modellink": ((2019, "mindspeed"),),
 }
 
 # Words of a row's reference or notes that tell a version of the framework, from a year on -> recipe.
@@ -81,6 +82,12 @@ _ERAS: dict[str, tuple[tuple[int, str, str], ...]] = {
     "llm-foundry": ((2019, "mp mode pure", "composer-fsdp-torch1"),),
     # The Slurm scripts of BLOOM set CUDA_LAUNCH_BLOCKING=1.
     "megatron-deepspeed": ((2022, "bigscience", "megatron-deepspeed-blocking"),),
+}
+
+# What a recipe is called where a framework runs on other vendors' devices, by the start of the device's name.
+_PORTS: dict[str, dict[str, str]] = {
+    "megatron-core": {"mi": "megatron-rocm"},
+    "megatron-deepspeed": {"gaudi": "megatron-deepspeed-gaudi", "pvc": "megatron-deepspeed-xpu"},
 }
 
 # Frameworks whose tables do not print the attention kernel: what the recipe says holds.
@@ -202,7 +209,8 @@ def recipe_of_row(row: Row) -> str:
     for first, word, era in _ERAS.get(framework, ()):
         if word in said and year >= first:
             name = era
-    return name
+    ports = _PORTS.get(name, {})
+    return next((port for start, port in ports.items() if row["accelerator"].startswith(start)), name)
 
 
 def _nearest_recipe(row: Row) -> str:

@@ -8,7 +8,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.profile_files import shipped_folder
 from costmodel.estimates.profile_check import check_profile
 from costmodel.physics.kernels.roofline import matmul_time
-from costmodel.trust.published_runs import job_of_row
+from costmodel.trust.published_runs import job_of_row, recipe_of_row
 
 CLUSTER_FILES = shipped_folder() / "clusters"
 
@@ -176,3 +176,38 @@ def test_a_row_of_runs_meets_the_links_of_its_accelerator():
         | {"nic_gbit_per_gpu": "133", "network": "slingshot", "tp": "1", "pp": "1", "gbs": "48"}
     ).cluster.tiers
     assert [tier.link for tier in tiles] == ["xelink", "slingshot-11-xpu"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "accelerator", "recipe"),
+    [
+        ("megatron-lm", "mi355x", "megatron-rocm"),
+        ("megatron-lm", "gh200-96gb", "megatron-core"),
+        ("megatron-deepspeed", "gaudi2-96gb", "megatron-deepspeed-gaudi"),
+        ("megatron-deepspeed", "pvc-1550-tile", "megatron-deepspeed-xpu"),
+        ("megatron-deepspeed", "a100-sxm-80gb", "megatron-deepspeed"),
+        ("modellink", "ascend-910b-64gb", "mindspeed"),
+    ],
+)
+def test_a_framework_has_a_recipe_of_its_own_on_other_devices(framework, accelerator, recipe):
+    row = {"framework": framework, "accelerator": accelerator, "year": "2024", "source": "some"}
+    assert recipe_of_row(row) == recipe
+
+
+def test_a_job_that_names_no_recipe_takes_that_of_the_device():
+    job = {"model": "llama3-8b", "gpus": 16, "global_batch": 32, "seq_len": 4096, "zero_stage": 1}
+    used = {
+        name: cm.estimate(**job, cluster=name).job.recipe.name
+        for name in ("mi355x", "gaudi2-roce", "atlas-900-a2")
+    }
+    assert used == {
+        "mi355x": "megatron-rocm",
+        "gaudi2-roce": "megatron-deepspeed-gaudi",
+        "atlas-900-a2": "mindspeed",
+    }
+
+
+def test_what_is_announced_is_said():
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 4096}
+    said = [cm.estimate(**job, cluster=name).warnings for name in ("vr-nvl144", "helios-mi455x", "mi355x")]
+    assert ["announced, not sold" in " ".join(one) for one in said] == [True, True, False]
