@@ -67,7 +67,8 @@ def job_yaml(found: Imported, model_file: str = "") -> str:
         else:
             job[key] = value
     lines = [f"# {remark}" for remark in (*found.notes, *found.remarks)]
-    lines += [f"# {key} = {value}: read, without a price" for key, value in found.facts.items()]
+    unpriced = {key: value for key, value in found.facts.items() if key not in found.job}
+    lines += [f"# {key} = {value}: read, without a price" for key, value in unpriced.items()]
     lines += [f"# missing: {key}" for key in found.missing]
     return "\n".join([*lines, document_text(job)])
 

@@ -16,7 +16,7 @@ from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.shell.expand import missing_in, without_marks
-from costmodel.interop.shell.script import Followed, Launch, follow, gpus_per_node
+from costmodel.interop.shell.script import Followed, Launch, follow, gpus_per_node, options_of
 from costmodel.interop.text_file import TextFile
 
 _TELLING = (
@@ -42,6 +42,22 @@ _SWIFT_DEFAULTS = {
     "--moe-token-dispatcher-type": "alltoall",
     "--recompute-granularity": "selective",
 }
+_WRAPPERS = (
+    "docker",
+    "podman",
+    "singularity",
+    "apptainer",
+    "enroot",
+    "nsys",
+    "ncu",
+    "sudo",
+    "time",
+    "numactl",
+    "srun",
+    "mpirun",
+    "mpiexec",
+)
+_STARTERS = ("torchrun", "python", "python3", "deepspeed", "accelerate")
 _OUR_FLAGS = {
     "tp": "--tensor-model-parallel-size",
     "pp": "--pipeline-model-parallel-size",
@@ -94,7 +110,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job=job,
         missing=missing,
         notes=(*found.notes, *notes),
-        warnings=(*found.warnings, *(f"{note}: what it sets is unknown" for note in skipped)),
+        warnings=(*found.warnings, *map(_unread, skipped)),
     )
 
 
@@ -124,7 +140,13 @@ def _command_of(file: TextFile, given: Mapping[str, Any]) -> tuple[list[str], Fo
         followed = follow(file.text, folder=file.folder, environment=environment, doubtful=doubtful)
         told = [launch for launch in followed.launches if _telling(launch.words) >= 3]
         if told:
-            return _words_of(max(told, key=lambda launch: _telling(launch.words))), followed
+            followed.notes += _others(told)
+            chosen = max(told, key=lambda launch: _telling(launch.words))
+            before = _before_start(chosen.words)
+            if before[:1] == ["srun"]:
+                # What starts the processes counts more than what the job asked for.
+                followed.slurm |= options_of(before[1:])
+            return _with_ranks(_words_of(chosen), before), followed
     if followed is None:  # pragma: no cover - the loop runs
         raise FrameworkConfigError("the script is empty")
     parts = [
@@ -141,6 +163,42 @@ def _command_of(file: TextFile, given: Mapping[str, Any]) -> tuple[list[str], Fo
     return words, followed
 
 
+def _others(told: list[Launch]) -> list[str]:
+    """Say which trainings of a script are not read, and by what they differ."""
+    alike = {tuple(launch.words) for launch in told}
+    if len(alike) < 2:
+        return []
+    flags = [Flags(_split_all(_without_wrapper(list(words)))) for words in alike]
+    names = dict.fromkeys(name for one in flags for name in one.names())
+    differ = [name for name in names if len({tuple(one.words(name)) for one in flags}) > 1]
+    telling = [name for name in differ if name in _TELLING] or differ
+    return [
+        f"{len(alike)} trainings are started, which differ by {', '.join(telling[:3]) or 'their programs'}: "
+        "all but the first are not read"
+    ]
+
+
+def _without_wrapper(words: list[str]) -> list[str]:
+    """Leave out a container's or a profiler's command with its options, before the one that starts processes."""
+    return words[len(_before_start(words)) :] if Path(words[0]).name in _WRAPPERS else words
+
+
+def _before_start(words: list[str]) -> list[str]:
+    """Return a command's words before the one that starts the training; none where no such word is known."""
+    starts = (place for place, word in enumerate(words) if Path(word).name in _STARTERS)
+    return words[: next(starts, 0)]
+
+
+def _with_ranks(words: list[str], before: list[str]) -> list[str]:
+    """Add the number of ranks where MPI starts one for each GPU."""
+    if not before or Path(before[0]).name not in ("mpirun", "mpiexec") or "torchrun" in words:
+        return words
+    for option, value in zip(before, before[1:], strict=False):
+        if option in ("-np", "-n", "--np", "--n") and value.isdigit():
+            return [*words, "--world-size", value]
+    return words
+
+
 def _telling(words: Iterable[str]) -> int:
     """Count the flags in some words that only a training job has."""
     text = " ".join(words).replace("_", "-")
@@ -150,7 +208,7 @@ def _telling(words: Iterable[str]) -> int:
 
 def _words_of(launch: Launch) -> list[str]:
     """Return the words of a command, with what its environment says of nodes and GPUs."""
-    words = list(launch.words)
+    words = _without_wrapper(list(launch.words))
     for name, flag in (("NPROC_PER_NODE", "--nproc-per-node"), ("NNODES", "--nnodes")):
         value = launch.environment.get(name, "")
         if value.isdigit() and not any(word.replace("_", "-").startswith(flag) for word in words):
@@ -185,6 +243,9 @@ def _complete_gpus(flags: Flags, followed: Followed) -> None:
     for flag, value in (("--nnodes", nodes), ("--nproc-per-node", each)):
         if value.isdigit() and (flag not in flags.names() or flags.lacks(flag)):
             flags.give(flag, value)
+    if "--num-gpus" in flags.names() and not {"--num-nodes", "--nnodes", "--hostfile"} & set(flags.names()):
+        # DeepSpeed's launcher without a file of hosts stays on its node (deepspeed/launcher/runner.py).
+        flags.give("--num-nodes", 1)
     if (
         "--nnodes" not in flags.names()
         and "--nproc-per-node" in flags.names()
@@ -242,6 +303,11 @@ def _joined(job: Mapping[str, Any], text: str) -> tuple[dict[str, Any], list[str
     switches = {**(job.get("switches") or {}), **found}
     said = ", ".join(f"{key} = {value}" for key, value in found.items())
     return {**job, "switches": switches}, [f"DeepSpeed's configuration in the script: {said}"]
+
+
+def _unread(note: str) -> str:
+    """Return the warning of something that was not read."""
+    return f"{note}: what it sets is unknown" if note.startswith("source ") else note
 
 
 def _stem(file: TextFile) -> str:

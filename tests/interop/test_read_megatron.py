@@ -183,7 +183,7 @@ def test_flags_of_the_recipe(tmp_path, more, name, value):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("--optimizer soap", "optimizer soap: priced as Adam"),
+        ("--optimizer sophia", "optimizer sophia: priced as Adam"),
         (
             "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
             "only the first 2 layers",

@@ -38,6 +38,16 @@ _MOST_TURNS = 2_000
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
 _SILENT = {"cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear"}
 _SLURM = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[=\s]+(\S+))?", re.M)
+_SHORT = {
+    "N": "nodes",
+    "n": "ntasks",
+    "G": "gpus",
+    "J": "job-name",
+    "t": "time",
+    "p": "partition",
+    "A": "account",
+}
+"""Options of sbatch by their letter; case matters."""
 
 
 @dataclass
@@ -99,9 +109,9 @@ def follow(
         If files source each other in a circle, or the script does not come to an end.
     """
     slurm: dict[str, str] = {}
-    for found in _SLURM.finditer(text):
+    for option, value in _slurm_options(text):
         # The job's own come before those of jobs that it submits.
-        slurm.setdefault(found[1].lower(), found[2] or "")
+        slurm.setdefault(option, value)
     scope = Scope({**_slurm_variables(slurm), **(environment or {})})
     walker = _Walker(scope, folder, doubtful)
     walker.follow(parse(text))
@@ -109,9 +119,29 @@ def follow(
     return Followed(walker.launches, scope, walker.files, slurm, walker.notes)
 
 
+def _slurm_options(text: str) -> list[tuple[str, str]]:
+    """Return the options of a Slurm script by their long names, in order."""
+    return [(_SHORT.get(found[1], found[1].lower()), found[2] or "") for found in _SLURM.finditer(text)]
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    """Return the options of ``srun`` by their long names.
+
+    >>> options_of(["-N", "4", "--gpus-per-node=8"])
+    {'nodes': '4', 'gpus-per-node': '8'}
+    """
+    found = {}
+    for place, word in enumerate(words):
+        following = "".join(words[place + 1 : place + 2])
+        option, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and (equals or following):
+            found[_SHORT.get(option, option)] = value if equals else following
+    return found
+
+
 def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Slurm sets from the options of a job."""
-    nodes = slurm.get("nodes") or slurm.get("n") or ""
+    nodes = slurm.get("nodes") or ""
     found = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
     found["SLURM_NTASKS_PER_NODE"] = slurm.get("ntasks-per-node", "")
     gpus = gpus_per_node(slurm)
@@ -334,6 +364,13 @@ class _Walker:
             self._nested(" ".join(words[1:]))
         elif name in ("echo", "printf"):
             self._print(words)
+        elif name == "cat" and document is not None and not given.target:
+            self._write(document)
+        elif name == "let":
+            for expression in words[1:]:
+                arithmetic(expression, self.scope, self)
+        elif name == "read" and (document is not None or given.string):
+            self._read(words[1:], document if document is not None else self.text(given.string), local)
         elif name in ("shift",):
             del self.scope.arguments[: int(words[1]) if words[1:] and words[1].isdigit() else 1]
         elif name == "unset":
@@ -344,7 +381,7 @@ class _Walker:
         elif name in ("[", "test"):
             return self.settled(holds(words[1:-1] if name == "[" else words[1:]))
         elif name in ("sbatch", *_SHELLS) and document is not None:
-            self.slurm |= {found[1].lower(): found[2] or "" for found in _SLURM.finditer(document)}
+            self.slurm |= dict(_slurm_options(document))
             self._nested(document)
         else:
             self._launch(words, local)
@@ -379,13 +416,34 @@ class _Walker:
         """Follow ``printf -v`` and, inside ``$( … )``, what is written."""
         if words[0] == "printf" and words[1:2] == ["-v"] and len(words) > 3:
             self.scope.set(words[2], _formatted(words[3], words[4:]))
-        elif self.output is not None:
+        else:
             given = words[1:]
             while given and given[0] in ("-e", "-n", "-E"):
                 given = given[1:]
-            self.output.append(
+            self._write(
                 _formatted(given[0], given[1:]) if words[0] == "printf" and given else " ".join(given)
             )
+
+    def _write(self, text: str) -> None:
+        """Note what is written inside ``$( … )``."""
+        if self.output is not None:
+            self.output.append(text)
+
+    def _read(self, words: list[str], text: str, local: Mapping[str, str]) -> None:
+        """Follow ``read`` from a here document or a here string: into an array, or word by word, the rest into the last."""
+        options = [word for word in words if word.startswith("-")]
+        whole = any(option.startswith("-") and "d" in option for option in options)
+        names = [word for word in words if re.fullmatch(r"[A-Za-z_]\w*", word)] or ["REPLY"]
+        lines = text if whole else text.partition("\n")[0]
+        split = local.get("IFS", self.scope.text("IFS") or "")
+        parts = re.split(f"[{re.escape(split)}]", lines.strip()) if split.strip() else lines.split()
+        if any("a" in option for option in options):
+            self.scope.set(names[-1], parts)
+            return
+        for place, name in enumerate(names[:-1]):
+            self.scope.set(name, parts[place] if place < len(parts) else "")
+        alone = lines.strip() if len(names) == 1 else " ".join(parts[len(names) - 1 :])
+        self.scope.set(names[-1], alone)
 
     def _source(self, named: list[str]) -> None:
         """Follow a neighbouring file; others are noted."""
@@ -430,6 +488,13 @@ class _Walker:
                 path = Path(given[0])
                 return str(path.parent) if simple.words[0] == "dirname" else path.name
             return unknown(plain)
+        if isinstance(simple, Command) and len(block.statements) == 1:
+            computed = self._computed(simple)
+            if computed is not None:
+                return computed
+        if isinstance(simple, Chain) and _is_calculator(simple):
+            value = arithmetic(self.output_of(plain.rpartition("|")[0]), self.scope, self)
+            return unknown(plain) if value is None else str(value)
         if not all(_only_prints(part) for part in block.statements):
             return unknown(plain)
         before, held = self.output, dict(self.scope.values)
@@ -441,11 +506,43 @@ class _Walker:
         self.scope.values = held
         return written.rstrip("\n")
 
+    def _computed(self, given: Command) -> str | None:
+        """Return what ``expr``, ``seq`` and a line of Python write where that is arithmetic of whole numbers."""
+        words = self.words(given.words)
+        if not words or any(missing_in(word) for word in words):
+            return None
+        name = Path(words[0]).name
+        if name == "expr":
+            value = arithmetic(" ".join(words[1:]), self.scope, self)
+            return None if value is None else str(value)
+        if name == "seq" and all(re.fullmatch(r"-?\d{1,6}", word) for word in words[1:]) and words[1:]:
+            numbers = [int(word) for word in words[1:]]
+            start, step, end = {1: (1, 1, numbers[-1]), 2: (numbers[0], 1, numbers[-1])}.get(
+                len(numbers), (numbers[0], ([*numbers, 1])[1], numbers[-1])
+            )
+            steps = range(start, end + (1 if step > 0 else -1), step or 1)[:_MOST_TURNS]
+            return "\n".join(map(str, steps))
+        if re.fullmatch(r"python[\d.]*", name) and words[1:2] == ["-c"] and len(words) == 3:
+            found = re.fullmatch(r"\s*print\((?:int\()?([\d\s+*/()-]+?)\)?\)\s*;?", words[2])
+            if found and found[1].count("(") == found[1].count(")"):
+                value = arithmetic(found[1].replace("//", "/"), self.scope, self)
+                return None if value is None else str(value)
+        return None
+
+
+def _is_calculator(statement: Chain) -> bool:
+    """Whether a pipe writes one expression into ``bc``."""
+    if len(statement.parts) != 2 or statement.negated:
+        return False
+    (_, first), (operator, second) = statement.parts
+    return operator == "|" and _only_prints(first) and isinstance(second, Command) and second.words[0] == "bc"
+
 
 def _only_prints(statement: Statement) -> bool:
     """Whether a statement only sets variables and writes text."""
     if isinstance(statement, Command):
-        return statement.words[:1] in (("echo",), ("printf",))
+        writes_document = statement.words[:1] == ("cat",) and statement.document is not None
+        return writes_document or statement.words[:1] in (("echo",), ("printf",))
     if isinstance(statement, Commands):
         return all(_only_prints(part) for part in statement.statements)
     return isinstance(statement, Assign)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodel.base.errors import CostModelError
 
@@ -42,6 +42,8 @@ class Command:
     document: str | None = None
     literal: bool = False
     """The here document is not expanded."""
+    string: str = ""
+    """Here string, as it is written."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
         self.documents: list[tuple[str, bool, bool]] = []
+        self.strings: list[str] = []
         self.bodies: list[str] = []
 
     def at_end(self) -> bool:
@@ -452,7 +455,8 @@ class _Reader:
             if not assigns:
                 return None
             return Commands(tuple(assigns)) if len(assigns) > 1 else assigns[0]
-        return Command(tuple(assigns), tuple(words), target)
+        strings, self.strings = self.strings, []
+        return Command(tuple(assigns), tuple(words), target, string="".join(strings[-1:]))
 
     def _assignment(self, head: re.Match[str]) -> Assign:
         name, index, adds = head[1], head[2], bool(head[3])
@@ -495,6 +499,8 @@ class _Reader:
                 self.documents.append((_unquoted(word), found[1] == "<<-", word != _unquoted(word)))
             elif found[1] in (">", ">>", ">|") and word:
                 targets.append(word)
+            elif found[1] == "<<<":
+                self.strings.append(word)
 
     def _word(self) -> str:
         """Return one word as it is written, quotes and expansions whole."""
@@ -564,6 +570,6 @@ def _with_documents(
     for operator, part in parts:
         if left and isinstance(part, Command):
             body, plain = left.pop(0)
-            part = Command(part.assigns, part.words, part.target, body, plain)
+            part = replace(part, document=body, literal=plain)
         done.append((operator, part))
     return done

@@ -1,0 +1,86 @@
+"""Launch scripts as people write them: what is computed, started several times, or stands around the command."""
+
+from textwrap import dedent
+
+import pytest
+
+from costmodel.interop.reading import read as read_file
+
+SHAPE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32"
+BATCH = "--micro-batch-size 2 --vocab-size 1000 --bf16"
+TRAIN = f"pretrain_gpt.py {SHAPE} {BATCH} --global-batch-size 256"
+
+
+def read(tmp_path, text):
+    file = tmp_path / "train.sh"
+    file.write_text(dedent(text))
+    return read_file(file)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GBS=$(expr 8 \\* 32)",
+        'GBS=$(echo "512 / 2" | bc)',
+        'GBS=$(python3 -c "print(8 * 32)")',
+        'GBS=$(python -c "print(int(512 // 2))")',
+        'let "GBS = 8 * 32"',
+        "for GBS in $(seq 64 64 256); do :; done",
+        "IFS=',' read -ra HOSTS <<< \"a,b,c,d\"\nGBS=$((64 * ${#HOSTS[@]}))",
+        'read -r ONE GBS <<< "1 256"',
+        "read -r -d '' GBS <<'EOF'\n256\nEOF",
+        'GBS="$(cat <<X\n256\nX\n)"',
+    ],
+)
+def test_numbers_that_the_shell_computes(tmp_path, lines):
+    found = read(
+        tmp_path, f"{lines}\ntorchrun --nproc_per_node 8 t.py {SHAPE} {BATCH} --global-batch-size $GBS\n"
+    )
+    assert found.job["global_batch"] == 256
+
+
+def test_a_program_is_never_run_for_a_number(tmp_path):
+    with pytest.raises(
+        Exception, match=r"--global-batch-size: its value is not in the script: it is the output"
+    ):
+        read(
+            tmp_path,
+            f"torchrun t.py {SHAPE} {BATCH} --global-batch-size $(python3 -c 'print(__import__(\"os\").getpid())')\n",
+        )
+
+
+def test_several_trainings_are_said(tmp_path):
+    found = read(
+        tmp_path,
+        f"for TP in 1 2 4; do torchrun --nproc_per_node 8 {TRAIN} --tensor-model-parallel-size $TP; done\n",
+    )
+    assert found.job["tp"] == 1
+    said = "3 trainings are started, which differ by --tensor-model-parallel-size: all but the first are not read"
+    assert said in found.warnings
+    once = read(tmp_path, f"for N in 1 2; do torchrun --nproc_per_node 8 {TRAIN}; done\n")
+    assert not [text for text in once.warnings if "trainings" in text]
+
+
+@pytest.mark.parametrize(
+    ("script", "gpus"),
+    [
+        (f"deepspeed --num_gpus 8 {TRAIN}", 8),
+        (f"deepspeed --num_gpus 8 --num_nodes 2 {TRAIN}", 16),
+        (f"mpirun -np 64 -x NCCL_DEBUG=INFO python -u {TRAIN}", 64),
+        (f"srun -N 4 --ntasks-per-node=8 --gpus-per-node=8 python {TRAIN}", 32),
+        (f"#SBATCH -N 8\n#SBATCH --gres=gpu:a100:4\nsrun python {TRAIN}", 32),
+        # -n is the number of tasks, not of nodes.
+        (f"#SBATCH -N 2\n#SBATCH -n 16\n#SBATCH --gres=gpu:8\nsrun python {TRAIN}", 16),
+        (f"docker run --gpus all --ipc=host --rm img torchrun --nnodes 2 --nproc-per-node 8 {TRAIN}", 16),
+        (f"nsys profile --trace=cuda -o out torchrun --nproc-per-node 8 {TRAIN}", 8),
+    ],
+)
+def test_gpus_by_launcher(tmp_path, script, gpus):
+    found = read(tmp_path, script + "\n")
+    assert found.job["gpus"] == gpus
+    # What stands before the command is no flag of the training.
+    assert found.ignored == ()
+
+
+def test_a_host_file_leaves_the_nodes_open(tmp_path):
+    assert "gpus" in read(tmp_path, f"deepspeed --hostfile hosts --num_gpus 8 {TRAIN}\n").missing
