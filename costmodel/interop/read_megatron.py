@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def _with_ranks(words: list[str], before: list[str]) -> list[str]:
     """Add the number of ranks where MPI starts one for each GPU."""
     if not before or Path(before[0]).name not in ("mpirun", "mpiexec") or "torchrun" in words:
         return words
-    for option, value in zip(before, before[1:], strict=False):
+    for option, value in pairwise(before):
         if option in ("-np", "-n", "--np", "--n") and value.isdigit():
             return [*words, "--world-size", value]
     return words
