@@ -58,6 +58,7 @@ _HARMLESS = re.compile(
 _TAKEN = frozenset(
     """gradient_accumulation_steps bf16 fp16 torch_dtype gradient_checkpointing sequence_parallel_size deepspeed fsdp
     context_parallel_size tensor_parallel_size dp_replicate_size dp_shard_size sequence_parallel_degree sample_packing
+    neat_packing packing enable_liger_kernel
     fsdp_config fsdp_version optim optimizer quantization_bit load_in_4bit load_in_8bit freeze_trainable_layers
     liger_kernel""".split()  # noqa: SIM905
 )
@@ -101,9 +102,11 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job["global_batch"] = micro * steps * max(1, job["gpus"] // shards)
     elif "global_batch" not in job:
         notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
+    if _packs(raw):
+        notes.append(_PACKED)
     tuning = next((str(raw[key]) for key in _TUNING if raw.get(key)), "full")
     take_tuning(raw, tuning, job, notes, warnings)
-    unpriced = ["freeze_trainable_layers", "liger_kernel"]
+    unpriced = ["freeze_trainable_layers", "liger_kernel", "enable_liger_kernel"]
     if "lora_rank" not in job:
         unpriced += ["quantization_bit", "load_in_4bit", "load_in_8bit"]
     warnings += [f"{key}: has no price" for key in unpriced if raw.get(key)]
@@ -132,6 +135,17 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         notes.append("no sharding is named: every GPU has a copy (DDP)")
     settle_offload(job, warnings)
     return dataclasses.replace(_done(job, notes, warnings), ignored=left, facts=facts)
+
+
+_PACKED = (
+    "packing: the lengths of documents are not in the file; attention is priced over whole sequences, "
+    "give --packed-len"
+)
+
+
+def _packs(raw: Mapping[str, Any]) -> bool:
+    """Tell whether documents are packed and do not look at each other."""
+    return any(raw.get(key) is True for key in ("sample_packing", "neat_packing", "packing"))
 
 
 def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -280,11 +294,12 @@ def _joined(
     warnings: list[str],
 ) -> Imported:
     """Fill a DeepSpeed configuration's ``auto`` with what the job says."""
-    content = named if isinstance(named, dict) else _neighbour(file, str(named))
+    content, said = (
+        (named, "DeepSpeed: inside the file") if isinstance(named, dict) else _neighbour(file, str(named))
+    )
     job = {**job, "recipe": job.get("recipe") or "deepspeed"}
     job.setdefault("recompute", "none")
     found = imported(content, job)
-    said = f"DeepSpeed: {named}" if isinstance(named, str) else "DeepSpeed: inside the file"
     return dataclasses.replace(
         found,
         notes=(*found.notes, *notes, said),
@@ -293,35 +308,25 @@ def _joined(
     )
 
 
-def _neighbour(file: TextFile, named: str) -> dict[str, Any]:
-    """Return the DeepSpeed JSON that a job names, from beside it or its folders above.
+def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
+    """Return the DeepSpeed JSON that a job names, from beside it or its folders above or by its name, and say which.
 
     Raises
     ------
     FrameworkConfigError
         If it is not there.
     """
-    # ms-swift's and DeepSpeed's short names.
-    short = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zero3_offload": 3}
-    if named in short:
-        zero: dict[str, Any] = {"stage": short[named]}
-        if named.endswith("offload"):
-            zero["offload_optimizer"] = {"device": "cpu"}
-        return {
-            "zero_optimization": zero,
-            "bf16": {"enabled": "auto"},
-            "fp16": {"enabled": "auto"},
-            "train_batch_size": "auto",
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-        }
+    if "/" not in named and "." not in named and (content := _known_by_name(named)) is not None:
+        return content, f"DeepSpeed: {named}"
     folder = file.folder
     places = [] if folder is None else [folder, *list(folder.absolute().parents)[:4]]
     for place in places:
         path = place / named
         inside = Path(named).is_absolute() is False and ".." not in Path(named).parts
         if inside and path.is_file():
-            return parse_json(read_text(path).text, named)
+            return parse_json(read_text(path).text, named), f"DeepSpeed: {named}"
+    if (content := _known_by_name(named)) is not None:
+        return content, f"DeepSpeed: {named} is not beside the file; taken for what its name says"
     raise FrameworkConfigError(
         f"deepspeed: {named} is not beside the file; read it with the job's values given"
     )
@@ -358,3 +363,31 @@ def _whole(raw: Mapping[str, Any], key: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise FrameworkConfigError(f"{key}: expected a whole number, got {value!r}")
     return value
+
+
+# LLaMA-Factory's examples/deepspeed, axolotl's deepspeed_configs and ms-swift's short names say stage and offload in
+# their names, and leave all else to the trainer.
+_BY_NAME = re.compile(
+    r"(?:ds_)?z(?:ero)?_?([0-3])(?:_(bf16|fp16))?(_(?:cpu)?offload(?:_(?:params?|all))?)?(?:_config)?(?:\.json)?"
+)
+
+
+def _known_by_name(named: str) -> dict[str, Any] | None:
+    """Return what a DeepSpeed configuration of a usual name holds, None for another name."""
+    found = _BY_NAME.fullmatch(named.rsplit("/", 1)[-1])
+    if not found:
+        return None
+    stage, _, offload = found.groups()
+    zero: dict[str, Any] = {"stage": int(stage)}
+    if offload and not offload.endswith(("param", "params")):
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if offload and stage == "3":
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "zero_optimization": zero,
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+    }

@@ -313,11 +313,33 @@ def test_a_trainer_joined_with_its_deepspeed_file(tmp_path):
         "full",
     )
     assert found.missing == ("cluster",)
-    assert found.ignored == ("neat_packing",)
+    assert found.ignored == ()
+    assert any("packing: the lengths of documents are not in the file" in note for note in found.notes)
     with pytest.raises(CostModelError, match=r"configs/other.json is not beside the file"):
         read_file(written(tmp_path, TRAINER.replace("ds.json", "other.json")))
     with pytest.raises(CostModelError, match=r"\.\./ds.json is not beside"):
         read_file(written(tmp_path, TRAINER.replace("configs/ds.json", "../ds.json")))
+
+
+@pytest.mark.parametrize(
+    ("named", "stage", "switches"),
+    [
+        ("examples/deepspeed/ds_z0_config.json", 0, {}),
+        ("examples/deepspeed/ds_z2_offload_config.json", 2, {"offload_optimizer": True}),
+        ("examples/deepspeed/ds_z3_config.json", 3, {}),
+        ("deepspeed_configs/zero3_bf16.json", 3, {}),
+        ("deepspeed_configs/zero1.json", 1, {}),
+        ("zero3_offload", 3, {"offload_optimizer": True}),
+    ],
+)
+def test_a_deepspeed_configuration_of_a_usual_name(tmp_path, named, stage, switches):
+    """Repositories keep them beside their code, not beside the job."""
+    found = read_file(written(tmp_path, TRAINER.replace("configs/ds.json", named)), gpus=8)
+    assert found.job["zero_stage"] == stage
+    assert {key: found.job.get("switches", {})[key] for key in switches} == switches
+    assert bool(switches) == ("offload_optimizer" in found.job.get("switches", {}))
+    said_so = any("is not beside the file; taken for what its name says" in note for note in found.notes)
+    assert said_so == ("/" in named)
 
 
 def test_ms_swift_and_axolotl(tmp_path):
