@@ -9,6 +9,7 @@ from small_outlines import OUTLINED
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config, supported_types
 from costmodel.describe.models.model_files import load_model
+from costmodel.describe.models.outlines import outline_of
 from costmodel.step.anatomy.params import num_params
 
 # Real shapes, cut to the keys that matter and a few that must not. `null` is None.
@@ -535,3 +536,29 @@ def test_files_and_folders(tmp_path):
         load_model(str(folder))
     with pytest.raises(ModelConfigError, match="cannot be read"):
         model_from_hf_config(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("deepseek_v3", {"moe_layer_freq": "abc"}),
+        ("deepseek_v3", {"topk_group": "abc", "n_group": 8}),
+        ("gemma4_unified_text", {"per_layer_config": "abc"}),
+        ("glm_moe_dsa", {"indexer_types": "abc"}),
+        ("lfm2", {"block_ffn_dim_multiplier": "abc"}),
+    ],
+)
+def test_values_of_another_kind_are_one_line(kind, changes):
+    _, config = {**TINY, **OUTLINED}[kind]
+    with pytest.raises(ModelConfigError):
+        read_hf_config({**config, **changes, "model_type": kind}, "x")
+
+
+@pytest.mark.parametrize("kind", sorted(OUTLINED))
+def test_a_model_without_its_number_of_layers_is_not_counted(kind):
+    """No number is no zero."""
+    _, config = OUTLINED[kind]
+    for name in ("num_hidden_layers", "num_layers", "num_blocks", "n_layers"):
+        if name in config and "layers_block_type" not in config and "decoder_layers" not in config:
+            with pytest.raises(ModelConfigError):
+                outline_of({**config, name: None, "model_type": kind}, "x")

@@ -60,14 +60,23 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
     config_of_text = {renamed.get(key, key): value for key, value in text.raw.items()}
     keys = Keys(config_of_text, origin, text.defaults)
     reader = _reader_of(keys.need("model_type"), origin)
-    values = {**common_values(keys), **reader(keys)}
-    if values.get("num_experts"):
-        values |= routing_groups(keys)
+    try:
+        values = {**common_values(keys), **reader(keys)}
+        if values.get("num_experts"):
+            values |= routing_groups(keys)
+    except ModelConfigError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError):
+        kind = keys.raw["model_type"]
+        raise ModelConfigError(
+            f"{origin}: model_type {kind!r}: a value is of another kind than its key wants, such as a text for a list"
+        ) from None
     chosen = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or _stem(config)
     model = make_model({**values, "name": chosen or keys.raw["model_type"], "source": origin}, origin)
     unread = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key))
     left = sorted(key for key in unread if not _is_empty(keys.raw[key]))
-    outer = [key for key in text.outer if not shapes_nothing(key) and not _is_empty(raw[key])]
+    # Keys of a wrapper inside a wrapper are not in the outermost.
+    outer = [key for key in text.outer if not shapes_nothing(key) and not _is_empty(raw.get(key, key))]
     notes = [f"{key} = {text.defaults[key]}: the file leaves it out" for key in sorted(keys.defaulted)]
     return HuggingFaceModel(model, (*left, *outer), (*notes, *text.left_out))
 

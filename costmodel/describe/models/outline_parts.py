@@ -45,9 +45,11 @@ def experts(hidden: int, ffn: int, count: int, shared: int = 0) -> int:
 def width(keys: Keys) -> Width:
     """Return the widths of a decoder."""
     hidden, heads = keys.need("hidden_size"), keys.need("num_attention_heads")
+    listed = keys.get("hybrid_override_pattern", "layers_block_type")
+    layers = keys.get("num_hidden_layers", "num_layers", default=len(listed) if listed else None)
     return Width(
         hidden,
-        keys.get("num_hidden_layers", "num_layers", default=0),
+        keys.need("num_hidden_layers", "num_layers") if layers is None else layers,
         heads,
         keys.get("num_key_value_heads", default=heads),
         keys.get("head_dim", "attention_head_dim", default=hidden // heads),

@@ -78,7 +78,7 @@ def outline_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Outline |
         found = _COUNTS[kind](keys)
     except ModelConfigError:
         raise
-    except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError):
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError):
         found = None
     if found is None or not isinstance(found.params, int) or found.params <= 0:
         raise ModelConfigError(
