@@ -199,9 +199,11 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        for broken, message in self._contradictions():
-            if broken:
-                raise ValueError(message)
+        # Patterns first: what layers are follows from them.
+        for each in (self._pattern_contradictions, self._mixer_contradictions, self._contradictions):
+            for broken, message in each():
+                if broken:
+                    raise ValueError(message)
         return self
 
     def _contradictions(self) -> tuple[tuple[bool, str], ...]:
@@ -281,8 +283,6 @@ class Model(BaseModel):
                 self.full_attention_every > 0 and not self.sliding_window,
                 "full_attention_every is given but sliding_window is 0",
             ),
-            *self._pattern_contradictions(),
-            *self._mixer_contradictions(),
         )
 
     def _pattern_contradictions(self) -> tuple[tuple[bool, str], ...]:
