@@ -40,7 +40,7 @@ def by_quantile(kept: Kept, passes: Sequence[Pass], share: float, question: Ques
     Scores stay in seconds of the nominal step, so that they compare with what the search noted of every knob's values:
     each is that of the best times the ratio of the quantiles. Layouts that are no candidates are left out.
     """
-    rows = np.sort(listed(kept.top, [one.job for one in passes])[0])
+    rows = np.sort(listed(kept.top, [one.job for one in passes], [one.origin for one in passes])[0])
     found = compare(
         passes,
         kept.top,
@@ -157,7 +157,7 @@ class Found:
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
         """Kept rows worth listing, the pick first, and how many rows each stands for."""
-        return listed(self.kept.top, self.jobs)
+        return listed(self.kept.top, self.jobs, [one.origin for one in self.passes])
 
     @property
     def listed(self) -> Indices:

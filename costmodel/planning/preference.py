@@ -27,7 +27,6 @@ _SAME = 1e-9
 _AXES = ("tp", "cp", "pp", "vp", "ep", "etp")
 _PLAIN_SCHEDULES = ("none", "1f1b", "interleaved")
 _FAMILY = (
-    "job",
     "tp",
     "sequence_parallel",
     "cp",
@@ -39,7 +38,7 @@ _FAMILY = (
     "recompute",
     "zero_stage",
 )
-"""What layouts of one family share: all but virtual stages and the group that shards."""
+"""What layouts of one family share beside what was asked: all but virtual stages, the group that shards, and switches."""
 
 
 def num_things(rows: Columns, jobs: Sequence[Job]) -> Array:
@@ -100,26 +99,40 @@ def simplest_tie(rows: Columns, jobs: Sequence[Job], among: Indices) -> int:
     return int(near[by_simplicity(taken, jobs)[0]])
 
 
-def listed(rows: Columns, jobs: Sequence[Job]) -> tuple[Indices, Indices]:
+def listed(rows: Columns, jobs: Sequence[Job], asked: Sequence[int]) -> tuple[Indices, Indices]:
     """Return the rows worth listing, best first, and how many rows each stands for.
 
-    First the simplest of the fastest, then the others by score. Of a family that differs in virtual stages
-    and shard groups by less than a tie, the simplest stands for all; the fastest of all is always a row.
+    First the simplest of the fastest, then the others by score. Of a family that differs in virtual stages, shard
+    groups and switches by less than a tie, the simplest stands for all. The fastest of all is a row unless the first
+    stands for it.
+
+    Parameters
+    ----------
+    rows : mapping of str to Array
+        Columns of layouts; `job` is an index into `jobs`.
+    jobs : sequence of Job
+        What the layouts are of.
+    asked : sequence of int
+        Which job of the question each of `jobs` is, with or without switches that the search has turned.
     """
     different = unlike(rows, jobs)
     pick, fastest = simplest_tie(rows, jobs, different), int(different[0])
+
+    def family(row: int) -> tuple[float, ...]:
+        return (asked[int(rows["job"][row])], *(float(rows[name][row]) for name in _FAMILY))
+
     families: dict[tuple[float, ...], list[int]] = {}
     for row in different.tolist():
-        families.setdefault(tuple(float(rows[name][row]) for name in _FAMILY), []).append(row)
+        families.setdefault(family(row), []).append(row)
     shown: dict[int, int] = {}
-    for family in families.values():
-        held = np.asarray(family)
+    for rows_of_one in families.values():
+        held = np.asarray(rows_of_one)
         while held.size:
             near = rows["score"][held] <= (1.0 + TIE_SHARE) * rows["score"][held[0]]
             best = pick if pick in held[near] else simplest_tie(rows, jobs, held)
             shown[best] = int(near.sum())
             held = held[~near]
-    if fastest not in shown:
+    if fastest not in shown and family(fastest) != family(pick):
         shown[fastest] = 1
     order = sorted(shown, key=lambda row: (row != pick, row != fastest, rows["score"][row], row))
     return np.asarray(order), np.asarray([shown[row] for row in order])

@@ -128,7 +128,7 @@ def _top_note(table: Mapping[str, list[Any]]) -> str:
     if table["step_time_s"][0] > min(table["step_time_s"]):
         said.append(f"1: the simplest within {TIE_SHARE:.1%} of the fastest, which is below it")
     if any(table["num_alike"]):
-        said.append(f"rows that differ by less than {TIE_SHARE:.1%} in vp or shard group only are one")
+        said.append(f"rows that differ by less than {TIE_SHARE:.1%} in vp, shard group or switches only are one")
     if table["days"][0] is not None:
         said.append("days and dollars: nothing lost to failures (costmodel run has them)")
     return "; ".join(said)
