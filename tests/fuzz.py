@@ -3,10 +3,11 @@
     python tests/fuzz.py --inputs 100000 --seed 1          # any seed; CI runs a few hundred of fixed ones
     python tests/fuzz.py --inputs 1000 --kind job          # one kind
     python tests/fuzz.py --seed 1 --only 4711              # one input again, with its traceback
+    python tests/fuzz.py --corpus FOLDER                   # real files to change, beside those of tests/data
 
 An answer has exit code 0 or 3; wrong input has 2 and one line on stderr of at most 300 characters. A finding is
 anything else: a traceback, another code, a longer or a second line, control characters, an infinite or missing
-number in what was printed, more than `LIMIT_S` seconds of CPU time.
+number in what was printed, more than `LIMIT_S` seconds of CPU time, or `WAIT_S` of waiting for what never comes.
 """
 
 from __future__ import annotations
@@ -29,22 +30,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import costmodel as cm
 from costmodel.cli import main
 from costmodel.describe.jobs.fields import JOB_FIELDS
 
 sys.path.insert(0, str(Path(__file__).parent / "unit"))
 from trace_files import step_events
 
+sys.path.insert(0, str(Path(__file__).parent))
+import fuzz_wild
+
 LIMIT_S = 5.0
+WAIT_S = 120
+"""Of the clock; only what does not compute comes near it."""
+CORPUS = [str(Path(__file__).parent / "data")]
+"""Folders of real files to change."""
 LONGEST_MESSAGE = 300
 
 
 class Input(NamedTuple):
-    """A command line and the files it reads."""
+    """A command line and the files it reads; names that are no plain files, and keywords of a call in place of it."""
 
     kind: str
     arguments: list[str]
     files: dict[str, bytes]
+    odd: tuple[tuple[str, str], ...] = ()
+    keywords: dict[str, Any] | None = None
 
 
 class Finding(NamedTuple):
@@ -664,6 +675,13 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Input]]] = {
 """Weight and maker of each kind of input."""
 
 
+def _wild(kind: str, make: Callable[[random.Random], fuzz_wild.Wild]) -> Callable[[random.Random], Input]:
+    return lambda rng: Input(kind, *make(rng))
+
+
+KINDS |= {name: (weight, _wild(name, make)) for name, weight, make in fuzz_wild.wild_kinds(CORPUS)}
+
+
 def make_input(seed: int, number: int, kind: str | None = None) -> Input:
     """Return input `number` of a seed; the same always."""
     rng = random.Random(f"{seed}/{number}")
@@ -681,24 +699,29 @@ def _limit() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TooLongError
 
-    before = signal.signal(signal.SIGVTALRM, stop)
+    before = signal.signal(signal.SIGVTALRM, stop), signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    signal.alarm(WAIT_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.alarm(0)
+        signal.signal(signal.SIGVTALRM, before[0])
+        signal.signal(signal.SIGALRM, before[1])
 
 
 def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:
     """Run an input in the current folder; return its exit code and what a user should not have seen."""
     for name, data in given.files.items():
         Path(name).write_bytes(data)
+    for name, how in given.odd:
+        fuzz_wild.make_place(Path(name), how)
     out, err = io.StringIO(), io.StringIO()
     code, found = -1, []
     try:
         with _limit(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(given.arguments)
+            code = main(given.arguments) if given.keywords is None else _call(given)
     except TooLongError:
         frames = traceback.extract_tb(sys.exc_info()[2])
         found.append(Finding("over the limit of time", _place(frames)))
@@ -740,8 +763,32 @@ def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:
     return code, found
 
 
+def _call(given: Input) -> int:
+    """Call a function of the public face, print what it answers, and say its error as the command line would."""
+    keywords = dict(given.keywords or {})
+    try:
+        if given.arguments[0] in ("compare", "roofline"):
+            est = cm.estimate(**keywords)
+            answer = cm.compare(est, est) if given.arguments[0] == "compare" else cm.roofline(est)
+        else:
+            answer = getattr(cm, given.arguments[0])(**keywords)
+        if isinstance(answer, cm.Answer) and not getattr(answer, "shape", ()):
+            print(json.dumps(answer.to_dict(), allow_nan=False))
+    except cm.CostModelError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def _not_finite(given: Input, printed: str) -> Iterator[str]:
-    if given.arguments[0] not in ("estimate", "run", "budget", "collective", "mesh", "explain"):
+    if given.keywords is not None or given.arguments[0] not in (
+        "estimate",
+        "run",
+        "budget",
+        "collective",
+        "mesh",
+        "explain",
+    ):
         return
     if "json" in given.arguments and printed.strip():
         numbers = list(_numbers(json.loads(printed)))
@@ -800,7 +847,9 @@ def report() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER")
     asked = parser.parse_args()
+    CORPUS.extend(asked.corpus)
     if asked.only is not None:
         given = make_input(asked.seed, asked.only, asked.kind)
         print(given)

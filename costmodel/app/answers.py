@@ -12,24 +12,37 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import costmodel as cm
-from costmodel.app.asked import MODEL_FILE, Texts, command, job_keywords, plan_keywords, texts_of
+from costmodel.app.asked import (
+    MODEL_FILE,
+    Texts,
+    command,
+    job_keywords,
+    plan_keywords,
+    run_keywords,
+    texts_of,
+)
 from costmodel.app.link import State
 from costmodel.base.csv_text import to_csv
-from costmodel.base.grid import Grid, html_table
+from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
-from costmodel.describe.jobs.short_form import job_file_text, short_form
+from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
 from costmodel.planning.beside import Beside
 from costmodel.reporting import tables
 from costmodel.reporting.html import charts
 from costmodel.reporting.html.page import headline, warned
 from costmodel.reporting.plans import plan_grids
+from costmodel.reporting.training_runs import run_grids
 
 if TYPE_CHECKING:
     from costmodel.app.workers import Progress
     from costmodel.estimates.estimate import Estimate
+    from costmodel.estimates.samples import Samples
 
 _LAYOUTS = 10
+SAMPLES = 200
+"""Samples of what is uncertain; the command names them."""
 
 Figure = dict[str, Any]
 
@@ -67,11 +80,22 @@ def view(state: State) -> Shown:
     """
     if state.view == "compare":
         return Shown(body=_compared(*state.jobs))
+    if state.view == "run":
+        return _whole_run(state.job, state.run)
     est = cm.estimate(**(asked := job_keywords(state.job)))
+    if state.view == "sure":
+        est = est.with_samples(SAMPLES)
     head = headline(est) + _paragraphs([*_assumed(est, asked), *assumed_recipe(asked)], "said")
     if state.view == "figures":
         figure, label, note = _figure(est, state.figure)
         return Shown(head, _paragraphs([note] if note else []), figure, label)
+    if state.view == "sure" and est.samples is not None:
+        said = [f"{tables.sampled_text(est.samples)}."]
+        return Shown(
+            head,
+            _paragraphs(said)
+            + "".join(map(_wrapped, (_spread(est.samples), tables.causes_grid(est.samples)))),
+        )
     if state.view == "bill":
         return Shown(head, bill_table(tables.time_grid(est, every_line=True), _opened(est, state.line)))
     if state.view == "memory":
@@ -200,6 +224,39 @@ def _compared(first: Texts, second: Texts) -> str:
     return _paragraphs(found.remarks()) + "".join(map(_wrapped, found.grids()))
 
 
+def _spread(samples: Samples) -> Grid:
+    """Return the quantiles of what is sampled."""
+    said: dict[str, Callable[[float], str]] = {
+        "step_time_s": format_seconds,
+        "mfu": "{:.1%}".format,
+        "memory_bytes_per_gpu": format_bytes,
+        "days": "{:,.1f}".format,
+        "gpu_hours": "{:,.0f}".format,
+    }
+    rows = [
+        [
+            name.removesuffix("_s").replace("_", " "),
+            *(said[name](samples.quantile(q, name)) for q in (0.1, 0.5, 0.9)),
+        ]
+        for name in samples.figures
+        if name in said
+    ]
+    return Grid("Where it lies", columns("Figure", "p10 >", "p50 >", "p90 >"), rows)
+
+
+def _whole_run(job: Texts, asked: Mapping[str, str]) -> Shown:
+    """Return days, dollars and energy of a whole run, where its hours go, and how sure that is."""
+    run = cm.run(**run_keywords(job, asked))
+    whole, hours, spread = run_grids(run)
+    whose = (
+        ["No degree of the layout was named: this is the planner's, as the command has it."]
+        if run.is_planned
+        else []
+    )
+    body = _paragraphs(whose) + _wrapped(whole) + _wrapped(spread) + _wrapped(hours)
+    return Shown(headline(run.est), body)
+
+
 def _figure(est: Estimate, name: str) -> tuple[Figure | None, str, str]:
     """Return a figure, what it shows, and a sentence below it."""
     title, draw = FIGURES[name]
@@ -241,25 +298,34 @@ def plan(job: Texts, search: Mapping[str, str], *, progress: Progress) -> Shown:
         As the command line has it; also where no layout is left.
     """
     found = cm.plan(**plan_keywords(job, search), progress=progress)
-    best, front, *others = plan_grids(found, count=_LAYOUTS)
-    rows = "".join(
-        f'<li><button type="button" data-use="{index}">Use layout {index + 1}</button> <code>{escape(line)}</code></li>'
-        for index, line in enumerate(found.commands(_LAYOUTS))
-    )
+    best, front, *others, tried = plan_grids(found, count=_LAYOUTS)
+    top, trials = found.top(_LAYOUTS), [est for est, _ in found.trials()]
     body = (
         f'<p class="said">{escape(command("plan", job, search=search))}</p>'
         + _paragraphs(found.advice())
+        + bill_table(tried)
+        + _uses("trial", trials, len(top), found.question.files)
         + bill_table(best)
-        + f'<ol class="layouts">{rows}</ol>'
+        + _uses("layout", top, 0, found.question.files)
         + bill_table(front)
         + "".join(map(_wrapped, others))
     )
     layouts = tuple(
         {name: text for name, text in texts_of(spelled_out(short_form(est.job))).items() if name != "model"}
-        for est in found.top(_LAYOUTS)
+        for est in (*top, *trials)
     )
     figure = charts.pareto_chart(found, found.best)
     return Shown("", body, figure, "Step time against memory of the best layouts", layouts)
+
+
+def _uses(what: str, ests: Sequence[Estimate], before: int, files: Mapping[str, str]) -> str:
+    """Return a button for each layout that makes it the job's, with its command; `before` are counted already."""
+    rows = "".join(
+        f'<li><button type="button" data-use="{before + index}">Use {what} {index + 1}</button> '
+        f"<code>{escape(command_text(est.job, files=files))}</code></li>"
+        for index, est in enumerate(ests)
+    )
+    return f'<ol class="layouts">{rows}</ol>'
 
 
 def job_yaml(job: Texts) -> str:

@@ -15,7 +15,15 @@ from costmodel.app.limits import LIMITS, LimitError
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, canonical, names, unknown_field
+from costmodel.describe.jobs.fields import (
+    FIELD,
+    JOB_FIELDS,
+    PLAN_FIELDS,
+    RUN_FIELDS,
+    canonical,
+    names,
+    unknown_field,
+)
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import read, require_complete
 from costmodel.describe.models.model import Model, make_model
@@ -25,6 +33,9 @@ MODEL_FILE = "model.yaml"
 
 SEARCH_FIELDS = tuple(f for f in PLAN_FIELDS if f.turned or f.group == "search")
 """What a plan is told beside a job: values to try, and constraints."""
+
+WHOLE_RUN_FIELDS = (FIELD["dollars"], FIELD["days"], *RUN_FIELDS)
+"""What a whole run is told beside a job: how far to train where no tokens are named, failures, prices."""
 
 _HELD_BY_JOB = tuple(f.name for f in PLAN_FIELDS if f not in SEARCH_FIELDS)
 _PAIRS = ("switches", "choices")
@@ -98,6 +109,18 @@ def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
     merged = _with_model(given, job)
     require_complete(merged)
     return merged
+
+
+def run_keywords(job: Texts, run: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keywords of `costmodel.run`: a job, and what a whole run is told beside it.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    beside = {name: _read(name, text) for name, text in run.items() if text.strip()}
+    return merge_jobs({}, {**_with_model(_values(job), job), **beside})
 
 
 def _with_model(given: Mapping[str, Any], job: Texts) -> dict[str, Any]:
@@ -184,7 +207,13 @@ def field_of(message: str) -> str:
     return next((name for name in found if name in FIELD), "")
 
 
-def command(name: str, job: Texts, more: Iterable[str] = (), search: Mapping[str, str] | None = None) -> str:
+def command(
+    name: str,
+    job: Texts,
+    more: Iterable[str] = (),
+    search: Mapping[str, str] | None = None,
+    run: Mapping[str, str] | None = None,
+) -> str:
     """Return the command line that answers the same: ``costmodel NAME`` with a flag for every text.
 
     >>> command("estimate", Texts({"gpus": "64", "model": "llama3-8b", "axis_order": "tp cp dp pp"}))
@@ -194,6 +223,7 @@ def command(name: str, job: Texts, more: Iterable[str] = (), search: Mapping[str
     if search is not None:
         said = {key: text for key, text in said.items() if key in _HELD_BY_JOB}
         said |= {key: text for key in FIELD if (text := search.get(key, "").strip())}
+    said |= {key: text for key in names(WHOLE_RUN_FIELDS) if (text := (run or {}).get(key, "").strip())}
     if job.model:
         said = {"model": MODEL_FILE, **{key: text for key, text in said.items() if key != "model"}}
     words = ["costmodel", name]

@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
-from costmodel.app.asked import SEARCH_FIELDS
+from costmodel.app.asked import SEARCH_FIELDS, WHOLE_RUN_FIELDS
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.known_words import known_words
@@ -17,9 +17,11 @@ _WIDE = ("name", "text", "layout", "order", "switches", "choices")
 _DEBOUNCE_MS = 100
 
 FIRST_FIELDS = tuple(
-    f for f in JOB_FIELDS if f.group == "job" and (f.required or f.short) and f.name != "switches"
+    f
+    for f in JOB_FIELDS
+    if f.group == "job" and (f.required or f.short or f.name == "tokens") and f.name != "switches"
 )
-"""What a job is asked first: what has no default, and what has a short flag."""
+"""What a job is asked first: what has no default, what has a short flag, and how far it trains."""
 LAYOUT_FIELDS = tuple(f for f in JOB_FIELDS if f.group == "layout" and f.name not in ("layout", "dp"))
 """The layout; its text and dp say the same once more."""
 OTHER_FIELDS = tuple(
@@ -27,6 +29,13 @@ OTHER_FIELDS = tuple(
 )
 KNOB_FIELDS = tuple(f for f in SEARCH_FIELDS if f.turned)
 CONSTRAINT_FIELDS = tuple(f for f in SEARCH_FIELDS if not f.turned)
+RUN_FIRST_FIELDS = tuple(
+    f
+    for f in WHOLE_RUN_FIELDS
+    if f.name in ("dollars", "days", "reliability", "price_usd_per_gpu_hour", "spare_nodes", "pue")
+)
+"""What most people ask of a whole run; the rest is folded."""
+RUN_OTHER_FIELDS = tuple(f for f in WHOLE_RUN_FIELDS if f not in RUN_FIRST_FIELDS)
 
 
 class Form:

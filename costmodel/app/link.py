@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, urlencode
 
-from costmodel.app.asked import SEARCH_FIELDS, Texts, known_fields
+from costmodel.app.asked import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fields
 from costmodel.app.limits import LIMITS, LimitError
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
 
-VIEWS = ("bill", "memory", "figures", "plan", "compare", "export")
+VIEWS = ("bill", "memory", "sure", "figures", "plan", "run", "compare", "export")
 FIGURES = ("time", "memory", "pipeline", "compute-roofline", "communication-roofline", "mesh", "tornado")
 
-_SECOND, _SEARCH, _MODEL = "b.", "plan.", "model_file"
+_SECOND, _SEARCH, _RUN, _MODEL = "b.", "plan.", "run.", "model_file"
 _MOST_MODEL = 100_000
 _MOST_PARTS = 400
 
@@ -32,6 +32,8 @@ class State:
         The job, and the one it is compared with.
     search : mapping
         Texts by name of what a plan is told beside the job.
+    run : mapping
+        Texts by name of what a whole run is told beside the job.
     view, figure : str
         One of `VIEWS`, and of `FIGURES`.
     second : bool
@@ -42,6 +44,7 @@ class State:
 
     jobs: tuple[Texts, Texts] = field(default_factory=lambda: (Texts(), Texts()))
     search: Mapping[str, str] = field(default_factory=dict)
+    run: Mapping[str, str] = field(default_factory=dict)
     view: str = VIEWS[0]
     figure: str = FIGURES[0]
     second: bool = False
@@ -86,7 +89,8 @@ def query_of(state: State) -> str:
         pairs += [(f"{prefix}{name}", text) for name, text in job.said().items()]
         if job.model:
             pairs.append((f"{prefix}{_MODEL}", _packed(job.model)))
-    pairs += [(f"{_SEARCH}{name}", text.strip()) for name, text in state.search.items() if text.strip()]
+    for prefix, beside in ((_SEARCH, state.search), (_RUN, state.run)):
+        pairs += [(f"{prefix}{name}", text.strip()) for name, text in beside.items() if text.strip()]
     first = State()
     pairs += [
         (name, getattr(state, name))
@@ -118,9 +122,9 @@ def state_of(query: str) -> State:
     for name, known in (("view", VIEWS), ("figure", FIGURES), ("job", ("a", "b"))):
         if own[name] and own[name] not in known:
             raise CostModelError(f"link: {name}={own[name]!r} is unknown; {choices_hint(own[name], known)}")
-    parts: dict[str, dict[str, str]] = {"": {}, _SECOND: {}, _SEARCH: {}}
+    parts: dict[str, dict[str, str]] = {"": {}, _SECOND: {}, _SEARCH: {}, _RUN: {}}
     for name, text in pairs.items():
-        prefix = next((prefix for prefix in (_SECOND, _SEARCH) if name.startswith(prefix)), "")
+        prefix = next((prefix for prefix in (_SECOND, _SEARCH, _RUN) if name.startswith(prefix)), "")
         parts[prefix][name.removeprefix(prefix)] = text
     models = [_unpacked(parts[prefix].pop(_MODEL, "")) for prefix in ("", _SECOND)]
     first, second = (
@@ -130,6 +134,7 @@ def state_of(query: str) -> State:
     return State(
         jobs=(first, second),
         search=known_fields(parts[_SEARCH], SEARCH_FIELDS, "link"),
+        run=known_fields(parts[_RUN], WHOLE_RUN_FIELDS, "link"),
         view=own["view"] or VIEWS[0],
         figure=own["figure"] or FIGURES[0],
         second=own["job"] == "b",

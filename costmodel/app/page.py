@@ -27,6 +27,8 @@ from costmodel.app.form import (
     KNOB_FIELDS,
     LAYOUT_FIELDS,
     OTHER_FIELDS,
+    RUN_FIRST_FIELDS,
+    RUN_OTHER_FIELDS,
     Form,
 )
 from costmodel.app.limits import LIMITS, StoppedError
@@ -39,8 +41,10 @@ from costmodel.describe.jobs.fields import REQUIRED
 _TITLES = {
     "bill": "Time",
     "memory": "Memory",
+    "sure": "How sure",
     "figures": "Figures",
     "plan": "Plan",
+    "run": "Whole run",
     "compare": "Compare",
     "export": "Export",
 }
@@ -164,7 +168,7 @@ class Visit:
         with ui.element("div").classes("app-panel").props("role=tabpanel id=view"):
             self._panel = {
                 name: ui.element("div").classes("app-panel")
-                for name in ("figures", "plan", "compare", "export")
+                for name in ("figures", "plan", "run", "compare", "export")
             }
             with self._panel["figures"]:
                 titles = {name: answers.FIGURES[name][0] for name in FIGURES}
@@ -174,6 +178,8 @@ class Visit:
                 self._which_figure.props("outlined dense")
             with self._panel["plan"]:
                 self._draw_plan()
+            with self._panel["run"]:
+                self._draw_run()
             with self._panel["compare"], ui.element("div").classes("app-row"):
                 ui.button("a.yaml", on_click=lambda: self._give_job(0)).props("outline dense no-caps")
                 ui.button("b.yaml", on_click=lambda: self._give_job(1)).props("outline dense no-caps")
@@ -209,6 +215,15 @@ class Visit:
         self._bar.visible = False
         self._told = ui.html("").classes("app-note").props("role=status")
 
+    def _draw_run(self) -> None:
+        ui.html(
+            "How far it trains is the job's field tokens, or dollars or days here without it.", tag="p"
+        ).classes("app-note")
+        self._run = [Form(RUN_FIRST_FIELDS, self.state.run, self._typed_run)]
+        with ui.expansion("More of the run").classes("app-panel").props("dense") as more:
+            self._run.append(Form(RUN_OTHER_FIELDS, self.state.run, self._typed_run))
+        more.value = any(self.state.run.get(field.name) for field in RUN_OTHER_FIELDS)
+
     def _draw_export(self) -> None:
         with ui.element("div").classes("app-row"):
             for text, give in (
@@ -239,6 +254,10 @@ class Visit:
         self.state = replace(self.state, search={**self.state.search, name: text})
         self._show_command()
         self._show_link()
+
+    async def _typed_run(self, name: str, text: str) -> None:
+        self.state = replace(self.state, run={**self.state.run, name: text})
+        await self._answer()
 
     async def _turn(self, event: Any) -> None:
         if str(event.value) == self.state.view:
@@ -377,7 +396,7 @@ class Visit:
         self._problem = problem
         self._error.content = _text(problem)
         named = field_of(problem)
-        for form in (*self._forms, *self._search):
+        for form in (*self._forms, *self._search, *self._run):
             form.blame(named, problem)
         self._client.run_javascript(f"costmodelBlame({json.dumps(named)})")
         for part in (self._head, self._warned, self._body, self._figure):
@@ -404,7 +423,9 @@ class Visit:
             if state.line
             else command("estimate", job, ("--all-lines",)),
             "figures": command("estimate", job, ("--plot", f"{state.figure}.svg", "--figure", state.figure)),
+            "sure": command("estimate", job, ("--samples", str(answers.SAMPLES))),
             "plan": command("plan", job, search=state.search),
+            "run": command("run", job, run=state.run),
             "compare": "costmodel compare a.yaml b.yaml",
             "export": "\n".join(
                 (

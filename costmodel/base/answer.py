@@ -76,6 +76,8 @@ class Face(ABC):
         self.require(name)
         return getattr(self, name.replace("-", "_"))()
 
+    __call__ = named
+
     def __getattr__(self, name: str) -> Callable[[], Any]:
         if name.startswith("_"):
             raise AttributeError(name)

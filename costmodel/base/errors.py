@@ -75,6 +75,8 @@ class _Short(Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Count the digits of a number that nobody could read."""
         digits = int(log10(abs(x))) + 1 if x else 1
+        if digits > 1 and abs(x) < 10 ** (digits - 1):  # the logarithm of 99…9 is rounded up
+            digits -= 1
         return repr(x) if digits <= 24 else f"a number of {digits} digits"
 
 
@@ -104,8 +106,12 @@ def one_line(message: str) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Return names with commas between them, cut where a line gets too long to read."""
+def listed_names(names: Sequence[str]) -> str:
+    """Return names with commas between them, cut where a line gets too long to read.
+
+    >>> listed_names(["a", "b"]), len(listed_names(["x" * 50] * 5))
+    ('a, b', 105)
+    """
     text = ", ".join(names)
     if len(text) <= _LONGEST_LIST:
         return text
@@ -119,8 +125,8 @@ def choices_hint(given: str, allowed: Iterable[str]) -> str:
     "did you mean 'h100' or 'v100' or 'a100'? (known: a100, h100, v100)"
     """
     known = sorted(allowed)
-    near = get_close_matches(given[:_LONGEST_NAME], known, n=3, cutoff=0.5)
-    listed = _listed(known)
+    near = get_close_matches(str(given)[:_LONGEST_NAME], known, n=3, cutoff=0.5)
+    listed = listed_names(known)
     if near:
         return f"did you mean {' or '.join(repr(n) for n in near)}? (known: {listed})"
     return f"known: {listed}"

@@ -1,12 +1,44 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files that may never end."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from costmodel.base.errors import CostModelError
+
+_HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+"""Where a shell puts what another program writes: ``<(…)`` and a redirected input."""
+
+
+def refuse_endless(path: object, error: type[CostModelError] = CostModelError) -> None:
+    """Refuse a name whose reading might wait for ever or never end: a pipe, a socket, a device.
+
+    What cannot be looked at is left to whoever opens it.
+
+    Raises
+    ------
+    CostModelError
+        Of the type `error`, where it is one.
+    """
+    if not isinstance(path, str | Path) or str(path).startswith(_HANDED_OVER):
+        return
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise error(f"{path}: is a pipe or a device, expected a file")
+
+
+def is_there(path: Path, *, folder: bool = False) -> bool:
+    """Say whether there is a file, or a folder, of that name; one that no file can have is not there."""
+    try:
+        return path.is_dir() if folder else path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
@@ -27,7 +59,10 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     CostModelError
         If the file cannot be written.
     """
-    real = Path(path).resolve()
+    try:
+        real = Path(path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise CostModelError(f"{path}: cannot be written (not a name that leads to a file)") from None
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     try:
         handle, name = tempfile.mkstemp(prefix=f".{real.name[:100]}.", dir=real.parent)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import refuse_endless
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -58,6 +59,7 @@ def read_mapping(
         Of the type `error`, one line, if the file cannot be read, is not YAML or holds no mapping.
     """
     called = name or str(path)
+    refuse_endless(path, error)
     try:
         with path.open("r", encoding="utf-8") as stream:
             text = stream.read(MOST_CHARACTERS + 1)

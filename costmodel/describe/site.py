@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.base.errors import DataError, near_hint, shown
+from costmodel.base.files import refuse_endless
 from costmodel.base.version import __version__
 from costmodel.base.yaml_files import document_text, node, parse_mapping
 from costmodel.describe.factors import PRIOR, Belief, Factors, factors
@@ -114,6 +115,7 @@ def load_site(path: str | Path) -> Site:
         If it cannot be read, is no site file, is of another version, or names what is no factor.
     """
     file = Path(path)
+    refuse_endless(file, DataError)
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.errors import LayoutError, choices_hint, shown
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.slices import sliced
@@ -123,6 +123,8 @@ def canonical(name: str) -> str:
     LayoutError
         If there is no such collective.
     """
+    if not isinstance(name, str):
+        raise LayoutError(f"collective: expected a name, got {shown(name)}")
     wanted = name.strip().lower().replace("-", "_")
     wanted = {
         "alltoall": "all_to_all",
@@ -167,8 +169,9 @@ def place(
     LayoutError
         If the numbers do not go together or the cluster is too small.
     """
-    if ranks < 1:
-        raise LayoutError(f"ranks: expected at least 1; got {ranks}")
+    ranks = read("ranks", ranks)
+    if members_per_node is not None:
+        members_per_node = int(read("members_per_node", members_per_node))
     concurrent = read("concurrent", concurrent)
     if cluster.tiers[0].shape:
         return _place_on_torus(cluster, ranks, members_per_node, tier, concurrent)
@@ -225,8 +228,7 @@ def _flat_tier(cluster: Cluster, group: Group, tier: str | None) -> int:
 
 def flat_fabric(latency_s: float, bandwidth_bytes_per_s: float, ranks: int) -> Placed:
     """Return a fabric of one tier that is a latency and a rate, nothing fitted."""
-    if ranks < 1:
-        raise LayoutError(f"ranks: expected at least 1; got {ranks}")
+    ranks = read("ranks", ranks)
     tier = Tier(
         name="flat",
         size=ranks,

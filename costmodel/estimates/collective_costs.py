@@ -191,10 +191,10 @@ def collective(
         where = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}"
     else:
         named = DEFAULT_CLUSTER if cluster is None else cluster
-        machine = load_cluster(named) if isinstance(named, str) else named
+        machine = named if isinstance(named, Cluster) else load_cluster(named)
         placed = place(machine, ranks, members_per_node=members_per_node, tier=tier, concurrent=concurrent)
         where = f"{machine.name} ({machine.accelerator.name})"
-    routing = Routing(top_k, node_limit, read("imbalance", imbalance))
+    routing = Routing(read("top_k", top_k), read("node_limit", node_limit), read("imbalance", imbalance))
     prices = price_collective(kind, sizes, placed, routing)
     return CollectiveCosts(
         kind, tuple(prices), tuple(choices(kind, placed)), placed, where, one_size, routing

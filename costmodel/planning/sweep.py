@@ -125,8 +125,9 @@ def points_of(asked: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str,
 
 def _is_list(name: str, value: Any) -> bool:
     """Return whether a value makes a point each of its parts; one order of axes may be a list itself."""
-    one_order = name == "axis_order" and len(value) and value[0] in DEFAULT_ORDER
-    return isinstance(value, list | tuple) and not one_order
+    if not isinstance(value, list | tuple):
+        return False
+    return not (name == "axis_order" and value and value[0] in DEFAULT_ORDER)
 
 
 def read_grid(path: str | Path) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def trials_grid(plan: Plan) -> Grid:
         )
         rows.append(
             [
+                str(index + 1),
                 *(cells[index] for _, cells in also),
                 *_layout_cells(table, index),
                 format_seconds(float(est.step_time_s), 4),
@@ -59,7 +60,7 @@ def trials_grid(plan: Plan) -> Grid:
                 settles,
             ]
         )
-    titles = [*(title for title, _ in also), *_LAYOUT_TITLES]
+    titles = ["# >", *(title for title, _ in also), *_LAYOUT_TITLES]
     titles += [
         "Step >",
         "p10 to p90",
@@ -128,7 +129,9 @@ def _top_note(table: Mapping[str, list[Any]]) -> str:
     if table["step_time_s"][0] > min(table["step_time_s"]):
         said.append(f"1: the simplest within {TIE_SHARE:.1%} of the fastest, which is below it")
     if any(table["num_alike"]):
-        said.append(f"rows that differ by less than {TIE_SHARE:.1%} in vp, shard group or switches only are one")
+        said.append(
+            f"rows that differ by less than {TIE_SHARE:.1%} in vp, shard group or switches only are one"
+        )
     if table["days"][0] is not None:
         said.append("days and dollars: nothing lost to failures (costmodel run has them)")
     return "; ".join(said)
@@ -204,8 +207,11 @@ def front_grid(plan: Plan) -> Grid:
     table = plan.pareto_columns()
     total = len(table["rank"])
     step = max(1, -(-total // _FRONT_ROWS))
+    also = _also_differing(plan, table)
     rows = [
         [
+            str(row + 1),
+            *(cells[row] for _, cells in also),
             *_layout_cells(table, row),
             format_seconds(table["step_time_s"][row], 4),
             f"{table['mfu'][row]:.1%}",
@@ -215,7 +221,8 @@ def front_grid(plan: Plan) -> Grid:
     ]
     note = f"every {ordinal(step)} of {total} layouts; --format json has all" if step > 1 else ""
     title = f"Front of {plan.question.objective} against memory"
-    return Grid(title, columns(*_LAYOUT_TITLES, "Step >", "MFU >", "Memory >"), rows, note=note)
+    titles = ["# >", *(title for title, _ in also), *_LAYOUT_TITLES, "Step >", "MFU >", "Memory >"]
+    return Grid(title, columns(*titles), rows, note=note)
 
 
 def _scaling_grid(plan: Plan) -> Grid:

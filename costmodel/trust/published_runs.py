@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError, DataError
+from costmodel.base.files import refuse_endless
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import compose_cluster, list_profiles, load_cluster
 from costmodel.describe.hardware.slices import default_slice, slice_text
@@ -172,6 +173,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         If the file is missing, empty, or lacks a column; names what is missing.
     """
     file = Path(path)
+    refuse_endless(file, DataError)
     try:
         with file.open(newline="", encoding="utf-8") as stream:
             rows = list(_rows(csv.DictReader(stream), file))

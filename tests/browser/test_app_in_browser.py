@@ -34,9 +34,10 @@ JOB = {
     "recipe": "nemo",
 }
 OTHER = {f"b.{name}": text for name, text in {**JOB, "tp": "8", "vp": "2"}.items()}
-TITLES = ("Time", "Memory", "Figures", "Plan", "Compare", "Export")
+TITLES = ("Time", "Memory", "How sure", "Figures", "Plan", "Whole run", "Compare", "Export")
 SECONDS = 30_000
 expect.set_options(timeout=SECONDS)
+SHORT = {"model": "llama3-8b", "gpus": "16", "global_batch": "64", "seq_len": "8k"}
 LONG = {"plan.framework": "any", **JOB, "model": "deepseek-v3-671b", "gpus": "2048", "global_batch": "15360"}
 """A plan that takes some ten seconds."""
 
@@ -194,14 +195,16 @@ def test_every_figure_is_drawn_and_said(visit):
 
 def test_each_view_names_a_command_that_answers_the_same(visit, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = visit({**JOB, **OTHER})
+    page = visit({**JOB, **OTHER, "tokens": "1T", "run.price_usd_per_gpu_hour": "2.5"})
     answered(page, "llama3-70b on 64")
     told = page.locator(".app-command")
     step = shown_step(page)
     for title, mark in (
         ("Time", "--all-lines"),
         ("Memory", "--all-lines"),
+        ("How sure", "--samples"),
         ("Figures", "--plot"),
+        ("Whole run", "costmodel run"),
         ("Export", "--csv"),
     ):
         turn(page, title)
@@ -238,6 +241,58 @@ def test_exports_are_what_the_command_line_writes(visit, tmp_path):
     assert main(["estimate", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "own.csv"), "-q"]) == 0
     assert (tmp_path / "own.csv").read_bytes() == (tmp_path / "bill.csv").read_bytes()
     assert step_of(est) in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_how_sure_says_what_the_samples_say(visit):
+    page = visit({**JOB, "tokens": "1T", "view": "sure"})
+    answered(page, "llama3-70b on 64")
+    samples = cm.estimate(**job_keywords(Texts({**JOB, "tokens": "1T"}))).sample(200)
+    row = page.locator("tr", has_text="step time").first
+    expect(row).to_contain_text(format_seconds(samples.quantile(0.1)))
+    expect(row).to_contain_text(format_seconds(samples.quantile(0.9)))
+    expect(page.locator(".app-answer")).to_contain_text("What makes the width")
+
+
+def test_a_whole_run_follows_tokens_and_price_and_says_what_is_missing(visit):
+    """By keyboard: without tokens the field is blamed; with them days and dollars are those of `costmodel run`."""
+    page = visit({**JOB, "view": "run"})
+    expect(page.locator(".app-error")).to_contain_text("run: tokens missing")
+    tab_to(page, lambda name: name == "tokens")
+    page.keyboard.type("1T")
+    expect(page.locator(".app-error")).to_be_empty()
+    run = cm.run(**job_keywords(Texts(JOB)), tokens=1e12)
+    answer = page.locator(".app-answer")
+    expect(answer).to_contain_text(f"{run.days:,.1f} days")
+    expect(answer).to_contain_text(f"${run.dollars:,.0f} at")
+    tab_to(page, lambda name: name == "price usd per gpu hour")
+    page.keyboard.type("1.25")
+    dear = cm.run(**job_keywords(Texts(JOB)), tokens=1e12, price_usd_per_gpu_hour=1.25)
+    expect(answer).to_contain_text(f"${dear.dollars:,.0f} at $1.25")
+    expect(page.locator(".app-command")).to_contain_text("--tokens 1T --price 1.25")
+    assert parse_qs(urlsplit(page.url).query)["run.price_usd_per_gpu_hour"] == ["1.25"]
+    field(page, "spare nodes").fill("-1")
+    expect(page.locator(".app-error")).to_contain_text("spare_nodes: expected a whole number")
+    expect(field(page, "spare nodes")).to_have_attribute("aria-invalid", "true")
+
+
+def test_the_layouts_to_try_stand_first_and_can_be_taken(visit):
+    page = visit({**SHORT, "view": "plan"})
+    answered(page, "llama3-8b on 16")
+    page.get_by_role("button", name="Find the best layout").focus()
+    page.keyboard.press("Enter")
+    tried = page.get_by_role("region", name="Try these")
+    expect(tried).to_be_visible(timeout=120_000)
+    found = cm.plan(model="llama3-8b", gpus=16, global_batch=64, seq_len="8k")
+    trials = found.trials()
+    expect(tried.locator("tbody tr")).to_have_count(len(trials))
+    for est, trial in trials:
+        expect(tried).to_contain_text(f"{format_seconds(trial.low_s, 3)} to {format_seconds(trial.high_s, 3)}")
+    box, best = tried.bounding_box(), page.get_by_role("region", name="Best by").first.bounding_box()
+    assert box["y"] < best["y"]
+    tab_to(page, lambda name: name == "Use trial 1")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("tab", name="Time")).to_have_attribute("aria-selected", "true")
+    expect(page.locator(".app-head .card .big").first).to_have_text(step_of(trials[0][0]))
 
 
 # --- by keyboard ---------------------------------------------------------------------------------
@@ -285,7 +340,7 @@ def test_all_of_it_can_be_used_by_keyboard(visit):
     expect(page.locator("tr.opened")).to_have_count(0)
     page.keyboard.press("Shift+Tab")
     page.get_by_role("tab", name="Time").focus()
-    for _ in range(3):
+    for _ in range(4):
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     expect(page.get_by_role("tab", name="Plan")).to_have_attribute("aria-selected", "true")

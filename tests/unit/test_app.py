@@ -73,6 +73,23 @@ def test_the_command_of_a_plan_has_its_constraints_and_none_of_the_layout(capsys
     assert f'"fastest_step_time_s": {float(found.fastest.step_time_s)!r}' in capsys.readouterr().out
 
 
+def test_the_command_of_a_whole_run_has_what_is_said_beside_the_job(capsys):
+    beside = {"reliability": "rsc-1", "spare_nodes": "2", "price_usd_per_gpu_hour": "1.5", "repair_s": "6h"}
+    job = Texts({**JOB, "tokens": "1T"})
+    line = command("run", job, run=beside)
+    assert "--tokens 1T" in line
+    assert line.endswith("--reliability rsc-1 --repair 6h --spare-nodes 2 --price 1.5")
+    assert main([*shlex.split(line)[1:], "--format", "json"]) == 0
+    run = cm.run(**run_keywords(job, beside))
+    assert f'"days": {run.days!r}' in capsys.readouterr().out
+    state = State(jobs=(job, Texts()), run=beside, view="run")
+    assert state_of(query_of(state)) == state
+    with pytest.raises(cm.CostModelError, match=r"^spare_nodes: expected a whole number"):
+        view(State(jobs=(job, Texts()), run={"spare_nodes": "-1"}, view="run"))
+    with pytest.raises(cm.CostModelError, match="is not a field"):
+        state_of("run.gpus=8")
+
+
 @pytest.mark.parametrize(
     ("changed", "blamed"),
     [
@@ -232,8 +249,9 @@ def test_a_layout_of_a_plan_fits_into_the_form():
     search = {"fix": "pp=1", "micro_batch": "1,2"}
     shown = plan(job, search, progress=lambda done, total: None)
     found = cm.plan(**plan_keywords(job, search))
-    assert len(shown.layouts) == len(found.top(10))
-    for texts, est in zip(shown.layouts, found.top(10), strict=True):
+    tried = [est for est, _ in found.trials()]
+    assert tried
+    for texts, est in zip(shown.layouts, [*found.top(10), *tried], strict=True):
         again = cm.estimate(**job_keywords(Texts({"model": "llama3-8b", **texts})))
         assert float(again.step_time_s) == float(est.step_time_s)
     assert shown.figure["data"]

@@ -180,12 +180,15 @@ def test_one_rank_costs_nothing(capsys):
         (["all-reduce", "--size", "0B", "-n", "8"], "expected more than 0 bytes"),
         (["all-reduce", "--sizes", "1GB", "-n", "8"], "expected FROM:TO"),
         (["all-reduce", "--sizes", "1GB:1MB", "-n", "8"], "a range that goes up"),
-        (["all-reduce", "--size", "1GB", "-n", "0"], "expected at least 1; got 0"),
+        (
+            ["all-reduce", "--size", "1GB", "-n", "0"],
+            "ranks: expected a whole number from 1 to 10,000,000, got 0",
+        ),
         (["all-reduce", "--size", "1GB", "-n", "12", "--members-per-node", "5"], "5 does not divide 12"),
         (["all-reduce", "--size", "1GB", "-n", "8", "--members-per-node", "9"], "expected 1 to 8"),
         (["all-reduce", "--size", "1GB", "-n", "8", "--tier", "leef"], "did you mean 'leaf'"),
         (["all-reduce", "--size", "1GB", "-n", "8", "--alpha", "1us"], "--alpha and --bandwidth together"),
-        (["all-reduce", "--size", "1GB", "-n", "999999999"], "do not fit"),
+        (["all-reduce", "--size", "1GB", "-n", "9999999"], "do not fit"),
     ],
 )
 def test_wrong_input_is_one_line_and_code_two(capsys, arguments, message):

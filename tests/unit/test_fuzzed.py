@@ -1,5 +1,6 @@
 """What fuzzing found after the first net: each input is one line and no traceback."""
 
+import os
 import warnings
 
 import pytest
@@ -58,3 +59,88 @@ def test_compared_jobs_that_say_how_far_they_train_show_days_and_dollars():
     assert rows["dollars"][1].startswith(f"${float(two.gpu_hours(1e12)) * price:,.0f} (${price:.2f}/h, 20")
     without = [cm.estimate(**{**job, "tokens": None}, tp=tp) for tp in (2, 4)]
     assert "days" not in {row[0] for row in cm.compare(*without).grids()[0].rows}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--ranks", "9" * 400],
+            "ranks: expected a whole number from 1 to 10,000,000, got a number of 400 digits",
+        ),
+        (["--ranks", "16", "--members-per-node", "9" * 400], "members_per_node: expected a whole number"),
+        (["--ranks", "16", "--node-limit", "9" * 400], "node_limit: expected a whole number from 0"),
+        (["--ranks", "16", "--top-k", "9" * 400], "top_k: expected a whole number from 1 to 1,000,000"),
+    ],
+)
+def test_numbers_of_400_digits_are_one_line(arguments, said, capsys):
+    assert main(["collective", "moe-dispatch", "--size", "1MB", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["validate", "pipe"],
+        ["estimate", "pipe"],
+        ["sweep", "pipe"],
+        ["hardware", "check", "pipe"],
+        ["estimate", "-m", "pipe.json", "-n", "8", "--global-batch", "8", "--seq-len", "2k"],
+        ["calibrate", "kernels", "pipe", "-a", "h100-sxm-80gb"],
+    ],
+)
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pipe", "pipe.json"):
+        os.mkfifo(name)
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert "pipe" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_what_a_shell_hands_over_is_read(tmp_path, capsys):
+    """A job file that another program writes: ``costmodel estimate <(…)``."""
+    ours, theirs = os.pipe()
+    os.write(theirs, b"model: dense-1b\ngpus: 8\nglobal_batch: 8\nseq_len: 2k\n")
+    os.close(theirs)
+    assert main(["mesh", f"/dev/fd/{ours}"]) in (0, 2)
+    os.close(ours)
+    assert "pipe or a device" not in capsys.readouterr().err
+
+
+def test_a_link_that_leads_to_itself_is_one_line(tmp_path, capsys):
+    loop = tmp_path / "o.csv"
+    loop.symlink_to(loop.name)
+    assert main(["mesh", "-n", "8", "--out", str(loop), "--force"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "keywords"),
+    [
+        ("load_cluster", {"name_or_path": 0.5}),
+        ("load_accelerator", {"name_or_path": {}}),
+        ("load_cluster", {"name_or_path": "é" * 5000}),
+        ("load_model", {"name": ["x"]}),
+        ("load_model", {"name": "é" * 5000}),
+        ("collective", {"name": ["all-reduce"], "size_bytes": "1GB", "ranks": 8}),
+        ("collective", {"name": "all-reduce", "size_bytes": "1GB", "ranks": 8, "tier": {"a": 1}}),
+        ("collective", {"name": "all-reduce", "size_bytes": "1GB", "ranks": 8, "cluster": 7}),
+        ("budget", {"dollars": 1e6, "cluster": 7}),
+    ],
+)
+def test_names_of_any_type_are_one_short_line(call, keywords):
+    with pytest.raises(cm.CostModelError) as caught:
+        getattr(cm, call)(**keywords)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 300
+
+
+def test_a_number_for_the_order_of_the_axes_of_a_grid_is_one_line(tmp_path, capsys):
+    grid = tmp_path / "g.yaml"
+    grid.write_text("model: dense-1b\ngpus: [8]\nglobal_batch: 16\nseq_len: 2048\naxis_order: 4096\n")
+    assert main(["sweep", str(grid), "-q", "--format", "csv"]) == 0
+    assert "axis_order: expected the axes, innermost first" in capsys.readouterr().out

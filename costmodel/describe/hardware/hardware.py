@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.base.errors import ProfileError, choices_hint
+from costmodel.base.errors import ProfileError, choices_hint, shown
 from costmodel.describe.hardware import profile_files as disk
 from costmodel.describe.hardware.cluster import Accelerator, Cluster, Host, Software, Storage, Tier
 from costmodel.physics.network.topologies import TOPOLOGIES
@@ -346,6 +346,8 @@ def _check_kind(kind: str) -> None:
 
 def _folders(name_or_path: str | Path, profile_path: ProfilePath) -> tuple[Path, ...]:
     """Return where to search; a profile given by path also sees the folder it lies in."""
+    if not isinstance(name_or_path, str | Path):
+        raise ProfileError(f"profile: expected a name or a path, got {shown(name_or_path)}")
     folders = disk.search_folders(profile_path)
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):

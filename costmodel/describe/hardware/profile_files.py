@@ -13,7 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import ProfileError, choices_hint, shown
+from costmodel.base.errors import ProfileError, choices_hint, listed_names, shown
+from costmodel.base.files import is_there
 from costmodel.base.own_files import refuse_path
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
 
@@ -92,14 +93,14 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     if text.endswith((".yaml", ".yml")) or os.sep in text or "/" in text:
         refuse_path(text, kind, ProfileError)
         path = Path(text)
-        if not path.is_file():
-            raise ProfileError(f"{kind}: there is no file '{text}'")
+        if not is_there(path):
+            raise ProfileError(f"{kind}: there is no file {shown(text)}")
         return path
     folders, wanted = tuple(folders), text.lower()
     for folder in folders:
         for place in (folder / FOLDERS[kind], folder):
             path = place / f"{wanted}.yaml"
-            if path.is_file() and (place != folder or at_a_glance(path, "profile") == kind):
+            if is_there(path) and (place != folder or at_a_glance(path, "profile") == kind):
                 return path
     known = dict(profile_files(kind, folders))
     if wanted in known:
@@ -111,9 +112,9 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     if holder is not None:
         return holder
     aliases = [alias for path in known.values() for alias in aliases_of(path)]
-    near = get_close_matches(wanted, [*known, *aliases], n=3, cutoff=0.5)
+    near = get_close_matches(wanted[:100], [*known, *aliases], n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
-    raise ProfileError(f"unknown {kind} {text!r}: {meant}(known: {', '.join(sorted(known))})")
+    raise ProfileError(f"unknown {kind} {shown(text)}: {meant}(known: {listed_names(sorted(known))})")
 
 
 def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[Path, ...]) -> Path | None:

@@ -105,6 +105,10 @@ def _number(
     )
 
 
+def _whole(name: str, meaning: str, least: int, most: int) -> Field:
+    return Field(name=name, kind="whole", group="look", meaning=meaning, least=least, most=most)
+
+
 def _time(name: str, meaning: str, default: str, *, least: float = 0.0) -> Field:
     return Field(
         name=f"{name}_s",
@@ -686,6 +690,10 @@ FIELDS: tuple[Field, ...] = (
     _number("change", "how much less and more of each number", 1e-6, 0.99, 0.1, group="look", flag="--by"),
     _number("concurrent", "groups at a time that share each port and link", 1, 1e6, 1.0, group="look"),
     _number("imbalance", "busiest rank's tokens over the mean", 1, 1e6, 1.0, group="look"),
+    _whole("ranks", "GPUs of a group", 1, _MOST_GPUS),
+    _whole("members_per_node", "members inside one innermost domain", 1, _MOST_GPUS),
+    _whole("top_k", "experts of a token", 1, 1_000_000),
+    _whole("node_limit", "nodes that a token may go to, 0 for all", 0, _MOST_GPUS),
 )
 
 FIELD = {field.name: field for field in FIELDS}

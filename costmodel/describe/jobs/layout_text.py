@@ -87,6 +87,8 @@ def difference_text(job: Job, other: Job) -> str:
     job, other : Job
         Of one layout each; of the same model and batch.
     """
+    from costmodel.describe.jobs.changes import switch_text
+
     parts = []
     for name in names(LAYOUT_FIELDS):
         ours, theirs = getattr(job.layout, name), getattr(other.layout, name)
@@ -102,7 +104,9 @@ def difference_text(job: Job, other: Job) -> str:
             parts.append(f"{what} {mine} (here {yours})")
     held = other.switches
     parts += [
-        f"{name} {value} (here {held[name]})" for name, value in job.switches.items() if held[name] != value
+        f"{name}={switch_text(value)} (here {switch_text(held[name])})"
+        for name, value in job.switches.items()
+        if held[name] != value
     ]
     return ", ".join(parts) or "the same"
 

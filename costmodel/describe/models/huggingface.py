@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.base.files import refuse_endless
 from costmodel.describe.models.huggingface_experts import routing_groups
 from costmodel.describe.models.huggingface_families import READERS, RENAMED
 from costmodel.describe.models.huggingface_keys import REFUSED_TYPES, Keys, shapes_nothing
@@ -90,6 +91,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; a folder means its ``config.json``."""
     if path.is_dir():
         path = path / "config.json"
+    refuse_endless(path, ModelConfigError)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -9,7 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import ModelConfigError
+from costmodel.base.errors import ModelConfigError, listed_names, shown
+from costmodel.base.files import is_there
 from costmodel.base.own_files import files_are_closed, refuse_path
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.model import Model, make_model
@@ -38,7 +39,9 @@ def load_model(name: str) -> Model:
     ModelConfigError
         If there is no such preset or file, or it cannot be read as a model.
     """
-    path = Path(name)
+    if not isinstance(name, str | Path):
+        raise ModelConfigError(f"model: expected a name or a path, got {shown(name)}")
+    path, name = Path(name), str(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         return _load_file(path)
     for candidate in _same_shape(name):
@@ -46,23 +49,23 @@ def load_model(name: str) -> Model:
             return _load_preset(preset)
         if entry := _hub_entry(candidate):
             return _load_hub(entry)
-    if not files_are_closed() and path.is_dir():
+    if not files_are_closed() and is_there(path, folder=True):
         return _load_file(path / "config.json")
     if size := re.fullmatch(r"dense-?(\d+(?:\.\d+)?)b", name.strip().lower()):
         from costmodel.describe.models.dense_model import dense_model
 
         return dense_model(float(size[1]) * 1e9)
     raise ModelConfigError(
-        f"model: {name!r} is unknown; {_hint(name)}; also dense-<N>b, a .yaml file or a config.json"
+        f"model: {shown(name)} is unknown; {_hint(name)}; also dense-<N>b, a .yaml file or a config.json"
     )
 
 
 def _hint(name: str) -> str:
     """Return the presets nearest to a wrong name, by their names or aliases, then all presets."""
     preset_by_name = {name: name for name in (*list_models(), *_hub())} | _aliases()
-    near = get_close_matches(name.lower(), preset_by_name, n=5, cutoff=0.5)
+    near = get_close_matches(name.lower()[:100], preset_by_name, n=3, cutoff=0.5)
     nearest = dict.fromkeys(preset_by_name[match] for match in near)
-    listed = f"known: {', '.join(list_models())}"
+    listed = f"known: {listed_names(list_models())}"
     return (
         f"did you mean {' or '.join(repr(preset) for preset in nearest)}? ({listed})" if nearest else listed
     )
@@ -71,7 +74,7 @@ def _hint(name: str) -> str:
 def _load_file(path: Path) -> Model:
     """Return the model of a YAML file or of a HuggingFace ``config.json``."""
     refuse_path(path, "model", ModelConfigError)
-    if not path.is_file():
+    if not is_there(path):
         raise ModelConfigError(f"model file {path}: no such file")
     if path.suffix == ".json":
         from costmodel.describe.models.huggingface import model_from_hf_config

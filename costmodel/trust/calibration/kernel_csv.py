@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.errors import CostModelError
+from costmodel.base.files import refuse_endless
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.interop.nccl_tests import LogProblem
 from costmodel.trust.calibration.kernel_measurements import (
@@ -95,7 +97,11 @@ def _columns(rows: list[list[float]]) -> Array:
 def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line number and cells of a CSV whose columns are known."""
     try:
+        refuse_endless(path)
         lines = path.read_text(encoding="utf-8").splitlines()
+    except CostModelError as error:
+        problems.append(LogProblem(str(path), 0, str(error).removeprefix(f"{path}: ")))
+        return
     except (OSError, UnicodeDecodeError) as error:
         problems.append(
             LogProblem(str(path), 0, f"cannot be read ({getattr(error, 'strerror', 'not text')})")
