@@ -32,7 +32,7 @@ CONSTRAINT_FIELDS = tuple(f for f in SEARCH_FIELDS if not f.turned)
 RUN_FIRST_FIELDS = tuple(
     f
     for f in WHOLE_RUN_FIELDS
-    if f.name in ("dollars", "days", "reliability", "price_usd_per_gpu_hour", "spare_nodes", "pue")
+    if f.name in ("dollars", "days", "reliability", "failures_per_node_day", "spare_nodes", "pue")
 )
 """What most people ask of a whole run; the rest is folded."""
 RUN_OTHER_FIELDS = tuple(f for f in WHOLE_RUN_FIELDS if f not in RUN_FIRST_FIELDS)

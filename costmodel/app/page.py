@@ -217,7 +217,9 @@ class Visit:
 
     def _draw_run(self) -> None:
         ui.html(
-            "How far it trains is the job's field tokens, or dollars or days here without it.", tag="p"
+            "How far it trains is the job's field tokens, or dollars or days here without it; the price is among the job's "
+            "other fields.",
+            tag="p",
         ).classes("app-note")
         self._run = [Form(RUN_FIRST_FIELDS, self.state.run, self._typed_run)]
         with ui.expansion("More of the run").classes("app-panel").props("dense") as more:

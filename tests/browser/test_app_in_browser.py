@@ -195,7 +195,7 @@ def test_every_figure_is_drawn_and_said(visit):
 
 def test_each_view_names_a_command_that_answers_the_same(visit, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = visit({**JOB, **OTHER, "tokens": "1T", "run.price_usd_per_gpu_hour": "2.5"})
+    page = visit({**JOB, **OTHER, "tokens": "1T", "run.reliability": "rsc-1"})
     answered(page, "llama3-70b on 64")
     told = page.locator(".app-command")
     step = shown_step(page)
@@ -264,12 +264,13 @@ def test_a_whole_run_follows_tokens_and_price_and_says_what_is_missing(visit):
     answer = page.locator(".app-answer")
     expect(answer).to_contain_text(f"{run.days:,.1f} days")
     expect(answer).to_contain_text(f"${run.dollars:,.0f} at")
-    tab_to(page, lambda name: name == "price usd per gpu hour")
-    page.keyboard.type("1.25")
-    dear = cm.run(**job_keywords(Texts(JOB)), tokens=1e12, price_usd_per_gpu_hour=1.25)
-    expect(answer).to_contain_text(f"${dear.dollars:,.0f} at $1.25")
-    expect(page.locator(".app-command")).to_contain_text("--tokens 1T --price 1.25")
-    assert parse_qs(urlsplit(page.url).query)["run.price_usd_per_gpu_hour"] == ["1.25"]
+    tab_to(page, lambda name: name == "failures per node day")
+    page.keyboard.type("0.05")
+    worse = cm.run(**job_keywords(Texts(JOB)), tokens=1e12, failures_per_node_day=0.05)
+    assert f"{worse.days:,.1f}" != f"{run.days:,.1f}"
+    expect(answer).to_contain_text(f"{worse.days:,.1f} days")
+    expect(page.locator(".app-command")).to_contain_text("--tokens 1T --failures-per-node-day 0.05")
+    assert parse_qs(urlsplit(page.url).query)["run.failures_per_node_day"] == ["0.05"]
     field(page, "spare nodes").fill("-1")
     expect(page.locator(".app-error")).to_contain_text("spare_nodes: expected a whole number")
     expect(field(page, "spare nodes")).to_have_attribute("aria-invalid", "true")
@@ -285,8 +286,10 @@ def test_the_layouts_to_try_stand_first_and_can_be_taken(visit):
     found = cm.plan(model="llama3-8b", gpus=16, global_batch=64, seq_len="8k")
     trials = found.trials()
     expect(tried.locator("tbody tr")).to_have_count(len(trials))
-    for est, trial in trials:
-        expect(tried).to_contain_text(f"{format_seconds(trial.low_s, 3)} to {format_seconds(trial.high_s, 3)}")
+    for _, trial in trials:
+        expect(tried).to_contain_text(
+            f"{format_seconds(trial.low_s, 3)} to {format_seconds(trial.high_s, 3)}"
+        )
     box, best = tried.bounding_box(), page.get_by_role("region", name="Best by").first.bounding_box()
     assert box["y"] < best["y"]
     tab_to(page, lambda name: name == "Use trial 1")

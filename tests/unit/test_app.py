@@ -20,7 +20,17 @@ import costmodel as cm
 from costmodel.app import serve as serving
 from costmodel.app.answers import FIGURES as DRAWN
 from costmodel.app.answers import bill_csv, explained, job_yaml, plan, view
-from costmodel.app.asked import SEARCH_FIELDS, Texts, command, field_of, job_keywords, plan_keywords, texts_of
+from costmodel.app.asked import (
+    SEARCH_FIELDS,
+    WHOLE_RUN_FIELDS,
+    Texts,
+    command,
+    field_of,
+    job_keywords,
+    plan_keywords,
+    run_keywords,
+    texts_of,
+)
 from costmodel.app.guard import COOKIE, Guard
 from costmodel.app.limits import LIMITS, LimitError, StoppedError
 from costmodel.app.link import FIGURES, FIRST, VIEWS, State, query_of, state_of
@@ -74,11 +84,11 @@ def test_the_command_of_a_plan_has_its_constraints_and_none_of_the_layout(capsys
 
 
 def test_the_command_of_a_whole_run_has_what_is_said_beside_the_job(capsys):
-    beside = {"reliability": "rsc-1", "spare_nodes": "2", "price_usd_per_gpu_hour": "1.5", "repair_s": "6h"}
-    job = Texts({**JOB, "tokens": "1T"})
+    beside = {"reliability": "rsc-1", "spare_nodes": "2", "repair_s": "6h"}
+    job = Texts({**JOB, "tokens": "1T", "price_usd_per_gpu_hour": "1.5"})
     line = command("run", job, run=beside)
-    assert "--tokens 1T" in line
-    assert line.endswith("--reliability rsc-1 --repair 6h --spare-nodes 2 --price 1.5")
+    assert "--tokens 1T --price 1.5" in line
+    assert line.endswith("--reliability rsc-1 --repair 6h --spare-nodes 2")
     assert main([*shlex.split(line)[1:], "--format", "json"]) == 0
     run = cm.run(**run_keywords(job, beside))
     assert f'"days": {run.days!r}' in capsys.readouterr().out
@@ -137,14 +147,15 @@ _JOBS = st.dictionaries(st.sampled_from(names(JOB_FIELDS)), _TEXT, max_size=6)
     first=_JOBS,
     second=_JOBS,
     search=st.dictionaries(st.sampled_from([field.name for field in SEARCH_FIELDS]), _TEXT, max_size=4),
+    run=st.dictionaries(st.sampled_from(names(WHOLE_RUN_FIELDS)), _TEXT, max_size=3),
     shown=st.sampled_from(VIEWS),
     figure=st.sampled_from(FIGURES),
     b=st.booleans(),
     line=st.sampled_from(["", "tp.mlp.all_gather.forward"]),
     model=st.sampled_from(["", model_yaml(cm.load_model("llama3-8b"))]),
 )
-def test_a_link_restores_the_whole_state(first, second, search, shown, figure, b, line, model):
-    state = State((Texts(first, model), Texts(second)), search, shown, figure, b, line)
+def test_a_link_restores_the_whole_state(first, second, search, run, shown, figure, b, line, model):
+    state = State((Texts(first, model), Texts(second)), search, run, shown, figure, b, line)
     again = state_of(query_of(state) or "view=bill")
     assert again == state
 
