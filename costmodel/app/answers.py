@@ -28,6 +28,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
+from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.beside import Beside
 from costmodel.reporting import tables
 from costmodel.reporting.html import charts
@@ -153,13 +154,19 @@ _MINOR = frozenset(
 """Columns that a narrow page leaves to the opened line, and of a plan to the command of the layout."""
 
 
+_LONG = 24
+"""Characters from which on the texts of a column are broken."""
+
+
 def bill_table(grid: Grid, opened: Mapping[str, str] | None = None) -> str:
     """Return a table whose lines are buttons that open; `opened` has the HTML of those that are, by name."""
     below = opened or {}
     keys = grid.keys or ("",) * len(grid.rows)
     sides = [
-        f"{'number' if column.number else 'text'}{' minor' if column.title in _MINOR else ''}"
-        for column in grid.columns
+        ("number" if column.number else "text")
+        + (" minor" if column.title in _MINOR else "")
+        + (" long" if any(len(row[index]) > _LONG for row in grid.rows) else "")
+        for index, column in enumerate(grid.columns)
     ]
     head = "".join(
         f'<th scope="col" class="{side}">{escape(column.title)}</th>'
@@ -226,20 +233,17 @@ def _compared(first: Texts, second: Texts) -> str:
 
 def _spread(samples: Samples) -> Grid:
     """Return the quantiles of what is sampled."""
-    said: dict[str, Callable[[float], str]] = {
-        "step_time_s": format_seconds,
-        "mfu": "{:.1%}".format,
-        "memory_bytes_per_gpu": format_bytes,
-        "days": "{:,.1f}".format,
-        "gpu_hours": "{:,.0f}".format,
+    said: dict[str, tuple[str, Callable[[float], str]]] = {
+        "step_time_s": ("step time", format_seconds),
+        "mfu": ("MFU", "{:.1%}".format),
+        "memory_bytes_per_gpu": ("memory of a GPU", format_bytes),
+        "days": ("days", "{:,.1f}".format),
+        "gpu_hours": ("GPU-hours", "{:,.0f}".format),
     }
     rows = [
-        [
-            name.removesuffix("_s").replace("_", " "),
-            *(said[name](samples.quantile(q, name)) for q in (0.1, 0.5, 0.9)),
-        ]
-        for name in samples.figures
-        if name in said
+        [title, *(form(samples.quantile(share, name)) for share in QUANTILES)]
+        for name, (title, form) in said.items()
+        if name in samples.figures
     ]
     return Grid("Where it lies", columns("Figure", "p10 >", "p50 >", "p90 >"), rows)
 

@@ -66,8 +66,8 @@ def sampled_text(samples: Samples) -> str:
     time_s, held = samples.interval(), samples.interval(figure="memory_bytes_per_gpu")
     return (
         f"{format_seconds(time_s.low, 3)} to {format_seconds(time_s.high, 3)}: p10 to p90 of {samples.count} samples of "
-        f"{len(samples.factors)} uncertain factors; memory {format_bytes(held.low)} to {format_bytes(held.high)}, fits with "
-        f"{samples.fits_probability:.0%}"
+        f"{len(samples.factors)} uncertain factors; memory {format_bytes(held.low)} to {format_bytes(held.high)}, "
+        f"{samples.fits_probability:.0%} likely to fit"
     )
 
 
@@ -155,7 +155,7 @@ def memory_text(est: Estimate) -> str:
     fits = f"{word}, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
     chance = odds().fits.probability(need, have) if est.samples is None else est.samples.fits_probability
-    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; fits with {chance:.0%}"
+    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; {chance:.0%} likely to fit"
 
 
 def job_text(est: Estimate) -> str:

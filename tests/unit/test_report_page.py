@@ -195,4 +195,4 @@ def test_the_page_of_report_says_what_makes_the_width():
     assert samples.time_causes[0].scales in page
     low, high = samples.interval(figure="dollars")
     assert f"${low:,.0f} to ${high:,.0f}" in page
-    assert f"fits, with {samples.fits_probability:.0%}" in page
+    assert f"fits, {samples.fits_probability:.0%} likely to fit" in page

@@ -231,7 +231,7 @@ def _fits_text(est: Estimate) -> str:
 
 def _odds_text(est: Estimate) -> str:
     """Say how surely a job fits, where it was sampled."""
-    return "" if est.samples is None else f", with {est.samples.fits_probability:.0%}"
+    return "" if est.samples is None else f", {est.samples.fits_probability:.0%} likely to fit"
 
 
 def _uncertain(est: Estimate) -> str:
