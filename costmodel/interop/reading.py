@@ -67,7 +67,12 @@ READERS: dict[str, Reader] = {
             "hf",
             "transformers",
             ("costmodel.interop.read_huggingface", "read"),
-            lambda look: look.has_any("model_type", within="json"),
+            lambda look: (
+                look.has_any("model_type", within="json")
+                or look.has_all("architectures", "hidden_size", within="json")
+                # Meta's and Mistral's params.json.
+                or look.has_all("dim", "n_layers", "n_heads", within="json")
+            ),
             "transformers 5.23, models/*/configuration_*.py",
         ),
         Reader(

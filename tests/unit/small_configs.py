@@ -353,3 +353,96 @@ PUBLISHED: dict[str, tuple[int, dict[str, object]]] = {
         | {"ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
     ),
 }
+
+SEVEN = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32}
+LING = {
+    "num_experts_per_tok": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "hidden_size": 2048,
+}
+# Remote code: the config's keys, and parameters in all and active, in billions, as the model's card rounds them.
+CARDS = {
+    "Yi": (
+        {
+            **SEVEN,
+            "hidden_size": 7168,
+            "intermediate_size": 20480,
+            "num_attention_heads": 56,
+            "num_key_value_heads": 8,
+            "num_hidden_layers": 60,
+            "vocab_size": 64000,
+        },
+        34.4,
+        34.4,
+    ),
+    "aquila": ({**SEVEN, "vocab_size": 100008}, 7.3, 7.3),
+    "bailing_moe": (
+        {
+            **LING,
+            "intermediate_size": 5632,
+            "moe_intermediate_size": 1408,
+            "num_hidden_layers": 28,
+            "num_experts": 64,
+            "num_shared_experts": 2,
+            "vocab_size": 126464,
+            "first_k_dense_replace": 0,
+        },
+        16.8,
+        2.75,
+    ),
+    "bailing_moe_v2": (
+        {
+            **LING,
+            "num_experts_per_tok": 8,
+            "intermediate_size": 5120,
+            "moe_intermediate_size": 512,
+            "num_hidden_layers": 20,
+            "num_experts": 256,
+            "num_shared_experts": 1,
+            "vocab_size": 157184,
+            "first_k_dense_replace": 1,
+        },
+        16.26,
+        1.43,
+    ),
+    "code_llama": ({**SEVEN, "vocab_size": 32016}, 6.74, 6.74),
+    "exaone": (
+        {
+            **SEVEN,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "num_layers": 32,
+            "vocab_size": 102400,
+        },
+        7.82,
+        7.82,
+    ),
+    "internlm": ({**SEVEN, "vocab_size": 103168, "bias": True}, 7.32, 7.32),
+    "orion": (
+        {
+            **SEVEN,
+            "hidden_size": 5120,
+            "intermediate_size": 15360,
+            "num_attention_heads": 40,
+            "num_hidden_layers": 40,
+            "vocab_size": 84608,
+        },
+        14.5,
+        14.5,
+    ),
+    "skywork": (
+        {
+            **SEVEN,
+            "hidden_size": 4608,
+            "intermediate_size": 12288,
+            "num_attention_heads": 36,
+            "num_hidden_layers": 52,
+            "vocab_size": 65519,
+        },
+        13.85,
+        13.85,
+    ),
+    "xverse": ({**SEVEN, "vocab_size": 100534}, 7.3, 7.3),
+}

@@ -1,11 +1,11 @@
 """Every HuggingFace family that the readers know, as a tiny model of each, against transformers' own count."""
 
 import pytest
-from small_configs import GROUPED, PUBLISHED, TINY, WIDE
+from small_configs import CARDS, GROUPED, PUBLISHED, SEVEN, TINY, WIDE
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import read_hf_config
-from costmodel.step.anatomy.params import num_params
+from costmodel.step.anatomy.params import num_active_params, num_params
 
 
 @pytest.mark.parametrize("kind", sorted(TINY | PUBLISHED))
@@ -115,3 +115,60 @@ def test_scout_has_no_dense_width():
 
     assert read_hf_config(text).model.ffn_size == 0
     assert read_hf_config({**text, "interleave_moe_layer_step": 2}).model.ffn_size == 200
+
+
+@pytest.mark.parametrize("kind", CARDS)
+def test_remote_code_has_the_parameters_of_its_card(kind):
+    config, whole, active = CARDS[kind]
+    model = read_hf_config({**config, "model_type": kind}).model
+    assert num_params(model) / 1e9 == pytest.approx(whole, rel=4e-3)
+    assert num_active_params(model) / 1e9 == pytest.approx(active, rel=4e-3)
+
+
+def test_the_first_internlm_has_biases_and_orion_layernorm():
+    plain = num_params(read_hf_config({**CARDS["xverse"][0], "model_type": "llama"}).model)
+    biased = num_params(read_hf_config({**CARDS["xverse"][0], "model_type": "internlm"}).model)
+    assert biased - plain == 32 * 4 * 4096
+    normed = num_params(read_hf_config({**CARDS["xverse"][0], "model_type": "orion"}).model)
+    assert normed - plain == 65 * 4096
+
+
+LLAMA = {**SEVEN, "vocab_size": 32000}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**LLAMA, "architectures": ["LlamaForCausalLM"]},
+        {**LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": None},
+        # Llama 2's params.json: 8/3 of the width, up to a multiple of 256.
+        {"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256, "vocab_size": 32000},
+        {
+            "dim": 4096,
+            "n_layers": 32,
+            "n_heads": 32,
+            "hidden_dim": 11008,
+            "vocab_size": 32000,
+            "head_dim": 128,
+        },
+        {"model_type": "llava", "text_config": LLAMA},
+        {"model_type": "internvl_chat", "llm_config": {**LLAMA, "architectures": ["LlamaForCausalLM"]}},
+    ],
+)
+def test_files_that_do_not_say_their_type(config):
+    assert num_params(read_hf_config(config, "x").model) == 6_738_415_616
+
+
+def test_a_llama_3_of_metas_own_file():
+    """1.3 times 8/3 of the width, up to a multiple of 1,024: 14,336."""
+    config = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256}
+    config |= {"ffn_dim_multiplier": 1.3, "multiple_of": 1024, "norm_eps": 1e-5, "rope_theta": 500000.0}
+    assert num_params(read_hf_config(config, "x").model) == 8_030_261_248
+    with pytest.raises(ModelConfigError, match="missing 'vocab_size'"):
+        read_hf_config({**config, "vocab_size": -1}, "x")
+
+
+@pytest.mark.parametrize("outer", ["qwen3_vl", "qwen2_5_vl", "glm4v", "mistral3", "voxtral", "internvl"])
+def test_a_wrapper_knows_the_type_of_its_language_model(outer):
+    inner = {**LLAMA, "num_key_value_heads": 8, "head_dim": 128}
+    assert num_params(read_hf_config({"model_type": outer, "text_config": inner}, "x").model) > 5e9

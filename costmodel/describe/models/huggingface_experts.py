@@ -356,6 +356,26 @@ def _youtu(keys: Keys) -> dict[str, Any]:
     }
 
 
+def _bailing_moe(keys: Keys) -> dict[str, Any]:
+    """Return Ling and Ring of both generations, remote code: fine-grained experts and shared ones, normed heads in 2.0."""
+    keys.get(
+        "norm_head", "norm_softmax", "moe_router_enable_expert_bias", "moe_shared_expert_intermediate_size"
+    )
+    bias, qkv = keys.get("use_bias", default=False), keys.get("use_qkv_bias", default=False)
+    second = keys.get("model_type") == "bailing_moe_v2"
+    keys.get(
+        "multi_gate", "embedding_dropout", "output_dropout", "moe_router_enable_shared_expert", "router_type"
+    )
+    return {
+        **grouped(keys),
+        **_routed(keys, 0),
+        "qkv_bias": qkv,
+        "attention_out_bias": bias,
+        "qk_norm": keys.get("use_qk_norm", default=second),
+        "mtp_layers": keys.get("num_nextn_predict_layers", default=0),
+    }
+
+
 def _glm4_moe(keys: Keys) -> dict[str, Any]:
     return {
         **grouped(keys),
@@ -507,6 +527,8 @@ def _llama4(keys: Keys) -> dict[str, Any]:
 EXPERT_READERS = {
     "afmoe": _afmoe,
     "aria_text": _aria,
+    "bailing_moe": _bailing_moe,
+    "bailing_moe_v2": _bailing_moe,
     "cohere2_moe": _cohere2_moe,
     "dbrx": _dbrx,
     "deepseek": _deepseek,
@@ -539,6 +561,7 @@ EXPERT_READERS = {
     "phimoe": _phimoe,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
+    "qwen3_omni_moe_text": _qwen3_moe,
     "qwen3_vl_moe_text": _qwen3_moe,
     "solar_open": _solar_open,
     "youtu": _youtu,

@@ -233,13 +233,28 @@ def _mimo(keys: Keys) -> dict[str, Any]:
     return {**_qwen2(keys), "mtp_layers": keys.get("num_nextn_predict_layers", default=0)}
 
 
+def _internlm(keys: Keys) -> dict[str, Any]:
+    """Return the first InternLM: Llama with biases of all four projections."""
+    bias = keys.get("bias", default=True)
+    return {**_gated(keys), "qkv_bias": bias, "attention_out_bias": bias}
+
+
+def _orion(keys: Keys) -> dict[str, Any]:
+    """Return Orion: Llama with LayerNorm."""
+    return {**_gated(keys), **biases(keys), "norm": "layernorm"}
+
+
 RENAMED: dict[str, dict[str, str]] = {
+    "exaone": {"num_layers": "num_hidden_layers"},
     "chatglm": {"num_layers": "num_hidden_layers", "padded_vocab_size": "vocab_size"},
     "dbrx": {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"},
     "gpt_neo": {"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"},
     "mpt": {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"},
 }
 """Names of their own that some types have for what all have, by type."""
+
+_LLAMAS = ("Yi", "yi", "aquila", "code_llama", "skywork", "xverse")
+"""Llama by another name."""
 
 READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     **GPT_READERS,
@@ -253,6 +268,7 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "cwm": _cwm,
     "ernie4_5": _ernie4_5,
     "emu3_text_model": _gated,
+    "exaone": _gated,
     "exaone4": _exaone4,
     "gemma": _gemma_tied,
     "gemma2": _gemma2,
@@ -266,6 +282,7 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "helium": _helium,
     "hunyuan_v1_dense": _hunyuan_dense,
     "hyperclovax": _hyperclovax,
+    "internlm": _internlm,
     "internlm2": _internlm2,
     "internlm3": _internlm3,
     "iquestcoder": _llama,
@@ -278,6 +295,7 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "mistral": _mistral,
     "olmo2": _olmo2,
     "olmo3": _olmo3,
+    "orion": _orion,
     "phi3": _optional_window,
     "qwen": _qwen,
     "qwen2": _qwen2,
@@ -288,4 +306,6 @@ READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "seed_oss": _seed_oss,
     "smollm3": _smollm3,
     "vaultgemma": _vaultgemma,
+    "qwen2_5_omni_text": _qwen2,
+    **dict.fromkeys(_LLAMAS, _llama),
 }
