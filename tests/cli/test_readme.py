@@ -120,6 +120,16 @@ def commands():
     return sorted(found)
 
 
+def files():
+    """Return the files that pages have the reader write, by name."""
+    return dict(re.findall(r"^<!-- file: (\S+) -->\n```yaml\n(.*?)^```", ALL, flags=re.DOTALL | re.MULTILINE))
+
+
+def test_hardware_of_ones_own_takes_ten_and_fifteen_lines():
+    lines = {name: len(text.splitlines()) for name, text in files().items()}
+    assert lines == {"b400.yaml": 10, "b400-torus.yaml": 15}
+
+
 def config_json():
     """Return what HuggingFace would publish of a model of Llama 3's shape."""
     shape = {
@@ -146,6 +156,8 @@ def test_every_command_runs_as_printed(line, tmp_path, monkeypatch, capsys):
     Path("train.sh").write_text(SCRIPT)
     Path("train.log").write_text(LOG)
     Path("mine.csv").write_text("name,layout,step_time\nmonday,tp4 pp4 vp5,20.1s\ntuesday,tp8 pp4 vp5,23s\n")
+    for name, text in files().items():
+        Path(name).write_text(text)
     write_trace(Path("trace.json.gz"), step_events(200, 1), zipped=True)
     nsight(Path("report.sqlite"), [("kernel", 0, 10, 7, 1)])
     if "--out job.yaml" in line:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+import costmodel as cm
+from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
+from costmodel.describe.hardware.hardware import compose_cluster, load_accelerator, load_cluster
 from costmodel.estimates.profile_check import check_profile
 
 PROFILES = Path(__file__).parents[2] / "hardware_profiles"
@@ -124,3 +126,79 @@ def test_nothing_is_wrong_with_what_ships(folder):
     # Three of each kind here; every one is priced elsewhere in the tests.
     for path in sorted((PROFILES / folder).glob("*.yaml"))[::7]:
         assert check_profile(path) == []
+
+
+NODE_JOB = {"model": "llama3-8b", "gpus": 16, "global_batch": 64, "seq_len": 4096, "zero_stage": 3}
+OWN_RATE = "kernels: {like: mi300x, because: same chip with more memory, matmul: {bf16: {%s}}}\n"
+LOAN = "kernels: {like: mi300x, because: same chip with more memory}\n"
+CHANGES = {
+    "nothing": ("", ""),
+    "a rate of its own": (LOAN, OWN_RATE % "peak_fraction: 0.6, source: ours"),
+    "a rate without source": (LOAN, OWN_RATE % "peak_fraction: 0.6"),
+    "a rate above the peak": (LOAN, OWN_RATE % "peak_fraction: 1.6, source: ours"),
+    "a rate of nothing known": (LOAN, OWN_RATE % "peak_fracture: 0.6, source: ours"),
+    "a group that is none": (LOAN, LOAN.replace("}", ", vector: {source: ours}}")),
+    "a group that is a number": (LOAN, LOAN.replace("}", ", memory: 0.8}")),
+    "another vendor's kernels": ("like: mi300x", "like: h100-sxm-80gb"),
+    "a new generation": ("generation: cdna3", "generation: cdna9"),
+    "a new generation and its software": (
+        "generation: cdna3",
+        "generation: cdna9\nsoftware: {attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: one}",
+    ),
+    "software that is a choice": (
+        "generation: cdna3",
+        "generation: cdna3\nsoftware: {attention: auto, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: one}",
+    ),
+    "no such recipe": (
+        "generation: cdna3",
+        "generation: cdna3\nsoftware: {attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: one,"
+        " recipe: megatron-on-mars}",
+    ),
+    "no such link": ("scale_up_link: xgmi-mi300x", "scale_up_link: xgmi-mi999x"),
+    "no 16-bit peak": (
+        "  fp16: {value: 1307 TFLOP/s, source: sheet}\n  bf16: {value: 1307 TFLOP/s, source: sheet}\n",
+        "",
+    ),
+    "no unit": ("1000 W", "1000"),
+    "negative memory": ("6 TB/s", "-6 TB/s"),
+    "no source": ("sheet}\ntdp", "sheets}\ntdp"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_check_refuses_is_what_an_estimate_refuses(change, tmp_path, monkeypatch):
+    monkeypatch.setenv("COSTMODEL_PROFILE_PATH", str(tmp_path))
+    assert change[0] in MI325X
+    found = check(tmp_path, MI325X.replace(*change))
+    cluster = (PROFILES / "clusters" / "mi300x-roce400.yaml").read_text("utf-8")
+    cluster = cluster.replace("name: mi300x-roce400", "name: mine").replace("aliases: [mi300x]\n", "")
+    (tmp_path / "mine.yaml").write_text(cluster.replace("accelerator: mi300x", "accelerator: mi325x"))
+    try:
+        cm.estimate(**NODE_JOB, cluster=compose_cluster("mi325x", 8, 8, 50e9, "roce", 16))
+        cm.estimate(**NODE_JOB, cluster="mine")
+        refused = False
+    except CostModelError:
+        refused = True
+    assert bool(found) == refused, found
+
+
+def test_what_is_known_of_the_device_goes_over_the_loan(tmp_path):
+    own = OWN_RATE % "peak_fraction: 0.6, source: ours"
+    assert check(tmp_path, MI325X.replace(LOAN, own)) == []
+    ours, lender = load_accelerator(tmp_path / "mi325x.yaml"), load_accelerator("mi300x")
+    for table in ("matmul", "grouped_matmul"):
+        block = getattr(ours.kernels.blocks, table)["bf16"]
+        assert (block.peak_fraction, block.source, block.basis) == (0.6, "ours", "estimated")
+        assert block.memory_fraction == getattr(lender.kernels.blocks, table)["bf16"].memory_fraction
+    assert ours.kernels.attention == lender.kernels.attention
+
+
+def test_inherited_kernels_are_an_estimate_on_another_device(tmp_path):
+    head = "schema_version: 1\nprofile: accelerator\nname: mine\ntitle: Mine\ninherit: h100-sxm-80gb\n"
+    peaks = "peak_dense:\n  bf16: {value: 2000 TFLOP/s, source: assumed}\n"
+    for text, basis in ((head, "measured"), (head + peaks, "estimated")):
+        assert check(tmp_path, text, "mine") == []
+        mine = load_accelerator(tmp_path / "mine.yaml")
+        assert mine.kernels.blocks.matmul["bf16"].basis == basis
+        assert mine.kernels.matmul["bf16"] == load_accelerator("h100").kernels.matmul["bf16"]
+        assert mine.software == load_accelerator("h100").software

@@ -170,7 +170,8 @@ def accelerator_of(path: Path, folders: tuple[Path, ...]) -> str:
 def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
     """Return the raw content of a profile with its `inherit` chain merged in.
 
-    The child's top-level keys replace the parent's; `sources` of both are kept.
+    The child's top-level keys replace the parent's; `sources` of both are kept. Kernels that an accelerator inherits
+    become estimates where its peaks, units or memory are its own.
     """
     content, chain = dict(read_yaml(path)), [path]
     check_header(content, path, kind)
@@ -189,6 +190,8 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         ):
             # A price is that of one accelerator on one day: a child with another of either takes none of it.
             parent = {key: value for key, value in parent.items() if key not in PRICE_KEYS}
+        if kind == "accelerator" and "kernels" not in content and content.keys() & _KERNELS_ARE_OF:
+            parent |= {"kernels": _inherited_kernels(parent, content, parent_path.stem)}
         content = {**parent, **content, "sources": merged_sources}
         if "inherit" not in parent:
             break
@@ -198,6 +201,21 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
     if "like" in _mapping(content.get("kernels")):
         content["kernels"] = _lent_kernels(content, path, folders)
     return content
+
+
+_KERNELS_ARE_OF = frozenset(("peak_dense", "num_sms", "memory_bandwidth"))
+"""What a child may not change and still have its parent's measurements."""
+
+
+def _inherited_kernels(parent: dict[str, Any], child: dict[str, Any], name: str) -> Any:
+    """Return the constants of a parent for a child that is another device: its shares of the peak, marked as a loan."""
+    from costmodel.describe.hardware.kernels import lent
+
+    held = parent.get("kernels")
+    if not isinstance(held, dict) or "like" in held:
+        return held
+    units = _mapping(child.get("num_sms")) or _mapping(parent.get("num_sms"))
+    return lent(held, name, "inherited, with other peaks, units or memory", units.get("value"))
 
 
 def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> dict[str, Any]:
