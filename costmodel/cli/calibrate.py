@@ -10,11 +10,9 @@ import typer
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_output
 from costmodel.cli.output import Target
-from costmodel.cli.texts import show_help
+from costmodel.cli.texts import command_group
 
-app = typer.Typer(
-    rich_markup_mode=None, help="Profiles from your own measurements: collectives, kernels, training steps."
-)
+app = command_group("Profiles from your own measurements: collectives, kernels, training steps.")
 
 FABRIC_EPILOG = """\b
 Examples:
@@ -23,12 +21,6 @@ Examples:
   costmodel estimate -m llama3-8b -c my-cluster.yaml -n 64 -l "tp2" --global-batch 512 --seq-len 8192
 
 """
-
-
-@app.callback(invoke_without_command=True)
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        show_help(context)
 
 
 def refuse(problems: Iterable[object], quiet_end: str = "") -> None:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from costmodel.cli import options as opt
 from costmodel.cli.job_options import merged_job, short_names, takes_job
 
 EPILOG = """\b
@@ -18,12 +19,7 @@ Examples:
 def compare(
     given: dict[str, Any],
     output: dict[str, Any],
-    job: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="A.yaml B.yaml …", help="Job files, flags on top of each.", show_default=False
-        ),
-    ] = None,
+    job: opt.JobFilesArgument = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(

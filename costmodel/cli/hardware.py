@@ -9,9 +9,9 @@ import typer
 
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_output
-from costmodel.cli.texts import show_help
+from costmodel.cli.texts import command_group
 
-app = typer.Typer(rich_markup_mode=None, help="Accelerators, links, clusters and storage: list, show, check.")
+app = command_group("Accelerators, links, clusters and storage: list, show, check.")
 
 KindOption = Annotated[
     str | None, typer.Option("--kind", "-k", help="accelerator, link, cluster or storage.")
@@ -29,12 +29,6 @@ CHECK_EPILOG = """\b
 Example:
   costmodel hardware check my-cluster.yaml
 """
-
-
-@app.callback(invoke_without_command=True)
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        show_help(context)
 
 
 @app.command("list", epilog=LIST_EPILOG)

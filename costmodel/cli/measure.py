@@ -9,11 +9,9 @@ import typer
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_output
 from costmodel.cli.output import Target
-from costmodel.cli.texts import show_help
+from costmodel.cli.texts import command_group
 
-app = typer.Typer(
-    rich_markup_mode=None, help="Measure kernels and collectives of this machine (needs torch and a GPU)."
-)
+app = command_group("Measure kernels and collectives of this machine (needs torch and a GPU).")
 DeviceOption = Annotated[
     str, typer.Option("--device", help="cuda, or cpu to try the path.  [default: cuda]", show_default=False)
 ]
@@ -28,12 +26,6 @@ Examples:
   torchrun --nproc-per-node 8 -m costmodel measure collectives --sizes 1KiB:4GiB --out sweep.log
   costmodel measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
 """
-
-
-@app.callback(invoke_without_command=True)
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        show_help(context)
 
 
 def _kernels(

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from costmodel.cli.job_options import takes_output
-from costmodel.cli.texts import show_help
+from costmodel.cli.texts import command_group
 
-app = typer.Typer(rich_markup_mode=None, help="Models: list the presets, show parameters and FLOPs of one.")
+app = command_group("Models: list the presets, show parameters and FLOPs of one.")
 
 LIST_EPILOG = """\b
 Example:
@@ -19,12 +19,6 @@ Examples:
   costmodel model show llama3-405b --seq-len 8192
   costmodel model show ./config.json
 """
-
-
-@app.callback(invoke_without_command=True)
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        show_help(context)
 
 
 @app.command("list", epilog=LIST_EPILOG)

@@ -67,6 +67,10 @@ def option(name: str, *, several: bool = False) -> Any:
     )
 
 
+JobFilesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="A.yaml B.yaml …", help="Job files, flags on top of each.", show_default=False),
+]
 FormatOption = Annotated[
     Format | None,
     typer.Option("--format", help="How to print the result; default: by the ending of --out, or table."),

@@ -7,9 +7,9 @@ import typer
 
 from costmodel.cli import options as opt
 from costmodel.cli.job_options import takes_output
-from costmodel.cli.texts import show_help
+from costmodel.cli.texts import command_group
 
-app = typer.Typer(rich_markup_mode=None, help="Recipes: list them, show the switches of one.")
+app = command_group("Recipes: list them, show the switches of one.")
 
 LIST_EPILOG = """\b
 Example:
@@ -19,12 +19,6 @@ SHOW_EPILOG = """\b
 Example:
   costmodel recipe show torchtitan --set dp_overlap=none
 """
-
-
-@app.callback(invoke_without_command=True)
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        show_help(context)
 
 
 @app.command("list", epilog=LIST_EPILOG)

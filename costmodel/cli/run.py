@@ -24,12 +24,7 @@ Examples:
 def run(
     given: Mapping[str, Any],
     output: Mapping[str, Any],
-    job: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="A.yaml B.yaml …", help="Job files, flags on top of each.", show_default=False
-        ),
-    ] = None,
+    job: opt.JobFilesArgument = None,
     start: Annotated[
         str, typer.Option("--start", metavar="DATE", help="Say when it is done if it starts then.")
     ] = "",

@@ -22,6 +22,18 @@ Examples:
 """
 
 
+def command_group(text: str) -> typer.Typer:
+    """Return a group of commands that shows its help where none of them is called."""
+    group = typer.Typer(rich_markup_mode=None, help=text)
+    group.callback(invoke_without_command=True)(_without_command)
+    return group
+
+
+def _without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        show_help(context)
+
+
 def show_help(context: typer.Context) -> None:
     """Print the help of a command group that was called without a command, and exit with code 2."""
     typer.echo(context.get_help())
