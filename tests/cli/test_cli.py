@@ -526,7 +526,8 @@ ESTIMATE_OPTIONS = """
     --model --cluster --gpus --layout --tp --cp --pp --dp --vp --ep --etp --micro-batch --global-batch
     --seq-len --precision --recompute --zero --shard-group --schedule --sequence-parallel
     --no-sequence-parallel --recipe --set --axis-order --lora-rank --lora-targets
-    --base-dtype --frozen --packed-len --packed-spread --epochs --dataset-samples --tokens --profiles --all-lines --check --form
+    --base-dtype --frozen --packed-len --packed-spread --epochs --dataset-samples --tokens --price
+    --price-usd-per-gpu-hour --profiles --all-lines --check --form
     --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
     --samples --seed --site --expect --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
 """
