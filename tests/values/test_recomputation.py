@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from round_jobs import MOE, each_us, price
+from round_jobs import LATENT, MOE, SMALL, each_us, price
 
 from costmodel.step.anatomy.operator_parts import Operator
 from costmodel.step.recomputation import Recomputation
@@ -91,3 +91,13 @@ def test_recomputed_experts_that_are_split_gather_their_copies_again(modules, ag
     found = [name for name in each_us(est, "ep.expert_tensor.") if name.endswith(".recompute")]
     both = ["ep.expert_tensor.all_gather.recompute", "ep.expert_tensor.reduce_scatter.recompute"]
     assert found == (both if again else [])
+
+
+@pytest.mark.parametrize(("model", "again"), [(LATENT, True), (SMALL, False)])
+def test_latent_up_projections_are_recomputed_with_the_rotation_after_them(model, again):
+    """Megatron-Core's mla_up_proj checkpoints both; heads without latents have no such module."""
+    est = price(model, recompute="selective", switches={"selective_modules": ["mla_up_proj"]})
+    times = each_us(est, "compute.attention.rope.")
+    assert ("compute.attention.rope.recompute" in times) == again
+    if again:
+        assert times["compute.attention.rope.recompute"] == times["compute.attention.rope.forward"]

@@ -106,7 +106,9 @@ def attention_operators(
         # Megatron-Core models/common/embeddings/rope_utils.py: no fused kernel where the magnitude is scaled.
         one_kernel = recipe.kernels.fused_rope and not model.rope_concentration
         traffic = ROPE_FUSED if one_kernel or recipe.kernels.compiled else ROPE_CHAIN
-        ops.append(elementwise("attention", "rope", whole, np.asarray(rotated), traffic))
+        # What Megatron-Core calls mla_up_proj ends with the rotation (multi_latent_attention.py, qkv_up_proj_and_rope_apply).
+        again = (*whole, "mla_up_proj") if model.attention == "mla" else whole
+        ops.append(elementwise("attention", "rope", again, np.asarray(rotated), traffic))
     width = t * (q_width + k_width + v_width)
     ops += quantise("attention", whole, Cast(t_sp * h, t * heads * d_v, width, t_sp * h, t * h), precision)
     ops += _core(model, kind, shard, recipe, heads, kv_heads)
