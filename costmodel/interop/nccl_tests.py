@@ -28,7 +28,7 @@ from costmodel.interop.nccl_rows import (
     ranks_by_ratio,
     read_row,
 )
-from costmodel.interop.text_file import read_text, shown
+from costmodel.interop.text_file import read_text, shown, uncoloured
 
 Array = NDArray[np.float64]
 
@@ -46,12 +46,15 @@ PROGRAMS = {
 _UNPRICED = ("scatter", "gather", "hypercube", "alltoallv", "all_to_allv")
 # What launchers and people put before a line: quotes, mpirun's rank, srun -l, kubectl's time, pods, Ray's actor.
 _LAUNCHER_PREFIX = re.compile(
-    r"^\s*(?:>\s|\[\d+,\d+\](?:<\w+>)?:?\s?|\d+:\s(?=\s*(?:#|\d))"
+    r"^\s*(?:>\s|\[\d+,\d+\](?:<\w+>)?:?\s?|\d+:\s(?=\s*(?:#|\d|\[\d+,))"
+    # mpirun --timestamp-output, and syslog with its host and program.
+    r"|(?:[A-Z][a-z]{2}\s+)?[A-Z][a-z]{2}\s+\d{1,2}\s\d\d:\d\d:\d\d"
+    r"(?:\s\d{4}(?=\[|<\w+>:)(?:<\w+>:)?|\s[\w.-]+\s[\w./-]+(?:\[\d+\])?:\s)"
     r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s|\[pod/[^\]]+\]\s|\((?:[^()]*\b(?:pid|rank)=[^()]*)\)\s)"
 )
 # A host before a line of nccl-tests: pdsh's, dsh's, docker compose's.
 _HOST_PREFIX = re.compile(
-    r"^\s*([A-Za-z][\w.-]*)(?::|\s*\|)\s(?=\s*(?:#\s|#$|\d+\s+\d+\s+(?:float|half|bfloat16|u?int\d*|double|f8)))"
+    r"^\s*([A-Za-z][\w.-]*)(?::|\s*\|)\s(?=\s*(?:#\s|#$|\[\d+,\d+\]|\d+\s+\d+\s+(?:float|half|bfloat16|u?int\d*|double|f8)))"
 )
 _RANK_LINE = re.compile(
     r"^#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+(\d+)\s+\[\w[\w:.]*\]\s*(.*)$"
@@ -222,19 +225,25 @@ def _streams(text: str) -> dict[str, list[tuple[int, str]]]:
     """Return numbered lines without their prefixes; tests that run beside each other apart, by their host."""
     found: dict[str, list[tuple[int, str]]] = {"": []}
     for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw
-        for _ in range(4):
-            shorter = _LAUNCHER_PREFIX.sub("", line)
-            if shorter == line:
-                break
-            line = shorter
+        line = _without_launcher(uncoloured(raw))
         host = _HOST_PREFIX.match(line)
-        found.setdefault(host[1] if host else "", []).append((number, line[host.end() :] if host else line))
+        rest = _without_launcher(line[host.end() :]) if host else line
+        found.setdefault(host[1] if host else "", []).append((number, rest))
     if len(found) == 2:
         # One host's lines, and lines without a host that belong to the same run.
         both = sorted(line for lines in found.values() for line in lines)
         return {"": both}
     return found
+
+
+def _without_launcher(line: str) -> str:
+    """Return a line without what launchers put before it, of several one after the other."""
+    for _ in range(4):
+        shorter = _LAUNCHER_PREFIX.sub("", line)
+        if shorter == line:
+            break
+        line = shorter
+    return line
 
 
 def _tells(line: str) -> bool:

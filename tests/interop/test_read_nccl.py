@@ -52,6 +52,12 @@ def facts(sweep):
 
 
 PREFIXES = {
+    "mpirun with times": "Tue Nov 22 10:00:01 2026[1,0]<stdout>:{line}",
+    "mpirun 5 with times": "Tue Nov 22 10:00:01 2026<stdout>: {line}",
+    "syslog": "May  1 10:00:00 node7 nccl[123]: {line}",
+    "srun around mpirun": "0: [1,0]<stdout>:{line}",
+    "pdsh around mpirun": "node001: [1,0]<stdout>:{line}",
+    "colours": "\x1b[32m{line}\x1b[0m",
     "none": "{line}",
     "mpirun": "[1,0]<stdout>:{line}",
     "indented mpirun": "    [1,0]<stdout>:{line}",
