@@ -106,7 +106,8 @@ def _peft_lines(job: Job) -> list[str]:
     if not tuning.lora_rank:
         return []
     modules = peft_modules(tuning, "PEFT") or "all-linear"
-    lines = [f"peft.LoraConfig(r={tuning.lora_rank}, target_modules={modules!r})"]
+    dora = ", use_dora=True" if tuning.magnitudes else ""
+    lines = [f"peft.LoraConfig(r={tuning.lora_rank}, target_modules={modules!r}{dora})"]
     bits = {"nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4"', "fp8": "load_in_8bit=True"}
     if tuning.computes_in:
         lines.append(f"transformers.BitsAndBytesConfig({bits[tuning.base_dtype]})")
@@ -124,6 +125,7 @@ def _adapter_keys(job: Job) -> dict[str, Any]:
         "lora_r": tuning.lora_rank,
         "lora_alpha": 2 * tuning.lora_rank,
         **({"lora_target_modules": modules} if modules else {"lora_target_linear": True}),
+        **({"peft_use_dora": True} if tuning.magnitudes else {}),
     }
     if tuning.computes_in:
         found[{"nf4": "load_in_4bit", "fp8": "load_in_8bit"}[tuning.base_dtype]] = True

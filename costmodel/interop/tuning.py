@@ -71,7 +71,7 @@ def take_bridge_tuning(peft: Mapping[str, Any], job: dict[str, Any], warnings: l
     )
     job["lora_targets"] = ",".join(str(word).rsplit(".", 1)[-1] for word in words)
     if "dora" in scheme:
-        warnings.append("dora: priced as LoRA, without its magnitudes and the norms of weights that it takes")
+        job["lora_targets"] += ",magnitude"
 
 
 def peft_modules(tuning: Tuning, title: str) -> list[str]:
@@ -82,9 +82,10 @@ def peft_modules(tuning: Tuning, title: str) -> list[str]:
     FrameworkConfigError
         If one is a layer that transformers' models do not have as one.
     """
-    if tuning.lora_targets == make_tuning(tuning.lora_rank).lora_targets:
+    plain = tuple(word for word in tuning.lora_targets if word != "magnitude")
+    if plain == make_tuning(tuning.lora_rank).lora_targets:
         return []
-    return _named(tuning, _PEFT_NAMES, title)
+    return _named(dataclasses.replace(tuning, lora_targets=plain), _PEFT_NAMES, title)
 
 
 def bridge_modules(tuning: Tuning) -> tuple[str, list[str]]:
@@ -147,7 +148,7 @@ def take_tuning(
     elif bits:
         warnings.append(f"quantization_bit: {bits} bits have no price; the base is priced in bf16")
     if method == "dora" or any(raw.get(key) for key in _DORA):
-        warnings.append("dora: priced as LoRA, without its magnitudes and the norms of weights that it takes")
+        job["lora_targets"] = ",".join(part for part in (job.get("lora_targets", ""), "magnitude") if part)
     if method == "rslora" or any(raw.get(key) for key in _RSLORA):
         notes.append("rslora: costs what LoRA does, its scale alone is another")
 

@@ -25,6 +25,8 @@ def priced(framework, **more):
         ({"base_dtype": "nf4"}, {"adapter": "qlora", "lora_target_linear": True, "load_in_4bit": True}),
         ({"base_dtype": "fp8"}, {"adapter": "lora", "lora_target_linear": True, "load_in_8bit": True}),
         ({"lora_targets": "q,v"}, {"adapter": "lora", "lora_target_modules": ["q_proj", "v_proj"]}),
+        ({"lora_targets": "q,magnitude"}, {"lora_target_modules": ["q_proj"], "peft_use_dora": True}),
+        ({"lora_targets": "dora"}, {"lora_target_linear": True, "peft_use_dora": True}),
     ],
 )
 def test_axolotl(more, keys):
@@ -76,8 +78,8 @@ train: {micro_batch_size: 1, global_batch_size: 8}
 peft: {_target_: megatron.bridge.peft.dora.DoRA, dim: 16, target_modules: ['*.linear_qkv', linear_fc2]}
 """
     found = read_bridge(TextFile(text, "run_config.yaml"), {"gpus": 8})
-    assert (found.job["lora_rank"], found.job["lora_targets"]) == (16, "linear_qkv,linear_fc2")
-    assert any(warning.startswith("dora: priced as LoRA") for warning in found.warnings)
+    assert (found.job["lora_rank"], found.job["lora_targets"]) == (16, "linear_qkv,linear_fc2,magnitude")
+    assert not [warning for warning in found.warnings if "dora" in warning]
     with pytest.raises(CostModelError, match=r"peft\.dim: expected a whole number, got 'many'"):
         read_bridge(TextFile(text.replace("dim: 16", "dim: many"), "run_config.yaml"), {"gpus": 8})
 

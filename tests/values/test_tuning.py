@@ -58,6 +58,51 @@ def test_states_of_adapters_alone(targets, adapters):
     )
 
 
+def test_dora_learns_a_length_of_each_output():
+    """One more parameter an output: q 1,024, k and v 512, o 1,024, gate and up 4,096, down 1,024."""
+    outputs = 1024 + 2 * 512 + 1024 + 2 * 4096 + 1024
+    est = price(lora_rank=16, lora_targets="all,magnitude")
+    assert states(est)["gradients"] == near(4 * 4 * (SEPARATE + outputs))
+    assert make_tuning(16, "magnitude").lora_targets == make_tuning(16, "all,dora").lora_targets
+    assert not make_tuning(16, "all").magnitudes
+
+
+def test_what_dora_computes_beside_an_adapter():
+    """Down, 1,024 x 4,096: its change made whole, added and measured; then both results times the lengths."""
+    each, plain = (
+        each_us(price(lora_rank=16, lora_targets=targets), "compute.mlp.lora_down")
+        for targets in ("down,magnitude", "down")
+    )
+    new = {name.removeprefix("compute.mlp.lora_down_"): us for name, us in each.items() if name not in plain}
+    moved, flops = 4096 * 1024 * 14 + 4 * 4096**2, 2 * 16 * 4096 * (4096 + 1024)
+    assert new == near(
+        {
+            # Eight kernels of 1 us at 0.7 of 2 TB/s and 100 TFLOP/s; nothing backward.
+            "lengths.forward": 8 + (moved / 2e6 + flops / 100e6) / 0.7,
+            "magnitude.forward": moved_us(10 * MIB, 2),
+            "magnitude.backward": moved_us(12 * MIB, 5),
+        }
+    )
+    assert {name: each[name] for name in plain} == near(plain)
+
+
+def test_dora_on_a_quantised_base_reads_it_once_more():
+    each = each_us(
+        price(lora_rank=16, lora_targets="down,magnitude", base_dtype="nf4"), "compute.mlp.lora_down"
+    )
+    moved = 4096 * 1024 * (14 + 2 + BASE_BYTES["nf4"]) + 4 * 4096**2
+    flops = 2 * 16 * 4096 * (4096 + 1024)
+    assert each["compute.mlp.lora_down_lengths.forward"] == near(8 + (moved / 2e6 + flops / 100e6) / 0.7)
+
+
+def test_tensor_ranks_sum_the_lengths_of_a_sliced_input():
+    """1,024 squares in fp32 beside down; none beside q, whose outputs are dealt out."""
+    est = price(lora_rank=16, lora_targets="q,down,magnitude", gpus=2, tp=2)
+    sent = sent_bytes(est, "tp.mlp.lora_down_lengths")
+    assert sent["tp.mlp.lora_down_lengths.all_reduce.forward"] == near(4 * 1024)
+    assert sent_bytes(est, "tp.attention.lora_q_lengths") == {}
+
+
 def test_a_base_in_nf4():
     """4 bits and 0.127 of constants a weight; the largest is in 16 bits for a product: gate and up, 8 MiB."""
     est = price(lora_rank=16, base_dtype="nf4")

@@ -205,7 +205,8 @@ FIELDS: tuple[Field, ...] = (
         kind="text",
         group="job",
         meaning="layers with an adapter",
-        hint="q, k, v, o, gate, up, down; qkv and fc1 for one adapter of fused layers; experts, mixer; attention, mlp, all",
+        hint="q, k, v, o, gate, up, down; qkv and fc1 for one adapter of fused layers; experts, mixer; attention, mlp, all; "
+        "magnitude for DoRA",
         default_text="all but experts",
         unit="text",
     ),

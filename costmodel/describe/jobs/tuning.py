@@ -15,9 +15,10 @@ BASE_BYTES = {"bf16": 2.0, "fp8": 1.0, "nf4": 0.5 + 0.127 / 8.0}
 PARTS = ("embedding", "attention", "mixer", "mlp", "router", "experts", "head")
 """What may be frozen."""
 
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "qkv", "fc1", "experts", "mixer")
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "qkv", "fc1", "experts", "mixer", "magnitude")
 """What may get an adapter: a projection by itself; ``qkv`` and ``fc1``, those with one input as one layer, with one
-adapter; experts' own layers beside ``gate``, ``up`` and ``down`` where ``experts`` is named; other mixers' layers."""
+adapter; experts' own layers beside ``gate``, ``up`` and ``down`` where ``experts`` is named; other mixers' layers;
+``magnitude``, a learned length of each output beside them (DoRA)."""
 
 _ALL = ("q", "k", "v", "o", "gate", "up", "down", "mixer")
 _MEANT = {
@@ -45,6 +46,7 @@ _MEANT = {
     "linear_v": ("v",),
     "linear_fc1_gate": ("gate",),
     "linear_fc1_up": ("up",),
+    "dora": ("magnitude",),
 }
 """Other words for them: PEFT's, Megatron-Bridge's and NeMo's names of modules, and groups."""
 
@@ -74,6 +76,11 @@ class Tuning:
     def whole(self) -> bool:
         """Whether every parameter is trained."""
         return not self.frozen
+
+    @property
+    def magnitudes(self) -> bool:
+        """Whether adapters learn lengths and directions apart: S.-Y. Liu et al., DoRA, arXiv:2402.09353."""
+        return "magnitude" in self.lora_targets
 
     @property
     def fields(self) -> dict[str, int | str]:
@@ -121,6 +128,8 @@ def make_tuning(lora_rank: int = 0, lora_targets: str = "", base_dtype: str = ""
             f"base_dtype: {base_dtype!r} is for frozen weights; give lora_rank, or frozen with the parts"
         )
     targets = _read(lora_targets or "all", "lora_targets", TARGETS, _MEANT) if lora_rank else ()
+    if targets == ("magnitude",):
+        targets = (*_ALL, "magnitude")
     both = [(one, held) for one, held in (("qkv", "qkv"), ("fc1", ("gate", "up"))) if one in targets]
     for fused, separate in both:
         again = [word for word in separate if word in targets]

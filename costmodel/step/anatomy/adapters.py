@@ -20,6 +20,7 @@ from costmodel.step.anatomy.operator_parts import (
     Array,
     Operator,
     Part,
+    Scan,
     Shard,
     linear,
     memory_bound,
@@ -209,7 +210,69 @@ def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> 
                 kernels_backward=2.0,
             ),
         ]
+        if tuning.magnitudes:
+            made += _magnitude(product, piece, rank, np.asarray(elements), tuning)
     return made
+
+
+# The whole weight with its change, again in every forward pass: both small matrices times an identity, that scaled (4
+# bytes), added to the weight (6), and the lengths of its rows (2); a quantised base is made into 16 bits once more.
+_LENGTHS = Scan(
+    forward_bytes="groups * (inner * width * (14 + dequantised) + 4 * inner ** 2)",
+    forward_flops="2 * groups * rank * inner * (inner + width)",
+    # Lengths have no gradient (DoRA, section 4.3).
+    backward_bytes="0 * groups",
+    backward_flops="0 * groups",
+    kernels_forward=8.0,
+    kernels_backward=0.0,
+)
+
+
+def _magnitude(
+    product: Operator, piece: _Piece, rank: Array, elements: Array, tuning: Tuning
+) -> list[Operator]:
+    """Return what DoRA adds to one adapter: the lengths of the weight's rows, and both results times theirs.
+
+    huggingface/peft src/peft/tuners/lora/dora.py; without dropout, which would multiply by the base once more.
+    """
+    inner, row = np.asarray(product.k), product.role == "row"
+    dequantised = tuning.base_bytes + BF16 if tuning.computes_in else 0.0
+    lengths = Operator(
+        product.part,
+        f"lora_{piece.name}_lengths",
+        "scan" if not row else "summed",
+        "scan",
+        product.modules,
+        # Ranks with a slice of the input add up their fp32 squares.
+        m=np.asarray(1.0 if row else 0.0),
+        n=np.asarray(2.0 * piece.width if row else 0.0),
+        kernels_forward=_LENGTHS.kernels_forward,
+        kernels_backward=0.0,
+        has_weight=False,
+        scan=_LENGTHS.of(
+            groups=product.groups,
+            inner=inner,
+            width=piece.width,
+            rank=rank,
+            dequantised=np.asarray(dequantised),
+        ),
+    )
+    # Forward the base's result is scaled (4) and added (6); backward both magnitudes' gradients (8) and a scaled one (4).
+    scaled = memory_bound(
+        product.part,
+        f"lora_{piece.name}_magnitude",
+        product.modules,
+        elements,
+        10.0,
+        12.0,
+        n=piece.width,
+        k=np.asarray(1.0),
+        groups=product.groups,
+        saved_bytes=2.0 * BF16 * elements,
+        kernels_forward=2.0,
+        kernels_backward=5.0,
+    )
+    return [lengths, scaled]
 
 
 def _without_inputs(operators: list[Operator], precision: Precision) -> list[Operator]:
@@ -248,7 +311,8 @@ def adapter_params(operators: Iterable[Operator]) -> tuple[Array, Array]:
     dense: Array = np.asarray(0.0)
     expert: Array = np.asarray(0.0)
     for one in operators:
-        if one.leaf.startswith("lora_") and one.kind in ("matmul", "grouped_matmul"):
+        learns = one.kind in ("matmul", "grouped_matmul") or one.leaf.endswith("_magnitude")
+        if one.leaf.startswith("lora_") and learns:
             size = one.n * one.k * one.groups
             if one.part == "experts":
                 expert = expert + size
