@@ -25,8 +25,11 @@ def priced(framework, **more):
         ({"base_dtype": "nf4"}, {"adapter": "qlora", "lora_target_linear": True, "load_in_4bit": True}),
         ({"base_dtype": "fp8"}, {"adapter": "lora", "lora_target_linear": True, "load_in_8bit": True}),
         ({"lora_targets": "q,v"}, {"adapter": "lora", "lora_target_modules": ["q_proj", "v_proj"]}),
-        ({"lora_targets": "q,magnitude"}, {"lora_target_modules": ["q_proj"], "peft_use_dora": True}),
-        ({"lora_targets": "dora"}, {"lora_target_linear": True, "peft_use_dora": True}),
+        (
+            {"lora_targets": "q,magnitude"},
+            {"adapter": "lora", "lora_target_modules": ["q_proj"], "peft_use_dora": True},
+        ),
+        ({"lora_targets": "dora"}, {"adapter": "lora", "lora_target_linear": True, "peft_use_dora": True}),
     ],
 )
 def test_axolotl(more, keys):
@@ -34,6 +37,7 @@ def test_axolotl(more, keys):
     text = emit(est, "axolotl")
     raw = parse_mapping(text, "axolotl", example="key: value")
     adapter = {"adapter", "lora_target_linear", "lora_target_modules", "load_in_4bit", "load_in_8bit"}
+    adapter.add("peft_use_dora")
     assert {key: raw[key] for key in adapter & raw.keys()} == keys
     assert (raw["lora_r"], raw["lora_alpha"]) == (16, 32)
     back = read(TextFile(text, "axolotl.yaml"), {"gpus": 8})
