@@ -194,6 +194,10 @@ class Overlap(BaseModel):
     whole gradients in the reduction's dtype (torchtitan's default)."""
     fsdp_prefetch: int = Field(default=1, ge=0)
     """Layers gathered ahead."""
+    fsdp_across_layers: bool = True
+    """Under ZeRO-3 one layer's messages hide behind the passes of its neighbours. Otherwise layers are one loop of the
+    compiler, whose messages do not leave their turn (JAX's scan under XLA): the first product waits for its weights
+    and the last gradient for nothing, and those of experts hide behind what else the layer computes."""
     fsdp_backward_prefetch: bool = True
     """The next layer is gathered behind the backward pass of this one; otherwise after it (FSDP1's
     BACKWARD_POST), where nothing hides it."""
@@ -262,6 +266,10 @@ class Experts(BaseModel):
     """Padded capacity of each expert over its mean load; 0 is dropless."""
     node_limited_routing: int = Field(default=0, ge=0)
     """Most nodes that the experts of one token lie on; 0 is what the model's expert groups say."""
+    dispatch_by_products: bool = False
+    """Tokens come to the slots of their experts, and back, by products with one-hot matrices of a sequence's tokens by
+    all slots (Lepikhin et al., GShard, arXiv:2006.16668, algorithm 2; MaxText with a capacity factor and without
+    megablox); otherwise rows are gathered."""
     grouped_gemm: bool = True
     """All local experts in one grouped GEMM; otherwise one GEMM an expert."""
     grouped_launch_share: float = Field(default=0.0, ge=0, le=1)

@@ -48,7 +48,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         ("ep", ("expert",)),
     ):
         job.setdefault(key, degrees[axes[0]] * (degrees[axes[1]] if len(axes) > 1 else 1))
-    job.setdefault("recipe", "maxtext")
+    job.setdefault("recipe", "maxtext-tpu" if raw.get("hardware") == "tpu" else "maxtext")
     job.setdefault("zero_stage", 3 if degrees["fsdp"] * degrees["fsdp_transpose"] > 1 else 0)
     each, steps = raw.get("per_device_batch_size"), int(raw.get("gradient_accumulation_steps") or 1)
     if job.get("gpus") and isinstance(each, (int, float)) and "global_batch" not in job:

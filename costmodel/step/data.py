@@ -48,6 +48,8 @@ Array = NDArray[np.float64]
 
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6
+_EXPERTS = ".experts."
+"""In the names of the lines of experts' own operators."""
 _NONE, _ONE = np.asarray(0.0), np.asarray(1.0)
 
 
@@ -89,6 +91,12 @@ class Window:
         self._one_stream = one_stream
         self._last_s: Array | None = None
         self._waited_s: Array | None = None
+
+    def behind_part(self, pass_s: Array) -> Window:
+        """Return the same ports, and what was waited for them, beside a part of the pass."""
+        other = Window(self._placed, pass_s, one_stream=self._one_stream)
+        other._ports, other._waited_s = self._ports, self._waited_s
+        return other
 
     def left_s(self) -> Array:
         """Seconds of the pass that no message before uses. [s]"""
@@ -294,13 +302,21 @@ def _sharded_block_lines(
 ) -> tuple[list[TimeLine], list[TimeLine]]:
     """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
     overlaps = placed.recipe.overlap.dp_overlap != "none"
+    passes = (
+        [line for line in others if line.phase == "forward"],
+        [line for line in others if line.phase != "forward"],
+    )
     forward, backward = (
         Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
-        for lines in (
-            [line for line in others if line.phase == "forward"],
-            [line for line in others if line.phase != "forward"],
-        )
+        for lines in passes
     )
+
+    def windows(part: _Part) -> tuple[Window, Window]:
+        if not (overlaps and part.is_expert) or placed.recipe.overlap.fsdp_across_layers:
+            return forward, backward
+        rest = [exposed_sum(line for line in lines if _EXPERTS not in line.name) for lines in passes]
+        return forward.behind_part(rest[0]), backward.behind_part(rest[1])
+
     gathered = as_gathered(placed, block.params, block.trained, block.quantised)
     held = [
         (part, gathered.expert, block.trained.expert)
@@ -309,7 +325,11 @@ def _sharded_block_lines(
         for part in parts
     ]
     sent = [
-        (part, own, *_sharded_part_lines(placed, block, part, size, own, forward, backward))
+        (
+            part,
+            own,
+            *_sharded_part_lines(placed, block, part, size, own, *windows(part)),
+        )
         for part, size, own in held
         if anywhere(size)
     ]
@@ -353,6 +373,7 @@ def _sharded_part_lines(
     reduced = np.asarray(trained * compression.gradient_bytes(placed))
     sums_on = on if placed.tuning.whole else on * (trained > 0)
     again = backward if recipe.overlap.fsdp_backward_prefetch else Window(placed, _NONE)
+    least = _first_share(placed, block, part)
     gathers = [
         window.send(
             name,
@@ -360,11 +381,12 @@ def _sharded_part_lines(
             Message(f"param_all_gather.{label}", "all_gather", part.shard, gathered),
             share=share,
             count=count,
+            least_share=least,
         )
         for label, window, share in (("forward", forward, on), ("backward", again, regather))
     ]
     sums = [
-        backward.send(name, "grad_sync", message, share=sums_on, count=count)
+        backward.send(name, "grad_sync", message, share=sums_on, count=count, least_share=least)
         for message in compression.scatter_messages(placed, part.shard, reduced)
     ]
     several = part.shard.ranks > 1
@@ -377,6 +399,15 @@ def _sharded_part_lines(
         *_buffer_lines(placed, name, params, trained, on * several, regather * several, count),
     ]
     return lines, gathers[0], sums
+
+
+def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
+    """Return the share of a part that is the first matrix of a layer, which nothing of the layer runs before. [-]"""
+    if placed.recipe.overlap.fsdp_across_layers or part.is_expert or block.kind is None:
+        return 0.0
+    held = [one for one in layer_param_blocks(placed.model, block.kind) if one.sharding != "expert"]
+    first = next((one.count for one in held if one.is_matrix), 0.0)
+    return first / sum(one.count for one in held)
 
 
 def _replica_lines(

@@ -10,8 +10,9 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
+from costmodel.bill.lines import Bill, TimeLine, anywhere, sum_exposed, time_line
 from costmodel.describe.factors import classed
+from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.critical_stage import Step
 
 Array = NDArray[np.float64]
@@ -19,8 +20,35 @@ Array = NDArray[np.float64]
 
 def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what is known and not overlapped, the share of it that is not explained, and the wait for data."""
-    made = [*_between_steps(step), *_unexplained(step, bill)]
+    waited = _slowest_slice(step, bill)
+    made = [*waited, *_between_steps(step), *_unexplained(step, bill.plus(waited))]
     return [*made, *_input(step, bill.plus(made))]
+
+
+def _slowest_slice(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return what a step waits for the slowest of several slices of a torus, which only its network joins."""
+    placed = step.placed
+    slices = placed.layout.gpus / placed.cluster.tiers[0].size
+    spread = max((tier.spread for tier in placed.cluster.tiers[1:]), default=0.0)
+    if not (placed.cluster.tiers[0].shape and spread and anywhere(slices > 1)):
+        return []
+    return [
+        time_line(
+            "overhead.slowest_slice",
+            axis="dp",
+            toll="overhead",
+            phase="step",
+            cause="proportion",
+            count=1.0,
+            formula="spread * slowest * known_s",
+            terms={
+                "spread": spread,
+                "slowest": expected_maximum_normal(np.maximum(slices, 1.0)),
+                "known_s": sum_exposed(bill.time_lines),
+            },
+            source="slices differ as normal numbers: expected maximum of as many (costmodel.physics.run.stragglers)",
+        )
+    ]
 
 
 def _between_steps(step: Step) -> list[TimeLine]:

@@ -65,6 +65,11 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "maxtext": ((2019, "maxtext"),),
     "paxml": ((2019, "maxtext"),),
     "pathways": ((2019, "maxtext"),),
+    "axlearn": ((2019, "axlearn"),),
+    "torch-xla": ((2019, "torch-xla"),),
+    "torch-xla-hf": ((2019, "torch-xla"),),
+    "neuronx-distributed": ((2019, "neuronx-distributed"),),
+    "neuronx-nemo-megatron": ((2019, "neuronx-nemo-megatron"),),
     "atorch": ((2019, "megatron-core"),),
     "alpa": ((2019, "megatron-2021"),),
     "gpt-neox": ((2019, "megatron-deepspeed"),),
@@ -87,6 +92,7 @@ _ERAS: dict[str, tuple[tuple[int, str, str], ...]] = {
 
 # What a recipe is called where a framework runs on other vendors' devices, by the start of the device's name.
 _PORTS: dict[str, dict[str, str]] = {
+    "maxtext": {"tpu": "maxtext-tpu"},
     "megatron-core": {"mi": "megatron-rocm"},
     "megatron-deepspeed": {"gaudi": "megatron-deepspeed-gaudi", "pvc": "megatron-deepspeed-xpu"},
 }
@@ -113,6 +119,9 @@ _LADDER_FUSES_ROUTER, _LADDER_BINDS, _LADDER_SHARED_IN_GRAPHS = 3, 8, 10
 _RELEASE = re.compile(r"\b\d\d\.\d\d\b")
 _BRIDGE_FULL_GRAPHS = "26.06"
 
+# Accelerators that only one machine has, under another name.
+_OWN_CLUSTER = {"trn1-nc": "trn1-efa"}
+
 # NICs of the vendor's own machine of that generation, where a run does not state its network.
 _USUAL_NIC_GBIT = {
     "v100": 100,
@@ -131,6 +140,8 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
     ("every 2nd layer", ("every_second_layer",)),
     ("save_qkv_proj", ("all_but_qkv",)),
+    # MaxText's lists of single tensors to keep: what they leave out is the layer.
+    ("the rest recomputed", ("attention", "mlp", "layernorm")),
     # MaxText's policies that keep every product, or every product outside the MLP.
     ("minimal_flash", ("layernorm", "mlp_act")),
     ("minimal_with_context", ("layernorm", "mlp_act")),
@@ -147,13 +158,22 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 # What a framework does unless told otherwise: torchtitan checkpoints by operator, and Pax's base
 # configurations save nothing (google/paxml tasks/lm/params/lm_cloud.py).
-_USUAL_RECOMPUTE = {"torchtitan": "selective", "paxml": "full"}
+_USUAL_RECOMPUTE = {
+    "torchtitan": "selective",
+    "paxml": "full",
+    # Examples of both: core attention alone (neuronx-distributed), whole layers (neuronx-nemo-megatron test.sh).
+    "neuronx-distributed": "selective",
+    "neuronx-nemo-megatron": "full",
+}
 
 # Megatron-Core keeps gradients in one buffer, in the dtype in which it reduces them.
 _ONE_GRAD_DTYPE = ("nemo", "megatron-bridge")
 
 # Transformer Engine's cpu_offloading_num_layers, of the layers of a rank.
 _OFFLOADED_LAYERS = re.compile(r"activations of (\d+) layers to CPU")
+
+# MaxText's capacity_factor, above 0 where experts drop tokens.
+_CAPACITY = re.compile(r"capacity(?:_factor)? (\d+(?:\.\d+)?)")
 
 _DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
 
@@ -233,7 +253,7 @@ def job_of_row(row: Row) -> Job:
     gpus = _integer(row, "gpus")
     tp = _integer(row, "tp")
     sp = row.get("sp", "")
-    domain = _integer(row, "nvlink_domain")
+    domain = _integer(row, "nvlink_domain", _usual_slice(row["accelerator"], gpus))
     cluster = _cluster(
         row["accelerator"],
         _integer(row, "gpus_per_node"),
@@ -269,6 +289,15 @@ def job_of_row(row: Row) -> Job:
         pipeline_layout=_pipeline_layout(row),
         check=False,
     )
+
+
+@lru_cache(maxsize=64)
+def _usual_slice(accelerator: str, chips: int) -> int | None:
+    """Return the chips of a slice where pods are a torus: all of them, or those of the fewest pods that hold them."""
+    if accelerator not in list_profiles("cluster"):
+        return None
+    pod = load_cluster(accelerator).tiers[0]
+    return chips // -(-chips // int(pod.size)) if pod.shape else None
 
 
 def _usual_etp(row: Row) -> int:
@@ -321,8 +350,9 @@ def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, networ
 
     Accelerators that come in pods have a cluster of their own name, whose slices a job gets.
     """
-    if accelerator in list_profiles("cluster"):
-        return load_cluster(accelerator)
+    own = _OWN_CLUSTER.get(accelerator, accelerator)
+    if own in list_profiles("cluster"):
+        return load_cluster(own)
     inside = gpus <= max(per_node, domain)
     kind = "none" if inside else (network if network not in ("", "none") else "ib")
     if not inside and not nic_gbit:
@@ -375,6 +405,9 @@ def _switches(row: Row) -> dict[str, Any]:
         switches["router_fusion"] = done >= _LADDER_FUSES_ROUTER
         if done < _LADDER_SHARED_IN_GRAPHS:
             switches["cuda_graph_scope"] = "attention"
+    if capacity := _CAPACITY.search(f"{row.get('inferred') or ''} {row.get('notes') or ''}"):
+        switches["moe_capacity_factor"] = float(capacity.group(1))
+        switches["dispatch_by_products"] = recipe_of_row(row) == "maxtext-tpu"
     if "tokendrop" in notes:
         # Every expert gets the same, padded: nothing depends on the routing.
         switches["moe_capacity_factor"] = 1.0

@@ -165,3 +165,10 @@ def test_what_is_left_is_on_top_of_the_other_tier(tmp_path):
     both = both.replace("ici_tensor_parallelism: 2", "ici_tensor_parallelism: -1\ndcn_tensor_parallelism: 2")
     both = both.replace("dcn_data_parallelism: 2", "dcn_data_parallelism: 1")
     assert read_file(written(tmp_path, both), gpus=32).job["tp"] == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "recipe"), [("", "maxtext"), ("hardware: tpu\n", "maxtext-tpu"), ("hardware: gpu\n", "maxtext")]
+)
+def test_a_file_that_says_tpu_runs_as_on_tpus(tmp_path, said, recipe):
+    assert read_file(written(tmp_path, JOB + said)).job["recipe"] == recipe

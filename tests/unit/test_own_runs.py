@@ -334,5 +334,5 @@ def test_a_single_step_time_is_no_surer_than_repeats_of_a_layout():
         "global_batch": 256,
         "seq_len": 4096,
     }
-    assert row_scale(cm.estimate(**asked, cluster="tpu-v5p", recipe="maxtext")) == 0.02
+    assert row_scale(cm.estimate(**asked, cluster="tpu-v5p", recipe="maxtext-tpu")) == 0.02
     assert row_scale(cm.estimate(**asked, cluster="dgx-h100-ndr")) > 0.02

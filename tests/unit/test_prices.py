@@ -140,14 +140,14 @@ def test_a_plan_searches_clusters_at_the_prices_given_for_them():
         objective="tokens-per-dollar",
     )
     assert found.best.job.cluster.name == "tpu-v6e"
-    assert found.best.job.recipe.name == "maxtext"
+    assert found.best.job.recipe.name == "maxtext-tpu"
     prices = {job.cluster.name: job.cluster.price_usd_per_gpu_hour for job in found.question.jobs}
     assert prices == {"dgx-h100-ndr": 2.95, "tpu-v6e": 1e-3}
     recipes = {job.cluster.name: job.recipe.name for job in found.question.jobs}
-    assert recipes == {"dgx-h100-ndr": "megatron-core", "tpu-v6e": "maxtext"}
+    assert recipes == {"dgx-h100-ndr": "megatron-core", "tpu-v6e": "maxtext-tpu"}
     # Each keeps to what its own framework starts: MaxText has no pipeline schedule here.
     by_recipe = {job.recipe.name: found.question.values(job)["schedule"] for job in found.question.jobs}
-    assert by_recipe["maxtext"] == (0.0,)
+    assert by_recipe["maxtext-tpu"] == (0.0,)
     assert len(by_recipe["megatron-core"]) > 1
 
 

@@ -39,6 +39,14 @@ def test_a_full_mesh_gives_a_group_the_wires_between_its_members(ranks):
     assert float(cost.transfer_s) == pytest.approx(1e8 * copies * (ranks - 1) / wires / 0.85)
 
 
+def test_two_cores_of_a_chip_share_its_ports():
+    """Thirty-two cores of Trainium on ports of 192 GB/s a chip: rings bring what both need once, pairs do not."""
+    ports = Tier(name="ports", size=32, bandwidth_bytes_per_s=192e9, topology="paired")
+    assert transfer_s("all_gather", 1e9, inside(32), ports) == pytest.approx(31 / 32 * 1e9 / 192e9)
+    assert transfer_s("all_to_all", 1e9, inside(32), ports) == pytest.approx(31 / 32 * 1e9 / 96e9)
+    assert transfer_s("send_recv", 1e9, inside(2), ports) == pytest.approx(1e9 / 192e9)
+
+
 def test_arrays_of_groups_on_a_full_mesh_are_priced_as_each():
     ranks = np.asarray([1.0, 2.0, 4.0, 8.0, 16.0])
     members = np.minimum(ranks, 8.0)

@@ -249,6 +249,42 @@ def test_every_line_of_sharded_parameters():
     assert each_us(est, "optimizer.adam") == near({"optimizer.adam": moved_us(30 * N / 8)})
 
 
+def test_messages_of_a_scanned_layer_stay_in_their_turn():
+    """Queries, keys and values, 2 of 15 Mi parameters, are gathered before anything runs, and summed after all has."""
+    whole = price(gpus=2, global_batch=2, seq_len=4096, zero_stage=3, switches=FSDP)
+    turns = price(
+        gpus=2, global_batch=2, seq_len=4096, zero_stage=3, switches={**FSDP, "fsdp_across_layers": False}
+    )
+    share = 2 * 2**20 / LAYER_PARAMS
+    for label in ("param_all_gather.forward", "param_all_gather.backward", "grad_reduce_scatter"):
+        each = each_us(turns, LAYER)[LAYER + label]
+        assert exposed_us(whole, LAYER)[LAYER + label] == near(0.1 * each)
+        assert exposed_us(turns, LAYER)[LAYER + label] == near((share + 0.1 * (1 - share)) * each)
+
+
+def test_experts_of_a_scanned_layer_hide_behind_what_else_it_computes():
+    job = {"gpus": 8, "global_batch": 8, "zero_stage": 3}
+    turns = price(MOE, **job, switches={**FSDP, "fsdp_across_layers": False})
+    name = "dp.layer.expert.param_all_gather.forward"
+    forward = {
+        one: us
+        for one, us in exposed_us(turns, "compute.attention.", "compute.moe.", "compute.mlp.").items()
+        if one.endswith(".forward")
+    }
+    rest = sum(us for one, us in forward.items() if ".experts." not in one)
+    first = each_us(turns, "dp.layer.dense.param_all_gather.forward")
+    (before,) = first.values()
+    gather = each_us(turns, name)[name]
+    assert gather + before > rest > before
+    # The port is busy with what attention waits for, and then with what of it hides.
+    waited = exposed_us(turns, "dp.layer.dense.param_all_gather.forward")[
+        "dp.layer.dense.param_all_gather.forward"
+    ]
+    assert exposed_us(turns, name)[name] == near(hidden_us(gather, rest + waited - before))
+    all_of_it = exposed_us(price(MOE, **job, switches=FSDP), name)[name]
+    assert exposed_us(turns, name)[name] > all_of_it
+
+
 def test_parameters_gathered_after_the_backward_pass_before():
     est = price(gpus=8, global_batch=8, zero_stage=3, switches={**FSDP, "fsdp_backward_prefetch": False})
     gather, scatter = two_nodes_us(2 * LAYER_PARAMS), two_nodes_us(4 * LAYER_PARAMS)

@@ -109,6 +109,14 @@ def test_products_of_a_group():
     assert times["compute.moe.experts.fc2.forward"] == near(product_us(256, 1024, 512, groups=8) + 8 * 3)
 
 
+def test_groups_that_share_tiles():
+    """A group of 256 rows touches, on average, 128 rows more of a tile of 128 that it shares; a lone product none."""
+    times = qkv_us(1024, MOE, shared_rows=128)
+    math = 8 * 2 * (256 + 128) * 1024 * 512 / 50e6
+    hbm = 8 * 2 * (512 * (256 + 1024) + 256 * 1024) / 1e6
+    assert times["compute.moe.experts.fc2.forward"] == near(joined(math, hbm))
+
+
 CORE, BACK = "compute.attention.core.forward", "compute.attention.core.backward"
 
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from round_jobs import MOE, model_file, near, price
+from round_jobs import MOE, each_us, model_file, near, price, product_us
 from typer.testing import CliRunner
 
 import costmodel as cm
@@ -80,6 +80,26 @@ def test_every_balance_is_asked_for_in_every_way(how, tmp_path):
     switches = ours.to_dict()["inputs"]["switches"]
     assert switches["moe_loads"] == (LOADS if how == "measured" else [])
     assert switches["moe_balance"] == ("balanced" if how == "balanced" else "random")
+
+
+def test_tokens_that_come_to_their_slots_by_products():
+    """256 tokens of each of 2 sequences, and 1.25 x 2 x 256 slots for them: products of 1,024 x 640 x 256, forward one
+    each way; backward the dispatch has one, the combination, which holds the router's weights, two."""
+    switches = {"dispatch_by_products": True, "moe_capacity_factor": 1.25}
+    est = price(MOE, gpus=1, global_batch=2, micro_batch=2, seq_len=256, switches=switches)
+    times = each_us(est, "compute.moe.permute", "compute.moe.unpermute")
+    into = product_us(1024, 640, 256, groups=2)
+    out = product_us(1024, 256, 640, groups=2)
+    mask = product_us(256, 640, 1024, groups=2)
+    assert times == near(
+        {
+            "compute.moe.permute.forward": into,
+            "compute.moe.permute.backward": out,
+            "compute.moe.unpermute.forward": out,
+            "compute.moe.unpermute.backward_input": into,
+            "compute.moe.unpermute.backward_weight": mask,
+        }
+    )
 
 
 def test_forced_balance_is_balance_whatever_was_measured():

@@ -137,6 +137,9 @@ class Tier:
         What one GPU can send into such a reduction, 0 if there is none. [B/s]
     through_host : bool
         Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too.
+    spread : float
+        Standard deviation of the times that the domains which it joins take for one step, over their mean: every
+        step waits for the slowest of them. [-]
     topology : str
         How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`.
     shape : tuple of int
@@ -160,6 +163,7 @@ class Tier:
     in_network_reduction: bool = False
     reduction_bandwidth_bytes_per_s: float = 0.0
     through_host: bool = False
+    spread: float = 0.0
     topology: str = "switch"
     shape: tuple[int, ...] = ()
     wrap_multiple: int = 1

@@ -476,6 +476,7 @@ def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
         base_latency_s=file.base_latency.value,
         in_network_reduction=file.in_network_reduction.value,
         through_host=bool(file.through_host and file.through_host.value),
+        spread=file.spread.value if file.spread else 0.0,
         reduction_bandwidth_bytes_per_s=reduction if file.in_network_reduction.value else 0.0,
         topology=file.topology,
         kind=file.kind,

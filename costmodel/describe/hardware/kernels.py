@@ -89,6 +89,7 @@ class MatmulBlock(_Block):
     cast_bytes_per_element: float = Field(default=0.0, ge=0)
     cast_fixed: Seconds = 0.0
     fixed_per_group: Seconds = 0.0
+    shared_rows: float = Field(default=0.0, ge=0)
 
     def constants(self, num_sms: float) -> MatmulConstants:
         """Return what `matmul_time` takes."""
@@ -109,6 +110,7 @@ class MatmulBlock(_Block):
             cast_bytes_per_element=self.cast_bytes_per_element,
             cast_fixed_s=self.cast_fixed,
             fixed_per_group_s=self.fixed_per_group,
+            shared_rows=self.shared_rows,
         )
 
 

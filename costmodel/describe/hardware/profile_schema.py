@@ -154,6 +154,8 @@ class LinkFile(_Profile):
     in_network_reduction: Sourced[Annotated[bool, Field(strict=True)]]
     through_host: Sourced[Annotated[bool, Field(strict=True)]] | None = None
     """Whether messages are copied through the host's memory; a file that says nothing sends from the GPU's."""
+    spread: Sourced[Annotated[float, Field(ge=0, le=0.5)]] | None = None
+    """Standard deviation of the step times of what it joins, over their mean; a file that says nothing joins equals."""
     reduction_bandwidth: Sourced[BytesPerSecond] | None = None
     fabric: FabricConstants | None = None
 

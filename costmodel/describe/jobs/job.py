@@ -133,7 +133,7 @@ def usual_recipe(cluster: Cluster) -> str:
     """Return the recipe of a job that names none: what most people run on such hardware.
 
     >>> usual_recipe(load_cluster("tpu-v5p")), usual_recipe(load_cluster("dgx-h100-ndr"))
-    ('maxtext', 'megatron-core')
+    ('maxtext-tpu', 'megatron-core')
     """
     return cluster.accelerator.software.recipe or DEFAULT_RECIPE
 

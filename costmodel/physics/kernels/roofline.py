@@ -66,6 +66,9 @@ class MatmulConstants(NamedTuple):
         Fixed time of the quantising kernels. [s]
     fixed_per_group_s : float
         Time that each product of a grouped kernel adds, whatever its size. [s]
+    shared_rows : float
+        Rows of the tile in which one group ends and the next begins, where a grouped kernel deals tiles over all
+        rows and computes such a tile once for each; 0 where every group has tiles of its own. [elements]
     """
 
     num_sms: float
@@ -84,6 +87,7 @@ class MatmulConstants(NamedTuple):
     cast_bytes_per_element: float = 0.0
     cast_fixed_s: float = 0.0
     fixed_per_group_s: float = 0.0
+    shared_rows: float = 0.0
 
 
 class AttentionPassConstants(NamedTuple):
@@ -212,6 +216,7 @@ def matmul_time(
         bool(c.epilogue_fraction),
         bool(c.fixed_per_group_s),
         cast is not False and bool(c.cast_bytes_per_element or c.cast_fixed_s),
+        bool(c.shared_rows),
     )
     given: dict[str, ArrayLike] = {
         "m": m,
@@ -240,6 +245,7 @@ def _matmul_formula(
     epilogue: bool,
     per_group: bool,
     casts: bool,
+    shared: bool,
 ) -> str:
     """Return the steps of a matrix product that its constants and arguments leave."""
     lost = "wave_fraction * min(1, split_k / k)" if split else "wave_fraction"
@@ -248,7 +254,9 @@ def _matmul_formula(
         whole = f"{tiles} / num_sms"
         return f"{whole} + {lost} * (ceil({whole}) - {whole})" if waves_lost else whole
 
-    steps = ["tiles = ceil(m / tile_m) * ceil(n / tile_n) * groups", f"waves = {waves('tiles')}"]
+    # Wherever a group begins in its first tile, it touches as many rows as it has and, on average, one tile more.
+    rows = "(m + shared_rows) / tile_m" if shared else "ceil(m / tile_m)"
+    steps = [f"tiles = {rows} * ceil(n / tile_n) * groups", f"waves = {waves('tiles')}"]
     area = "waves * (num_sms * tile_m * tile_n)"
     if small_tiles:
         side = f"{SMALL_TILE:.0f}"

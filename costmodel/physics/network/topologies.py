@@ -97,6 +97,17 @@ RAILS = Topology(
     innermost=False,
     source="[3]: one switch for the GPUs of an index",
 )
+PAIRED = Topology(
+    name="paired",
+    # The second core of a chip takes what rings bring from the memory that it shares with the first.
+    ring="1",
+    pairs="0.5",
+    send="1",
+    forwards=False,
+    shaped=False,
+    innermost=True,
+    source="two cores share the ports of their chip and its memory: what both need crosses them once",
+)
 TORUS = Topology(
     name="torus",
     ring="1",
@@ -108,7 +119,9 @@ TORUS = Topology(
     source="formulas of costmodel.physics.network.torus",
 )
 
-TOPOLOGIES: Mapping[str, Topology] = {one.name: one for one in (SWITCH, FULL_MESH, DRAGONFLY, RAILS, TORUS)}
+TOPOLOGIES: Mapping[str, Topology] = {
+    one.name: one for one in (SWITCH, FULL_MESH, DRAGONFLY, RAILS, PAIRED, TORUS)
+}
 """Every kind of wiring, by name."""
 
 

@@ -516,25 +516,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             kernels_backward=0.5 * kernels,
         )
     )
-    # Each permutation reads and writes: into expert order before sending and again after receiving, in 16 bits; or only
-    # after receiving, as it travelled. The way back likewise.
-    orders, dispatched, gradients = 2.0, BF16, BF16
-    if recipe.moe.permutes_once:
-        orders, (dispatched, gradients) = 1.0, exchanged_bytes(recipe, precision)
-    ops.append(
-        memory_bound(
-            "router",
-            "permute",
-            modules,
-            copies * h,
-            orders * 2.0 * dispatched,
-            orders * 2.0 * BF16,
-            role="permutation",
-            kernels_forward=orders,
-            kernels_backward=orders,
-            saved_bytes=saved_input_bytes(precision) * copies * h,
-        )
-    )
+    ops.append(_into_slots(model, shard, recipe, precision))
     per_expert = copies / shard.local_experts
     width = np.asarray(model.expert_ffn_size / shard.etp)
     ops += _two_layers(
@@ -554,20 +536,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     if model.linear_bias and not precision.cast_bytes:
         # Casts sum the gradients that they quantise (Transformer Engine, bgrad_quantize).
         ops += _bias_gradients("experts", modules, copies * width * (2.0 if model.gated_mlp else 1.0))
-    ops.append(
-        memory_bound(
-            "router",
-            "unpermute",
-            modules,
-            copies * h,
-            orders * 2.0 * BF16,
-            orders * 2.0 * gradients,
-            role="permutation",
-            kernels_forward=orders,
-            kernels_backward=orders,
-            saved_bytes=np.asarray(ZERO),
-        )
-    )
+    ops.append(_out_of_slots(model, shard, recipe, precision))
     if model.shared_expert_ffn_size:
         shared = np.asarray(model.shared_expert_ffn_size / shard.tp)
         ops += _two_layers(
@@ -585,6 +554,80 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
         )
     ops.append(residual_operator("mlp", t_sp * h, recipe))
     return ops
+
+
+def _into_slots(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> Operator:
+    """Put tokens into the order of their experts, or into their slots by a product."""
+    if recipe.moe.dispatch_by_products:
+        return _slot_product(model, shard, "permute", combines=False)
+    orders, dispatched, _ = _orders(recipe, precision)
+    copies, h = shard.expert_tokens, float(model.hidden_size)
+    return memory_bound(
+        "router",
+        "permute",
+        ("moe",),
+        copies * h,
+        orders * 2.0 * dispatched,
+        orders * 2.0 * BF16,
+        role="permutation",
+        kernels_forward=orders,
+        kernels_backward=orders,
+        saved_bytes=saved_input_bytes(precision) * copies * h,
+    )
+
+
+def _out_of_slots(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> Operator:
+    """Bring results back to their tokens and sum them, or do both by a product with the router's weights."""
+    if recipe.moe.dispatch_by_products:
+        return _slot_product(model, shard, "unpermute", combines=True)
+    orders, _, gradients = _orders(recipe, precision)
+    return memory_bound(
+        "router",
+        "unpermute",
+        ("moe",),
+        shard.expert_tokens * float(model.hidden_size),
+        orders * 2.0 * BF16,
+        orders * 2.0 * gradients,
+        role="permutation",
+        kernels_forward=orders,
+        kernels_backward=orders,
+        saved_bytes=np.asarray(ZERO),
+    )
+
+
+def _orders(recipe: Recipe, precision: Precision) -> tuple[float, float, float]:
+    """Return how often copies are put into order each way, and bytes an element of them and of their gradients.
+
+    Each permutation reads and writes: into expert order before sending and again after receiving, in 16 bits; or only
+    after receiving, as it travelled. The way back likewise.
+    """
+    return (1.0, *exchanged_bytes(recipe, precision)) if recipe.moe.permutes_once else (2.0, BF16, BF16)
+
+
+def _slot_product(model: Model, shard: Shard, leaf: str, *, combines: bool) -> Operator:
+    """Make the product of each sequence's hidden states with its matrix of tokens by the slots of all experts.
+
+    The one-hot matrix that dispatches has no gradient; that which combines holds the router's weights, and has one.
+    """
+    sequences = shard.tokens_sp / shard.seq_len
+    slots, tokens = shard.expert_tokens / sequences, shard.seq_len + 0.0 * sequences
+    kept = shard.tokens_sp if combines else np.asarray(float(model.hidden_size) * sequences)
+    return Operator(
+        "router",
+        leaf,
+        "permutation",
+        "matmul",
+        frozenset(("moe",)),
+        m=np.asarray(model.hidden_size + 0.0 * sequences),
+        n=np.asarray(tokens if combines else slots),
+        k=np.asarray(slots if combines else tokens),
+        groups=np.asarray(sequences),
+        low_precision=False,
+        has_weight=combines,
+        has_parameters=False,
+        kernels_backward=2.0 if combines else 1.0,
+        saved_bytes=np.asarray(BF16 * slots * kept),
+    )
 
 
 def layer_operators(
