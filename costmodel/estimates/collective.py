@@ -135,7 +135,7 @@ def canonical(name: str) -> str:
     }.get(wanted, wanted)
     if wanted not in NAMES:
         known = [one.replace("_", "-") for one in NAMES]
-        raise LayoutError(f"collective: unknown {name!r}; {choices_hint(name, known)}")
+        raise LayoutError(f"collective: unknown {shown(name)}; {choices_hint(name, known)}")
     return wanted
 
 

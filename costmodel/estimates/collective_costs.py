@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import LayoutError
+from costmodel.base.errors import LayoutError, shown
 from costmodel.base.units import format_seconds, format_si, read_quantity
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
@@ -120,6 +120,16 @@ class CollectiveCosts(Answer):
         }
 
 
+def _read_size(given: object) -> float:
+    """Return a size in bytes: a number, or a text with its unit."""
+    if isinstance(given, str):
+        return read_quantity("size", given, "B")
+    try:
+        return float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise LayoutError(f"size: expected bytes, or a text such as '1 GB', got {shown(given)}") from None
+
+
 def collective(
     name: str,
     size_bytes: ArrayLike | str | Sequence[str],
@@ -179,7 +189,7 @@ def collective(
     kind = canonical(name)
     one_size = isinstance(size_bytes, str) or np.ndim(size_bytes) == 0
     listed = [size_bytes] if one_size else list(size_bytes)  # type: ignore[arg-type]
-    sizes = [read_quantity("size", one, "B") if isinstance(one, str) else float(one) for one in listed]  # type: ignore[arg-type]
+    sizes = [_read_size(one) for one in listed]
     if not sizes or not all(np.isfinite(size) and size > 0 for size in sizes):
         raise LayoutError(f"size: expected more than 0 bytes, got {size_bytes!r}")
     if (latency_s is None) != (bandwidth_bytes_per_s is None):

@@ -2,11 +2,15 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import costmodel as cm
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "published"))
+from notebook_numbers import compare, differences, numbers
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
@@ -42,3 +46,37 @@ def test_notebook_needs_only_the_public_face(name):
     public = re.findall(r"\bcm\.(\w+)", text)
     assert public
     assert set(public) <= set(cm.__all__)
+
+
+def test_numbers_of_a_text_are_found_with_their_last_digit():
+    assert numbers("step 1,234.5 s, tp8 of v0.3: −2e3 and 7%") == [
+        (1234.5, 0.1),
+        (-2000.0, 1000.0),
+        (7.0, 1.0),
+    ]
+
+
+def test_a_number_of_another_day_is_told_and_a_last_digit_is_not():
+    """6.140 s against 6.959 s is another answer; 6.959 against 6.960, 1 % against 2 % of a share, are not."""
+    assert list(differences("step 6.140 s, 44.3% MFU", "step 6.959 s, 44.3% MFU")) == [
+        "6.14 stored, 6.959 today"
+    ]
+    assert not list(differences("step 6.959 s, 1%", "step 6.960 s, 2%"))
+    assert list(differences("step 1,000 s", "step 1,006 s"))
+    assert not list(differences("step 1,000 s", "step 1,004 s"))
+    assert list(differences("1 2", "1 2 3")) == ["2 numbers stored, 3 today"]
+
+
+def test_only_what_a_cell_says_is_compared():
+    def notebook(text, tags=(), data=None):
+        shown = {"data": data} if data else {"text": [text]}
+        return {"cells": [{"cell_type": "code", "metadata": {"tags": list(tags)}, "outputs": [shown]}]}
+
+    assert compare(notebook("took 5.0 s"), notebook("took 9.0 s")) == ["cell 0: 5 stored, 9 today"]
+    assert not compare(notebook("took 5.0 s", ["timing"]), notebook("took 9.0 s", ["timing"]))
+    assert not compare(notebook("<Figure at 0x7f01>"), notebook("<Figure at 0x7f99>"))
+    assert not compare(
+        notebook("", data={"image/png": "aaa", "text/plain": "<Figure 4>"}),
+        notebook("", data={"image/png": "bbb", "text/plain": "<Figure 4>"}),
+    )
+    assert compare(notebook("", data={"text/plain": ["1.5"]}), notebook("", data={"text/plain": ["2.5"]}))

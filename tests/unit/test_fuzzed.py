@@ -129,6 +129,8 @@ def test_a_link_that_leads_to_itself_is_one_line(tmp_path, capsys):
         ("collective", {"name": ["all-reduce"], "size_bytes": "1GB", "ranks": 8}),
         ("collective", {"name": "all-reduce", "size_bytes": "1GB", "ranks": 8, "tier": {"a": 1}}),
         ("collective", {"name": "all-reduce", "size_bytes": "1GB", "ranks": 8, "cluster": 7}),
+        ("collective", {"name": "all-reduce", "size_bytes": {"a": 1}, "ranks": 8}),
+        ("collective", {"name": "x" * 5000, "size_bytes": 1e6, "ranks": 8}),
         ("budget", {"dollars": 1e6, "cluster": 7}),
     ],
 )
