@@ -90,6 +90,9 @@ ExpectOption = Annotated[
         help="Exit with code 3 unless all holds, such as 'step_time < 7 s, mfu > 0.4, memory < 75 GiB'.",
     ),
 ]
+StartOption = Annotated[
+    str, typer.Option("--start", metavar="DATE", help="Say when it is done if it starts then.")
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")]
 SamplesOption = Annotated[

@@ -41,6 +41,7 @@ def plan(
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the command line of every layout shown.")
     ] = False,
+    start: opt.StartOption = "",
     plot: opt.PlotOption = "",
     figure: Annotated[
         str,
@@ -56,13 +57,15 @@ def plan(
     import costmodel as cm
     from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import JOB, asked_of, waiting, write_parquet
+    from costmodel.cli.plan_input import JOB, asked_of, finished, require_start, waiting, write_parquet
 
     parquet = output["out"] if output["out"].lower().endswith(".parquet") else ""
     force = output["force"]
     target = plan_output(**{**output, "out": "" if parquet else output["out"]})
     draw = planned_figure("Plan", plot, figure, force=force)
     asked = asked_of(given, emit)
+    if start:
+        require_start(start, asked)
     try:
         with waiting("pricing layouts", quiet=target.quiet) as progress:
             found = cm.plan(**asked, progress=progress)
@@ -73,7 +76,12 @@ def plan(
         raise typer.Exit(3) from None
     answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
     run_it = [f"Price it alone: {found.commands(1)[0]}"]
-    remarks = [*found.advice(), *run_it, *(f"Why not {text}: {answer}" for text, answer in answers)]
+    remarks = [
+        *found.advice(),
+        *run_it,
+        *finished(found.best, start),
+        *(f"Why not {text}: {answer}" for text, answer in answers),
+    ]
     if emit:
         text = found.job_file() if emit == JOB else cm.emit(found.best, emit)
         typer.echo(text, nl=False) if target.out is None else write_file(target.out, text, target)
@@ -85,7 +93,7 @@ def plan(
     gains = found.gains()
     show(
         Result(
-            grids=lambda: found.grids(count=top, gains=gains, commands=commands),
+            grids=lambda: found.grids(count=top, gains=gains, commands=commands, start=start),
             record=lambda: found.to_dict(count=top, gains=gains, answers=answers),
             table=found.columns,
             remarks=remarks,

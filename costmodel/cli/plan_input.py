@@ -105,3 +105,28 @@ def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result
         record=lambda: {**est.to_dict(), "planned": found.record()},
         remarks=[*found.sentences, *result.remarks],
     )
+
+
+def require_start(start: str, asked: Mapping[str, Any]) -> None:
+    """Refuse a day to start on that is none, or without tokens to train on.
+
+    Raises
+    ------
+    CostModelError
+        One line about `start`.
+    """
+    from costmodel.whole_run.run import first_day
+
+    first_day(start)
+    if asked.get("tokens") is None and asked.get("dataset_samples") is None:
+        raise CostModelError("start: needs --tokens, for a run that ends")
+
+
+def finished(est: Estimate, start: str) -> list[str]:
+    """Say when the whole run of an estimate is done, where it is known when it starts."""
+    if not start or est.job.tokens is None:
+        return []
+    from costmodel.whole_run.run import run_of
+
+    days = run_of(est, est.job.tokens).finishing_dates(start)
+    return [f"Started on {start}, done by {', '.join(f'{percent} {day}' for percent, day in days.items())}."]

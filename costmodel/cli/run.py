@@ -25,16 +25,15 @@ def run(
     given: Mapping[str, Any],
     output: Mapping[str, Any],
     job: opt.JobFilesArgument = None,
-    start: Annotated[
-        str, typer.Option("--start", metavar="DATE", help="Say when it is done if it starts then.")
-    ] = "",
+    start: opt.StartOption = "",
     expect: opt.ExpectOption = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if the job does not fit.")] = False,
 ) -> None:
     """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
 
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
-    say how far to train; with --tokens and --days but without --gpus, replicas are added until it is done in time.
+    say how far to train; with --tokens they are limits: what is left, and how surely they are kept. With --tokens and
+    --days but without --gpus, replicas are added until it is done in time.
     Where no degree of the layout is named, it is the planner's. Several job files are laid side by side.
     """
     import costmodel as cm

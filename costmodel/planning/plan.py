@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import product
 from typing import Any, Unpack
 
@@ -30,6 +31,7 @@ from costmodel.planning.best import taken
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.found import KEPT, Found, Progress
 from costmodel.planning.job_file import job_file_of
+from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
 from costmodel.planning.tuning import held, searched
@@ -131,10 +133,21 @@ class Plan(Found, Answer):
             "top": top,
             "try": odds_record(self.odds, self._by_row()),
             "pareto": _records(self.pareto_columns()),
+            "machines": _records(machine_columns(self.machines)) if self.has_machines else [],
             "relaxed_gain_by_constraint": dict(gains),
             "advice": self.advice(),
             "why_not": dict(answers),
         }
+
+    @cached_property
+    def machines(self) -> tuple[Machine, ...]:
+        """The best of every cluster, number of GPUs and precision, with its whole run where the tokens are known."""
+        return machines(self)
+
+    @property
+    def has_machines(self) -> bool:
+        """Whether several clusters, numbers of GPUs or precisions were asked for."""
+        return several_machines(self.question)
 
     def _by_row(self) -> dict[int, dict[str, Any]]:
         """Return the layouts to try as records, by their kept rows."""

@@ -37,10 +37,10 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
     tokens : float or str, optional
         Tokens to train on; without them as many as `dollars` pay for and `days` allow. [-]
     dollars : float or str, optional
-        To spend, without `tokens`. [USD]
+        To spend, without `tokens`; with them a limit: `TrainingRun.within` says what is left and how surely. [USD]
     days : float, optional
         Calendar days, without `tokens`; with `tokens` and without `gpus`, replicas are added until it is
-        done in time. [d]
+        done in time; with both a limit. [d]
     reliability : str or Reliability
         Published failure rates: llama3, rsc-1, rsc-2, megascale, opt-175b, bloom or none.
     changes : mapping, optional
@@ -53,8 +53,8 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
         Times in seconds, or texts such as ``"15min"``. [s]
     spare_nodes : int, optional
         Nodes kept ready; as many as it takes where not given. [-]
-    price_usd_per_gpu_hour : float, optional
-        In place of the cluster's dated price. [USD/h]
+    price_usd_per_gpu_hour : float or mapping, optional
+        In place of the cluster's dated price; by cluster with a mapping. [USD/h]
     pue : float, optional
         In place of the cluster's. [-]
     storage_bytes_per_s : float or str, optional

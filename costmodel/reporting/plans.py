@@ -2,38 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import ordinal, plural
 from costmodel.describe.factors import factors
+from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.fields import DEGREES
-from costmodel.describe.jobs.layout_text import degrees_text
+from costmodel.describe.jobs.layout_text import degrees_text, layout_text
+from costmodel.estimates.estimate import Estimate
 from costmodel.planning.best import taken
 from costmodel.planning.columns import plan_columns
+from costmodel.planning.machines import Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
+from costmodel.reporting.tables import memory_text
+from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
 
 
 def plan_grids(
-    plan: Plan, *, count: int = 10, gains: Sequence[tuple[str, float]] = (), commands: bool = False
+    plan: Plan,
+    *,
+    count: int = 10,
+    gains: Sequence[tuple[str, float]] = (),
+    commands: bool = False,
+    start: str = "",
 ) -> list[Grid]:
-    """Return the tables of a plan: the best layouts, the front, scaling, what is out, what would help."""
-    grids = [top_grid(plan, count), *([commands_grid(plan, count)] if commands else []), front_grid(plan)]
+    """Return the tables of a plan: the best of each machine, the best layouts, the front, scaling, what is out …"""
+    grids = [machines_grid(plan, start)] if plan.has_machines else []
+    grids += [top_grid(plan, count), *([commands_grid(plan, count)] if commands else []), front_grid(plan)]
     if len(plan.by_value["gpus"]) > 1:
         grids.append(_scaling_grid(plan))
     grids += [searched_grid(plan), rejected_grid(plan)]
     if gains:
         grids.append(_gains_grid(gains))
     return [*grids, trials_grid(plan)]
+
+
+def machines_grid(plan: Plan, start: str = "") -> Grid:
+    """Return the best layout on each machine side by side: a row a figure, time and money with p10 and p90."""
+    found = plan.machines
+
+    def row(name: str, said: Callable[[Estimate], str]) -> list[str]:
+        return [name, *("" if one.est is None else said(one.est) for one in found)]
+
+    def of_run(name: str, said: Callable[[TrainingRun], str]) -> list[str]:
+        return [name, *("" if one.run is None else said(one.run) for one in found)]
+
+    def per_trillion(one: Machine) -> str:
+        usd = one.usd_per_trillion_tokens
+        return "" if one.est is None else "no price" if usd is None else f"${usd:,.0f}"
+
+    titles = [f"{plural(float(one.job.layout.gpus), 'GPU')} of {one.job.cluster.name}" for one in found]
+    rows = [
+        ["recipe", *(f"{one.job.recipe.name}, {one.job.precision.name}" for one in found)],
+        [
+            "layout",
+            *(layout_text(one.est.job.layout) if one.est is not None else "no layout fits" for one in found),
+        ],
+        row("step time", lambda est: format_seconds(float(est.step_time_s), 4)),
+        row("  p10 to p90", lambda est: " to ".join(format_seconds(one, 3) for one in est.interval()[:2])),
+        row("MFU", lambda est: f"{float(est.mfu):.1%}"),
+        row("memory", memory_text),
+        ["price of an hour", *(price_text(one.job.cluster) for one in found)],
+        ["a trillion tokens", *map(per_trillion, found)],
+    ]
+    if any(one.run is not None for one in found):
+        rows += [
+            of_run("days", lambda run: f"{run.days:,.1f}"),
+            of_run("  p10 to p90", lambda run: _from_to(run, "days", ",.1f")),
+            *([of_run("done by, p10 p50 p90", lambda run: _dates(run, start))] if start else []),
+            of_run("GPU-hours", lambda run: f"{run.paid_gpu_hours:,.0f}"),
+            of_run("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
+            of_run("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
+            of_run("  p10 to p90", lambda run: _from_to(run, "dollars", ",.0f")),
+        ]
+    rows = [cells for cells in rows if any(cells[1:])]
+    said = [f"{title}: {one.problem}" for title, one in zip(titles, found, strict=True) if one.problem]
+    note = "; ".join(
+        [
+            "best first",
+            "a trillion tokens: nothing lost to failures",
+            *(["days and dollars: with failures"] if any(one.run is not None for one in found) else []),
+            *said,
+        ]
+    )
+    strong = frozenset(
+        index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars", "a trillion tokens")
+    )
+    return Grid("The best on each", columns("", *titles), rows, strong, note)
+
+
+def _from_to(run: TrainingRun, name: str, form: str) -> str:
+    """Say where a figure of a run lies."""
+    values = run.spread(10, 90).get(name)
+    return "" if values is None else " to ".join(f"{float(value):{form}}" for value in values)
+
+
+def _dates(run: TrainingRun, start: str) -> str:
+    """Say on which days a run is done."""
+    return ", ".join(str(day) for day in run.finishing_dates(start).values())
 
 
 def trials_grid(plan: Plan) -> Grid:

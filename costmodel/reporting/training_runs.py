@@ -57,6 +57,7 @@ def _headline(run: TrainingRun) -> Grid:
             + ("" if run.pays_spares or not run.spare_nodes else ", which the cloud keeps and nobody pays"),
         ),
         ("cost", cost),
+        *_limits(run),
         (
             "energy",
             f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
@@ -73,6 +74,26 @@ def _headline(run: TrainingRun) -> Grid:
     ]
     title = f"{est.job.model.name} on {plural(run.gpus, 'GPU')} of {est.job.cluster.name}, the whole run"
     return Grid(title, columns("", ""), rows)
+
+
+def _limits(run: TrainingRun) -> list[tuple[str, str]]:
+    """Say of each limit that was given beside the tokens what is left of it, and how surely it is kept."""
+    rows = []
+    for name, kept in run.within().items():
+        limit, apart = (
+            (f"${kept.limit:,.0f}", f"${abs(kept.margin):,.0f}")
+            if name == "dollars"
+            else (f"{kept.limit:,.1f} days", f"{abs(kept.margin):,.1f} days")
+        )
+        word = "left" if kept.margin >= 0 else "too little"
+        share = f"{abs(kept.margin) / kept.limit:.1%}"
+        rows.append(
+            (
+                "budget" if name == "dollars" else "time allowed",
+                f"{limit}: {apart} ({share}) {word}; kept in {kept.probability:.0%} of the runs drawn",
+            )
+        )
+    return rows
 
 
 def _hours(run: TrainingRun) -> Grid:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,25 @@ _STEP_SAMPLES = 1000
 DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
 
+class Within(NamedTuple):
+    """A limit that was given beside the tokens, and whether the run keeps it.
+
+    Attributes
+    ----------
+    limit, expected : float
+        In the limit's unit: dollars or days.
+    margin : float
+        What is expected to be left of the limit, negative where it is exceeded.
+    probability : float
+        Share of the runs drawn that keep it. [-]
+    """
+
+    limit: float
+    expected: float
+    margin: float
+    probability: float
+
+
 @dataclass(frozen=True)
 class TrainingRun(Answer):
     """A priced step, the tokens to train on, and how the machine fails.
@@ -71,6 +90,10 @@ class TrainingRun(Answer):
     seed: int
     pays_spares: bool = True
     """Whether the spare nodes are the user's to pay; a cloud that replaces broken nodes keeps its own."""
+    budget_usd: float | None = None
+    """What may be spent, where the tokens are given too. [USD]"""
+    limit_days: float | None = None
+    """Calendar days in which it must be done, where the tokens and the GPUs are given too. [d]"""
     is_planned: bool = False
     """Whether the layout is the planner's, because none was named."""
 
@@ -220,6 +243,24 @@ class TrainingRun(Answer):
             return None
         return self.paid_gpu_hours * self.price_usd_per_gpu_hour
 
+    def within(self) -> dict[str, Within]:
+        """Say of the budget and the days that were given beside the tokens what is left, and how surely they are kept.
+
+        Raises
+        ------
+        CostModelError
+            If there is a budget and no price.
+        """
+        if self.budget_usd is not None and self.dollars is None:
+            raise CostModelError(f"budget: {self.price_note}")
+        limits = {"dollars": (self.budget_usd, self.dollars), "days": (self.limit_days, self.days)}
+        scale = self.sampled.calendar_s / self.calendar_s
+        return {
+            name: Within(limit, expected, limit - expected, float(np.mean(expected * scale <= limit)))
+            for name, (limit, expected) in limits.items()
+            if limit is not None and expected is not None
+        }
+
     def lost_gpu_hours(self) -> dict[str, float]:
         """GPU-hours that the run loses by cause: the resilience lines of the bill. [h]."""
         share = self.steps * self.gpus / HOUR_S
@@ -285,12 +326,10 @@ class TrainingRun(Answer):
         CostModelError
             If `start` is no date such as ``2026-12-01``, or the run outlasts the calendar.
         """
+        first = first_day(start)
         try:
-            first = date.fromisoformat(start) if isinstance(start, str) else start
             days = (timedelta(days=float(np.ceil(day))) for day in self.spread()["days"])
             return {f"p{p}": first + length for p, length in zip(PERCENTILES, days, strict=True)}
-        except ValueError:
-            raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
         except OverflowError:
             raise CostModelError(f"start: a run of {self.days:,.0f} days outlasts the calendar") from None
 
@@ -317,6 +356,7 @@ class TrainingRun(Answer):
             "dollars": self.dollars,
             "price_usd_per_gpu_hour": self.price_usd_per_gpu_hour,
             "price_note": self.price_note,
+            "within": {name: kept._asdict() for name, kept in self.within().items()},
             "energy_kwh": self.energy_kwh,
             "energy_at_tdp_kwh": self.energy_at_tdp_kwh,
             "pue": self.pue,
@@ -379,6 +419,20 @@ class TrainingRun(Answer):
             for index, percentile in enumerate(PERCENTILES):
                 table[f"p{percentile}"].append(float(spread[name][index]) if name in spread else "")
         return table
+
+
+def first_day(start: date | str) -> date:
+    """Return the day on which a run starts.
+
+    Raises
+    ------
+    CostModelError
+        If it is no date such as ``2026-12-01``.
+    """
+    try:
+        return date.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError:
+        raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
 
 
 def _broken_nodes(reliability: Reliability, gpus: float) -> float:

@@ -35,18 +35,27 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
             "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them"
         )
     solves_gpus = tokens is not None and days is not None and "gpus" not in given
-    if tokens is not None and (dollars is not None or (days is not None and not solves_gpus)):
-        raise CostModelError(
-            "run: --tokens and --gpus already say how long and how much; leave out --budget and --days"
-        )
     if solves_gpus and tokens is not None and days is not None:
         require_complete({"gpus": 1, **given}, who="run")
-        return gpus_needed(spelled_out(given), tokens, days, **options)
+        return _limited(gpus_needed(spelled_out(given), tokens, days, **options), dollars, None)
     est = estimate_job(replace(job_of(given, who="run"), tokens=tokens))
     found = run_of(est, _PROBE_TOKENS if tokens is None else tokens, **options)
     if tokens is not None:
-        return found
+        return _limited(found, dollars, days)
     return replace(found, tokens=affordable_tokens(found, dollars=dollars, days=days))
+
+
+def _limited(found: TrainingRun, dollars: float | None, days: float | None) -> TrainingRun:
+    """Return a run that knows what it may cost and how long it may take.
+
+    Raises
+    ------
+    CostModelError
+        If it may cost something and has no price.
+    """
+    if dollars is not None and found.dollars is None:
+        raise CostModelError(f"budget: {found.price_note}")
+    return replace(found, budget_usd=dollars, limit_days=days)
 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:

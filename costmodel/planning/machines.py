@@ -1,0 +1,151 @@
+"""The best layout of every machine of a question, and what the whole run takes there in time and money."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.describe.hardware.prices import price_note
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.odds import odds
+from costmodel.estimates.estimate import Estimate
+from costmodel.planning.found import Found
+from costmodel.planning.search import Question
+from costmodel.whole_run.run import TrainingRun, run_of
+
+_RUNS = 1000
+"""Runs to draw for p10 and p90: as many as the steps that are priced again for them."""
+_SPREAD = ("days", "dollars")
+TRILLION = 1e12
+
+
+class Machine(NamedTuple):
+    """One cluster with a number of GPUs and a precision, and the best layout on it.
+
+    Attributes
+    ----------
+    job : Job
+        A job on it, of any layout.
+    est : Estimate, optional
+        Of the best layout; none where no layout fits.
+    run : TrainingRun, optional
+        The whole run of it; none without tokens, or where it cannot be priced.
+    problem : str
+        Why there is none, in one line.
+    """
+
+    job: Job
+    est: Estimate | None = None
+    run: TrainingRun | None = None
+    problem: str = ""
+
+    @property
+    def usd_per_trillion_tokens(self) -> float | None:
+        """Rent for a trillion tokens while nothing fails; none without a price. [USD]."""
+        price = self.job.cluster.price_usd_per_gpu_hour
+        if self.est is None or price is None:
+            return None
+        return price * float(self.est.gpu_hours(TRILLION))
+
+
+def machines(plan: Found) -> tuple[Machine, ...]:
+    """Return the best of every cluster, number of GPUs and precision of a question, cheapest or fastest as asked first.
+
+    A search over several keeps the best of all of them together, which are often of one; the others are searched
+    again on their own.
+    """
+    groups: dict[tuple[object, ...], list[Job]] = {}
+    for job in plan.question.jobs:
+        groups.setdefault(_machine_of(job), []).append(job)
+    own = _machine_of(plan.best.job)
+    found = [
+        _priced(jobs[0], plan.best) if key == own else _searched(plan.question, jobs)
+        for key, jobs in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda one: _score(plan.question, one)))
+
+
+def several_machines(question: Question) -> bool:
+    """Say whether a question asks for more than one machine."""
+    return len({_machine_of(job) for job in question.jobs}) > 1
+
+
+def _machine_of(job: Job) -> tuple[object, ...]:
+    """Return what tells machines apart."""
+    return (job.cluster.name, float(job.layout.gpus), job.precision.name)
+
+
+def _searched(question: Question, jobs: Sequence[Job]) -> Machine:
+    try:
+        return _priced(jobs[0], Found.search(replace(question, jobs=tuple(jobs))).best)
+    except NoLayoutError as error:
+        return Machine(jobs[0], problem=str(error))
+
+
+def _priced(job: Job, est: Estimate) -> Machine:
+    """Return a machine with its whole run, where the tokens are known."""
+    if est.job.tokens is None:
+        return Machine(job, est)
+    try:
+        return Machine(job, est, run_of(est, est.job.tokens, samples=_RUNS))
+    except CostModelError as error:
+        return Machine(job, est, problem=str(error))
+
+
+def _score(question: Question, one: Machine) -> float:
+    return float("inf") if one.est is None else question.weight(one.est.job) * float(one.est.step_time_s)
+
+
+def machine_columns(found: Sequence[Machine]) -> dict[str, list[Any]]:
+    """Return a row a machine: its best layout, and the whole run there, with failures, and p10 to p90."""
+    rows = [_row(one) for one in found]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _row(one: Machine) -> dict[str, Any]:
+    cluster, est, run = one.job.cluster, one.est, one.run
+    # Every row has every key; what is not known of a machine is none.
+    row: dict[str, Any] = {
+        "cluster": cluster.name,
+        "accelerator": cluster.accelerator.name,
+        "gpus": round(float(one.job.layout.gpus)),
+        "recipe": one.job.recipe.name,
+        "precision": one.job.precision.name,
+        "layout": None if est is None else layout_text(est.job.layout),
+        "slice": None if est is None else est.job.slice,
+        "step_time_s": None,
+        "step_time_s_p10": None,
+        "step_time_s_p90": None,
+        "mfu": None,
+        "memory_bytes_per_gpu": None,
+        "memory_capacity_bytes": None if est is None else float(est.memory_capacity_bytes),
+        "fits_probability": None,
+        "price_usd_per_gpu_hour": cluster.price_usd_per_gpu_hour,
+        "price_note": price_note(cluster),
+        "usd_per_trillion_tokens": one.usd_per_trillion_tokens,
+    }
+    if est is not None:
+        within = est.interval()
+        row |= {
+            "step_time_s": float(est.step_time_s),
+            "step_time_s_p10": within.low,
+            "step_time_s_p90": within.high,
+            "mfu": float(est.mfu),
+            "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
+            "fits_probability": odds().fits.probability(
+                float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)
+            ),
+        }
+    spread = {} if run is None else run.spread(10, 90)
+    for name in ("days", "gpu_hours", "energy_kwh", "dollars"):
+        row[name] = None if run is None else getattr(run, name)
+        if name in _SPREAD:
+            low, high = spread.get(name, (None, None))
+            row |= {
+                f"{name}_p10": None if low is None else float(low),
+                f"{name}_p90": None if high is None else float(high),
+            }
+    return {**row, "problem": one.problem}
