@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.base.grid import html_table
+from costmodel.base.grid import grid_called, html_table
+from costmodel.base.words import DEVICE, called
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,16 +136,21 @@ class Answer(ABC):
         """Figures by name: ``answer.plot.names()`` lists them."""
         return face_of(type(self).__name__)(self)
 
+    @property
+    def device_word(self) -> str:
+        """What a device of the hardware is called: GPU, chip, core …; tables and remarks say so."""
+        return DEVICE
+
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people, as the command line prints them."""
-        return self.plot.grids(**options)
+        return [grid_called(grid, self.device_word) for grid in self.plot.grids(**options)]
 
     def remarks(self) -> list[str]:
         """Return what the command line says below the tables."""
-        return self.plot.remarks()
+        return [called(remark, self.device_word) for remark in self.plot.remarks()]
 
     def _repr_html_(self) -> str:
-        return self.plot.html()
+        return called(self.plot.html(), self.device_word)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from costmodel.base.words import DEVICE, called
+
 
 class Column(NamedTuple):
     """Title of a column, and whether its texts are numbers (aligned right)."""
@@ -48,6 +50,18 @@ def columns(*titles: str) -> tuple[Column, ...]:
     (Column(title='Line', number=False), Column(title='Time', number=True))
     """
     return tuple(Column(title.removesuffix(">").strip(), title.endswith(">")) for title in titles)
+
+
+def grid_called(grid: Grid, device: str) -> Grid:
+    """Return a table about GPUs in the word of other hardware; see `costmodel.base.words.called`."""
+    if device == DEVICE:
+        return grid
+    return grid._replace(
+        title=called(grid.title, device),
+        columns=[column._replace(title=called(column.title, device)) for column in grid.columns],
+        rows=[[called(cell, device) for cell in row] for row in grid.rows],
+        note=called(grid.note, device),
+    )
 
 
 def html_table(grid: Grid) -> str:

@@ -1,4 +1,38 @@
-"""Numbers in sentences: one GPU and two GPUs, the second and the third."""
+"""Numbers in sentences: one GPU and two GPUs, the second and the third; and what a device is called."""
+
+import re
+from collections.abc import Iterable
+
+DEVICE = "GPU"
+"""What texts call a device; `called` puts the word of other hardware there."""
+
+_ARTICLE = re.compile(r"\b([Aa]) GPU\b")
+_WORD = re.compile(r"\bGPU(s?)\b")
+
+
+def called(text: str, device: str) -> str:
+    """Return a text about GPUs with the word that people use for the devices of other hardware.
+
+    >>> called("16 GPUs, 79 GiB a GPU, a GPU-hour, tokens/s/GPU, GPUDirect", "chip")
+    '16 chips, 79 GiB a chip, a chip-hour, tokens/s/chip, GPUDirect'
+    >>> called("A GPU of eight", "NPU"), called("a GPU", "GPU")
+    ('An NPU of eight', 'a GPU')
+    """
+    if device == DEVICE:
+        return text
+    if device[0] in "AEFHILMNORSX" and device.isupper():  # read letter by letter
+        text = _ARTICLE.sub(r"\1n GPU", text)
+    return _WORD.sub(rf"{device}\1", text)
+
+
+def common_device(words: Iterable[str]) -> str:
+    """Return what devices are called where all are called alike, else what texts call them.
+
+    >>> common_device(["chip", "chip"]), common_device(["chip", "GPU"])
+    ('chip', 'GPU')
+    """
+    found = set(words)
+    return found.pop() if len(found) == 1 else DEVICE
 
 
 def plural(count: float, noun: str, *, several: str = "", form: str = ",.0f") -> str:

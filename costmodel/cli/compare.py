@@ -11,6 +11,7 @@ EPILOG = """\b
 Examples:
   costmodel compare before.yaml after.yaml
   costmodel compare job.yaml --vary tp=4,8
+  costmodel compare h200.yaml v6e.yaml --tokens 1T --start 2026-12-01 --price dgx-h200-ndr=2.5,tpu-v6e=1.8
   costmodel compare job.yaml --vary recompute=none,full --vary dp_overlap=none,last-micro-batch
 """
 
@@ -28,6 +29,7 @@ def compare(
             help="Values of a field or a recipe switch; several flags give all combinations.",
         ),
     ] = None,
+    start: opt.StartOption = "",
     every_line: Annotated[
         bool, typer.Option("--all-lines", help="Also list what moves less than 0.5 %.")
     ] = False,
@@ -47,4 +49,6 @@ def compare(
             parts = (name if len(files) > 1 else "", label)
             found[" ".join(part for part in parts if part) or "as given"] = est
     comparison = cm.compare(*found.values(), labels=list(found))
-    show(answer_result(comparison, every_line=every_line), target)
+    if start and any(est.job.tokens is None for est in comparison.estimates):
+        raise cm.CostModelError("start: needs --tokens, for a run that ends")
+    show(answer_result(comparison, every_line=every_line, start=start), target)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from costmodel.cli import options as opt
 from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import JOB_FIELDS
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
 _Command = Callable[..., None]
@@ -51,7 +51,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _flag(field: Field, several: bool) -> inspect.Parameter:
     """Return the parameter of a field's flag; values are read later, by the field's one reader."""
     kind: Any = str | None
-    if field.kind in ("switches", "choices"):
+    if field.kind in ("switches", "choices") or (several and opt.takes_several(field)):
         kind = list[str] | None
     elif field.kind == "truth" and not (several and opt.takes_several(field)):
         kind = bool | None
@@ -59,6 +59,16 @@ def _flag(field: Field, several: bool) -> inspect.Parameter:
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )
+
+
+def _joined(name: str, value: Any, several: bool) -> Any:
+    """Return what a flag was given that may be repeated or hold several values: one text, or the texts of orders."""
+    field = FIELD.get(name)
+    if not (several and field is not None and opt.takes_several(field) and isinstance(value, list)):
+        return value
+    if len(value) < 2:
+        return value[0] if value else None
+    return value if field.kind == "order" else ",".join(value)
 
 
 def _job_parameters(fields: Sequence[Field], several: bool, job_file: bool) -> list[inspect.Parameter]:
@@ -109,7 +119,7 @@ def takes_job(
         def run(**values: Any) -> None:
             keywords = {p.name: values[p.name] for p in own}
             if hands_job:
-                keywords["given"] = {p.name: values[p.name] for p in job}
+                keywords["given"] = {p.name: _joined(p.name, values[p.name], several) for p in job}
             if hands_output:
                 keywords["output"] = {p.name: values[p.name] for p in rest}
             command(**keywords)

@@ -77,7 +77,7 @@ def plan(
     answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
     run_it = [f"Price it alone: {found.commands(1)[0]}"]
     remarks = [
-        *found.advice(),
+        *found.remarks(),
         *run_it,
         *finished(found.best, start),
         *(f"Why not {text}: {answer}" for text, answer in answers),

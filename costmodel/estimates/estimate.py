@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.words import called
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.describe.jobs.keywords import JobKeywords
@@ -44,7 +45,12 @@ class Estimate(PricedJob, Answer):
     @cached_property
     def warnings(self) -> list[str]:
         """Plain words about what is unusual or does not fit (one layout only)."""
-        return warnings_of(self)
+        return [called(warning, self.device_word) for warning in warnings_of(self)]
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.job.cluster.accelerator.called
 
     def explain(self, name: str = "") -> Explanation:
         """Open up lines of the bill: formula, numbers with units, steps, tier and source (one layout only).

@@ -53,7 +53,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
         layouts = [{key: _json_value(value) for key, value in row.items()} for row in rows]
         return {**head, "layouts": layouts, "sources": source_record(est.job)}
-    tokens = est.job.tokens
+    tokens, price = est.job.tokens, est.job.cluster.price_usd_per_gpu_hour
     return {
         **head,
         "inputs": input_record(est.job),
@@ -69,6 +69,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "model_tflops_per_gpu": float(est.model_tflops_per_gpu),
         "days": None if tokens is None else float(est.days(tokens)),
         "gpu_hours": None if tokens is None else float(est.gpu_hours(tokens)),
+        "dollars": None if tokens is None or price is None else price * float(est.gpu_hours(tokens)),
         "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
         "memory_capacity_bytes": float(est.memory_capacity_bytes),
         "host_memory_bytes": float(est.host_memory_bytes),

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.version import __version__
+from costmodel.base.words import common_device
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
@@ -143,6 +144,11 @@ class Plan(Found, Answer):
     def machines(self) -> tuple[Machine, ...]:
         """The best of every cluster, number of GPUs and precision, with its whole run where the tokens are known."""
         return machines(self)
+
+    @property
+    def device_word(self) -> str:
+        """What the devices are called where all are called alike."""
+        return common_device(job.cluster.accelerator.called for job in self.question.jobs)
 
     @property
     def has_machines(self) -> bool:

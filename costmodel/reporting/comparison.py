@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, timedelta
+from math import ceil
 
+from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
-from costmodel.estimates.estimate import Estimate
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.reporting.tables import job_text
-from costmodel.what_if.compare import SAMPLES, Comparison
+from costmodel.what_if.compare import SAMPLES, Comparison, Spent
+from costmodel.whole_run.run import first_day
 
 _SMALL_SHARE = 0.005
 _SAME = 1e-9
@@ -50,14 +54,17 @@ def _signed_bytes(value: float) -> str:
     return ("−" if value < 0 else "+") + format_bytes(abs(value))
 
 
-def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[Grid]:
+def compare_grids(comparison: Comparison, *, every_line: bool = False, start: str = "") -> list[Grid]:
     """Return the headline of all jobs, and of each but the first the differences of both bills."""
     ests = comparison.estimates
     rows = [
         ["model", *(est.job.model.name for est in ests)],
         [
             "cluster",
-            *(f"{plural(float(est.job.layout.gpus), 'GPU')} of {est.job.cluster.name}" for est in ests),
+            *(
+                f"{plural(float(est.job.layout.gpus), est.device_word)} of {est.job.cluster.name}"
+                for est in ests
+            ),
         ],
         ["layout", *(job_text(est) for est in ests)],
         ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
@@ -67,7 +74,7 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[G
         ["memory", *(format_bytes(float(est.memory_bytes_per_gpu)) for est in ests)],
         ["fits", *("yes" if est.fits else "no" for est in ests)],
     ]
-    rows += _money_rows(ests)
+    rows += _money_rows(comparison, start)
     grids = [Grid("Jobs", columns("", *comparison.labels), rows)]
     for job in range(1, len(ests)):
         grids += [
@@ -78,29 +85,56 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[G
     return grids
 
 
-def _money_rows(ests: Sequence[Estimate]) -> list[list[str]]:
-    """Return days, GPU-hours and dollars of jobs that say how far they train; nothing lost to failures."""
-    if any(est.job.tokens is None for est in ests):
+def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
+    """Return time, energy and money of jobs that say how far they train, with p10 and p90; nothing lost to failures."""
+    ests = comparison.estimates
+    spent = [one for one in comparison.spent if one is not None]
+    if len(spent) < len(ests):
         return []
-    tokens = [float(est.job.tokens or 0.0) for est in ests]
-    days = [float(est.days(count)) for est, count in zip(ests, tokens, strict=True)]
-    hours = [float(est.gpu_hours(count)) for est, count in zip(ests, tokens, strict=True)]
-    clusters = [est.job.cluster for est in ests]
-    prices = [cluster.price_usd_per_gpu_hour for cluster in clusters]
-    return [
-        ["tokens", *(format_si(count, "") for count in tokens)],
-        ["days", *(f"{one:,.1f}" for one in days)],
-        ["GPU-hours", *(f"{one:,.0f}" for one in hours)],
-        [
-            "dollars",
-            *(
-                "no price"
-                if price is None
-                else f"${price * one:,.0f} (${price:,.2f}/h, {cluster.price_date or 'given'})"
-                for price, one, cluster in zip(prices, hours, clusters, strict=True)
-            ),
-        ],
+    prices = [est.job.cluster for est in ests]
+
+    def dollars(one: Spent, cluster: Cluster) -> str:
+        if one.dollars is None:
+            return "no price"
+        return (
+            f"${one.dollars:,.0f} (${cluster.price_usd_per_gpu_hour:,.2f}/h, {cluster.price_date or 'given'})"
+        )
+
+    rows = [
+        ["tokens", *(format_si(float(est.job.tokens or 0.0), "") for est in ests)],
+        ["days", *(f"{one.days:,.1f}" for one in spent)],
+        ["  p10 to p90", *(f"{one.days * one.low:,.1f} to {one.days * one.high:,.1f}" for one in spent)],
     ]
+    if start:
+        first = first_day(start)
+        ends = ([one.days * scale for scale in (one.low, 1.0, one.high)] for one in spent)
+        rows.append(["done by, p10 mean p90", *(", ".join(_dates(first, days)) for days in ends)])
+    rows += [
+        ["GPU-hours", *(f"{one.gpu_hours:,.0f}" for one in spent)],
+        ["energy, MWh", *(f"{one.energy_kwh / 1e3:,.0f}" for one in spent)],
+        ["dollars", *(dollars(one, cluster) for one, cluster in zip(spent, prices, strict=True))],
+    ]
+    if any(one.dollars is not None for one in spent):
+        rows.append(
+            [
+                "  p10 to p90",
+                *(
+                    ""
+                    if one.dollars is None
+                    else f"${one.dollars * one.low:,.0f} to ${one.dollars * one.high:,.0f}"
+                    for one in spent
+                ),
+            ]
+        )
+    return rows
+
+
+def _dates(first: date, days: Sequence[float]) -> list[str]:
+    """Return on which days runs of so many days are done."""
+    try:
+        return [str(first + timedelta(days=ceil(count))) for count in days]
+    except OverflowError:
+        raise CostModelError(f"start: a run of {max(days):,.0f} days outlasts the calendar") from None
 
 
 def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:

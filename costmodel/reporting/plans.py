@@ -9,7 +9,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import ordinal, plural
 from costmodel.describe.factors import factors
-from costmodel.describe.hardware.prices import price_text
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
@@ -21,7 +21,6 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
-from costmodel.reporting.tables import memory_text
 from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
@@ -61,7 +60,10 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         usd = one.usd_per_trillion_tokens
         return "" if one.est is None else "no price" if usd is None else f"${usd:,.0f}"
 
-    titles = [f"{plural(float(one.job.layout.gpus), 'GPU')} of {one.job.cluster.name}" for one in found]
+    titles = [
+        f"{plural(float(one.job.layout.gpus), one.job.cluster.accelerator.called)} of {one.job.cluster.name}"
+        for one in found
+    ]
     rows = [
         ["recipe", *(f"{one.job.recipe.name}, {one.job.precision.name}" for one in found)],
         [
@@ -71,8 +73,14 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         row("step time", lambda est: format_seconds(float(est.step_time_s), 4)),
         row("  p10 to p90", lambda est: " to ".join(format_seconds(one, 3) for one in est.interval()[:2])),
         row("MFU", lambda est: f"{float(est.mfu):.1%}"),
-        row("memory", memory_text),
-        ["price of an hour", *(price_text(one.job.cluster) for one in found)],
+        row(
+            "memory",
+            lambda est: (
+                f"{format_bytes(float(est.memory_bytes_per_gpu))} of {format_bytes(est.memory_capacity_bytes)}"
+            ),
+        ),
+        ["price of an hour", *(_price_of(one.job.cluster) for one in found)],
+        ["  lists", *(_lists_of(one.job.cluster) for one in found)],
         ["a trillion tokens", *map(per_trillion, found)],
     ]
     if any(one.run is not None for one in found):
@@ -99,6 +107,18 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars", "a trillion tokens")
     )
     return Grid("The best on each", columns("", *titles), rows, strong, note)
+
+
+def _price_of(cluster: Cluster) -> str:
+    """Say what an hour of a device costs, and since when."""
+    usd = cluster.price_usd_per_gpu_hour
+    return "no price" if usd is None else f"${usd:,.2f} ({cluster.price_date or 'given'})"
+
+
+def _lists_of(cluster: Cluster) -> str:
+    """Say from where to where lists went on that day."""
+    span = cluster.price_range_usd_per_gpu_hour
+    return "" if span is None else f"${span[0]:,.2f} to ${span[1]:,.2f}"
 
 
 def _from_to(run: TrainingRun, name: str, form: str) -> str:

@@ -27,7 +27,7 @@ def runs_grid(found: Runs) -> Grid:
 
     rows = [
         row("model", lambda run: run.est.job.model.name),
-        row("cluster", lambda run: f"{plural(run.gpus, 'GPU')} of {run.est.job.cluster.name}"),
+        row("cluster", lambda run: f"{plural(run.gpus, run.device_word)} of {run.est.job.cluster.name}"),
         row("layout", lambda run: job_text(run.est)),
         row("precision", lambda run: run.est.job.precision.name),
         row("memory", lambda run: memory_text(run.est)),

@@ -9,6 +9,7 @@ from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES
+from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.describe.odds import odds
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
@@ -122,7 +123,9 @@ def headline_grid(est: Estimate) -> Grid:
         rows.append(("host memory", f"{format_bytes(sent)} of {format_bytes(room)} a host: {word}"))
     if job.tokens is not None:
         days, hours = float(est.days(job.tokens)), float(est.gpu_hours(job.tokens))
-        spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, without failures{spent_text(est.samples)}"
+        price = job.cluster.price_usd_per_gpu_hour
+        rent = "" if price is None else f"${price * hours:,.0f} at {price_text(job.cluster)}, "
+        spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, {rent}without failures{spent_text(est.samples)}"
         rows.append((f"{format_si(job.tokens, '')} tokens", spent))
     title = (
         f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {job.cluster.name} "

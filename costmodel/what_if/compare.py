@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
+from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import memory_records, time_records
 from costmodel.planning.uncertain import SETTLED, sampled
 from costmodel.step.price import price
+from costmodel.whole_run.run import step_power_w
 
 _MOST_TERMS = 4
 SAMPLES = 400
@@ -77,6 +79,38 @@ class FasterOdds(NamedTuple):
     high: float
 
 
+class Spent(NamedTuple):
+    """A whole training in time, energy and money, nothing lost to failures.
+
+    Attributes
+    ----------
+    days, gpu_hours, energy_kwh : float
+        [d], [h], [kWh]
+    dollars : float or None
+        None without a price. [USD]
+    low, high : float
+        p10 and p90 of the step time over what is predicted: of days, hours, energy and dollars alike.
+    """
+
+    days: float
+    gpu_hours: float
+    energy_kwh: float
+    dollars: float | None
+    low: float
+    high: float
+
+
+def _spent(est: Estimate, steps_s: NDArray[np.float64]) -> Spent | None:
+    """Return what the whole run of a job takes."""
+    tokens = est.job.tokens
+    if tokens is None:
+        return None
+    hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
+    low, high = (float(end) / float(est.step_time_s) for end in np.quantile(steps_s, [0.1, 0.9]))
+    energy = hours * step_power_w(est) * est.job.cluster.pue / 1e3
+    return Spent(float(est.days(tokens)), hours, energy, None if price is None else price * hours, low, high)
+
+
 @dataclass(frozen=True)
 class Comparison(Answer):
     """Several jobs against the first.
@@ -100,13 +134,30 @@ class Comparison(Answer):
         moved = [line for line in self.lines if line.bill == bill and line.difference(job)]
         return sorted(moved, key=lambda line: -abs(line.difference(job)))
 
+    @property
+    def device_word(self) -> str:
+        """What the devices are called where all are called alike."""
+        return common_device(est.device_word for est in self.estimates)
+
+    @cached_property
+    def sampled_steps_s(self) -> tuple[NDArray[np.float64], ...]:
+        """Step times of each job at the samples that all share. [s]."""
+        return tuple(sampled_step_s(est) for est in self.estimates)
+
+    @cached_property
+    def spent(self) -> tuple[Spent | None, ...]:
+        """What the whole run of each job takes, nothing lost to failures; none where it says no tokens."""
+        return tuple(
+            _spent(est, steps) for est, steps in zip(self.estimates, self.sampled_steps_s, strict=True)
+        )
+
     @cached_property
     def odds(self) -> tuple[FasterOdds, ...]:
         """How surely each job is faster than the first: one for each, the first included.
 
         Both see the same values of the factors that they share; each layout errs by its knobs besides.
         """
-        first, *_ = steps = [sampled_step_s(est) for est in self.estimates]
+        first, *_ = steps = self.sampled_steps_s
         return tuple(
             FasterOdds(
                 float(np.mean(one < first)), *(float(end) for end in np.quantile(one / first, [0.1, 0.9]))
@@ -127,8 +178,11 @@ class Comparison(Answer):
                     "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
                     "fits": bool(est.fits),
                     "faster_than_first": faster._asdict(),
+                    "spent": None if spent is None else spent._asdict(),
                 }
-                for label, est, faster in zip(self.labels, self.estimates, self.odds, strict=True)
+                for label, est, faster, spent in zip(
+                    self.labels, self.estimates, self.odds, self.spent, strict=True
+                )
             ],
             "lines": [
                 {**line._asdict(), "differences": [line.difference(job) for job in range(len(line.values))]}

@@ -9,6 +9,7 @@ from typing import Any
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
+from costmodel.base.words import common_device
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
@@ -30,6 +31,11 @@ class Runs(Answer):
 
     labels: tuple[str, ...]
     runs: tuple[TrainingRun, ...]
+
+    @property
+    def device_word(self) -> str:
+        """What the devices are called where all are called alike."""
+        return common_device(run.device_word for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record a run."""

@@ -98,6 +98,11 @@ class TrainingRun(Answer):
     """Whether the layout is the planner's, because none was named."""
 
     @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.est.device_word
+
+    @property
     def gpus(self) -> float:
         """GPUs that train. [-]."""
         return float(self.est.job.layout.gpus)
@@ -211,15 +216,7 @@ class TrainingRun(Answer):
     @cached_property
     def gpu_power_w(self) -> float:
         """Mean power of a GPU and its share of the host, over the calendar time. [W]."""
-        by_toll = self.est.exposed_by("toll")
-        busy = sum(float(by_toll.get(toll, 0.0)) for toll in ("math", "hbm", "state", "activation"))
-        return float(
-            mean_power_w(
-                self.est.job.cluster.accelerator.tdp_w,
-                busy_fraction=busy / self.step_time_s,
-                running_fraction=self.effective_training_time_ratio,
-            )
-        )
+        return step_power_w(self.est, self.effective_training_time_ratio)
 
     @property
     def energy_kwh(self) -> float:
@@ -438,6 +435,19 @@ def first_day(start: date | str) -> date:
 def _broken_nodes(reliability: Reliability, gpus: float) -> float:
     """Return how many nodes are in repair on average [-]."""
     return reliability.failures_per_second(gpus) * reliability.hardware_fraction * reliability.repair_s
+
+
+def step_power_w(est: Estimate, running: float = 1.0) -> float:
+    """Return the mean power of a GPU and its share of the host, in steps for a share of the time. [W]."""
+    by_toll = est.exposed_by("toll")
+    busy = sum(float(by_toll.get(toll, 0.0)) for toll in ("math", "hbm", "state", "activation"))
+    return float(
+        mean_power_w(
+            est.job.cluster.accelerator.tdp_w,
+            busy_fraction=busy / float(est.step_time_s),
+            running_fraction=running,
+        )
+    )
 
 
 def run_of(

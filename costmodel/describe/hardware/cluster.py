@@ -7,6 +7,8 @@ the fabric were twice as fast" is `dataclasses.replace`.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from costmodel.base.words import DEVICE
+
 if TYPE_CHECKING:
     from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
@@ -80,6 +82,8 @@ class Accelerator:
         Link profiles that join GPUs of a node with and without a switch fabric; empty if none.
     scale_out_link : str
         Link profile of the ports to the network that are part of the device or of its nodes; empty if any may be.
+    called : str
+        What people call one of it in sentences: GPU, chip, core.
     kernels : KernelConstants, optional
         Achieved shares of the peaks and fixed costs, fitted to kernel measurements.
     announced : bool
@@ -104,6 +108,7 @@ class Accelerator:
     host_slowdown_bound: float = 1.0
     kernels: "KernelConstants | None" = None
     announced: bool = False
+    called: str = DEVICE
 
     @property
     def is_gpu(self) -> bool:

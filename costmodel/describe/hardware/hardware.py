@@ -460,6 +460,7 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
         scale_out_link=file.scale_out_link or "",
         announced=file.announced,
         kernels=file.kernels,
+        called=file.called,
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from costmodel.base.words import DEVICE
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import AttentionKernel
 from costmodel.describe.hardware.fabric import FabricConstants
@@ -104,6 +105,8 @@ class AcceleratorFile(_Profile):
     """One GPU. A part that the software sees as two devices is described as one of them."""
 
     generation: Generation
+    called: Annotated[str, Field(pattern=r"^[A-Za-z]+$")] = DEVICE
+    """What people call one of it: chip, core, card."""
     software: SoftwareFile
     """Where a file has none, that of the shipped accelerators of its generation; see `profile_files`."""
     peak_dense: dict[Dtype, Sourced[Annotated[FlopsPerSecond, Field(gt=0)]]]

@@ -1,0 +1,180 @@
+"""Machines of several vendors side by side: time, money, dates, and the words that each vendor uses."""
+
+import json
+from datetime import date
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.grid import Grid, columns, grid_called
+from costmodel.base.words import called, common_device
+from costmodel.cli import main
+
+JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return cm.plan(
+        **JOB,
+        cluster=["dgx-h100-ndr", "tpu-v6e", "h800-cx7"],
+        tokens=1e12,
+        price={"tpu-v6e": 2.0},
+        fix={"tp": 1},
+    )
+
+
+def rows_of(grid):
+    return {cells[0]: list(cells[1:]) for cells in grid.rows}
+
+
+def test_every_cluster_of_a_plan_has_its_best_with_time_and_money(found):
+    one = {machine.job.cluster.name: machine for machine in found.machines}
+    assert set(one) == {"dgx-h100-ndr", "tpu-v6e", "h800-cx7"}
+    times = [float(machine.est.step_time_s) for machine in found.machines]
+    assert times == sorted(times)
+    assert found.machines[0].est is found.best
+    for machine in one.values():
+        alone = cm.plan(**JOB, cluster=machine.job.cluster, tokens=1e12, fix={"tp": 1})
+        assert float(machine.est.step_time_s) == pytest.approx(float(alone.best.step_time_s))
+        assert machine.run.days == pytest.approx(cm.run(**_asked(machine)).days)
+    tpu = one["tpu-v6e"]
+    # 2 USD an hour on 64 chips for a trillion tokens.
+    hours = 1e12 / float(tpu.est.tokens_per_s_per_gpu) / 3600
+    assert tpu.usd_per_trillion_tokens == pytest.approx(2.0 * hours)
+    assert one["h800-cx7"].usd_per_trillion_tokens is None
+
+
+def _asked(machine):
+    from costmodel.describe.jobs.short_form import short_form
+
+    return {
+        **short_form(machine.est.job),
+        "cluster": machine.est.job.cluster,
+        "recipe": machine.est.job.recipe,
+    }
+
+
+def test_the_table_and_the_record_have_them_side_by_side(found):
+    grid = found.grids(start="2026-12-01")[0]
+    assert grid.title == "The best on each"
+    assert {column.title for column in grid.columns[1:]} == {
+        "64 GPUs of dgx-h100-ndr",
+        "64 chips of tpu-v6e",
+        "64 GPUs of h800-cx7",
+    }
+    rows, at = rows_of(grid), [column.title for column in grid.columns[1:]].index("64 chips of tpu-v6e")
+    assert rows["price of an hour"][at] == "$2.00 (given)"
+    assert rows["recipe"][at] == "maxtext, bf16"
+    p10, p50, p90 = (date.fromisoformat(day) for day in rows["done by, p10 p50 p90"][at].split(", "))
+    assert date(2026, 12, 1) < p10 <= p50 <= p90
+    record = {row["cluster"]: row for row in found.to_dict(count=1)["machines"]}
+    tpu = record["tpu-v6e"]
+    assert tpu["dollars_p10"] < tpu["dollars"] < tpu["dollars_p90"]
+    assert tpu["days_p10"] < tpu["days_p90"]
+    assert tpu["energy_kwh"] > 0
+    assert (record["h800-cx7"]["dollars"], record["h800-cx7"]["price_usd_per_gpu_hour"]) == (None, None)
+
+
+def test_a_plan_of_one_machine_has_no_such_table():
+    one = cm.plan(**JOB, fix={"tp": 2, "pp": 1})
+    assert not one.has_machines
+    assert one.to_dict(count=1)["machines"] == []
+    assert one.grids()[0].title == "Best by step-time"
+
+
+def test_a_machine_on_which_nothing_fits_says_so():
+    plan = cm.plan(
+        model="llama3-70b",
+        cluster=["dgx-h200-ndr", "tpu-v5e"],
+        gpus=16,
+        global_batch=16,
+        seq_len=8192,
+        fix={"recompute": "full"},
+    )
+    worst = plan.machines[-1]
+    assert worst.est is None
+    assert "does not fit" in worst.problem or "no layout" in worst.problem
+    assert rows_of(plan.grids()[0])["layout"][-1] == "no layout fits"
+
+
+def test_a_cluster_flag_may_be_repeated(capsys):
+    words = "plan -m llama3-8b -c dgx-h100-ndr -c tpu-v6e -n 64 --global-batch 128 --seq-len 8k --fix tp=1"
+    assert main([*words.split(), "--top", "1", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert {row["cluster"] for row in record["machines"]} == {"dgx-h100-ndr", "tpu-v6e"}
+    assert main([*words.split(), "--start", "2026-12-01"]) == 2
+    assert capsys.readouterr().err == "Error: start: needs --tokens, for a run that ends\n"
+    assert main([*words.split(), "--tokens", "1T", "--start", "soon"]) == 2
+    assert "start: expected a date such as 2026-12-01, got 'soon'" in capsys.readouterr().err
+
+
+def test_a_budget_beside_tokens_is_a_limit_with_its_margin_and_probability():
+    job = {**JOB, "layout": "tp2", "tokens": 1e12, "price": 2.0}
+    plain = cm.run(**job)
+    assert plain.within() == {}
+    limit = float(plain.spread(50)["dollars"][0])
+    run = cm.run(**job, budget=limit, days=1e4)
+    kept = run.within()
+    # Of the same runs drawn half cost less than their median.
+    assert kept["dollars"].probability == pytest.approx(0.5, abs=1e-3)
+    assert kept["dollars"].margin == pytest.approx(limit - plain.dollars)
+    assert kept["days"].probability == 1.0
+    assert run.dollars == plain.dollars
+    assert cm.run(**job, budget=0.5 * plain.dollars).within()["dollars"].probability == 0.0
+    assert run.to_dict()["within"]["dollars"]["limit"] == limit
+    said = dict(run.grids()[0].rows)
+    assert said["budget"].endswith("kept in 50% of the runs drawn")
+    assert "left; kept in 100%" in said["time allowed"]
+    with pytest.raises(cm.CostModelError, match="budget: cluster h800-cx7 has no price"):
+        cm.run(**{**job, "price": None}, cluster="h800-cx7", budget=1e6)
+
+
+@pytest.mark.parametrize("cluster", ["tpu-v5p", "trn2", "trn1"])
+def test_chips_and_cores_are_called_so(cluster):
+    word = {"tpu-v5p": "chip", "trn2": "chip", "trn1": "core"}[cluster]
+    est = cm.estimate(**{**JOB, "gpus": 64}, cluster=cluster, layout="tp8", tokens=1e12)
+    texts = [text for grid in est.grids() for cells in grid.rows for text in cells]
+    texts += [grid.title for grid in est.grids()] + est.remarks() + [est._repr_html_()]
+    assert f"64 {word}s of" in est.grids()[0].title
+    assert not [text for text in texts if "GPU" in text]
+    run = cm.run(**JOB, cluster=cluster, layout="tp8", tokens=1e12)
+    said = dict(run.grids()[0].rows)
+    assert f"{word}-hours" in said
+    assert "GPU" not in " ".join(said.values())
+
+
+def test_words_of_devices():
+    assert called("no GPUs, GPUDirect, gpus", "card") == "no cards, GPUDirect, gpus"
+    assert called("a GPU and an A100 GPU", "NPU") == "an NPU and an A100 NPU"
+    assert common_device([]) == "GPU"
+    grid = Grid("8 GPUs", columns("a GPU >", ""), [["GPU-hours", "x"]], note="GPU")
+    assert grid_called(grid, "GPU") is grid
+    made = grid_called(grid, "tile")
+    assert (made.title, made.columns[0].title, made.rows[0][0], made.note) == (
+        "8 tiles",
+        "a tile",
+        "tile-hours",
+        "tile",
+    )
+    assert made.columns[0].number
+
+
+def test_compare_has_energy_spread_and_dates(capsys):
+    job = {**JOB, "tokens": 1e12}
+    tpu = cm.estimate(**job, cluster="tpu-v6e", layout="tp1", zero=3, recompute="full")
+    gpu = cm.estimate(**job, layout="tp2", price=2.0)
+    both = cm.compare(gpu, tpu, labels=["h100", "v6e"])
+    rows = rows_of(both.grids(start="2026-12-01")[0])
+    assert rows["cluster"] == ["64 GPUs of dgx-h100-ndr", "64 chips of tpu-v6e"]
+    first, second = both.spent
+    assert first.dollars == pytest.approx(2.0 * first.gpu_hours)
+    assert first.low < 1.0 < first.high
+    assert rows["dollars"][0].endswith("($2.00/h, given)")
+    assert rows["energy, MWh"] == [f"{one.energy_kwh / 1e3:,.0f}" for one in (first, second)]
+    assert rows["done by, p10 mean p90"][0].split(", ")[0] > "2026-12-01"
+    assert both.to_dict()["jobs"][0]["spent"]["days"] == first.days
+    assert cm.compare(gpu, cm.estimate(**JOB, layout="tp2")).grids()[0].rows[-1][0] == "fits"
+    words = "compare -m llama3-8b -n 8 --global-batch 8 --seq-len 2k --vary tp=2,4 --start 2026-12-01"
+    assert main(words.split()) == 2
+    assert "start: needs --tokens" in capsys.readouterr().err
