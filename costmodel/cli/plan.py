@@ -57,7 +57,7 @@ def plan(
     import costmodel as cm
     from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import JOB, asked_of, finished, require_start, waiting, write_parquet
+    from costmodel.cli.plan_input import JOB, asked_of, require_start, waiting, write_parquet
 
     parquet = output["out"] if output["out"].lower().endswith(".parquet") else ""
     force = output["force"]
@@ -79,7 +79,7 @@ def plan(
     remarks = [
         *found.remarks(),
         *run_it,
-        *finished(found.best, start),
+        *(found.finished(start) if start else []),
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
     if emit:

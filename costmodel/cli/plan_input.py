@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.files import write_whole
 from costmodel.base.version import install_command
 from costmodel.cli.job_options import merged_job
@@ -108,25 +109,16 @@ def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result
 
 
 def require_start(start: str, asked: Mapping[str, Any]) -> None:
-    """Refuse a day to start on that is none, or without tokens to train on.
+    """Refuse a day to start on that is none, or without tokens to train on, before anything is searched.
 
     Raises
     ------
     CostModelError
         One line about `start`.
     """
-    from costmodel.whole_run.run import first_day
-
-    first_day(start)
+    try:
+        date.fromisoformat(start)
+    except ValueError:
+        raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
     if asked.get("tokens") is None and asked.get("dataset_samples") is None:
         raise CostModelError("start: needs --tokens, for a run that ends")
-
-
-def finished(est: Estimate, start: str) -> list[str]:
-    """Say when the whole run of an estimate is done, where it is known when it starts."""
-    if not start or est.job.tokens is None:
-        return []
-    from costmodel.whole_run.run import run_of
-
-    days = run_of(est, est.job.tokens).finishing_dates(start)
-    return [f"Started on {start}, done by {', '.join(f'{percent} {day}' for percent, day in days.items())}."]

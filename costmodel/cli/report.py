@@ -31,6 +31,7 @@ def report(
         int, typer.Option("--samples", min=10, help="Samples of everything uncertain, for p10 to p90.")
     ] = 200,
     seed: opt.SeedOption = 0,
+    start: opt.StartOption = "",
 ) -> None:
     """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
@@ -52,6 +53,7 @@ def report(
             sensitivities=with_sensitivity,
             samples=samples,
             seed=seed,
+            start=start,
             progress=progress,
         )
     if target.out is None:

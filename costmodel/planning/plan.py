@@ -37,6 +37,7 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question
 from costmodel.planning.tuning import held, searched
 from costmodel.planning.uncertain import odds_record
+from costmodel.whole_run.run import run_of
 
 _TRAINED = (
     "lora_rank",
@@ -149,6 +150,19 @@ class Plan(Found, Answer):
     def device_word(self) -> str:
         """What the devices are called where all are called alike."""
         return common_device(job.cluster.accelerator.called for job in self.question.jobs)
+
+    def finished(self, start: str) -> list[str]:
+        """Say when the whole run of the pick is done if it starts on a day.
+
+        Raises
+        ------
+        CostModelError
+            If that is no date, the job has no tokens, or its run cannot be priced.
+        """
+        if self.best.job.tokens is None:
+            raise CostModelError("start: needs tokens, for a run that ends")
+        days = run_of(self.best, self.best.job.tokens).finishing_dates(start)
+        return [f"Started on {start}, done by {', '.join(f'{at} {day}' for at, day in days.items())}."]
 
     @property
     def has_machines(self) -> bool:

@@ -218,3 +218,20 @@ def test_sources_open(page):
     page.locator("summary", has_text="Sources: accelerator").click()
 
     assert page.locator("details[open] td", has_text="peak").first.is_visible()
+
+
+def test_the_summary_prints_on_one_page(browser, report):
+    # A4 less 12 mm on each side, in pixels of a 96th of an inch.
+    context = browser.new_context(viewport={"width": 703, "height": 1032}, offline=True)
+    opened = context.new_page()
+    opened.goto(report.as_uri())
+    opened.wait_for_selector("#chart-time .main-svg")
+    opened.emulate_media(media="print")
+    ends = opened.evaluate("document.querySelector('.printed').getBoundingClientRect().bottom + scrollY")
+    starts = opened.evaluate("document.querySelector('#run').getBoundingClientRect().top + scrollY")
+    breaks = opened.evaluate("getComputedStyle(document.querySelector('#uncertain')).breakBefore")
+    wide = opened.evaluate("document.documentElement.scrollWidth")
+    context.close()
+    assert 0 < starts < ends <= 1032
+    assert breaks == "page"
+    assert wide <= 703

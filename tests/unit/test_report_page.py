@@ -196,3 +196,38 @@ def test_the_page_of_report_says_what_makes_the_width():
     low, high = samples.interval(figure="dollars")
     assert f"${low:,.0f} to ${high:,.0f}" in page
     assert f"fits, {samples.fits_probability:.0%} likely to fit" in page
+
+
+    assert f"fits, with {samples.fits_probability:.0%}" in page
+
+
+def test_the_page_says_when_it_is_done_what_it_costs_and_calls_chips_so():
+    est = cm.estimate(
+        model="llama3-8b",
+        cluster="tpu-v6e",
+        gpus=64,
+        layout="tp2",
+        zero=3,
+        recompute="full",
+        global_batch=64,
+        seq_len=8192,
+        tokens=1e11,
+        price=2.0,
+    )
+    page = cm.report(est, plan=False, sensitivities=False, samples=20, start="2026-12-01")
+    visible = page.partition('<script type="text/plain"')[0]
+    assert "Started on 2026-12-01, done by p10 2026-12-" in visible
+    assert "64 chips of tpu-v6e" in visible
+    assert "GPU" not in visible
+    assert f"${2.0 * float(est.gpu_hours(1e11)):,.0f}" in visible
+    assert "$2.00 (given)" in visible
+    # The summary that is printed names version and command on its own page, before what makes the width.
+    printed = visible.index('<p class="printed">costmodel ')
+    assert visible.index('id="run"') < printed < visible.index('id="uncertain"')
+    assert "--price 2" in visible[printed : visible.index('id="uncertain"')]
+    for wrong, said in (("soon", "start: expected a date"), ("2026-12-01", "start: needs tokens")):
+        other = (
+            est if wrong == "soon" else cm.estimate(model="llama3-8b", gpus=8, global_batch=8, seq_len=2048)
+        )
+        with pytest.raises(cm.CostModelError, match=said):
+            cm.report(other, start=wrong)

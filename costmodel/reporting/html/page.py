@@ -18,6 +18,8 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.version import __version__, install_command
+from costmodel.base.words import called
+from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import load_recipe, resolved_for
@@ -65,6 +67,7 @@ def report_page(
     *,
     plan: Plan | None = None,
     found: Sensitivity | None = None,
+    start: str = "",
     tick: Callable[[], None] = lambda: None,
 ) -> str:
     """Return the whole page about one job as HTML.
@@ -77,6 +80,8 @@ def report_page(
         Layouts to set beside it.
     found : Sensitivity, optional
         What each number and switch is worth.
+    start : str
+        Day on which the run starts, such as ``2026-12-01``, to say when it is done.
     tick : callable
         Called after each part.
 
@@ -88,7 +93,13 @@ def report_page(
     est.require_single("report")
     library = plotly_library()
     figures: dict[str, charts.Figure] = {}
-    sections = [headline(est), warned(est), _uncertain(est), _whole_run(est), _sliders(est)]
+    made = (
+        f"{escape(__version__)} on {date.today():%Y-%m-%d}; the same on the command line: "
+        f"<code>{escape(command_text(est.job))}</code>"
+    )
+    sections = [headline(est), warned(est), _whole_run(est, start)]
+    # What a printed summary says of itself stands on its page; on the screen it is the footer's.
+    sections += [f'<p class="printed">costmodel {made}</p>', _uncertain(est), _sliders(est)]
     for make in (_bills, _pipeline, _rooflines, _mesh):
         sections.append(make(est, figures))
         tick()
@@ -107,11 +118,10 @@ def report_page(
         "data": _script_json(data),
         "script": _asset("page.js"),
         "version": escape(__version__),
-        "made": (
-            f"{escape(__version__)} on {date.today():%Y-%m-%d}; the same on the command line: "
-            f"<code>{escape(command_text(est.job))}</code>"
-        ),
+        "made": made,
     }
+    for name in ("title", "body", "data", "script"):
+        names[name] = called(names[name], est.device_word)
     page = _asset("page.html")
     for name in ("title", "version", "made", "style", "body", "script", "data", "library"):
         page = page.replace(f"<!--{name}-->", names[name], 1)
@@ -257,6 +267,10 @@ def headline(est: Estimate) -> str:
     if est.job.tokens is not None:
         tokens = f"for {format_si(est.job.tokens, '')} tokens, no failures{tables.spent_text(est.samples)}"
         cards.append(("days", f"{float(est.days(est.job.tokens)):,.1f}", tokens))
+        usd = est.job.cluster.price_usd_per_gpu_hour
+        if usd is not None:
+            rent = f"${usd * float(est.gpu_hours(est.job.tokens)):,.0f}"
+            cards.append(("dollars", rent, f"no failures, at {price_text(est.job.cluster)}"))
     made = "".join(
         f'<div class="card"><h3>{escape(name)}</h3><p class="big">{escape(value)}</p><p>{escape(note)}</p></div>'
         for name, value, note in cards
@@ -273,8 +287,8 @@ def warned(est: Estimate) -> str:
     return f'<ul class="warnings">{warnings}</ul>' if warnings else ""
 
 
-def _whole_run(est: Estimate) -> str:
-    """Return days, dollars, energy and what failures take, where the job says how far it trains."""
+def _whole_run(est: Estimate, start: str = "") -> str:
+    """Return days, dates, dollars, energy and what failures take, where the job says how far it trains."""
     if est.job.tokens is None:
         return ""
     try:
@@ -282,9 +296,12 @@ def _whole_run(est: Estimate) -> str:
     except CostModelError as error:
         return _section("run", "The whole run", f"<p>{escape(str(error))}</p>")
     first, hours, spread = run_grids(run)
+    days = run.finishing_dates(start) if start else {}
+    dated = ", ".join(f"{percent} {day}" for percent, day in days.items())
     return _section(
         "run",
         "The whole run",
+        f"<p>Started on {escape(start)}, done by {escape(dated)}.</p>" if start else "",
         _table(first),
         _table(spread),
         _folded("Where the GPU-hours go", _table(hours)),

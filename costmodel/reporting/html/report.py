@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from costmodel.base.errors import CostModelError
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.samples import DEFAULT_SAMPLES
 from costmodel.reporting.html.page import plotly_library, report_page
 from costmodel.reporting.html.search import other_layouts
 from costmodel.what_if.sensitivity import sensitivity
+from costmodel.whole_run.run import first_day
 
 _PARTS = 7
 
@@ -20,6 +22,7 @@ def report(
     sensitivities: bool = True,
     samples: int = DEFAULT_SAMPLES,
     seed: int = 0,
+    start: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
@@ -34,6 +37,8 @@ def report(
         Vary each number and each switch.
     samples, seed : int
         Of the uncertain factors, for p10 to p90, and what they follow from.
+    start : str
+        Day on which the run starts, such as ``2026-12-01``, to say when it is done; needs tokens.
     progress : callable, optional
         Called with parts done and parts in all.
 
@@ -45,8 +50,12 @@ def report(
     Raises
     ------
     CostModelError
-        If plotly is missing, or the estimate holds many layouts.
+        If plotly is missing, the estimate holds many layouts, or a run starts that has no tokens.
     """
+    if start and est.job.tokens is None:
+        raise CostModelError("start: needs tokens, for a run that ends")
+    if start:
+        first_day(start)
     done = 0
 
     def tick() -> None:
@@ -61,4 +70,4 @@ def report(
     tick()
     moved = sensitivity(est) if sensitivities else None
     tick()
-    return report_page(est, plan=found, found=moved, tick=tick)
+    return report_page(est, plan=found, found=moved, start=start, tick=tick)
