@@ -18,7 +18,7 @@ from costmodel import plan
 from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text, value_text
 from costmodel.planning.machines import TRILLION
 from costmodel.planning.plan import Plan
 from costmodel.whole_run.run import step_power_w
@@ -54,10 +54,14 @@ class Row(NamedTuple):
         """Return the row of the README."""
         est, within = self.found.best, self.found.best.interval()
         held, room = (size / 2**30 for size in (float(est.memory_bytes_per_gpu), est.memory_capacity_bytes))
-        return (
-            f"| {self.kind} | {layout_text(est.job.layout)} | {float(est.step_time_s):.1f} s ({within.low:.1f}-"
-            f"{within.high:.1f}) | {float(est.mfu):.0%} | {held:.0f} of {room:.0f} GiB | ${self.usd / 1e6:.2f} M |"
-        )
+        layout = est.job.layout
+        degrees = degrees_text(degrees_of(layout), always=("tp", "dp"))
+        recompute = value_text("recompute", float(layout.recompute))
+        again = "" if recompute == "none" else f", {recompute} recompute"
+        plan_text = f"{degrees}, ZeRO-{float(layout.zero_stage):.0f}{again}"
+        step = f"{float(est.step_time_s):.1f} s ({within.low:.1f}-{within.high:.1f})"
+        figures = f"{float(est.mfu):.0%} | {held:.0f} of {room:.0f} GiB | ${self.usd / 1e6:.2f} M"
+        return f"| {self.kind} | {plan_text} | {step} | {figures} |"
 
     def whole(self) -> str:
         """Return the row of the page."""
@@ -104,7 +108,7 @@ def page(rows: Sequence[Row]) -> str:
             "",
             "```sh",
             "costmodel plan -m llama3-70b -n 256 --global-batch 512 --seq-len 8192 --tokens 1T \\",
-            "    " + " ".join(f"-c {name}" for name in list(CLUSTERS.values())[:3]),
+            "    -c dgx-h100-ndr -c mi300x-roce400 -c tpu-v6e",
             "```",
             "",
             WHOLE_HEAD,

@@ -26,7 +26,7 @@ from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.planning.plan import Plan
 
 HERE = Path(__file__).parent
-IN_README = 6
+IN_README = 3
 """Jobs, of the first, that stand in the README too."""
 
 
