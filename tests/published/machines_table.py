@@ -60,7 +60,7 @@ class Row(NamedTuple):
         again = "" if recompute == "none" else f", {recompute} recompute"
         plan_text = f"{degrees}, ZeRO-{float(layout.zero_stage):.0f}{again}"
         step = f"{float(est.step_time_s):.1f} s ({within.low:.1f}-{within.high:.1f})"
-        figures = f"{float(est.mfu):.0%} | {held:.0f} of {room:.0f} GiB | ${self.usd / 1e6:.2f} M"
+        figures = f"{float(est.mfu):.0%} | {held:.0f}/{room:.0f} GiB | ${self.usd / 1e6:.2f} M"
         return f"| {self.kind} | {plan_text} | {step} | {figures} |"
 
     def whole(self) -> str:
@@ -83,9 +83,7 @@ class Row(NamedTuple):
         )
 
 
-SHORT_HEAD = (
-    "| 256 of | best plan | step (p10-p90) | MFU | memory | a trillion tokens |\n|---|---|---|---|---|---|"
-)
+SHORT_HEAD = "| 256 of | best plan | step (p10-p90) | MFU | memory | 1 T tokens |\n|---|---|---|---|---|---|"
 WHOLE_HEAD = (
     "| machine | recipe, and what the plan turned | best plan | step (p10 to p90) | MFU of the dense bf16 peak | memory "
     "| days for a trillion tokens | MWh | dollars for a trillion tokens (p10 to p90) | price of an hour |\n"

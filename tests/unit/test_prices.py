@@ -168,7 +168,7 @@ def test_a_run_of_an_estimate_takes_a_price_by_cluster_too():
 
 @pytest.mark.parametrize(
     ("named", "cluster"),
-    [("mi300x", "mi300x-roce400"), ("a100-sxm-40gb", "p4d-efa"), ("gb200", "gb200-nvl72-ndr")],
+    [("mi300x", "mi300x-roce400"), ("trn2", "trn2-efa"), ("gb200", "gb200-nvl72-ndr")],
 )
 def test_an_accelerator_names_the_one_cluster_that_has_it(named, cluster):
     assert load_cluster(named).name == cluster
