@@ -53,7 +53,7 @@ RecomputeModule = Literal[
     "all_but_qkv",
 ]
 
-LABELS = ("name", "description", "source", "launches")
+LABELS = ("name", "description", "source", "launches", "prints")
 """What of a recipe is no switch."""
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
@@ -369,6 +369,16 @@ class Memory(BaseModel):
     """NCCL buffers of one communicator (342-392 MiB measured for 2-8 ranks)."""
 
 
+class Prints(BaseModel):
+    """How a framework counts the FLOPs behind the utilisation that it prints."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mfu: Literal["full", "causal", "hardware"]
+    """full: the whole attention matrix, no recomputation; causal: half of it; hardware: recomputation counted too."""
+    source: str
+
+
 class Recipe(BaseModel):
     """The switches of a framework, in six groups. Field docstrings say what each changes on the bill.
 
@@ -389,6 +399,8 @@ class Recipe(BaseModel):
     memory: Memory = Memory()
     launches: Launches | None = None
     """What its framework starts; none where nobody says it, and a plan tries everything."""
+    prints: Prints | None = None
+    """How its framework counts the MFU that it prints; none where nobody says it."""
 
     @field_validator("launches")
     @classmethod

@@ -23,7 +23,7 @@ from costmodel.describe.jobs.switches import HOME
 from costmodel.describe.meanings import meanings_of
 from costmodel.describe.models.model import DERIVED, Model
 from costmodel.describe.models.model_files import list_models
-from costmodel.describe.recipe import GROUPS, LABELS, Recipe, list_recipes
+from costmodel.describe.recipe import GROUPS, LABELS, Prints, Recipe, list_recipes
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 Schema = dict[str, Any]
@@ -224,6 +224,7 @@ def _model() -> Schema:
 
 def _recipe() -> Schema:
     labels = {name: said for name, said in _schema_of(Recipe)["properties"].items() if name in LABELS}
+    labels["prints"] = _schema_of(Prints)
     labels["launches"] = {"type": "object", "description": labels["launches"].get("description", "")}
     groups = {name: _record(_fields_of(home)) for name, home in GROUPS.items()}
     for group in groups.values():

@@ -135,6 +135,14 @@ class PricedJob:
         """Hardware FLOPs utilisation: recomputed products counted too. [-]"""
         return np.asarray(self.mfu * (1.0 + self._recomputed_flops() / self.model_flops()))
 
+    @property
+    def mfu_printed(self) -> Array | None:
+        """The utilisation as the recipe's framework prints it; none where nobody says how it counts. [-]"""
+        told = self.job.recipe.prints
+        if told is None:
+            return None
+        return {"full": self.mfu, "causal": self.mfu_causal, "hardware": self.hfu}[told.mfu]
+
     def _recomputed_flops(self) -> Array:
         """Matrix FLOPs that the step runs a second time, over all layers and ranks. [FLOP]"""
         placed = self.priced.placed

@@ -64,6 +64,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "mfu_causal": float(est.mfu_causal),
         "hfu": float(est.hfu),
         "mfu_convention": MFU_CONVENTION,
+        "mfu_printed": _printed_record(est),
         "peak_flops_per_s": float(est.peak_flops_per_s),
         "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
         "model_tflops_per_gpu": float(est.model_tflops_per_gpu),
@@ -86,6 +87,14 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "warnings": list(warnings),
         "sources": source_record(est.job),
     }
+
+
+def _printed_record(est: PricedJob) -> dict[str, Any] | None:
+    """Return the MFU as the recipe's framework prints it, how that counts, and who says so."""
+    told, value = est.job.recipe.prints, est.mfu_printed
+    if told is None or value is None:
+        return None
+    return {"recipe": est.job.recipe.name, "counts": told.mfu, "value": float(value), "source": told.source}
 
 
 def time_records(est: PricedJob) -> list[dict[str, Any]]:

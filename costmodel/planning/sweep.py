@@ -26,7 +26,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names
-from costmodel.describe.jobs.job import DEFAULT_CLUSTER
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER, usual_recipe
 from costmodel.describe.jobs.keywords import GridKeywords
 from costmodel.describe.jobs.reading import keywords, read, require_complete
 from costmodel.describe.jobs.signature import shows
@@ -37,6 +37,7 @@ from costmodel.estimates.samples import SAMPLE_COLUMNS, require_count, sample_co
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.planning.kept_points import KeptPoints
 from costmodel.planning.plan import plan
+from costmodel.whole_run.run import step_power_w
 
 Point = Mapping[str, Any]
 Row = dict[str, Any]
@@ -54,8 +55,10 @@ _FIGURES = (
     *names(LAYOUT_FIELDS),
     "choices",
 )
+_SPENT = ("days", "gpu_hours", "energy_kwh", "dollars", "price_usd_per_gpu_hour")
+"""What the whole run takes while nothing fails; none without tokens, dollars none without a price."""
 _SAMPLED = tuple(column.name for column in SAMPLE_COLUMNS)
-COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES, *_SAMPLED)
+COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES, *_SPENT, *_SAMPLED)
 """Columns of the result, always all of them."""
 
 _FINISHED = ("ok", "does not fit", "no layout", "wrong input")
@@ -389,7 +392,21 @@ def _planned(inputs: Point, samples: int, seed: int) -> Row:
     row = _row(inputs, "ok", "")
     row["num_layouts_priced"] = found.num_priced
     row |= {name: table[name][0] for name in _FIGURES}
-    return row | _sampled(found.best, samples, seed)
+    return row | _spent(found.best) | _sampled(found.best, samples, seed)
+
+
+def _spent(est: Estimate) -> Row:
+    """Return what the whole run of a point takes in time, energy and money while nothing fails."""
+    tokens, cluster = est.job.tokens, est.job.cluster
+    row: Row = {"price_usd_per_gpu_hour": cluster.price_usd_per_gpu_hour}
+    if tokens is None:
+        return row
+    hours = float(est.gpu_hours(tokens))
+    row |= {"days": float(est.days(tokens)), "gpu_hours": hours}
+    row["energy_kwh"] = hours * step_power_w(est) * cluster.pue / 1e3
+    if cluster.price_usd_per_gpu_hour is not None:
+        row["dollars"] = hours * cluster.price_usd_per_gpu_hour
+    return row
 
 
 def _sampled(est: Estimate, samples: int, seed: int) -> Row:
@@ -407,7 +424,7 @@ def _estimated(inputs: Point, point: dict[str, Any], samples: int, seed: int) ->
     row["num_layouts_priced"] = 1
     row |= {name: table[name][0] for name in _FIGURES if name in table}
     row["choices"] = ""
-    return row | _sampled(est, samples, seed)
+    return row | _spent(est) | _sampled(est, samples, seed)
 
 
 def _row(point: Point, status: str, problem: str) -> Row:
@@ -417,7 +434,19 @@ def _row(point: Point, status: str, problem: str) -> Row:
 
 def _inputs(point: Point) -> Row:
     """Return the inputs of a point as its row shows them."""
-    return {name: _input(name, point.get(name, FIELD[name].default)) for name in AXES}
+    found = {name: _input(name, point.get(name, FIELD[name].default)) for name in AXES}
+    if "recipe" not in point:
+        found["recipe"] = _usual_recipe(point.get("cluster", DEFAULT_CLUSTER))
+    return found
+
+
+def _usual_recipe(cluster: object) -> str | None:
+    """Return the recipe of a point that names none; none where its cluster is refused."""
+    try:
+        named = read("cluster", cluster)
+        return usual_recipe(load_cluster(named) if isinstance(named, str) else named)
+    except (CostModelError, AttributeError):
+        return None
 
 
 def _input(name: str, given: Any) -> Any:

@@ -358,19 +358,32 @@ def _gains_grid(gains: Sequence[tuple[str, float]]) -> Grid:
     return Grid("What relaxing a constraint would save", columns("Constraint", "Shorter by >"), rows)
 
 
+_SPENT = (
+    ("Days >", "days", "{:,.1f}"),
+    ("kWh >", "energy_kwh", "{:,.0f}"),
+    ("Dollars >", "dollars", "${:,.0f}"),
+)
+
+
 def sweep_grid(done: Sweep) -> Grid:
-    """Return the rows of a sweep."""
+    """Return the rows of a sweep; days, energy and dollars where the points say how far they train."""
     rows = []
+    money = [
+        (title, name, form)
+        for title, name, form in _SPENT
+        if any(row.get(name) is not None for row in done.rows)
+    ]
     for row in done.rows:
         inputs = [str(row[name]) for name in ("model", "cluster", "gpus", "global_batch", "bandwidth_scale")]
         if row["step_time_s"] is None:
-            rows.append([*inputs, row["status"], row["problem"], "", "", ""])
+            rows.append([*inputs, row["status"], row["problem"], "", "", "", *("" for _ in money)])
             continue
         degrees = degrees_text({axis: row[axis] for axis in DEGREES}, _ALWAYS)
         figures = [
             format_seconds(row["step_time_s"], 4),
             f"{row['mfu']:.1%}",
             format_bytes(row["memory_bytes_per_gpu"]),
+            *("no price" if row[name] is None else form.format(row[name]) for _, name, form in money),
         ]
         rows.append([*inputs, row["status"], f"{degrees} {row['schedule']}", *figures])
     titles = (
@@ -384,5 +397,7 @@ def sweep_grid(done: Sweep) -> Grid:
         "Step >",
         "MFU >",
         "Memory >",
+        *(title for title, _, _ in money),
     )
-    return Grid(plural(len(done), "point"), columns(*titles), rows)
+    note = "days, energy and dollars: nothing lost to failures" if money else ""
+    return Grid(plural(len(done), "point"), columns(*titles), rows, note=note)

@@ -109,7 +109,7 @@ def headline_grid(est: Estimate) -> Grid:
         (
             "MFU",
             f"{float(est.mfu):.1%} of {peak} dense {job.precision.name}, full attention matrix "
-            f"(causal half: {float(est.mfu_causal):.1%})",
+            f"(causal half: {float(est.mfu_causal):.1%}){_printed_text(est)}",
         ),
         ("HFU", f"{float(est.hfu):.1%}, recomputation counted too"),
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.1f}"),
@@ -148,6 +148,17 @@ def spent_text(samples: Samples | None) -> str:
         return said
     low, high = samples.interval(figure="dollars")
     return f"{said}, ${low:,.0f} to ${high:,.0f}"
+
+
+_COUNTS = {"causal": "half the matrix", "hardware": "recomputation counted"}
+
+
+def _printed_text(est: Estimate) -> str:
+    """Say which MFU the recipe's framework prints, where that counts otherwise than we do."""
+    told, value = est.job.recipe.prints, est.mfu_printed
+    if told is None or value is None or told.mfu not in _COUNTS:
+        return ""
+    return f"; {est.job.recipe.name} prints {float(value):.1%}, {_COUNTS[told.mfu]}"
 
 
 def memory_text(est: Estimate) -> str:

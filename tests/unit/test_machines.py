@@ -178,3 +178,33 @@ def test_compare_has_energy_spread_and_dates(capsys):
     words = "compare -m llama3-8b -n 8 --global-batch 8 --seq-len 2k --vary tp=2,4 --start 2026-12-01"
     assert main(words.split()) == 2
     assert "start: needs --tokens" in capsys.readouterr().err
+
+
+def test_a_sweep_over_vendors_has_days_energy_and_dollars():
+    done = cm.sweep(
+        model="llama3-8b",
+        cluster=["dgx-h100-ndr", "tpu-v6e", "h800-cx7", "nowhere"],
+        gpus=64,
+        global_batch=128,
+        seq_len=8192,
+        tokens=1e12,
+        tp=2,
+        price={"tpu-v6e": 2.0, "dgx-h100-ndr": 1.0},
+    )
+    gpu, tpu, bare, wrong = done.rows
+    assert (gpu["recipe"], tpu["recipe"], wrong["recipe"]) == ("megatron-core", "maxtext", None)
+    assert tpu["dollars"] == pytest.approx(2.0 * tpu["gpu_hours"])
+    assert gpu["dollars"] == pytest.approx(gpu["gpu_hours"])
+    assert tpu["gpu_hours"] == pytest.approx(64 * 24 * tpu["days"])
+    assert tpu["gpu_hours"] == pytest.approx(1e12 / tpu["tokens_per_s_per_gpu"] / 3600)
+    assert 0 < tpu["energy_kwh"] < tpu["gpu_hours"]
+    assert bare["dollars"] is None
+    assert bare["days"] > 0
+    assert wrong["status"] == "wrong input"
+    (grid,) = done.grids()
+    assert [column.title for column in grid.columns[-3:]] == ["Days", "kWh", "Dollars"]
+    assert grid.rows[2][-1] == "no price"
+    assert all(len(row) == len(grid.columns) for row in grid.rows)
+    plain = cm.sweep(model="llama3-8b", gpus=8, global_batch=8, seq_len=2048, tp=2)
+    assert plain.rows[0]["days"] is None
+    assert plain.grids()[0].columns[-1].title == "Memory"

@@ -128,3 +128,31 @@ def test_one_switch_is_replaced_and_no_other():
     for name in GROUP_OF:
         marked = recipe.replaced(name, "marked").switches
         assert {key for key, value in marked.items() if value != recipe.switches[key]} == {name}
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "said"),
+    [
+        ("maxtext", "mfu_causal", "; maxtext prints "),
+        ("megatron-2021", "hfu", "; megatron-2021 prints "),
+        ("megatron-core", "mfu", ""),
+    ],
+)
+def test_the_mfu_that_a_framework_prints_stands_beside_ours(name, figure, said):
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 8192, "recompute": "full"}
+    est = cm.estimate(**job, recipe=name, layout="tp2")
+    # All three differ for this job: attention is counted twice over, and forward runs again.
+    assert float(est.mfu_causal) < float(est.mfu) < float(est.hfu)
+    assert float(est.mfu_printed) == float(getattr(est, figure))
+    record = est.to_dict()["mfu_printed"]
+    assert record["value"] == float(getattr(est, figure))
+    assert record["source"]
+    row = dict(est.grids()[0].rows)["MFU"]
+    assert (f"{said}{float(est.mfu_printed):.1%}" in row) if said else ("prints" not in row)
+
+
+def test_who_says_nothing_of_its_mfu_prints_none():
+    est = cm.estimate(model="llama3-8b", gpus=8, global_batch=8, seq_len=2048, recipe="hai-llm", layout="tp2")
+    assert est.mfu_printed is None
+    assert est.to_dict()["mfu_printed"] is None
+    assert "prints" not in dict(est.grids()[0].rows)["MFU"]
