@@ -275,10 +275,11 @@ def headline(est: Estimate) -> str:
         f'<div class="card"><h3>{escape(name)}</h3><p class="big">{escape(value)}</p><p>{escape(note)}</p></div>'
         for name, value, note in cards
     )
-    return (
+    head = (
         f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.job_text(est))}; recipe "
         f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>'
     )
+    return called(head, est.device_word)
 
 
 def warned(est: Estimate) -> str:
