@@ -65,7 +65,7 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     }
     rows, at = rows_of(grid), [column.title for column in grid.columns[1:]].index("64 chips of tpu-v6e")
     assert rows["price of an hour"][at] == "$2.00 (given)"
-    assert rows["recipe"][at] == "maxtext, bf16"
+    assert rows["recipe"][at] == "maxtext-tpu, bf16"
     p10, p50, p90 = (date.fromisoformat(day) for day in rows["done by, p10 p50 p90"][at].split(", "))
     assert date(2026, 12, 1) < p10 <= p50 <= p90
     record = {row["cluster"]: row for row in found.to_dict(count=1)["machines"]}
@@ -192,7 +192,7 @@ def test_a_sweep_over_vendors_has_days_energy_and_dollars():
         price={"tpu-v6e": 2.0, "dgx-h100-ndr": 1.0},
     )
     gpu, tpu, bare, wrong = done.rows
-    assert (gpu["recipe"], tpu["recipe"], wrong["recipe"]) == ("megatron-core", "maxtext", None)
+    assert (gpu["recipe"], tpu["recipe"], wrong["recipe"]) == ("megatron-core", "maxtext-tpu", None)
     assert tpu["dollars"] == pytest.approx(2.0 * tpu["gpu_hours"])
     assert gpu["dollars"] == pytest.approx(gpu["gpu_hours"])
     assert tpu["gpu_hours"] == pytest.approx(64 * 24 * tpu["days"])
