@@ -63,6 +63,17 @@ def test_what_goes_and_comes_back_hides_behind_its_pass():
     assert exposed_us(est, "offload.") == near({UP: way - forward, DOWN: way - backward})
 
 
+def test_gradients_hide_behind_the_backward_pass_and_beside_what_nothing_hides_of_their_sum():
+    """At 1 GB/s; of the sum over two ranks only what the backward pass leaves open is time for another port."""
+    slow = cluster_file(gpu={"host_link": "1 GB/s"})
+    est = price(gpus=2, layout="tp1", global_batch=2, cluster=slow, switches={"offload_optimizer": True})
+    (way,) = each_us(est, "offload.gradients").values()
+    reduced = exposed_us(est, "dp.dense.grad_reduce_scatter")["dp.dense.grad_reduce_scatter"]
+    hides = step_us(est, "backward", "backward_weight") + reduced
+    assert reduced > 0
+    assert exposed_us(est, "offload.") == near({"offload.gradients.grad_sync": way - hides})
+
+
 def test_nothing_travels_unasked():
     est = price()
     assert each_us(est, "offload") == {}
