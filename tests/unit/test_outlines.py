@@ -141,8 +141,11 @@ def test_the_bill_of_an_outlined_model_is_refused(tmp_path):
     found = cm.read(path)
 
     assert (found.shape["num_params"], found.shape["model_type"]) == (count, "deepseek_v4")
-    assert found.unpriced == "model_type 'deepseek_v4': its sparse attention indexer cannot be priced yet"
-    with pytest.raises(CostModelError, match="sparse attention indexer"):
+    assert (
+        found.unpriced
+        == "model_type 'deepseek_v4': its compressed sparse attention and several residual streams cannot be priced yet"
+    )
+    with pytest.raises(CostModelError, match="compressed sparse attention"):
         found.estimate_keywords(cluster="dgx-h100-ndr", gpus=8, global_batch=8, seq_len=128)
-    with pytest.raises(ModelConfigError, match="sparse attention indexer"):
+    with pytest.raises(ModelConfigError, match="compressed sparse attention"):
         read_hf_config(path)
