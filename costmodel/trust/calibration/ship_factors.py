@@ -67,6 +67,8 @@ HEAD = (
 
 
 _CORES = ("matmul.", "attention.")
+KERNELS = ("matmul", "grouped_matmul", "attention")
+"""Roles of kernels that are lent where no benchmark of a device is published."""
 
 
 class Said(NamedTuple):
@@ -209,7 +211,29 @@ def time_spreads(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     )
     variance = known_variance(gpu, {name: one.spread for name, one in found.items()})
     tail = tail_of((middle / np.sqrt(variance + told[""] ** 2)).to_numpy(np.float64))
+    found |= settled(runs, found)
     return found | unexplained(runs, {name: one.spread for name, one in found.items()}, tail)
+
+
+def settled(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
+    """Return the kernels of generations that no benchmark tells but enough runs do: what they were lent, by the root of these.
+
+    What kernels are off is common to all runs of a generation, whose center has it; lent in full, it would be counted
+    twice, and leave nothing for what the runs differ by.
+    """
+    found: dict[str, Said] = {}
+    time = runs.time
+    generations = time.accelerator.map(lambda name: load_accelerator(name).generation)
+    for generation, group in time.groupby(generations):
+        if len(group) < LEAST_RUNS:
+            continue
+        for name, one in known.items():
+            role, *keys = name.split(".")
+            own = ".".join([role, str(generation), *keys[1:]])
+            if role in KERNELS and keys[0] == OTHER and own not in known:
+                how = f"lent to {len(group)} runs of the generation, which tell what is common to them: by their root"
+                found[own] = _normal(one.spread / float(np.sqrt(len(group))), 0, how)
+    return found
 
 
 def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[str, Said]:

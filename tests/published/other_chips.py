@@ -1,0 +1,100 @@
+"""Write docs/other-chips.md's tables: errors on accelerators beyond NVIDIA's, and loss by scale over slices of TPU pods.
+
+    python tests/published/other_chips.py ALL.csv            # rewrite the page
+    python tests/published/other_chips.py ALL.csv --check    # exit 1 if it is out of date
+
+ALL.csv is a table of published runs in the columns of `runs.csv`. Beside the model stands what the simplest rule makes
+of the same rows: FLOPs of the model over peak times one efficiency, the median of the very rows it is judged on.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+
+import pandas as pd
+from pages import fill, read_pages, settle
+
+from costmodel.base.errors import CostModelError
+from costmodel.estimates.estimate import estimate_job
+from costmodel.trust.overheads import held_out_errors, joined_errors, scored_runs
+from costmodel.trust.published_runs import Row, job_of_row, read_rows
+from costmodel.trust.validation import validate
+
+NVIDIA = ("v100", "a100", "a800", "h100", "h200", "h800", "h20", "b200", "b300", "gb200", "gb300", "gh200")
+_SERIES = re.compile(r"(maxtext-v\w+-\d+b)-(\d+)x(\d+)$")
+
+
+def others(rows: Iterable[Row]) -> list[Row]:
+    """Return the scored rows of accelerators beyond NVIDIA's."""
+    kept = (row for row in rows if not row["accelerator"].startswith(NVIDIA))
+    return [row for row in kept if "time" in (row.get("use") or "time")]
+
+
+def beside(row: Row) -> dict[str, object]:
+    """Return whether the measured time lies in the middle 80 % of the predicted, and FLOPs over the peak of its precision."""
+    est = estimate_job(job_of_row(row))
+    low, high = est.interval(0.8)
+    return {
+        "id": row["id"],
+        "inside": bool(low <= float(row["step_time_s"]) <= high),
+        "naive_s": float(est.mfu) * float(est.step_time_s),
+    }
+
+
+def chips_table(rows: list[Row]) -> str:
+    """Return rows, errors, errors with the source left out, coverage of bands, and the naive rule, by accelerator."""
+    runs = scored_runs(validate(rows))
+    runs = runs.assign(left_out=joined_errors(held_out_errors(runs))).set_index("id")
+    more = []
+    for row in rows:
+        if row["id"] in runs.index:
+            try:
+                more.append(beside(row))
+            except CostModelError as error:
+                raise SystemExit(f"{row['id']}: {error}") from None
+    runs = runs.join(pd.DataFrame(more).set_index("id"))
+    lines = [
+        "| accelerator | rows | median | bias | source left out | inside the 80 % band | naive: median | naive: p90 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, group in runs.groupby("accelerator"):
+        ratio = group.naive_s / group.measured_step_time_s
+        naive = (ratio / ratio.median() - 1.0).abs()
+        lines.append(
+            f"| {name} | {len(group)} | {group.time_error.abs().median():.1%} | {group.time_error.mean():+.1%} | "
+            f"{group.left_out.abs().median():.1%} | {group.inside.mean():.0%} | {naive.median():.1%} | "
+            f"{naive.quantile(0.9):.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def slices_table(rows: list[Row]) -> str:
+    """Return how much of its rate a chip loses from one slice to several: published and predicted."""
+    times: dict[str, dict[int, tuple[float, float]]] = {}
+    for row in rows:
+        found = _SERIES.match(row["id"])
+        if found:
+            predicted = float(estimate_job(job_of_row(row)).step_time_s)
+            name = f"{found[1].removeprefix('maxtext-')}, {found[3]} chips a slice"
+            times.setdefault(name, {})[int(found[2])] = (float(row["step_time_s"]), predicted)
+    lines = ["| model and slice | slices | published loss | predicted | apart |", "|---|---|---|---|---|"]
+    for name, by_count in times.items():
+        for count in sorted(by_count)[1:]:
+            lost = [1.0 - one / many for one, many in zip(by_count[1], by_count[count], strict=True)]
+            lines.append(
+                f"| {name} | {count} | {lost[0]:.1%} | {lost[1]:.1%} | {100 * (lost[1] - lost[0]):+.1f} points |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Rewrite or check the page."""
+    rows = others(read_rows(next(one for one in sys.argv[1:] if not one.startswith("--"))))
+    blocks = {"chips": chips_table(rows), "slices": slices_table(rows)}
+    return settle(fill(read_pages(), blocks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
