@@ -59,7 +59,7 @@ class Role:
     of : str
         Which bill it changes: time or memory.
     keys : tuple of str
-        What the rest of a name says, in order: `generation`, `bits`, `link`, `part`, `axis`, `class`.
+        What the rest of a name says, in order: `generation`, `bits`, `link`, `part`, `axis`, `class`, `recipe`.
     applied : str
         Module that multiplies.
     each_layout : bool
@@ -144,6 +144,7 @@ ROLES: Mapping[str, Role] = {
             "bytes that a GPU gives before an allocation fails",
             "B",
             "estimates/priced_job.py",
+            ("recipe",),
             of="memory",
         ),
     )
@@ -405,7 +406,7 @@ def wanted(job: Classed) -> tuple[tuple[str, ...], ...]:
         ("activations",),
         ("states",),
         ("slack",),
-        ("room",),
+        ("room", job.recipe.name),
     )
 
 

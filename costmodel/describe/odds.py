@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.factors import OTHER
 
 
 class FitOdds(NamedTuple):
@@ -45,13 +46,17 @@ class FitOdds(NamedTuple):
 
 
 class KnownOdds(NamedTuple):
-    """Odds of fitting; and by knob the spread (of a logarithm) of what layouts with different values of it err apart.
+    """Odds of fitting by recipe; and by knob the spread (of a logarithm) of what layouts with different values of it err apart.
 
     ``run`` is what two runs of one layout differ by, which no choice of a layout settles.
     """
 
-    fits: FitOdds
+    fits: Mapping[str, FitOdds]
     layouts: Mapping[str, float]
+
+    def fits_with(self, recipe: str) -> FitOdds:
+        """Return the odds of a recipe: its own, or those of all that nobody published failures of."""
+        return self.fits.get(recipe, self.fits[OTHER])
 
 
 @cache
@@ -59,4 +64,4 @@ def odds() -> KnownOdds:
     """Return the shipped odds."""
     path = files("costmodel") / "describe" / "data" / "odds.yaml"
     raw = read_mapping(path, example="layouts: {run: 0.06}")
-    return KnownOdds(FitOdds(**raw["fits"]), raw["layouts"])
+    return KnownOdds({name: FitOdds(**said) for name, said in raw["fits"].items()}, raw["layouts"])

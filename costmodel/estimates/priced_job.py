@@ -194,7 +194,7 @@ class PricedJob:
     @property
     def fits_gpu(self) -> NDArray[np.bool_]:
         """Whether the worst stage fits the GPU's memory."""
-        room = self.job.factors.of("room")
+        room = self.job.factors.of("room", self.job.recipe.name)
         share = 1.0 if room is None else room
         return np.asarray(self.memory_bytes_per_gpu <= share * self.memory_capacity_bytes)
 

@@ -76,9 +76,9 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "host_memory_bytes": float(est.host_memory_bytes),
         "host_memory_capacity_bytes": float(est.host_memory_capacity_bytes),
         "fits": bool(est.fits),
-        "fits_probability": odds().fits.probability(
-            float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)
-        ),
+        "fits_probability": odds()
+        .fits_with(est.job.recipe.name)
+        .probability(float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)),
         "worst_stage": est.worst_stage,
         "lines": time_records(est),
         "memory_lines": memory_records(est),

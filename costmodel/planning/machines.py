@@ -135,9 +135,9 @@ def _row(one: Machine) -> dict[str, Any]:
             "step_time_s_p90": within.high,
             "mfu": float(est.mfu),
             "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
-            "fits_probability": odds().fits.probability(
-                float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)
-            ),
+            "fits_probability": odds()
+            .fits_with(est.job.recipe.name)
+            .probability(float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)),
         }
     spread = {} if run is None else run.spread(10, 90)
     for name in ("days", "gpu_hours", "energy_kwh", "dollars"):

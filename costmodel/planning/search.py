@@ -98,7 +98,7 @@ class Question:
     def spared(self, job: Job) -> float:
         """Return the share of the device's memory to leave free. [-]."""
         if self.risk is not None:
-            return max(1.0 - odds().fits.share(self.risk), 0.0)
+            return max(1.0 - odds().fits_with(job.recipe.name).share(self.risk), 0.0)
         return headroom(job) if self.headroom is None else self.headroom
 
     def weight(self, job: Job) -> float:

@@ -2,7 +2,8 @@
 
 All candidates see the same values of the factors that they share (one machine, one framework), so that what moves all
 alike decides nothing between them. What a layout has of its own is drawn for each; layouts that have a knob in common
-share that knob's part of it (`odds`), as layouts of published sweeps do.
+share that knob's part of it (`odds`), as layouts of published sweeps do. The best is the one that trials would find:
+they see what any two layouts of a sweep differ by besides, which nothing predicts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FINALISTS = 48
 """Candidates that are left. [-]"""
 SURE = 0.9
 """Probability with which the layouts to try hold the best one."""
-MOST_TRIALS = 4
+MOST_TRIALS = 3
 """Layouts to try at most: more than an evening's are no advice."""
 NOISE = 0.02
 """Step times this close are the same to any trial: the median between two releases of one framework. [-]"""
@@ -198,7 +199,8 @@ def compare(
     """
     rows = rows[_one_a_trial(taken(kept, rows))]
     if len(rows) > FINALISTS:
-        first = _priced(passes, kept, rows, weights, SCREENED, seed, max_memory_bytes)
+        # What only trials see would thin them by luck.
+        first = _priced(passes, kept, rows, weights, SCREENED, seed, max_memory_bytes, trials=False)
         # The likeliest, and those of least expected cost: with few samples either alone forgets some.
         finite = np.where(np.isfinite(first.cost), first.cost, 10.0 * first.least[:, None])
         order = np.lexsort((finite.mean(axis=0), -first.best.mean(axis=0)))
@@ -206,6 +208,7 @@ def compare(
     return _priced(passes, kept, rows, weights, SAMPLES, seed, max_memory_bytes)
 
 
+_LAYOUT = ("tp", "cp", "ep", "etp", "pp", "vp", "micro_batch", "recompute", "zero_stage", "shard_group")
 _TRIAL = ("job", "gpus", "tp", "sequence_parallel", "cp", "ep", "etp", "pp", "recompute", "zero_stage")
 
 
@@ -226,6 +229,8 @@ def _priced(
     count: int,
     seed: int,
     max_memory_bytes: float,
+    *,
+    trials: bool = True,
 ) -> Odds:
     """Price rows at samples, the rows of each job at once."""
     few = taken(kept, rows)
@@ -235,12 +240,12 @@ def _priced(
     for number in np.unique(few["job"]).astype(int).tolist():
         at = np.flatnonzero(few["job"] == number)
         one = passes[number]
-        drawn = sampled(one.job, taken(few, at), count, seed)
+        drawn = sampled(one.job, taken(few, at), count, seed, trials=trials)
         of_layout = named("layout", classed(one.job))
         shared |= {name: values for name, values in drawn.items() if name != of_layout}
         bill = price(replace(one.job, layout=layout_of(taken(few, at)), factors=drawn)).bill
         held = bill.memory_bytes()
-        room = drawn[named("room")]
+        room = drawn[named("room", one.job.recipe.name)]
         offered = np.minimum(room * one.job.cluster.accelerator.memory_bytes, max_memory_bytes)
         step_s[:, at] = bill.step_time_s()
         fits[:, at] = (held <= offered) & (bill.host_memory_bytes() <= one.job.cluster.host.memory_bytes)
@@ -248,11 +253,11 @@ def _priced(
     return Odds(rows, cost, step_s, fits, shared)
 
 
-def sampled(job: Job, rows: Columns, count: int, seed: int) -> Factors:
+def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = True) -> Factors:
     """Draw the factors of layouts of one job: shared ones, and what layouts err by themselves.
 
-    That is a sum of parts by knob, the same for layouts with the same value. What two runs of one layout differ by is
-    left out: no choice of a layout settles it.
+    That is a sum of parts by knob, the same for layouts with the same value, and with `trials` what any two layouts of
+    a sweep differ by besides: the same for the same layout.
     """
     of_layout = named("layout", classed(job))
     shared = draw(
@@ -262,14 +267,22 @@ def sampled(job: Job, rows: Columns, count: int, seed: int) -> Factors:
     spreads = odds().layouts
     for knob in SETTLED:
         logarithm = logarithm + spreads[knob] * _of_values(knob, rows[knob], count, seed)
+    if trials:
+        logarithm = logarithm + spreads["run"] * _of_values("run", _layout_codes(rows), count, seed)
     return Factors({**shared.over(1), of_layout: np.exp(logarithm)})
+
+
+def _layout_codes(rows: Columns) -> Array:
+    """Return a number for each row that follows from its layout alone: 32 bits of its knobs."""
+    table = np.stack([np.asarray(rows[name], dtype=np.float64) for name in _LAYOUT if name in rows], axis=1)
+    return np.asarray([crc32(row.tobytes()) for row in table], dtype=np.float64)
 
 
 def _of_values(knob: str, values: Array, count: int, seed: int) -> Array:
     """Return standard normal samples for each value of a knob, by row: the same wherever the value is."""
     distinct, where = np.unique(values, return_inverse=True)
     drawn = [
-        np.random.default_rng([seed, crc32(f"{knob} {value:g}".encode())]).standard_normal(count)
+        np.random.default_rng([seed, crc32(f"{knob} {value:.10g}".encode())]).standard_normal(count)
         for value in distinct
     ]
     return np.stack(drawn, axis=1)[:, where]

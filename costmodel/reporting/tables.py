@@ -163,12 +163,14 @@ def _printed_text(est: Estimate) -> str:
 
 def memory_text(est: Estimate) -> str:
     """Say what the worst stage needs, what a GPU has, and whether that fits."""
-    need, have, layout = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes, est.job.layout
+    job, layout = est.job, est.job.layout
+    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     over = format_bytes(abs(have - need))
     word = "tight" if est.is_tight else "fits"
     fits = f"{word}, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
-    chance = odds().fits.probability(need, have) if est.samples is None else est.samples.fits_probability
+    chances = odds().fits_with(job.recipe.name)
+    chance = chances.probability(need, have) if est.samples is None else est.samples.fits_probability
     return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; {chance:.0%} likely to fit"
 
 

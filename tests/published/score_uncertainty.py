@@ -15,11 +15,10 @@ import pandas as pd
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import classed, draw, factors, factors_of, named
-from costmodel.describe.odds import odds
 from costmodel.estimates.priced_job import error_bands
 from costmodel.planning.uncertain import Odds
 from costmodel.step.price import price
-from costmodel.trust.calibration.factor_runs import interval_reach, known_variance, slopes
+from costmodel.trust.calibration.factor_runs import interval_reach, known_variance, layout_parts, slopes
 from costmodel.trust.calibration.ship_factors import Runs, residual_runs, unexplained
 from costmodel.trust.published_runs import job_of_row, read_rows
 from costmodel.trust.validation import validate
@@ -47,7 +46,9 @@ def priced_samples(rows, seed: int = 0) -> pd.DataFrame:
         found[row["id"]] = {
             "time": np.log(step_s / float(nominal.step_time_s())),
             "shared": np.log(step_s / float(nominal.step_time_s()) / own),
-            "fits": float(np.mean(held <= drawn[named("room")] * job.cluster.accelerator.memory_bytes)),
+            "fits": float(
+                np.mean(held <= drawn[named("room", job.recipe.name)] * job.cluster.accelerator.memory_bytes)
+            ),
             "class": classed(job),
         }
     return pd.DataFrame.from_dict(found, orient="index")
@@ -143,39 +144,44 @@ def fitting(priced: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def sweeps(runs: pd.DataFrame, samples: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """Return a row a sweep: whether a set of at most three, and the pick, held the best, and regret stated and real."""
-    parts = odds().layouts
+    """Return a row a sweep: whether the layouts to try, and the pick, held the best, and regret stated and real.
+
+    What layouts differ by is that of other families of sources.
+    """
+    gpus = runs[runs.is_gpu]
+    left_out = {
+        family: layout_parts(gpus[gpus.source_family != family]) for family in set(runs.source_family)
+    }
     generator = np.random.default_rng(seed)
     rows = []
     for key, group in runs.groupby(SWEEP):
         if len(group) < LEAST_LAYOUTS:
             continue
+        parts = left_out[group.source_family.iloc[0]]
         logs = np.stack(samples.shared[group.index], axis=1)
         for knob in KNOBS:
             values = group.layout.str.extract(rf"(?:^| ){knob}([^ ]*)", expand=False).fillna("")
             codes, distinct = pd.factorize(values)
             logs = logs + parts[knob] * generator.standard_normal((SAMPLES, len(distinct)))[:, codes]
         predicted = group.predicted_step_time_s.to_numpy(float)
-        true = predicted * np.exp(logs)
-        # What is measured has the scatter of a run besides.
-        seen = true * np.exp(parts["run"] * generator.standard_normal(true.shape))
+        seen = predicted * np.exp(logs + parts["run"] * generator.standard_normal(logs.shape))
         found = Odds(np.arange(len(group)), seen, seen, np.ones(seen.shape, dtype=bool), {})
-        best = np.argmin(seen, axis=1)
-        likely = np.bincount(best, minlength=len(group)) / SAMPLES
-        three = np.argsort(-likely, kind="stable")[:3]
+        tried = found.chosen()
         measured = group.measured_step_time_s.to_numpy(float)
         pick = int(np.argmin(predicted))
         rows.append(
             {
                 **dict(zip(SWEEP, key, strict=True)),
                 "layouts": len(group),
-                "three_hold_best": bool(np.argmin(measured) in three),
+                "tried": len(tried),
+                "tried_hold_best": bool(np.argmin(measured) in tried),
                 "three_fastest_hold_best": bool(np.argmin(measured) in np.argsort(predicted)[:3]),
                 "pick_is_best": bool(np.argmin(measured) == pick),
-                "stated_%": 100.0 * likely[three].sum(),
+                "stated_%": 100.0 * found.holds(tried),
                 "real_regret_%": 100.0 * (measured[pick] / measured.min() - 1.0),
                 "expected_regret_%": 100.0 * found.regret([pick]),
-                "real_regret_of_three_%": 100.0 * (measured[three].min() / measured.min() - 1.0),
+                "real_regret_of_tried_%": 100.0 * (measured[tried].min() / measured.min() - 1.0),
+                "expected_regret_of_tried_%": 100.0 * found.regret(tried),
             }
         )
     return pd.DataFrame(rows)

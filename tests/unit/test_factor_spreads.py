@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.factors import factors, nearest
+from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.trust.calibration.factor_residuals import (
     SHAPES_OF_A_STEP,
     collective_spreads,
@@ -20,7 +21,7 @@ from costmodel.trust.calibration.factor_runs import (
     tail_of,
     variance_parts,
 )
-from costmodel.trust.calibration.ship_factors import Runs, Said, fit_odds, odds_text, text
+from costmodel.trust.calibration.ship_factors import Runs, Said, fit_odds, odds_text, text, unexplained
 
 RNG = np.random.default_rng(1)
 
@@ -139,31 +140,83 @@ def test_tails_are_told_by_quantiles():
     assert tail_of(stdtrit(30.0, middles)) == 30.0
 
 
-def test_odds_of_fitting_are_fitted_to_outcomes_of_sources_that_tell_both():
-    need = 79.2 * np.exp(RNG.uniform(-0.5, 0.3, 6000))
-    failed = np.log(need / 79.2) > -0.1 + 0.08 * RNG.standard_normal(6000)
-    priced = pd.DataFrame(
-        {"source": "both", "oom": failed, "accelerator": "h100-sxm-80gb", "predicted_peak_memory_gib": need}
-    )
-    others = priced.assign(source="ran", oom=False)
-    from costmodel.describe.hardware.hardware import load_accelerator
+OFFERED = load_accelerator("h100-sxm-80gb").memory_bytes / 2**30
 
-    offered = load_accelerator("h100-sxm-80gb").memory_bytes / 2**30
-    runs = Runs(
-        pd.DataFrame(), pd.Series(dtype=float), pd.DataFrame(), pd.concat([priced, others], ignore_index=True)
+
+def tried(source, recipe, count, center, scale):
+    """Layouts tried at every predicted memory around what is offered."""
+    over = RNG.uniform(-0.5, 0.5, count)
+    return pd.DataFrame(
+        {
+            "source": source,
+            "recipe": recipe,
+            "accelerator": "h100-sxm-80gb",
+            "predicted_peak_memory_gib": OFFERED * np.exp(over),
+            "oom": over > center + scale * RNG.standard_normal(count),
+        }
     )
-    found = fit_odds(runs)
-    assert found.center == pytest.approx(-0.1 + np.log(79.2 / offered), abs=0.01)
-    assert found.spread == pytest.approx(0.08, rel=0.1)
-    assert found.runs == 6000
+
+
+def test_odds_of_fitting_are_those_of_recipes_that_tell_what_failed_and_where_others_cease():
+    both, others = tried("both", "telling", 6000, -0.1, 0.08), tried("ran", "silent", 9000, -0.05, 0.06)
+    # Peaks about their predictions as the edge of what ran about the largest of them.
+    peaks = pd.DataFrame(
+        {
+            "source": "ran",
+            "accelerator": "h100-sxm-80gb",
+            "measured_peak_memory_gib": np.linspace(0.5, 0.96, 2000) * OFFERED,
+            "residual": np.log(0.96) + 0.05 - 0.06 * RNG.standard_normal(2000),
+        }
+    )
+    priced = pd.concat([both, others[~others.oom]], ignore_index=True)
+    found = fit_odds(Runs(pd.DataFrame(), pd.Series(dtype=float), peaks, priced))
+    assert set(found) == {"telling", "other"}
+    assert found["telling"][:3] == pytest.approx((-0.1, 0.08, 6000), rel=0.1)
+    assert found["other"][:2] == pytest.approx((-0.05, 0.06), abs=0.01)
     said = parse_mapping(odds_text(found, {"tp": 0.03, "run": 0.06}), "odds.yaml", example="fits: {}")
     assert said["layouts"] == {"tp": 0.03, "run": 0.06}
-    assert said["fits"]["center"] == pytest.approx(found.center, abs=1e-4)
+    assert said["fits"]["telling"]["center"] == pytest.approx(found["telling"].center, abs=1e-4)
+
+
+def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale():
+    """Two families of Ampere lie 0.03 apart from nothing, many of Hopper 0.12: the middle of all is common."""
+    kinds = [("a100-sxm-80gb", "ampere", 2, 0.03), ("h100-sxm-80gb", "hopper", 8, 0.12)]
+    rows = [
+        {
+            "accelerator": accelerator,
+            "num_experts": 0,
+            "is_gpu": True,
+            "class": f"{generation}-dense",
+            "source": f"{generation}{family}",
+            "source_family": f"{generation}{family}",
+            "model": "m",
+            "gpus": 8,
+            "global_batch": run,
+            "residual": 0.05 + spread * RNG.standard_normal(),
+        }
+        for accelerator, generation, families, spread in kinds
+        for family in range(families)
+        for run in range(400)
+    ]
+    time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
+    runs = Runs(time, time.residual, pd.DataFrame(), pd.DataFrame())
+    said = unexplained(runs, {"matmul.ampere.16-bit": 0.0, "matmul.hopper.16-bit": 0.0}, 1e6)
+    assert said["unexplained.ampere-dense"].center == said["unexplained.hopper-dense"].center
+    assert said["unexplained.hopper-dense"].center == pytest.approx(0.05, abs=0.01)
+
+    def scale(name):
+        return np.hypot(said[f"unexplained.{name}"].spread, said[f"layout.{name}"].spread)
+
+    of_all = scale("other")
+    assert scale("ampere-dense") ** 2 == pytest.approx((2 * 0.03**2 + 3 * of_all**2) / 5, rel=0.1)
+    assert scale("hopper-dense") ** 2 == pytest.approx((8 * 0.12**2 + 3 * of_all**2) / 11, rel=0.1)
 
 
 def test_the_file_says_what_was_found():
     said = parse_mapping(
-        text({"launch": Said(0.0, 0.1, float("inf"), 7, "runs"), "room": Said(-0.1, 0.2, 3.0, 9, "x: y")}),
+        text(
+            {"launch": Said(0.0, 0.1, float("inf"), 7, "runs"), "room.other": Said(-0.1, 0.2, 3.0, 9, "x: y")}
+        ),
         "factors.yaml",
         example="launch: {}",
     )
@@ -174,6 +227,6 @@ def test_the_file_says_what_was_found():
         "points": 7,
         "source": "runs",
     }
-    assert said["room"]["source"] == "x: y"
-    assert set(said["room"]) == {"center", "spread", "tail", "points", "source"}
-    assert {"launch", "room"} <= set(factors())
+    assert said["room.other"]["source"] == "x: y"
+    assert set(said["room.other"]) == {"center", "spread", "tail", "points", "source"}
+    assert {"launch", "room.other"} <= set(factors())

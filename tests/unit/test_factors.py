@@ -198,7 +198,7 @@ def test_memory_is_states_activations_and_what_the_allocator_takes_of_both():
 def test_what_a_gpu_gives_is_a_factor_of_what_fits_and_not_of_memory():
     est = priced("dense")
     need = float(est.memory_bytes_per_gpu) / est.memory_capacity_bytes
-    tight = with_factors(est, {"room": np.array([0.999 * need, 1.001 * need])})
+    tight = with_factors(est, {"room.other": np.array([0.999 * need, 1.001 * need])})
     assert tight.fits.tolist() == [False, True]
     assert float(tight.memory_bytes_per_gpu) == float(est.memory_bytes_per_gpu)
 

@@ -57,7 +57,7 @@ def test_causes_are_a_factor_from_its_p10_to_its_p90_alone(est):
 def test_it_fits_as_often_as_need_stays_below_what_a_gpu_gives(est):
     samples = est.sample(200)
     need = samples.memory_bytes_per_gpu / est.memory_capacity_bytes
-    assert samples.fits_probability == pytest.approx(np.mean(need <= samples.factors["room"]))
+    assert samples.fits_probability == pytest.approx(np.mean(need <= samples.factors["room.other"]))
 
 
 def test_the_record_and_the_table_say_the_same(est):

@@ -7,6 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.describe.factors import classed, named
 from costmodel.describe.odds import FitOdds, odds
 from costmodel.planning.uncertain import NOISE, SURE, Odds, quantile_of, sampled
 
@@ -57,10 +58,20 @@ def test_layouts_share_what_their_knobs_have_in_common(plan):
     rows = {name: np.repeat(values[:1], 3) for name, values in plan.kept.top.items()}
     rows["tp"], rows["micro_batch"] = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0])
     job = plan.jobs[int(rows["job"][0])]
-    drawn = sampled(job, rows, 4000, seed=0)
-    own = np.log(next(values for name, values in drawn.items() if name.startswith("layout.")))
-    # Another micro-batch alone differs no more than two runs of one layout do.
+
+    def errors(**options):
+        drawn = sampled(job, rows, 4000, seed=0, **options)
+        return np.log(next(values for name, values in drawn.items() if name.startswith("layout.")))
+
+    own = errors(trials=False)
+    # Another micro-batch alone differs no more than two layouts of a sweep do.
     assert np.array_equal(own[:, 0], own[:, 2])
+    besides = errors() - own
+    assert besides.std(axis=0) == pytest.approx(odds().layouts["run"], rel=0.05)
+    assert np.abs(np.corrcoef(besides.T) - np.eye(3)).max() < 0.05
+    again = {name: values[[0, 0]] for name, values in rows.items()}
+    same = np.log(sampled(job, again, 50, seed=0)[named("layout", classed(job))])
+    assert np.array_equal(same[:, 0], same[:, 1])
     assert (own[:, 0] - own[:, 1]).std() == pytest.approx(sqrt(2.0) * odds().layouts["tp"], rel=0.05)
     whole = sqrt(sum(spread**2 for knob, spread in odds().layouts.items() if knob != "run"))
     assert own[:, 0].std() == pytest.approx(whole, rel=0.05)
@@ -90,7 +101,7 @@ def test_every_row_of_a_plan_says_how_surely_it_fits(plan):
     table = plan.columns(5)
     capacity = plan.best.memory_capacity_bytes
     for need, chance in zip(table["memory_bytes_per_gpu"], table["fits_probability"], strict=True):
-        assert chance == odds().fits.probability(need, capacity)
+        assert chance == odds().fits_with(plan.best.job.recipe.name).probability(need, capacity)
 
 
 def test_odds_of_fitting_are_a_probit_of_need_over_what_is_offered():
@@ -104,16 +115,12 @@ def test_odds_of_fitting_are_a_probit_of_need_over_what_is_offered():
 
 def test_more_risk_takes_more_memory_and_no_more_time(plan):
     careful, bold = cm.plan(**JOB, risk=0.02), cm.plan(**JOB, risk="40%")
-    assert careful.question.spared(careful.best.job) == pytest.approx(1.0 - odds().fits.share(0.02))
-    assert (
-        float(careful.best.memory_bytes_per_gpu)
-        <= odds().fits.share(0.02) * careful.best.memory_capacity_bytes
-    )
+    fits = odds().fits_with(careful.best.job.recipe.name)
+    need, capacity = float(careful.best.memory_bytes_per_gpu), careful.best.memory_capacity_bytes
+    assert careful.question.spared(careful.best.job) == pytest.approx(1.0 - fits.share(0.02))
+    assert need <= fits.share(0.02) * capacity
+    assert fits.probability(need, capacity) >= 0.98
     assert float(bold.fastest.step_time_s) <= float(careful.fastest.step_time_s)
-    assert (
-        odds().fits.probability(float(careful.best.memory_bytes_per_gpu), careful.best.memory_capacity_bytes)
-        >= 0.98
-    )
 
 
 def test_a_quantile_is_an_objective():

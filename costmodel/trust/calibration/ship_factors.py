@@ -51,12 +51,17 @@ from costmodel.trust.overheads import (
     share_of,
 )
 from costmodel.trust.published_runs import read_rows
+from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
 
 Array = NDArray[np.float64]
 
 LEAST_RUNS = 8
 """Runs that a class needs for spreads of its own."""
+FAMILY_POWER = 0.75
+"""A family of sources counts as this power of its runs: the next family is like none of them more than the others."""
+POOLED = 3.0
+"""Families that what classes of one kind have in common counts as, beside a class's own. [-]"""
 MOST_OF_LAYOUTS = 0.9
 """Share of what is left that single layouts may differ by: something is common to the jobs of a class."""
 
@@ -182,9 +187,9 @@ def family_weights(runs: pd.DataFrame) -> Array:
 
 def time_spreads(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     """Return the spreads that only whole runs tell: host, memory-bound kernels, overlaps, layouts, and what is left."""
-    gpu = runs.time[runs.time.is_gpu]
     found = dict(known)
     spreads = {name: one.spread for name, one in found.items()}
+    gpu = _timed(runs.time)
     middle = gpu.residual - gpu.groupby("class").residual.transform("median")
     roles = ("launch", "memory_kernels", "overlap")
     told = variance_parts(
@@ -236,9 +241,19 @@ def settled(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     return found
 
 
+def _timed(time: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of GPUs whose kernels somebody timed: what else is off there says nothing of all others."""
+    return time[time.is_gpu & time.accelerator.map(_is_timed)]
+
+
+def _is_timed(accelerator: str) -> bool:
+    kernels = load_accelerator(accelerator).kernels
+    return kernels is not None and any(one.basis == "measured" for one in kernels.blocks.matmul.values())
+
+
 def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[str, Said]:
     """Return what single layouts differ by, and what is left of each class beyond that and the factors with a spread."""
-    time, gpu = runs.time, runs.time[runs.time.is_gpu]
+    time, gpu = runs.time, _timed(runs.time)
     kind = gpu["class"].str.split("-").str[-1]
     groups = {
         OTHER: gpu,
@@ -249,17 +264,31 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
     scale, layouts = layout_scale(gpu, tail)
     all_of_it = _left(runs.other, gpu, spreads, 1.0, tail).scale
     of_layouts = min((scale / all_of_it) ** 2, MOST_OF_LAYOUTS)
+    # Few families speak of a class: what lies in the middle is taken from all classes of the kind, and some of the scale.
+    kinds = {
+        str(name): _left(group.residual, group, spreads, of_layouts, tail, even=True)
+        for name, group in gpu.groupby(kind)
+    }
     said: dict[str, Said] = {}
     for name, group in groups.items():
         if len(group) < LEAST_RUNS:
             continue
         seen = name == OTHER or name.startswith(UNFITTED)
-        left = _left(runs.other[group.index] if seen else group.residual, group, spreads, of_layouts, tail)
+        if seen:
+            left = _left(runs.other[group.index], group, spreads, of_layouts, tail)
+        elif not group.is_gpu.all():
+            left = _left(group.residual, group, spreads, of_layouts, tail)
+        else:
+            alike = kinds[name.rpartition("-")[2]]
+            own = _left(group.residual, group, spreads, of_layouts, tail, even=True, center=alike.center)
+            families = group.source_family.nunique()
+            pooled = (families * own.scale**2 + POOLED * alike.scale**2) / (families + POOLED)
+            left = own._replace(scale=float(np.sqrt(pooled)))
         of = f"{left.runs} runs of {group.source_family.nunique()} families of sources"
         how = f"{of}, {'recipes' if seen else 'families'} left out of the constants"
-        alike = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
-        own, common = np.sqrt([of_layouts, 1.0 - of_layouts]) * left.scale
-        said[f"layout.{name}"] = Said(0.0, float(own), tail, left.runs, f"{how}; {alike}")
+        part = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
+        single, common = np.sqrt([of_layouts, 1.0 - of_layouts]) * left.scale
+        said[f"layout.{name}"] = Said(0.0, float(single), tail, left.runs, f"{how}; {part}")
         said[f"unexplained.{name}"] = Said(left.center, float(common), tail, left.runs, how)
     return said
 
@@ -270,10 +299,16 @@ def _left(
     spreads: Mapping[str, float],
     of_layouts: float,
     tail: float,
+    *,
+    even: bool = False,
+    center: float | None = None,
 ) -> Left:
-    """Return what is left of some runs beyond the factors with a spread."""
+    """Return what is left of some runs beyond the factors with a spread; `even` weighs families by `FAMILY_POWER`."""
     known = np.asarray(known_variance(group, spreads), dtype=np.float64)
-    return left_over(np.asarray(residual[group.index], dtype=np.float64), known, of_layouts, tail)
+    size = group.groupby("source_family").residual.transform("size").to_numpy(np.float64)
+    weights = size ** (FAMILY_POWER - 1.0) if even else np.ones(len(group))
+    values = np.asarray(residual[group.index], dtype=np.float64)
+    return left_over(values, known, of_layouts, tail, weights=weights, center=center)
 
 
 def _classes(time: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -304,22 +339,81 @@ def memory_spreads(runs: Runs) -> dict[str, Said]:
     wider = float(np.quantile(reach, SHARE) / with_tail(np.asarray(ndtri(0.5 + 0.5 * SHARE)), tail))
     how = f"squared residuals of {len(memory)} measured peaks by how much they depend on it"
     found = {role: Said(0.0, wider * told[role], tail, len(memory), how) for role in on}
-    found["room"] = room(runs, fit_odds(runs), {role: one.spread for role, one in found.items()})
-    return found
+    spreads = {role: one.spread for role, one in found.items()}
+    return found | {f"room.{name}": room(runs, name, one, spreads) for name, one in fit_odds(runs).items()}
 
 
-def fit_odds(runs: Runs) -> FitOdds:
-    """Return how surely a job fits by its predicted memory, by sources that say which layouts ran out of it and which not.
+def fit_odds(runs: Runs) -> dict[str, FitOdds]:
+    """Return how surely a job fits by its predicted memory: by recipe where somebody says what did not, and of others."""
+    told = {str(name): _told_odds(group) for name, group in _both(runs).groupby("recipe")}
+    return {**told, OTHER: _ran_odds(_ran(runs), runs.memory)}
 
-    A probit fit of the outcome on the logarithm of predicted memory over what the GPU offers. Sources that publish
-    only what ran say nothing of what did not.
+
+def _over(runs: pd.DataFrame) -> Array:
+    """Return the logarithm of predicted memory over what the GPU offers. [-]"""
+    offered = runs.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
+    return np.asarray(np.log((runs.predicted_peak_memory_gib / offered).to_numpy(np.float64)))
+
+
+NEAR = 0.3
+"""Logarithm of predicted memory over what is offered, up to which runs that ran say something. [-]"""
+WRONG = 0.02
+"""Share of published runs whose memory is predicted wrong for a reason of their own: no edge explains them. [-]"""
+
+
+def _ran(runs: Runs) -> pd.DataFrame:
+    """Return runs of GPUs that ran close to what is offered, of sources that publish no others."""
+    both = _both(runs)
+    rest = runs.priced[~runs.priced.index.isin(both.index) & ~runs.priced.oom.astype(bool)]
+    rest = rest[rest.accelerator.map(lambda name: load_accelerator(name).is_gpu)]
+    return rest[np.abs(_over(rest)) < NEAR]
+
+
+def _ran_odds(ran: pd.DataFrame, memory: pd.DataFrame) -> FitOdds:
+    """Return the odds of recipes that nobody published failures of: where published runs cease, and measured peaks.
+
+    As many layouts are taken to be tried at every predicted memory around what is offered; those that ran are as many as
+    fit. A peak lies about its prediction as the center of the odds about the largest peak that a GPU is known to have
+    held. Families count by the root of their runs.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import ndtr
+
+    over, at = _over(ran), np.linspace(-NEAR, NEAR, 301)
+    peaks = memory[memory.accelerator.map(lambda name: load_accelerator(name).is_gpu)]
+    offered = peaks.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
+    held = float((peaks.measured_peak_memory_gib / offered).max())
+    edge = np.log(held) - peaks.residual.to_numpy(np.float64)
+
+    def unlikely(parameters: Array) -> float:
+        center, scale = parameters[0], np.exp(parameters[1])
+        fitting = float(np.mean(ndtr((center - at) / scale)))
+        ceased = ndtr((center - over) / scale) / fitting
+        # Relative to the uniform density of what is wrong.
+        normal = np.exp(-0.5 * ((edge - center) / scale) ** 2) / (np.sqrt(2.0 * np.pi) * scale) * 2.0 * NEAR
+        parts = ((_even(ran), ceased), (_even(peaks), normal))
+        return -float(sum((weight * np.log((1.0 - WRONG) * one + WRONG)).sum() for weight, one in parts))
+
+    center, log_scale = minimize(unlikely, np.array([0.0, np.log(0.1)]), method="Nelder-Mead").x
+    how = f"where {len(over)} runs that ran cease, and {len(peaks)} measured peaks, the largest of {held:.1%} of a GPU's memory"
+    return FitOdds(float(center), float(np.exp(log_scale)), len(over) + len(peaks), how)
+
+
+def _even(runs: pd.DataFrame) -> Array:
+    """Return weights by which a family of sources counts as the root of its runs."""
+    families = runs.source.map(source_family)
+    return np.asarray(families.groupby(families).transform("size").to_numpy(np.float64) ** -0.5)
+
+
+def _told_odds(both: pd.DataFrame) -> FitOdds:
+    """Return the odds by sources that say which layouts ran out of memory and which not.
+
+    A probit fit of the outcome on the logarithm of predicted memory over what the GPU offers.
     """
     from scipy.optimize import minimize
     from scipy.special import log_ndtr
 
-    both = _both(runs)
-    offered = both.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
-    over = np.log((both.predicted_peak_memory_gib / offered).to_numpy(np.float64))
+    over = _over(both)
     failed = both.oom.to_numpy(bool)
 
     def unlikely(parameters: Array) -> float:
@@ -332,10 +426,11 @@ def fit_odds(runs: Runs) -> FitOdds:
     return FitOdds(float(center), float(np.exp(log_scale)), len(both), how)
 
 
-def room(runs: Runs, fits: FitOdds, spreads: Mapping[str, float]) -> Said:
+def room(runs: Runs, recipe: str, fits: FitOdds, spreads: Mapping[str, float]) -> Said:
     """Return what share of its memory a GPU gives: the odds of fitting, less what the other factors of memory explain."""
     both = _both(runs)
-    held = float(known_variance(both, spreads, prefix=MEMORY).mean())
+    rows = _ran(runs) if recipe == OTHER else both[both.recipe == recipe]
+    held = float(known_variance(rows, spreads, prefix=MEMORY).mean())
     return Said(
         fits.center, float(np.sqrt(max(fits.spread**2 - held, 0.0))), float("inf"), fits.runs, fits.source
     )
@@ -361,14 +456,18 @@ def text(said: Mapping[str, Said]) -> str:
     return "".join(lines)
 
 
-def odds_text(fits: FitOdds, alike: Mapping[str, float]) -> str:
+def odds_text(fits: Mapping[str, FitOdds], alike: Mapping[str, float]) -> str:
     """Return ``odds.yaml``: the odds of fitting, and how far layouts of one job err apart."""
     parts = ", ".join(f"{knob}: {spread:.4f}" for knob, spread in alike.items())
+    lines = "".join(
+        f'  {name}: {{center: {one.center:.4f}, spread: {one.spread:.4f}, runs: {one.runs}, source: "{one.source}"}}\n'
+        for name, one in fits.items()
+    )
     return (
-        "# Whether a predicted memory fits, by its logarithm over what a GPU offers; the spread that each knob adds to a\n"
-        "# layout's own error, with what two runs of one layout differ by. Written by\n"
+        "# Whether a predicted memory fits, by recipe and by its logarithm over what a GPU offers; the spread that each\n"
+        "# knob adds to a layout's own error, with what two runs of one layout differ by. Written by\n"
         "# costmodel.trust.calibration.ship_factors.\n"
-        f'fits: {{center: {fits.center:.4f}, spread: {fits.spread:.4f}, runs: {fits.runs}, source: "{fits.source}"}}\n'
+        f"fits:\n{lines}"
         f"layouts: {{{parts}}}\n"
     )
 
