@@ -11,6 +11,7 @@ from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
 from costmodel.describe.factors import Factors, factors
 from costmodel.describe.site import load_site, make_belief, site_text
+from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs
 from costmodel.trust.site_fit import fit_site, row_scale
 
@@ -325,15 +326,14 @@ def test_a_site_that_is_not_there_and_runs_that_are_none(tmp_path, capsys):
     assert set(factors())
 
 
-def test_a_single_step_time_is_no_surer_than_repeats_of_a_layout():
+def test_a_single_step_time_is_no_surer_than_repeats_of_a_layout(monkeypatch):
     """Releases differ by 2 %; a class whose few rows agree by chance is not taken for surer than that."""
-    asked = {
-        "model": "llama3-8b",
-        "gpus": 64,
-        "layout": "tp1",
-        "zero_stage": 3,
-        "global_batch": 256,
-        "seq_len": 4096,
-    }
-    assert row_scale(cm.estimate(**asked, cluster="tpu-v5p", recipe="maxtext-tpu")) == 0.02
-    assert row_scale(cm.estimate(**asked, cluster="dgx-h100-ndr")) > 0.02
+    est = cm.estimate(**JOB, layout="tp2")
+    assert row_scale(est) > 0.02
+    # What a site shares is 0.36 of the variance of both, or that of its class where it is more.
+    monkeypatch.setattr(site_fit, "_shared", lambda _: (0.01, 0.05))
+    assert row_scale(est) == pytest.approx((0.64 * 0.0026) ** 0.5)
+    monkeypatch.setattr(site_fit, "_shared", lambda _: (0.05, 0.05))
+    assert row_scale(est) == pytest.approx(0.05)
+    monkeypatch.setattr(site_fit, "_shared", lambda _: (0.0, 0.0))
+    assert row_scale(est) == 0.02
