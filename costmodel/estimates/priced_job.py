@@ -243,7 +243,8 @@ class PricedJob:
         bands, accelerator = error_bands(), self.job.cluster.accelerator
         kind = "moe" if self.job.model.num_experts else "dense"
         known = self.job.recipe.name in bands.fitted_recipes and accelerator.name in bands.accelerators
-        keys = [f"{accelerator.generation}-{kind}-unfitted", f"any-{kind}-unfitted"]
+        others = "estimated" if accelerator.is_estimated else "unfitted"
+        keys = [f"{accelerator.generation}-{kind}-unfitted", f"any-{kind}-{others}", f"any-{kind}-unfitted"]
         if known:
             keys.insert(0, f"{accelerator.generation}-{kind}")
         return next((bands.time[key] for key in keys if key in bands.time), None)

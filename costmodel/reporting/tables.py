@@ -91,7 +91,10 @@ def band_text(est: Estimate) -> str:
         format_bytes(float(est.memory_bytes_per_gpu) * part) for part in (of_memory.low, of_memory.high)
     )
     whose = "" if band.of.startswith("any") else f"{generation} "
-    apart = ", with nothing fitted to this recipe or machine" if band.of.endswith("unfitted") else ""
+    apart = {
+        "unfitted": ", with nothing fitted to this recipe or machine",
+        "estimated": ", on machines whose kernels nobody timed, with nothing fitted to them",
+    }.get(band.of.rpartition("-")[2], "")
     return (
         f"{low} to {high}: where 80 % of {band.runs} published {whose}runs lie around their prediction{apart}; "
         f"memory {least} to {most} ({of_memory.runs} runs)"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from costmodel.describe.hardware.hardware import load_accelerator
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 
 LEAST_RUNS = 8
 """Runs that a band needs."""
@@ -24,7 +24,8 @@ Bands = dict[str, dict[str, float]]
 HEAD = (
     "# Measured over predicted: the middle 80 % of published runs, by generation and kind of model. Step times are\n"
     "# those of sources whose family (all containers of a framework) was left out of the fitted constants;\n"
-    '# "unfitted" those whose recipe was. Written by costmodel.trust.overheads.\n'
+    '# "unfitted" those whose recipe was, "estimated" of them those on machines of generations whose kernels nobody\n'
+    "# timed. Written by costmodel.trust.overheads.\n"
 )
 
 
@@ -34,6 +35,14 @@ def classes(runs: pd.DataFrame) -> pd.Series[str]:
     kind = runs.num_experts.map(lambda experts: "moe" if experts else "dense")
     joined: pd.Series[str] = generation + "-" + kind
     return joined
+
+
+def unmeasured(accelerators: pd.Series[str]) -> pd.Series[bool]:
+    """Return whether the products of nothing of an accelerator's generation are measured, by run."""
+    shipped = [load_accelerator(name) for name in list_profiles("accelerator")]
+    measured = {one.generation for one in shipped if not one.is_estimated}
+    found: pd.Series[bool] = ~accelerators.map(lambda name: load_accelerator(name).generation in measured)
+    return found
 
 
 def band(errors: pd.Series[float]) -> dict[str, float]:
@@ -66,6 +75,11 @@ def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[floa
             for key, group in {**groups, **(kinds if ending else {})}.items()
             if len(group) >= LEAST_RUNS
         }
+    # What a machine is worth whose kernels nobody timed shows on those that were priced so.
+    guessed = other[unmeasured(runs.accelerator[other.index])]
+    for kind, errors in guessed.groupby("any-" + of_run[guessed.index].str.split("-").str[-1]):
+        if len(errors) >= LEAST_RUNS:
+            time[f"{kind}-estimated"] = band(errors)
     judged = runs[runs.quality.isin(["A", "B"])]
     errors = judged.memory_error.dropna()
     memory = {

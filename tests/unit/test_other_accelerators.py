@@ -1,5 +1,6 @@
 """Accelerators beyond NVIDIA's: their numbers derived by hand, their kernels beside published products, their names."""
 
+import pandas as pd
 import pytest
 
 import costmodel as cm
@@ -8,6 +9,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.profile_files import shipped_folder
 from costmodel.estimates.profile_check import check_profile
 from costmodel.physics.kernels.roofline import matmul_time
+from costmodel.trust.bands import error_bands, unmeasured
 from costmodel.trust.published_runs import job_of_row, recipe_of_row
 
 CLUSTER_FILES = shipped_folder() / "clusters"
@@ -211,3 +213,37 @@ def test_what_is_announced_is_said():
     job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 4096}
     said = [cm.estimate(**job, cluster=name).warnings for name in ("vr-nvl144", "helios-mi455x", "mi355x")]
     assert ["announced, not sold" in " ".join(one) for one in said] == [True, True, False]
+
+
+def test_the_band_is_wider_where_nobody_timed_the_kernels():
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 4096}
+    bands = {
+        name: cm.estimate(**job, cluster=name).error_band
+        for name in ("helios-mi455x", "workstation-l40s", "dgx-h100-ndr")
+    }
+    assert bands["helios-mi455x"].of == bands["workstation-l40s"].of == "any-dense-estimated"
+    guess, known = bands["helios-mi455x"], bands["dgx-h100-ndr"]
+    assert guess.low < known.low < known.high < guess.high
+    assert (load_accelerator("mi455x").is_estimated, load_accelerator("h100").is_estimated) == (True, False)
+
+
+def test_runs_of_generations_with_a_measured_member_are_known():
+    found = unmeasured(
+        pd.Series(["a100-sxm-40gb", "h800-sxm-80gb", "ascend-910b-64gb", "mi355x", "pvc-1550-tile"])
+    )
+    assert found.tolist() == [False, False, False, True, True]
+
+
+def test_bands_of_estimated_machines_are_of_their_runs_alone():
+    runs = pd.DataFrame(
+        {
+            "accelerator": ["h100-sxm-80gb"] * 10 + ["mi355x"] * 10,
+            "num_experts": 0,
+            "quality": "A",
+            "memory_error": 0.0,
+        }
+    )
+    errors = pd.Series([0.0] * 10 + [-0.5] * 10)
+    time = error_bands(runs, errors, errors)["time"]
+    assert time["any-dense-estimated"] == {"low": 2.0, "high": 2.0, "runs": 10}
+    assert time["any-dense-unfitted"]["low"] == 1.0

@@ -115,6 +115,14 @@ class Accelerator:
         """Whether a host issues its kernels one by one; TPUs and Trainium run steps that are compiled whole."""
         return not self.software.compiled_steps
 
+    @property
+    def is_estimated(self) -> bool:
+        """Whether its 16-bit products are another accelerator's, not measured on it."""
+        if self.kernels is None:
+            return True
+        blocks = self.kernels.blocks.matmul
+        return next(blocks[dtype] for dtype in ("bf16", "fp16") if dtype in blocks).basis != "measured"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
