@@ -37,6 +37,7 @@ class ErrorBand(NamedTuple):
 class ErrorBands(NamedTuple):
     """The shipped bands of step time and of memory, and what they are of.
 
+    `fitted_recipes` have a constant of their own on GPUs, `fitted_recipes_xla` on other accelerators.
     `headroom` is the share of memory to leave free so that 80 % of comparable runs fit.
     """
 
@@ -44,6 +45,7 @@ class ErrorBands(NamedTuple):
     memory: dict[str, ErrorBand]
     headroom: dict[str, float]
     fitted_recipes: frozenset[str]
+    fitted_recipes_xla: frozenset[str]
     accelerators: frozenset[str]
 
 
@@ -56,7 +58,12 @@ def error_bands() -> ErrorBands:
         {key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory")
     )
     return ErrorBands(
-        time, memory, dict(raw["headroom"]), frozenset(raw["fitted_recipes"]), frozenset(raw["accelerators"])
+        time,
+        memory,
+        dict(raw["headroom"]),
+        frozenset(raw["fitted_recipes"]),
+        frozenset(raw["fitted_recipes_xla"]),
+        frozenset(raw["accelerators"]),
     )
 
 
@@ -242,7 +249,8 @@ class PricedJob:
             return None
         bands, accelerator = error_bands(), self.job.cluster.accelerator
         kind = "moe" if self.job.model.num_experts else "dense"
-        known = self.job.recipe.name in bands.fitted_recipes and accelerator.name in bands.accelerators
+        fitted = bands.fitted_recipes if accelerator.is_gpu else bands.fitted_recipes_xla
+        known = self.job.recipe.name in fitted and accelerator.name in bands.accelerators
         others = "estimated" if accelerator.is_estimated else "unfitted"
         keys = [f"{accelerator.generation}-{kind}-unfitted", f"any-{kind}-{others}", f"any-{kind}-unfitted"]
         if known:

@@ -115,7 +115,7 @@ def _costs(saving: Saving) -> str:
     percent = f"{saving.slowdown:+.0%}"
     step = "as fast" if percent in ("+0%", "-0%") else f"step {percent}"
     numerics = ", changes numerics" if saving.change.changes_numerics else ""
-    return f"{format_bytes(saving.freed_bytes)}, {step}{numerics}"
+    return f"{format_bytes(saving.freed_bytes)} less, {step}{numerics}"
 
 
 def _placement(est: PricedJob) -> Iterator[str]:

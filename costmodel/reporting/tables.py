@@ -195,7 +195,7 @@ def tolls_text(est: Estimate) -> str:
     step = float(est.step_time_s)
     shares = {toll: float(seconds) / step for toll, seconds in est.exposed_by("toll").items()}
     largest_first = sorted(shares.items(), key=lambda item: -item[1])
-    return ", ".join(f"{toll} {share:.1%}" for toll, share in largest_first if share >= 0.0005)
+    return ", ".join(f"{toll} {share:.1%}" for toll, share in largest_first if abs(share) >= 0.0005)
 
 
 def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:

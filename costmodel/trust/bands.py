@@ -129,9 +129,13 @@ def bands_text(
     bands: Mapping[str, Bands],
     free: Mapping[str, float],
     recipes: Sequence[str],
+    recipes_xla: Sequence[str],
     accelerators: Sequence[str],
 ) -> str:
-    """Return bands and headroom as YAML, with the recipes that have a constant of their own and the machines measured."""
+    """Return bands and headroom as YAML, with the recipes that have a constant of their own and the machines measured.
+
+    `recipes` have it on GPUs, `recipes_xla` elsewhere.
+    """
     lines = [HEAD]
     for of, held in bands.items():
         lines.append(f"{of}:\n")
@@ -141,5 +145,9 @@ def bands_text(
         ]
     spared = ", ".join(f"{key}: {share}" for key, share in sorted(free.items()))
     lines.append(f"headroom: {{{spared}}}  # share of memory to leave free so that 80 % of such runs fit\n")
-    lines += [f"fitted_recipes: [{', '.join(recipes)}]\n", f"accelerators: [{', '.join(accelerators)}]\n"]
+    lines += [
+        f"fitted_recipes: [{', '.join(recipes)}]\n",
+        f"fitted_recipes_xla: [{', '.join(recipes_xla)}]\n",
+        f"accelerators: [{', '.join(accelerators)}]\n",
+    ]
     return "".join(lines)

@@ -2,6 +2,7 @@
 
     python -m costmodel.trust.overheads RUNS.csv            # report
     python -m costmodel.trust.overheads RUNS.csv --write    # and write describe/data/recipes, describe/data/error_bands.yaml
+    python -m costmodel.trust.overheads RUNS.csv --bands    # and write the bands alone, of the constants as they are
 
 Kernels and collectives are priced from micro-benchmarks. What real steps take beyond that (gaps
 between kernels, jitter between ranks, clocks under a mixed load) is nearly the same share in all
@@ -23,7 +24,7 @@ import pandas as pd
 from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes, load_recipe
-from costmodel.trust.bands import bands_text, error_bands, headroom
+from costmodel.trust.bands import bands_text, classes, error_bands, headroom
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
 
@@ -190,6 +191,16 @@ def write_constants(constants: Constants, runs: pd.DataFrame, folder: Path) -> N
         path.write_text(document_text(recipe))
 
 
+def _has_others(runs: pd.DataFrame) -> pd.Series[bool]:
+    """Return whether runs of the same class are also of another family of sources, by run.
+
+    Where they are not, leaving the family out leaves the errors of other machines. Elsewhere than on GPUs hardly
+    two families share a compiler. The errors of both are taken as fitted.
+    """
+    others: pd.Series[bool] = runs.source_family.groupby(classes(runs)).transform("nunique") > 1
+    return others
+
+
 def main(arguments: list[str]) -> int:
     """Fit, report, and write where asked to."""
     checked = validate(arguments[0])
@@ -210,21 +221,25 @@ def main(arguments: list[str]) -> int:
                 f"leaving each {by} out, {title}: median {part.abs().median():.1%}, mean {part.abs().mean():.1%}, "
                 f"p90 {part.abs().quantile(0.9):.1%}, bias {part.mean():+.1%}\n"
             )
+    presets = Path(__file__).parents[1] / "describe" / "data"
     if "--write" in arguments:
-        presets = Path(__file__).parents[1] / "describe" / "data"
         write_constants(constants, runs, presets / "recipes")
-        # Elsewhere than on GPUs hardly two families of sources share a compiler: their errors are as fitted.
+    if "--write" in arguments or "--bands" in arguments:
+        fitted_errors = _errors(runs, constants) if "--write" in arguments else runs.time_error
         own = joined_errors(held_out_errors(runs, "source_family")).where(
-            runs.is_gpu, _errors(runs, constants)
+            _has_others(runs) & runs.is_gpu, fitted_errors
         )
         other = joined_errors(held_out_errors(runs, "family"))
-        fitted = sorted({family for family, is_gpu in constants if family and is_gpu})
-        recipes = [name for name in list_recipes() if FAMILIES.get(name, name) in fitted]
+        fitted = {
+            is_gpu: [name for name in list_recipes() if (FAMILIES.get(name, name), is_gpu) in constants]
+            for is_gpu in SWITCHES
+        }
         priced = checked.runs[checked.runs.skipped_reason == ""]
         text = bands_text(
             error_bands(priced, own, other),
             headroom(priced),
-            recipes,
+            fitted[True],
+            fitted[False],
             sorted({load_accelerator(name).name for name in runs.accelerator}),
         )
         (presets / "error_bands.yaml").write_text(text)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, shown
-from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
+from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.trust.memory_kinds import seen_memory_bytes
 from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row, shipped_runs
@@ -369,12 +369,12 @@ class Validation(Answer):
 
 def run_classes(runs: pd.DataFrame) -> pd.Series[str]:
     """Return dense or moe, generation and bits of the products of every run: `moe blackwell 8-bit`."""
-    generation = {name: load_accelerator(name).generation for name in list_profiles("accelerator")}
+    # By what the name means: a table's names may be the aliases of ours.
+    priced = set(runs.accelerator[runs.skipped_reason == ""])
+    known = {name: load_accelerator(name).generation for name in priced}
     kind = runs.num_experts.map(lambda experts: "moe" if experts else "dense")
     bits = runs.precision.map(lambda name: f"{_BITS.get(name, 8)}-bit")
-    joined: pd.Series[str] = (
-        kind + " " + runs.accelerator.map(lambda a: generation.get(a, "unknown")) + " " + bits
-    )
+    joined: pd.Series[str] = kind + " " + runs.accelerator.map(lambda a: known.get(a, "unknown")) + " " + bits
     return joined
 
 

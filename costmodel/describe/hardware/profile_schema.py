@@ -130,11 +130,14 @@ class AcceleratorFile(_Profile):
     def _numbers_agree(self) -> Self:
         """Refuse what no device can be: usable memory above the fitted one, no 16-bit peak."""
         if self.memory.value > self.memory_vendor.value:
-            raise ValueError("memory: expected at most memory_vendor, since CUDA offers less than is fitted")
+            raise ValueError(
+                "memory: expected at most memory_vendor, what is fitted, of which programs can use "
+                "a little less: give both"
+            )
         if self.memory.value < LEAST_USABLE * self.memory_vendor.value:
             raise ValueError(
                 f"memory: expected at least {LEAST_USABLE:.0%} of memory_vendor; "
-                f"got {self.memory.value / self.memory_vendor.value:.0%}"
+                f"got {self.memory.value / self.memory_vendor.value:.0%} (it is the usable part of it: give both)"
             )
         if self.kernels is not None and self.kernels.blocks.num_sms != self.num_sms.value:
             raise ValueError(
