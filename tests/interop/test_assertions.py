@@ -195,3 +195,10 @@ def test_what_a_plan_looks_at_breaks_nothing(asked):
                 assert not row.bad(arguments).any(), row.in_words
             seen += picked.size
     assert seen
+
+
+def test_groups_of_context_parallel_ranks_are_whole_under_accelerate():
+    """Two replicas of two context-parallel ranks are one group of four, which FSDP shards over."""
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 8192, "framework": "accelerate"}
+    found = cm.plan(**job, cp=2, tp=2, zero_stage=3, micro_batch=1)
+    assert float(found.best.job.layout.dp) == 2

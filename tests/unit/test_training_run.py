@@ -91,6 +91,23 @@ def test_what_hurts_and_what_helps():
     assert per_gpu == pytest.approx(price(reliability="rsc-1").mean_time_between_failures_s)
 
 
+def test_time_between_failures_and_drawn_runs_are_those_of_the_bill():
+    """64 nodes with a failure each in a hundred days, a third of them without a spare node to take over."""
+    run = price(changes={"failures_per_node_day": 0.01})
+    assert run.mean_time_between_failures_s == pytest.approx(86400 / 0.64)
+    short = price(changes={"failures_per_node_day": 0.01, "spare_nodes": 0})
+    assert short.shortage_fraction > 0.1
+    assert short.sampled.calendar_s.mean() == pytest.approx(short.calendar_s, rel=0.15)
+
+
+def test_states_that_every_replica_holds_are_copied_by_one_of_them():
+    run = price(layout="tp2 pp2", zero_stage=0, changes={"checkpointing": "async"})
+    link = float(run.est.priced.placed.host_link.value)
+    assert run.checkpoint.pause_s == pytest.approx(run.checkpoint.size_bytes / 4 / link + 0.5)
+    sharded = price(layout="tp2 pp2", zero_stage=1, changes={"checkpointing": "async"})
+    assert sharded.checkpoint.pause_s == pytest.approx(sharded.checkpoint.size_bytes / 512 / link + 0.5)
+
+
 def test_no_price_is_said_and_not_guessed():
     bare = dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), price_usd_per_gpu_hour=None)
     run = price(cluster=bare)
