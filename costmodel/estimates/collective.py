@@ -222,7 +222,7 @@ def _flat_tier(cluster: Cluster, group: Group, tier: str | None) -> int:
     """Return the index of the tier that the textbook formulas take."""
     names = [one.name for one in cluster.tiers]
     if tier is not None and tier not in names:
-        raise LayoutError(f"tier: unknown {tier!r} in {cluster.name}; {choices_hint(tier, names)}")
+        raise LayoutError(f"tier: unknown {shown(tier)} in {cluster.name}; {choices_hint(tier, names)}")
     return names.index(tier) if tier is not None else max(int(slowest_tier(group)), 0)
 
 

@@ -167,7 +167,7 @@ def test_the_registry_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ('[optimizer]\nname = "Shampoo"', "optimizer Shampoo: priced as Adam"),
+        ('[optimizer]\nname = "Prodigy"', "optimizer Prodigy: priced as Adam"),
         ("[optimizer]\nearly_step_in_backward = true", "steps inside the backward pass"),
         ("[strange_table]\na = 1", "may matter: strange_table"),
         ("[compile]\nnew_switch = true", "may matter: compile.new_switch"),

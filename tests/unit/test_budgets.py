@@ -169,19 +169,6 @@ def test_runs_solved_backwards():
             "give --tokens 2e12, or --budget",
         ),
         (
-            [
-                "run",
-                "-m",
-                "llama3-8b",
-                "-n8",
-                "--global-batch=64",
-                "--seq-len=4096",
-                "--tokens=1e9",
-                "--budget=1",
-            ],
-            "leave out --budget and --days",
-        ),
-        (
             ["run", "-m", "llama3-8b", "--global-batch=64", "--seq-len=4096", "--tokens=1e14", "--days=1"],
             "days: 1 cannot be reached with a global batch of 64",
         ),

@@ -215,7 +215,6 @@ GOLDEN_WIDE = [
     "fits",
     "days",
     "gpu_hours",
-    "dollars",
     "compute_exposed_s",
     "tp_exposed_s",
     "cp_exposed_s",

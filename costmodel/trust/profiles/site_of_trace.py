@@ -74,7 +74,7 @@ def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
         held = [
             one
             for one in beside.groups
-            if one.group.partition(".")[0] in groups and one.bill_s and one.trace_s
+            if one.group.partition(".")[0] in groups and one.bill_s and one.alone_s > 0
         ]
         if held:
             name = named(role, *keys.get(role, (generation, bits)))
