@@ -463,6 +463,7 @@ BROKEN = [
     (GPU, "132, source: sheet", "132, source: shet", ("num_sms.source", "'shet'", "sheet")),
     (GPU, "132", "132.5", ("num_sms.value", "whole number", "132.5")),
     (GPU, "132", "-4", ("num_sms.value", "greater than 0", "-4")),
+    (GPU, "132", "1" + "0" * 400, ("num_sms.value", "less than or equal to 1000000000")),
     (GPU, "tdp:", "tpd:", ("tpd", "did you mean 'tdp'")),
     (GPU, "bf16", "bf17", ("peak_dense.bf17", "'bf16'")),
     (GPU, "bf16", "fp32", ("peak_dense", "fp16 and bf16")),

@@ -38,7 +38,9 @@ LEAST_USABLE = 0.9
 """Share of the fitted memory below which a program's share is a number left over from another device. [-]"""
 
 T = TypeVar("T")
-Positive = Annotated[int, Field(gt=0, strict=True)]
+_MOST = 10**9
+"""Of anything counted in hardware: far above what exists, far below what a float cannot hold."""
+Positive = Annotated[int, Field(gt=0, le=_MOST, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1)]
 _Usd = Annotated[float, Field(gt=0)]
 
