@@ -22,6 +22,8 @@ from costmodel.planning.search import Question, Tally, build_spaces, layout_of, 
 from costmodel.planning.space import REASONS
 
 _MOST_GPU_DOUBLINGS = 6
+_MOST_FREED = 2
+"""Named values whose release is offered. [-]"""
 _LONGEST = 300
 """Characters of a message that can still be read. [-]"""
 
@@ -51,13 +53,16 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         )
         enough = format_bytes(least) if which == "max_memory" else f"{max(0.0, 1.0 - least / device):.1%}"
         return f"{start}, which {which} allows; {which} = {enough} would do"
-    freed = (
-        Cure(_change(knob, question, found), float(found["step_time_s"][0]))
-        for knob in question.given
-        if knob in question.named and (found := _feasible(question.without(knob))) is not None
+    # A file names more than its reader meant to hold: the change that costs least may be to any of it.
+    freed = sorted(
+        (
+            Cure(_change(knob, question, found), float(found["step_time_s"][0]))
+            for knob in question.given
+            if knob in question.named and (found := _feasible(question.without(knob))) is not None
+        ),
+        key=lambda cure: cure.step_time_s,
     )
-    first = next(freed, None)
-    cures = [*([first] if first else []), *_switch_cures(question, job), *_more_gpus(question, job)]
+    cures = [*freed[:_MOST_FREED], *_switch_cures(question, job), *_more_gpus(question, job)]
     if not cures:
         return f"{start}; a smaller batch or more memory a GPU is needed"
     return _listed(start, cures)

@@ -64,6 +64,16 @@ def test_what_the_user_decided_is_not_turned():
     assert re.match(r"(tp|pp|cp|recompute) = \w+ instead of ", found[0])
 
 
+def test_the_named_value_that_costs_least_to_release_comes_first():
+    """Of all that a job file names, not the first that lets a layout in."""
+    named = {"micro_batch": 2, "tp": 1, "cp": 1, "pp": 1, "zero_stage": 3, "recompute": "none"}
+    job = {"model": "llama2-13b", "cluster": "dgx-a100-hdr", "gpus": 32, "global_batch": 256, "seq_len": 4096}
+    found = list(cures(**job, **named, recipe="deepspeed").items())
+    assert found[0][0] == "micro_batch = 1 instead of 2"
+    assert " instead of " in found[1][0]
+    assert found[0][1][0] < found[1][1][0]
+
+
 def test_experts_of_two_dispatchers():
     """The leanest layout may be of the other dispatcher's space."""
     with pytest.raises(cm.NoLayoutError, match="no layout fits: the leanest"):
