@@ -530,10 +530,16 @@ def test_a_link_restores_what_was_looked_at(visit):
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_link_opens_each_view(visit, view):
-    page = visit({**JOB, **OTHER, "view": view})
+    tokens = {"tokens": "1e12"} if view == "run" else {}
+    page = visit({**JOB, **OTHER, **tokens, "view": view})
     expect(page.get_by_role("tab", name=TITLES[VIEWS.index(view)])).to_have_attribute("aria-selected", "true")
     if view != "compare":
         answered(page, "llama3-70b on 64")
+
+
+def test_a_whole_run_without_tokens_says_what_is_missing(visit):
+    page = visit({**JOB, "view": "run"})
+    expect(page.get_by_role("alert").first).to_contain_text("tokens missing")
 
 
 def test_visitors_see_nothing_of_each_other(visit):
