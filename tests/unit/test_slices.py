@@ -187,7 +187,7 @@ def test_a_search_tries_slices_and_finds_what_each_alone_gives():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"slice": "8x8"}, "slice: 8x8 does not fit on the 16x16x16 torus of chips"),
+        ({"slice": "8x8"}, "slice: 8x8 does not fit on the 16x16x16 torus of chips: expected 3 sides"),
         ({"slice": "8x8x32"}, "slice: 8x8x32 does not fit"),
         ({"slice": "8x8x16"}, "slice: 8x8x16 has 1024 chips, which do not divide gpus = 512"),
         ({"slice": "8,8,8"}, "slice: expected chips along each dimension such as 8x16x16, got '8,8,8'"),

@@ -68,8 +68,9 @@ def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluste
         return cluster
     made = shape or default_slice(pod, int(gpus))
     if not fits(made, pod.shape):
+        sides = "" if len(made) == len(pod.shape) else f": expected {len(pod.shape)} sides"
         raise LayoutError(
-            f"slice: {slice_text(made)} does not fit on the {slice_text(pod.shape)} torus of {cluster.name}"
+            f"slice: {slice_text(made)} does not fit on the {slice_text(pod.shape)} torus of {cluster.name}{sides}"
         )
     if gpus % prod(made):
         raise LayoutError(
