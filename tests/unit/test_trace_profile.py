@@ -545,7 +545,7 @@ BROKEN = {
     ),
     "cut.json": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "cut off, or not JSON"),
     "cut.json.gz": (
-        gzip.compress(json.dumps({"traceEvents": [kernel(ADD, 0, 1)] * 999}).encode())[:-20],
+        gzip.compress(json.dumps({"traceEvents": [kernel(ADD, 0, 1)] * 999}).encode(), mtime=0)[:-20],
         "gzip stream has no end",
     ),
     "bad.json.gz": (b"\x1f\x8b" + b"garbage" * 9, "gzip stream is damaged"),
