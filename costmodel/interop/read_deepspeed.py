@@ -208,7 +208,8 @@ def _whole(value: Any, key: str, *, least: int = 0, most: float = float("inf")) 
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
         hint = '; "auto" is filled in by the trainer at run time, give the number' if value == "auto" else ""
-        raise FrameworkConfigError(f"deepspeed: {key}: expected a whole number, got {value!r}{hint}")
+        bounds = f" from {least}" + (f" to {most:.0f}" if most < float("inf") else "")
+        raise FrameworkConfigError(f"deepspeed: {key}: expected a whole number{bounds}, got {value!r}{hint}")
     return number
 
 

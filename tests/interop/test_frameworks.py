@@ -402,7 +402,11 @@ def test_deepspeed_batch_any_two():
         ),
         (import_deepspeed, "{", "not JSON"),
         (import_deepspeed, '{"vocab": {"a": 1}}', "no key of a DeepSpeed configuration"),
-        (import_deepspeed, '{"zero_optimization": {"stage": 4}}', "expected a whole number, got 4"),
+        (
+            import_deepspeed,
+            '{"zero_optimization": {"stage": 4}}',
+            "expected a whole number from 0 to 3, got 4",
+        ),
         (import_deepspeed, '{"zero_optimization": {"stage": true}}', "expected a whole number"),
     ],
 )

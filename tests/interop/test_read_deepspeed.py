@@ -104,8 +104,11 @@ def test_adam_and_disabled_blocks_say_nothing(tmp_path):
         ('{"the": 1, "of": 2}', "no file of a known kind"),
         ("[1, 2]", "no file of a known kind"),
         ({"zero_optimization": 3}, "zero_optimization: expected a table, got 3"),
-        ({"zero_optimization": {"stage": 5}}, "zero_optimization.stage: expected a whole number, got 5"),
-        ({"train_batch_size": 0}, "train_batch_size: expected a whole number, got 0"),
+        (
+            {"zero_optimization": {"stage": 5}},
+            "zero_optimization.stage: expected a whole number from 0 to 3, got 5",
+        ),
+        ({"train_batch_size": 0}, "train_batch_size: expected a whole number from 1, got 0"),
         (
             {"train_batch_size": 8, "communication_data_type": "int3"},
             "expected fp32, fp16 or bf16, got 'int3'",

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import costmodel as cm
 from costmodel.describe.recipe import list_recipes, load_recipe
 from costmodel.estimates.priced_job import error_bands
 from costmodel.trust import bands, overheads
@@ -128,3 +129,21 @@ def test_steps_of_the_gb200_ladder_turn_on_what_they_are_named_for():
         recipe = job_of_row({**first, "cuda_graphs": "true", "fused_kernels_note": note}).recipe
         assert (recipe.moe.router_fusion, recipe.host.cpu_binding) == (fused, bound)
         assert recipe.host.cuda_graph_scope == scope
+
+
+def test_a_recipe_with_a_constant_on_tpus_has_their_band_there_and_not_on_gpus():
+    job = {
+        "model": "llama3-8b",
+        "gpus": 64,
+        "layout": "tp1",
+        "zero_stage": 3,
+        "global_batch": 64,
+        "seq_len": 8192,
+    }
+    for recipe, cluster, of in (
+        ("maxtext-tpu", "tpu-v5p", "tpu-v5-dense"),
+        ("torchtitan", "tpu-v5p", "tpu-v5-dense-unfitted"),
+        ("torchtitan", "dgx-h100-ndr", "hopper-dense"),
+        ("maxtext-tpu", "dgx-h100-ndr", "hopper-dense-unfitted"),
+    ):
+        assert cm.estimate(**job, recipe=recipe, cluster=cluster).error_band.of == of
