@@ -112,6 +112,7 @@ TEXTS = [
             "bf16",
             "fp8",
             "mxfp4",
+            "int8",
             "none",
             "full",
             "selective",

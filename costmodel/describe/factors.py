@@ -418,12 +418,12 @@ def factors_of(job: Classed) -> tuple[str, ...]:
 def bits_of(dtype: str) -> str:
     """Return the width of the operands of a product, as factors are named by it.
 
-    >>> bits_of("bf16"), bits_of("mxfp8"), bits_of("nvfp4")
-    ('16-bit', '8-bit', '4-bit')
+    >>> bits_of("bf16"), bits_of("mxfp8"), bits_of("int8"), bits_of("nvfp4")
+    ('16-bit', '8-bit', '8-bit', '4-bit')
     """
     if dtype in ("fp32", "tf32"):
         return "32-bit"
-    return "4-bit" if "fp4" in dtype else "8-bit" if "fp8" in dtype else "16-bit"
+    return "4-bit" if "fp4" in dtype else "8-bit" if "fp8" in dtype or dtype == "int8" else "16-bit"
 
 
 def draw(

@@ -84,6 +84,10 @@ PRECISIONS: dict[str, Precision] = {
         _plain("fp32", "tf32", 4.0),
         _plain("fp16", "fp16", 2.0),
         _plain("bf16", "bf16", 2.0),
+        # AQT: rows of activations and columns of weights have scales of their own along what is summed, so that each
+        # input is quantised once a direction: read for its maxima, read, and written twice. All three products of a
+        # layer are in int8 (AI-Hypercomputer/maxtext layers/quantizations.py, fwd, dlhs and drhs of 8 bits).
+        _by_block("int8", "int8", input_bytes=1.0, cast_bytes=6.0, scale_kernels=0.0),
         # Read bf16, write fp8 and its transpose.
         _by_tensor("fp8-delayed", cast_bytes=4.0, norm_casts=True),
         # One pass more: the scale is the maximum of this very tensor.

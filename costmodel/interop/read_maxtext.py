@@ -21,7 +21,12 @@ from costmodel.interop.text_file import TextFile
 _AXES = ("data", "fsdp", "fsdp_transpose", "tensor", "tensor_sequence", "pipeline", "context", "expert")
 _UNREAD_AXES = ("sequence", "autoregressive", "tensor_transpose")
 _PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
-_QUANTIZED = {"fp8": "fp8-current", "nanoo_fp8": "fp8-current", "te_fp8_delayedscaling": "fp8-delayed"}
+_QUANTIZED = {
+    "int8": "int8",
+    "fp8": "fp8-current",
+    "nanoo_fp8": "fp8-current",
+    "te_fp8_delayedscaling": "fp8-delayed",
+}
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:

@@ -146,6 +146,7 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("minimal_flash", ("layernorm", "mlp_act")),
     ("minimal_with_context", ("layernorm", "mlp_act")),
     ("except_mlp", ("layernorm", "mlp")),
+    ("except_logits_ffn1", ("layernorm", "mlp")),
     ("core_attn", ("core_attn",)),
     ("attention core", ("core_attn",)),
     ("core attention", ("core_attn",)),
@@ -252,7 +253,9 @@ def job_of_row(row: Row) -> Job:
     name = recipe_of_row(row)
     gpus = _integer(row, "gpus")
     tp = _integer(row, "tp")
-    sp = row.get("sp", "")
+    # Between products GSPMD keeps what MaxText's and Pax's tensor axis divides in pieces (the rule of activation_embed
+    # in AI-Hypercomputer/maxtext base.yml): gathered before a product and scattered after it, as sequences are.
+    sp = "true" if row["framework"] in ("maxtext", "paxml") and tp > 1 else row.get("sp", "")
     domain = _integer(row, "nvlink_domain", _usual_slice(row["accelerator"], gpus))
     cluster = _cluster(
         row["accelerator"],

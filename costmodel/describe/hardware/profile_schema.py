@@ -23,7 +23,7 @@ from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.precision import PRECISIONS
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "fp4"]
 Generation = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 LinkKind = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 KNOWN_LINKS = (

@@ -171,7 +171,7 @@ FIELDS: tuple[Field, ...] = (
         group="job",
         meaning="precision of the matrix products",
         hint="bf16, fp16, fp32, fp8 (what Transformer Engine takes on the GPU), fp8-delayed, fp8-current, fp8-block, "
-        "mxfp8, mxfp4 or nvfp4",
+        "mxfp8, mxfp4, nvfp4 or int8 (AQT on TPUs)",
         default="bf16",
         unit="text",
         several=True,
