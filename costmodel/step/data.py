@@ -48,8 +48,6 @@ Array = NDArray[np.float64]
 
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6
-_EXPERTS = ".experts."
-"""In the names of the lines of experts' own operators."""
 _NONE, _ONE = np.asarray(0.0), np.asarray(1.0)
 
 
@@ -314,8 +312,13 @@ def _sharded_block_lines(
     def windows(part: _Part) -> tuple[Window, Window]:
         if not (overlaps and part.is_expert) or placed.recipe.overlap.fsdp_across_layers:
             return forward, backward
-        rest = [exposed_sum(line for line in lines if _EXPERTS not in line.name) for lines in passes]
-        return forward.behind_part(rest[0]), backward.behind_part(rest[1])
+        experts = block.times.of_part("experts")
+        own = (
+            exposed_sum(passes[0]) - broadcast_sum([item.forward_s for item in experts]),
+            exposed_sum(passes[1])
+            - broadcast_sum([item.backward_s + item.recompute_share * item.forward_s for item in experts]),
+        )
+        return forward.behind_part(own[0]), backward.behind_part(own[1])
 
     gathered = as_gathered(placed, block.params, block.trained, block.quantised)
     held = [

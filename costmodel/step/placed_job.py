@@ -28,7 +28,7 @@ from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Split, StagePlan, chunk_shares
-from costmodel.step.anatomy.operator_parts import Operator, Role, ScalarWork, Shard
+from costmodel.step.anatomy.operator_parts import Operator, Part, Role, ScalarWork, Shard
 from costmodel.step.held_params import Params
 from costmodel.step.ports import Ports
 from costmodel.step.recomputation import Recomputation
@@ -95,6 +95,10 @@ class LayerTimes:
     def of_role(self, role: Role) -> list[OperatorTime]:
         """Return the operators that play a role, in the order in which they run."""
         return [item for item in self.by_operator.values() if item.operator.role == role]
+
+    def of_part(self, part: Part) -> list[OperatorTime]:
+        """Return the operators of a part, in the order in which they run."""
+        return [item for item in self.by_operator.values() if item.operator.part == part]
 
     def tp_pairs(self) -> list[tuple[OperatorTime, OperatorTime]]:
         """Return the first column-parallel and the last row-parallel layer of each part that TP splits."""

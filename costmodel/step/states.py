@@ -249,7 +249,7 @@ def _product_copy_lines(step: Step) -> list[MemoryLine]:
     for block in step.blocks:
         for item in block.times.by_operator.values():
             op = item.operator
-            if op.leaf.endswith("_dequantise"):
+            if op.adapter is not None and op.adapter.does == "dequantise":
                 largest = np.maximum(largest, op.forward_bytes / (FROZEN_BYTES + placed.tuning.base_bytes))
     return [
         memory_line(

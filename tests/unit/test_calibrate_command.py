@@ -5,11 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from test_ship_scripts import attention_s
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.estimates.estimate import estimate
-from costmodel.physics.kernels.roofline import attention_time, matmul_time
+from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.step_residuals import MeasuredStep, constant_s, part_factors
 
@@ -48,24 +49,9 @@ def attention_csv():
             (128, False, False),
             (64, False, True),
         ):
-            time_s = attention_time(
-                16384 // seq,
-                seq,
-                seq,
-                2048 // dim,
-                kv_heads=2048 // dim,
-                qk_head_dim=dim,
-                v_head_dim=dim,
-                causal=causal,
-                backward=backward,
-                constants=H200.kernels.attention["flash3"],
-                peak_flops_per_s=PEAK,
-                memory_bandwidth_bytes_per_s=MEMORY,
-            )
+            time_s = attention_s(H200, "flash3", seq, dim, causal, backward)
             op = "attention_bwd" if backward else "attention_fwd"
-            lines.append(
-                f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{float(time_s.value) * 1e6:.3f}"
-            )
+            lines.append(f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{time_s * 1e6:.3f}")
     return "\n".join(lines) + "\n"
 
 

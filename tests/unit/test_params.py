@@ -96,7 +96,7 @@ def test_sharding_of_a_biased_layer_is_column_then_row():
     h = 1600
 
     assert blocks["attention.qkv"].count == 3 * h * h
-    assert blocks["attention.qkv.bias"] == type(blocks["norm"])("attention.qkv.bias", 3 * h, "tp")
+    assert blocks["attention.qkv.bias"] == type(blocks["norm"])("attention", "qkv.bias", 3 * h, "tp")
     assert blocks["attention.out.bias"].sharding == "replicated"
     assert blocks["mlp.fc1.bias"].sharding == "tp"
     assert blocks["mlp.fc2.bias"].sharding == "replicated"

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from famous_jobs import DEEPSEEK_V3, LLAMA3_405B
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
@@ -24,29 +25,6 @@ from costmodel.trust.validation import validate
 
 matplotlib = pytest.importorskip("matplotlib")
 
-LLAMA = {
-    "model": "llama3-405b",
-    "cluster": "llama3-roce",
-    "gpus": 16384,
-    "layout": "tp8 pp16 vp4",
-    "zero_stage": 2,
-    "global_batch": 2048,
-    "seq_len": 8192,
-    "recipe": "llama3",
-    "axis_order": "tp cp pp dp",
-}
-DEEPSEEK = {
-    "model": "deepseek-v3-671b",
-    "cluster": "h800-cx7",
-    "gpus": 2048,
-    "layout": "tp1 pp16 ep64",
-    "schedule": "dualpipe",
-    "global_batch": 15360,
-    "seq_len": 4096,
-    "precision": "fp8-block",
-    "recipe": "hai-llm",
-    "recompute": "selective",
-}
 SMALL = {
     "model": "llama3-8b",
     "cluster": "dgx-h100-ndr",
@@ -57,7 +35,7 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", params=[LLAMA, DEEPSEEK, SMALL], ids=["llama", "deepseek", "small"])
+@pytest.fixture(scope="module", params=[LLAMA3_405B, DEEPSEEK_V3, SMALL], ids=["llama", "deepseek", "small"])
 def est(request):
     return cm.estimate(**request.param)
 
@@ -181,7 +159,7 @@ def test_no_operator_is_above_its_roof(est):
 
 
 def test_communication_points_divide_flops_by_bytes():
-    est = cm.estimate(**LLAMA)
+    est = cm.estimate(**LLAMA3_405B)
     point = {point.axis: point for point in communication_points(est)}["tp"]
     sent = sum(float(line.bytes) for line in est.bill.time_lines if line.axis == "tp")
 

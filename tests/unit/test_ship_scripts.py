@@ -51,7 +51,7 @@ def attention_s(accelerator, kernel, seq, dim, causal, backward):
             backward=backward,
             constants=accelerator.kernels.attention[kernel],
             peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
-            memory_bandwidth_bytes_per_s=MEMORY,
+            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
         ).value
     )
 

@@ -4,38 +4,22 @@ import itertools
 
 import numpy as np
 import pytest
+from famous_jobs import DEEPSEEK_V3, LLAMA3_405B
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.layout import parse_layout
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, slider_grid
 
-LLAMA = {
-    "model": "llama3-405b",
-    "cluster": "llama3-roce",
-    "gpus": 16384,
-    "tp": 8,
-    "pp": 16,
-    "vp": 4,
-    "zero_stage": 2,
-    "global_batch": 2048,
-    "seq_len": 8192,
-    "recipe": "llama3",
-    "axis_order": "tp cp pp dp",
-}
-DEEPSEEK = {
-    "model": "deepseek-v3-671b",
-    "cluster": "h800-cx7",
-    "gpus": 2048,
-    "pp": 16,
-    "ep": 64,
-    "schedule": "dualpipe",
-    "global_batch": 15360,
-    "seq_len": 4096,
-    "precision": "fp8-block",
-    "recipe": "hai-llm",
-    "recompute": "selective",
-}
+
+def by_degrees(job):
+    """Return a job whose degrees are fields of their own, which sliders turn."""
+    rest = {name: value for name, value in job.items() if name != "layout"}
+    return {**rest, **parse_layout(job["layout"])}
+
+
+LLAMA, DEEPSEEK = by_degrees(LLAMA3_405B), by_degrees(DEEPSEEK_V3)
 GROUPED = {
     "model": "llama3-8b",
     "gpus": 64,

@@ -10,13 +10,14 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from costmodel.step.anatomy.operator_parts import (
     BF16,
+    Adapter,
     Array,
     Operator,
     Part,
@@ -44,34 +45,22 @@ _FREEZES: dict[Part, str] = {
     "head": "head",
     "mtp": "head",
 }
-"""What of `tuning.PARTS` an operator belongs to."""
+"""What of `tuning.PARTS` operators and parameters belong to."""
 
-_BLOCKS = {
-    "embedding.": "embedding",
-    "attention.": "attention",
-    "mixer.": "mixer",
-    "mlp.": "mlp",
-    "moe.shared": "mlp",
-    "moe.router": "router",
-    "moe.experts": "experts",
-    "head.": "head",
-    "mtp.": "head",
-}
-"""The same of parameters, by how their names begin."""
+_IN_16_BITS: tuple[Part, ...] = ("embedding", "head", "mtp", "router")
+"""Parts that a quantised base leaves as they are."""
 
 
 def is_frozen(tuning: Tuning, block: ParamBlock) -> bool:
     """Tell whether parameters have no gradient; norms of layers do as long as anything in them is trained."""
-    part = next((part for start, part in _BLOCKS.items() if block.name.startswith(start)), "")
-    if not part:
+    if block.part == "norm":
         return {"attention", "mlp", "experts"} <= set(tuning.frozen)
-    return part in tuning.frozen
+    return _FREEZES[block.part] in tuning.frozen
 
 
 def is_quantised(tuning: Tuning, block: ParamBlock) -> bool:
     """Tell whether parameters lie in the dtype of the base: matrices of frozen layers but the router's."""
-    outside = ("embedding.", "head.", "mtp.", "moe.router")
-    return is_frozen(tuning, block) and block.is_matrix and not block.name.startswith(outside)
+    return is_frozen(tuning, block) and block.is_matrix and block.part not in _IN_16_BITS
 
 
 def tuned(
@@ -87,7 +76,7 @@ def tuned(
         if not frozen:
             made.append(operator)
             continue
-        if tuning.computes_in and operator.part not in ("head", "router", "mtp"):
+        if tuning.computes_in and operator.part not in _IN_16_BITS:
             made.append(_dequantised(operator, tuning.base_bytes))
         made.append(
             operator._replace(has_weight=False, kernels_backward=np.asarray(operator.kernels_backward) / 2.0)
@@ -117,7 +106,17 @@ def _dequantised(product: Operator, base_bytes: float) -> Operator:
         moved,
         kernels_forward=2.0,
         kernels_backward=2.0,
+        adapter=Adapter(product.leaf, "dequantise"),
     )
+
+
+_LATENT: Mapping[str, tuple[str, ...]] = {
+    "q_down": ("q",),
+    "q_up": ("q",),
+    "kv_down": ("k", "v"),
+    "kv_up": ("k", "v"),
+}
+"""Projections of latent attention, and what they are called for in adapters."""
 
 
 class _Piece(NamedTuple):
@@ -155,8 +154,7 @@ def _pieces(product: Operator, model: Model, shard: Shard, targets: tuple[str, .
         sizes = dict(list(sizes.items())[: 1 + model.kv_projections])
         return [_Piece(word, np.asarray(size)) for word, size in sizes.items() if word in targets]
     # Latent attention: queries, and keys with values, each down to a rank and up again.
-    wanted = ("q",) if leaf.startswith("q") else ("k", "v")
-    return [_Piece(leaf, width)] if {*wanted, "qkv"} & set(targets) else []
+    return [_Piece(leaf, width)] if {*_LATENT[leaf], "qkv"} & set(targets) else []
 
 
 def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> list[Operator]:
@@ -184,6 +182,7 @@ def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> 
             groups=product.groups,
             low_precision=False,
             saved_bytes=np.asarray(BF16 * product.m * rank * product.groups),
+            adapter=Adapter(product.leaf, "into"),
         )
         out = linear(
             product.part,
@@ -195,6 +194,7 @@ def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> 
             rank,
             groups=product.groups,
             low_precision=False,
+            adapter=Adapter(product.leaf, "out"),
         )
         # Forward the product is scaled (4 bytes) and added (6); backward its gradient scaled, and that of the input added.
         elements, given = rows * width * product.groups, product.m * inner * product.groups
@@ -208,6 +208,7 @@ def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> 
                 backward_bytes=np.asarray(4.0 * elements + 6.0 * given),
                 kernels_forward=2.0,
                 kernels_backward=2.0,
+                adapter=Adapter(product.leaf, "add"),
             ),
         ]
         if tuning.magnitudes:
@@ -256,6 +257,7 @@ def _magnitude(
             rank=rank,
             dequantised=np.asarray(dequantised),
         ),
+        adapter=Adapter(product.leaf, "lengths"),
     )
     # Forward the base's result is scaled (4) and added (6); backward both magnitudes' gradients (8) and a scaled one (4).
     scaled = memory_bound(
@@ -271,6 +273,7 @@ def _magnitude(
         saved_bytes=2.0 * BF16 * elements,
         kernels_forward=2.0,
         kernels_backward=5.0,
+        adapter=Adapter(product.leaf, "magnitude"),
     )
     return [lengths, scaled]
 
@@ -284,11 +287,11 @@ def _without_inputs(operators: list[Operator], precision: Precision) -> list[Ope
     read: dict[tuple[str, str], float] = {}
     held = saved_input_bytes(precision)
     for one in operators:
-        reads = not (one.leaf.startswith("lora_") and one.leaf.endswith("_b"))
+        reads = one.adapter is None or one.adapter.does == "into"
         if one.kind in ("matmul", "grouped_matmul") and one.has_weight and reads:
-            down = one.leaf in ("fc2", "lora_down_a")
-            of = (one.part, "activation" if down else "norm")
-            read[of] = max(read.get(of, 0.0), BF16 if one.leaf.startswith("lora_") else held)
+            layer = one.leaf if one.adapter is None else one.adapter.of
+            of = (one.part, "activation" if layer == "fc2" else "norm")
+            read[of] = max(read.get(of, 0.0), held if one.adapter is None else BF16)
     made = []
     for one in operators:
         saved = one.saved_bytes
@@ -306,13 +309,16 @@ def _without_inputs(operators: list[Operator], precision: Precision) -> list[Ope
     return made
 
 
+_LEARNING = ("into", "out", "magnitude")
+"""What of an adapter has parameters."""
+
+
 def adapter_params(operators: Iterable[Operator]) -> tuple[Array, Array]:
     """Parameters of the adapters among the operators of a block, on one rank: beside dense layers, and experts'. [-]"""
     dense: Array = np.asarray(0.0)
     expert: Array = np.asarray(0.0)
     for one in operators:
-        learns = one.kind in ("matmul", "grouped_matmul") or one.leaf.endswith("_magnitude")
-        if one.leaf.startswith("lora_") and learns:
+        if one.adapter is not None and one.adapter.does in _LEARNING:
             size = one.n * one.k * one.groups
             if one.part == "experts":
                 expert = expert + size

@@ -35,7 +35,7 @@ Role = Literal[
     "summed",
 ]
 
-PATHS: dict[Part, str] = {
+PATHS: Mapping[str, str] = {
     "attention": "attention",
     "mlp": "mlp",
     "router": "moe",
@@ -121,6 +121,8 @@ class Operator(NamedTuple):
         Bytes and FLOPs of a recurrence in chunks.
     exchanges : tuple of ContextExchange
         What context parallelism sends around it.
+    adapter : Adapter or None
+        What it does for adapters, where it stands beside a frozen layer.
     """
 
     part: Part
@@ -147,11 +149,23 @@ class Operator(NamedTuple):
     neighbour_bytes: Array = ZERO
     scan: Scan | None = None
     exchanges: tuple[ContextExchange, ...] = ()
+    adapter: Adapter | None = None
 
     @property
     def name(self) -> str:
         """Dotted path inside the layer, for people."""
         return f"{PATHS[self.part]}.{self.leaf}"
+
+
+class Adapter(NamedTuple):
+    """What an operator does beside the frozen layer whose leaf is `of`.
+
+    It makes the quantised weight into 16 bits, goes down `into` the rank and `out` of it, adds the result up, or takes
+    the lengths of the weight's rows and multiplies by the learned `magnitude`.
+    """
+
+    of: str
+    does: Literal["dequantise", "into", "out", "add", "lengths", "magnitude"]
 
 
 class ScalarWork(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.step.anatomy.mixers import mixer_flops, mixer_param_blocks
+from costmodel.step.anatomy.operator_parts import Part
 from costmodel.step.anatomy.param_block import ParamBlock, Sharding
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
             *(_attention_blocks(model) if kind.attends else []),
             *(mixer_param_blocks(model, kind.mixer) if kind.mixer is not None else []),
             *(mlp if kind.has_mlp else []),
-            ParamBlock("norm", norms * _norm_size(model), "replicated"),
+            ParamBlock("norm", "", norms * _norm_size(model), "replicated"),
             *_layer_embedding_blocks(model),
         ]
     )
@@ -49,8 +50,8 @@ def _layer_embedding_blocks(model: Model) -> list[ParamBlock]:
     """Gate and projection of a layer's own embedding, and the norm of what it adds."""
     h, own = float(model.hidden_size), float(model.layer_embedding_size)
     return [
-        ParamBlock("mlp.layer_embedding", 2.0 * h * own, "replicated", is_matrix=True),
-        ParamBlock("norm.layer_embedding", _norm_size(model) if own else 0, "replicated"),
+        ParamBlock("mlp", "layer_embedding", 2.0 * h * own, "replicated", is_matrix=True),
+        ParamBlock("norm", "layer_embedding", _norm_size(model) if own else 0, "replicated"),
     ]
 
 
@@ -61,12 +62,12 @@ def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     of_layers = float(model.num_layers * model.layer_embedding_size)
     return _present(
         [
-            ParamBlock("embedding.token", model.vocab_size * h, "tp"),
-            ParamBlock("embedding.position", positions * h, "replicated"),
-            ParamBlock("embedding.norm", _norm_size(model) if model.embedding_norm else 0, "replicated"),
-            ParamBlock("embedding.of_layers", float(model.layer_embedding_rows) * of_layers, "replicated"),
-            ParamBlock("embedding.of_layers.projection", h * of_layers, "replicated", is_matrix=True),
-            ParamBlock("embedding.of_layers.norm", model.layer_embedding_size, "replicated"),
+            ParamBlock("embedding", "token", model.vocab_size * h, "tp"),
+            ParamBlock("embedding", "position", positions * h, "replicated"),
+            ParamBlock("embedding", "norm", _norm_size(model) if model.embedding_norm else 0, "replicated"),
+            ParamBlock("embedding", "of_layers", float(model.layer_embedding_rows) * of_layers, "replicated"),
+            ParamBlock("embedding", "of_layers.projection", h * of_layers, "replicated", is_matrix=True),
+            ParamBlock("embedding", "of_layers.norm", model.layer_embedding_size, "replicated"),
         ]
     )
 
@@ -76,9 +77,9 @@ def head_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     output = 0.0 if model.tied_embeddings else float(model.vocab_size) * model.hidden_size
     return _present(
         [
-            ParamBlock("head.norm", _norm_size(model), "replicated"),
-            ParamBlock("head.output", output, "tp", is_matrix=True),
-            ParamBlock("head.output.bias", model.vocab_size if model.head_bias else 0, "tp"),
+            ParamBlock("head", "norm", _norm_size(model), "replicated"),
+            ParamBlock("head", "output", output, "tp", is_matrix=True),
+            ParamBlock("head", "output.bias", model.vocab_size if model.head_bias else 0, "tp"),
         ]
     )
 
@@ -103,8 +104,8 @@ def mtp_own_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     h = float(model.hidden_size)
     return _present(
         [
-            ParamBlock("mtp.projection", model.mtp_layers * 2 * h * h, "tp", is_matrix=True),
-            ParamBlock("mtp.norm", model.mtp_layers * 3 * _norm_size(model), "replicated"),
+            ParamBlock("mtp", "projection", model.mtp_layers * 2 * h * h, "tp", is_matrix=True),
+            ParamBlock("mtp", "norm", model.mtp_layers * 3 * _norm_size(model), "replicated"),
         ]
     )
 
@@ -251,11 +252,11 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
         # Without a low-rank query, q_up reads the hidden state.
         q_rank, kv_rank, nope = model.q_lora_rank, model.kv_lora_rank, model.qk_nope_head_dim
         projections = [
-            ParamBlock("attention.q_down", h * q_rank, "replicated", is_matrix=True),
-            ParamBlock("attention.q_up", (q_rank or h) * heads * qk, "tp", is_matrix=True),
-            ParamBlock("attention.kv_down", h * (kv_rank + rope), "replicated", is_matrix=True),
-            ParamBlock("attention.kv_up", kv_rank * heads * (nope + v), "tp", is_matrix=True),
-            ParamBlock("attention.qk_norm", q_rank + kv_rank, "replicated"),
+            ParamBlock("attention", "q_down", h * q_rank, "replicated", is_matrix=True),
+            ParamBlock("attention", "q_up", (q_rank or h) * heads * qk, "tp", is_matrix=True),
+            ParamBlock("attention", "kv_down", h * (kv_rank + rope), "replicated", is_matrix=True),
+            ParamBlock("attention", "kv_up", kv_rank * heads * (nope + v), "tp", is_matrix=True),
+            ParamBlock("attention", "qk_norm", q_rank + kv_rank, "replicated"),
         ]
         # Only the down-projections carry the bias (HuggingFace deepseek_v3, attention_bias).
         qkv_bias, bias_sharding = float(q_rank + kv_rank + rope), "replicated"
@@ -264,32 +265,34 @@ def _attention_blocks(model: Model) -> list[ParamBlock]:
         qkv_out = heads * qk + kv_heads * projected + (heads * v if model.attention_gate else 0)
         normed = (heads + kv_heads) * qk if model.qk_norm_all_heads else (2 if projected else 1) * qk
         projections = [
-            ParamBlock("attention.qkv", h * qkv_out, "tp", is_matrix=True),
-            ParamBlock("attention.qk_norm", _norm_size(model, normed) if model.qk_norm else 0, "replicated"),
+            ParamBlock("attention", "qkv", h * qkv_out, "tp", is_matrix=True),
+            ParamBlock(
+                "attention", "qk_norm", _norm_size(model, normed) if model.qk_norm else 0, "replicated"
+            ),
         ]
         qkv_bias, bias_sharding = float(qkv_out), "tp"
     return [
         *projections,
-        ParamBlock("attention.qkv.bias", qkv_bias if model.qkv_bias else 0, bias_sharding),
-        ParamBlock("attention.sinks", heads if model.attention_sinks else 0, "tp"),
-        ParamBlock("attention.out", heads * v * h, "tp", is_matrix=True),
-        ParamBlock("attention.out.bias", h if model.attention_out_bias else 0, "replicated"),
+        ParamBlock("attention", "qkv.bias", qkv_bias if model.qkv_bias else 0, bias_sharding),
+        ParamBlock("attention", "sinks", heads if model.attention_sinks else 0, "tp"),
+        ParamBlock("attention", "out", heads * v * h, "tp", is_matrix=True),
+        ParamBlock("attention", "out.bias", h if model.attention_out_bias else 0, "replicated"),
     ]
 
 
 def _mlp_blocks(
-    name: str, model: Model, width: int, copies: int = 1, sharding: Sharding = "tp"
+    part: Part, model: Model, width: int, copies: int = 1, sharding: Sharding = "tp"
 ) -> list[ParamBlock]:
     """Two matrices of an MLP (the gate is in the first) and their biases, `copies` times."""
     h, inner = float(model.hidden_size), width * (2 if model.gated_mlp else 1)
     bias = copies * float(model.linear_bias)
     row_bias_sharding: Sharding = "expert" if sharding == "expert" else "replicated"
     return [
-        ParamBlock(f"{name}.fc1", copies * h * inner, sharding, is_matrix=True),
-        ParamBlock(f"{name}.fc1.bias", bias * inner, sharding),
-        ParamBlock(f"{name}.activation", copies * model.activation_params, row_bias_sharding),
-        ParamBlock(f"{name}.fc2", copies * h * width, sharding, is_matrix=True),
-        ParamBlock(f"{name}.fc2.bias", bias * h, row_bias_sharding),
+        ParamBlock(part, "fc1", copies * h * inner, sharding, is_matrix=True),
+        ParamBlock(part, "fc1.bias", bias * inner, sharding),
+        ParamBlock(part, "activation", copies * model.activation_params, row_bias_sharding),
+        ParamBlock(part, "fc2", copies * h * width, sharding, is_matrix=True),
+        ParamBlock(part, "fc2.bias", bias * h, row_bias_sharding),
     ]
 
 
@@ -297,14 +300,14 @@ def _moe_blocks(model: Model) -> list[ParamBlock]:
     """Router, routed experts and shared experts."""
     h, experts = float(model.hidden_size), model.num_experts
     blocks = [
-        ParamBlock("moe.router", experts * h, "replicated", is_matrix=True),
-        ParamBlock("moe.router.bias", experts if model.router_bias else 0, "replicated"),
-        *_mlp_blocks("moe.experts", model, model.expert_ffn_size, experts, "expert"),
+        ParamBlock("router", "router", experts * h, "replicated", is_matrix=True),
+        ParamBlock("router", "router.bias", experts if model.router_bias else 0, "replicated"),
+        *_mlp_blocks("experts", model, model.expert_ffn_size, experts, "expert"),
     ]
     if model.shared_expert_ffn_size:
-        blocks += _mlp_blocks("moe.shared", model, model.shared_expert_ffn_size)
+        blocks += _mlp_blocks("shared", model, model.shared_expert_ffn_size)
         gate = h if model.shared_expert_gate else 0
-        blocks.append(ParamBlock("moe.shared.gate", gate, "replicated", is_matrix=True))
+        blocks.append(ParamBlock("shared", "gate", gate, "replicated", is_matrix=True))
     return blocks
 
 

@@ -9,8 +9,19 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+Communication = Literal[
+    "dispatch",
+    "combine",
+    "exchange_wait",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "send_recv",
+    "other_collective",
+]
 Class = Literal[
     "matmul",
     "experts",
@@ -25,15 +36,7 @@ Class = Literal[
     "embedding",
     "optimizer",
     "copy",
-    "dispatch",
-    "combine",
-    "exchange_wait",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "send_recv",
-    "other_collective",
+    Communication,
     "graph",
     "unknown",
 ]
@@ -42,17 +45,7 @@ Pass = Literal["", "forward", "backward", "backward_weight"]
 UNKNOWN: Class = "unknown"
 BY_PASS: tuple[Class, ...] = ("matmul", "experts", "attention", "mixer")
 """Classes that are told apart by pass."""
-COMMUNICATION: tuple[Class, ...] = (
-    "dispatch",
-    "combine",
-    "exchange_wait",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "send_recv",
-    "other_collective",
-)
+COMMUNICATION: tuple[Class, ...] = get_args(Communication)
 """Classes that move data between GPUs, or wait for it; every other kernel computes, an unknown one too."""
 
 

@@ -87,12 +87,12 @@ class Given:
 
 def weight(name: str, count: float, sharding: Any = "tp") -> ParamBlock:
     """Return a matrix that every token is multiplied with."""
-    return ParamBlock(f"mixer.{name}", count, sharding, is_matrix=True)
+    return ParamBlock("mixer", name, count, sharding, is_matrix=True)
 
 
 def vector(name: str, count: float, sharding: Any = "tp") -> ParamBlock:
     """Return parameters that no product has."""
-    return ParamBlock(f"mixer.{name}", count, sharding)
+    return ParamBlock("mixer", name, count, sharding)
 
 
 def way_in(given: Given, width: Array | float, leaf: str = "in") -> Operator:
