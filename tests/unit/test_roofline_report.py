@@ -9,6 +9,7 @@ import costmodel as cm
 from costmodel.base.answer import to_json
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.roofline import axis_rows, critical_batch, operator_rows
+from costmodel.physics.network.comm_roofline import batch_for_efficiency, data_parallel_intensity
 
 
 @pytest.mark.parametrize("name", list(JOBS))
@@ -62,6 +63,21 @@ def test_axes_by_hand():
         assert row.allowed == pytest.approx(min(1, row.intensity / row.ridge))
     assert (rows["tp"].tier, rows["dp"].tier) == ("nvlink", "aggregation")
     assert rows["tp"].ridge < rows["pp"].ridge < rows["dp"].ridge
+
+
+def test_intensity_of_data_parallelism_by_hand():
+    """Of 8 ranks each sends seven eighths of 1,000 gradients of 2 bytes, twice; of one nothing."""
+    job = (6000.0, 100.0, 1000.0)
+    assert float(data_parallel_intensity(*job, num_ranks=8)) == pytest.approx(600_000 / 3500)
+    assert float(data_parallel_intensity(*job)) == pytest.approx(600_000 / 4000)
+    assert float(data_parallel_intensity(*job, gradient_bytes=4, passes=3)) == pytest.approx(600_000 / 12_000)
+    assert float(data_parallel_intensity(*job, num_ranks=1)) == float("inf")
+
+
+def test_half_of_the_peak_needs_half_of_the_critical_batch():
+    """At 500 of 2,000 FLOP/B a batch of 64 is a quarter of the critical one."""
+    assert float(batch_for_efficiency(64, 500.0, 2000.0)) == 256
+    assert float(batch_for_efficiency(64, 500.0, 2000.0, wanted=0.5)) == 128
 
 
 def test_the_critical_batch_is_where_the_link_allows_the_peak():

@@ -270,6 +270,11 @@ def test_dispatch_in_eight_bits():
     )
     usual = price(MOE, precision="fp8-delayed", **FOUR)
     assert sent_bytes(usual, "ep.")[f"{DISPATCH}forward"] == near(0.75 * SENT)
+    # What combine sends back is dispatched: its gradients may go in 8 bits too, those of dispatch never.
+    both = {"moe_dispatcher": "deep-ep", "moe_dispatches_gradients_in_fp8": True}
+    back = sent_bytes(price(MOE, precision="fp8-delayed", switches=both, **EIGHT), "ep.")
+    assert back[f"{COMBINE}backward"] == near(1.03 * tokens)
+    assert back[f"{DISPATCH}backward"] == near(2 * tokens)
 
 
 def test_sequence_parallel_ranks_send_their_slice():

@@ -5,7 +5,13 @@ import pytest
 from round_jobs import MOE, SMALL, cluster_file, each_us, near, price, product_us
 
 from costmodel.base.errors import RecipeError
-from costmodel.physics.kernels.roofline import AttentionConstants, AttentionPassConstants, attention_time
+from costmodel.physics.kernels.roofline import (
+    AttentionConstants,
+    AttentionPassConstants,
+    MatmulConstants,
+    attention_time,
+    matmul_time,
+)
 
 PLAIN = {
     "basis": "estimated",
@@ -185,6 +191,34 @@ def test_attention_in_eight_bits():
     )
     with pytest.raises(RecipeError, match="fp8_attention: no kernel of 8-bit attention is known on"):
         price(windowed, cluster=machine(), **job)
+
+
+def test_kernels_that_quantise_the_first_operand():
+    """3 bytes an element of 10 by 30, four groups of them, at half of 100 B/s, and 7 s to start."""
+    constants = MatmulConstants(
+        num_sms=1.0,
+        fixed_s=0.0,
+        peak_fraction=1.0,
+        memory_fraction=0.5,
+        tile_m=1.0,
+        tile_n=1.0,
+        cast_bytes_per_element=3.0,
+        cast_fixed_s=7.0,
+    )
+    plain, casting = (
+        matmul_time(
+            10.0,
+            20.0,
+            30.0,
+            groups=4.0,
+            constants=constants,
+            peak_flops_per_s=1e3,
+            memory_bandwidth_bytes_per_s=100.0,
+            cast=cast,
+        ).value
+        for cast in (False, True)
+    )
+    assert float(casting - plain) == near(7 + 3 * 10 * 30 * 4 / 50)
 
 
 def one_attention(**changes):

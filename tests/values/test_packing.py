@@ -48,6 +48,10 @@ def test_ranks_wait_for_the_longest_documents():
     attention = 4 * 2 * (each["compute.attention.core.forward"] + each["compute.attention.core.backward"])
     excess = float(expected_maximum_normal(4)) * np.sqrt((1.25**4 - 1) / 8)
     assert 1e6 * float(line(est, "packing.imbalance").each_s) == near(attention * excess)
+    # A layer that runs again is waited for again.
+    again = price(gpus=4, global_batch=8, packed_len=256, packed_spread=0.5, recompute="full")
+    attention += 4 * 2 * each["compute.attention.core.forward"]
+    assert 1e6 * float(line(again, "packing.imbalance").each_s) == near(attention * excess)
     # No rank does more than sequences of one document: here 1,024 over 820 of those of length and spread.
     bound = price(gpus=4, global_batch=4, packed_len=800, packed_spread=0.158)
     excess = T / (800 * (1 + 0.158**2)) - 1
