@@ -170,3 +170,10 @@ def test_the_host_issues_halves_that_run_apart_for_themselves():
     assert paid == near(issue_us - 1e6 * float(line(apart, f"{name}_weight").terms["gpu_s"]))
     back = ("backward", "backward_weight", "recompute")
     assert step_us(apart, *back) >= step_us(whole, *back)
+
+
+@pytest.mark.parametrize(("kernel", "share"), [("flash2", 32 / 34), ("unfused", 32 / 74)])
+def test_what_a_postponed_weight_gradient_needs(kernel, share):
+    """32 of 34 bytes a token and element; scores of 8 heads are 5 · 8 · 1,024 / 1,024 more, which it does not need."""
+    est = price(gpus=2, layout="pp2", schedule="zb-h1", global_batch=4, switches={"attention_kernel": kernel})
+    assert float(est.priced.placed.pending_weight_fraction) == near(share)
