@@ -1,0 +1,172 @@
+"""How far published runs are from the model, on made-up rows: errors, sweeps, memory, bands, all by hand."""
+
+import pandas as pd
+import pytest
+
+from costmodel.trust import bands
+from costmodel.trust.validation import Run, Validation
+
+NAMES = list(Run.__dataclass_fields__)
+ROW = {
+    "source": "a",
+    "accelerator": "h100-sxm-80gb",
+    "framework": "megatron",
+    "recipe": "megatron-core",
+    "model": "m",
+    "num_experts": 0,
+    "gpus": 8,
+    "global_batch": 64,
+    "parallelism": "tp",
+    "precision": "bf16",
+    "layout": "x",
+    "use": "time",
+    "quality": "A",
+    "oom": False,
+    "predicted_fits": True,
+    "skipped_reason": "",
+}
+
+
+def checked(*rows):
+    """Compare rows of some fields, all others being alike."""
+    found = [{**dict.fromkeys(NAMES), **ROW, "id": str(number), **row} for number, row in enumerate(rows)]
+    return Validation(pd.DataFrame(found, columns=NAMES))
+
+
+def times(*pairs, **more):
+    """Return rows of (predicted, measured) step times."""
+    return [{"predicted_step_time_s": p, "measured_step_time_s": m, **more} for p, m in pairs]
+
+
+def test_errors_are_relative_to_what_was_measured():
+    """11 for 10 is 10 % too long, 8 for 10 is 20 % too short, 15 for 10 is 50 % too long."""
+    (row,) = checked(*times((11, 10), (8, 10), (15, 10))).summary().to_dict("records")
+    assert (row["runs"], row["skipped"]) == (3, 0)
+    assert row["median_%"] == pytest.approx(20)
+    assert row["mean_%"] == pytest.approx(80 / 3)
+    # Nine tenths of the way through 10, 20 and 50.
+    assert row["p90_%"] == pytest.approx(20 + 0.8 * 30)
+    assert row["bias_%"] == pytest.approx(40 / 3)
+
+
+def test_what_counts():
+    """A row for memory has no error of time, one of quality C counts in nothing, a skipped one is counted."""
+    found = checked(
+        *times((11, 10), (90, 10), (90, 10)),
+        {"measured_step_time_s": 10.0, "skipped_reason": "no such recipe", "predicted_fits": None},
+    )
+    rows = found.runs.assign(use=["time", "memory", "time", "time"], quality=["A", "A", "C", "B"])
+    (row,) = Validation(rows.drop(columns=["time_error", "memory_error"])).summary().to_dict("records")
+    assert (row["runs"], row["skipped"], row["mean_%"]) == (2, 1, pytest.approx(10))
+
+
+def test_groups():
+    """By what they run on, by their axes one by one, and dense or not with generation and bits."""
+    found = checked(
+        *times((11, 10), parallelism="tp+pp"),
+        *times((13, 10), parallelism="tp", num_experts=8, precision="fp8-delayed"),
+    )
+    by_axis = {row["axis"]: row["mean_%"] for row in found.summary("axis").to_dict("records")}
+    assert by_axis == pytest.approx({"pp": 10, "tp": 20})
+    by_class = {row["class"]: row["mean_%"] for row in found.summary("class").to_dict("records")}
+    assert by_class == pytest.approx({"dense hopper 16-bit": 10, "moe hopper 8-bit": 30})
+
+
+def test_sweeps():
+    """Six layouts of one job: the one that is predicted to be best takes 12 s, the best one 10 s."""
+    (row,) = checked(*times((1, 12), (2, 10), (3, 14), (4, 16), (5, 18), (6, 20))).sweeps().to_dict("records")
+    assert (row["layouts"], row["regret"]) == (6, pytest.approx(0.2))
+    # One pair of neighbours in the wrong order: 1 - 6 x 2 / (6 x 35).
+    assert row["spearman"] == pytest.approx(1 - 12 / 210)
+    assert checked(*times((1, 12), (2, 10), (3, 14), (4, 16), (5, 18))).sweeps().empty
+
+
+def test_pairs_in_order():
+    """Of 10, 10.1 and 12 s two pairs are clear, one of which is predicted the right way round."""
+    assert checked(*times((3, 10), (1, 10.1), (2, 12))).pair_order() == pytest.approx(1 / 2)
+    # 2 % of the shorter of both, not of the longer.
+    assert checked(*times((1, 100), (2, 102.01))).pair_order(0.02) == 1
+    assert checked(*times((1, 100), (2, 102.01))).pair_order(0.0202) != 1
+
+
+def test_noise_between_tables():
+    """One layout in two releases of a framework: 12 s against 10 s; another model's is another pair."""
+    found = checked(
+        *times((1, 12), source="nemo-24.09"),
+        *times((1, 10), source="nemo-25.02"),
+        *times((1, 30), source="nemo-24.09", model="n", num_experts=8),
+        *times((1, 20), source="nemo-25.02", model="n", num_experts=8),
+    )
+    rows = {row["pairs"]: row for row in found.noise_floor().to_dict("records")}
+    # The earlier source over the later one.
+    assert rows["dense"]["median_%"] == pytest.approx(20)
+    assert rows["moe"]["median_%"] == pytest.approx(50)
+    assert (rows["all"]["count"], rows["all"]["median_%"]) == (2, pytest.approx(35))
+
+
+def test_out_of_memory():
+    """Of four rows two ran out; one of them is seen, and one that ran is taken for one that did not."""
+    found = checked(
+        {"oom": True, "predicted_fits": False, "use": "memory"},
+        {"oom": True, "predicted_fits": True, "use": "memory"},
+        {"predicted_fits": False},
+        {"predicted_fits": True},
+        {"predicted_fits": True, "use": "other"},
+        {"predicted_fits": None},
+    ).out_of_memory()
+    assert found == {"rows": 4, "oom_rows": 2, "right": 0.5, "precision": 0.5, "recall": 0.5}
+    more = checked(
+        {"oom": True, "predicted_fits": False}, *[{"predicted_fits": False}] * 3, {}
+    ).out_of_memory()
+    assert (more["precision"], more["recall"], more["right"]) == (0.25, 1.0, 0.4)
+
+
+def test_a_band_is_the_middle_of_measured_over_predicted():
+    """Ratios of 1.0, 1.1 … 2.0: a tenth of them is below 1.1, a tenth above 1.9."""
+    errors = pd.Series([1 / (1 + step / 10) - 1 for step in range(11)])
+    assert bands.band(errors) == {"low": pytest.approx(1.1), "high": pytest.approx(1.9), "runs": 11}
+
+
+def class_rows(ratios, **more):
+    """Return rows whose memory was measured at some ratios of what is predicted."""
+    return [
+        {
+            "predicted_peak_memory_gib": 10.0,
+            "measured_peak_memory_gib": 10.0 * ratio,
+            "use": "memory",
+            **more,
+        }
+        for ratio in ratios
+    ]
+
+
+def test_memory_to_leave_free():
+    """Of nine runs four fifths need at most 1.64 times the prediction (1.0, 1.1 … 1.8): leave 1 - 1 / 1.64."""
+    ratios = [1 + step / 10 for step in range(9)]
+    found = bands.headroom(checked(*class_rows(ratios)).runs)
+    assert found == {"hopper-dense": round(1 - 1 / 1.64, 3), "any": round(1 - 1 / 1.64, 3)}
+    # Seven runs make no class; where fewer than a fifth need more, nothing is left.
+    assert bands.headroom(checked(*class_rows([0.5] * 6 + [2.0])).runs) == {"any": 0.0}
+
+
+def test_bands_of_classes():
+    """Eight dense runs at twice the prediction; seven of experts make no band but that of their kind's errors."""
+    rows = checked(*class_rows([2.0] * 8), *class_rows([4.0] * 7, num_experts=8)).runs
+    own = pd.Series(0.0, index=rows.index)
+    other = pd.Series(-0.5, index=rows.index)
+    found = bands.error_bands(rows, own, other)
+    one = {"low": 1.0, "high": 1.0, "runs": 8}
+    two = {"low": 2.0, "high": 2.0, "runs": 8}
+    assert found["time"] == {"hopper-dense": one, "hopper-dense-unfitted": two, "any-dense-unfitted": two}
+    assert found["memory"]["hopper-dense"] == two
+    assert found["memory"]["any"]["runs"] == 15
+
+
+def test_share_inside_a_band():
+    """Ratios of 0.9, 1.0, 1.1 and 1.3 in a band from 1.0 to 1.1, whose ends count."""
+    rows = checked(*times((1, 1), (1, 1), (1, 1), (1, 1))).runs
+    errors = pd.Series([1 / ratio - 1 for ratio in (0.9, 1.0, 1.1, 1.3)], index=rows.index)
+    (row,) = bands.coverage(rows, errors, {"hopper-dense": {"low": 0.9999, "high": 1.1001}}).to_dict(
+        "records"
+    )
+    assert row == {"class": "hopper-dense", "runs": 4, "inside": 0.5}
