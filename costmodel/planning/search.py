@@ -31,8 +31,8 @@ Array = NDArray[np.float64]
 PLACEMENTS_KEPT = 128
 """Best placements of a job that are priced again with other choices."""
 
-CHUNK_LAYOUTS = 2**20
-"""Layouts priced at a time: what bounds memory."""
+CHUNK_LAYOUTS = 2**19
+"""Layouts priced at a time: what bounds memory, and what of it the processor's cache holds."""
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,9 @@ _MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 1024
-_SCHEDULES_WORTH_A_LINE = 12
+_SCHEDULES_WORTH_A_LINE = 3
 _RUNS_WORTH_A_DIMENSION = 0.5
+_PLACEMENTS_WORTH_A_SLAB = 1500
 
 REASONS = {
     "gpus_not_divisible": "tp·cp·pp does not divide the GPUs",
@@ -309,11 +310,42 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
             alike.append(
                 replace(whole, schedule=whole.schedule[here], vp=whole.vp[here], runs=whole.runs[here])
             )
-    several = [slab for slab in alike if len(slab.schedule) > 1]
-    single = [slab for slab in alike if len(slab.schedule) == 1]
-    slabs = [_side_by_side(_by_schedule(slab)) if _is_sparse(slab) else slab for slab in several]
-    slabs += [_side_by_side(single)] if single else []
+    is_dense = [len(slab.schedule) > 1 and not _is_sparse(slab) for slab in alike]
+    dense = [slab for slab, whole in zip(alike, is_dense, strict=True) if whole]
+    single = [
+        one for slab, whole in zip(alike, is_dense, strict=True) if not whole for one in _by_schedule(slab)
+    ]
+    slabs = [*dense, *_by_stages(single)]
     return [slab for slab in (slab.trimmed() for slab in slabs) if slab.num_possible]
+
+
+def _by_stages(single: Sequence[Slab]) -> list[Slab]:
+    """Join slabs of one schedule each and the same placements: by the number of stages, or side by side.
+
+    Placements of as many stages run nearly the same numbers of chunks. Where they are many, a slab of their own
+    is dense, and prices what knows no schedule once for all of them; the few that are left lie side by side.
+    """
+    if not single:
+        return []
+    slabs, few = [], []
+    for stages in np.unique(single[0].placements["pp"]):
+        alike = [slab.taking(slab.placements["pp"] == stages) for slab in single]
+        rows = _one_below_another(alike).trimmed()
+        saved = rows.runs.sum() - rows.runs.shape[1]
+        if saved > _PLACEMENTS_WORTH_A_SLAB and not _is_sparse(rows):
+            slabs.append(rows)
+        else:
+            few += alike
+    return [*slabs, _side_by_side(few)] if few else slabs
+
+
+def _one_below_another(slabs: Sequence[Slab]) -> Slab:
+    """Join slabs of the same placements along their schedules."""
+    schedule, vp, runs = (
+        np.concatenate(each)
+        for each in zip(*((one.schedule, one.vp, one.runs) for one in slabs), strict=True)
+    )
+    return replace(slabs[0], schedule=schedule, vp=vp, runs=runs)
 
 
 def _is_sparse(slab: Slab) -> bool:

@@ -170,6 +170,36 @@ def test_schedules_that_few_placements_run_stand_side_by_side():
     assert len(np.unique(rows, axis=1).T) == slab.shape[3]
 
 
+def test_many_placements_of_as_many_stages_are_a_dense_slab(monkeypatch):
+    """By stages or side by side, the same layouts have the same prices."""
+    asked = {"model": "llama3-405b", "cluster": "llama3-roce", "recipe": "llama3", "gpus": 4096}
+    question = make_question(**asked, global_batch=512, seq_len=8192)
+
+    def prices():
+        (space,) = build_spaces(question)
+        found = {}
+        for part in priced_parts(question, [space], chunk=2**14):
+            flat = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+            rows = rows_of(part, flat, np.zeros(flat.size))
+            keys = np.stack([rows[knob] for knob in KNOBS], axis=1)
+            found |= {tuple(key): at for key, at in zip(keys, rows["step_time_s"], strict=True)}
+        return space.slabs, found
+
+    _, together = prices()
+    monkeypatch.setattr("costmodel.planning.space._PLACEMENTS_WORTH_A_SLAB", 0)
+    slabs, apart = prices()
+    by_stages = [slab for slab in slabs if slab.shape[2] > 1]
+    assert len(by_stages) > 1
+    for slab in by_stages:
+        assert len(set(slab.placements["pp"])) == 1
+        assert slab.runs.mean() >= 0.5
+        rows = np.stack([*slab.placements.values()])
+        assert len(np.unique(rows, axis=1).T) == slab.shape[3]
+    assert together.keys() == apart.keys()
+    for key, step_s in together.items():
+        assert apart[key] == pytest.approx(step_s, rel=1e-12)
+
+
 @pytest.mark.parametrize("recipe", ["megatron-core", "deepspeed", "torchtitan"])
 def test_only_lines_of_data_parallelism_are_told_how_it_shards(recipe):
     """What is priced once for all shardings is what a job of each sharding has."""
