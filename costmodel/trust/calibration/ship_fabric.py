@@ -232,21 +232,8 @@ def write_block(path: Path, tier: Tier, block: Mapping[str, Any]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fit, print the errors and, if asked, write the blocks."""
-    parser = argparse.ArgumentParser(description="Fit link constants to published nccl-tests sweeps.")
-    parser.add_argument("csv", type=Path, help="sweeps, one row a point")
-    parser.add_argument("--held-out", action="store_true", help="fit each run alone, score sizes left out")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="folder of the link profiles to update")
-    options = parser.parse_args(arguments)
-    runs = read_runs(options.csv) + curve_runs()
-    if options.held_out:
-        print(report(held_out_alone(read_runs(options.csv))))
-        return 0
-    fitted = fit_all(runs)
-    print(report(score(runs, lambda run: _price(run, fitted))))
-    if not options.write:
-        return 0
+def write_links(fitted: Mapping[str, Fitted], folder: Path) -> list[str]:
+    """Write the block of every fitted link and of those that are like one; return which are left as they are, and why."""
     for link, found in fitted.items():
         block = fabric_block(
             found.fabric,
@@ -255,14 +242,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
             points=found.points,
             residual=found.residual,
         )
-        write_block(options.write / f"{link}.yaml", found.tier, block)
+        write_block(folder / f"{link}.yaml", found.tier, block)
+    left = []
     for link, other in SIMILAR.items():
         if other not in fitted:
-            print(f"{link}: left as it is, because {other} has no rows")
+            left.append(f"{link}: left as it is, because {other} has no rows")
             continue
         fabric = fitted[other].fabric._replace(nvls_min_ranks=NVLS_MIN_RANKS.get(link, 5.0))
         block = fabric_block(fabric, basis="similar-link", source=f"as {other}")
-        write_block(options.write / f"{link}.yaml", fitted[other].tier, block)
+        write_block(folder / f"{link}.yaml", fitted[other].tier, block)
+    return left
+
+
+def shipped(csv: Path, *, held_out: bool = False, folder: Path | None = None) -> str:
+    """Fit, write the blocks where a folder is given, and return the errors as text.
+
+    Parameters
+    ----------
+    csv : path
+        Sweeps, one row a point.
+    held_out : bool
+        Fit each run alone and score the sizes left out, instead.
+    folder : path, optional
+        Of the link profiles to update.
+    """
+    if held_out:
+        return report(held_out_alone(read_runs(csv)))
+    runs = read_runs(csv) + curve_runs()
+    fitted = fit_all(runs)
+    left = write_links(fitted, folder) if folder else []
+    return "\n".join([report(score(runs, lambda run: _price(run, fitted))), *left])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit, print the errors and, if asked, write the blocks."""
+    parser = argparse.ArgumentParser(description="Fit link constants to published nccl-tests sweeps.")
+    parser.add_argument("csv", type=Path, help="sweeps, one row a point")
+    parser.add_argument("--held-out", action="store_true", help="fit each run alone, score sizes left out")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="folder of the link profiles to update")
+    options = parser.parse_args(arguments)
+    print(shipped(options.csv, held_out=options.held_out, folder=options.write))
     return 0
 
 
