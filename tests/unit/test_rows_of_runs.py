@@ -1,0 +1,40 @@
+"""A row of a table of measurements, read as the table means it."""
+
+import pytest
+
+from costmodel.trust.published_runs import job_of_row
+
+ROW = {
+    "id": "a",
+    "source": "some",
+    "framework": "nemo",
+    "layers": "40",
+    "hidden": "5120",
+    "ffn": "13824",
+    "heads": "40",
+    "vocab": "128000",
+    "seq_len": "2048",
+    "accelerator": "a100-sxm-80gb",
+    "gpus": "64",
+    "gpus_per_node": "8",
+    "nvlink_domain": "8",
+    "nic_gbit_per_gpu": "200",
+    "network": "ib",
+    "precision": "bf16",
+    "tp": "1",
+    "pp": "1",
+    "mbs": "1",
+    "gbs": "512",
+    "recompute": "full",
+}
+
+
+@pytest.mark.parametrize(("framework", "gbit"), [("nemo", 200), ("aleph-scaling", 25)])
+def test_the_rate_that_a_table_prints_is_that_of_a_gpu_unless_the_table_means_a_node(framework, gbit):
+    between = job_of_row({**ROW, "framework": framework}).cluster.tiers[-1]
+    assert between.bandwidth_bytes_per_s == pytest.approx(gbit * 1e9 / 8)
+
+
+def test_nodes_of_four_share_the_rate_of_a_node_by_four():
+    row = {**ROW, "framework": "aleph-scaling", "gpus_per_node": "4", "nvlink_domain": "4"}
+    assert job_of_row(row).cluster.tiers[-1].bandwidth_bytes_per_s == pytest.approx(50e9 / 8)
