@@ -86,8 +86,12 @@ class Kernels(BaseModel):
     or 4 bits (Transformer Engine's fp8_dpa; Megatron-Core's fp8_dot_product_attention)."""
     fused_norm: bool = True
     """One kernel a norm; otherwise a chain of element-wise kernels with fp32 in between."""
+    norm_adds_residual: bool = False
+    """The kernel of a norm adds the residual before it, which is then none of its own."""
     fused_rope: bool = True
     """One kernel for the rotary embedding of Q and K."""
+    rope_by_element: bool = False
+    """That kernel is flash-attention's in Triton, which loads 64 rotated columns element by element."""
     fused_activation: bool = True
     """Bias and activation (or SwiGLU) in one kernel."""
     fused_dropout_add: bool = True

@@ -7,6 +7,7 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,14 +78,25 @@ def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
 def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price element-wise kernels by the bytes that they move."""
     slower = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown if operator.casts else 1.0
+    waves = _waves_beside_held_sms(placed) if operator.role == "norm" else 1.0
     return (
         placed.memory_bound(
-            operator.forward_bytes, operator.kernels_forward, slower, operator.scalar_forward
+            operator.forward_bytes, operator.kernels_forward, slower, operator.scalar_forward, waves
         ),
         placed.memory_bound(
-            operator.backward_bytes, operator.kernels_backward, slower, operator.scalar_backward
+            operator.backward_bytes, operator.kernels_backward, slower, operator.scalar_backward, waves
         ),
     )
+
+
+def _waves_beside_held_sms(placed: PlacedJob) -> float:
+    """Return the time of a grid of so many blocks for each SM, where others hold some of them, over that on all. [-]
+
+    Norms start as many blocks as the device runs at once (Transformer Engine and flash-attention, ln_api.cpp), so that
+    what does not fit the SMs that are left waits for a whole wave more, each as long as all blocks' on their share.
+    """
+    left = 1.0 - placed.recipe.overlap.reserved_sm_share
+    return math.ceil(1.0 / left) * left if left < 1.0 else 1.0
 
 
 def _plain_dtype(precision: Precision) -> str:

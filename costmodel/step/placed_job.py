@@ -182,6 +182,7 @@ class PlacedJob:
         kernels: ArrayLike = 1.0,
         cast_slowdown: float = 1.0,
         scalar: ScalarWork | None = None,
+        waves: float = 1.0,
     ) -> Quantity:
         """Time of kernels of this GPU that only move bytes; see `roofline.memory_time`. [s]"""
         made = memory_time(
@@ -190,6 +191,7 @@ class PlacedJob:
             memory_bandwidth_bytes_per_s=self.accelerator.memory_bandwidth_bytes_per_s,
             kernels=kernels,
             cast_slowdown=cast_slowdown,
+            waves=waves,
             scalar=self._scalar_rate(scalar),
         )
         return scaled(made, self.factors.of("memory_kernels", self.accelerator.generation))

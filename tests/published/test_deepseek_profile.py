@@ -11,9 +11,6 @@ import costmodel as cm
 from costmodel.physics.kernels.roofline import matmul_time
 
 PRODUCTS = Path(__file__).parents[1] / "data" / "profiles" / "deepgemm-weight-gradients-h800.csv"
-# Norms add the residual as well, once more where they are recomputed, and their grid of three blocks an SM needs a second
-# wave beside the 20 SMs of DeepEP; element-wise kernels are rotary and routing chains that the bill prices fused.
-MISSED = {"norm": -0.45, "elementwise": -0.40}
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +23,7 @@ def test_groups_are_within_15_percent(rows):
     assert {"attention.forward", "attention.backward", "experts.forward", "experts.backward"} <= set(groups)
     assert {"matmul.forward", "matmul.backward", "matmul.backward_weight"} <= set(groups)
     assert {"dispatch", "combine", "quantise_and_permute", "norm"} <= set(groups)
-    off = {name: rows[name].off for name in groups}
-    assert {name for name, error in off.items() if abs(error) > 0.15} == set(MISSED)
-    assert all(off[name] >= least for name, least in MISSED.items())
+    assert {name: rows[name].off for name in groups if abs(rows[name].off) > 0.15} == {}
 
 
 def test_what_computes_is_within_5_percent_and_the_window_within_10(rows):

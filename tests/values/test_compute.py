@@ -319,6 +319,38 @@ def test_sms_held_by_communication():
     )
 
 
+@pytest.mark.parametrize(("held", "waves"), [(0.0, 1.0), (0.2, 2 * 0.8), (0.5, 2 * 0.5), (0.6, 3 * 0.4)])
+def test_norms_wait_for_a_second_wave_beside_held_sms(held, waves):
+    """A grid of so many blocks for each SM: what does not fit those that are left takes a wave more."""
+    times = each_us(price(switches={"reserved_sm_share": held}))
+    assert times["compute.attention.norm.forward"] == near(1 + waves * (moved_us(4 * ELEMENTS) - 1))
+    assert times["compute.mlp.norm.backward"] == near(2 + waves * (moved_us(12 * ELEMENTS, 2) - 2))
+    assert times["compute.mlp.activation.forward"] == near(26.165824)
+
+
+def test_a_norm_that_adds_the_residual():
+    """Two streams in and two out, gradients of both in and one out; none is added elsewhere but kept all the same."""
+    est = price(switches={"norm_adds_residual": True})
+    times = each_us(est, ATTENTION, MLP)
+    for part in ("attention", "mlp"):
+        assert times[f"compute.{part}.norm.forward"] == near(moved_us(8 * ELEMENTS))
+        assert times[f"compute.{part}.norm.backward"] == near(moved_us(8 * ELEMENTS, 2))
+        assert f"compute.{part}.residual.forward" not in times
+    assert each_us(est, "compute.head.norm") == each_us(price(), "compute.head.norm")
+    assert memory(est, "activation") == memory(price(), "activation")
+
+
+def test_rotation_element_by_element():
+    """64 columns of 8 queries and a key, 2.07e9 elements a second on the one SM; wider heads fill vectors."""
+    wide = {**LATENT, "qk_rope_head_dim": 64}
+    switches = {"rope_by_element": True}
+    one_by_one = each_us(price(wide, switches=switches))
+    assert one_by_one["compute.attention.rope.forward"] == near(1 + 1024 * 64 * 9 / 2.07e3)
+    assert one_by_one["compute.attention.rope.backward"] == near(1 + 1024 * 64 * 9 / 2.07e3)
+    name = "compute.attention.rope.forward"
+    assert each_us(price(switches=switches))[name] == near(each_us(price())[name])
+
+
 def test_gradients_added_by_a_kernel_of_their_own():
     """Written in 16 bits, then 2 B of it and 4 B of the sum are read, and 4 B written."""
     est = price(switches={"fused_grad_accumulation": False})

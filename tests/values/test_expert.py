@@ -47,8 +47,11 @@ def test_every_line_of_a_layer_of_experts():
             "compute.moe.router.forward": product_us(1024, 8, 1024),
             "compute.moe.router.backward_input": product_us(1024, 1024, 8),
             "compute.moe.router.backward_weight": weight_us(1024, 8, 1024),
-            "compute.moe.routing.forward": moved_us(24 * 1024 * 8, 72),
+            # 20 of the 24 bytes in vectors; top-k goes over each of the 8 scores 18 times, 2.07e9 a second on the one SM.
+            "compute.moe.routing.forward": moved_us(20 * 1024 * 8, 72) + 18 * 1024 * 8 / 2.07e3,
             "compute.moe.routing.backward": moved_us(24 * 1024 * 8, 36),
+            # Gradients of router and experts in, their sum out.
+            "compute.moe.branches.backward": moved_us(6 * MIB),
             "compute.moe.permute.forward": moved_us(8 * 2 * MIB, 2),
             "compute.moe.permute.backward": moved_us(8 * 2 * MIB, 2),
             # Two experts of 1,024 rows each: gate and up 1,024 wide, down 512 deep.
@@ -72,12 +75,35 @@ def test_every_line_of_a_layer_of_experts():
 
 
 @pytest.mark.parametrize(
-    ("switches", "kernels"), [({"router_fusion": True}, 31), ({"moe_dispatcher": "deep-ep"}, 17), ({}, 72)]
+    ("switches", "groups", "kernels", "chosen"),
+    [
+        ({"router_fusion": True}, {}, 31, 0),
+        ({"router_fusion": True, "moe_dispatcher": "deep-ep"}, {}, 17, 0),
+        ({"moe_dispatcher": "deep-ep"}, {}, 17 + 72 - 31, 1),
+        ({}, {}, 72, 1),
+        ({}, {"expert_groups": 4, "groups_per_token": 2}, 72, 2),
+    ],
 )
-def test_kernels_of_the_router(switches, kernels):
-    times = each_us(price(MOE, switches=switches, **FOUR), "compute.moe.routing")
-    assert times["compute.moe.routing.forward"] == near(moved_us(24 * 1024 * 8, kernels))
+def test_kernels_of_the_router(switches, groups, kernels, chosen):
+    """PyTorch's top-k goes over all scores once, and once more where groups are chosen by theirs; fused ones do not."""
+    times = each_us(price({**MOE, **groups}, switches=switches, **FOUR), "compute.moe.routing")
+    assert times["compute.moe.routing.forward"] == near(
+        moved_us((24 - 4 * chosen) * 1024 * 8, kernels) + 18 * chosen * 1024 * 8 / 2.07e3
+    )
     assert times["compute.moe.routing.backward"] == near(moved_us(24 * 1024 * 8, kernels / 2))
+
+
+def test_branches_of_a_layer_are_added_by_kernels():
+    """A shared expert's output is added to theirs, and its gradient is a third; a compiler adds where it computes."""
+    shared = {**MOE, "shared_expert_ffn_size": 512}
+    times = each_us(price(shared, **FOUR), "compute.moe.branches")
+    assert times == near(
+        {
+            "compute.moe.branches.forward": moved_us(6 * MIB),
+            "compute.moe.branches.backward": moved_us(12 * MIB, 2),
+        }
+    )
+    assert each_us(price(shared, switches={"compiled": True}, **FOUR), "compute.moe.branches") == {}
 
 
 def test_every_line_of_the_exchange():

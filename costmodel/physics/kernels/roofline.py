@@ -445,6 +445,7 @@ def memory_time(
     memory_bandwidth_bytes_per_s: float,
     kernels: ArrayLike = 1.0,
     cast_slowdown: float = 1.0,
+    waves: float = 1.0,
     scalar: ScalarRate | None = None,
 ) -> Quantity:
     r"""Time of memory-bound kernels: :math:`t = n_k t_0 + c\, n / (e_{mem} B)`.
@@ -464,6 +465,9 @@ def memory_time(
         Kernels that move them. [-]
     cast_slowdown : float
         How much slower than others kernels that quantise move a byte. [-]
+    waves : float
+        Times that a grid of so many blocks for each SM takes, where some SMs are held by others, over the time of
+        the grid on all. [-]
     scalar : ScalarRate, optional
         What of it is done element by element, and how fast.
 
@@ -493,6 +497,9 @@ def memory_time(
     if cast_slowdown != 1.0:
         given["cast_slowdown"] = cast_slowdown
         formula = "kernels * fixed_s + cast_slowdown * moved_bytes / (memory_fraction * hbm_bytes_per_s)"
+    if waves != 1.0:
+        given["waves"] = waves
+        formula = "kernels * fixed_s + waves * moved_bytes / (memory_fraction * hbm_bytes_per_s)"
     if scalar is not None:
         given |= scalar._asdict()
         formula = (

@@ -293,8 +293,14 @@ class Traffic(NamedTuple):
 # Aleph-Alpha/scaling as released later computes it in bf16 (26 and 60 bytes).
 NORM_FUSED = Traffic(4, 12, 1, 2)
 NORM_CHAIN = Traffic(36, 92, 7, 16)
+# The residual is added by the norm's kernel: what is added and the stream in, the sum and its norm out; backward both
+# gradients and the sum in, one gradient out (Dao-AILab/flash-attention csrc/layer_norm, dropout_add_layer_norm).
+NORM_RESIDUAL = Traffic(8, 8, 1, 2)
 ROPE_FUSED = Traffic(4, 4, 1, 1)
 ROPE_CHAIN = Traffic(22, 22, 8, 8)
+# Tiles of 4 tokens by half of 64 rotated columns are 128 elements for 128 threads: each loads one of a half at a time
+# (Dao-AILab/flash-attention flash_attn/ops/triton/rotary.py, BLOCK_M and BLOCK_K).
+ROPE_BY_ELEMENT = Traffic(4, 4, 1, 1, scalar_forward=(1, 4), scalar_backward=(1, 4))
 GELU_FUSED = Traffic(4, 6, 1, 1)
 GELU_CHAIN = Traffic(12, 14, 3, 3)
 SWIGLU_FUSED = Traffic(6, 10, 1, 1)
@@ -308,6 +314,12 @@ CLAMP = Traffic(8, 15, 3, 7, scalar_forward=(1, 4), scalar_backward=(2.5, 9.5))
 # (cuDNN frontend, grouped GEMM + SwiGLU and + dSwiGLU; Transformer Engine ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
 GROUPED_EPILOGUE = Traffic(0, 4, 0, 0)
 ADD_FUSED = Traffic(6, 0, 1, 0)
+ADDED_BY_NORM = Traffic(0, 0, 0, 0)
+# Sums of a layer's branches: autograd adds the gradients that router, experts and shared expert have of one input, a
+# kernel a sum; forward the shared expert's output is added to theirs (NVIDIA/Megatron-LM megatron/core/transformer/moe/
+# moe_layer.py; pytorch/pytorch torch/csrc/autograd/input_buffer.cpp).
+ROUTED = Traffic(0, 6, 0, 1)
+ROUTED_AND_SHARED = Traffic(6, 12, 1, 2)
 ADD_DROPOUT_FUSED = Traffic(7, 5, 1, 1)
 ADD_DROPOUT_CHAIN = Traffic(15, 9, 3, 2)
 SOFTMAX_FUSED = Traffic(4, 6, 1, 1)
@@ -326,6 +338,8 @@ def norm_operator(
     """Make a norm; saves its output, which is the next GEMM's input."""
     traffic = NORM_FUSED if recipe.kernels.fused_norm or recipe.kernels.compiled or not rms else NORM_CHAIN
     extra = 0.0 if traffic is NORM_FUSED else 6.0  # fp32 copy and normalised input
+    if recipe.kernels.norm_adds_residual and leaf == "norm" and part in ("attention", "mlp"):
+        traffic = NORM_RESIDUAL
     return elementwise(part, leaf, ("layernorm",), elements, traffic, saved + extra * elements, role="norm")
 
 
@@ -364,7 +378,9 @@ def _scalar_work(elements: Array, each: tuple[float, float]) -> ScalarWork | Non
 
 def residual_operator(part: Part, elements: Array, recipe: Recipe) -> Operator:
     """Make bias + dropout + residual addition; saves the new residual stream and the mask."""
-    if not recipe.kernels.dropout:
+    if recipe.kernels.norm_adds_residual:
+        traffic = ADDED_BY_NORM
+    elif not recipe.kernels.dropout:
         traffic = ADD_FUSED
     else:
         traffic = (

@@ -25,8 +25,11 @@ from costmodel.step.anatomy.operator_parts import (
     GELU_FUSED,
     GROUPED_EPILOGUE,
     ONE,
+    ROPE_BY_ELEMENT,
     ROPE_CHAIN,
     ROPE_FUSED,
+    ROUTED,
+    ROUTED_AND_SHARED,
     SOFTMAX_CHAIN,
     SOFTMAX_DROPOUT,
     SOFTMAX_FUSED,
@@ -39,6 +42,7 @@ from costmodel.step.anatomy.operator_parts import (
     Operator,
     OperatorKind,
     Part,
+    ScalarWork,
     Shard,
     Traffic,
     elementwise,
@@ -106,6 +110,9 @@ def attention_operators(
         # Megatron-Core models/common/embeddings/rope_utils.py: no fused kernel where the magnitude is scaled.
         one_kernel = recipe.kernels.fused_rope and not model.rope_concentration
         traffic = ROPE_FUSED if one_kernel or recipe.kernels.compiled else ROPE_CHAIN
+        narrow = model.attention == "mla" and model.qk_rope_head_dim <= 64
+        if traffic is ROPE_FUSED and recipe.kernels.rope_by_element and narrow:
+            traffic = ROPE_BY_ELEMENT
         # What Megatron-Core calls mla_up_proj ends with the rotation (multi_latent_attention.py, qkv_up_proj_and_rope_apply).
         again = (*whole, "mla_up_proj") if model.attention == "mla" else whole
         ops.append(elementwise("attention", "rope", again, np.asarray(rotated), traffic))
@@ -503,7 +510,10 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     # Scores in fp32: sigmoid or softmax, top-k, normalisation, auxiliary loss, routing maps. Their
     # backward pass is taken to launch half as many kernels.
     by = DISPATCHERS[recipe.moe.moe_dispatcher]
-    kernels = _ROUTER_KERNELS[recipe.moe.router_fusion] if by.router_kernels is None else by.router_kernels
+    fused = recipe.moe.router_fusion
+    kernels = _ROUTER_KERNELS[fused]
+    if by.router_kernels is not None:
+        kernels = by.router_kernels + (0.0 if fused else _ROUTER_KERNELS[False] - _ROUTER_KERNELS[True])
     ops.append(
         memory_bound(
             "router",
@@ -514,6 +524,7 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             24.0,
             kernels_forward=kernels,
             kernels_backward=0.5 * kernels,
+            scalar_forward=None if fused else _chosen_by_pytorch(model, t_sp),
         )
     )
     ops.append(_into_slots(model, shard, recipe, precision))
@@ -552,8 +563,21 @@ def moe_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
             "matmul",
             t_sp,
         )
+    if not recipe.kernels.compiled:
+        branches = ROUTED_AND_SHARED if model.shared_expert_ffn_size else ROUTED
+        ops.append(elementwise("router", "branches", (), t_sp * h, branches))
     ops.append(residual_operator("mlp", t_sp * h, recipe))
     return ops
+
+
+def _chosen_by_pytorch(model: Model, tokens: Array) -> ScalarWork:
+    """Return what `torch.topk` does of the scores: of the experts, and of each group's before them.
+
+    Its radix select goes over a row once for every 2 bits of fp32, and twice more to write what it found
+    (aten/src/ATen/native/cuda/SortingRadixSelect.cuh, RADIX_BITS; TensorTopK.cu, sbtopk::gatherTopK).
+    """
+    scores = tokens * float(model.num_experts) * (2.0 if model.expert_groups else 1.0)
+    return ScalarWork(18.0 * scores, 4.0 * scores)
 
 
 def _into_slots(model: Model, shard: Shard, recipe: Recipe, precision: Precision) -> Operator:
