@@ -164,6 +164,8 @@ REFUSED_TYPES: dict[str, str] = {
 _COUNTS = re.compile(r"^(num|n)_(?!expert_group)|_(size|dim|layers|heads|rank|interval|period|offset|step)$")
 """Names of keys that count something."""
 _NO_LISTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "hidden_size", "vocab_size")
+_AUTO = ("mamba_dt_rank",)
+"""Counts that a file may leave to a rule."""
 _LISTS = (
     "mlp_only_layers",
     "layer_types",
@@ -215,6 +217,8 @@ class Keys:
         if name in _NO_LISTS and isinstance(value, (list, dict)):
             raise self.refuse(f"{name}: expected a whole number, got {shown(value)}")
         if not _COUNTS.search(name) or "adjust" in name or "_all_" in name or isinstance(value, (list, dict)):
+            return value
+        if value == "auto" and name in _AUTO:
             return value
         most = MOST_LAYERS if name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") else MOST
         if isinstance(value, float) and value.is_integer():

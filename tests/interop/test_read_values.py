@@ -1,0 +1,103 @@
+"""What files leave open or say twice: who wins, what is meant by default, in the readers' own words."""
+
+import json
+from textwrap import dedent
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.interop.nemo import import_nemo
+from costmodel.interop.reading import read as read_file
+
+MODEL = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--vocab-size 1000 --make-vocab-size-divisible-by 1 --swiglu --disable-bias-linear --bf16"
+)
+SCRIPT = (
+    "torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py "
+    f"{MODEL} --micro-batch-size 2 --global-batch-size 16 --tp-comm-overlap --sequence-parallel "
+    "--tensor-model-parallel-size 2 --overlap-grad-reduce --use-distributed-optimizer\n"
+)
+
+
+def read(tmp_path, text, name="train.sh", **given):
+    file = tmp_path / name
+    file.write_text(dedent(text) if isinstance(text, str) else json.dumps(text))
+    return read_file(file, **given)
+
+
+def test_what_is_given_wins_over_the_file(tmp_path):
+    said = read(tmp_path, SCRIPT)
+    assert (said.job["recompute"], said.job["precision"]) == ("none", "bf16")
+    found = read(tmp_path, SCRIPT, recompute="full", precision="fp16")
+    assert (found.job["recompute"], found.job["precision"]) == ("full", "fp16")
+
+
+def test_given_switches_win_over_those_of_the_file_and_leave_the_others(tmp_path):
+    said = read(tmp_path, SCRIPT).job["switches"]
+    assert said
+    for name, value in said.items():
+        found = read(tmp_path, SCRIPT, switches={name: "given", "launch_s": 1e-6}).job["switches"]
+        assert found == {**said, name: "given", "launch_s": 1e-6}, (name, value)
+
+
+def test_of_two_commands_the_one_that_says_most_is_read(tmp_path):
+    """A short one that converts a checkpoint stands first."""
+    convert = (
+        "torchrun --nnodes 1 --nproc_per_node 1 convert.py --num-layers 9 --hidden-size 32 --seq-length 8\n"
+    )
+    found = read(tmp_path, convert + SCRIPT)
+    assert (found.job["gpus"], found.job["seq_len"], found.job["model"].num_layers) == (16, 32, 4)
+
+
+NEMO = """
+trainer: {{devices: 8, num_nodes: 4, precision: bf16-mixed}}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  encoder_seq_length: 128
+  max_position_embeddings: 128
+  num_layers: 4
+  hidden_size: 64
+  num_attention_heads: 4
+  vocab_size: 512
+  tensor_model_parallel_size: 2
+  fp8: true
+  fp8_e4m3: {e4m3}
+  fp8_hybrid: {hybrid}
+"""
+
+
+def test_formats_of_eight_bits(tmp_path):
+    """NeMo 1: fp8_e4m3 in both passes, or e5m2 for gradients; Megatron's delayed scaling takes only the second here."""
+    hybrid = read(tmp_path, NEMO.format(e4m3="false", hybrid="true"), "nemo.yaml")
+    assert hybrid.job["precision"] == "fp8-delayed"
+    assert not [said for said in hybrid.warnings if "fp8" in said]
+
+
+def test_zero_optimization_of_old_files(tmp_path):
+    """`true` was ZeRO-1, `false` none."""
+    for said, stage in ((True, 1), (False, 0), ({"stage": 2}, 2)):
+        raw = {"train_batch_size": 16, "zero_optimization": said, "bf16": {"enabled": True}}
+        assert read(tmp_path, raw, "ds_config.json", gpus=8).job["zero_stage"] == stage
+    raw = {"train_batch_size": 16, "zero_optimization": "yes"}
+    with pytest.raises(CostModelError, match="zero_optimization: expected a table, got 'yes'"):
+        read(tmp_path, raw, "ds_config.json", gpus=8)
+
+
+def test_layers_on_each_stage_are_rounded_up():
+    """27 layers on 2 ranks of 7 stages are 2 each, the last one alone, not 1."""
+    job = {"model": "deepseek-v2-lite", "gpus": 16, "seq_len": 4096, "global_batch": 64}
+    est = cm.estimate(**job, recipe="torchtitan", layout="pp2 vp7 ep8", schedule="interleaved", zero_stage=3)
+    assert "pipeline_parallel_layers_per_stage=2," in str(cm.emit(est, "torchtitan"))
+
+
+def test_rank_of_an_adapter_that_is_not_written():
+    """Megatron-Bridge's LoRA is of rank 32 (megatron/bridge/peft/lora.py, `dim`)."""
+    head = "# Megatron-Bridge overrides: llama3-8b on 8 GPUs of dgx-h100-ndr\n"
+    plain = "train.global_batch_size=8\nmodel.seq_length=4096\n"
+    found = import_nemo(f"{head}{plain}peft.target_modules=[linear_qkv]\n")
+    assert (found.job["lora_rank"], found.job["lora_targets"]) == (32, "linear_qkv")
+    assert import_nemo(f"{head}{plain}peft.dim=8\n").job["lora_rank"] == 8
+    assert "lora_rank" not in import_nemo(head + plain).job
