@@ -160,7 +160,7 @@ def inputs_of(formula: str) -> tuple[str, ...]:
     >>> inputs_of("busy = share * wire_s; max(busy - window_s, 0)")
     ('share', 'wire_s', 'window_s')
     """
-    return compiled(formula).needs
+    return _read(formula).needs
 
 
 @lru_cache(maxsize=4096)
@@ -174,15 +174,17 @@ def named_result(formula: str, name: str) -> str:
     return f"{head}{separator}{name} = {last}"
 
 
-@lru_cache(maxsize=4096)
-def compiled(formula: str) -> Compiled:
-    """Read a formula, refuse what is not arithmetic, and compile it to NumPy calls.
+class _Read(NamedTuple):
+    """A formula that is arithmetic: the names that it must be given, those of its steps, and NumPy calls for each."""
 
-    Raises
-    ------
-    CostModelError
-        If the formula is not one.
-    """
+    needs: tuple[str, ...]
+    names: tuple[str, ...]
+    body: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _read(formula: str) -> _Read:
+    """Read a formula, and refuse what is not arithmetic."""
     steps = _parse(formula)
     used: dict[str, None] = {}
     given: dict[str, None] = {}
@@ -193,14 +195,26 @@ def compiled(formula: str) -> Compiled:
         body.append(f"{name or f'_{index}'} = {_code(node, formula, used)}")
         given |= {term: None for term in used if term not in known}
         known.add(name)
-    held = ", ".join(name or f"_{index}" for index, (name, _) in enumerate(steps))
-    numbers = [f"{name} = _terms[{name!r}]" for name in given]
+    return _Read(tuple(given), tuple(name for name, _ in steps), tuple(body))
+
+
+@lru_cache(maxsize=4096)
+def compiled(formula: str) -> Compiled:
+    """Read a formula, refuse what is not arithmetic, and compile it to NumPy calls.
+
+    Raises
+    ------
+    CostModelError
+        If the formula is not one.
+    """
+    needs, names, body = _read(formula)
+    held = ", ".join(name or f"_{index}" for index, name in enumerate(names))
+    numbers = [f"{name} = _terms[{name!r}]" for name in needs]
     lines = "\n    ".join([*numbers, *body, f"return ({held},)"])
     space: dict[str, Callable[..., ArrayLike]] = {f"_{name}": call for name, call in FUNCTIONS.items()}
     space |= {f"_{sort.__name__}": call for sort, call in _LOGIC.items()}
     exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
-    names = tuple(name for name, _ in steps)
-    return Compiled(tuple(given), names, names[:-1], space["_run"])  # type: ignore[arg-type]
+    return Compiled(needs, names, names[:-1], space["_run"])  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ __all__ = ["main", "root"]
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What imports make stays until the end: looking for garbage among it takes a twentieth of a short command.
-gc.set_threshold(50_000)
+gc.set_threshold(500_000)
 
 root = typer.Typer(
     name="costmodel",

@@ -57,12 +57,12 @@ def time_savings(job: Job) -> list[TimeSaving]:
     if float(job.layout.pp) == 1:
         return []
     before_s = _priced(job)[0]
-    kinds = (list(_more_chunks(job)), list(_balanced(job)), list(_other_orders(job)))
-    best = [
-        min((_saving(flags, changed, before_s) for flags, changed in kind), key=lambda one: one.step_time_s)
-        for kind in kinds
-        if kind
-    ]
+    kinds = (
+        _of_chunks(list(_more_chunks(job)), before_s),
+        [_saving(flags, changed, before_s) for flags, changed in _balanced(job)],
+        [_saving(flags, changed, before_s) for flags, changed in _other_orders(job)],
+    )
+    best = [min(kind, key=lambda one: one.step_time_s) for kind in kinds if kind]
     found = [one for one in best if one.saved > 0]
     return [*found, *_together(job, found, before_s)]
 
@@ -76,6 +76,22 @@ def _priced(job: Job) -> tuple[float, float]:
 def _saving(flags: str, job: Job, before_s: float) -> TimeSaving:
     after_s, memory = _priced(job)
     return TimeSaving(flags, job, after_s, 1.0 - after_s / before_s, memory)
+
+
+def _of_chunks(changes: list[tuple[str, Job]], before_s: float) -> list[TimeSaving]:
+    """Price jobs that differ in nothing but their virtual stages, all at once."""
+    if not changes:
+        return []
+    flags, jobs = zip(*changes, strict=True)
+    vp = np.asarray([float(job.layout.vp) for job in jobs])
+    bill = price(replace(jobs[0], layout=replace(jobs[0].layout, vp=vp)), every_stage=True).bill
+    steps_s, memory = (
+        np.broadcast_to(each, vp.shape).tolist() for each in (bill.step_time_s(), bill.memory_bytes())
+    )
+    return [
+        TimeSaving(flag, job, step_s, 1.0 - step_s / before_s, held)
+        for flag, job, step_s, held in zip(flags, jobs, steps_s, memory, strict=True)
+    ]
 
 
 def _runs(job: Job) -> bool:

@@ -58,6 +58,14 @@ class Sourced(_Strict, Generic[T]):
     source: str
 
 
+# Sorts that several fields have: each that is written out anew is a class of its own, which import builds.
+SourcedRate = Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+SourcedSize = Sourced[Annotated[Bytes, Field(gt=0)]]
+SourcedFactor = Sourced[Annotated[float, Field(gt=0)]]
+SourcedMultiple = Sourced[Annotated[float, Field(ge=1)]]
+SourcedFlag = Sourced[Annotated[bool, Field(strict=True)]]
+
+
 class Source(_Strict):
     """A document or measurement that numbers are taken from."""
 
@@ -112,14 +120,14 @@ class AcceleratorFile(_Profile):
     software: SoftwareFile
     """Where a file has none, that of the shipped accelerators of its generation; see `profile_files`."""
     peak_dense: dict[Dtype, Sourced[Annotated[FlopsPerSecond, Field(gt=0)]]]
-    memory: Sourced[Annotated[Bytes, Field(gt=0)]]
-    memory_vendor: Sourced[Annotated[Bytes, Field(gt=0)]]
-    memory_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    memory: SourcedSize
+    memory_vendor: SourcedSize
+    memory_bandwidth: SourcedRate
     num_sms: Sourced[Positive]
-    host_slowdown: Sourced[Annotated[float, Field(gt=0)]] | None = None
-    host_slowdown_bound: Sourced[Annotated[float, Field(gt=0)]] | None = None
+    host_slowdown: SourcedFactor | None = None
+    host_slowdown_bound: SourcedFactor | None = None
     tdp: Sourced[Annotated[Watts, Field(gt=0)]]
-    host_link: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    host_link: SourcedRate
     scale_up_link: str | None = None
     pcie_link: str | None = None
     scale_out_link: str | None = None
@@ -155,12 +163,12 @@ class LinkFile(_Profile):
 
     kind: LinkKind
     topology: str = SWITCH.name
-    bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    bandwidth: SourcedRate
     efficiency: Sourced[Share]
     latency: Sourced[Seconds]
     base_latency: Sourced[Seconds]
-    in_network_reduction: Sourced[Annotated[bool, Field(strict=True)]]
-    through_host: Sourced[Annotated[bool, Field(strict=True)]] | None = None
+    in_network_reduction: SourcedFlag
+    through_host: SourcedFlag | None = None
     """Whether messages are copied through the host's memory; a file that says nothing sends from the GPU's."""
     spread: Sourced[Annotated[float, Field(ge=0, le=0.5)]] | None = None
     """Standard deviation of the step times of what it joins, over their mean; a file that says nothing joins equals."""
@@ -212,10 +220,10 @@ class TierEntry(_Strict):
     topology: str | None = None
     shape: Sourced[tuple[Positive, ...]] | None = None
     wrap_multiple: Sourced[Positive] | None = None
-    oversubscription: Sourced[Annotated[float, Field(ge=1)]] | None = None
-    bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]] | None = None
+    oversubscription: SourcedMultiple | None = None
+    bandwidth: SourcedRate | None = None
     efficiency: Sourced[Share] | None = None
-    reduction_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]] | None = None
+    reduction_bandwidth: SourcedRate | None = None
     """What a GPU can send into a reduction by this level's switches, where they are set up for it (SHARP)."""
     added_latency: Sourced[Seconds] | None = None
 
@@ -260,8 +268,8 @@ class TierEntry(_Strict):
 class HostFile(_Strict):
     """What the GPUs of one node share; see `Host`."""
 
-    memory: Sourced[Annotated[Bytes, Field(gt=0)]]
-    memory_bandwidth: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    memory: SourcedSize
+    memory_bandwidth: SourcedRate
     gpus_per_link: Sourced[Positive]
 
 
@@ -273,12 +281,12 @@ class ClusterFile(_Profile):
     host: HostFile
     tiers: tuple[TierEntry, ...] = Field(min_length=1)
     storage: str | None = None
-    price_usd_per_gpu_hour: Sourced[_Usd] | None = None
+    price_usd_per_gpu_hour: SourcedFactor | None = None
     price_date: date | None = None
     price_range_usd_per_gpu_hour: Sourced[tuple[_Usd, _Usd]] | None = None
-    rented: Sourced[Annotated[bool, Field(strict=True)]] | None = None
+    rented: SourcedFlag | None = None
     """Whether a cloud replaces broken nodes; a file that says nothing keeps its own spare ones."""
-    pue: Sourced[Annotated[float, Field(ge=1)]]
+    pue: SourcedMultiple
 
     @model_validator(mode="after")
     def _tiers_nest(self) -> Self:
@@ -317,10 +325,10 @@ class ClusterFile(_Profile):
 class StorageFile(_Profile):
     """Where checkpoints go: what one node can move, and what all of them share."""
 
-    write_bandwidth_per_node: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
-    read_bandwidth_per_node: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
-    write_bandwidth_shared: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
-    read_bandwidth_shared: Sourced[Annotated[BytesPerSecond, Field(gt=0)]]
+    write_bandwidth_per_node: SourcedRate
+    read_bandwidth_per_node: SourcedRate
+    write_bandwidth_shared: SourcedRate
+    read_bandwidth_shared: SourcedRate
 
 
 SCHEMAS: dict[str, type[_Profile]] = {

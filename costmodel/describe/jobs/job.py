@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
 from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
@@ -294,12 +295,12 @@ def sliced_for(cluster: Cluster, layout: Layout, shape: str | None) -> Cluster:
     LayoutError
         If there is no such slice, or layouts of several numbers of GPUs are given for one torus.
     """
-    gpus = np.unique(layout.gpus)
-    if cluster.tiers[0].shape and gpus.size > 1:
+    gpus = distinct(layout.gpus)
+    if cluster.tiers[0].shape and len(gpus) > 1:
         raise LayoutError(
             f"gpus: a job on the torus of {cluster.name} has one number of chips, this one several"
         )
-    return sliced(cluster, float(gpus[0]), parse_slice(shape) if shape is not None else ())
+    return sliced(cluster, gpus[0], parse_slice(shape) if shape is not None else ())
 
 
 def layout_of_job(given: Mapping[str, Any]) -> Layout:
@@ -349,8 +350,8 @@ def check_job(job: Job, dp: int | None = None) -> None:
 
 def _check_pipeline_layout(job: Job) -> None:
     """Refuse a pipeline layout that does not hold the model on the stages of every layout."""
-    pp, vp = np.unique(job.layout.pp), np.unique(job.layout.vp)
-    if pp.size > 1 or vp.size > 1:
+    pp, vp = distinct(job.layout.pp), distinct(job.layout.vp)
+    if len(pp) > 1 or len(vp) > 1:
         raise LayoutError("pipeline_layout: needs one pp and one vp, this job has several")
     require_chunks(
         job.pipeline_layout,

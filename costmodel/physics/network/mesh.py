@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.distinct import distinct
 from costmodel.physics.network.torus import Box, split_box
 
 Array = NDArray[np.float64]
@@ -72,7 +73,7 @@ def usable_domain_size(num_gpus: ArrayLike, tier_size: float) -> Array:
     """
     gpus = np.asarray(num_gpus, dtype=np.float64)
     used = np.empty_like(gpus)
-    for count in np.unique(gpus):
+    for count in distinct(gpus):
         # Downwards from the domain: no more tries than it has GPUs, however many the job has.
         size = int(min(tier_size, count))
         while count % size:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.formula import compiled, evaluate
+from costmodel.bill.formula import evaluate, inputs_of
 from costmodel.physics.pipeline import orders
 from costmodel.physics.pipeline.stages import Fold
 
@@ -167,7 +167,7 @@ class Schedule:
         """Read every formula once, so that a typing error does not wait for the first job."""
         forms = [(getattr(self, form), names) for form, names in NAMES.items()]
         for text, names in [*forms, *((rule.holds, _LAYOUT) for rule in self.needs)]:
-            if unknown := sorted(set(compiled(text).needs) - set(names)):
+            if unknown := sorted(set(inputs_of(text)) - set(names)):
                 raise ValueError(
                     f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
                 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.distinct import distinct
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.bill.formula import evaluate, named_result
 from costmodel.physics.pipeline import orders
@@ -79,7 +80,7 @@ def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: 
 
 def _occurring(schedule: ArrayLike) -> tuple[Schedule, ...]:
     """Return the schedules whose codes occur, in the order of the registry."""
-    return tuple(schedule_at(code) for code in np.unique(np.asarray(schedule)))
+    return tuple(schedule_at(code) for code in distinct(schedule))
 
 
 def bubble_formula(schedule: ArrayLike) -> str:

@@ -108,7 +108,7 @@ def plan_stages(
     fold : array_like
         What one rank holds, as `Fold`; with `BOTH_WAYS` the counts are the mean of its two stages. [-]
     every_stage : bool
-        All ranks of a single layout one by one, instead of one of each make-up.
+        All ranks one by one, instead of one of each make-up: of layouts with as many stages.
 
     Notes
     -----
@@ -127,7 +127,7 @@ def plan_stages(
     cases, which = _distinct(pp, fold, rule.embedding, rule.head)
     columns = [np.array(column)[:, None] for column in zip(*cases, strict=True)]
     if every_stage:
-        index = np.arange(columns[0].max())[None, :]
+        index = np.tile(np.arange(columns[0].max()), (len(cases), 1))
     elif rule.chunks:
         index = _representatives([_first_of_each(dealt, case) for case in cases])
     else:
