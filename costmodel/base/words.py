@@ -1,7 +1,10 @@
 """Numbers in sentences: one GPU and two GPUs, the second and the third; and what a device is called."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from costmodel.base.errors import CostModelError
 
 DEVICE = "GPU"
 """What texts call a device; `called` puts the word of other hardware there."""
@@ -23,6 +26,22 @@ def called(text: str, device: str) -> str:
     if device[0] in "AEFHILMNORSX" and device.isupper():  # read letter by letter
         text = _ARTICLE.sub(r"\1n GPU", text)
     return _WORD.sub(rf"{device}\1", text)
+
+
+@contextmanager
+def errors_called(device: str) -> Iterator[None]:
+    """Let the errors raised inside speak of the devices of a job as people who use them do.
+
+    >>> with errors_called("chip"):
+    ...     raise CostModelError("gpus: 6 do not divide 8 GPUs")
+    Traceback (most recent call last):
+    costmodel.base.errors.CostModelError: gpus: 6 do not divide 8 chips
+    """
+    try:
+        yield
+    except CostModelError as error:
+        error.args = (called(str(error), device), *error.args[1:])
+        raise
 
 
 def common_device(words: Iterable[str]) -> str:

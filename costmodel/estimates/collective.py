@@ -194,7 +194,7 @@ def place(
     if members[-1] < ranks:
         raise LayoutError(
             f"ranks: {ranks} ranks in strides of {stride} do not fit on the "
-            f"{cluster.max_gpus} GPUs of {cluster.name}"
+            f"{cluster.max_gpus} {cluster.accelerator.called}s of {cluster.name}"
         )
     group = Group(np.asarray(float(ranks)), tuple(np.asarray(held) for held in members))
     return Placed(group, tiers, _flat_tier(cluster, group, tier), concurrent)
@@ -212,7 +212,9 @@ def _place_on_torus(
     n = np.asarray(float(ranks))
     held = [np.clip(usable_domain_size(ranks, outer.size), inside, ranks) for outer in whole.tiers[1:]]
     if (held[-1] if held else inside) < ranks:
-        raise LayoutError(f"ranks: {ranks} do not fit on the {cluster.max_gpus} GPUs of {cluster.name}")
+        raise LayoutError(
+            f"ranks: {ranks} do not fit on the {cluster.max_gpus} {cluster.accelerator.called}s of {cluster.name}"
+        )
     sides = tuple(np.asarray(float(length)) for length in shape)
     group = Group(n, (np.asarray(inside), *held), box=Box(sides, sides))
     return Placed(group, whole.tiers, _flat_tier(cluster, group, tier), concurrent)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError, shown
 from costmodel.base.units import format_seconds, format_si, read_quantity
+from costmodel.base.words import DEVICE
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
@@ -51,6 +52,8 @@ class CollectiveCosts(Answer):
         Whether a single size was asked for.
     routing : Routing
         Of a token exchange.
+    device : str
+        What the ranks are called.
     """
 
     name: str
@@ -60,6 +63,12 @@ class CollectiveCosts(Answer):
     where: str
     one_size: bool
     routing: Routing
+    device: str = DEVICE
+
+    @property
+    def device_word(self) -> str:
+        """What the ranks are called."""
+        return self.device
 
     @property
     def time_s(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -71,7 +80,7 @@ class CollectiveCosts(Answer):
     def title(self) -> str:
         """What was asked."""
         of = f" of {size_text(float(self.prices[0].size_bytes[0]))}" if self.one_size else ""
-        return f"{self.name.replace('_', '-')}{of} over {self.placed.ranks:,} GPUs of {self.where}"
+        return f"{self.name.replace('_', '-')}{of} over {self.placed.ranks:,} {self.device}s of {self.where}"
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a size and algorithm."""
@@ -198,14 +207,14 @@ def collective(
         if cluster is not None or tier is not None or members_per_node is not None:
             raise LayoutError("latency_s: a flat fabric takes no cluster, tier or members_per_node")
         placed = flat_fabric(latency_s, bandwidth_bytes_per_s, ranks)._replace(concurrent=concurrent)
-        where = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}"
+        where, device = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}", DEVICE
     else:
         named = DEFAULT_CLUSTER if cluster is None else cluster
         machine = named if isinstance(named, Cluster) else load_cluster(named)
         placed = place(machine, ranks, members_per_node=members_per_node, tier=tier, concurrent=concurrent)
-        where = f"{machine.name} ({machine.accelerator.name})"
+        where, device = f"{machine.name} ({machine.accelerator.name})", machine.accelerator.called
     routing = Routing(read("top_k", top_k), read("node_limit", node_limit), read("imbalance", imbalance))
     prices = price_collective(kind, sizes, placed, routing)
     return CollectiveCosts(
-        kind, tuple(prices), tuple(choices(kind, placed)), placed, where, one_size, routing
+        kind, tuple(prices), tuple(choices(kind, placed)), placed, where, one_size, routing, device
     )

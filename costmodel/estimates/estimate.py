@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.base.words import called
+from costmodel.base.words import called, errors_called
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.describe.jobs.keywords import JobKeywords
@@ -157,7 +157,8 @@ class Estimate(PricedJob, Answer):
 def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     """Price a checked job."""
     single = job.layout.shape == ()
-    return Estimate(job, price(job, every_stage=single if every_stage is None else every_stage))
+    with errors_called(job.cluster.accelerator.called):
+        return Estimate(job, price(job, every_stage=single if every_stage is None else every_stage))
 
 
 @shows(JOB_FIELDS)

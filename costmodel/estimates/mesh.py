@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import LayoutError
+from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import PlaceKeywords
@@ -150,8 +151,14 @@ def mesh_records(rows: Sequence[MeshRow]) -> list[dict[str, Any]]:
 class MeshTable(Answer):
     """Each axis of a layout: its factor, its groups, the link they meet on and what they send."""
 
-    def __init__(self, rows: Sequence[MeshRow]) -> None:
+    def __init__(self, rows: Sequence[MeshRow], device: str = DEVICE) -> None:
         self.rows = tuple(rows)
+        self._device = device
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self._device
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data."""
@@ -195,4 +202,6 @@ def mesh(**placed: Unpack[PlaceKeywords]) -> MeshTable:
     >>> [(row.dim, row.factor, row.link) for row in mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").rows]
     [('tp', 8, 'nvlink'), ('cp', 1, ''), ('dp', 8, 'leaf'), ('pp', 1, '')]
     """
-    return MeshTable(mesh_rows(*placement(spelled_out(keywords(placed, PLACE_FIELDS, who="mesh")))))
+    layout, cluster, order, recipe = placement(spelled_out(keywords(placed, PLACE_FIELDS, who="mesh")))
+    with errors_called(cluster.accelerator.called):
+        return MeshTable(mesh_rows(layout, cluster, order, recipe), cluster.accelerator.called)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.words import called
 from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
@@ -297,8 +298,9 @@ class PricedJob:
     def __repr__(self) -> str:
         if self.step_time_s.shape:
             return f"Estimate of {self.step_time_s.size} layouts of {self.job.model.name}"
-        return (
+        text = (
             f"Estimate({self.job.model.name} on {float(self.job.layout.gpus):.0f} GPUs of {self.job.cluster.name}: "
             f"{float(self.step_time_s):.4g} s a step, MFU {float(self.mfu):.1%}, "
             f"{float(self.memory_bytes_per_gpu) / 2**30:.1f} GiB a GPU, {'fits' if self.fits else 'does not fit'})"
         )
+        return called(text, self.job.cluster.accelerator.called)

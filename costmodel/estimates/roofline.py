@@ -247,6 +247,11 @@ class Roofline(Answer):
         est.require_single("roofline")
         self.est = est
 
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.est.device_word
+
     @cached_property
     def operators(self) -> list[OperatorRow]:
         """Every pass of every operator that takes time, largest share of the step first."""

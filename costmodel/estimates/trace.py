@@ -65,9 +65,9 @@ class Trace(Answer):
             }
             for point in self.timeline.memory
         ]
-        job = self.job
+        job, devices = self.job, f"{self.job.cluster.accelerator.called}s"
         about = {
-            "job": f"{job.model.name} on {float(job.layout.gpus):.0f} GPUs of {job.cluster.name}, recipe {job.recipe.name}",
+            "job": f"{job.model.name} on {float(job.layout.gpus):.0f} {devices} of {job.cluster.name}, recipe {job.recipe.name}",
             "schedule": self.timeline.schedule,
             "step_time_s": self.timeline.step_time_s,
             "pipeline_on_bill_s": self.timeline.pipeline_s,

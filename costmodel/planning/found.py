@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, NoLayoutError
+from costmodel.base.words import called, common_device
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Columns, Kept, best_rows, taken
@@ -114,7 +115,8 @@ class Found:
                 progress(priced, total)
         if tally.kept is None:
             least = tally.leanest and (tally.leanest[0], _of_question(asked, tally.leanest[1]))
-            raise NoLayoutError(explain_empty(question, rejected, least))
+            word = common_device(job.cluster.accelerator.called for job in question.jobs)
+            raise NoLayoutError(called(explain_empty(question, rejected, least), word))
         rejected["choice_not_started"] = total - tally.num_priced
         for priced in (priced for one in asked if question.chooses for priced in tuned.tune(one)):
             if progress is not None:

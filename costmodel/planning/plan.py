@@ -12,7 +12,7 @@ import numpy as np
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.version import __version__
-from costmodel.base.words import common_device
+from costmodel.base.words import common_device, errors_called
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
@@ -193,7 +193,8 @@ def _records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def search(question: Question, *, keep: int = KEPT, progress: Progress | None = None) -> Plan:
     """Answer a question; see `Found.search`."""
-    return Plan.search(question, keep=keep, progress=progress)
+    with errors_called(common_device(job.cluster.accelerator.called for job in question.jobs)):
+        return Plan.search(question, keep=keep, progress=progress)
 
 
 def make_question(**asked: Unpack[PlanKeywords]) -> Question:

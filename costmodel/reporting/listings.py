@@ -16,7 +16,7 @@ def list_grid(listing: Listing) -> Grid:
         return _models(listing.table)
     if listing.what == "recipes":
         return Grid("Recipes", columns("Recipe", "Description"), rows)
-    return Grid("Hardware profiles", columns("Kind", "Name", "Title"), rows)
+    return Grid("Hardware profiles", columns("Kind", "Name", "Or", "Title"), rows)
 
 
 def _models(table: Mapping[str, Sequence[Any]]) -> Grid:

@@ -80,6 +80,7 @@ _RECIPES: dict[str, tuple[tuple[int, str], ...]] = {
     "colossal-ai": ((2019, "deepspeed"),),
     "meta-internal": ((2019, "llama3"),),
     "modellink": ((2019, "mindspeed"),),
+    "paddlenlp": ((2019, "paddlenlp"),),
 }
 
 # Words of a row's reference or notes that tell a version of the framework, from a year on -> recipe.

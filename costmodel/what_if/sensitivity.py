@@ -78,6 +78,11 @@ class Sensitivity(Answer):
     effects: tuple[Effect, ...]
     refused: tuple[tuple[str, str], ...]
 
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.estimate.device_word
+
     def total(self, kind: str) -> float:
         """Sum of the elasticities of a kind: rate, latency or number. [-]."""
         return math.fsum(effect.elasticity for effect in self.effects if effect.kind == kind)

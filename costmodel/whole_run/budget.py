@@ -104,6 +104,11 @@ class Budget(Answer):
     step_over_expected: Array
     """Seconds of a step over those that the MFU says, a value a sample of the uncertain factors. [-]"""
 
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.cluster.accelerator.called
+
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
         """What the same training takes, and what the same money trains: p10, p50 and p90 of each figure."""

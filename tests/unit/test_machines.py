@@ -2,6 +2,7 @@
 
 import json
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,9 @@ import costmodel as cm
 from costmodel.base.grid import Grid, columns, grid_called
 from costmodel.base.words import called, common_device
 from costmodel.cli import main
+from costmodel.describe.jobs.job import load_job_file
 
+ROOT = Path(__file__).parents[2]
 JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 
 
@@ -208,3 +211,50 @@ def test_a_sweep_over_vendors_has_days_energy_and_dollars():
     plain = cm.sweep(model="llama3-8b", gpus=8, global_batch=8, seq_len=2048, tp=2)
     assert plain.rows[0]["days"] is None
     assert plain.grids()[0].columns[-1].title == "Memory"
+
+
+def test_errors_speak_of_chips_too():
+    job = {"model": "llama3-405b", "cluster": "tpu-v5e", "gpus": 16, "global_batch": 64, "seq_len": 4096}
+    with pytest.raises(cm.CostModelError, match=r"no layout fits.* would do: \d+ chips") as refused:
+        cm.plan(**job)
+    assert "GPU" not in str(refused.value)
+    with pytest.raises(cm.CostModelError, match=r"fit on the \d+ cores of trn1-efa"):
+        cm.collective("all-reduce", "1 MB", ranks=2**20, cluster="trn1-efa")
+    with pytest.raises(cm.CostModelError) as refused:
+        cm.estimate(**job, offload_optimizer="yes", tp=3)
+    assert "GPU" not in str(refused.value)
+
+
+def test_meshes_collectives_and_rooflines_speak_of_chips():
+    answers = [
+        cm.mesh(cluster="tpu-v6e", gpus=256, layout="tp8"),
+        cm.collective("all-reduce", "1 MB", ranks=64, cluster="tpu-v6e"),
+        cm.roofline(
+            cm.estimate(
+                model="llama3-8b", cluster="tpu-v6e", gpus=64, zero_stage=3, global_batch=64, seq_len=4096
+            )
+        ),
+        cm.hardware_profile("tpu-v6e", "cluster"),
+    ]
+    for answer in answers:
+        shown = repr([(grid.title, grid.columns, grid.note) for grid in answer.grids()])
+        assert "GPU" not in shown
+    assert answers[1].title == "all-reduce of 1.00 MB over 64 chips of tpu-v6e (tpu-v6e)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("clusters/tpu-v6e", "--cluster"), ("accelerators/mi300x", "accelerator:"), ("links/ici-v6e", "tiers:")],
+)
+def test_a_profile_given_as_a_job_says_what_it_is(kind, what, tmp_path):
+    file = ROOT / "hardware_profiles" / f"{kind}.yaml"
+    with pytest.raises(cm.CostModelError, match=f"is the profile of a piece of hardware .*{what}") as refused:
+        load_job_file(file)
+    assert f"costmodel hardware check {file}" in str(refused.value)
+
+
+def test_the_list_of_profiles_has_other_names():
+    table = cm.profiles_table("cluster").table
+    others = dict(zip(table["name"], table["aliases"], strict=True))
+    assert "dgx-b200-ndr" in others["hgx-b200-ndr"].split()
+    assert others["aurora"] == ""

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer, Listing
 from costmodel.base.errors import ProfileError, choices_hint
+from costmodel.base.words import DEVICE
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import ProfileNumber, ProfilePath, load_cluster, profile_numbers
 from costmodel.describe.hardware.profile_files import (
     FOLDERS,
+    aliases_of,
     at_a_glance,
     check_header,
     find_profile,
@@ -26,6 +28,8 @@ class ProfileEntry(NamedTuple):
 
     kind: str
     name: str
+    aliases: str
+    """Other names that it goes by, with spaces between them."""
     title: str
 
 
@@ -37,6 +41,11 @@ class ProfilePage(Answer):
     name: str
     numbers: tuple[ProfileNumber, ...]
     cluster: Cluster | None
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return DEVICE if self.cluster is None else self.cluster.accelerator.called
 
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as plain data."""
@@ -64,7 +73,7 @@ def list_entries(kind: str | None = None, *, profile_path: ProfilePath = None) -
         raise ProfileError(f"kind: {kind!r} is unknown; {choices_hint(kind, FOLDERS)}")
     folders = search_folders(profile_path)
     return [
-        ProfileEntry(each, path.stem, at_a_glance(path, "title"))
+        ProfileEntry(each, path.stem, " ".join(aliases_of(path)), at_a_glance(path, "title"))
         for each in (FOLDERS if kind is None else (kind,))
         for _, path in sorted(profile_files(each, folders))
     ]

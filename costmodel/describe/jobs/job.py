@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
+from costmodel.base.words import errors_called
 from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.cluster import Cluster
@@ -167,6 +168,16 @@ def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     model, cluster = one("model"), one("cluster")
     the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)
     the_cluster = load_cluster(cluster) if isinstance(cluster, str) else _object("cluster", cluster, Cluster)
+    with errors_called(the_cluster.accelerator.called):
+        return _job_on(the_cluster, the_model, given, check=check)
+
+
+def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *, check: bool) -> Job:
+    """Check and complete a job whose cluster and model are known."""
+
+    def one(name: str) -> Any:
+        return read(name, given.get(name, FIELD[name].default))
+
     if "price_usd_per_gpu_hour" in given:
         the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
     layout = layout_of_job(given)
@@ -455,6 +466,20 @@ MEASURED = "measured"
 """Key of a job file that says what a step took: read by ``calibrate runs``, none of the job's."""
 
 
+_PROFILES = {
+    "cluster": "give it as --cluster {name} beside a job",
+    "accelerator": "name it under accelerator: in a cluster's profile",
+    "link": "name it under tiers: in a cluster's profile",
+    "storage": "name it under storage: in a cluster's profile",
+}
+"""What to do with a hardware profile that is given as a job, by kind."""
+
+
 def _job_keys(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if (kind := raw.get("profile")) in _PROFILES:
+        raise LayoutError(
+            f"{name}: is the profile of a piece of hardware ({kind}), not a job; "
+            f"{_PROFILES[kind].format(name=name)} (costmodel hardware check {name} tells whether it can be used)"
+        )
     fields = {key: value for key, value in raw.items() if key != MEASURED}
     return keywords(fields, JOB_FIELDS, who=name, thing="field of a job")
