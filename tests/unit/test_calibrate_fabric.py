@@ -13,6 +13,7 @@ from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
 from costmodel.trust.calibration import ship_fabric as calibrate_fabric
+from costmodel.trust.calibration.fitting import PulledFit
 
 LINKS = Path(__file__).parents[2] / "hardware_profiles" / "links"
 TRUE = Fabric(rate_factor=1.05, copy_bandwidth_bytes_per_s=900e9, pipeline_s=5e-6, pipeline_step_s=0.2e-6)
@@ -44,6 +45,22 @@ def test_known_constants_are_found_again():
     assert fitted.fabric.rate_factor == pytest.approx(TRUE.rate_factor, rel=0.03)
     assert fitted.fabric.pipeline_s == pytest.approx(TRUE.pipeline_s, rel=0.3)
     assert fitted.residual < 0.025
+
+
+def test_large_messages_weigh_three_times(monkeypatch):
+    """From 64 MB on: training sends those."""
+    weights = []
+
+    def pulled(model, start, measured, *, pull, weight):
+        weights.append(weight)
+        return PulledFit(start, 0.0 * start, 0.0 * start)
+
+    monkeypatch.setattr(fabric_fit, "fit_pulled", pulled)
+    (run, *_) = synthetic_runs()
+    sizes = np.array([1e3, 63.9e6, 64e6, 1e9])
+    run = run._replace(size_bytes=sizes, time_s=np.ones(4))
+    calibrate_fabric.fit_link("nvlink3", [run], {})
+    assert [weight.tolist() for weight in weights] == [[1.0, 1.0, 3.0, 3.0]]
 
 
 def test_a_written_block_is_what_the_loader_reads(tmp_path):

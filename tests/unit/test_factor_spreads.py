@@ -59,6 +59,20 @@ def test_few_tables_take_what_all_say():
     assert "few" in found["collective.b.transfer"].source
 
 
+def test_a_single_table_counts_up_to_a_fence():
+    """Of middles at 1, 2, 3, 4 and 50 % the last counts as three robust deviations of 1 % from the middle one."""
+    rows = pd.DataFrame(
+        [
+            {"factor": "collective.a.transfer", "device": f"s{sweep}", "source": "s", "residual": middle}
+            for sweep, middle in enumerate((0.01, 0.02, 0.03, 0.04, 0.5))
+        ]
+    )
+    (found,) = collective_spreads(rows).values()
+    fence = 0.03 + 3 * 1.4826 * 0.01
+    wanted = np.sqrt((0.01**2 + 0.02**2 + 0.03**2 + 0.04**2 + fence**2) / 5)
+    assert found.scale == pytest.approx(wanted)
+
+
 def test_runs_tell_the_spreads_of_what_they_depend_on():
     count = 20_000
     slopes = {

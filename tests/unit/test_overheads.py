@@ -46,6 +46,19 @@ def test_one_source_is_taken_as_it_is_and_a_large_one_weighs_no_more_than_anothe
     assert overheads.share_of(found, "few", True) == found["", True]
 
 
+def test_sources_that_disagree_pull_a_constant_to_that_of_all():
+    """5 % and 25 %: halfway, 14.6 %; their median is as uncertain as their distance says, against what recipes differ by."""
+    groups = [("one", name, 0.0, 25, "m", True) for name in "abc"]
+    found = overheads.fit_constants(
+        runs(*groups, ("two", "d", 0.05, 25, "m", True), ("two", "e", 0.25, 25, "m", True))
+    )
+    low, high = np.log1p(0.05), np.log1p(0.25)
+    assert found["", True] == pytest.approx(0.0)
+    squared_error = (1.4826 * (high - low) / 2) ** 2 / 2
+    kept = 0.07**2 / (0.07**2 + squared_error)
+    assert np.log1p(found["two", True]) == pytest.approx(kept * (low + high) / 2)
+
+
 def test_what_is_held_back_or_no_gpu_does_not_move_a_constant():
     base = [("one", "a", 0.05, 40, "m", True)]
     for other in (
