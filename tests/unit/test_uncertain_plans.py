@@ -46,6 +46,19 @@ def test_within_the_noise_of_the_best_is_the_best():
     assert found.best.tolist() == [[True, True], [True, False]]
 
 
+def test_two_per_cent_are_noise_and_nine_tenths_are_sure():
+    """The median between two releases of a framework; the second is tried where the first is best in 89 of 100."""
+    assert odds_of([[1.0, 1.0199, 1.0201]]).best.tolist() == [[True, True, False]]
+    assert odds_of([[1.0, 2.0]] * 89 + [[2.0, 1.0]] * 11).chosen() == [0, 1]
+    assert odds_of([[1.0, 2.0]] * 91 + [[2.0, 1.0]] * 9).chosen() == [0]
+
+
+def test_a_trial_says_from_where_to_where():
+    """Step times of 1, 2 … 101 s: a tenth below 11, a tenth above 91."""
+    trial = odds_of([[float(time)] for time in range(1, 102)]).trial(0, 0)
+    assert (trial.low_s, trial.high_s) == (11.0, 91.0)
+
+
 def test_what_does_not_fit_is_never_the_best_and_its_regret_counts_where_it_fits():
     found = odds_of([[np.inf, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]])
     assert found.trial(0, 0).fits_probability == 0.75
