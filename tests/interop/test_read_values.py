@@ -7,6 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.interop.nccl_rows import bus_factor, default_columns, read_row
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.reading import read as read_file
 
@@ -101,3 +102,27 @@ def test_rank_of_an_adapter_that_is_not_written():
     assert (found.job["lora_rank"], found.job["lora_targets"]) == (32, "linear_qkv")
     assert import_nemo(f"{head}{plain}peft.dim=8\n").job["lora_rank"] == 8
     assert "lora_rank" not in import_nemo(head + plain).job
+
+
+def test_nodes_and_gpus_that_the_launcher_leaves_to_slurm(tmp_path):
+    """What the command says counts, the rest is Slurm's: 8 processes on each of 3 nodes, or 4 on each of 2."""
+    head = "#!/bin/bash\n#SBATCH --nodes=3 --gpus-per-node=4\n"
+    flags = SCRIPT.split(maxsplit=5)[5]
+    for launcher, gpus in (
+        ("torchrun --nproc_per_node 8", 24),
+        ("torchrun --nnodes 2", 8),
+        ("srun python", 12),
+    ):
+        found = read(tmp_path, f"{head}{launcher} {flags}")
+        assert found.job["gpus"] == gpus, launcher
+
+
+def test_both_times_of_a_row():
+    """1 MiB out of place in 10 us, in place in 20."""
+    words = "1048576 262144 float sum -1 10.0 104.86 183.50 0 20.0 52.43 91.75 0".split()
+    row = read_row(7, words, default_columns(len(words)))
+    assert (row.line, row.size, row.time_us, row.in_place_us) == (7, 2**20, 10.0, 20.0)
+    assert (row.algbw, row.busbw, row.redop, row.wrong) == (104.86, 183.5, "sum", 0.0)
+    assert bus_factor("all_reduce", 8) == 1.75
+    assert bus_factor("all_gather", 8) == 0.875
+    assert bus_factor("broadcast", 8) == 1.0

@@ -37,7 +37,8 @@ _DEEPEST = 12
 _MOST_TURNS = 2_000
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
 _SILENT = {"cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear"}
-_SLURM = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[=\s]+(\S+))?", re.M)
+_SLURM = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.M)
+_GLUED = re.compile(r"-([A-Za-z])(\d\S*)")
 _SHORT = {
     "N": "nodes",
     "n": "ntasks",
@@ -120,22 +121,27 @@ def follow(
 
 
 def _slurm_options(text: str) -> list[tuple[str, str]]:
-    """Return the options of a Slurm script by their long names, in order."""
-    return [(_SHORT.get(found[1], found[1].lower()), found[2] or "") for found in _SLURM.finditer(text)]
+    """Return the options of a Slurm script by their long names, in order; a line may have several."""
+    return [item for line in _SLURM.finditer(text) for item in options_of(line[1].split()).items()]
 
 
 def options_of(words: list[str]) -> dict[str, str]:
     """Return the options of ``srun`` by their long names.
 
-    >>> options_of(["-N", "4", "--gpus-per-node=8"])
-    {'nodes': '4', 'gpus-per-node': '8'}
+    >>> options_of(["-N", "4", "--gpus-per-node=8"]), options_of(["-N4", "--exclusive"])
+    ({'nodes': '4', 'gpus-per-node': '8'}, {'nodes': '4', 'exclusive': ''})
     """
     found = {}
     for place, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
         following = "".join(words[place + 1 : place + 2])
-        option, equals, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and (equals or following):
-            found[_SHORT.get(option, option)] = value if equals else following
+        if glued := _GLUED.fullmatch(word):
+            option, value = glued.groups()
+        else:
+            option, equals, value = word.lstrip("-").partition("=")
+            value = value if equals or following.startswith("-") else following
+        found[_SHORT.get(option, option.lower())] = value.strip("\"'")
     return found
 
 
