@@ -182,6 +182,12 @@ def test_what_is_offloaded_shares_the_link_with_messages():
     sent = sum(min(float(one.bytes), 1e10 * float(one.seconds)) for one in over)
     assert float(line(est, "overhead.port.host").exposed_seconds) > 0
     assert float(est.step_time_s) == near((sent + 0.1 * AWAY) / 1.5e9)
+    # Gradients of an eighth of the parameters only go out: that way is longer then.
+    both = {"offload_activations": 0.1, "offload_optimizer": True}
+    slower = cluster_file(outer=outer, gpu={"host_link": "0.5 GB/s"})
+    est = price(gpus=8, global_batch=8, cluster=slower, switches=both)
+    assert float(line(est, "overhead.port.host").exposed_seconds) > 0
+    assert float(est.step_time_s) == near((sent + 0.1 * AWAY + 4 * N / 8) / 0.5e9)
 
 
 def test_too_much_for_the_host_does_not_fit():
