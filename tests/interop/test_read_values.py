@@ -119,7 +119,8 @@ def test_nodes_and_gpus_that_the_launcher_leaves_to_slurm(tmp_path):
 
 def test_both_times_of_a_row():
     """1 MiB out of place in 10 us, in place in 20."""
-    words = "1048576 262144 float sum -1 10.0 104.86 183.50 0 20.0 52.43 91.75 0".split()
+    text = "1048576 262144 float sum -1 10.0 104.86 183.50 0 20.0 52.43 91.75 0"
+    words = text.split()
     row = read_row(7, words, default_columns(len(words)))
     assert (row.line, row.size, row.time_us, row.in_place_us) == (7, 2**20, 10.0, 20.0)
     assert (row.algbw, row.busbw, row.redop, row.wrong) == (104.86, 183.5, "sum", 0.0)
