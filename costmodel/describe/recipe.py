@@ -26,7 +26,7 @@ from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
-from costmodel.describe.hardware.cluster import AttentionKernel, Software
+from costmodel.describe.hardware.cluster import Accelerator, AttentionKernel
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -319,8 +319,9 @@ class HostCosts(BaseModel):
     model_chunk_schedule_plan.py); Qwen3-30B on H100 takes 16.7 ms a layer with it and 9.4 without."""
     step_overhead_s: float = Field(default=0.0, ge=0)
     """Host time a step outside the passes (data loading, logging, optimizer start)."""
-    overhead_fraction: float = Field(default=0.0, ge=-0.5, le=1)
-    """The one constant that may be fitted to whole runs: share of step time nothing else explains, on GPUs."""
+    overhead_fraction: Annotated[float, Field(ge=-0.5, le=1)] | None = 0.0
+    """The one constant that may be fitted to whole runs: share of step time nothing else explains, on GPUs. Without
+    one of its own a recipe takes that of other runs on GPUs of the generation (null)."""
     overhead_fraction_xla: float = Field(default=0.0, ge=-0.5, le=1)
     """The same where a compiler of whole steps drives TPUs or Trainium."""
     input_tokens_per_s: float = Field(default=0.0, ge=0)
@@ -556,8 +557,33 @@ def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
     return make_recipe({**labels, **recipe.switches, **switches})
 
 
-def resolved_for(recipe: Recipe, software: Software) -> Recipe:
-    """Return the recipe with the attention kernel of a device in place of ``auto`` or ``torch``."""
+@cache
+def _unexplained() -> dict[str, float]:
+    """Return the share that nothing explains by generation of GPUs, which `costmodel.trust.overheads` writes. [-]"""
+    shares = read_mapping(files("costmodel.describe") / "data" / "unexplained.yaml", example="hopper: 0.15")
+    return {name: float(share) for name, share in shares.items()}
+
+
+def usual_overhead(generation: str) -> float:
+    """Return the share of a step that nothing explains in all runs on GPUs of a generation, else on all GPUs. [-]
+
+    >>> usual_overhead("ampere") < usual_overhead("hopper")
+    True
+    """
+    shares = _unexplained()
+    return shares.get(generation, shares["any"])
+
+
+def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
+    """Return the recipe as it runs on a device.
+
+    With its attention kernel in place of ``auto`` or ``torch``, and its usual overhead where the recipe has none.
+    """
+    software = accelerator.software
     kernels = dict(zip(OPEN_KERNELS, (software.attention, software.torch_attention), strict=True))
     kernel = recipe.kernels.attention_kernel
-    return recipe.replaced("attention_kernel", kernels[kernel]) if kernel in kernels else recipe
+    if kernel in kernels:
+        recipe = recipe.replaced("attention_kernel", kernels[kernel])
+    if recipe.host.overhead_fraction is None:
+        recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator.generation))
+    return recipe

@@ -94,7 +94,7 @@ class Imported:
 def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     """Return the recipe's switches that come back different from a configuration, as ``name = value``."""
     back = Settings(load_recipe(imported.job["recipe"])).switched(imported.job.get("switches") or {})
-    theirs = back._replace(recipe=resolved_for(back.recipe, job.cluster.accelerator.software)).values
+    theirs = back._replace(recipe=resolved_for(back.recipe, job.cluster.accelerator)).values
     return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
 
 

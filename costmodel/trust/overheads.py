@@ -23,7 +23,7 @@ import pandas as pd
 
 from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.describe.recipe import list_recipes, load_recipe
+from costmodel.describe.recipe import list_recipes, load_recipe, resolved_for
 from costmodel.trust.bands import bands_text, classes, error_bands, headroom
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
@@ -65,8 +65,8 @@ def scored_runs(checked: Validation) -> pd.DataFrame:
     is_gpu = runs.accelerator.map(lambda name: load_accelerator(name).is_gpu)
     known = pd.Series(
         [
-            getattr(load_recipe(name).host, SWITCHES[gpu])
-            for name, gpu in zip(runs.recipe, is_gpu, strict=True)
+            getattr(resolved_for(load_recipe(name), load_accelerator(device)).host, SWITCHES[gpu])
+            for name, device, gpu in zip(runs.recipe, runs.accelerator, is_gpu, strict=True)
         ],
         index=runs.index,
     )
@@ -76,6 +76,7 @@ def scored_runs(checked: Validation) -> pd.DataFrame:
         family=runs.recipe.map(lambda name: FAMILIES.get(name, name)),
         source_family=runs.source.map(source_family),
         is_gpu=is_gpu,
+        generation=runs.accelerator.map(lambda name: load_accelerator(name).generation),
     )
 
 
@@ -91,8 +92,16 @@ def weighted_median(values: pd.Series[float], weights: pd.Series[float]) -> floa
     return float(np.interp(0.5 * sorted_weights.sum(), middle, sorted_values))
 
 
+def of_generation(name: str) -> str:
+    """Return what stands for all recipes on GPUs of a generation among the families of `fit_constants`."""
+    return f"any on {name}"
+
+
 def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
     """Return the share by family and kind of accelerator; family "" is the median of all runs of the kind.
+
+    Of GPUs also by generation (`of_generation`), where there are `LEAST_RUNS`: the older, the less it is, as kernels
+    were longer beside the gaps between them.
 
     Parameters
     ----------
@@ -110,6 +119,10 @@ def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
             if len(group) >= LEAST_RUNS:
                 own = _family_share(group, weights[group.index], general)
                 found[str(family), bool(is_gpu)] = float(np.expm1(own))
+    for generation, group in used[used.is_gpu].groupby("generation"):
+        if len(group) >= LEAST_RUNS:
+            share = weighted_median(-group.log_ratio, weights[group.index])
+            found[of_generation(str(generation)), True] = float(np.expm1(share))
     return found
 
 
@@ -129,15 +142,16 @@ def _family_share(group: pd.DataFrame, weights: pd.Series[float], general: float
     return general + (own - general) * RECIPE_SPREAD**2 / (RECIPE_SPREAD**2 + squared_error)
 
 
-def share_of(constants: Constants, family: str, is_gpu: bool) -> float:
-    """Return the constant of a recipe family, or that of all others."""
-    return constants.get((family, is_gpu), constants.get(("", is_gpu), 0.0))
+def share_of(constants: Constants, family: str, is_gpu: bool, generation: str = "") -> float:
+    """Return the constant of a recipe family, or that of all others on GPUs of the generation, or on all."""
+    usual = constants.get((of_generation(generation), is_gpu), constants.get(("", is_gpu), 0.0))
+    return constants.get((family, is_gpu), usual)
 
 
 def _errors(group: pd.DataFrame, constants: Constants) -> pd.Series[float]:
     """Return relative errors of runs priced with `constants`."""
     share = pd.Series(
-        [share_of(constants, f, g) for f, g in zip(group.family, group.is_gpu, strict=True)],
+        [share_of(constants, *of) for of in zip(group.family, group.is_gpu, group.generation, strict=True)],
         index=group.index,
     )
     errors: pd.Series[float] = np.exp(group.log_ratio) * (1.0 + share) - 1.0
@@ -185,10 +199,33 @@ def write_constants(constants: Constants, runs: pd.DataFrame, folder: Path) -> N
             if (family, is_gpu) in constants:
                 why = f"fitted to {len(own)} runs of {own.source.nunique()} sources"
             else:
-                why = "median of the recipes with enough runs"
-            host[switch] = round(share_of(constants, family, is_gpu), 3)
+                why = (
+                    "that of its generation: unexplained.yaml"
+                    if is_gpu
+                    else "median of the recipes with enough runs"
+                )
+            by_generation = is_gpu and (family, is_gpu) not in constants
+            host[switch] = None if by_generation else round(share_of(constants, family, is_gpu), 3)
             host.yaml_add_eol_comment(f"# {why}, trust/overheads.py", switch)
         path.write_text(document_text(recipe))
+
+
+def write_generations(constants: Constants, runs: pd.DataFrame, file: Path) -> None:
+    """Write the shares of generations of GPUs, which recipes without a constant of their own take."""
+    used = runs[~runs.source.isin(HELD_BACK) & runs.is_gpu]
+    shares = node({})
+    for generation, group in [*used.groupby("generation"), ("any", used)]:
+        family = "" if generation == "any" else of_generation(str(generation))
+        if (family, True) in constants:
+            shares[str(generation)] = round(constants[family, True], 3)
+            why = f"{len(group)} runs, {group.source.nunique()} sources"
+            shares.yaml_add_eol_comment(f"# {why}", str(generation))
+    shares.yaml_set_start_comment(_GENERATIONS)
+    file.write_text(document_text(shares))
+
+
+_GENERATIONS = """Share of a step that nothing explains, by generation of GPUs: weighted medians of published runs, for recipes
+with too few runs for a constant of their own. Written by python -m costmodel.trust.overheads RUNS.csv --write"""
 
 
 def _has_others(runs: pd.DataFrame) -> pd.Series[bool]:
@@ -224,6 +261,7 @@ def main(arguments: list[str]) -> int:
     presets = Path(__file__).parents[1] / "describe" / "data"
     if "--write" in arguments:
         write_constants(constants, runs, presets / "recipes")
+        write_generations(constants, runs, presets / "unexplained.yaml")
     if "--write" in arguments or "--bands" in arguments:
         fitted_errors = _errors(runs, constants) if "--write" in arguments else runs.time_error
         own = joined_errors(held_out_errors(runs, "source_family")).where(

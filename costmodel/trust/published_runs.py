@@ -120,6 +120,15 @@ _LADDER_FUSES_ROUTER, _LADDER_BINDS, _LADDER_SHARED_IN_GRAPHS = 3, 8, 10
 _RELEASE = re.compile(r"\b\d\d\.\d\d\b")
 _BRIDGE_FULL_GRAPHS = "26.06"
 
+# NVIDIA's containers (ngc23.09 in a reference), rounds of MLPerf that ran in older ones, and the container from which
+# flash attention was FlashAttention-2 (July 2023; Transformer Engine 0.11).
+_CONTAINER = re.compile(r"ngc(\d\d\.\d\d)")
+_ROUND_CONTAINERS = {"mlperf-v3.0": "23.04"}
+_FLASH2_FROM = "23.08"
+
+# torchtitan's H100 (500 W, 96 GB HBM2e), where a table of the same machine room (torchao) does not name the part.
+_TITAN_H100 = "h100-hbm2e-96gb-500w"
+
 # Accelerators that only one machine has, under another name.
 _OWN_CLUSTER = {"trn1-nc": "trn1-efa"}
 
@@ -264,7 +273,7 @@ def job_of_row(row: Row) -> Job:
     sp = "true" if row["framework"] in ("maxtext", "paxml") and tp > 1 else row.get("sp", "")
     domain = _integer(row, "nvlink_domain", _usual_slice(row["accelerator"], gpus))
     cluster = _cluster(
-        row["accelerator"],
+        _accelerator(row),
         _integer(row, "gpus_per_node"),
         domain,
         _nic_gbit(row),
@@ -373,6 +382,12 @@ def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, networ
     return compose_cluster(accelerator, min(per_node, gpus), min(domain, gpus), rate, kind, gpus)
 
 
+def _accelerator(row: Row) -> str:
+    """Return the accelerator of a run: torchtitan's own part where the table only says H100."""
+    unnamed = "accelerator variant" in (row.get("inferred") or "") and row["framework"] == "torchtitan"
+    return _TITAN_H100 if unnamed and row["accelerator"] == "h100-sxm-80gb" else row["accelerator"]
+
+
 def _nic_gbit(row: Row) -> str:
     """Return the rate between nodes that a GPU has for itself, empty where the run states none. [Gbit/s]"""
     printed = row.get("nic_gbit_per_gpu") or ""
@@ -400,11 +415,19 @@ def _offloaded_activations(row: Row) -> float:
     return min(int(layers.group(1)) * _integer(row, "pp") / _integer(row, "layers"), 1.0)
 
 
+def _attention_kernel(row: Row) -> str:
+    """Return the kernel that a run names; ``flash`` was the first version of it in containers before the second's."""
+    kernel = row.get("attention_kernel") or ""
+    found = _CONTAINER.search(row.get("reference") or "")
+    release = _ROUND_CONTAINERS.get(row["source"], found.group(1) if found else "")
+    return "flash1" if kernel == "flash" and "" < release < _FLASH2_FROM else kernel
+
+
 def _switches(row: Row) -> dict[str, Any]:
     """Return what the row says of the recipe's switches."""
     switches: dict[str, Any] = {}
     notes = (row.get("fused_kernels_note") or "").lower()
-    kernel = row.get("attention_kernel") or ""
+    kernel = _attention_kernel(row)
     if kernel and kernel != "flash" and row["framework"] not in _KERNEL_NOT_PRINTED:
         switches["attention_kernel"] = kernel
     for column, switch in (

@@ -14,7 +14,7 @@ from costmodel.describe.jobs.changes import Change, Kind, with_layout, with_swit
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.policy import Policy
-from costmodel.describe.jobs.switches import HOME, switch_choices, switch_field
+from costmodel.describe.jobs.switches import HOME, is_number, switch_choices, switch_field
 from costmodel.describe.recipe import GROUP_OF, RecomputeModule
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def number_changes(job: Job, factor: float) -> list[Change]:
             _unit(name),
         )
         for name, value in job.switches.items()
-        if switch_field(name).annotation is float and name not in _HOST_LATENCIES and value
+        if is_number(name) and name not in _HOST_LATENCIES and value
     ]
 
 
@@ -184,7 +184,7 @@ def choice_changes(job: Job) -> list[Change]:
     found = [
         with_switch(job, name, value)
         for name, now in job.switches.items()
-        if switch_field(name).annotation is not float
+        if not is_number(name)
         for value in _alternatives(name, now)
     ]
     layout = job.layout

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 import costmodel as cm
-from costmodel.describe.recipe import list_recipes, load_recipe
+from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.jobs.switches import switch_choices
+from costmodel.describe.recipe import list_recipes, load_recipe, usual_overhead
 from costmodel.estimates.priced_job import error_bands
 from costmodel.trust import bands, overheads
 from costmodel.trust.published_runs import job_of_row, read_rows, shipped_runs
@@ -22,6 +24,7 @@ def runs(*groups):
             "is_gpu": gpu,
             "log_ratio": -np.log1p(share),
             "accelerator": "h100-sxm-80gb" if gpu else "tpu-v5p",
+            "generation": "hopper" if gpu else "tpu-v5",
             "num_experts": 0,
         }
         for family, source, share, count, model, gpu in groups
@@ -44,6 +47,39 @@ def test_one_source_is_taken_as_it_is_and_a_large_one_weighs_no_more_than_anothe
     assert 0.10 < found["two", True] < 0.21
     assert ("few", True) not in found
     assert overheads.share_of(found, "few", True) == found["", True]
+    assert overheads.share_of(found, "few", True, "volta") == found["", True]
+
+
+def test_a_recipe_without_a_constant_takes_that_of_the_generation():
+    old = runs(("one", "a", 0.05, 10, "m", True)).assign(generation="ampere")
+    new = runs(("two", "b", 0.15, 10, "m", True), ("few", "c", 0.4, 6, "m", True))
+    found = overheads.fit_constants(pd.concat([old, new], ignore_index=True))
+    assert overheads.share_of(found, "few", True, "ampere") == pytest.approx(0.05)
+    # 10 of 16 runs of the generation have it.
+    assert 0.15 <= overheads.share_of(found, "few", True, "hopper") < 0.25
+    assert overheads.share_of(found, "one", True, "hopper") == pytest.approx(0.05)
+    assert overheads.share_of(found, "few", True, "volta") == found["", True]
+
+
+def test_a_recipe_of_no_own_constant_is_that_of_the_device_unless_it_is_set():
+    job = {"model": "llama2-7b", "gpus": 8, "global_batch": 8, "seq_len": 4096, "recipe": "llama3"}
+    shares = {
+        cluster: cm.estimate(**job, cluster=cluster).job.recipe.host.overhead_fraction
+        for cluster in ("dgx-a100-hdr", "h100-ndr")
+    }
+    assert shares == {"dgx-a100-hdr": usual_overhead("ampere"), "h100-ndr": usual_overhead("hopper")}
+    fixed = cm.estimate(**job, cluster="dgx-a100-hdr", switches={"overhead_fraction": 0.5})
+    assert fixed.job.recipe.host.overhead_fraction == 0.5
+    assert switch_choices("overhead_fraction") == ()
+    assert usual_overhead("none of ours") == usual_overhead("any")
+
+
+def test_shares_of_generations_are_written_and_read(tmp_path):
+    made = runs(("one", "a", 0.05, 10, "m", True))
+    file = tmp_path / "unexplained.yaml"
+    overheads.write_generations(overheads.fit_constants(made), made, file)
+    assert read_mapping(file, example="hopper: 0.15") == {"hopper": 0.05, "any": 0.05}
+    assert "10 runs, 1 sources" in file.read_text()
 
 
 def test_sources_that_disagree_pull_a_constant_to_that_of_all():
@@ -108,7 +144,7 @@ def test_shipped_bands_name_recipes_and_machines_and_every_recipe_has_both_const
         assert band.runs >= bands.LEAST_RUNS
     for name in list_recipes():
         host = load_recipe(name).host
-        assert 0 <= host.overhead_fraction <= 1
+        assert host.overhead_fraction is None or 0 <= host.overhead_fraction <= 1
         assert host.overhead_fraction_xla > 0
 
 

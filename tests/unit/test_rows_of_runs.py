@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodel.trust.published_runs import job_of_row
+from costmodel.trust.published_runs import _attention_kernel, job_of_row
 
 ROW = {
     "id": "a",
@@ -38,3 +38,33 @@ def test_the_rate_that_a_table_prints_is_that_of_a_gpu_unless_the_table_means_a_
 def test_nodes_of_four_share_the_rate_of_a_node_by_four():
     row = {**ROW, "framework": "aleph-scaling", "gpus_per_node": "4", "nvlink_domain": "4"}
     assert job_of_row(row).cluster.tiers[-1].bandwidth_bytes_per_s == pytest.approx(50e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "named", "kernel"),
+    [
+        ("mlperf-v3.0", "results/dgxh100_n64_nemo", "flash", "flash1"),
+        ("some", "results/n96_ngc23.04_pytorch", "flash", "flash1"),
+        ("some", "results/eos_n64_ngc23.09_nemo", "flash", "flash"),
+        ("some", "results/n96_ngc23.04_pytorch", "cudnn", "cudnn"),
+        ("some", "a table of 2023", "flash", "flash"),
+    ],
+)
+def test_flash_attention_is_the_first_version_in_containers_before_the_second(
+    source, reference, named, kernel
+):
+    row = {**ROW, "source": source, "reference": reference, "attention_kernel": named}
+    assert _attention_kernel(row) == kernel
+
+
+@pytest.mark.parametrize(
+    ("framework", "inferred", "part"),
+    [
+        ("torchtitan", "accelerator variant", "h100-hbm2e-96gb-500w"),
+        ("torchtitan", "", "h100-sxm-80gb"),
+        ("nemo", "accelerator variant", "h100-sxm-80gb"),
+    ],
+)
+def test_an_h100_of_torchtitan_that_no_table_names(framework, inferred, part):
+    row = {**ROW, "framework": framework, "inferred": inferred, "accelerator": "h100-sxm-80gb"}
+    assert job_of_row(row).cluster.accelerator.name == part

@@ -126,7 +126,7 @@ class Job:
             If there is no such switch, or it cannot have the value.
         """
         made = Settings(self.recipe, self.policy, self.health).switched(changes)
-        recipe = resolved_for(made.recipe, self.cluster.accelerator.software)
+        recipe = resolved_for(made.recipe, self.cluster.accelerator)
         _check_optimizer(self.optimizer, recipe)
         return replace(self, recipe=recipe, policy=made.policy, health=made.health)
 
@@ -194,7 +194,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
     job = Job(
         model=the_model,
         cluster=the_cluster,
-        recipe=resolved_for(settings.recipe, the_cluster.accelerator.software),
+        recipe=resolved_for(settings.recipe, the_cluster.accelerator),
         policy=settings.policy,
         health=settings.health,
         precision=precision_on(one("precision"), the_cluster),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, get_args
 
 from costmodel.base.answer import Answer, Listing
@@ -96,6 +97,8 @@ def _choices(name: str) -> str:
     for plain, words in ((bool, "true or false"), (int, "whole number"), (float, "number")):
         if annotation is plain:
             return words
+    if NoneType in get_args(annotation):
+        return "number, or null"
     options = [str(choice) for choice in get_args(annotation)]
     if "Ellipsis" in options:
         inner = get_args(get_args(annotation)[0])

@@ -118,5 +118,5 @@ def _is_shipped(job: Job) -> bool:
 def changed_switches(job: Job) -> dict[str, Any]:
     """Return the switches that differ from those of the recipe as it runs on this accelerator."""
     recipe = load_recipe(job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster))
-    plain = Settings(resolved_for(recipe, job.cluster.accelerator.software)).values
+    plain = Settings(resolved_for(recipe, job.cluster.accelerator)).values
     return {name: value for name, value in job.switches.items() if plain[name] != value}

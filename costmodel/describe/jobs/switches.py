@@ -6,6 +6,7 @@ A switch has one name, and that name one place: a group of the recipe, the job's
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -53,7 +54,14 @@ def require_switch(name: str, where: str = "switches") -> None:
 
 def switch_choices(name: str) -> tuple[str, ...]:
     """Return the values a literal switch can take, empty for numbers and booleans."""
-    return tuple(str(choice) for choice in get_args(switch_field(name).annotation))
+    options = get_args(switch_field(name).annotation)
+    return () if NoneType in options else tuple(str(choice) for choice in options)
+
+
+def is_number(name: str) -> bool:
+    """Say whether a switch is a number, which may be left to the device."""
+    annotation = switch_field(name).annotation
+    return annotation is float or NoneType in get_args(annotation)
 
 
 def takes_several(name: str) -> bool:

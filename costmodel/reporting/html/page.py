@@ -190,7 +190,7 @@ def changed_switches(est: Estimate) -> list[str]:
     """Return the switches that differ from the recipe's preset, as ``--set`` takes them."""
     job = est.job
     try:
-        preset = Settings(resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator.software))
+        preset = Settings(resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator))
     except CostModelError:
         return []
     theirs, ours = preset.plain(), Settings(job.recipe, job.policy, job.health).plain()
