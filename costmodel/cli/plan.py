@@ -55,6 +55,7 @@ def plan(
     meets are one line that names the constraint and what would do.
     """
     import costmodel as cm
+    from costmodel.base.allocator import keep_freed_memory
     from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.plan_input import JOB, asked_of, require_start, waiting, write_parquet
@@ -66,6 +67,7 @@ def plan(
     asked = asked_of(given, emit)
     if start:
         require_start(start, asked)
+    keep_freed_memory()
     try:
         with waiting("pricing layouts", quiet=target.quiet) as progress:
             found = cm.plan(**asked, progress=progress)
