@@ -150,6 +150,14 @@ def test_the_mesh_says_the_gpus_where_it_is_whole(tmp_path):
     assert minimal.warnings == ("remat_policy minimal: priced as selective recomputation of attention",)
 
 
+def test_int8_is_the_precision_of_aqt(tmp_path):
+    read = read_file(written(tmp_path, JOB + "quantization: int8\n"), gpus=8)
+    assert (read.job["precision"], read.warnings) == ("int8", ())
+    other = read_file(written(tmp_path, JOB + "quantization: int4\n"), gpus=8)
+    assert other.job["precision"] == "bf16"
+    assert other.warnings == ("quantization int4: has no price; priced as bfloat16",)
+
+
 def test_experts(tmp_path):
     moe = SIZES + "num_experts: 8\nnum_experts_per_tok: 2\n"
     model = read_file(written(tmp_path, moe.replace("llama2", "mixtral"))).job["model"]

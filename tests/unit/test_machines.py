@@ -253,6 +253,12 @@ def test_a_profile_given_as_a_job_says_what_it_is(kind, what, tmp_path):
     assert f"costmodel hardware check {file}" in str(refused.value)
 
 
+def test_an_accelerators_file_given_as_a_cluster_says_where_it_belongs():
+    file = ROOT / "hardware_profiles" / "accelerators" / "mi300x.yaml"
+    with pytest.raises(cm.CostModelError, match="got 'accelerator'; a cluster names it under accelerator:"):
+        cm.load_cluster(file)
+
+
 def test_the_list_of_profiles_has_other_names():
     table = cm.profiles_table("cluster").table
     others = dict(zip(table["name"], table["aliases"], strict=True))

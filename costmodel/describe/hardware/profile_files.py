@@ -285,7 +285,10 @@ def check_header(content: dict[str, Any], path: Path, kind: str | None = None) -
     if not isinstance(found, str) or found not in FOLDERS:
         raise ProfileError(f"{path.name}: profile: expected one of {', '.join(FOLDERS)}, got {found!r}")
     if kind is not None and found != kind:
-        raise ProfileError(f"{path.name}: profile: expected {kind!r}, got {found!r}")
+        beside = (
+            "; a cluster names it under accelerator:" if (kind, found) == ("cluster", "accelerator") else ""
+        )
+        raise ProfileError(f"{path.name}: profile: expected {kind!r}, got {found!r}{beside}")
     return found
 
 
