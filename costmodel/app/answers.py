@@ -34,7 +34,7 @@ from costmodel.reporting import tables
 from costmodel.reporting.html import charts
 from costmodel.reporting.html.page import headline, warned
 from costmodel.reporting.plans import plan_grids
-from costmodel.reporting.training_runs import run_grids
+from costmodel.reporting.training_runs import run_grids, run_remarks
 
 if TYPE_CHECKING:
     from costmodel.app.workers import Progress
@@ -257,7 +257,7 @@ def _whole_run(job: Texts, asked: Mapping[str, str]) -> Shown:
         if run.is_planned
         else []
     )
-    body = _paragraphs(whose) + _wrapped(whole) + _wrapped(spread) + _wrapped(hours)
+    body = _paragraphs([*whose, *run_remarks(run)]) + _wrapped(whole) + _wrapped(spread) + _wrapped(hours)
     return Shown(headline(run.est), body)
 
 

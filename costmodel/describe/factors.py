@@ -368,18 +368,19 @@ class Classed(Protocol):
 
 
 @cache
-def _fitted() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the recipes with a constant of their own, and the accelerators that published runs were made on."""
+def _fitted() -> tuple[Mapping[bool, frozenset[str]], frozenset[str]]:
+    """Return the recipes with a constant of their own, on GPUs and elsewhere, and the accelerators of published runs."""
     path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
     raw = read_mapping(path, example="fitted_recipes: [megatron-core]")
-    return frozenset(raw["fitted_recipes"]), frozenset(raw["accelerators"])
+    recipes = {True: frozenset(raw["fitted_recipes"]), False: frozenset(raw["fitted_recipes_xla"])}
+    return recipes, frozenset(raw["accelerators"])
 
 
 def classed(job: Classed) -> str:
     """Return the class of a job that residuals are known by: generation and kind of model, ``hopper-moe``."""
     recipes, accelerators = _fitted()
     accelerator = job.cluster.accelerator
-    known = job.recipe.name in recipes and accelerator.name in accelerators
+    known = job.recipe.name in recipes[accelerator.is_gpu] and accelerator.name in accelerators
     return f"{accelerator.generation if known else UNFITTED}-{'moe' if job.model.num_experts else 'dense'}"
 
 

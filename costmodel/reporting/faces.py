@@ -195,8 +195,10 @@ class TrainingRunFace(Face):
         return run_grids(self._answer, **options)
 
     def remarks(self) -> list[str]:
-        """Return the warnings of the step."""
-        return [f"Warning: {warning}" for warning in self._answer.est.warnings]
+        """Return the warnings of the step, and of a layout that may not fit."""
+        from costmodel.reporting.training_runs import run_remarks
+
+        return run_remarks(self._answer)
 
 
 @face("Budget")

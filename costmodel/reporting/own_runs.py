@@ -10,6 +10,8 @@ from costmodel.describe.factors import ROLES
 from costmodel.reporting.step_times import log_remarks
 from costmodel.trust.site_fit import FactorMove, RunFit, RunsCalibration
 
+LEAST_ASKED = 0.005
+"""What is left of what the runs ask for, from which the page says why. [-]"""
 _WITHIN = 1.2816
 """Standard deviations of a normal distribution to its p90."""
 
@@ -69,4 +71,18 @@ def runs_remarks(found: RunsCalibration) -> list[str]:
         f"Median error of step times: {errors['before']:.1%} as shipped, {errors['left_out']:.1%} of each from all others, "
         f"{errors['after']:.1%} with all."
     )
-    return [*logs, *odd, said]
+    return [*logs, *odd, said, *moved_text(found)]
+
+
+def moved_text(found: RunsCalibration) -> list[str]:
+    """Say how far estimates move, of what the runs ask for, and what holds them back."""
+    moved = found.moved
+    if moved is None:
+        return []
+    said = f"Step times move by {moved.taken:+.1%} of the {moved.asked:+.1%} that your runs ask for (medians)"
+    if abs(moved.asked - moved.taken) < LEAST_ASKED:
+        return [f"{said}."]
+    return [
+        f"{said}: in published sources all runs share ±{moved.site:.0%} and each differs by ±{moved.row:.0%} of its own "
+        "(80 % of them), so a few are believed in part; more runs that agree move it further."
+    ]

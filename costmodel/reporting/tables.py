@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,11 @@ from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES
+from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.describe.odds import odds
+from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import host_records, memory_records, time_records
@@ -82,7 +85,7 @@ def band_text(est: Estimate) -> str:
         within = est.interval()
         return (
             f"{format_seconds(within.low, 3)} to {format_seconds(within.high, 3)}: p10 to p90 with what the runs of "
-            f"{est.job.site or 'this site'} say"
+            f"{est.job.site or 'this site'} say{_moved_by_site(est)}"
         )
     if band is None:
         return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
@@ -98,6 +101,15 @@ def band_text(est: Estimate) -> str:
     return (
         f"{low} to {high}: where 80 % of {band.runs} published {whose}runs lie around their prediction{apart}; "
         f"memory {least} to {most} ({of_memory.runs} runs)"
+    )
+
+
+def _moved_by_site(est: Estimate) -> str:
+    """Say how far a site moves the step time of a job."""
+    shipped_s = float(estimate_job(replace(est.job, factors=NOMINAL)).step_time_s)
+    moved = float(est.step_time_s) / shipped_s - 1.0
+    return (
+        f"; they move it by {moved:+.1%} from {format_seconds(shipped_s, 4)}, by as much as they are believed"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
+from costmodel.describe.odds import odds
 from costmodel.reporting.tables import job_text, memory_text
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
@@ -74,6 +75,29 @@ def _headline(run: TrainingRun) -> Grid:
     ]
     title = f"{est.job.model.name} on {plural(run.gpus, 'GPU')} of {est.job.cluster.name}, the whole run"
     return Grid(title, columns("", ""), rows)
+
+
+LIKELY = 0.75
+"""Probability of fitting below which a whole run warns: it buys what may not start. [-]"""
+
+
+def run_remarks(run: TrainingRun) -> list[str]:
+    """Return the warnings of the step, and of a layout that fits but may well not."""
+    est = run.est
+    said = [f"Warning: {warning}" for warning in est.warnings]
+    chance = float(
+        odds()
+        .fits_with(est.job.recipe.name)
+        .probability(float(est.memory_bytes_per_gpu), est.memory_capacity_bytes)
+    )
+    if not est.fits or chance >= LIKELY:
+        return said
+    whose = "the planner's layout" if run.is_planned else "this layout"
+    return [
+        *said,
+        f"Warning: {whose} is only {chance:.0%} likely to fit; costmodel plan --risk 10% looks for one that is surer "
+        "(name it with -l).",
+    ]
 
 
 def _limits(run: TrainingRun) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from costmodel.trust.calibration.factor_runs import TIME, slopes
 from costmodel.trust.overheads import held_out_errors, joined_errors, scored_runs
 from costmodel.trust.posterior import Priors, posterior
 from costmodel.trust.published_runs import read_rows
-from costmodel.trust.site_fit import ROW_TAIL, SITE_SHARE, tail_at_site
+from costmodel.trust.site_fit import ROW_TAIL, SITE_SHARE, prior_at_site
 from costmodel.trust.validation import validate
 
 Array = NDArray[np.float64]
@@ -82,11 +82,8 @@ def score(runs: pd.DataFrame, parts: pd.DataFrame, draws: int) -> dict[str, floa
     scales = np.array([known[name].spread for name in names])
     for kind in set(runs["class"]):
         scales[names.index(named("unexplained", kind))] = split(kind)[0]
-    priors = Priors(
-        np.array([known[name].center for name in names]),
-        np.maximum(scales, 1e-3),
-        np.array([tail_at_site(name) for name in names]),
-    )
+    center, wider, tail = np.array([prior_at_site(name) for name in names]).T
+    priors = Priors(center, np.maximum(wider * scales, 1e-3), tail)
     row = np.array([split(kind)[1] for kind in runs["class"]])
     measured = runs.r.to_numpy(np.float64)  # over predicted, logarithms
     rng, found = np.random.default_rng(0), []

@@ -9,11 +9,13 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
-from costmodel.describe.factors import Factors, factors
+from costmodel.describe.factors import Factors, classed, factors
 from costmodel.describe.site import load_site, make_belief, site_text
+from costmodel.reporting.own_runs import moved_text
+from costmodel.reporting.tables import band_text
 from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs
-from costmodel.trust.site_fit import fit_site, row_scale
+from costmodel.trust.site_fit import fit_site, row_scale, site_scale
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 LAYOUTS = ("tp2", "tp4", "tp2 pp2", "pp4", "tp8", "cp2")
@@ -92,6 +94,42 @@ def test_bands_narrow_only_where_the_runs_speak():
         plain.sample(50).factors["unexplained.blackwell-dense"],
         told.sample(50).factors["unexplained.blackwell-dense"],
     )
+
+
+def test_the_page_says_how_far_one_row_moves_an_estimate_and_what_holds_it_back(tmp_path, capsys):
+    est = cm.estimate(**JOB, layout="tp2")
+    shipped_s = float(est.step_time_s)
+    found = cm.calibrate.runs({"one": (est, 1.06 * shipped_s)})
+    moved_by = found.moved
+
+    assert moved_by.asked == pytest.approx(0.06)
+    told = cm.estimate(**JOB, layout="tp2", site=found.site)
+    assert moved_by.taken == pytest.approx(float(told.step_time_s) / shipped_s - 1, abs=2e-3)
+    # p90 of Student's t of three degrees of freedom is 1.638 of its scales.
+    assert moved_by.row == pytest.approx(np.expm1(1.6377 * row_scale(est)), rel=1e-3)
+    assert moved_by.site == pytest.approx(np.expm1(1.6377 * site_scale(est)), rel=1e-3)
+    (said,) = moved_text(found)
+    assert f"move by {moved_by.taken:+.1%} of the +6.0% that your runs ask for" in said
+    assert said.endswith("more runs that agree move it further.")
+    band = band_text(told)
+    assert f"; they move it by {moved_by.taken:+.1%} from " in band
+    assert found.to_dict()["moved"] == moved_by._asdict()
+
+
+def test_runs_that_are_as_predicted_move_nothing_and_no_constant_gets_less_sure():
+    """A class whose middle is that of unseen families: a site is expected where the price says."""
+    job = {"model": "deepseek-v3-671b", "cluster": "hgx-b200-ndr", "gpus": 256, "layout": "tp1 pp4 ep64"}
+    est = cm.estimate(**job, global_batch=2048, seq_len=4096)
+    name = f"unexplained.{classed(est.job)}"
+    found = cm.calibrate.runs({"one": (est, float(est.step_time_s))})
+
+    assert abs(factors()[name].center) > 0.01
+    assert moved(found)[name].center == pytest.approx(0.0, abs=1e-6)
+    assert found.moved.taken == pytest.approx(0.0, abs=1e-6)
+    assert moved_text(found) == ["Step times move by +0.0% of the +0.0% that your runs ask for (medians)."]
+    for move in found.moves:
+        if move.name.startswith(("matmul", "grouped_matmul", "attention", "launch", "memory_kernels")):
+            assert move.spread <= factors()[move.name].spread * (1 + 1e-9)
 
 
 def test_one_row_is_enough():
@@ -330,9 +368,9 @@ def test_a_single_step_time_is_no_surer_than_repeats_of_a_layout(monkeypatch):
     """Releases differ by 2 %; a class whose few rows agree by chance is not taken for surer than that."""
     est = cm.estimate(**JOB, layout="tp2")
     assert row_scale(est) > 0.02
-    # What a site shares is 0.36 of the variance of both, or that of its class where it is more.
+    # What a site shares is half of the variance of both, or that of its class where it is more.
     monkeypatch.setattr(site_fit, "_shared", lambda _: (0.01, 0.05))
-    assert row_scale(est) == pytest.approx((0.64 * 0.0026) ** 0.5)
+    assert row_scale(est) == pytest.approx((0.5 * 0.0026) ** 0.5)
     monkeypatch.setattr(site_fit, "_shared", lambda _: (0.05, 0.05))
     assert row_scale(est) == pytest.approx(0.05)
     monkeypatch.setattr(site_fit, "_shared", lambda _: (0.0, 0.0))

@@ -8,6 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.bill.formula import evaluate
 from costmodel.cli import main
+from costmodel.reporting import training_runs
 
 JOB = {
     "model": "llama3-8b",
@@ -22,6 +23,29 @@ FLAGS = ["--model=llama3-8b", "--gpus=512", "--tp=2", "--global-batch=512", "--s
 
 def price(**changes):
     return cm.run(**{**JOB, "tokens": 1e12, **changes})
+
+
+@pytest.mark.parametrize(("chance", "said"), [(0.42, 1), (0.74, 1), (0.76, 0)])
+def test_a_layout_that_may_well_not_fit_is_warned_of_with_the_flag(monkeypatch, chance, said):
+    class Odds:
+        def fits_with(self, recipe):
+            assert recipe == price().est.job.recipe.name
+            return self
+
+        def probability(self, need, have):
+            assert need < have
+            return chance
+
+    monkeypatch.setattr(training_runs, "odds", Odds)
+    warned = [text for text in training_runs.run_remarks(price()) if "likely to fit" in text]
+
+    assert len(warned) == said
+    if warned:
+        assert warned[0].startswith(
+            f"Warning: this layout is only {chance:.0%} likely to fit; costmodel plan --risk 10%"
+        )
+        planned = dataclasses.replace(price(), is_planned=True)
+        assert any("the planner's layout is only" in text for text in training_runs.run_remarks(planned))
 
 
 def test_days_are_steps_times_the_bill():

@@ -267,13 +267,17 @@ def left_over(
 def interval_reach(known: Array, of_layouts: float, scale: float, tail: float) -> Array:
     """Return how far the middle `SHARE` of a sum reaches: a normal part of a variance, and two with tails."""
     grid = np.linspace(0.0, np.sqrt(np.max(known, initial=1e-12)) + 1e-6, 9)
-    normal, *others = _normal_draws()
-    unit = sum(
-        np.sqrt(share) * with_tail(z, tail)
-        for share, z in zip((of_layouts, 1.0 - of_layouts), others, strict=True)
-    )
+    normal, of_layout, of_class = _tailed_draws(tail)
+    unit = np.sqrt(of_layouts) * of_layout + np.sqrt(1.0 - of_layouts) * of_class
     drawn = np.abs(grid[:, None] * normal + scale * unit)
     return np.asarray(np.interp(np.sqrt(known), grid, np.quantile(drawn, SHARE, axis=1)))
+
+
+@cache
+def _tailed_draws(tail: float) -> Array:
+    """Return a normal sample and two of Student's t, spread evenly over their space."""
+    normal, *others = _normal_draws()
+    return np.stack([normal, *(with_tail(z, tail) for z in others)])
 
 
 @cache

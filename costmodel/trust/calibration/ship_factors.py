@@ -33,11 +33,13 @@ from costmodel.trust.calibration.factor_residuals import (
 from costmodel.trust.calibration.factor_runs import (
     MEMORY,
     SHARE,
+    TIME,
     Left,
     known_variance,
     layout_parts,
     layout_scale,
     left_over,
+    middle_of,
     of_role,
     slopes,
     tail_of,
@@ -58,6 +60,8 @@ Array = NDArray[np.float64]
 
 LEAST_RUNS = 8
 """Runs that a class needs for spreads of its own."""
+DEPENDS = 0.01
+"""Share of a step from which a run tells something of a constant. [-]"""
 FAMILY_POWER = 0.75
 """A family of sources counts as this power of its runs: the next family is like none of them more than the others."""
 POOLED = 3.0
@@ -230,14 +234,15 @@ def settled(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     time = runs.time
     generations = time.accelerator.map(lambda name: load_accelerator(name).generation)
     for generation, group in time.groupby(generations):
-        if len(group) < LEAST_RUNS:
-            continue
         for name, one in known.items():
             role, *keys = name.split(".")
             own = ".".join([role, str(generation), *keys[1:]])
-            if role in KERNELS and keys[0] == OTHER and own not in known:
-                how = f"lent to {len(group)} runs of the generation, which tell what is common to them: by their root"
-                found[own] = _normal(one.spread / float(np.sqrt(len(group))), 0, how)
+            if role not in KERNELS or keys[0] != OTHER or own in known or f"{TIME}{own}" not in group:
+                continue
+            count = int((group[f"{TIME}{own}"].abs() > DEPENDS).sum())
+            if count >= LEAST_RUNS:
+                how = f"lent to {count} runs of the generation, which tell what is common to them: by their root"
+                found[own] = _normal(one.spread / float(np.sqrt(count)), 0, how)
     return found
 
 
@@ -269,6 +274,11 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
         str(name): _left(group.residual, group, spreads, of_layouts, tail, even=True)
         for name, group in gpu.groupby(kind)
     }
+    # Residuals elsewhere are around constants of recipes that these runs settled, and lean on one another.
+    other = time[~time.is_gpu]
+    elsewhere = (
+        _left(other.residual, other, spreads, of_layouts, tail, even=True, center=0.0) if len(other) else None
+    )
     said: dict[str, Said] = {}
     for name, group in groups.items():
         if len(group) < LEAST_RUNS:
@@ -276,14 +286,13 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
         seen = name == OTHER or name.startswith(UNFITTED)
         if seen:
             left = _left(runs.other[group.index], group, spreads, of_layouts, tail)
-        elif not group.is_gpu.all():
-            left = _left(group.residual, group, spreads, of_layouts, tail)
         else:
             alike = kinds[name.rpartition("-")[2]]
-            own = _left(group.residual, group, spreads, of_layouts, tail, even=True, center=alike.center)
-            families = group.source_family.nunique()
-            pooled = (families * own.scale**2 + POOLED * alike.scale**2) / (families + POOLED)
-            left = own._replace(scale=float(np.sqrt(pooled)))
+            if elsewhere is not None and not group.is_gpu.any():
+                own = middle_of(group.residual.to_numpy(np.float64), _family_counts(group))
+                left = _leant(group, elsewhere._replace(center=own), spreads, of_layouts, tail, LEAST_RUNS)
+            else:
+                left = _leant(group, alike, spreads, of_layouts, tail)
         of = f"{left.runs} runs of {group.source_family.nunique()} families of sources"
         how = f"{of}, {'recipes' if seen else 'families'} left out of the constants"
         part = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
@@ -291,6 +300,30 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
         said[f"layout.{name}"] = Said(0.0, float(single), tail, left.runs, f"{how}; {part}")
         said[f"unexplained.{name}"] = Said(left.center, float(common), tail, left.runs, how)
     return said
+
+
+def _leant(
+    group: pd.DataFrame,
+    alike: Left,
+    spreads: Mapping[str, float],
+    of_layouts: float,
+    tail: float,
+    family: int | None = None,
+) -> Left:
+    """Return what is left of a class, its scale leaning on its kind by as much as `POOLED` families.
+
+    Where residuals are as fitted, families say no more than runs: so many of them count as a `family`.
+    """
+    own = _left(group.residual, group, spreads, of_layouts, tail, even=True, center=alike.center)
+    families = group.source_family.nunique() if family is None else len(group) / family
+    pooled = (families * own.scale**2 + POOLED * alike.scale**2) / (families + POOLED)
+    return own._replace(scale=float(np.sqrt(pooled)))
+
+
+def _family_counts(group: pd.DataFrame) -> Array:
+    """Return weights by which a family of sources counts as `FAMILY_POWER` of its runs."""
+    size = group.groupby("source_family").residual.transform("size").to_numpy(np.float64)
+    return np.asarray(size ** (FAMILY_POWER - 1.0))
 
 
 def _left(
@@ -305,8 +338,7 @@ def _left(
 ) -> Left:
     """Return what is left of some runs beyond the factors with a spread; `even` weighs families by `FAMILY_POWER`."""
     known = np.asarray(known_variance(group, spreads), dtype=np.float64)
-    size = group.groupby("source_family").residual.transform("size").to_numpy(np.float64)
-    weights = size ** (FAMILY_POWER - 1.0) if even else np.ones(len(group))
+    weights = _family_counts(group) if even else np.ones(len(group))
     values = np.asarray(residual[group.index], dtype=np.float64)
     return left_over(values, known, of_layouts, tail, weights=weights, center=center)
 

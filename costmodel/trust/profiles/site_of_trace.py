@@ -15,7 +15,7 @@ from costmodel.describe.site import Site, make_belief
 from costmodel.estimates.estimate import Estimate
 from costmodel.trust.posterior import Priors, posterior
 from costmodel.trust.profiles.beside import Beside, GroupTime
-from costmodel.trust.site_fit import ROW_TAIL, FactorMove, tail_at_site
+from costmodel.trust.site_fit import ROW_TAIL, FactorMove, prior_at_site
 
 _REPEATS = 0.021
 """By how much the same layout differs in two releases of a framework, the median of published pairs: what a profile of
@@ -87,7 +87,7 @@ def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
     priors = Priors(
         np.array([one.center for one in shipped]),
         np.array([one.spread for one in shipped]),
-        np.array([tail_at_site(name) for name in names]),
+        np.array([prior_at_site(name)[2] for name in names]),
     )
     logs, scales = (np.array(column) for column in zip(*seen.values(), strict=True))
     # What is measured is the factors themselves.
