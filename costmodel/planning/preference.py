@@ -55,8 +55,10 @@ def num_things(rows: Columns, jobs: Sequence[Job]) -> Array:
     counted = [rows[axis] > 1 for axis in _AXES]
     counted += [rows["shard_group"] > 0, rows["recompute"] > 0, rows["zero_stage"] > 1]
     counted.append(~np.isin(rows["schedule"], plain))
-    of_job = np.asarray([_things_of_job(job) for job in jobs])
-    return np.asarray(np.sum(counted, axis=0) + of_job[rows["job"].astype(np.int64)])
+    # Few of many jobs are asked for at a time, and comparing switches is slow.
+    named, where = np.unique(rows["job"].astype(np.int64), return_inverse=True)
+    of_job = np.asarray([_things_of_job(jobs[index]) for index in named.tolist()])
+    return np.asarray(np.sum(counted, axis=0) + of_job[where])
 
 
 def _things_of_job(job: Job) -> float:

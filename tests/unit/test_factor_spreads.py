@@ -21,7 +21,15 @@ from costmodel.trust.calibration.factor_runs import (
     tail_of,
     variance_parts,
 )
-from costmodel.trust.calibration.ship_factors import Runs, Said, fit_odds, odds_text, text, unexplained
+from costmodel.trust.calibration.ship_factors import (
+    Runs,
+    Said,
+    fit_odds,
+    odds_text,
+    settled,
+    text,
+    unexplained,
+)
 
 RNG = np.random.default_rng(1)
 
@@ -224,6 +232,65 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
     of_all = scale("other")
     assert scale("ampere-dense") ** 2 == pytest.approx((2 * 0.03**2 + 3 * of_all**2) / 5, rel=0.1)
     assert scale("hopper-dense") ** 2 == pytest.approx((8 * 0.12**2 + 3 * of_all**2) / 11, rel=0.1)
+
+
+def test_elsewhere_than_on_gpus_a_class_has_its_own_middle_and_leans_on_its_like():
+    """Forty runs of one TPU around 0.03 and eight that agree by chance around -0.1: the latter are hardly believed."""
+    kinds = [("h100-sxm-80gb", 400, 0.3, 0.2), ("tpu-v5p", 40, 0.03, 0.06), ("tpu-v6e", 8, -0.1, 0.0)]
+    rows = [
+        {
+            "accelerator": accelerator,
+            "num_experts": 0,
+            "is_gpu": accelerator.startswith("h100"),
+            "class": "any-dense",
+            "source": accelerator,
+            "source_family": accelerator,
+            "model": "m",
+            "gpus": 8,
+            "global_batch": run,
+            "residual": middle + spread * (2.0 * (run + 0.5) / runs - 1.0),
+        }
+        for accelerator, runs, middle, spread in kinds
+        for run in range(runs)
+    ]
+    time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
+    said = unexplained(
+        Runs(time, time.residual, pd.DataFrame(), pd.DataFrame()), {"matmul.hopper.16-bit": 0.0}, 1e6
+    )
+
+    def scale(name):
+        return np.hypot(said[f"unexplained.{name}"].spread, said[f"layout.{name}"].spread)
+
+    assert said["unexplained.tpu-v5-dense"].center == pytest.approx(0.03, abs=1e-3)
+    assert said["unexplained.tpu-v6-dense"].center == pytest.approx(-0.1, abs=1e-3)
+    assert said["unexplained.hopper-dense"].center == pytest.approx(0.3, abs=1e-3)
+    # The middle 80 % of evenly spaced residuals reach 0.8 of their ends, 1.2816 scales of a normal distribution.
+    of_v5 = 0.8 * 0.06 / 1.2816
+    residual = np.abs(time.residual[~time.is_gpu].to_numpy())
+    weights = np.repeat([40**-0.25, 8**-0.25], [40, 8])
+    order = np.argsort(residual)
+    inside = np.cumsum(weights[order]) / weights.sum()
+    of_all = residual[order][np.searchsorted(inside, 0.8)] / 1.2816
+    assert scale("tpu-v6-dense") ** 2 == pytest.approx((1 * 0.0 + 3 * of_all**2) / 4, rel=0.1)
+    assert scale("tpu-v5-dense") ** 2 == pytest.approx((5 * of_v5**2 + 3 * of_all**2) / 8, rel=0.1)
+
+
+def test_kernels_that_nobody_timed_settle_with_the_runs_that_depend_on_them():
+    lent = {
+        f"{role}.other.{bits}": Said(0.0, 0.2, float("inf"), 0, "apart")
+        for role in ("matmul", "grouped_matmul")
+        for bits in ("16-bit", "8-bit")
+    }
+    time = pd.DataFrame({"accelerator": ["tpu-v5p"] * 16 + ["h100-sxm-80gb"] * 9})
+    time["time:matmul.tpu-v5.16-bit"] = [0.5] * 16 + [0.0] * 9
+    time["time:matmul.tpu-v5.8-bit"] = [0.5] * 7 + [0.0] * 18
+    time["time:matmul.hopper.16-bit"] = [0.0] * 16 + [0.5] * 9
+    measured = {"matmul.hopper.16-bit": Said(0.0, 0.01, float("inf"), 50, "timed")}
+    found = settled(Runs(time, pd.Series(dtype=float), pd.DataFrame(), pd.DataFrame()), {**lent, **measured})
+
+    # Seven runs in 8 bits are too few, none has grouped products, and what is timed stays.
+    assert set(found) == {"matmul.tpu-v5.16-bit"}
+    assert found["matmul.tpu-v5.16-bit"].spread == pytest.approx(0.2 / 4)
 
 
 def test_the_file_says_what_was_found():

@@ -129,6 +129,22 @@ def test_products_share_the_factor_of_their_width_alone():
             assert float(after.each_s) == float(before.each_s)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "cluster", "found"),
+    [
+        ("maxtext-tpu", "tpu-v5p", "tpu-v5-dense"),
+        ("torchtitan", "tpu-v5p", "unfitted-dense"),
+        ("maxtext-tpu", "dgx-h100-ndr", "unfitted-dense"),
+        ("torchtitan", "dgx-h100-ndr", "hopper-dense"),
+    ],
+)
+def test_a_class_is_known_where_its_recipe_has_a_constant_on_that_kind_of_accelerator(recipe, cluster, found):
+    est = cm.estimate(
+        model="llama3-8b", cluster=cluster, gpus=64, recipe=recipe, global_batch=64, seq_len=4096
+    )
+    assert classed(est.job) == found
+
+
 def test_latency_and_transfer_of_a_fabric_are_told_apart():
     est = priced("dense")
     (line,) = [one for one in est.bill.time_lines if one.name == "tp.attention.all_gather.forward"]
