@@ -287,12 +287,8 @@ def _before(part: _Part, index: int) -> float:
 
 def _at_most_shipped(names: Sequence[str], covariance: Array) -> Array:
     """Return the same with no constant of kernels less sure than it is shipped."""
-    most = np.array(
-        [
-            max(one.spread, _LEAST_SCALE) if one.role.name in WIDER else np.inf
-            for one in map(factors().get, names)
-        ]
-    )
+    known = [factors()[name] for name in names]
+    most = np.array([max(one.spread, _LEAST_SCALE) if one.role.name in WIDER else np.inf for one in known])
     cut = np.minimum(most / np.sqrt(np.diag(covariance)), 1.0)
     return np.asarray(covariance * np.outer(cut, cut))
 
