@@ -79,6 +79,8 @@ def moved_text(found: RunsCalibration) -> list[str]:
     moved = found.moved
     if moved is None:
         return []
+    if max(abs(moved.asked), abs(moved.taken)) < 0.1 * LEAST_ASKED:
+        return ["Your step times are as predicted (medians): estimates stay where they are."]
     said = f"Step times move by {moved.taken:+.1%} of the {moved.asked:+.1%} that your runs ask for (medians)"
     if abs(moved.asked - moved.taken) < LEAST_ASKED:
         return [f"{said}."]

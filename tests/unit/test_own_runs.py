@@ -126,7 +126,7 @@ def test_runs_that_are_as_predicted_move_nothing_and_no_constant_gets_less_sure(
     assert abs(factors()[name].center) > 0.01
     assert moved(found)[name].center == pytest.approx(0.0, abs=1e-6)
     assert found.moved.taken == pytest.approx(0.0, abs=1e-6)
-    assert moved_text(found) == ["Step times move by +0.0% of the +0.0% that your runs ask for (medians)."]
+    assert moved_text(found) == ["Your step times are as predicted (medians): estimates stay where they are."]
     for move in found.moves:
         if move.name.startswith(("matmul", "grouped_matmul", "attention", "launch", "memory_kernels")):
             assert move.spread <= factors()[move.name].spread * (1 + 1e-9)
