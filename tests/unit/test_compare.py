@@ -112,3 +112,16 @@ def test_what_varies_replaces_field_or_switch_and_frees_dp():
 def test_what_cannot_vary_is_refused_in_one_line(text):
     with pytest.raises(CostModelError, match=r"^vary: .*$"):
         varied_jobs(LLAMA3_405B, [text])
+
+
+def test_how_surely_a_job_is_faster():
+    """Without recomputation surely, the other way round never; of the same job nothing is known."""
+    job = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 32, "seq_len": 4096}
+    slow, fast = (cm.estimate(**job, recompute=recompute) for recompute in ("full", "none"))
+    same, sure = cm.compare(slow, fast).odds
+    assert tuple(same) == (0.0, 1.0, 1.0)
+    assert sure[0] > 0.95
+    assert sure[1] < sure[2] < 1.0
+    back = cm.compare(fast, slow).odds[1]
+    assert back[0] < 0.05
+    assert back[1] > 1.0
