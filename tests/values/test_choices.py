@@ -96,6 +96,8 @@ def test_where_dense_choices_start(choice, layout, fine):
         ({"ep_overlap": True}, {"ep": 8, "micro_batch": 8}, False),  # one micro-batch has no partner
         ({"moe_dispatcher": "deep-ep"}, {"ep": 16}, True),
         ({"moe_dispatcher": "deep-ep"}, {"ep": 1}, False),
+        ({"moe_dispatcher": "all-to-all"}, {"ep": 8}, True),  # a whole NVLink domain
+        ({"moe_dispatcher": "all-to-all"}, {"ep": 16}, False),
     ],
 )
 def test_where_choices_of_experts_start(choice, layout, fine):
