@@ -28,7 +28,11 @@ SMALL = {
 }
 JOBS = {
     "405b": LLAMA3_405B,
-    "deepseek": DEEPSEEK_V3,
+    # What an SM loads element by element is a constant of its generation, no number of a profile.
+    "deepseek": {
+        **DEEPSEEK_V3,
+        "switches": {**DEEPSEEK_V3.get("switches", {}), "router_fusion": True, "rope_by_element": False},
+    },
     "fsdp": FSDP_8B,
     "tensor and pipeline": {**PLAIN, "tp": 4, "pp": 4, "recompute": "full"},
     "latencies": SMALL,
