@@ -419,7 +419,7 @@ def _attention_kernel(row: Row) -> str:
     """Return the kernel that a run names; ``flash`` was the first version of it in containers before the second's."""
     kernel = row.get("attention_kernel") or ""
     found = _CONTAINER.search(row.get("reference") or "")
-    release = _ROUND_CONTAINERS.get(row["source"], found.group(1) if found else "")
+    release = _ROUND_CONTAINERS.get(row.get("source") or "", found.group(1) if found else "")
     return "flash1" if kernel == "flash" and "" < release < _FLASH2_FROM else kernel
 
 
