@@ -13,6 +13,7 @@ Examples:
   costmodel compare job.yaml --vary tp=4,8
   costmodel compare h200.yaml v6e.yaml --tokens 1T --start 2026-12-01 --price dgx-h200-ndr=2.5,tpu-v6e=1.8
   costmodel compare job.yaml --vary recompute=none,full --vary dp_overlap=none,last-micro-batch
+  costmodel compare job.yaml --vary zero=0,1,2,3 --plot zero.svg
 """
 
 
@@ -30,6 +31,7 @@ def compare(
         ),
     ] = None,
     start: opt.StartOption = "",
+    plot: opt.PlotOption = "",
     every_line: Annotated[
         bool, typer.Option("--all-lines", help="Also list what moves less than 0.5 %.")
     ] = False,
@@ -41,8 +43,10 @@ def compare(
     """
     import costmodel as cm
     from costmodel.cli.output import answer_result, plan_output, show
+    from costmodel.cli.pictures import planned_figure
 
     target = plan_output(**output)
+    draw = planned_figure("Comparison", plot, "", force=output["force"])
     files, found = job or [""], {}
     for name, file in zip(short_names(files), files, strict=True):
         for label, est in cm.vary(vary or [], **merged_job(given, file)).items():
@@ -52,3 +56,4 @@ def compare(
     if start and any(est.job.tokens is None for est in comparison.estimates):
         raise cm.CostModelError("start: needs --tokens, for a run that ends")
     show(answer_result(comparison, every_line=every_line, start=start), target)
+    draw(comparison.plot, target)

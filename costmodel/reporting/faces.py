@@ -103,7 +103,7 @@ class RunsFace(Face):
 
 @face("Comparison")
 class ComparisonFace(Face):
-    """Tables of jobs side by side."""
+    """Tables and the figure of jobs side by side."""
 
     def grids(self, **options: Any) -> list[Grid]:
         """Return the jobs, and what moved on both bills of each."""
@@ -116,6 +116,12 @@ class ComparisonFace(Face):
         from costmodel.reporting.comparison import compare_remarks
 
         return compare_remarks(self._answer)
+
+    def bars(self) -> Any:
+        """Draw a bar a job: time by part, and memory of the worst stage by part."""
+        from costmodel.reporting.plots.comparison import draw_comparison
+
+        return draw_comparison(self._answer)
 
 
 @face("Sensitivity")

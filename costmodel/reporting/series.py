@@ -27,7 +27,7 @@ class StackPart(NamedTuple):
     busy_s: float
 
 
-_PARTS = (
+STEP_PARTS = (
     ("matrix products and attention", "math"),
     ("memory-bound kernels", "hbm"),
     ("host and overhead", "overhead"),
@@ -40,6 +40,7 @@ _PARTS = (
     ("failures and checkpoints", "resilience"),
     ("pipeline bubble", "bubble"),
 )
+"""Labels and styles of the parts of a step, in the order they are drawn."""
 
 
 def _fill_of(line: TimeLine) -> str:
@@ -84,7 +85,7 @@ def time_parts(est: Estimate) -> list[StackPart]:
         busy[part] = busy.get(part, 0.0) + float(line.seconds)
     return [
         StackPart(label, name, exposed[name], busy[name])
-        for label, name in _PARTS
+        for label, name in STEP_PARTS
         if busy.get(name, 0.0) > 0 or exposed.get(name, 0.0) != 0
     ]
 

@@ -187,6 +187,26 @@ def test_scaling_of_a_single_job_is_refused():
         plan.plot.scaling()
 
 
+def test_bars_of_a_comparison_are_the_bills():
+    jobs = cm.vary(["zero=0,1,3"], model="llama3-8b", gpus=64, global_batch=64, seq_len=4096)
+    found = cm.compare(*jobs.values(), labels=list(jobs))
+    left, right = found.plot.bars().axes
+
+    def ends(axes):
+        """Return where the last bar of each row ends; each begins where the one before it ended."""
+        reached = [0.0] * len(jobs)
+        for bars in axes.containers:
+            for row, bar in enumerate(bars):
+                assert bar.get_x() == pytest.approx(reached[row])
+                reached[row] += bar.get_width()
+        return reached
+
+    assert ends(left) == pytest.approx([float(est.step_time_s) for est in jobs.values()])
+    assert ends(right) == pytest.approx([float(est.memory_bytes_per_gpu) / 2**30 for est in jobs.values()])
+    assert [label.get_text() for label in left.get_yticklabels()] == list(jobs)
+    assert ["fit" in text.get_text() for text in right.texts] == [not est.fits for est in jobs.values()]
+
+
 def test_figure_of_a_validation_needs_runs():
     with pytest.raises(CostModelError, match="no run"):
         validate([]).plot.predicted()
