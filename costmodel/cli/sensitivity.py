@@ -21,7 +21,11 @@ def sensitivity(
     output: dict[str, Any],
     by: Annotated[float, typer.Option("--by", help="How much less and more of each number.")] = 0.1,
     plot: opt.PlotOption = "",
-    every_one: Annotated[bool, typer.Option("--all", help="Also list what moves nothing.")] = False,
+    top: Annotated[
+        int,
+        typer.Option("--top", min=1, help="Numbers, and switches, to list: those that move, or save, most."),
+    ] = 15,
+    every_one: Annotated[bool, typer.Option("--all", help="List all, also what moves nothing.")] = False,
 ) -> None:
     """Show what each number of the hardware and each switch of the recipe is worth.
 
@@ -39,5 +43,5 @@ def sensitivity(
     est = cm.estimate(**merged_job(given))
     with waiting("pricing variants", quiet=target.quiet) as progress:
         found = cm.sensitivity(est, change=by, progress=progress)
-    show(answer_result(found, every_one=every_one), target)
+    show(answer_result(found, every_one=every_one, top=top), target)
     draw(found.plot, target)

@@ -31,6 +31,9 @@ from costmodel.estimates.collective import (
     size_text,
 )
 
+LARGEST = 1e18
+"""Bytes of a collective; no machine holds as many."""
+
 
 @dataclass(frozen=True)
 class CollectiveCosts(Answer):
@@ -199,8 +202,8 @@ def collective(
     one_size = isinstance(size_bytes, str) or np.ndim(size_bytes) == 0
     listed = [size_bytes] if one_size else list(size_bytes)  # type: ignore[arg-type]
     sizes = [_read_size(one) for one in listed]
-    if not sizes or not all(np.isfinite(size) and size > 0 for size in sizes):
-        raise LayoutError(f"size: expected more than 0 bytes, got {size_bytes!r}")
+    if not sizes or not all(0 < size <= LARGEST for size in sizes):
+        raise LayoutError(f"size: expected more than 0 and at most 1 EB, got {shown(size_bytes)}")
     if (latency_s is None) != (bandwidth_bytes_per_s is None):
         raise LayoutError("latency_s: expected latency_s and bandwidth_bytes_per_s together, or a cluster")
     if latency_s is not None and bandwidth_bytes_per_s is not None:

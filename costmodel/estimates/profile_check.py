@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def check_profile(path: str | Path, *, profile_path: ProfilePath = None) -> list
 def _find_links(path: Path, profile_path: ProfilePath) -> None:
     """Look up the links that an accelerator names, which a job on one device does not need."""
     accelerator = load_accelerator(path, profile_path=profile_path)
-    here = path.resolve().parent
+    here = Path(os.path.realpath(path)).parent
     beside = here.parent if here.name in FOLDERS.values() else here
     given = [profile_path] if isinstance(profile_path, (str, Path)) else list(profile_path or ())
     for key in ("scale_up_link", "pcie_link", "scale_out_link"):

@@ -378,7 +378,7 @@ def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
     pattern = layer_pattern(flags.text("--moe-layer-freq", "1"), layers)
     pattern = [int(bool(each) and place >= dense) for place, each in enumerate(pattern)]
     first = pattern.index(1) if 1 in pattern else layers
-    freq = next((step for step in range(1, layers + 1) if _follows(pattern, first, step)), 0)
+    freq = int(_follows(pattern, first, 1))
     places: dict[str, Any] = {"first_dense_layers": first, "moe_layer_freq": freq}
     if not freq:
         # The first MoE layer may itself end a run of n; what has no period is a pattern.
@@ -419,8 +419,9 @@ def _follows(pattern: list[int], first: int, step: int) -> bool:
 
 def _leading(pattern: list[int]) -> tuple[int, int] | None:
     """Return dense layers at the start and the period of a pattern whose first MoE layer ends a period."""
-    for first in range(len(pattern)):
-        for step in range(1, len(pattern) + 1):
-            if _follows(pattern, first, step):
-                return first, step
-    return None
+    experts = [i for i, expert in enumerate(pattern) if expert]
+    if not experts:
+        return (1, len(pattern)) if len(pattern) > 1 else None
+    step = experts[1] - experts[0] if len(experts) > 1 else experts[0] + 1
+    first = experts[0] + 1 - step
+    return (first, step) if first >= 0 and _follows(pattern, first, step) else None

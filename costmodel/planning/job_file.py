@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -31,8 +31,7 @@ def job_file_of(est: Estimate, files: Mapping[str, str]) -> str:
         If a file cannot say the job: its model, cluster or recipe was composed in code.
     """
     named = {
-        name: str(Path(given).resolve()) if given.endswith(_ENDINGS) else given
-        for name, given in files.items()
+        name: os.path.realpath(given) if given.endswith(_ENDINGS) else given for name, given in files.items()
     }
     text = job_file_text(est.job, named)
     try:

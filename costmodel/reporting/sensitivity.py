@@ -8,19 +8,38 @@ from costmodel.describe.jobs.switches import NUMERIC
 from costmodel.what_if.sensitivity import Effect, Sensitivity
 
 _SMALL = 5e-5
+TOP = 15
+"""Rows of each table, unless more are asked for."""
 MARK = " *"
 
 
-def sensitivity_grids(found: Sensitivity, *, every_one: bool = False) -> list[Grid]:
-    """Return numbers by elasticity, then switches by what turning them does."""
-    least = -1.0 if every_one else _SMALL
-    numbers = [effect for effect in found.effects if effect.kind != "switch" and _reach(effect) > least]
-    turned = [effect for effect in found.effects if effect.kind == "switch" and _reach(effect) > least]
-    return [_numbers_grid(found, numbers), _switches_grid(turned)]
+def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int = TOP) -> list[Grid]:
+    """Return numbers by elasticity, then switches by what turning them does.
+
+    Of each as many as `top` says, unless every one is asked for: numbers that move most, and switches
+    that save most of time or memory.
+    """
+    grids = []
+    for switches, drawn, worth in ((False, _numbers_grid, _reach), (True, _switches_grid, _saves)):
+        kind = [effect for effect in found.effects if (effect.kind == "switch") == switches]
+        first = sorted(kind, key=worth, reverse=True)
+        shown = first if every_one else [effect for effect in first if _reach(effect) > _SMALL][:top]
+        kept = {id(effect) for effect in shown}
+        grid = drawn(found, [effect for effect in kind if id(effect) in kept])
+        left = len(kind) - len(shown)
+        verb = "save" if switches else "move"
+        said = f" Left out: {left} that {verb}{'s' * (left == 1)} less (--all)." if left else ""
+        grids.append(grid._replace(note=grid.note + said))
+    return grids
 
 
 def _reach(effect: Effect) -> float:
     return max(effect.reach, abs(effect.memory_more))
+
+
+def _saves(effect: Effect) -> float:
+    """Return the larger of what the other value of a switch takes off time and memory. [-]"""
+    return -min(effect.more, effect.memory_more)
 
 
 def _numbers_grid(found: Sensitivity, effects: list[Effect]) -> Grid:
@@ -70,7 +89,7 @@ def _value(effect: Effect) -> str:
     )
 
 
-def _switches_grid(effects: list[Effect]) -> Grid:
+def _switches_grid(_: Sensitivity, effects: list[Effect]) -> Grid:
     """Return what the other values of the switches do."""
     rows = [
         [

@@ -8,6 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.cli import main
+from costmodel.interop import megatron_model
 
 TITAN = """[model]
 name = "llama3"
@@ -131,6 +132,7 @@ def test_a_link_that_leads_to_itself_is_one_line(tmp_path, capsys):
         ("collective", {"name": "all-reduce", "size_bytes": "1GB", "ranks": 8, "cluster": 7}),
         ("collective", {"name": "all-reduce", "size_bytes": {"a": 1}, "ranks": 8}),
         ("collective", {"name": "x" * 5000, "size_bytes": 1e6, "ranks": 8}),
+        ("collective", {"name": "all-reduce", "size_bytes": 1.7e308, "ranks": 16}),
         ("budget", {"dollars": 1e6, "cluster": 7}),
     ],
 )
@@ -146,3 +148,50 @@ def test_a_number_for_the_order_of_the_axes_of_a_grid_is_one_line(tmp_path, caps
     grid.write_text("model: dense-1b\ngpus: [8]\nglobal_batch: 16\nseq_len: 2048\naxis_order: 4096\n")
     assert main(["sweep", str(grid), "-q", "--format", "csv"]) == 0
     assert "axis_order: expected the axes, innermost first" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("layers", range(1, 10))
+def test_a_pattern_of_layers_is_read_as_the_first_start_and_period_that_give_it(layers):
+    for number in range(2**layers):
+        pattern = [number >> place & 1 for place in range(layers)]
+        searched = (
+            (first, step)
+            for first in range(layers)
+            for step in range(1, layers + 1)
+            if megatron_model._follows(pattern, first, step)
+        )
+        assert megatron_model._leading(pattern) == next(searched, None)
+
+
+def test_a_pattern_of_many_layers_is_compared_with_one_period_only(monkeypatch):
+    compared = []
+    monkeypatch.setattr(megatron_model, "_follows", lambda *given: compared.append(given) or False)
+    assert megatron_model._leading([0, 1] * 500) is None
+    assert len(compared) <= 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["hardware", "check", "f.yaml"],
+        ["hardware", "show", "./f.yaml"],
+        [
+            "estimate",
+            "-m",
+            "dense-1b",
+            "-c",
+            "./f.yaml",
+            "-n",
+            "8",
+            "--global-batch",
+            "8",
+            "--seq-len",
+            "2048",
+        ],
+    ],
+)
+def test_links_that_lead_in_a_circle_are_one_line(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yaml").symlink_to("f.yaml")
+    assert main(arguments) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -203,3 +203,23 @@ def test_counts_are_what_is_priced():
     assert len(ticks) == len(hardware_changes(est.job, 1.1)) + len(number_changes(est.job, 1.1)) + len(
         choice_changes(est.job)
     )
+
+
+def test_a_table_lists_what_moves_or_saves_most_and_says_how_many_it_leaves_out():
+    found = cm.sensitivity(
+        cm.estimate(model="llama3-8b", gpus=8, layout="tp2", global_batch=16, seq_len=2048)
+    )
+    numbers, turned = found.grids(top=4)
+    everything = found.grids(every_one=True)
+
+    assert [len(grid.rows) for grid in (numbers, turned)] == [4, 4]
+    for grid, whole in zip((numbers, turned), everything, strict=True):
+        assert f"Left out: {len(whole.rows) - 4} that" in grid.note
+        assert "Left out" not in whole.note
+    switches = [effect for effect in found.effects if effect.kind == "switch"]
+    saved = sorted(min(effect.more, effect.memory_more) for effect in switches)[:4]
+    shown = [min(float(row[3].strip("%")), float(row[4].strip("%"))) / 100 for row in turned.rows]
+    assert sorted(shown) == pytest.approx(saved, abs=6e-5)
+    reach = sorted(max(one.reach, abs(one.memory_more)) for one in found.effects if one.kind != "switch")
+    names = {one.name for one in found.effects if max(one.reach, abs(one.memory_more)) >= reach[-4]}
+    assert {row[0] for row in numbers.rows} <= names

@@ -4,6 +4,7 @@
 facts that a published run states; `check_file` says what is wrong with a profile.
 """
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -352,7 +353,7 @@ def _folders(name_or_path: str | Path, profile_path: ProfilePath) -> tuple[Path,
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
         return folders
-    here = path.resolve().parent
+    here = Path(os.path.realpath(path)).parent  # `resolve` raises on a loop of links
     beside = here.parent if here.name in disk.FOLDERS.values() else here
     return (*folders[:-1], beside, folders[-1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def profile_texts(
         entry["link"] = new_links.get(cluster.tiers[index].link, entry["link"])
     inherit = base
     if base.endswith((".yaml", ".yml")):
-        if Path(base).resolve().parent != path.resolve().parent:
+        if Path(os.path.realpath(base)).parent != Path(os.path.realpath(path)).parent:
             raise ProfileError(f"{path}: expected a file beside {base}, whose links it needs")
         inherit = Path(base).stem
     if inherit == path.stem:
@@ -73,7 +74,7 @@ def _tier_entries(base: str, profile_path: ProfilePath) -> list[dict[str, Any]]:
     """Return the tiers of the base as its file has them."""
     folders = disk.search_folders(profile_path)
     if base.endswith((".yaml", ".yml")):
-        here = Path(base).resolve().parent
+        here = Path(os.path.realpath(base)).parent
         folders = (*folders[:-1], here.parent if here.name in disk.FOLDERS.values() else here, folders[-1])
     content = disk.read_profile(disk.find_profile("cluster", base, folders), "cluster", folders)
     return [dict(entry) for entry in content["tiers"]]
