@@ -195,3 +195,10 @@ def test_links_that_lead_in_a_circle_are_one_line(arguments, tmp_path, monkeypat
     (tmp_path / "f.yaml").symlink_to("f.yaml")
     assert main(arguments) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "tp" * 50_000 + "8", "tp8" * 30_000, "8" * 100_000])
+def test_a_very_long_layout_is_refused_in_one_short_line(text):
+    with pytest.raises(cm.CostModelError, match="layout: ") as caught:
+        cm.estimate(model="dense-1b", gpus=8, global_batch=8, seq_len=2048, layout=text)
+    assert len(str(caught.value)) <= 300
