@@ -19,7 +19,7 @@ _MOST_HEIGHT = 60.0
 
 def draw_comparison(comparison: Comparison) -> Any:
     """Draw a bar a job: exposed time by part on the left, memory of the worst stage on the right."""
-    ests, rows = comparison.estimates, np.arange(len(comparison.estimates))
+    ests, rows = comparison.estimates, range(len(comparison.estimates))
     title = job_title(ests[0])
     if any(job_title(est) != title for est in ests):
         title = "jobs side by side"
