@@ -41,6 +41,9 @@ NOISE = 0.02
 """Step times this close are the same to any trial: the median between two releases of one framework. [-]"""
 
 
+SWEEPS_APART = 0.55
+"""Standard deviation of the logarithm of how far layouts of one job err apart: published sweeps scatter so unlike. [-]"""
+
 SETTLED = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
 """Knobs that the own error of a layout goes with: those of `costmodel.describe.odds.KnownOdds.layouts`."""
 
@@ -257,7 +260,8 @@ def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = Tr
     """Draw the factors of layouts of one job: shared ones, and what layouts err by themselves.
 
     That is a sum of parts by knob, the same for layouts with the same value, and with `trials` what any two layouts of
-    a sweep differ by besides: the same for the same layout.
+    a sweep differ by besides: the same for the same layout. Some sweeps scatter more than others: in each sample all
+    of it has one scale.
     """
     of_layout = named("layout", classed(job))
     shared = draw(
@@ -269,7 +273,13 @@ def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = Tr
         logarithm = logarithm + spreads[knob] * _of_values(knob, rows[knob], count, seed)
     if trials:
         logarithm = logarithm + spreads["run"] * _of_values("run", _layout_codes(rows), count, seed)
-    return Factors({**shared.over(1), of_layout: np.exp(logarithm)})
+    return Factors({**shared.over(1), of_layout: np.exp(sweep_scales(count, seed) * logarithm)})
+
+
+def sweep_scales(count: int, seed: int) -> Array:
+    """Return by how much more than usual layouts of a job err apart, a row a sample, 1 in the mean of squares. [-]"""
+    z = _of_values("sweep", np.zeros(1), count, seed)
+    return np.asarray(np.exp(SWEEPS_APART * z - SWEEPS_APART**2))
 
 
 def _layout_codes(rows: Columns) -> Array:

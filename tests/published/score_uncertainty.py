@@ -16,7 +16,7 @@ import pandas as pd
 from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import classed, draw, factors, factors_of, named
 from costmodel.estimates.priced_job import error_bands
-from costmodel.planning.uncertain import Odds
+from costmodel.planning.uncertain import Odds, sweep_scales
 from costmodel.step.price import price
 from costmodel.trust.calibration.factor_runs import interval_reach, known_variance, layout_parts, slopes
 from costmodel.trust.calibration.ship_factors import Runs, residual_runs, unexplained
@@ -159,12 +159,13 @@ def sweeps(runs: pd.DataFrame, samples: pd.DataFrame, seed: int = 0) -> pd.DataF
             continue
         parts = left_out[group.source_family.iloc[0]]
         logs = np.stack(samples.shared[group.index], axis=1)
+        scales = sweep_scales(SAMPLES, seed)
         for knob in KNOBS:
             values = group.layout.str.extract(rf"(?:^| ){knob}([^ ]*)", expand=False).fillna("")
             codes, distinct = pd.factorize(values)
-            logs = logs + parts[knob] * generator.standard_normal((SAMPLES, len(distinct)))[:, codes]
+            logs = logs + scales * parts[knob] * generator.standard_normal((SAMPLES, len(distinct)))[:, codes]
         predicted = group.predicted_step_time_s.to_numpy(float)
-        seen = predicted * np.exp(logs + parts["run"] * generator.standard_normal(logs.shape))
+        seen = predicted * np.exp(logs + scales * parts["run"] * generator.standard_normal(logs.shape))
         found = Odds(np.arange(len(group)), seen, seen, np.ones(seen.shape, dtype=bool), {})
         tried = found.chosen()
         measured = group.measured_step_time_s.to_numpy(float)

@@ -9,7 +9,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import classed, named
 from costmodel.describe.odds import FitOdds, odds
-from costmodel.planning.uncertain import NOISE, SURE, Odds, quantile_of, sampled
+from costmodel.planning.uncertain import NOISE, SURE, Odds, quantile_of, sampled, sweep_scales
 
 JOB = {"model": "llama3-8b", "cluster": "h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -97,6 +97,14 @@ def test_layouts_share_what_their_knobs_have_in_common(plan):
     assert (own[:, 0] - own[:, 1]).std() == pytest.approx(sqrt(2.0) * odds().layouts["tp"], rel=0.05)
     whole = sqrt(sum(spread**2 for knob, spread in odds().layouts.items() if knob != "run"))
     assert own[:, 0].std() == pytest.approx(whole, rel=0.05)
+
+
+def test_some_sweeps_scatter_more_than_others_and_all_of_them_as_published():
+    scales = sweep_scales(4000, seed=0)
+    assert scales.shape == (4000, 1)
+    assert (scales**2).mean() == pytest.approx(1.0, rel=0.1)
+    assert np.log(scales).std() == pytest.approx(0.55, rel=0.05)
+    assert np.array_equal(scales, sweep_scales(4000, seed=0))
 
 
 def test_a_plan_says_which_to_try(plan):
