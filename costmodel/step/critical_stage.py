@@ -197,6 +197,7 @@ def critical_step(
         "backward_weight_s": weight_s,
         "first": first,
         "last": last,
+        "behind": placed.stages.behind,
     }
     paced_s = _paced_s(placed, of_stage, shared)
     # Of a single micro-batch every stage of a plain schedule waits for all others alike.
@@ -288,9 +289,12 @@ def _of_pipeline(
         return np.asarray(layers / stages + pause_s * sent)
 
     ways = ((forward, 0), (back, 1))
-    sums = [total(times, inner[way][..., 0], (first[way] + last[way])[..., 0]) for times, way in ways]
-    plain = [fullest(times, inner[way][..., 0]) for times, way in ways]
-    means = [mean(times, inner[way][..., 0]) for times, way in ways]
+    ends = [np.asarray(first[way] + last[way])[..., 0] for way in (0, 1)]
+    # Of two ranks both are ends.
+    inner_sent = [np.where(stages > 2, inner[way][..., 0], 0.5 * ends[way]) for way in (0, 1)]
+    sums = [total(times, inner[way][..., 0], ends[way]) for times, way in ways]
+    plain = [fullest(times, inner_sent[way]) for times, way in ways]
+    means = [mean(times, inner_sent[way]) for times, way in ways]
     return {
         "sum_forward_s": sums[0],
         "sum_backward_s": sums[1],

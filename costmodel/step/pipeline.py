@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.mesh import split_group
@@ -21,6 +22,9 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob, communication_line
 
 Array = NDArray[np.float64]
+
+_LEAST_S = 1e-12
+"""Shorter messages are none. [s]"""
 
 
 def time_lines(step: Step) -> list[TimeLine]:
@@ -48,6 +52,18 @@ def _shape(step: Step) -> dict[str, ArrayLike]:
     }
 
 
+def _waiting(step: Step) -> dict[str, ArrayLike]:
+    """Return what the closed form of a bubble is told."""
+    placed = step.placed
+    return {
+        **_shape(step),
+        "pending_weight_fraction": placed.pending_weight_fraction,
+        "synchronized": float(placed.synchronized),
+        "largest_chunk": placed.chunk_shares[0],
+        "smallest_chunk": placed.chunk_shares[1],
+    }
+
+
 def _bubble_line(step: Step) -> TimeLine:
     """Return what the slowest stage waits while the pipeline fills and drains."""
     placed = step.placed
@@ -58,13 +74,7 @@ def _bubble_line(step: Step) -> TimeLine:
         phase="step",
         count=1.0,
         formula=schedules.bubble_formula(placed.layout.schedule),
-        terms={
-            **_shape(step),
-            "pending_weight_fraction": placed.pending_weight_fraction,
-            "synchronized": float(placed.synchronized),
-            "largest_chunk": placed.chunk_shares[0],
-            "smallest_chunk": placed.chunk_shares[1],
-        },
+        terms=_waiting(step),
         source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py; passes last with "
         "the messages that ranks stand still for",
     )
@@ -81,12 +91,8 @@ def _message_lines(step: Step) -> list[TimeLine]:
     overlapped = placed.recipe.overlap.pp_overlap
     chunks = {"stages": layout.pp, "virtual_stages": layout.vp}
     messages = schedules.p2p_messages(layout.schedule, **chunks) * placed.micro_batches
-    if overlapped:
-        exposed = schedules.exposed_p2p_messages(
-            layout.schedule, micro_batches=placed.micro_batches, **chunks
-        )
-    else:
-        exposed = np.asarray(sum(step.stage.sent) * placed.micro_batches * (layout.pp > 1))
+    stops = sum(step.stage.sent) * placed.micro_batches * (layout.pp > 1)
+    exposed = _exposed_messages(step) if overlapped else np.asarray(stops)
     message = boundary_message(placed)
     cost = message.cost
     lines = [
@@ -124,6 +130,26 @@ def _message_lines(step: Step) -> list[TimeLine]:
         source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
     )
     return [*lines, of_others, _late_line(step, message.made)]
+
+
+def _exposed_messages(step: Step) -> Array:
+    """Count the messages that the slowest rank waits for: what it takes longer than the others hides some. [-]"""
+    schedule, message_s = step.placed.layout.schedule, boundary_message(step.placed).made.value
+    shape = _shape(step)
+    exposed = schedules.exposed_p2p_messages(**shape, message_s=message_s)
+    equal = schedules.exposed_p2p_messages(
+        schedule,
+        stages=shape["stages"],
+        micro_batches=shape["micro_batches"],
+        virtual_stages=shape["virtual_stages"],
+    )
+    passes = step.stage.passes
+    own_s = passes["forward_s"] + passes["backward_input_s"] + passes["backward_weight_s"]
+    longer_s = own_s - passes["mean_forward_s"] - passes["mean_backward_s"]
+    longer_s = np.maximum(step.placed.micro_batches * longer_s - (equal - exposed) * message_s, 0.0)
+    slack_s = np.minimum(evaluate(schedules.slack_formula(schedule), _waiting(step)), longer_s)
+    hidden = np.where(slack_s > 0.0, slack_s / np.maximum(message_s, _LEAST_S), 0.0)
+    return np.asarray(np.maximum(exposed - hidden, 0.0))
 
 
 def _late_line(step: Step, message: Quantity) -> TimeLine:

@@ -61,6 +61,7 @@ def test_a_rank_with_the_head_is_slower_than_the_others(name, p, m, head, times)
         synchronized=True,
         first=np.arange(p) == 0,
         last=np.arange(p) == p - 1,
+        behind=p - 1 - np.arange(p),
     )
     paid_s = float((m * (forward + inputs + weights) + bubble_s).max())
 
@@ -109,7 +110,7 @@ def test_zb_h1_puts_off_what_its_last_rank_can_hold():
         sum_backward_s=inputs.sum() + weights.sum(),
         sum_backward_weight_s=weights.sum(),
         pending_weight_fraction=0.1,
-        last=1.0,
+        behind=0.0,
     )
 
     assert float(bubble_s) == pytest.approx(7 + 7 * 1.8 - 15 * 0.6)
@@ -122,3 +123,77 @@ def test_zb_h1_puts_off_what_its_last_rank_can_hold():
         synchronized=True,
     )
     assert m * 3.9 + float(bubble_s) == pytest.approx(step.makespan_s(), rel=0.03)
+
+
+def one_slow(name, p, m, at, times, *, message_s=0.0):
+    """Price and simulate a pipeline whose rank `at` takes 0.3 longer than each of the others; None for none."""
+    share = np.ones(p)
+    if at is not None:
+        share[at] += 0.3
+    names = ("forward_s", "backward_input_s", "backward_weight_s")
+    passes = {key: share * each for key, each in zip(names, times, strict=True)}
+    forward, inputs, weights = passes.values()
+    sums = {
+        "sum_forward_s": forward.sum(),
+        "sum_backward_s": inputs.sum() + weights.sum(),
+        "sum_backward_weight_s": weights.sum(),
+    }
+    layout = {"stages": p, "micro_batches": m}
+    fraction = 32 / 34
+    bubble_s = schedules.bubble_time_s(
+        schedules.schedule_code(name),
+        **layout,
+        **passes,
+        **sums,
+        pending_weight_fraction=fraction,
+        synchronized=True,
+        behind=p - 1 - np.arange(p),
+    )
+    paid_s = float((m * share * sum(times) + bubble_s).max())
+    run = simulate(
+        task_orders(name, p, m),
+        **passes,
+        message_s=message_s,
+        pending_weight_fraction=fraction,
+        synchronized=True,
+    )
+    return paid_s, run.makespan_s()
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-2p"])
+@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 16), (8, 32)])
+@pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.6, 0.4)])
+@pytest.mark.parametrize("at", [None, 0, 1, -3, -1])
+def test_a_slow_rank_works_while_it_waits_for_those_behind(name, p, m, times, at):
+    # Before it was priced as if it were the last: up to 16 % too long.
+    paid_s, took_s = one_slow(name, p, m, at, times)
+    assert paid_s == pytest.approx(took_s, rel=0.031)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 17), (4, 16), (8, 32)])
+@pytest.mark.parametrize("message_s", [0.1, 0.9, 2.0])
+def test_zb_h1_waits_for_late_messages(p, m, message_s):
+    """Of p micro-batches on their round one weight gradient runs: beyond half of it a message is waited for twice."""
+    f, i, w = times = (1.0, 1.6, 0.4)
+    code = schedules.schedule_code("zb-h1")
+    layout = {"stages": p, "micro_batches": m}
+    waited_s = schedules.exposed_p2p_time_s(
+        code, **layout, message_s=message_s, forward_s=f, backward_s=i + w, backward_weight_s=w
+    )
+    rounds = m - p - -(-(m - 1) // p)
+
+    assert float(waited_s) == pytest.approx(4 * (p - 1) * message_s + rounds * max(2 * message_s - w, 0.0))
+    paid_s, took_s = one_slow("zb-h1", p, m, None, times, message_s=message_s)
+    assert paid_s + float(waited_s) == pytest.approx(took_s, rel=1e-9)
+
+
+def test_zb_v_waits_for_a_round_trip_where_its_first_rank_is_slower():
+    # 4 of 6 messages a hop; the other two hide behind what the first rank takes longer, all micro-batches together.
+    code = schedules.schedule_code("zb-v")
+    own = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
+    rank = {**own, "mean_forward_s": 0.9, "mean_backward_s": 2.0, "first": 1.0, "message_s": 0.5}
+    layout = {"stages": 8, "virtual_stages": 2}
+    for m, messages in ((16, 42 - 16 * 0.1 / 0.5), (128, 28)):
+        found = schedules.exposed_p2p_messages(code, **layout, micro_batches=m, **rank)
+        assert float(found) == pytest.approx(messages)
+    assert float(schedules.exposed_p2p_messages(code, **layout, micro_batches=16)) == 42

@@ -100,6 +100,8 @@ def test_chunks_under_folded_schedules():
 def test_representatives_of_written_chunks_are_the_distinct_stages():
     plan = plan_stages([0] * 61, 1, 16, Split(mtp_layers=1, chunks=parse_chunks(DEEPSEEK)))
     assert plan.index.tolist() == [0, 1, 15]
+    # Stages 1 to 14 hold the same; the last of them has one behind it.
+    assert plan.behind.tolist() == [15, 1, 0]
     assert plan.layers[0].tolist() == [4, 4, 2]
 
 

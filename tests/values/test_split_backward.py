@@ -90,7 +90,11 @@ def _slowest(name, p, m, stages):
         "sum_backward_s": stages[:, 1:].sum(),
         "sum_backward_weight_s": stages[:, 2].sum(),
     }
-    return max(m * sum(each) + bubble(name, p, m, *each, **sums, synchronized=True) for each in stages)
+    sums["synchronized"] = True
+    return max(
+        m * sum(each) + bubble(name, p, m, *each, **sums, behind=p - 1 - rank)
+        for rank, each in enumerate(stages)
+    )
 
 
 def test_stages_wait_for_the_one_that_takes_longest_with_its_bubble():
@@ -99,12 +103,27 @@ def test_stages_wait_for_the_one_that_takes_longest_with_its_bubble():
     est = price(SMALL, gpus=4, layout="pp4", schedule="zb-h1", global_batch=m)
     one = [times(est, *part) for part in (LAYER, HEAD, EMBEDDING)]
     layer, head, embedding = (np.array(part) for part in one)
-    stages = [layer + embedding, layer, layer + head]
+    stages = [layer + embedding, layer, layer, layer + head]
     there, back = (4 * layer + head + embedding)[:2]
-    # Ranks wait for each other at the optimizer: the forward passes of the others show at least.
-    paths = [m * sum(t) + there - t[0] + max(back - t[1] - 3 * min(t[0], t[2]), 0.0) for t in stages]
+    paths = []
+    for t, behind in zip(stages, (3, 2, 1, 0), strict=True):
+        each, way = (there - t[0]) / 3, (there - t[0] + back - t[1]) / 3
+        waits = max(behind * (way - t[0]), 0.0) + max(behind * (way - t[1] - t[2]), 0.0)
+        # Ranks wait for each other at the optimizer: the forward passes of those before show at least.
+        before = 3 - behind
+        waits += max(before * (way - min(t[0], t[2])), before * each)
+        paths.append(m * sum(t) + waits)
     waits_us = [1e6 * float(wait) for wait in np.unique(est.priced.step.stage.waits_s)]
     assert sorted(waits_us) == pytest.approx(sorted(max(paths) - path for path in paths), rel=1e-9, abs=1e-6)
+
+
+def test_of_two_ranks_of_a_v_both_are_ends():
+    """Neither sends where the V turns or ends: with twice the messages a rank would wait for what nobody sends."""
+    job = {"cluster": "cloud-h100-100gbe", "gpus": 16, "layout": "tp8 pp2 vp2", "schedule": "dualpipe-v"}
+    stops = {"pp_overlap": False, "tp_overlap": "none"}
+    est = cm.estimate(model="llama3-8b", **job, global_batch=8, seq_len=1024, switches=stops)
+    paid_s, took_s = pipeline_times(est)
+    assert paid_s == pytest.approx(took_s, rel=0.02)
 
 
 @pytest.mark.parametrize("chunks", [(1, 1, 0), (2, 1), (3, 2), (2, 2, 1), (3, 3, 2, 2, 2), (4, 4)])

@@ -27,10 +27,6 @@ _OTHERS = "others_s = sum_forward_s + sum_backward_s - forward_s - backward_inpu
 _THERE = f"{_HOPS}; there_s = sum_forward_s - forward_s"
 _THERE_AND_BACK = f"{_THERE}; back_s = sum_backward_s - sum_backward_weight_s - backward_input_s"
 _HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
-# Where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow) the forward
-# passes that fill the pipeline show.
-_SYNCHRONIZED = "synchronized * there_s"
-
 _BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
 
 # Passes of layers alone, on a mean rank: what a rank meets on others, of which few hold the embedding or the head.
@@ -52,7 +48,20 @@ def _dual(depth: str, part: str, alone: str, own: str) -> str:
         "f_s = depth * mean_forward_s; b_s = depth * mean_input_s; w_s = depth * mean_backward_weight_s; "
         f"turn_s = max(2 * f_s + max(b_s - w_s, 0), f_s + 2 * b_s - w_s - {part}mean_forward_s); "
         f"behind_s = max(micro_batches - {alone}, 0) * max(stage_s - mean_s, 0); "
-        f"max({own}, micro_batches * (mean_s - stage_s) + turn_s + behind_s)"
+        f"max({own}, micro_batches * (mean_s - stage_s) + turn_s + behind_s, 0)"
+    )
+
+
+def _zero_bubble(kept: str, ahead: str) -> str:
+    """Return the bubble of a rank that runs `ahead` forward passes first and at the end still holds `kept` weight gradients."""
+    return (
+        f"{_THERE_AND_BACK}; before = hops - behind; there_each_s = there_s / max(hops, 1); "
+        f"way_s = there_each_s + back_s / max(hops, 1); ahead = min({ahead}, micro_batches - 1); "
+        "fill_s = max(behind * way_s - ahead * forward_s, 0); "
+        "after_s = backward_input_s + backward_weight_s; "
+        "drain_s = max(min(behind * way_s - ahead * after_s, ahead * (way_s - after_s)), 0); "
+        f"kept_s = min({kept}, micro_batches - 1) * min(backward_weight_s, forward_s); "
+        "fill_s + drain_s + max(before * way_s - kept_s, synchronized * before * there_each_s)"
     )
 
 
@@ -191,15 +200,16 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=True,
         needs=(_ONE_CHUNK,),
-        # A rank fills with weight gradients what it would wait, one for each that it may put off. The last one, if it
-        # sets the pace, waits for none and puts off as many as its memory holds until the others run backwards.
-        bubble=f"{_THERE_AND_BACK}; "
-        "kept_s = min(floor(hops / pending_weight_fraction), micro_batches - 1) * backward_weight_s; "
-        "filled_s = min(hops, micro_batches - 1) * min(backward_weight_s, forward_s); "
-        "max(there_s + back_s - where(last, kept_s, filled_s), max(last, synchronized) * there_s)",
+        # It waits for the ranks behind it, less a forward pass for each while the pipeline fills and the rest while it
+        # drains, and for those before it; meanwhile it runs weight gradients, as many as its memory held.
+        bubble=_zero_bubble("floor(before / pending_weight_fraction)", "behind"),
         held="stages",
         messages="4 * (stages - 1)",
-        late="0",
+        # As with 1F1B, but for the weight gradients, which wait for no one: of p micro-batches in flight one runs.
+        late=f"{_BACKWARD_OF_OTHERS}; of_others_s = others_s - sum_backward_weight_s + backward_weight_s; "
+        "hides_s = stage_s - of_others_s / max(stages - 1, 1); "
+        "rounds = micro_batches - stages - ceil((micro_batches - 1) / stages); "
+        "max(rounds, 0) * max(2 * message_s - hides_s, 0)",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.0, 0.0, 0.01, True, 2),
@@ -213,9 +223,7 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=True,
         needs=(_ONE_CHUNK,),
-        bubble=f"{_THERE_AND_BACK}; filled = min(2 * hops / pending_weight_fraction, micro_batches - 1); "
-        "filled_s = filled * min(backward_weight_s, forward_s); "
-        f"max(there_s + back_s - filled_s, {_SYNCHRONIZED})",
+        bubble=_zero_bubble("2 * before / pending_weight_fraction", "2 * behind"),
         held="2 * stages - 1",
         messages="2 * (stages - 1)",
         late="0",
@@ -240,9 +248,12 @@ _RECORDS = (
         "late_s = 0.5 * min(hops, 2 * micro_batches - 1) * (backward_weight_s - low_s); "
         "ends_s = few * there_s + 0.5 * max(there_s, back_s, hops * backward_weight_s); "
         f"{_MEAN}; first_s = {_FIRST_BACK} - put_off * backward_weight_s; "
-        "where(first, max(first_s, fill_s), max(way_s, fill_s, late_s, synchronized * ends_s))",
+        "where(first, where(fill_s > 0, max(first_s, fill_s), first_s), max(way_s, fill_s, late_s, synchronized * ends_s))",
         held="stages",
-        messages="6 * (stages - 1)",
+        # The first rank, where it is slower, makes up for all but a round trip.
+        messages="hops = stages - 1; stage_s = forward_s + backward_input_s + backward_weight_s; "
+        "more_s = micro_batches * max(stage_s - mean_forward_s - mean_backward_s, 0); "
+        "6 * hops - first * min(2 * hops, more_s / max(message_s, 1e-12))",
         late="0",
         unpaired="micro_batches",
         pair_held="0",
@@ -329,7 +340,14 @@ _RECORDS = (
         "max(where(first, first_s, block_s), trip_s + cycle_f_s, trip_s + cycle_b_s)",
         held="floor((stages + 2) / 2)",
         messages="2 * micro_batches + 4 * (stages - 1)",
-        late="0",
+        # Of p micro-batches on their round of 4 (p - 1) messages all but two a micro-batch hide behind what the slowest
+        # cycle takes longer than F and I of the others.
+        late=f"{_BACKWARD_OF_OTHERS}; of_others_s = others_s - sum_backward_weight_s + backward_weight_s; "
+        "inputs_s = plain_backward_s - plain_backward_weight_s + mean_backward_s - mean_backward_weight_s; "
+        "pace_s = max(stage_s, plain_forward_s + mean_forward_s + plain_backward_weight_s, "
+        "inputs_s + 0.5 * plain_backward_weight_s); "
+        "hides_s = pace_s - of_others_s / max(stages - 1, 1); "
+        "max(micro_batches - 0.5 * stages - 1, 0) * max((2 - 4 / stages) * message_s - hides_s, 0)",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.005, 0.02, 0.01, False, 4),

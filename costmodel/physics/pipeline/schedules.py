@@ -24,6 +24,21 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
+_EQUALLY_FAST: dict[str, ArrayLike] = dict.fromkeys(
+    (
+        "message_s",
+        "forward_s",
+        "backward_input_s",
+        "backward_weight_s",
+        "mean_forward_s",
+        "mean_backward_s",
+        "first",
+        "last",
+    ),
+    0.0,
+)
+
+
 def schedule_code(name: str) -> int:
     """Return the integer code of a schedule's name.
 
@@ -92,6 +107,15 @@ def bubble_formula(schedule: ArrayLike) -> str:
     return f"{named_result(form, 'idle_s')}; where(stages > 1, max(idle_s, 0), 0)"
 
 
+def slack_formula(schedule: ArrayLike) -> str:
+    """Return what the busiest rank still has to do when all that it could wait for is there, as one formula.
+
+    Messages hide behind it. The names are those of `bubble_formula`; the bubble is its other sign.
+    """
+    form = _one_formula(schedule, "bubble")
+    return f"{named_result(form, 'idle_s')}; where(stages > 1, max(-idle_s, 0), 0)"
+
+
 def bubble_time_s(
     schedule: ArrayLike,
     *,
@@ -118,6 +142,7 @@ def bubble_time_s(
     most_backward_s: ArrayLike | None = None,
     first: ArrayLike = 0.0,
     last: ArrayLike = 0.0,
+    behind: ArrayLike | None = None,
 ) -> Array:
     r"""Time per step that the busiest rank is idle because of the pipeline.
 
@@ -156,6 +181,8 @@ def bubble_time_s(
         F, and B + W, each of the stage that takes longest for it; by default those of the busiest. [s]
     first, last : array_like
         1 where the busiest rank is the first, or the last. [-]
+    behind : array_like, optional
+        Ranks behind the busiest one; by default as many as make it wait longest, none or all. [-]
 
     Returns
     -------
@@ -176,38 +203,40 @@ def bubble_time_s(
     3.0
     """
     p, backward_s = as_array(stages), as_array(backward_input_s) + as_array(backward_weight_s)
-    return evaluate(
-        bubble_formula(schedule),
-        {
-            **_layout_terms(schedule, p, micro_batches, virtual_stages),
-            "forward_s": forward_s,
-            "backward_input_s": backward_input_s,
-            "backward_weight_s": backward_weight_s,
-            "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
-            "sum_backward_s": p * backward_s if sum_backward_s is None else sum_backward_s,
-            "sum_backward_weight_s": p * as_array(backward_weight_s)
-            if sum_backward_weight_s is None
-            else sum_backward_weight_s,
-            "pending_weight_fraction": pending_weight_fraction,
-            "synchronized": as_array(synchronized),
-            "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
-            "smallest_chunk": 1.0 / as_array(virtual_stages) if smallest_chunk is None else smallest_chunk,
-            "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
-            "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
-            "plain_backward_weight_s": backward_weight_s
-            if plain_backward_weight_s is None
-            else plain_backward_weight_s,
-            "mean_forward_s": forward_s if mean_forward_s is None else mean_forward_s,
-            "mean_backward_s": backward_s if mean_backward_s is None else mean_backward_s,
-            "mean_backward_weight_s": backward_weight_s
-            if mean_backward_weight_s is None
-            else mean_backward_weight_s,
-            "most_forward_s": forward_s if most_forward_s is None else most_forward_s,
-            "most_backward_s": backward_s if most_backward_s is None else most_backward_s,
-            "first": as_array(first),
-            "last": as_array(last),
-        },
-    )
+
+    def waits_s(ranks_behind: ArrayLike) -> Array:
+        return evaluate(bubble_formula(schedule), {**terms, "behind": ranks_behind})
+
+    terms: dict[str, ArrayLike] = {
+        **_layout_terms(schedule, p, micro_batches, virtual_stages),
+        "forward_s": forward_s,
+        "backward_input_s": backward_input_s,
+        "backward_weight_s": backward_weight_s,
+        "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
+        "sum_backward_s": p * backward_s if sum_backward_s is None else sum_backward_s,
+        "sum_backward_weight_s": p * as_array(backward_weight_s)
+        if sum_backward_weight_s is None
+        else sum_backward_weight_s,
+        "pending_weight_fraction": pending_weight_fraction,
+        "synchronized": as_array(synchronized),
+        "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
+        "smallest_chunk": 1.0 / as_array(virtual_stages) if smallest_chunk is None else smallest_chunk,
+        "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
+        "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
+        "plain_backward_weight_s": backward_weight_s
+        if plain_backward_weight_s is None
+        else plain_backward_weight_s,
+        "mean_forward_s": forward_s if mean_forward_s is None else mean_forward_s,
+        "mean_backward_s": backward_s if mean_backward_s is None else mean_backward_s,
+        "mean_backward_weight_s": backward_weight_s
+        if mean_backward_weight_s is None
+        else mean_backward_weight_s,
+        "most_forward_s": forward_s if most_forward_s is None else most_forward_s,
+        "most_backward_s": backward_s if most_backward_s is None else most_backward_s,
+        "first": as_array(first),
+        "last": as_array(last),
+    }
+    return np.maximum(waits_s(0.0), waits_s(p - 1.0)) if behind is None else waits_s(behind)
 
 
 def one_f_one_b_time_s(stage_times_s: ArrayLike, micro_batches: ArrayLike) -> Array:
@@ -342,8 +371,7 @@ def unpaired_share(
 def messages_formula(schedule: ArrayLike) -> str:
     """Return the messages per step whose time the critical path pays where ranks compute while they send.
 
-    Its names are `stages`, `micro_batches` and `virtual_stages`; with several schedules also `schedule`,
-    their code.
+    Its names are those of `bubble_time_s` and `message_s`; with several schedules also `schedule`, their code.
     """
     return f"{named_result(_one_formula(schedule, 'messages'), 'beside')}; where(stages > 1, beside, 0)"
 
@@ -354,6 +382,7 @@ def exposed_p2p_messages(
     stages: ArrayLike,
     micro_batches: ArrayLike,
     virtual_stages: ArrayLike = 1.0,
+    **times: ArrayLike,
 ) -> Array:
     """Messages per step whose time the critical path pays where ranks compute while they send.
 
@@ -367,6 +396,8 @@ def exposed_p2p_messages(
         Codes from `schedule_code`. [-]
     stages, micro_batches, virtual_stages : array_like
         p, m and v. [-]
+    **times : array_like
+        By the names of `bubble_time_s`, and `message_s`; without them all ranks are equally fast. [s]
 
     Returns
     -------
@@ -380,7 +411,8 @@ def exposed_p2p_messages(
     `sent_by_rank` as for a part of the pass before it.
     """
     formula = messages_formula(schedule)
-    return evaluate(formula, _layout_terms(schedule, stages, micro_batches, virtual_stages))
+    terms = _layout_terms(schedule, stages, micro_batches, virtual_stages)
+    return evaluate(formula, {**_EQUALLY_FAST, **times, **terms})
 
 
 def late_formula(schedule: ArrayLike) -> str:
@@ -398,7 +430,9 @@ def exposed_p2p_time_s(
     forward_s: ArrayLike,
     backward_s: ArrayLike,
     sum_forward_s: ArrayLike | None = None,
+    backward_weight_s: ArrayLike = 0.0,
     sum_backward_s: ArrayLike | None = None,
+    sum_backward_weight_s: ArrayLike | None = None,
     plain_forward_s: ArrayLike | None = None,
     plain_backward_s: ArrayLike | None = None,
 ) -> Array:
@@ -414,7 +448,9 @@ def exposed_p2p_time_s(
         Time of one message between neighbours. [s]
     forward_s, backward_s : array_like
         F and B + W of one micro-batch on the busiest stage, all its chunks together. [s]
-    sum_forward_s, sum_backward_s : array_like, optional
+    backward_weight_s : array_like
+        W among them, which the zero-bubble schedules put off. [s]
+    sum_forward_s, sum_backward_s, sum_backward_weight_s : array_like, optional
         The same of all stages together; by default p times that of the busiest. [s]
     plain_forward_s, plain_backward_s : array_like, optional
         The same of layers alone on the stage that has most of them; by default those of the busiest. [s]
@@ -437,10 +473,21 @@ def exposed_p2p_time_s(
         "backward_s": backward_s,
         "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
         "sum_backward_s": p * as_array(backward_s) if sum_backward_s is None else sum_backward_s,
+        "backward_weight_s": backward_weight_s,
+        "sum_backward_weight_s": p * as_array(backward_weight_s)
+        if sum_backward_weight_s is None
+        else sum_backward_weight_s,
         "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
         "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
+        "plain_backward_weight_s": backward_weight_s,
+        "mean_forward_s": forward_s,
+        "mean_backward_s": backward_s,
+        "mean_backward_weight_s": backward_weight_s,
     }
-    count = evaluate(messages_formula(schedule), terms)
+    count = evaluate(
+        messages_formula(schedule),
+        {**_EQUALLY_FAST, **_layout_terms(schedule, p, micro_batches, virtual_stages)},
+    )
     return np.asarray(count * as_array(message_s) + evaluate(late_formula(schedule), terms))
 
 

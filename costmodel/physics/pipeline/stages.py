@@ -38,11 +38,14 @@ class StagePlan:
         Number of the stage, 0 … pp-1. [-]
     layers : tuple of Array
         Layers on the stage, one array a layer kind, multi-token prediction among them. [-]
+    behind : Array
+        Stages behind the last one that holds the same. [-]
     has_embedding, has_head : Array
         1 on the first and on the last stage. [-]
     """
 
     index: Array
+    behind: Array
     layers: tuple[Array, ...]
     has_embedding: Array
     has_head: Array
@@ -128,15 +131,20 @@ def plan_stages(
     columns = [np.array(column)[:, None] for column in zip(*cases, strict=True)]
     if every_stage:
         index = np.tile(np.arange(columns[0].max()), (len(cases), 1))
-    elif rule.chunks:
-        index = _representatives([_first_of_each(dealt, case) for case in cases])
+        behind = columns[0] - 1.0 - index
     else:
         way = kinds, num_kinds, rule.mtp_layers
-        index = _representatives([_first_of_each_even(*way, case) for case in cases])
-    index, *layers, first, last, mtp = (
-        _spread(part, which) for part in (index, *dealt.on_rank(index, *columns))
+        looked_at = [
+            _ends_of_each(dealt, case) if rule.chunks else _ends_of_each_even(*way, case) for case in cases
+        ]
+        index = _representatives([first for first, _ in looked_at])
+        behind = columns[0] - 1.0 - _representatives([last for _, last in looked_at])
+    index, behind, *layers, first, last, mtp = (
+        _spread(part, which) for part in (index, behind, *dealt.on_rank(index, *columns))
     )
-    return StagePlan(index=index, layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp)
+    return StagePlan(
+        index=index, behind=behind, layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp
+    )
 
 
 def _layers_before(kinds: Sequence[int], num_kinds: int) -> list[Array]:
@@ -381,18 +389,20 @@ class _Even(NamedTuple):
         ]
 
 
-def _first_of_each(dealt: _Chunks | _Even, case: tuple[float, ...]) -> list[float]:
-    """Return the first rank of each make-up in one layout, in order."""
-    held = dealt.on_rank(np.arange(case[0]), *(np.asarray(value) for value in case))
-    _, first = np.unique(np.stack(held, axis=-1), axis=0, return_index=True)
-    return sorted(float(i) for i in first)
+def _ends_of_each(dealt: _Chunks | _Even, case: tuple[float, ...]) -> tuple[list[float], list[float]]:
+    """Return the first rank of each make-up in one layout, in order, and the last rank of the same one."""
+    held = np.stack(dealt.on_rank(np.arange(case[0]), *(np.asarray(value) for value in case)), axis=-1)
+    _, first = np.unique(held, axis=0, return_index=True)
+    _, from_behind = np.unique(held[::-1], axis=0, return_index=True)
+    ends = sorted(zip(first.tolist(), (len(held) - 1 - from_behind).tolist(), strict=True))
+    return [float(i) for i, _ in ends], [float(i) for _, i in ends]
 
 
 @lru_cache(maxsize=8192)
-def _first_of_each_even(
+def _ends_of_each_even(
     kinds: tuple[int, ...], num_kinds: int, mtp_layers: int, case: tuple[float, ...]
-) -> list[float]:
-    return _first_of_each(_dealt_evenly(kinds, num_kinds, mtp_layers), case)
+) -> tuple[list[float], list[float]]:
+    return _ends_of_each(_dealt_evenly(kinds, num_kinds, mtp_layers), case)
 
 
 def _representatives(found: Sequence[list[float]]) -> Array:
