@@ -27,6 +27,10 @@ class Launches:
         Pipeline schedules, none for no pipeline.
     pipeline_layouts : bool
         Whether layers may be dealt to stages as a plan finds best.
+    keeps : mapping
+        Values of other knobs, or fewer of these, that its layouts keep to.
+    chooses : tuple of str
+        Switches that its users choose by a setting, and ``axis_order``.
     source : str
         Where that is stated.
     """
@@ -35,6 +39,8 @@ class Launches:
     zero_stage: tuple[int, ...]
     schedule: tuple[str, ...]
     pipeline_layouts: bool
+    keeps: Mapping[str, str]
+    chooses: tuple[str, ...]
     source: str
 
 
@@ -99,6 +105,8 @@ class Framework:
             zero_stage=self.zero_stage,
             schedule=tuple(self.schedules),
             pipeline_layouts=self.pipeline_layouts,
+            keeps=self.keeps,
+            chooses=(*self.switches, "axis_order"),
             source=self.source,
         )
 

@@ -157,18 +157,20 @@ def choices_of(job: Job, held: frozenset[str] = frozenset()) -> tuple[Choice, ..
     """
     launches = job.recipe.launches
     framework = FRAMEWORKS.get(launches.framework) if launches else None
-    if framework is None:
+    if framework is None or launches is None:
         return ()
+    # A recipe of years ago leaves its users less than the framework does today.
+    free = set(launches.chooses) - held
     found = [
         Choice(_with_scope(job, name, value))
         for name, values in framework.switches.items()
-        if name not in held
+        if name in free
         for value in values
     ]
-    if {"ep_overlap", "cuda_graphs"} <= set(framework.switches) - held:
+    if {"ep_overlap", "cuda_graphs"} <= free:
         # Passes cut into nodes cost launches, which graphs take away: neither may help without the other.
         found.append(Choice({"ep_overlap": True, **_with_scope(job, "cuda_graphs", True)}))
-    if "axis_order" not in held:
+    if "axis_order" in free:
         found += [Choice(axis_order=tuple(order.split())) for order in framework.axis_orders]
     return tuple(choice for choice in found if not choice.holds(job) and _could_matter(choice, job))
 

@@ -144,7 +144,7 @@ def _exposed_messages(step: Step) -> Array:
         virtual_stages=shape["virtual_stages"],
     )
     passes = step.stage.passes
-    own_s = passes["forward_s"] + passes["backward_input_s"] + passes["backward_weight_s"]
+    own_s = np.asarray(sum(passes[f"{name}_s"] for name in ("forward", "backward_input", "backward_weight")))
     longer_s = own_s - passes["mean_forward_s"] - passes["mean_backward_s"]
     longer_s = np.maximum(step.placed.micro_batches * longer_s - (equal - exposed) * message_s, 0.0)
     slack_s = np.minimum(evaluate(schedules.slack_formula(schedule), _waiting(step)), longer_s)

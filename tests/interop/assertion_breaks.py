@@ -133,6 +133,11 @@ DEEPSPEED = {
     f"{EXPERTS}:378": {"num_experts": 10},
     f"{EXPERTS}:397": {"num_expert_groups": 3},
     f"{EXPERTS}:407": {"num_expert_groups": 2, "num_limited_groups": 4},
+    "megatron/core/parallel_state.py:initialize_model_parallel, sequence-parallel": {
+        "zero_stage": 1,
+        "pipeline_stages": 2,
+        "sequence_parallel_size": 2,
+    },
     "deepspeed/sequence/layer.py:465": {"sequence_parallel_size": 2, "sequence_exchange": WORDS["ring"]},
     "deepspeed/runtime/engine.py:1046": {"autotp_size": 16},
 }

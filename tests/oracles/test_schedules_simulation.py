@@ -125,6 +125,7 @@ def stopping_s(
         most_forward_s=forward.max(),
         most_backward_s=backward.max() + w,
         **ends,
+        behind=p - 1 - np.arange(p),
     )
     return float((m * (forward + backward + w) + bubble_s).max())
 
@@ -147,6 +148,7 @@ def check_messages(name: str, p: int, m: int, v: int, *, stopping: bool) -> None
         message_s=message_s,
         forward_s=f,
         backward_s=b + w,
+        backward_weight_s=w,
     )
 
     assert free_s + float(waits_s) == pytest.approx(step_s, rel=max(exact.messages, 1e-9))
@@ -298,6 +300,7 @@ def test_closed_bubble_rates_are_the_published_ones(row):
             message_s=message_s,
             forward_s=f,
             backward_s=b + w,
+            backward_weight_s=w,
         )
         idle = closed_bubble(name, p, m, 1, (f, b, w), pending_weight_fraction=kept) + waits_s
 
@@ -348,6 +351,7 @@ def test_long_messages_come_as_late_as_in_the_simulation(name, p, m, v, length):
             message_s=message_s,
             forward_s=f,
             backward_s=b + w,
+            backward_weight_s=w,
         )
 
         assert free_s + float(waits_s) == pytest.approx(step_s, rel=1e-9)

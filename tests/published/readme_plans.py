@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,19 @@ class Planned(NamedTuple):
         """By how much the layout really used is slower than the pick. [-]"""
         assert self.used is not None
         return float(self.used.step_time_s / self.found.best.step_time_s) - 1.0
+
+    def alike(self) -> str:
+        """Say what the layout really used takes with the switches of the pick, where these are others."""
+        assert self.used is not None
+        best = self.found.best
+        if self.used.job.recipe == best.job.recipe:
+            return "The switches are the same."
+        est = estimate_job(replace(self.used.job, recipe=best.job.recipe))
+        behind = float(est.step_time_s / best.step_time_s) - 1.0
+        return (
+            f"With the switches of the best it takes {float(est.step_time_s):.2f} s, {behind:.1%} more than it: the "
+            "rest is the layout."
+        )
 
     def row(self) -> str:
         """Return the job as a row of the table."""
@@ -137,7 +151,9 @@ def page(jobs: Sequence[Planned], rows: Sequence[str]) -> str:
             "",
             f"Best: `{job.found.commands(1)[0]}`",
             "",
-            f"Really used: {_cell(job.used)}",
+            f"Really used: {_cell(job.used)}. {job.alike()}",
+            "",
+            job.known["why"],
             "",
             *job.differences(),
         ]

@@ -73,12 +73,30 @@ def test_a_recipe_starts_what_its_framework_does_unless_it_says_less():
         ("none", "1f1b", "interleaved"),
     )
     assert not old.pipeline_layouts
+    assert old.chooses == ()
     for name in list_recipes():
         launches = load_recipe(name).launches
         if launches.framework != "none":
             whole = FRAMEWORKS[launches.framework].launches
             assert set(launches.schedule) <= set(whole.schedule)
             assert set(launches.zero_stage) <= set(whole.zero_stage)
+            assert set(launches.chooses) <= set(whole.chooses)
+
+
+def test_a_plan_for_an_old_release_has_nothing_that_came_later():
+    """Megatron-LM of 2021: layers recomputed whole or not at all, no sequence or context parallelism, no switches."""
+    old, new = (
+        cm.plan(
+            model="gpt3-175b", cluster="dgx-a100-hdr", gpus=512, global_batch=512, seq_len=2048, recipe=recipe
+        )
+        for recipe in ("megatron-2021", "megatron-core")
+    )
+    assert set(old.by_value["recompute"]) == {0.0, 2.0}
+    assert set(new.by_value["recompute"]) == {0.0, 1.0, 2.0}
+    best = old.best.job
+    assert float(best.layout.sequence_parallel) == 0.0
+    assert float(best.layout.cp) == 1.0
+    assert best.recipe == load_recipe("megatron-2021")
 
 
 ALL = {
@@ -86,6 +104,8 @@ ALL = {
     "zero_stage": [0, 1],
     "schedule": ["none", "1f1b"],
     "pipeline_layouts": False,
+    "keeps": {},
+    "chooses": [],
     "source": "here",
 }
 

@@ -186,6 +186,15 @@ DEEPSPEED = Table(
         ),
         *rows(
             "deepspeed",
+            "deepspeedai/Megatron-DeepSpeed f1feb8877d76",
+            (
+                "megatron/core/parallel_state.py:initialize_model_parallel, sequence-parallel",
+                "sequence_parallel_size > 1 and pipeline_stages > 1",
+                "{sequence_parallel_size} needs {pipeline_stages} to be 1: the pipeline's grid has no such axis",
+            ),
+        ),
+        *rows(
+            "deepspeed",
             "deepspeed 0.19.8",
             (
                 "deepspeed/sequence/layer.py:465",
