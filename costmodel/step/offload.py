@@ -140,16 +140,21 @@ def _activation_lines(step: Step, bill: Bill) -> list[Line]:
     ]
 
 
+def _is_waited_for_backwards(line: TimeLine) -> bool:
+    """Say whether a line is a message of data parallelism in the backward pass."""
+    return line.phase == "grad_sync" or (line.phase == "param_sync" and line.name.endswith(".backward"))
+
+
 def _gradient_line(step: Step, bill: Bill) -> TimeLine:
     """Return the way of the gradients to an optimizer on the host, after every reduction.
 
-    It hides behind the backward pass, and beside what of the reductions nothing hides: these take another port.
-    The parameters come back with the step (`optimizer.adam`).
+    It hides behind the backward pass, and beside what of the reductions, and of the gathers of that pass, nothing
+    hides: these take another port. The parameters come back with the step (`optimizer.adam`).
     """
     placed, zero = step.placed, step.placed.layout.zero_stage
     each = (zero >= 3) | ((zero == 2) & placed.recipe.overlap.reduce_each_micro_batch)
     times = np.where(each, placed.micro_batches, 1.0)
-    reduced_s = sum_exposed([line for line in bill.time_lines if line.phase == "grad_sync"])
+    waited_s = sum_exposed([line for line in bill.time_lines if _is_waited_for_backwards(line)])
     size = quantity(
         "bytes_per_param * params",
         bytes_per_param=placed.recipe.dtypes.grad_bytes(),
@@ -160,7 +165,7 @@ def _gradient_line(step: Step, bill: Bill) -> TimeLine:
         _GRADIENTS,
         size,
         times,
-        np.asarray(step.stage.backward_window_s + reduced_s / times),
+        np.asarray(step.stage.backward_window_s + waited_s / times),
         "out",
         "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
     )

@@ -194,8 +194,10 @@ def more_tokens(batch: Batch) -> Iterator[Checked]:
         _, est = batch.changed(**{name: 2 * batch.layouts[name]})
         asked = passes_have_it_all(batch.job)
         if batch.job.recipe.kernels.attention_kernel in ("unfused", "fused-softmax"):
-            # Twice the memory of 1F1B, with scores that grow as the square of the sequence, holds more weight gradients.
-            asked = asked & (batch.job.layout.schedule != schedule_code("zb-2p"))
+            # Scores that grow as the square of the sequence are freed before the weight gradients, of which the same
+            # memory then holds more.
+            held = [schedule_code(name) for name in ("zb-h1", "zb-2p")]
+            asked = asked & ~np.isin(batch.job.layout.schedule, held)
         yield _all(batch, 1.0 - batch.whole(est.step_time_s) / before, f"{name} x 2", asked)
 
 

@@ -74,6 +74,21 @@ def test_gradients_hide_behind_the_backward_pass_and_beside_what_nothing_hides_o
     assert exposed_us(est, "offload.") == near({"offload.gradients.grad_sync": way - hides})
 
 
+def test_gradients_of_sharded_parameters_travel_while_the_backward_pass_waits_for_gathers():
+    """ZeRO-3 without overlap: gathers of the backward pass and reductions are waited for; the host's link is free."""
+    slow = cluster_file(gpu={"host_link": "0.1 GB/s"})
+    switches = {"offload_optimizer": True, "dp_overlap": "none"}
+    est = price(gpus=2, layout="tp1", zero_stage=3, global_batch=2, cluster=slow, switches=switches)
+    way = sum(each_us(est, "offload.gradients").values())
+    lines = [line for line in est.bill.time_lines if line.axis == "dp"]
+    gathers = [line for line in lines if line.name.endswith("param_all_gather.backward")]
+    sums = [line for line in lines if line.phase == "grad_sync"]
+    waited = [1e6 * sum(float(line.exposed_seconds) for line in each) for each in (gathers, sums)]
+    assert min(waited) > 0
+    hides = step_us(est, "backward", "backward_weight") + sum(waited)
+    assert exposed_us(est, "offload.gradients") == near({"offload.gradients.grad_sync": way - hides})
+
+
 def test_nothing_travels_unasked():
     est = price()
     assert each_us(est, "offload") == {}
