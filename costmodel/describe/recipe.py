@@ -51,6 +51,7 @@ RecomputeModule = Literal[
     "every_second_matmul",
     "every_second_layer",
     "all_but_qkv",
+    "attention_output",
 ]
 
 LABELS = ("name", "description", "source", "launches", "prints")
@@ -202,6 +203,9 @@ class Overlap(BaseModel):
     """Under ZeRO-3 one layer's messages hide behind the passes of its neighbours. Otherwise layers are one loop of the
     compiler, whose messages do not leave their turn (JAX's scan under XLA): the first product waits for its weights
     and the last gradient for nothing, and those of experts hide behind what else the layer computes."""
+    fsdp_by_tensor: bool = False
+    """Under ZeRO-3 each tensor is gathered before its product and its gradient scattered after it (XLA's GSPMD);
+    otherwise a layer at a time (FSDP, DeepSpeed). Says what is whole at a time, not when it is sent."""
     fsdp_backward_prefetch: bool = True
     """The next layer is gathered behind the backward pass of this one; otherwise after it (FSDP1's
     BACKWARD_POST), where nothing hides it."""

@@ -83,6 +83,9 @@ class Recomputation(NamedTuple):
         nothing = np.asarray(0.0)
         if operator.modules & set(self.modules):
             return 1.0, nothing
+        after_attention = operator.part == "attention" and operator.role in ("row", "residual")
+        if "attention_output" in self.modules and after_attention:
+            return 1.0, nothing
         if every_second and operator.kind in ("matmul", "grouped_matmul"):
             return 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
         if every_second and operator.kind == "memory":

@@ -87,10 +87,14 @@ _GATHERING, _SCATTERING = 6.0, 4.0
 
 
 def _user_buffer_lines(step: Step) -> list[MemoryLine]:
-    """Return the buffers that tensor-parallel ranks write into each other's of, where products overlap their exchange."""
+    """Return the buffers that tensor-parallel ranks write into each other's of, where products overlap their exchange.
+
+    A runtime whose messages go from where they lie (XLA on TPU: no buffers of communicators) has none.
+    """
     placed = step.placed
     layout, recipe = placed.layout, placed.recipe
-    if recipe.overlap.tp_overlap != "pipelined" or not anywhere(layout.tp > 1):
+    registers = recipe.memory.communicator_bytes > 0
+    if recipe.overlap.tp_overlap != "pipelined" or not registers or not anywhere(layout.tp > 1):
         return []
     if recipe.kernels.compiled:
         gathering, scattering = np.asarray(0.0), np.asarray(2.0 / layout.tp)

@@ -488,12 +488,57 @@ def _sharded_sizes(step: Step, held: Params, *, trained: bool = False) -> tuple[
     )
 
 
+def _by_tensor_line(step: Step, on: Array) -> MemoryLine:
+    """ZeRO-3 where a compiler shards tensor by tensor: one weight and the next, whole, and one gradient.
+
+    Each weight is gathered before its product and each gradient scattered after the one that made it, in the dtype in
+    which both are multiplied. Gate and up projection are two weights, all experts of a rank one.
+    """
+    placed, stages = step.placed, step.placed.stages
+    dense_ranks, expert_ranks = shard_ranks(placed)
+    dense, expert = dense_ranks > 1, expert_ranks > 1
+    layout, gather = placed.layout, gathered_bytes(placed)
+    sizes = [
+        one.count
+        / (2.0 if one.name.endswith(".fc1") and placed.model.gated_mlp else 1.0)
+        / (
+            layout.ep * layout.etp
+            if one.sharding == "expert"
+            else np.where(one.sharding == "tp", layout.tp, 1.0)
+        )
+        * (expert if one.sharding == "expert" else dense)
+        for kind in placed.kinds
+        for one in layer_param_blocks(placed.model, kind)
+    ]
+    largest = np.asarray(np.maximum.reduce(np.broadcast_arrays(*sizes)))[..., None]
+    table = float(placed.model.vocab_size * placed.model.hidden_size) / layout.tp * dense
+    table = table[..., None] * np.maximum(stages.has_embedding, stages.has_head)
+    return memory_line(
+        "buffer.dp.gathered_tensors",
+        part="buffer",
+        axis="dp",
+        toll="state",
+        formula="on * gather_bytes * max((1 + ahead) * matrix_params + matrix_params, 2 * table_params)",
+        terms={
+            "on": on,
+            "gather_bytes": np.asarray(gather),
+            "ahead": float(placed.recipe.overlap.fsdp_prefetch),
+            "matrix_params": largest,
+            "table_params": table,
+        },
+        source="GSPMD, arXiv:2105.04663, section 3.2; Xu et al., arXiv:2004.13336: a tensor is gathered where it is used",
+    )
+
+
 def _gathered_line(step: Step, on: Array) -> MemoryLine:
     """ZeRO-3: full parameters of the layers being computed and prefetched, and one layer's gradient.
 
     A group of one has nothing to gather.
     """
     placed, recipe = step.placed, step.placed.recipe
+    drops = recipe.overlap.fsdp_reshard_after_forward and not recipe.overlap.fsdp_pp_keeps_gathered
+    if recipe.overlap.fsdp_by_tensor and drops:
+        return _by_tensor_line(step, on)
     largest, root, everything = _sharded_sizes(
         step, as_gathered(placed, step.params, step.trained, step.quantised)
     )

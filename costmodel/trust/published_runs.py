@@ -155,6 +155,12 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
     ("every 2nd layer", ("every_second_layer",)),
     ("save_qkv_proj", ("all_but_qkv",)),
+    # The sum after attention is run again where only what attention made is kept.
+    ("and attention context)", ("attention_output",)),
+    # JAX's checkpoint_dots_with_no_batch_dims and its like: attention and element-wise work run again.
+    ("keeps every product", ("layernorm", "mlp_act", "core_attn")),
+    ("remat_policy=minimal", ("layernorm", "mlp_act", "core_attn")),
+    ("dots_saveable", ("layernorm", "mlp_act", "core_attn")),
     # MaxText's lists of single tensors to keep: what they leave out is the layer.
     ("the rest recomputed", ("attention", "mlp", "layernorm")),
     # MaxText's policies that keep every product, or every product outside the MLP.
@@ -177,10 +183,15 @@ _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _USUAL_RECOMPUTE = {
     "torchtitan": "selective",
     "paxml": "full",
+    # axlearn common/attention.py build_remat_spec: projections of attention and what it made are kept.
+    "axlearn": "selective",
     # Examples of both: core attention alone (neuronx-distributed), whole layers (neuronx-nemo-megatron test.sh).
     "neuronx-distributed": "selective",
     "neuronx-nemo-megatron": "full",
 }
+
+# Words for a policy that keeps products and runs the rest again.
+_KEEP_PRODUCTS = ("keeps every product", "remat_policy=minimal", "dots_saveable")
 
 # Megatron-Core keeps gradients in one buffer, in the dtype in which it reduces them.
 _ONE_GRAD_DTYPE = ("nemo", "megatron-bridge")
@@ -397,18 +408,27 @@ def _nic_gbit(row: Row) -> str:
 
 
 def _recompute(row: Row) -> str:
-    """Return the recompute policy; selective recomputation of whole modules is full."""
+    """Return the recompute policy; selective recomputation of whole modules is full.
+
+    JAX's policies that keep products run what is element-wise again, which tables call none.
+    """
+    if row.get("recompute") == "none" and any(
+        word in (row.get("recompute_detail") or "").lower() for word in _KEEP_PRODUCTS
+    ):
+        return "selective"
     return row.get("recompute") or _USUAL_RECOMPUTE.get(row["framework"], "none")
 
 
 def _offloaded_activations(row: Row) -> float:
     """Return the share of kept activations that wait in the host's memory: so many layers of a rank, or all.
 
-    Lists of single tensors beside selective recomputation are not followed: what else is kept is not said.
+    Lists of single tensors beside selective recomputation count where all that is kept is in them, or the layer's
+    input, which is the most of it.
     """
-    said = row.get("offload") or ""
+    said, detail = row.get("offload") or "", row.get("recompute_detail") or ""
     if said.startswith("activations to host"):
-        return float(row.get("recompute") == "full")
+        all_of_it = "kept on the host" in detail or "decoder_layer_input" in said
+        return float(row.get("recompute") == "full" or all_of_it)
     layers = _OFFLOADED_LAYERS.match(said)
     if layers is None:
         return 0.0
@@ -466,6 +486,13 @@ def _switches(row: Row) -> dict[str, Any]:
             "master_weights_bytes": 4.0,
             "norm_copy_bytes": 0.0,
         }
+    if row["framework"] == "paddlenlp" and row["precision"] == "fp16":
+        # Its O2 mixed precision keeps gradients in fp16; stage 2 shards them after every micro-batch.
+        switches |= {
+            "grad_accum_dtype": "fp16",
+            "grad_reduce_dtype": "fp16",
+            "reduce_each_micro_batch": row.get("zero_stage") == "2",
+        }
     if row["framework"] == "zero-bubble":
         # Qi et al., arXiv:2401.10241, section 4: the optimizer step is validated after it was made.
         switches["post_validation"] = True
@@ -521,7 +548,7 @@ def _switches(row: Row) -> dict[str, Any]:
         }
     elif "fused cross-entropy" in notes:
         switches["cross_entropy"] = "fused"
-    modules = _modules((row.get("recompute_detail") or "").lower())
+    modules = _modules((row.get("recompute_detail") or "").lower(), row["framework"] == "maxtext")
     if modules:
         switches["selective_modules"] = modules
     dealt = f"{row.get('pp_layout') or ''} {row.get('notes') or ''}".lower()
@@ -540,7 +567,7 @@ def _graph_scope(notes: str) -> str:
     return "router" if "te cuda graphs moe_router" in notes else "static"
 
 
-def _modules(detail: str) -> tuple[str, ...]:
+def _modules(detail: str, maxtext: bool) -> tuple[str, ...]:
     """Translate a table's words for selective recomputation into modules."""
     if not detail:
         return ()
@@ -550,7 +577,8 @@ def _modules(detail: str) -> tuple[str, ...]:
             found += [m for m in modules if m not in found]
     parts = detail.replace("+", " ").replace(",", " ").split()
     if "mlp" in parts:
-        found.append("mlp")
+        # MaxText's experts are its layer's MLP.
+        found += ["mlp", "moe"] if maxtext else ["mlp"]
     if "moe" in parts:
         found.append("moe")
     return tuple(found)

@@ -65,6 +65,9 @@ class Run:
     predicted_step_time_s: float | None
     measured_peak_memory_gib: float | None
     predicted_peak_memory_gib: float | None
+    """As the run's way of measuring would show it."""
+    predicted_need_gib: float | None
+    """All that has to fit: on a GPU also the CUDA context and the buffers of communicators."""
     oom: bool
     predicted_fits: bool | None
     skipped_reason: str
@@ -154,6 +157,7 @@ def price_row(row: Row) -> Run:
         predicted_step_time_s=float(estimate.step_time_s) if estimate else None,
         measured_peak_memory_gib=_number(row, "peak_memory_gib"),
         predicted_peak_memory_gib=peak_gib,
+        predicted_need_gib=float(estimate.memory_bytes_per_gpu) / 2**30 if estimate else None,
         oom=row.get("oom") == "true",
         predicted_fits=bool(estimate.fits) if estimate else None,
         skipped_reason=reason,

@@ -173,7 +173,7 @@ def tried(source, recipe, count, center, scale):
             "source": source,
             "recipe": recipe,
             "accelerator": "h100-sxm-80gb",
-            "predicted_peak_memory_gib": OFFERED * np.exp(over),
+            "predicted_need_gib": OFFERED * np.exp(over),
             "oom": over > center + scale * RNG.standard_normal(count),
         }
     )
@@ -190,7 +190,9 @@ def test_odds_of_fitting_are_those_of_recipes_that_tell_what_failed_and_where_ot
             "residual": np.log(0.96) + 0.05 - 0.06 * RNG.standard_normal(2000),
         }
     )
-    priced = pd.concat([both, others[~others.oom]], ignore_index=True)
+    # One failure among its twelve runs settles nothing.
+    few = tried("few", "hardly", 12, 0.0, 0.01).assign(oom=[True] + 11 * [False], predicted_need_gib=1.0)
+    priced = pd.concat([both, few, others[~others.oom]], ignore_index=True)
     found = fit_odds(Runs(pd.DataFrame(), pd.Series(dtype=float), peaks, priced))
     assert set(found) == {"telling", "other"}
     assert found["telling"][:3] == pytest.approx((-0.1, 0.08, 6000), rel=0.1)

@@ -133,6 +133,8 @@ def test_choices_hold_lines_of_the_bill():
     assert float(np.max(lines_of(eight, name)[name].bytes)) == (6 + 4 * 2) * 4096 * 8192
     one_by_one = replace(pipelined, layout=make_layout(gpus=512, tp=1, cp=2, pp=4))
     assert lines_of(one_by_one, name) == {}
+    # Without buffers of communicators messages go from where they lie.
+    assert lines_of(pipelined.switched({"communicator_bytes": 0.0}), name) == {}
     # One graph of a whole iteration has no seams.
     assert lines_of(Choice({"cuda_graphs": True}).applied(job), "buffer.cuda_graphs") == {}
 

@@ -46,6 +46,13 @@ def operator(kind="matmul", modules=("mlp",), part="mlp", role="column"):
         (["all_but_qkv"], operator(), [0, 1, 1], [100, 0, 0]),
         (["all_but_qkv"], operator(modules=("qkv",), part="attention"), [0, 0, 1], [100, 100, 0]),
         (["every_second_layer"], operator(), [0, 0.5, 1], [100, 50, 0]),
+        # the product after attention and the sum: not those of the MLP, nor attention itself
+        *(
+            (["attention_output"], operator(part="attention", role=role), [0, 1, 1], [100, 0, 0])
+            for role in ("row", "residual")
+        ),
+        (["attention_output"], operator(role="row"), [0, 0, 1], [100, 100, 0]),
+        (["attention_output"], operator(part="attention", role="core"), [0, 0, 1], [100, 100, 0]),
     ],
 )
 def test_share_of_an_operator_run_again_and_bytes_kept(modules, what, again, kept):

@@ -171,6 +171,48 @@ def test_gathered_layers_of_a_pipeline():
     assert memory(stays, name) == near({name: [2 * (held + LAYER_PARAMS) + 4 * held for held in whole]})
 
 
+def test_gathered_tensors():
+    """ZeRO-3 by tensor: the widest matrix (gate or up: 4 Mi), the next and a gradient; or a table and its own."""
+    name = "buffer.dp.gathered_tensors"
+    asked = {"zero_stage": 3, **TWO}
+    matrix = 4 * 2**20
+
+    def held(model=SMALL, asked=asked, **switches):
+        return memory(price(model, switches={"fsdp_by_tensor": True, **switches}, **asked), name)
+
+    assert held() == near({name: 2 * 2 * TABLE_PARAMS})
+    assert held(fsdp_prefetch=20) == near({name: 2 * 22 * matrix})
+    narrow = {**SMALL, "vocab_size": 1024}
+    assert held(narrow) == near({name: 2 * 3 * matrix})
+    # Without a gate the first matrix is not two; 32 bits a gathered parameter.
+    plain = {**narrow, "gated_mlp": False, "ffn_size": 8192}
+    assert held(plain, gather_dtype="fp32") == near({name: 4 * 3 * 2 * matrix})
+    # In a pipeline only the ends have tables; tensor parallelism splits both.
+    four = {"gpus": 8, "layout": "tp2 pp2", "global_batch": 4, "zero_stage": 3}
+    assert held(asked=four) == near({name: 2 * 2 * TABLE_PARAMS / 2})
+    stages = {**four, "layout": "pp4", "global_batch": 8}
+    assert held({**SMALL, "num_layers": 8}, asked=stages) == near(
+        {name: [2 * 2 * TABLE_PARAMS, 2 * 3 * matrix, 2 * 3 * matrix, 2 * 2 * TABLE_PARAMS]}
+    )
+    assert held(asked={"zero_stage": 2, **TWO}) == {}
+    # What stays gathered is whole however it was gathered.
+    everything = held(fsdp_reshard_after_forward=False)
+    assert everything == {}
+    kept = price(switches={"fsdp_by_tensor": True, "fsdp_reshard_after_forward": False}, **asked)
+    by_layer = price(switches={"fsdp_reshard_after_forward": False}, **asked)
+    whole = "buffer.dp.gathered_layers"
+    assert memory(kept, whole) == memory(by_layer, whole) != {}
+
+
+def test_gathered_tensors_of_experts():
+    """All experts of a rank are one tensor: 4 x 2 x 512 x 1,024, half of it the gate; a group of one has none."""
+    name, narrow = "buffer.dp.gathered_tensors", {**MOE, "vocab_size": 1024}
+    asked = {"gpus": 8, "global_batch": 8, "zero_stage": 3, "switches": {"fsdp_by_tensor": True}}
+    assert memory(price(narrow, layout="ep2", **asked), name) == near({name: 2 * 3 * 4 * 512 * 1024})
+    # Of attention, Q, K and V in one: 2 Mi.
+    assert memory(price(narrow, layout="ep8", **asked), name) == near({name: 2 * 3 * 2 * 2**20})
+
+
 def test_gathered_experts():
     """Experts whose group is one rank are there already."""
     name = "buffer.dp.gathered_layers"

@@ -377,16 +377,22 @@ def memory_spreads(runs: Runs) -> dict[str, Said]:
 
 def fit_odds(runs: Runs) -> dict[str, FitOdds]:
     """Return how surely a job fits by its predicted memory: by recipe where somebody says what did not, and of others."""
-    told = {str(name): _told_odds(group) for name, group in _both(runs).groupby("recipe")}
+    told = {
+        str(name): _told_odds(group)
+        for name, group in _both(runs).groupby("recipe")
+        if min(group.oom.sum(), (~group.oom.astype(bool)).sum()) >= FEWEST_OUTCOMES
+    }
     return {**told, OTHER: _ran_odds(_ran(runs), runs.memory)}
 
 
 def _over(runs: pd.DataFrame) -> Array:
     """Return the logarithm of predicted memory over what the GPU offers. [-]"""
     offered = runs.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
-    return np.asarray(np.log((runs.predicted_peak_memory_gib / offered).to_numpy(np.float64)))
+    return np.asarray(np.log((runs.predicted_need_gib / offered).to_numpy(np.float64)))
 
 
+FEWEST_OUTCOMES = 10
+"""Runs of a recipe that ran, and that did not, from which on they settle its odds: one failure settles nothing."""
 NEAR = 0.3
 """Logarithm of predicted memory over what is offered, up to which runs that ran say something. [-]"""
 WRONG = 0.02
@@ -440,17 +446,19 @@ def _even(runs: pd.DataFrame) -> Array:
 def _told_odds(both: pd.DataFrame) -> FitOdds:
     """Return the odds by sources that say which layouts ran out of memory and which not.
 
-    A probit fit of the outcome on the logarithm of predicted memory over what the GPU offers.
+    A probit fit of the outcome on the logarithm of predicted memory over what the GPU offers, of which `WRONG` are as
+    likely to fail as not whatever is predicted.
     """
     from scipy.optimize import minimize
-    from scipy.special import log_ndtr
+    from scipy.special import ndtr
 
     over = _over(both)
     failed = both.oom.to_numpy(bool)
 
     def unlikely(parameters: Array) -> float:
         score = (over - parameters[0]) / np.exp(parameters[1])
-        return -float(np.where(failed, log_ndtr(score), log_ndtr(-score)).sum())
+        outcome = ndtr(np.where(failed, score, -score))
+        return -float(np.log((1.0 - WRONG) * outcome + 0.5 * WRONG).sum())
 
     center, log_scale = minimize(unlikely, np.array([0.0, np.log(0.1)]), method="Nelder-Mead").x
     told = f"{int(failed.sum())} runs out of memory and {int((~failed).sum())} not"
