@@ -621,8 +621,15 @@ def _stub_lines(stubs: Mapping[str, Array]) -> list[MemoryLine]:
     ]
 
 
-def _backward_pass_line(step: Step, head_stub: Array) -> MemoryLine:
-    """Return what one backward pass makes for a moment, beyond what the head had alive before it."""
+class _PassSizes(NamedTuple):
+    """What one backward pass makes for a moment on each stage (last dimension), and what the head has alive. [B]"""
+
+    recomputed: Array
+    gradients: Array
+    head: Array
+
+
+def _pass_sizes(step: Step, head_stub: Array) -> _PassSizes:
     again: Array = np.asarray(0.0)
     working: Array = np.asarray(0.0)
     head_alive: Array = head_stub
@@ -634,6 +641,21 @@ def _backward_pass_line(step: Step, head_stub: Array) -> MemoryLine:
             here = block.held > 0
             again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * here)
             working = np.maximum(working, _working_set(block.times)[..., None] * here)
+    return _PassSizes(again, working, head_alive)
+
+
+def unfilled_by_layers(step: Step) -> Array:
+    """Bytes that the head has alive beyond what a layer's pass makes, on each stage (last dimension). [B]
+
+    What a layer needs for a moment only adds to the peak beyond these: the logits are gone by then.
+    """
+    sizes = _pass_sizes(step, _weight_stubs(step)[1])
+    return np.asarray(np.maximum(sizes.head - sizes.recomputed - sizes.gradients, 0.0))
+
+
+def _backward_pass_line(step: Step, head_stub: Array) -> MemoryLine:
+    """Return what one backward pass makes for a moment, beyond what the head had alive before it."""
+    again, working, head_alive = _pass_sizes(step, head_stub)
     return memory_line(
         "activation.backward_pass",
         part="activation",

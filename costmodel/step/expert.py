@@ -21,6 +21,7 @@ from costmodel.bill.quantity import quantity
 from costmodel.physics.network.expert_dispatch import BUFFER_SOURCE, DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.anatomy.operator_parts import exchanged_bytes
+from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import (
     Block,
@@ -275,9 +276,13 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             part="buffer",
             axis="ep",
             toll="activation",
-            formula="2 * on * size_bytes",
-            terms={"on": np.asarray(on)[..., None], "size_bytes": size[..., None]},
-            source="tokens received by dispatch and sent by combine, bf16",
+            formula="max(2 * on * size_bytes - head_bytes, 0)",
+            terms={
+                "on": np.asarray(on)[..., None],
+                "size_bytes": size[..., None],
+                "head_bytes": unfilled_by_layers(step),
+            },
+            source="tokens received by dispatch and sent by combine, bf16; gone again when the logits are alive",
         ),
     ]
 

@@ -21,6 +21,8 @@ from round_jobs import (
 
 # Four ranks of 1,024 tokens, two experts each; every token visits two of eight.
 FOUR = {"gpus": 4, "layout": "ep4", "global_batch": 4}
+# Logits that take less than the gradients of a layer.
+FEW_WORDS = {**MOE, "vocab_size": 64}
 SENT = 4 * MIB  # 1,024 tokens, twice, 1,024 wide, in 16 bits
 # All eight experts for every token, and hardly any work: nothing hides.
 BUSY = {**MOE, "top_k": 8, "expert_ffn_size": 64}
@@ -114,7 +116,18 @@ def test_every_line_of_the_exchange():
     assert exposed_us(est, "ep.") == near(times)
     assert sent_bytes(est, "ep.") == near(dict.fromkeys(times, 0.75 * SENT))
     assert counts(est, "ep.") == near(dict.fromkeys(times, 4))
-    assert memory(est, "buffer.ep") == near({"buffer.ep.exchange": 2 * SENT})
+    assert memory(price(FEW_WORDS, **FOUR), "buffer.ep") == near({"buffer.ep.exchange": 2 * SENT})
+
+
+def test_an_exchange_adds_to_the_peak_what_the_logits_leave():
+    """Logits of 1,000 words: 10 B each and their input of 2 MiB, of which gradients of the experts fill 8 MiB."""
+    name, left = "buffer.ep.exchange", 10 * 1024 * 1000 + 2 * MIB - 8 * MIB
+    words = {**MOE, "vocab_size": 1000}
+    assert memory(price(words, **FOUR), name) == near({name: 2 * SENT - left})
+    assert memory(price(MOE, **FOUR), name) == {}
+    # A stage without a head has its layers alone.
+    stages = price(words, gpus=8, layout="ep4 pp2", global_batch=8)
+    assert memory(stages, name) == near({name: [2 * SENT, 2 * SENT - left]})
 
 
 def test_nothing_is_sent_where_every_rank_has_all_experts():
@@ -139,7 +152,8 @@ def test_the_busiest_rank_sets_the_pace(switches, load):
     assert times["compute.moe.experts.fc2.forward"] == near(
         product_us(load * 1024, 1024, 512, groups=2, fixed=3)
     )
-    assert memory(est, "buffer.ep") == near({"buffer.ep.exchange": 2 * load * SENT})
+    few = price(FEW_WORDS, switches=switches, **FOUR)
+    assert memory(few, "buffer.ep") == near({"buffer.ep.exchange": 2 * load * SENT})
 
 
 @pytest.mark.parametrize(("hidden", "least"), [(1.0, 0.25), (0.6, 1 - 0.75 * 0.6)])
@@ -327,8 +341,9 @@ def test_experts_split_over_two_ranks():
         {"compute.moe.experts.fc2.forward": product_us(1024, 1024, 256, groups=4, fixed=3)}
     )
     assert each_us(est, "ep.moe.dispatch.forward") == near({f"{DISPATCH}forward": exchange_us(SENT, 2)})
-    assert memory(est, "buffer.ep") == near({"buffer.ep.exchange": 2 * 2 * 4096 * 1024})
-    alone = price(MOE, gpus=2, layout="etp2", global_batch=2)
+    few = price(FEW_WORDS, gpus=4, layout="ep2 etp2", global_batch=4, recompute="full")
+    assert memory(few, "buffer.ep") == near({"buffer.ep.exchange": 2 * 2 * 4096 * 1024})
+    alone = price(FEW_WORDS, gpus=2, layout="etp2", global_batch=2)
     assert memory(alone, "buffer.ep") == near({"buffer.ep.exchange": 2 * 2 * 4096 * 1024})
     assert set(each_us(alone, "ep.")) == {
         f"ep.expert_tensor.{way}.{phase}"
