@@ -486,13 +486,6 @@ def _switches(row: Row) -> dict[str, Any]:
             "master_weights_bytes": 4.0,
             "norm_copy_bytes": 0.0,
         }
-    if row["framework"] == "paddlenlp" and row["precision"] == "fp16":
-        # Its O2 mixed precision keeps gradients in fp16; stage 2 shards them after every micro-batch.
-        switches |= {
-            "grad_accum_dtype": "fp16",
-            "grad_reduce_dtype": "fp16",
-            "reduce_each_micro_batch": row.get("zero_stage") == "2",
-        }
     if row["framework"] == "zero-bubble":
         # Qi et al., arXiv:2401.10241, section 4: the optimizer step is validated after it was made.
         switches["post_validation"] = True

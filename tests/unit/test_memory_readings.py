@@ -124,20 +124,17 @@ def test_axlearn_keeps_what_attention_made_unless_told():
 
 
 @pytest.mark.parametrize(
-    ("framework", "precision", "stage", "width", "each"),
+    ("framework", "precision", "width"),
     [
-        ("paddlenlp", "fp16", "1", 2.0, False),
-        ("paddlenlp", "fp16", "2", 2.0, True),
-        ("paddlenlp", "bf16", "2", 4.0, False),
-        ("megatron-lm", "fp16", "1", 4.0, False),
+        ("paddlenlp", "fp16", 2.0),
+        ("megatron-lm", "bf16", 4.0),
         # Its script runs in fp16 whatever the table says; Megatron adds up in fp32 under bf16 alone.
-        ("zero-bubble", "bf16", "0", 2.0, False),
+        ("zero-bubble", "bf16", 2.0),
     ],
 )
-def test_gradients_of_half_precision(framework, precision, stage, width, each):
-    found = job_of_row({**GPU, "framework": framework, "precision": precision, "zero_stage": stage})
+def test_gradients_of_half_precision(framework, precision, width):
+    found = job_of_row({**GPU, "framework": framework, "precision": precision, "zero_stage": "1"})
     assert found.recipe.dtypes.grad_bytes() == width
-    assert found.recipe.overlap.reduce_each_micro_batch is each
 
 
 @pytest.mark.parametrize("name", ["maxtext-tpu", "axlearn", "torch-xla"])
