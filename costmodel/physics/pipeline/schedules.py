@@ -193,7 +193,8 @@ def bubble_time_s(
     -----
     Uneven stages: exact for gpipe, and for 1f1b and interleaved where the last one is slowest (the head and the
     loss). A slow stage k ranks before the end works off part of its wait, so that 1f1b is overestimated by k
-    times its excess, at most 4 % of the step (`one_f_one_b_time_s` is exact). Where a V puts both ends on the first
+    times its excess, up to 9 % of a step of as few micro-batches as stages (`one_f_one_b_time_s` is exact); ZB-H1 and
+    ZB-2p are told k (`behind`). Where a V puts both ends on the first
     rank that one never waits for the way there. Others: nearly always within 3 %; see docs/limits.md.
 
     Examples
