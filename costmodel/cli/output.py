@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.files import write_whole
 from costmodel.cli.options import Format
 
@@ -159,4 +159,4 @@ def write_file(path: Path, content: str | bytes, target: Target) -> None:
     """
     write_whole(path, content)
     if not target.quiet:
-        print(f"wrote {path}", file=sys.stderr)
+        print(f"wrote {one_line(str(path))}", file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.base.errors import one_line
 from costmodel.cli.output import Target, plan_output
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def plan_picture(name: str, *, force: bool) -> Path | None:
 def tell(path: Path, target: Target) -> None:
     """Say on stderr that a file was written."""
     if not target.quiet:
-        print(f"wrote {path}", file=sys.stderr)
+        print(f"wrote {one_line(str(path))}", file=sys.stderr)
 
 
 def planned_figure(kind: str, plot: str, figure: str, *, force: bool) -> Callable[[Face, Target], None]:

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError, shown
+from costmodel.base.errors import CostModelError, one_line, shown
 from costmodel.base.files import write_whole
 from costmodel.base.version import install_command
 from costmodel.cli.job_options import merged_job
@@ -90,7 +90,7 @@ def write_parquet(found: Plan, name: str, *, force: bool, quiet: bool) -> None:
         raise CostModelError(f"parquet needs pyarrow: {install_command('parquet')}; or use --csv") from None
     write_whole(path, made.getvalue())
     if not quiet:
-        print(f"wrote {path}", file=sys.stderr)
+        print(f"wrote {one_line(str(path))}", file=sys.stderr)
 
 
 def with_plan(result: Result, est: Estimate, asked: Mapping[str, Any]) -> Result:

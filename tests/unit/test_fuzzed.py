@@ -202,3 +202,11 @@ def test_a_very_long_layout_is_refused_in_one_short_line(text):
     with pytest.raises(cm.CostModelError, match="layout: ") as caught:
         cm.estimate(model="dense-1b", gpus=8, global_batch=8, seq_len=2048, layout=text)
     assert len(str(caught.value)) <= 300
+
+
+def test_a_written_file_with_escape_codes_in_its_name_is_told_without_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["recipe", "list", "--csv", "a\x1b[31m\x7f"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("wrote a")
+    assert not {"\x1b", "\x7f"} & set(said)
