@@ -82,7 +82,7 @@ def test_layouts_share_what_their_knobs_have_in_common(plan):
     job = plan.jobs[int(rows["job"][0])]
 
     def errors(**options):
-        drawn = sampled(job, rows, 4000, seed=0, **options)
+        drawn = sampled(job, rows, 20000, seed=0, **options)
         return np.log(next(values for name, values in drawn.items() if name.startswith("layout.")))
 
     own = errors(trials=False)
