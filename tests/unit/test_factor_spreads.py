@@ -28,6 +28,7 @@ from costmodel.trust.calibration.ship_factors import (
     odds_text,
     settled,
     text,
+    told_apart,
     unexplained,
 )
 
@@ -313,3 +314,18 @@ def test_the_file_says_what_was_found():
     assert said["room.other"]["source"] == "x: y"
     assert set(said["room.other"]) == {"center", "spread", "tail", "points", "source"}
     assert {"launch", "room.other"} <= set(factors())
+
+
+def test_factors_that_runs_cannot_tell_apart_have_one_spread():
+    """Runs are 0.02 off where they depend on the first, 0.04 where on the second, and right where on neither."""
+    residual = pd.Series([0.02, -0.02, 0.04, -0.04, 0.0, 0.0] * 50)
+    first = pd.Series([1.0, 1.0, 0.0, 0.0, 0.0, 0.0] * 50)
+    second = pd.Series([0.0, 0.0, 1.0, 1.0, 0.0, 0.0] * 50)
+    apart = told_apart(residual, {"a": first, "b": second})
+    assert apart == pytest.approx({"a": 0.02, "b": 0.04, "": 0.0}, abs=1e-9)
+    # All of it goes with the first, and nothing with the second: 0.0016 = 2 s^2 where both are, 0 where none is.
+    both = pd.Series([0.0, 0.0, 1.0, 1.0] * 50)
+    still = pd.Series([0.0, 0.0, 0.04, -0.04] * 50)
+    assert told_apart(still, {"a": both, "b": both}) == pytest.approx(
+        {"a": 0.0008**0.5, "b": 0.0008**0.5, "": 0.0}, abs=1e-9
+    )

@@ -356,12 +356,7 @@ def memory_spreads(runs: Runs) -> dict[str, Said]:
 
     memory = runs.memory
     on = {role: of_role(memory, role, prefix=MEMORY) for role in ("activations", "states", "slack")}
-    told = variance_parts(
-        memory.residual - memory.residual.median(),
-        0.0 * memory.residual,
-        {role: on[role] for role in ("activations", "states")},
-        np.ones(len(memory)),
-    )
+    told = told_apart(memory.residual, {role: on[role] for role in ("activations", "states")})
     # What neither depends on is the allocator's, which takes a share of both.
     told["slack"] = told.pop("")
     # Clipped squares are too small, those of single rows too large: as many runs as should lie inside settle the size.
@@ -373,6 +368,28 @@ def memory_spreads(runs: Runs) -> dict[str, Said]:
     found = {role: Said(0.0, wider * told[role], tail, len(memory), how) for role in on}
     spreads = {role: one.spread for role, one in found.items()}
     return found | {f"room.{name}": room(runs, name, one, spreads) for name, one in fit_odds(runs).items()}
+
+
+def told_apart(residual: pd.Series[float], on: Mapping[str, pd.Series[float]]) -> dict[str, float]:
+    """Return the spread of each factor, and "" for what is left; one spread for all where runs call one of them certain.
+
+    Least squares give all of the variance to one of two factors that come together, and 0 to the other: runs cannot tell
+    them apart, which does not make one of them exact.
+
+    Parameters
+    ----------
+    residual : Series
+        Of each run, of which the median is no spread. [-]
+    on : mapping of str to Series
+        How each run depends on the factors. [-]
+    """
+    from_middle, none, alike = residual - residual.median(), 0.0 * residual, np.ones(len(residual))
+    told = variance_parts(from_middle, none, on, alike)
+    if all(told[role] for role in on):
+        return told
+    together = sum((slope**2 for slope in on.values()), none) ** 0.5
+    pooled = variance_parts(from_middle, none, {"all": together}, alike)
+    return {role: pooled["all"] for role in on} | {"": pooled[""]}
 
 
 def fit_odds(runs: Runs) -> dict[str, FitOdds]:
