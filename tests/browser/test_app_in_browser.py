@@ -614,12 +614,16 @@ def test_a_third_plan_at_once_is_refused_and_answers_go_on(visit):
         start_plan(page)
         page.wait_for_timeout(200)
     expect(pages[2].locator(".app-error")).to_contain_text("2 searches are running, which is the limit here")
+    pages[0].get_by_role("button", name="Stop").first.click()
+    expect(pages[0].get_by_text("Stopped.").first).to_be_visible()
     field(pages[2], "model").fill("llama3-70b")
     field(pages[2], "gpus").fill("64")
     answered(pages[2], "llama3-70b on 64")
-    for page in pages[:2]:
-        page.get_by_role("button", name="Stop").first.click()
-        expect(page.get_by_text("Stopped.").first).to_be_visible()
+    # On a slow machine the answer may come after the end of the search.
+    stop = pages[1].get_by_role("button", name="Stop").first
+    if stop.is_enabled():
+        stop.click()
+        expect(pages[1].get_by_text("Stopped.").first).to_be_visible()
 
 
 # --- who gets in ---------------------------------------------------------------------------------
