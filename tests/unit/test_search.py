@@ -9,7 +9,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import make_job
-from costmodel.describe.jobs.layout import layout_problems, make_layout
+from costmodel.describe.jobs.layout import layout_problems, make_layout, torus_problem
 from costmodel.describe.jobs.reading import read_codes
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_at, valid
@@ -17,7 +17,7 @@ from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
-from costmodel.planning.space import build_space, divisors
+from costmodel.planning.space import REASONS, build_space, divisors
 from costmodel.step.price import price, price_unsharded
 
 GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
@@ -365,3 +365,20 @@ def test_stage_make_ups_cover_every_stage():
         assert rows(every) == rows(few)
         assert few.index[0] == 0
         assert few.index[-1] == pp - 1
+
+
+@pytest.mark.parametrize("gpus", [24, 72])
+def test_every_rule_of_layouts_has_its_words_in_a_plan(gpus):
+    """Three divides 24 and 72 GPUs and no width of Mixtral's experts: a plan tells what it left out, and why."""
+    found = cm.plan(model="mixtral-8x7b", gpus=gpus, global_batch=96, seq_len=4096, recipe="nemo")
+    assert found.rejected["expert_ffn_not_divisible"] > 0
+    told = [row[0] for grid in found.grids() for row in grid.rows]
+    assert any("etp does not divide the width of the experts" in str(cell) for cell in told)
+
+
+def test_no_rule_of_layouts_is_without_words():
+    job = cm.estimate(model="mixtral-8x7b", gpus=8, global_batch=8, seq_len=4096, layout="ep8").job
+    codes = {one.code for one in layout_problems(job.layout, job.model, 8, 4096)}
+    codes.add(torus_problem(job.layout, job.cluster, job.axis_order).code)
+    assert len(codes) > 10
+    assert codes <= set(REASONS)
