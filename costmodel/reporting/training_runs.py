@@ -58,7 +58,7 @@ def _headline(run: TrainingRun) -> Grid:
             + ("" if run.pays_spares or not run.spare_nodes else ", which the cloud keeps and nobody pays"),
         ),
         ("cost", cost),
-        *_limits(run),
+        *limits(run),
         (
             "energy",
             f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
@@ -100,7 +100,7 @@ def run_remarks(run: TrainingRun) -> list[str]:
     ]
 
 
-def _limits(run: TrainingRun) -> list[tuple[str, str]]:
+def limits(run: TrainingRun) -> list[tuple[str, str]]:
     """Say of each limit that was given beside the tokens what is left of it, and how surely it is kept."""
     rows = []
     for name, kept in run.within().items():

@@ -1,6 +1,7 @@
 """Whole runs side by side: the figures are those of each run."""
 
 import json
+import re
 from datetime import date
 
 import pytest
@@ -80,3 +81,18 @@ def test_the_command_takes_several_files(tmp_path, capsys, monkeypatch):
         assert main(["run", f"t{tp}.yaml", *flags]) == 0
         assert {"label": f"t{tp}", **json.loads(capsys.readouterr().out)} == run
     assert main(["run", "t2.yaml", "t4.yaml", "--tokens", "1T", "--expect", "days < 1"]) == 3
+
+
+def test_limits_are_told_of_every_run_side_by_side(tmp_path, capsys):
+    """What is left of the money and of the days, by job: neither is dropped where several are given."""
+    for name, gpus in (("a", 64), ("b", 128)):
+        text = (
+            f"model: llama3-8b\ngpus: {gpus}\nlayout: tp2\nglobal_batch: 128\nseq_len: 8192\ntokens: 1e12\n"
+        )
+        (tmp_path / f"{name}.yaml").write_text(text)
+    files = [str(tmp_path / f"{name}.yaml") for name in "ab"]
+    assert main(["run", *files, "--budget", "40k", "--days", "9", "--quiet"]) == 0
+    told = capsys.readouterr().out
+    for name in "ab":
+        assert re.search(rf"{name}: budget \$40,000: \$[\d,]+ \([\d.]+%\) too little; kept in", told)
+        assert re.search(rf"{name}: time allowed 9\.0 days: ", told)
