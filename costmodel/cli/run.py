@@ -38,22 +38,19 @@ def run(
     """
     import costmodel as cm
     from costmodel.cli.output import answer_result, hold, plan_output, show
-    from costmodel.reporting.training_runs import limits
 
     target = plan_output(**output)
     for text in expect or []:
         cm.read_expected(text, whole_run=True)
     files = job or [""]
     found = [cm.run(**merged_job(given, file, complete=False)) for file in files]
-    told = []
+    dated = []
     for name, run in zip(short_names(files), found, strict=True):
         if start:
             days = ", ".join(f"{percent} {day}" for percent, day in run.finishing_dates(start).items())
-            told.append(f"{name + ': ' if len(files) > 1 else ''}started on {start}, done by {days}.")
-        if len(files) > 1:
-            told += [f"{name}: {what} {said}." for what, said in limits(run)]
+            dated.append(f"{name + ': ' if len(files) > 1 else ''}started on {start}, done by {days}.")
     result = answer_result(found[0] if len(found) == 1 else cm.runs(*found, labels=short_names(files)))
-    show(result._replace(remarks=[*result.remarks, *told]), target)
+    show(result._replace(remarks=[*result.remarks, *dated]), target)
     if check and not all(run.est.fits for run in found):
         raise typer.Exit(3)
     for run in found:

@@ -8,6 +8,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.reporting.tables import job_text, memory_text
+from costmodel.reporting.training_runs import limits
 from costmodel.what_if.runs import Runs
 from costmodel.whole_run.run import TrainingRun
 
@@ -43,6 +44,9 @@ def runs_grid(found: Runs) -> Grid:
         row("price of a GPU-hour", _price),
         row("interruptions", lambda run: f"{run.interruptions:,.0f}"),
     ]
+    told = [dict(limits(run)) for run in found.runs]
+    for name in dict.fromkeys(name for said in told for name in said):
+        rows.append([name, *(said.get(name, "") for said in told)])
     strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
     note = "GPU-hours and dollars are those of spare nodes too, where a cloud does not keep its own."
     return Grid("Runs side by side", columns("", *found.labels), rows, strong, note)
