@@ -1,13 +1,17 @@
 """The page of `costmodel app` in a real browser: by keyboard, narrow and wide, dark and light, among strangers."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -571,22 +575,65 @@ def start_plan(page):
     page.get_by_role("button", name="Find the best layout").click()
 
 
-def test_a_plan_can_be_stopped_and_another_started(visit):
-    page = visit(LONG)
-    answered(page, "deepseek-v3-671b")
+def below(process):
+    """Return the processes that one has started, and those that they have."""
+    pairs = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            pairs.append((int(stat.parent.name), int(parent)))
+    found, last = set(), {process}
+    while last:
+        last = {child for child, parent in pairs if parent in last}
+        found |= last
+    return found
+
+
+def start_held_plan(page, server):
+    """Start a search, hold its process, so that no machine is fast enough to end it meanwhile, and return which."""
+    before = below(server.process.pid)
     start_plan(page)
-    bar = page.get_by_role("progressbar", name="Layouts priced")
-    expect(bar).to_be_visible()
-    expect(page.locator(".app-answer [role=status]").first).to_contain_text(re.compile(r"[\d,]+ of [\d,]+"))
-    page.get_by_role("button", name="Stop").first.click()
-    expect(page.get_by_text("Stopped.").first).to_be_visible()
-    expect(bar).not_to_be_visible()
-    assert page.locator("[data-use]").count() == 0
-    for label, text in (("model", "llama3-8b"), ("gpus", "8"), ("global batch", "64")):
-        field(page, label).fill(text)
-    page.wait_for_timeout(500)
-    page.get_by_role("button", name="Find the best layout").click()
-    page.locator("[data-use]").first.wait_for()
+    deadline = time.monotonic() + 60
+    while not (new := below(server.process.pid) - before):
+        assert time.monotonic() < deadline, "no process was started for the search"
+        page.wait_for_timeout(10)
+    for process in new:
+        os.kill(process, signal.SIGSTOP)
+    return new
+
+
+in_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
+
+
+@in_proc
+def test_a_plan_can_be_stopped_and_another_started(visit):
+    server = Server()
+    try:
+        page = visit(LONG, address=server.address)
+        answered(page, "deepseek-v3-671b")
+        held = start_held_plan(page, server)
+        bar = page.get_by_role("progressbar", name="Layouts priced")
+        expect(bar).to_be_visible()
+        told = page.locator(".app-answer [role=status]").first
+        while not re.search(r"[\d,]+ of [\d,]+", told.inner_text()):
+            for process in held:
+                os.kill(process, signal.SIGCONT)
+            page.wait_for_timeout(20)
+            for process in held:
+                os.kill(process, signal.SIGSTOP)
+            page.wait_for_timeout(100)
+        page.get_by_role("button", name="Stop").first.click()
+        expect(page.get_by_text("Stopped.").first).to_be_visible()
+        expect(bar).not_to_be_visible()
+        assert page.locator("[data-use]").count() == 0
+        for label, text in (("model", "llama3-8b"), ("gpus", "8"), ("global batch", "64")):
+            field(page, label).fill(text)
+        page.wait_for_timeout(500)
+        page.get_by_role("button", name="Find the best layout").click()
+        page.locator("[data-use]").first.wait_for()
+        assert "Traceback" not in server.end()
+    finally:
+        server.process.kill()
 
 
 def test_a_layout_of_a_plan_becomes_the_job(visit):
@@ -606,24 +653,28 @@ def test_a_plan_of_nothing_says_why(visit):
     assert len(page.locator(".app-error").inner_text()) <= 300
 
 
+@in_proc
 def test_a_third_plan_at_once_is_refused_and_answers_go_on(visit):
-    pages = [visit(LONG) for _ in range(3)]
-    for page in pages:
-        answered(page, "deepseek-v3-671b")
-    for page in pages:
-        start_plan(page)
-        page.wait_for_timeout(200)
-    expect(pages[2].locator(".app-error")).to_contain_text("2 searches are running, which is the limit here")
-    pages[0].get_by_role("button", name="Stop").first.click()
-    expect(pages[0].get_by_text("Stopped.").first).to_be_visible()
-    field(pages[2], "model").fill("llama3-70b")
-    field(pages[2], "gpus").fill("64")
-    answered(pages[2], "llama3-70b on 64")
-    # On a slow machine the answer may come after the end of the search.
-    stop = pages[1].get_by_role("button", name="Stop").first
-    if stop.is_enabled():
-        stop.click()
-        expect(pages[1].get_by_text("Stopped.").first).to_be_visible()
+    server = Server()
+    try:
+        pages = [visit(LONG, address=server.address) for _ in range(3)]
+        for page in pages:
+            answered(page, "deepseek-v3-671b")
+        start_held_plan(pages[0], server)
+        start_held_plan(pages[1], server)
+        start_plan(pages[2])
+        expect(pages[2].locator(".app-error")).to_contain_text(
+            "2 searches are running, which is the limit here"
+        )
+        field(pages[2], "model").fill("llama3-70b")
+        field(pages[2], "gpus").fill("64")
+        answered(pages[2], "llama3-70b on 64")
+        for page in pages[:2]:
+            page.get_by_role("button", name="Stop").first.click()
+            expect(page.get_by_text("Stopped.").first).to_be_visible()
+        assert "Traceback" not in server.end()
+    finally:
+        server.process.kill()
 
 
 # --- who gets in ---------------------------------------------------------------------------------
