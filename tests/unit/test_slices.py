@@ -330,6 +330,33 @@ def test_instances_of_trainium(name, cores, per_host):
     assert 0.1 < float(est.mfu) < 0.8
 
 
+@pytest.mark.parametrize(
+    ("shape", "joined"),
+    [
+        ((2, 2, 4), (False, False, False)),
+        ((2, 4, 4), (False, False, False)),
+        ((4, 4, 4), (True, True, True)),
+        ((4, 4, 8), (True, True, True)),
+        ((4, 4, 6), (False, False, False)),
+    ],
+)
+def test_switches_between_cubes_join_all_ends_of_whole_cubes_or_none(shape, joined):
+    """A 2 x 2 x 4 of a v5p has no wrap-around, an 8 x 16 of a v5e along its longer side (scaling book, tpus.md)."""
+    for name in ("tpu-v4", "tpu-v5p", "tpu-v7x"):
+        assert sliced(load_cluster(name), np.prod(shape), shape).tiers[0].wraps == joined
+    assert sliced(load_cluster("tpu-v5e"), 128, (8, 16)).tiers[0].wraps == (False, True)
+
+
+def test_a_torus_says_one_rule_of_its_ends(profiles):
+    path = profiles / "chips.yaml"
+    rule = "    wrap_multiple: {value: 4, source: assumed}\n"
+    path.write_text(CLUSTER.replace(rule, rule.replace("multiple", "cube")))
+    assert check_file(path) == []
+    assert sliced(load_cluster("chips"), 16, (2, 2, 4)).tiers[0].wraps == (False, False, False)
+    path.write_text(CLUSTER.replace(rule, rule + rule.replace("multiple", "cube")))
+    assert any("wrap_cube: expected none beside wrap_multiple" in line for line in check_file(path))
+
+
 def test_products_of_an_ironwood_chip_take_what_was_measured_of_its_cores():
     """4,096 and 16,384 cubed on a core of 1,153.5 TFLOP/s: 893 and 950 (tpu-recipes at c8cfe2f, README L250-259)."""
     from costmodel.physics.kernels.roofline import matmul_time

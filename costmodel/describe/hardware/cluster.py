@@ -4,7 +4,7 @@ Plain SI floats, bandwidth per GPU and direction, peaks dense. The objects are i
 the fabric were twice as fast" is `dataclasses.replace`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from costmodel.base.words import DEVICE
@@ -160,6 +160,8 @@ class Tier:
         job; empty where there are no dimensions. [-]
     wrap_multiple : int
         The ends of a dimension of a torus are joined where its length is a multiple of this. [-]
+    wraps_whole : bool
+        Whether ends are joined only where the lengths of all dimensions are such multiples (switches between cubes).
     kind, link : str
         Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile.
     fabric : FabricConstants, optional
@@ -180,6 +182,7 @@ class Tier:
     topology: str = "switch"
     shape: tuple[int, ...] = ()
     wrap_multiple: int = 1
+    wraps_whole: bool = field(default=False, repr=False)
     kind: str = ""
     link: str = ""
     fabric: "FabricConstants | None" = None
@@ -187,7 +190,8 @@ class Tier:
     @property
     def wraps(self) -> tuple[bool, ...]:
         """Whether the ends of each dimension of a torus are joined."""
-        return tuple(length % self.wrap_multiple == 0 for length in self.shape)
+        each = tuple(length % self.wrap_multiple == 0 for length in self.shape)
+        return (all(each),) * len(each) if self.wraps_whole else each
 
     @property
     def achieved_bandwidth_bytes_per_s(self) -> float:

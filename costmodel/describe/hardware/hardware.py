@@ -394,6 +394,7 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
         link = _referred(path, f"tiers.{index}.link", "link", entry.link, folders)
         tier = _tier(link, folders, size=entry.gpus)
         wiring = entry.topology or tier.topology
+        wrap = entry.wrap_multiple or entry.wrap_cube
         if index and TOPOLOGIES[wiring].innermost:
             raise ProfileError(
                 f"{path.name}: tiers.{index}.link: {entry.link} is a {wiring}, which can only be the innermost tier"
@@ -404,7 +405,8 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
                 name=entry.name,
                 topology=wiring,
                 shape=entry.shape.value if entry.shape else (),
-                wrap_multiple=entry.wrap_multiple.value if entry.wrap_multiple else 1,
+                wrap_multiple=wrap.value if wrap else 1,
+                wraps_whole=entry.wrap_cube is not None,
                 oversubscription=entry.oversubscription.value if entry.oversubscription else 1.0,
                 bandwidth_bytes_per_s=(
                     entry.bandwidth.value if entry.bandwidth else tier.bandwidth_bytes_per_s

@@ -210,8 +210,9 @@ def _require_topology(name: str) -> None:
 class TierEntry(_Strict):
     """One level of a cluster: a link, how many GPUs it joins, how, and what differs from the link's file.
 
-    A torus has a `shape`, the chips along each dimension of its largest slice, in place of a size; the
-    ends of a dimension are joined where its length is a multiple of `wrap_multiple`.
+    A torus has a `shape`, the chips along each dimension of its largest slice, in place of a size. Its ends are
+    joined by wires, a dimension's where its length is a multiple of `wrap_multiple`; or by switches between
+    cubes, all of them in slices of whole cubes of side `wrap_cube` and none in smaller ones.
     """
 
     name: str
@@ -220,6 +221,7 @@ class TierEntry(_Strict):
     topology: str | None = None
     shape: Sourced[tuple[Positive, ...]] | None = None
     wrap_multiple: Sourced[Positive] | None = None
+    wrap_cube: Sourced[Positive] | None = None
     oversubscription: SourcedMultiple | None = None
     bandwidth: SourcedRate | None = None
     efficiency: Sourced[Share] | None = None
@@ -237,17 +239,21 @@ class TierEntry(_Strict):
                 raise ValueError(
                     f"shape: expected one to three lengths such as [16, 16], for a {self.topology}"
                 )
-            if self.wrap_multiple is None:
+            if self.wrap_multiple is None and self.wrap_cube is None:
                 raise ValueError(
                     f"wrap_multiple: expected a whole number, of which the lengths of a {self.topology} whose ends "
-                    "are joined are multiples"
+                    "are joined are multiples; or wrap_cube, the side of the cubes that a slice is made of whole"
+                )
+            if self.wrap_multiple is not None and self.wrap_cube is not None:
+                raise ValueError(
+                    "wrap_cube: expected none beside wrap_multiple: ends are joined by either rule"
                 )
             if self.size is not None and self.size.value != self.gpus:
                 raise ValueError(
                     f"size: expected {self.gpus}, the product of shape, or no size; got {self.size.value}"
                 )
             return self
-        for key in ("shape", "wrap_multiple"):
+        for key in ("shape", "wrap_multiple", "wrap_cube"):
             if getattr(self, key) is not None:
                 raise ValueError(
                     f"{key}: expected none, because a {self.topology or SWITCH.name} has no dimensions"
