@@ -268,6 +268,23 @@ def test_the_command_line_takes_a_slice_and_gives_it_back(capsys):
             "    size: {value: 4095, source: assumed}\n    wrap_multiple:",
             "size: expected 4096, the product of shape, or no size; got 4095",
         ),
+        ("[16, 16, 16]", "16x16x16", "shape.value: expected a list such as [16, 16]; got '16x16x16'"),
+        (
+            "gpus_per_node: {value: 4",
+            "gpus_per_node: {value: 3",
+            "expected whole nodes in every tier (of 4096,",
+        ),
+        (
+            "gpus_per_link: {value: 1",
+            "gpus_per_link: {value: 3",
+            "expected a part of gpus_per_node, 4; got 3",
+        ),
+        (
+            "tiers:",
+            "tier:",
+            "tiers: expected a list of {name: ..., link: ..., size: {value: ..., source: ...}}",
+        ),
+        ("host:\n", "hosts:\n", "host: expected {memory: ..., memory_bandwidth: ..., gpus_per_link: ...}"),
     ],
 )
 def test_a_profile_that_is_no_torus_is_refused_by_check_and_estimate_alike(profiles, before, after, said):

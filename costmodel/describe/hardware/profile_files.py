@@ -243,6 +243,9 @@ def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]
         raise ProfileError(f"{path.name}: kernels.{error}") from None
 
 
+_FOR_EXAMPLE = "{attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: both}"
+
+
 def _software(path: Path, generation: str) -> dict[str, Any]:
     """Return what the shipped accelerators of a generation say of its software."""
     known: dict[str, dict[str, Any]] = {}
@@ -253,8 +256,7 @@ def _software(path: Path, generation: str) -> dict[str, Any]:
     if generation not in known:
         raise ProfileError(
             f"{path.name}: software: expected what the software of the new generation {generation!r} takes, "
-            "{attention: ..., torch_attention: ..., fp8: ..., fp8_layouts: one or both}; "
-            f"shipped profiles have {choices_hint(generation, known)}"
+            f"such as {_FOR_EXAMPLE}; or a generation that shipped profiles have: {choices_hint(generation, known)}"
         )
     return known[generation]
 

@@ -308,6 +308,16 @@ class ClusterFile(_Profile):
                 raise ValueError(
                     f"tiers.{index}.topology: a {tier.topology} can only be the innermost tier, tiers.0"
                 )
+        node = self.gpus_per_node.value
+        if any(size % node and node % size for size in sizes):
+            raise ValueError(
+                f"gpus_per_node: expected whole nodes in every tier (of {_listing(sizes)}), or whole tiers in a node; "
+                f"got {node}"
+            )
+        if node % self.host.gpus_per_link.value:
+            raise ValueError(
+                f"host.gpus_per_link: expected a part of gpus_per_node, {node}; got {self.host.gpus_per_link.value}"
+            )
         if len({tier.name for tier in self.tiers}) < len(self.tiers):
             raise ValueError("tiers: expected a different name for each tier")
         if self.price_usd_per_gpu_hour is not None and self.price_date is None:
@@ -343,6 +353,23 @@ SCHEMAS: dict[str, type[_Profile]] = {
     "cluster": ClusterFile,
     "storage": StorageFile,
 }
+
+
+_WANTED = {
+    "source": "a source",
+    "generation": "a word for the family, such as hopper",
+    "software": "{attention: ..., torch_attention: ..., fp8: ..., fp8_layouts: one or both}",
+    "peak_dense": "{bf16: {value: ..., source: ...}}, a rate for each dtype",
+    "kernels": "{like: an accelerator, because: a reason}",
+    "host": "{memory: ..., memory_bandwidth: ..., gpus_per_link: ...}, each {value: ..., source: ...}",
+    "tiers": "a list of {name: ..., link: ..., size: {value: ..., source: ...}}, innermost first",
+    **dict.fromkeys(
+        ("basis", "fixed", "memory_fraction"),
+        "a constant of its own, or kernels: {like: an accelerator, because: a reason} in place of them all",
+    ),
+    **dict.fromkeys(("name", "title", "accelerator", "link", "kind", "profile"), "a name"),
+}
+"""What a file is asked for where a key is missing; a number with its source elsewhere."""
 
 
 def validate(content: dict[str, Any], kind: str) -> tuple[_Profile | None, list[str]]:
@@ -386,7 +413,7 @@ def explain(item: Any, schema: type[BaseModel]) -> str:
     given = _shorten(item["input"])
     match item["type"]:
         case "missing":
-            wanted = "a date, a name or {value: ..., source: ...}" if loc[-1] != "source" else "a source"
+            wanted = _WANTED.get(loc[-1], "{value: ..., source: ...}")
             return f"{'.'.join(loc)}: expected {wanted}; the key is missing"
         case "extra_forbidden":
             near = get_close_matches(loc[-1], _known_keys(schema, loc[:-1]), n=1)
@@ -402,6 +429,11 @@ def explain(item: Any, schema: type[BaseModel]) -> str:
             text = text.replace("a integer", "a whole number").replace("a boolean", "true or false")
             text = f"a number {text}" if text.startswith(("greater", "less")) else text
             text = text.removesuffix(", unable to parse string as a number")
+            text = text.replace("a tuple", "a list such as [16, 16]").replace(
+                "a dictionary", "keys with a value each"
+            )
+            if item["type"] == "string_pattern_mismatch":
+                text = "small letters, digits and hyphens" if "a-z0-9" in text else "letters"
             loc = [part for part in loc if part != "[key]"]
             return f"{'.'.join(loc)}: expected {text}; got {given}"
 
