@@ -56,13 +56,15 @@ class Mutant(NamedTuple):
 
 
 def read_mutants(path: Path = LIST) -> list[Mutant]:
-    """Read the list; each mutant without tests of its own takes those of the longest path that matches."""
+    """Read the list; each mutant takes its own tests or those of the longest path, and the examples of its module."""
     raw = YAML(typ="safe", pure=True).load(path.read_text())
     nearest = sorted(raw["nearest"].items(), key=lambda item: -len(item[0]))
     found = []
     for values in raw["mutants"]:
         of_path = next((tests for start, tests in nearest if values["file"].startswith(start)), [])
-        tests = tuple(values.pop("tests", of_path))
+        own = ROOT / "costmodel" / values["file"]
+        examples = [f"../costmodel/{values['file']}"] if own.exists() and ">>>" in own.read_text() else []
+        tests = (*examples, *values.pop("tests", of_path))
         found.append(Mutant(tests=tests, **values))
     return found
 

@@ -74,9 +74,8 @@ def with_switch(job: Job, name: str, value: Any) -> Change:
     RecipeError
         If there is no such switch, or it cannot have the value.
     """
-    return Change(
-        name, switch_text(job.switches[name]), switch_text(value), job.switched({name: value}), "switch"
-    )
+    changed = job.switched({name: value})
+    return Change(name, switch_text(job.switches[name]), switch_text(value), changed, "switch")
 
 
 def switch_text(value: Any) -> str:

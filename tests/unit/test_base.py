@@ -1,0 +1,322 @@
+"""The ground floor: texts, tables and files, each by hand at its edges."""
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.base import own_files, version
+from costmodel.base.answer import Answer, Face, Listing, face, face_of, to_json
+from costmodel.base.csv_text import to_csv
+from costmodel.base.distinct import distinct
+from costmodel.base.divisors import divisors
+from costmodel.base.errors import (
+    CostModelError,
+    DataError,
+    LayoutError,
+    NoLayoutError,
+    ProfileError,
+    choices_hint,
+    listed_names,
+    near_hint,
+    one_line,
+    shown,
+)
+from costmodel.base.files import is_there, refuse_endless, write_whole
+from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
+from costmodel.base.version import install_command
+from costmodel.base.words import called, common_device, errors_called, ordinal, plural
+
+
+def test_cells_of_a_csv():
+    table = {"a": [None, 1, "x,y"], "b": [float("nan"), True, 0.1], "c": [False, 1e30, math.inf]}
+    assert to_csv(table) == 'a,b,c\n,,false\n1,true,1e+30\n"x,y",0.1,inf\n'
+    with pytest.raises(ValueError, match="shorter"):
+        to_csv({"a": [1, 2], "b": [1]})
+
+
+def test_different_numbers_and_divisors():
+    assert distinct(np.array([[3, 1], [1, 2.5]])) == [1.0, 2.5, 3.0]
+    assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+    assert divisors(36, 12) == (1, 2, 3, 4, 6, 9, 12)
+    assert divisors(7) == (1, 7)
+    assert divisors(1) == (1,)
+
+
+def test_kinds_of_errors():
+    assert issubclass(CostModelError, ValueError)
+    assert issubclass(NoLayoutError, LayoutError)
+    assert not issubclass(DataError, ProfileError)
+
+
+def test_names_that_were_meant():
+    assert near_hint("tp", ["pp", "layout"]) == ""
+    assert near_hint("lama3", ["llama3", "llama2", "gpt3"]) == "did you mean 'llama3' or 'llama2'?"
+    assert choices_hint("zzz", ["b", "a"]) == "known: a, b"
+    assert choices_hint("lama3", ["llama3", "gpt3"]) == "did you mean 'llama3'? (known: gpt3, llama3)"
+    # Only the first hundred characters of a name are looked at, so that the search ends.
+    long = "a" * 100
+    assert near_hint(long + "b" * 10_000, [long]) == f"did you mean '{long}'?"
+    assert choices_hint(long + "b" * 10_000, [long]).startswith("did you mean")
+
+
+def test_lists_end_where_a_line_gets_long():
+    fits = ["x" * 39] * 3 + ["x" * 37]
+    assert len(listed_names(fits)) == 160
+    assert listed_names(fits) == ", ".join(fits)
+    assert listed_names([*fits[:3], "x" * 38]) == ", ".join(fits[:3]) + ", …"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("many", "'many'"),
+        (0, "0"),
+        (7, "7"),
+        (-12, "-12"),
+        (10**23, "1" + 23 * "0"),
+        (10**24 - 1, 24 * "9"),
+        (10**24, "a number of 25 digits"),
+        (-(10**24), "a number of 25 digits"),
+        (10**25 - 1, "a number of 25 digits"),
+        (10**99 - 1, "a number of 99 digits"),
+        (np.float64(2.5), "2.5"),
+        (np.asarray(3), "3"),
+        (np.asarray([3]), "array([3])"),
+        ([[[1]]], "[[[...]]]"),
+        ({"a": {"b": {"c": 1}}}, "{'a': {'b': {...}}}"),
+        ("a\nb", r"'a\nb'"),
+    ],
+)
+def test_what_was_given_is_shown_and_never_long(value, text):
+    assert shown(value) == text
+
+
+def test_how_long_a_value_is_shown():
+    assert len(shown("x" * 61)) == 60
+    assert shown("x" * 58) == "'" + "x" * 58 + "'"
+    assert len(shown(Path("x" * 100))) == 60
+
+
+def test_one_line_of_300():
+    assert one_line("x" * 300) == "x" * 300
+    assert one_line("x" * 301) == "x" * 298 + " …"
+    # Blanks count before they are joined: a long text is not read whole.
+    assert one_line(" " * 1199 + "ab") == "a"
+    assert one_line("\x1b[31mred\t\n") == "[31mred"
+
+
+def test_numbers_in_sentences():
+    assert plural(2, "leaf", several="leaves") == "2 leaves"
+    assert plural(1, "leaf", several="leaves") == "1 leaf"
+    assert plural(1.5, "day", form=".1f") == "1.5 days"
+    assert [ordinal(n) for n in (0, 10, 13, 22, 33, 100, 111, 112, 113, 121, 1013)] == [
+        "0th",
+        "10th",
+        "13th",
+        "22nd",
+        "33rd",
+        "100th",
+        "111th",
+        "112th",
+        "113th",
+        "121st",
+        "1013th",
+    ]
+
+
+def test_words_for_devices():
+    assert called("A GPU and 2 GPUs of GPUDirect", "GPU") == "A GPU and 2 GPUs of GPUDirect"
+    assert called("a GPU, A GPU", "HPU") == "an HPU, An HPU"
+    # TPU is read "tee": no vowel.
+    assert called("a GPU", "TPU") == "a TPU"
+    assert common_device(["chip", "chip"]) == "chip"
+    assert common_device([]) == "GPU"
+    with pytest.raises(LayoutError) as caught, errors_called("core"):
+        raise LayoutError("8 GPUs")
+    assert caught.value.args == ("8 cores",)
+    with pytest.raises(KeyError, match="GPU"), errors_called("core"):
+        raise KeyError("GPU")
+
+
+GRID = Grid(
+    "Bill of a GPU <1>",
+    columns("Line", "Time >"),
+    (("a GPU & b", "1"), ("sum", "2")),
+    strong=frozenset({1}),
+    note="per GPU",
+    keys=("a", ""),
+)
+
+
+def test_columns_of_numbers():
+    assert columns("Line", " Time >", "a>b") == (
+        Column("Line", False),
+        Column("Time", True),
+        Column("a>b", False),
+    )
+    assert Column("x").number is False
+
+
+def test_a_table_in_the_words_of_other_hardware():
+    assert grid_called(GRID, "GPU") is GRID
+    found = grid_called(GRID._replace(columns=columns("a GPU >")), "chip")
+    assert (found.title, found.note, found.keys) == ("Bill of a chip <1>", "per chip", ("a", ""))
+    assert found.columns == [Column("a chip", True)]
+    assert (found.rows, found.strong) == ([["a chip & b", "1"], ["sum", "2"]], frozenset({1}))
+
+
+def test_a_table_as_html():
+    assert html_table(GRID) == (
+        '<table><caption style="text-align:left;font-weight:bold">Bill of a GPU &lt;1&gt;</caption>'
+        '<thead><tr><th style="text-align:left">Line</th><th style="text-align:right">Time</th></tr></thead>'
+        '<tbody><tr><td style="text-align:left">a GPU &amp; b</td><td style="text-align:right">1</td></tr>'
+        '<tr><td style="text-align:left;font-weight:bold">sum</td>'
+        '<td style="text-align:right;font-weight:bold">2</td></tr></tbody></table><p><small>per GPU</small></p>'
+    )
+    bare = html_table(GRID._replace(columns=columns("", "Time >"), note=""))
+    assert "<thead>" in bare
+    assert "<small>" not in bare
+    assert "<thead>" not in html_table(GRID._replace(columns=columns("", "")))
+
+
+@face("Small")
+class SmallFace(Face):
+    def grids(self, **options):
+        title = f"of GPUs, {sorted(options)}"
+        return [GRID._replace(title=title), GRID._replace(title="second")]
+
+    def remarks(self):
+        return ["A GPU."]
+
+    def time_line(self):
+        return "drawn", self._answer
+
+    def _hidden(self):
+        return None
+
+
+class Small(Answer):
+    device_word = "chip"
+
+    def to_dict(self):
+        return {"a": 1.5}
+
+    def columns(self):
+        return {"a": [1, 2]}
+
+
+def test_what_every_answer_can():
+    answer = Small()
+    assert face_of("Small") is SmallFace
+    assert type(answer.plot) is SmallFace
+    assert answer.plot.names() == ("time_line",)
+    assert answer.plot.named("time-line") == answer.plot("time_line") == ("drawn", answer)
+    assert [grid.title for grid in answer.grids(wide=1)] == ["of chips, ['wide']", "second"]
+    assert answer.remarks() == ["A chip."]
+    assert answer._repr_html_().count("<table>") == 2
+    assert "a chip &amp; b" in answer._repr_html_()
+    assert answer.to_frame()["a"].tolist() == [1, 2]
+    SmallFace.require("time-line")
+    for wrong in ("time_lin", "_hidden", "grids", "names"):
+        with pytest.raises(CostModelError, match=f"figure: '{wrong}' is unknown; .*known: time_line"):
+            answer.plot.named(wrong)
+    with pytest.raises(AttributeError, match="no figure is called 'timeline'; did you mean 'time_line'"):
+        answer.plot.timeline  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^_nothing$"):
+        answer.plot._nothing  # noqa: B018
+
+
+def test_an_answer_without_its_own_words():
+    class Plain(SmallFace):
+        remarks = Face.remarks
+
+    assert Plain(None).remarks() == []
+    assert Answer.device_word.fget(None) == "GPU"
+
+
+def test_listings():
+    listing = Listing("models", {"name": ("a", "b"), "size": (1, 2)})
+    assert listing.to_dict() == {
+        "schema_version": 1,
+        "models": [{"name": "a", "size": 1}, {"name": "b", "size": 2}],
+    }
+    assert listing.columns() == {"name": ["a", "b"], "size": [1, 2]}
+    with pytest.raises(ValueError, match="zip"):
+        Listing("x", {"a": (1,), "b": ()}).to_dict()
+
+
+def test_json_is_indented_and_plain():
+    assert to_json({"ü": [1]}) == '{\n  "ü": [\n    1\n  ]\n}'
+    with pytest.raises(ValueError, match="JSON"):
+        to_json([math.nan])
+
+
+def test_what_may_never_end_is_refused(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "file").touch()
+    for path in (pipe, str(pipe), "/dev/null", "/dev/zero"):
+        with pytest.raises(DataError, match="is a pipe or a device, expected a file"):
+            refuse_endless(path, DataError)
+    for path in (tmp_path, tmp_path / "file", tmp_path / "none", "/dev/stdin", "/dev/fd/0", None, 3, "a\0b"):
+        refuse_endless(path)
+
+
+def test_what_is_there(tmp_path):
+    (tmp_path / "file").touch()
+    assert is_there(tmp_path / "file")
+    assert not is_there(tmp_path / "file", folder=True)
+    assert is_there(tmp_path, folder=True)
+    assert not is_there(tmp_path)
+    assert not is_there(Path("a\0b"))
+    assert not is_there(Path("x" * 5000), folder=True)
+
+
+def test_a_file_is_written_whole(tmp_path):
+    path = tmp_path / ("n" * 120)
+    write_whole(path, "ü\r\n\udc80")
+    assert path.read_bytes() == b"\xc3\xbc\r\n\x80"
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    write_whole(str(link), b"two")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"two"
+    assert oct(path.stat().st_mode & 0o777) == oct(0o666 & ~mask())
+    assert len(list(tmp_path.iterdir())) == 2
+    for wrong, said in (
+        (tmp_path / "no" / "file", "No such file"),
+        (tmp_path, "directory"),
+        ("a\0b", "not a name"),
+    ):
+        with pytest.raises(CostModelError, match=f"cannot be written .*{said}"):
+            write_whole(wrong, "x")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def mask():
+    """Return what new files are not."""
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def test_files_are_closed_once_and_for_good(monkeypatch):
+    monkeypatch.setattr(own_files, "_closed", False)
+    assert not own_files.files_are_closed()
+    own_files.refuse_path("/etc/passwd", "model")
+    own_files.close_files()
+    assert own_files.files_are_closed()
+    with pytest.raises(DataError, match=r"^model: '/etc/passwd' would be a file of this machine"):
+        own_files.refuse_path(Path("/etc/passwd"), "model", DataError)
+
+
+def test_how_an_extra_is_installed(monkeypatch):
+    checkout = Path(__file__).resolve().parents[2]
+    assert install_command("app") == f"{sys.executable} -m pip install -e '{checkout}[app]'"
+    monkeypatch.setattr(version, "__file__", "/usr/lib/python/site-packages/costmodel/base/version.py")
+    monkeypatch.setattr(sys, "executable", "")
+    assert install_command("app") == "python -m pip install 'llm-costmodel[app]'"

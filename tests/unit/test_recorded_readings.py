@@ -1,0 +1,110 @@
+"""What configs are read as, as it was last accepted: a net under the values of `test_reader_defaults.py`.
+
+Of every type a small config, the same without each of its keys (what is the default?) and with each of its numbers
+doubled, its words and truths turned (which field follows?). `recorded_readings.jsonl` holds a type a line: the model
+and the outline that were read, and of each change only what it changed, or the error. A change that is meant is
+recorded by ``python tests/unit/test_recorded_readings.py``. A new type needs no record.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from small_configs import PUBLISHED, TINY, WIDE
+from small_outlines import OUTLINED
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.huggingface_wrappers import _FLAT_TYPE, CLASS_DEFAULTS
+from costmodel.describe.models.outlines import outline_of
+
+RECORDED = Path(__file__).with_name("recorded_readings.jsonl")
+# Language models beside towers: what their class fills in, nested or of before nesting.
+WRAPPED = {
+    **{
+        f"nested {kind}": (
+            0,
+            {"model_type": "llava", "text_config": {"model_type": kind}, "vision_config": {}},
+        )
+        for kind in CLASS_DEFAULTS
+    },
+    **{f"flat {kind}": (0, {"model_type": kind, **WIDE, "vision_config": {}}) for kind in _FLAT_TYPE},
+}
+CONFIGS = TINY | PUBLISHED | OUTLINED | WRAPPED
+
+
+def flat(node, path=""):
+    """Yield place and value of all that is not empty."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield from flat(child, f"{path}.{key}" if path else str(key))
+    elif node not in (None, "", [], ()):
+        yield path, node
+
+
+def read(config, kind):
+    """Return what a config is read as, by place."""
+    found = {}
+    try:
+        model = read_hf_config({"model_type": kind, **config}, kind)
+    except CostModelError as error:
+        found["refused"] = str(error)
+    else:
+        dumped = model.model.model_dump(mode="json", exclude_defaults=True, exclude={"source", "name"})
+        found |= dict(flat({"model": dumped, "ignored": list(model.ignored)}))
+    try:
+        outline = outline_of({"model_type": kind, **config}, kind)
+    except CostModelError as error:
+        return {**found, "refused outline": str(error)}
+    if outline is not None:
+        more = {"outline": outline.shape, "left": list(outline.ignored), "out": list(outline.left_out)}
+        found |= dict(flat(more))
+    return json.loads(json.dumps(found))
+
+
+def turned(value):
+    """Return another value of the same sort, none where there is no plain one."""
+    if isinstance(value, bool):
+        return not value
+    return 2 * value if isinstance(value, int | float) else value[:-1] if isinstance(value, list) else None
+
+
+def readings(kind):
+    """Return what a type's config is read as, and what each change of a key changes."""
+    _, config = CONFIGS[kind]
+    base = read(config, kind)
+    found = {"": base}
+    for key in config:
+        rest = {name: value for name, value in config.items() if name != key}
+        changes = {f"without {key}": rest}
+        if turned(config[key]) is not None:
+            changes[f"other {key}"] = {**config, key: turned(config[key])}
+        for name, changed in changes.items():
+            other = read(changed, kind)
+            refused = {"model"} if "refused" in other else set()
+            refused |= {"outline", "left"} if "refused outline" in other else set()
+            found[name] = {
+                place: other.get(place)
+                for place in sorted({*base, *other})
+                if base.get(place) != other.get(place) and place.partition(".")[0] not in refused
+            }
+    return found
+
+
+KINDS = sorted(CONFIGS)
+KNOWN = (
+    {}
+    if __name__ == "__main__"
+    else {row["type"]: row["read"] for row in map(json.loads, RECORDED.read_text().splitlines())}
+)
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_a_config_is_read_as_it_was(kind):
+    assert readings(kind) == KNOWN[kind]
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(
+        "".join(json.dumps({"type": kind, "read": readings(kind)}, sort_keys=True) + "\n" for kind in KINDS)
+    )

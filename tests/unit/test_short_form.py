@@ -1,0 +1,408 @@
+"""A job in as few words as say it, the changes of a job, and a layout in words: every word by hand."""
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError, LayoutError, RecipeError
+from costmodel.describe.jobs.changes import Change, switch_text, with_layout, with_switch
+from costmodel.describe.jobs.layout_text import (
+    difference_text,
+    job_names,
+    job_numbers,
+    layout_text,
+)
+from costmodel.describe.jobs.merge import (
+    assumed_recipe,
+    merge_jobs,
+    names_no_degree,
+    placement,
+    read_job,
+    with_stragglers,
+)
+from costmodel.describe.jobs.packing import make_packing
+from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
+from costmodel.describe.jobs.switches import (
+    HOME,
+    is_number,
+    switch_choices,
+    takes_several,
+)
+from costmodel.describe.jobs.tuning import PARTS, make_tuning
+
+PLAIN = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 4096}
+TURNED = {
+    **PLAIN,
+    "gpus": 64,
+    "cluster": "dgx-h100-ndr",
+    "layout": "tp4 pp2 vp2",
+    "zero": 3,
+    "shard_group": 4,
+    "micro_batch": 2,
+    "recompute": "selective",
+    "switches": {"fused_norm": False, "selective_modules": ("core_attn", "mlp"), "launch_s": 1e-05},
+    "tokens": "1.5T",
+    "price": 2.5,
+    "precision": "fp8",
+    "axis_order": "tp pp dp cp",
+    "optimizer": "muon",
+}
+ADAPTED = {
+    **PLAIN,
+    "cluster": "mi300x-roce400",
+    "recipe": "torchtitan",
+    "layout": "tp2",
+    "sequence_parallel": False,
+    "lora_rank": 16,
+    "lora_targets": "q,v",
+    "base_dtype": "nf4",
+    "packed_len": 1000,
+    "packed_spread": 0.5,
+}
+SLICED = {
+    **PLAIN,
+    "cluster": "tpu-v5p",
+    "gpus": 64,
+    "pp": 2,
+    "slice": "4x4x4",
+    "frozen": "embedding,head",
+    "pipeline_layout": "balanced",
+}
+
+
+def job(**asked):
+    return cm.estimate(**asked).job
+
+
+def test_a_default_is_left_out():
+    assert short_form(job(**PLAIN)) == {**PLAIN, "layout": "tp1"}
+    assert command_text(job(**PLAIN)) == (
+        "costmodel estimate -m llama3-8b -n 8 -l tp1 --global-batch 64 --seq-len 4096"
+    )
+
+
+def test_everything_else_is_said():
+    said = short_form(job(**TURNED))
+    assert said == {
+        "model": "llama3-8b",
+        "precision": "fp8-delayed",
+        "optimizer": "muon",
+        "gpus": 64,
+        "layout": "tp4 pp2 vp2",
+        "micro_batch": 2,
+        "zero_stage": 3,
+        "shard_group": 4,
+        "recompute": "selective",
+        "global_batch": 64,
+        "seq_len": 4096,
+        "switches": TURNED["switches"],
+        "axis_order": "tp pp dp cp",
+        "tokens": 1.5e12,
+        "price_usd_per_gpu_hour": 2.5,
+    }
+    assert short_form(job(**ADAPTED)) == {
+        "model": "llama3-8b",
+        "cluster": "mi300x-roce400",
+        "recipe": "torchtitan",
+        "lora_rank": 16,
+        "lora_targets": "q,v",
+        "base_dtype": "nf4",
+        "gpus": 8,
+        "layout": "tp2",
+        "sequence_parallel": False,
+        "global_batch": 64,
+        "seq_len": 4096,
+        "packed_len": 1000,
+        "packed_spread": 0.5,
+    }
+    assert short_form(job(**SLICED)) == {
+        "model": "llama3-8b",
+        "cluster": "tpu-v5p",
+        "frozen": "embedding,head",
+        "gpus": 64,
+        "layout": "pp2",
+        "global_batch": 64,
+        "seq_len": 4096,
+        "slice": "4x4x4",
+        "pipeline_layout": "balanced",
+    }
+
+
+def test_all_targets_of_an_adapter_are_the_default():
+    every = {**ADAPTED, "lora_targets": "all"}
+    assert "lora_targets" not in short_form(job(**every))
+    assert "base_dtype" not in short_form(job(**{**every, "base_dtype": "bf16"}))
+
+
+def test_stages_written_out_and_chosen_schedules():
+    written = job(**PLAIN, pp=2, pipeline_layout="Et*15|t*17L")
+    assert short_form(written)["pipeline_layout"] == "Et*15|t*17L"
+    assert short_form(job(**PLAIN, pp=2, schedule="gpipe"))["schedule"] == "gpipe"
+    assert "schedule" not in short_form(job(**PLAIN, pp=2, schedule="1f1b"))
+    # One GPU a sequence: nothing is sharded, whatever is asked.
+    assert "sequence_parallel" not in short_form(job(**PLAIN, sequence_parallel=False))
+    # Balanced stages of a pipeline of one are nothing to say.
+    assert "pipeline_layout" not in short_form(job(**PLAIN, pipeline_layout="balanced"))
+
+
+def test_the_command_line_word_by_word():
+    assert command_text(job(**TURNED), "plan", {"llama3-8b": "my model.json"}) == (
+        "costmodel plan -m 'my model.json' --precision fp8-delayed --optimizer muon -n 64 -l 'tp4 pp2 vp2' "
+        "--micro-batch 2 --zero 3 --shard-group 4 --recompute selective --global-batch 64 --seq-len 4096 "
+        "-s fused_norm=false -s launch_s=1e-05 -s selective_modules=core_attn,mlp "
+        "--axis-order 'tp pp dp cp' --tokens 1.5e+12 --price 2.5"
+    )
+    assert "--no-sequence-parallel" in command_text(job(**ADAPTED)).split()
+    assert command_text(job(**ADAPTED), files={"mi300x-roce400": "own.yaml"}).split()[4:6] == [
+        "-c",
+        "own.yaml",
+    ]
+
+
+def test_the_file_line_by_line():
+    asked = {**PLAIN, "switches": {"selective_modules": ("core_attn", "mlp")}}
+    assert job_file_text(job(**asked)).splitlines() == [
+        "model: llama3-8b",
+        "gpus: 8",
+        "layout: tp1",
+        "global_batch: 64",
+        "seq_len: 4096",
+        "switches:",
+        "  selective_modules:",
+        "    - core_attn",
+        "    - mlp",
+    ]
+    assert "switches" not in job_file_text(job(**PLAIN))
+
+
+@pytest.mark.parametrize(
+    "asked", [PLAIN, TURNED, ADAPTED, SLICED], ids=["plain", "turned", "adapted", "sliced"]
+)
+def test_the_short_form_is_the_job(asked, tmp_path):
+    whole = cm.estimate(**asked)
+    again = cm.estimate(**short_form(whole.job))
+    assert float(again.step_time_s) == pytest.approx(float(whole.step_time_s), rel=1e-12)
+    (tmp_path / "job.yaml").write_text(job_file_text(whole.job))
+    read = cm.estimate(**read_job(tmp_path / "job.yaml"))
+    assert float(read.step_time_s) == pytest.approx(float(whole.step_time_s), rel=1e-12)
+
+
+def test_a_layout_in_words():
+    assert layout_text(job(**TURNED).layout) == (
+        "tp4 pp2 vp2 dp8, micro-batch 2, ZeRO-3 in groups of 4, interleaved, selective recompute"
+    )
+    assert layout_text(job(**ADAPTED).layout) == (
+        "tp2 dp4, micro-batch 1, ZeRO-1, no sequence parallelism, no recompute"
+    )
+    assert layout_text(job(**PLAIN).layout) == "tp1 dp8, micro-batch 1, ZeRO-1, no recompute"
+
+
+def test_a_difference_in_words():
+    ours = job(**{**PLAIN, "gpus": 16, "cluster": "dgx-a100-hdr", "pp": 2, "switches": {"fused_norm": False}})
+    theirs = job(**{**PLAIN, "cluster": "dgx-a100-hdr", "precision": "fp16", "axis_order": "tp dp cp pp"})
+    said = difference_text(ours, theirs)
+    assert said == (
+        "pp 2 (here 1), schedule 1f1b (here none), gpus 16 (here 8), precision bf16 (here fp16), "
+        "axis order tp cp dp pp (here tp dp cp pp), fused_norm=false (here true)"
+    )
+    other = job(**{**PLAIN, "cluster": "dgx-h200-ndr"})
+    assert difference_text(other, job(**PLAIN)).startswith("cluster dgx-h200-ndr (here dgx-h100-ndr)")
+    assert difference_text(ours, ours) == "the same"
+
+
+def test_numbers_and_names_of_a_job():
+    numbers = {name: float(value) for name, value in job_numbers(job(**TURNED)).items()}
+    assert numbers == {
+        "gpus": 64,
+        "tp": 4,
+        "cp": 1,
+        "pp": 2,
+        "dp": 8,
+        "vp": 2,
+        "ep": 1,
+        "etp": 1,
+        "micro_batch": 2,
+        "zero_stage": 3,
+        "shard_group": 4,
+        "recompute": 1,
+        "schedule": numbers["schedule"],
+        "sequence_parallel": 1,
+        "global_batch": 64,
+        "seq_len": 4096,
+    }
+    assert job_names(job(**TURNED)) == {
+        "model": "llama3-8b",
+        "cluster": "dgx-h100-ndr",
+        "recipe": "megatron-core",
+        "precision": "fp8-delayed",
+        "optimizer": "muon",
+    }
+
+
+def test_one_switch_changed():
+    found = with_switch(job(**PLAIN), "fused_norm", False)
+    assert (found.name, found.before, found.after, found.kind) == ("fused_norm", "true", "false", "switch")
+    assert found.job.switches["fused_norm"] is False
+    assert str(found) == "fused_norm=false"
+    assert not found.changes_numerics
+    assert with_switch(job(**PLAIN), "grad_reduce_dtype", "bf16").changes_numerics
+    assert not Change("grad_reduce_dtype", "a", "b", found.job, "number").changes_numerics
+    with pytest.raises(RecipeError, match="fused_nrm"):
+        with_switch(job(**PLAIN), "fused_nrm", True).job  # noqa: B018
+    assert [switch_text(v) for v in (True, False, 0.5, "ring", ["a", "b"])] == [
+        "true",
+        "false",
+        "0.5",
+        "ring",
+        "a,b",
+    ]
+
+
+def test_one_degree_changed():
+    found = with_layout(job(**PLAIN), "zero", "1", "3", zero_stage=3)
+    assert (found.name, found.before, found.after, found.kind) == ("zero", "1", "3", "layout")
+    assert float(found.job.layout.zero_stage) == 3
+    assert float(found.job.layout.dp) == 8
+    assert str(found) == "zero 3"
+
+
+def test_what_each_switch_may_be():
+    assert switch_choices("moe_balance") == ("random", "balanced")
+    assert switch_choices("fused_norm") == ()
+    assert switch_choices("launch_s") == ()
+    assert is_number("overlap_contention")
+    assert not is_number("fused_norm")
+    assert not is_number("compression_rank")
+    assert takes_several("selective_modules")
+    assert not takes_several("fused_norm")
+    assert {
+        name: HOME[name].__name__ for name in ("sync_every", "stragglers", "fused_norm", "grad_reduce_dtype")
+    } == {
+        "sync_every": "Policy",
+        "stragglers": "Health",
+        "fused_norm": "Kernels",
+        "grad_reduce_dtype": "Dtypes",
+    }
+
+
+def test_paths_of_a_file_count_from_its_folder(tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "model: own.json\ncluster: /else/where.yml\nsite: near/site.yaml\ngpus: 8\n"
+    )
+    assert read_job(tmp_path / "job.yaml") == {
+        "model": str(tmp_path / "own.json"),
+        "cluster": "/else/where.yml",
+        "site": str(tmp_path / "near" / "site.yaml"),
+        "gpus": 8,
+    }
+    (tmp_path / "job.yaml").write_text("model: llama3-8b\ncluster: h100-ndr\n")
+    assert read_job(tmp_path / "job.yaml") == {"model": "llama3-8b", "cluster": "h100-ndr"}
+    (tmp_path / "job.yaml").write_text("gpus: many\n")
+    with pytest.raises(CostModelError, match=r"job\.yaml: gpus: "):
+        read_job(tmp_path / "job.yaml")
+
+
+def test_what_is_above_wins_and_switches_are_joined():
+    below = {"tp": 8, "gpus": 64, "switches": {"fused_norm": False, "launch_s": 1e-5}}
+    above = {"tp": 4, "gpus": None, "switches": {"launch_s": 2e-5}}
+    assert merge_jobs(below, above) == {
+        "tp": 4,
+        "gpus": 64,
+        "switches": {"fused_norm": False, "launch_s": 2e-5},
+    }
+    assert merge_jobs({"gpus": 8}, {"switches": {}}).get("switches") in (None, {})
+    assert with_stragglers(None, None) is None
+    assert with_stragglers(None, False) == {"stragglers": "none"}
+    assert with_stragglers({"stragglers": "none"}, True) == {"stragglers": "none"}
+
+
+def test_whether_degrees_and_a_recipe_are_named():
+    assert names_no_degree({"gpus": 8, "tp": None, "zero": 3})
+    assert not names_no_degree({"ep": 2})
+    assert not names_no_degree({"layout": "tp2"})
+    assert not names_no_degree({"pipeline_layout": "balanced"})
+    assert assumed_recipe({"recipe": "llama3"}) == []
+    assert assumed_recipe({}) == [
+        "Nobody named a recipe: megatron-core is the default; --recipe names another (costmodel recipe list)."
+    ]
+    assert assumed_recipe({"cluster": "tpu-v5p"})[0].startswith(
+        "Nobody named a recipe: maxtext-tpu is the default here;"
+    )
+
+
+def test_what_places_ranks():
+    layout, cluster, order, recipe = placement(
+        {
+            "gpus": 64,
+            "tp": 4,
+            "pp": 2,
+            "dp": 8,
+            "cluster": "tpu-v5p",
+            "slice": "4x4x4",
+            "switches": {"fused_norm": False},
+        }
+    )
+    assert [float(getattr(layout, axis)) for axis in ("tp", "pp", "dp")] == [4, 2, 8]
+    assert (cluster.name, cluster.tiers[0].shape) == ("tpu-v5p", (4, 4, 4))
+    assert (order, recipe.name, recipe.kernels.fused_norm) == (("tp", "cp", "dp", "pp"), "maxtext-tpu", False)
+    assert placement({"gpus": 8, "recipe": "llama3", "axis_order": "tp dp cp pp"})[2:3] == (
+        ("tp", "dp", "cp", "pp"),
+    )
+    with pytest.raises(LayoutError, match=r"tp·cp·pp·dp = 4·1·2·4 = 32, but gpus = 64"):
+        placement({"gpus": 64, "tp": 4, "pp": 2, "dp": 4})
+    with pytest.raises(CostModelError, match="job: gpus missing"):
+        placement({"tp": 4})
+
+
+def test_spans_of_packed_documents():
+    """1,000 tokens on average, spread by a half: 1,000 (1 + 1/4); never more than the sequence."""
+    packing = make_packing(1000, 0.5, 4096)
+    assert float(packing.span(4096)) == pytest.approx(1250, rel=1e-12)
+    assert float(packing.span(1024)) == pytest.approx(1024, rel=1e-12)
+    assert make_packing(0, 0, 4096).span(4096) == 4096
+    assert make_packing(4096, 0.0, 4096).mean == 4096
+    with pytest.raises(CostModelError, match="4,097 tokens of a document are more than seq_len 4,096"):
+        make_packing(4097, 0.0, 4096)
+    with pytest.raises(CostModelError, match="packed_spread: needs packed_len"):
+        make_packing(0, 0.1, 4096)
+
+
+def test_what_a_tuning_says_back():
+    lora = make_tuning(8, "q, v-proj", "nf4")
+    assert lora.fields == {"lora_rank": 8, "lora_targets": "q,v", "base_dtype": "nf4", "frozen": ""}
+    assert (lora.frozen, lora.whole, lora.magnitudes, lora.computes_in) == (PARTS, False, False, True)
+    assert lora.base_bytes == pytest.approx(0.5 + 0.127 / 8)
+    some = make_tuning(frozen="layers")
+    assert some.fields == {
+        "lora_rank": 0,
+        "lora_targets": "",
+        "base_dtype": "bf16",
+        "frozen": "attention,mixer,mlp,router,experts",
+    }
+    assert (some.computes_in, some.base_bytes) == (False, 2.0)
+    assert make_tuning(8, base_dtype="fp8").base_bytes == 1.0
+    assert make_tuning().whole
+    assert make_tuning(8, "dora").lora_targets == (
+        "q",
+        "k",
+        "v",
+        "o",
+        "gate",
+        "up",
+        "down",
+        "mixer",
+        "magnitude",
+    )
+    assert make_tuning(8, "dora").magnitudes
+    assert make_tuning(8, "mlp qkv").lora_targets == ("gate", "up", "down", "qkv")
+    for wrong in ((8, "qkv,q"), (8, "fc1,up"), (8, "fc1,gate")):
+        with pytest.raises(CostModelError, match="both name its input"):
+            make_tuning(*wrong)
+    for fields, said in (
+        ({"lora_targets": "q"}, "lora_targets: needs lora_rank"),
+        ({"lora_rank": 8, "frozen": "head"}, "frozen: with lora_rank"),
+        ({"base_dtype": "nf4"}, "base_dtype: 'nf4' is for frozen weights"),
+        ({"lora_rank": 8, "lora_targets": "quark"}, "lora_targets: 'quark' is unknown"),
+        ({"frozen": "heat"}, "frozen: 'heat' is unknown"),
+    ):
+        with pytest.raises(CostModelError, match=said):
+            make_tuning(**fields)
