@@ -183,7 +183,6 @@ def test_a_table_as_html():
     assert "<thead>" not in html_table(GRID._replace(columns=columns("", "")))
 
 
-@face("Small")
 class SmallFace(Face):
     def grids(self, **options):
         title = f"of GPUs, {sorted(options)}"
@@ -209,8 +208,10 @@ class Small(Answer):
         return {"a": [1, 2]}
 
 
-def test_what_every_answer_can():
+def test_what_every_answer_can(monkeypatch):
+    monkeypatch.setattr(Face, "registered", {})
     answer = Small()
+    assert face("Small")(SmallFace) is SmallFace
     assert face_of("Small") is SmallFace
     assert type(answer.plot) is SmallFace
     assert answer.plot.names() == ("time_line",)
