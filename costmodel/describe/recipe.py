@@ -224,6 +224,11 @@ class Overlap(BaseModel):
     """Which tokens a context rank holds: one chunk from either end of the sequence (Megatron, Transformer Engine,
     PyTorch's load balancer), every n-th token (Brandon et al., arXiv:2311.09431), or one piece, of which the last
     meets nearly all keys under a causal mask while the first meets few."""
+    cp_by_torch: bool = False
+    """Context parallelism is PyTorch's own (torch/distributed/tensor/experimental/_attention.py): attention slice by
+    slice, K and V repeated to the heads of queries before they are exchanged (torchtitan models/llama3/model.py,
+    repeat_kv), gathered or rotated behind it, their gradients around the ring in fp32, and all partial results added
+    up by operators in fp32 that nothing fuses."""
     cp_a2a_ranks: int = Field(default=0, ge=0, le=1024)
     """Ranks that swap heads under a2a+p2p (the first of --hierarchical-context-parallel-sizes); 0 is as many as
     share the innermost domain and divide the heads of keys."""

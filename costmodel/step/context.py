@@ -8,6 +8,10 @@ behind attention itself. A layer without attention sends what its operators need
 neighbours. Stores: the K and V of other ranks while they pass through. Slices are
 dealt in zig-zag, so that a causal mask leaves every rank the same work, unless the recipe's `cp_slices`
 says that they are contiguous.
+
+PyTorch's own (the recipe's `cp_by_torch`) runs attention slice by slice however K and V come. What it gathers is
+under way behind the first slice, which is all that is there by then; gradients of K and V go once around the ring in
+fp32, the last time with nothing beside them; and what slices return is added up by operators in fp32.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_l
 from costmodel.bill.quantity import quantity
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.mixers.sparse import core_widths
+from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
 
@@ -35,8 +40,9 @@ Array = NDArray[np.float64]
 
 
 def _kv_bytes(placed: PlacedJob, model: Model) -> Array:
-    """K and V of this rank's slice, bf16. [B]"""
-    kv_heads = model.num_heads if model.attention == "mla" else model.num_kv_heads
+    """K and V of this rank's slice as they are exchanged, bf16. [B]"""
+    repeated = model.attention == "mla" or placed.recipe.overlap.cp_by_torch
+    kv_heads = model.num_heads if repeated else model.num_kv_heads
     per_rank = np.maximum(kv_heads / placed.layout.tp, 1.0)
     return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
 
@@ -66,10 +72,15 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     model = placed.model if block.kind is None else placed.model.seen_by(block.kind)
     for group, sent in method.sends(placed, model, core):
         lines += collective_lines(placed, "cp", name, group, sent)
-    return lines + (_merge_lines(placed, model, f"cp.{name}") if method.rotates else [])
+    return lines + (_merge_lines(placed, model, f"cp.{name}") if _by_slice(placed, method) else [])
 
 
 Exchange = tuple[Group, list[Sent]]
+
+
+def _by_slice(placed: PlacedJob, method: Method) -> bool:
+    """Whether attention runs slice by slice, so that partial results are added up."""
+    return method.rotates or placed.recipe.overlap.cp_by_torch
 
 
 def _whole_keys(placed: PlacedJob) -> list[Sent]:
@@ -98,19 +109,56 @@ def _rotation(placed: PlacedJob, model: Model, core: Sequence[OperatorTime], ran
     held = _kv_bytes(placed, model)
     steps, hidden = ranks - 1.0, (ranks - 1.0) / ranks
     again = placed.recomputation.whole_layers
-    forward_s = hidden * sum((item.forward_s for item in core), np.asarray(0.0))
-    backward_s = hidden * sum((item.backward_s for item in core), np.asarray(0.0))
+    forward_s, backward_s = (hidden * seconds for seconds in _core_seconds(core))
+    by_torch = placed.recipe.overlap.cp_by_torch
+    # K, V and the gradients of both travel together.
+    both = (1.0 + _GRADIENTS_IN_FP32 if by_torch else 2.0) * held
     return [
         Sent("ring", "forward", "send_recv", held, steps, forward_s),
         Sent("ring", "recompute", "send_recv", held, steps * again, forward_s),
-        # K, V and the gradients of both travel together.
-        Sent("ring", "backward", "send_recv", 2.0 * held, steps, backward_s),
+        Sent("ring", "backward", "send_recv", both, steps, backward_s),
+        *([_last_gradients(held, ranks)] if by_torch else []),
     ]
 
 
-def _gathers(placed: PlacedJob, model: Model, _: Sequence[OperatorTime]) -> list[Exchange]:
+_GRADIENTS_IN_FP32 = 2.0
+"""Bytes of gradients of K and V in fp32 over those of K and V in 16 bits."""
+
+
+def _core_seconds(core: Sequence[OperatorTime]) -> tuple[Array, Array]:
+    """Return seconds of a layer's attention, forward and backward."""
+    nothing = np.asarray(0.0)
+    return sum((item.forward_s for item in core), nothing), sum((item.backward_s for item in core), nothing)
+
+
+def _last_gradients(held: Array, ranks: Array) -> Sent:
+    """Send gradients of K and V home to the rank whose they are: after the last slice, with nothing beside it."""
+    once = np.asarray(ranks > 1, dtype=np.float64)
+    return Sent("gradients_home", "backward", "send_recv", _GRADIENTS_IN_FP32 * held, once)
+
+
+def _gathers(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list[Exchange]:
     """Collect K and V of all ranks before attention, and sum their gradients after it."""
-    size = _kv_bytes(placed, model) * placed.layout.cp
+    held, ranks = _kv_bytes(placed, model), placed.layout.cp
+    size = held * ranks
+    if placed.recipe.overlap.cp_by_torch:
+        forward_s, backward_s = _core_seconds(core)
+        again = placed.recomputation.whole_layers
+        sent = [
+            Sent("all_gather", "forward", "all_gather", size, 1.0, forward_s / ranks),
+            Sent("all_gather", "recompute", "all_gather", size, again, forward_s / ranks),
+            Sent("all_gather", "backward", "all_gather", size, 1.0, backward_s / ranks),
+            Sent(
+                "gradients",
+                "backward",
+                "send_recv",
+                _GRADIENTS_IN_FP32 * held,
+                ranks - 1.0,
+                backward_s * (ranks - 1.0) / ranks,
+            ),
+            _last_gradients(held, ranks),
+        ]
+        return [(placed.mesh.cp, sent)]
     sent = [
         Sent("all_gather", "forward", "all_gather", size),
         Sent("all_gather", "recompute", "all_gather", size, placed.recomputation.whole_layers),
@@ -275,23 +323,57 @@ def _around(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
     ]
 
 
-def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
-    """Add up what the steps of the ring return: outputs with their softmax sums, and gradients.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merged:
+    """Bytes that adding up partial results moves, and how many kernels a step it takes.
 
-    Each step reads its bf16 result and reads and writes an fp32 accumulator.
+    `elements` are those of outputs or of queries, `keys` those of K and V; `steps` are slices of keys.
     """
+
+    forward: str
+    backward: str
+    kernels: float
+    source: str
+
+
+_MERGED = _Merged(
+    # Each step reads its bf16 result and reads and writes an fp32 accumulator.
+    forward="share * steps * 10 * elements",
+    backward="share * steps * 10 * (elements + keys)",
+    kernels=2.0,
+    source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
+)
+_MERGED_BY_TORCH = _Merged(
+    # On the last rank, which has the most to add. Each result is cast to fp32 (6), but for the first it is taken from
+    # what there is (12), weighed (8) and taken off (12), and the whole becomes bf16 (6); K and V are put side by side.
+    forward="share * (elements * (38 * steps - 26) + keys * 4 * (steps - 1))",
+    # Sums of fp32 are cleared (4) and become bf16 (6). Each step adds to that of queries (10), to that of the first
+    # half of the slice of K and V (5), which makes a new whole (8), the first to all of it (10); it puts the latter
+    # side by side to send them (8), and but for the last K and V too (4).
+    backward="share * (elements * 10 * (steps + 1) + keys * (25 * steps + 3))",
+    kernels=8.0,
+    source="pytorch torch/distributed/tensor/experimental/_attention.py: _SDPAMerger, _partial_update, "
+    "_templated_ring_attention_backward",
+)
+
+
+def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
+    """Add up what the steps of the ring return: outputs with their softmax sums, and gradients."""
     heads = _heads(placed, model)
     tokens = placed.shard.tokens
     steps = np.asarray(placed.layout.cp / placed.shard.swaps)
     on = np.asarray(steps > 1, dtype=np.float64)
-    outputs = tokens * heads * model.v_head_dim
-    gradients = tokens * heads * model.head_dim + _kv_bytes(placed, model) / 2.0
+    outputs, keys = tokens * heads * model.v_head_dim, _kv_bytes(placed, model) / 2.0
+    queries = tokens * heads * model.head_dim
+    by_torch = placed.recipe.overlap.cp_by_torch
+    made = _MERGED_BY_TORCH if by_torch else _MERGED
     lines = []
-    passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", gradients, on)]
+    passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", queries, on)]
     if anywhere(placed.recomputation.whole_layers):
         passes.insert(1, ("recompute", outputs, on * placed.recomputation.whole_layers))
     for phase, elements, share in passes:
-        moved = quantity("share * steps * 10 * elements", share=share, steps=steps, elements=elements)
+        formula = made.backward if phase == "backward" else made.forward
+        moved = quantity(formula, share=share, steps=steps, elements=elements, keys=keys)
         lines.append(
             time_line(
                 f"{name}.merge.{phase}",
@@ -299,19 +381,37 @@ def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
                 toll="hbm",
                 phase=phase,
                 count=1.0,
-                made=placed.memory_bound(moved, kernels=2.0 * share * steps),
+                made=placed.memory_bound(moved, kernels=made.kernels * share * steps),
                 bytes_each=moved.value,
-                source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
+                source=made.source,
             )
         )
     return lines
 
 
+# Slices as long as K and V in 16 bits, by whether they rotate: what came of K and V, and in fp32 the gradients of both
+# as they are added up, side by side to be sent, and as they come, and those of queries.
+_HELD_BY_TORCH: Mapping[bool, str] = {
+    False: "where(others > 0, others + 8, 0)",
+    True: "where(others > 0, 9, 0)",
+}
+
+
 def memory_lines(step: Step) -> list[MemoryLine]:
-    """Return the K and V of other ranks, where they are all collected with the gradients of all."""
+    """Return the K and V of other ranks while they pass, and what they are swapped into.
+
+    Both are gone when the logits are alive, and only add to the peak what these leave.
+    """
     placed = step.placed
     method = METHODS[placed.recipe.overlap.cp_method]
     others = placed.layout.cp / placed.shard.swaps - 1.0
+    slices = method.held_slices
+    source = f"{method.source}; NVIDIA/TransformerEngine attention/dot_product_attention/context_parallel.py"
+    if placed.recipe.overlap.cp_by_torch:
+        slices = _HELD_BY_TORCH[method.rotates]
+        source = (
+            "pytorch torch/distributed/tensor/experimental/_attention.py _templated_ring_attention_backward"
+        )
     seen = [placed.model.seen_by(kind) for kind in placed.kinds if kind.attends]
     size = _widest(_kv_bytes(placed, model) for model in seen)
     held = [
@@ -320,10 +420,13 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             part="buffer",
             axis="cp",
             toll="activation",
-            formula=f"slices = {method.held_slices}; slices * size_bytes",
-            terms={"others": np.asarray(others)[..., None], "size_bytes": size[..., None]},
-            source=f"K and V of other ranks, {method.source}; NVIDIA/TransformerEngine "
-            "attention/dot_product_attention/context_parallel.py",
+            formula=f"slices = {slices}; max(slices * size_bytes - head_bytes, 0)",
+            terms={
+                "others": np.asarray(others)[..., None],
+                "size_bytes": size[..., None],
+                "head_bytes": unfilled_by_layers(step),
+            },
+            source=f"K and V of other ranks, {source}",
         )
     ]
     if method.swaps:

@@ -163,6 +163,63 @@ def test_every_line_of_a_gather():
     assert each_us(again, "cp.")["cp.attention.all_gather.recompute"] == near(gathered)
 
 
+# Eight heads of K and V, as many as of queries, where PyTorch exchanges them.
+REPEATED = 2 * HELD
+GRADIENTS = 2 * REPEATED  # in fp32
+
+
+def test_every_line_of_a_gather_by_torch():
+    est = price(switches={"cp_method": "all-gather", "cp_by_torch": True}, **LONG)
+    gather = ring_us(4 * REPEATED, 4)
+    assert each_us(est, "compute.attention.core.forward") == near(
+        {"compute.attention.core.forward": 4 * attention_us(8, 8, 1024, 1024, 512, 128)}
+    )
+    assert each_us(est, "cp.") == near(
+        {
+            "cp.attention.all_gather.forward": gather,
+            "cp.attention.all_gather.backward": gather,
+            "cp.attention.gradients.backward": 3 * (6 + GRADIENTS / 1e5),
+            "cp.attention.gradients_home.backward": 6 + GRADIENTS / 1e5,
+            # Outputs of 1 Mi elements: four casts, three sums of 32 B, one cast back; K and V of 2 Mi thrice by 4 B.
+            "cp.attention.merge.forward": moved_us((4 * 6 + 3 * 32 + 6 + 2 * 3 * 4) * MIB, 32),
+            # Queries: cleared, four sums of 10 B, cast. K and V: the same, one sum of 10 B, three of 5 + 8 B, four
+            # copies to send of 8 B and three of 4 B.
+            "cp.attention.merge.backward": moved_us(
+                (4 + 40 + 6 + 2 * (4 + 6 + 10 + 3 * 13 + 4 * 8 + 3 * 4)) * MIB, 32
+            ),
+        }
+    )
+    # The gather runs behind the first of four slices; the last message has nothing beside it.
+    first = attention_us(8, 8, 1024, 1024, 512, 128)
+    assert exposed_us(est, "cp.attention.all_gather.forward") == near(
+        {"cp.attention.all_gather.forward": hidden_us(gather, first)}
+    )
+    assert exposed_us(est, "cp.attention.gradients_home") == near(
+        {"cp.attention.gradients_home.backward": 6 + GRADIENTS / 1e5}
+    )
+
+
+@pytest.mark.parametrize(("method", "slices"), [("all-gather", 4 + 7), ("ring", 9)])
+def test_what_torch_holds_of_others(method, slices):
+    switches = {"cp_method": method, "cp_by_torch": True}
+    est = price({**SMALL, "vocab_size": 128}, switches=switches, **LONG)
+    assert memory(est, "buffer.cp") == near({"buffer.cp.keys_values": slices * REPEATED})
+
+
+def test_a_ring_by_torch():
+    """K and V with gradients of twice their bytes, which then go one rank further; two kernels of slices alone else."""
+    est = price(switches={"cp_by_torch": True}, recompute="full", **LONG)
+    assert each_us(est, "cp.attention.ring") | each_us(est, "cp.attention.gradients") == near(
+        {
+            "cp.attention.ring.forward": 3 * (6 + REPEATED / 1e5),
+            "cp.attention.ring.recompute": 3 * (6 + REPEATED / 1e5),
+            "cp.attention.ring.backward": 3 * (6 + (REPEATED + GRADIENTS) / 1e5),
+            "cp.attention.gradients_home.backward": 6 + GRADIENTS / 1e5,
+        }
+    )
+    assert not each_us(price(switches={"cp_by_torch": True}), "cp.")
+
+
 def test_every_line_of_an_exchange_of_heads():
     """Ulysses: Q, K and V go out (2 + 2 MiB), the output comes back (2 MiB); a rank keeps a quarter of each."""
     est = price(switches={"cp_method": "ulysses"}, **LONG)
@@ -184,8 +241,11 @@ def test_every_line_of_an_exchange_of_heads():
     [("ring", 4, 2), ("ring", 2, 1), ("all-gather", 4, 8), ("all-gather", 2, 4), ("ulysses", 4, 3)],
 )
 def test_keys_and_values_of_others(method, ranks, chunks):
-    est = price(gpus=ranks, layout=f"cp{ranks}", seq_len=1024 * ranks, switches={"cp_method": method})
-    assert memory(est, "buffer.cp") == near({"buffer.cp.keys_values": chunks * HELD})
+    job = {"gpus": ranks, "layout": f"cp{ranks}", "seq_len": 1024 * ranks, "switches": {"cp_method": method}}
+    small_head = {**SMALL, "vocab_size": 128}
+    assert memory(price(small_head, **job), "buffer.cp") == near({"buffer.cp.keys_values": chunks * HELD})
+    # Beside 32,000 logits a token they are not alive.
+    assert not memory(price(**job), "buffer.cp")
 
 
 def test_tensor_ranks_split_heads_but_not_one():
@@ -199,7 +259,8 @@ def test_values_narrower_than_keys():
     est = price(LATENT, gpus=2, layout="cp2", seq_len=2048)
     held = 2 * 1024 * 8 * (96 + 64)
     assert sent_bytes(est, "cp.attention.ring.forward") == near({"cp.attention.ring.forward": held})
-    assert memory(est, "buffer.cp") == near({"buffer.cp.keys_values": held})
+    small_head = price({**LATENT, "vocab_size": 128}, gpus=2, layout="cp2", seq_len=2048)
+    assert memory(small_head, "buffer.cp") == near({"buffer.cp.keys_values": held})
     swapped = price(LATENT, gpus=2, layout="cp2", seq_len=2048, switches={"cp_method": "ulysses"})
     assert sent_bytes(swapped, "cp.") == near(
         {
@@ -260,6 +321,9 @@ def test_every_line_of_swaps_inside_and_a_ring_across(ranks):
     assert exposed["cp.attention.ring.backward"] == near(hidden_us(both, backward / 2))
     assert exposed["cp.attention.all_to_all_out.forward"] == near(out)
     # One slice of the other node, and Q, K and V with their heads swapped.
+    est = price(
+        {**SMALL, "vocab_size": 128}, switches={"cp_method": "a2a+p2p", "cp_a2a_ranks": ranks}, **BOTH
+    )
     assert memory(est, "buffer.cp") == near(
         {"buffer.cp.keys_values": HELD, "buffer.cp.swapped": HELD + 2 * MIB}
     )
