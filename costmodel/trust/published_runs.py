@@ -150,6 +150,9 @@ _USUAL_NIC_GBIT = {
 # and 256 GPUs come out alike (as eight such links 8 runs of 128 replicas are 22 % too fast).
 _RATE_OF_NODE = ("aleph-scaling",)
 
+# Tables whose "memory (actual/total)" is what is in use of the device's (FlagPerf's pages define it so), however they read it.
+_MEMORY_OF_DEVICE = ("flagperf",)
+
 # What tables say of recomputation -> modules of `Recipe.selective_modules`.
 _RECOMPUTE_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-op sac", ("every_second_matmul",)),
@@ -260,6 +263,12 @@ def recipe_of_row(row: Row) -> str:
             name = era
     ports = _PORTS.get(name, {})
     return next((port for start, port in ports.items() if row["accelerator"].startswith(start)), name)
+
+
+def memory_kind_of_row(row: Row) -> str:
+    """Return how the peak memory of a published run was measured: see `costmodel.trust.memory_kinds`."""
+    kind = row.get("memory_kind") or ""
+    return "nvidia-smi" if kind in ("", "stated") and row["source"] in _MEMORY_OF_DEVICE else kind
 
 
 def _nearest_recipe(row: Row) -> str:

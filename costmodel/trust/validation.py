@@ -21,7 +21,14 @@ from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.trust.memory_kinds import seen_memory_bytes
-from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row, shipped_runs
+from costmodel.trust.published_runs import (
+    Row,
+    job_of_row,
+    memory_kind_of_row,
+    read_rows,
+    recipe_of_row,
+    shipped_runs,
+)
 from costmodel.trust.source_families import source_family
 
 GROUPINGS = ("class", "family", "source", "accelerator", "axis")
@@ -135,7 +142,7 @@ def price_row(row: Row) -> Run:
             predicted = float(estimate.step_time_s)
             if not np.isfinite(predicted) or predicted <= 0:
                 raise CostModelError(f"the model gives no usable step time ({predicted})")
-            peak_gib = seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30
+            peak_gib = seen_memory_bytes(estimate.bill, memory_kind_of_row(row)) / 2**30
     except CostModelError as error:
         estimate, peak_gib, reason = None, None, str(error)
     return Run(

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.describe.recipe import load_recipe
-from costmodel.trust.published_runs import job_of_row
+from costmodel.trust.published_runs import job_of_row, memory_kind_of_row
+from costmodel.trust.validation import price_row
 
 TPU = {
     "id": "x",
@@ -188,3 +189,22 @@ def test_memory_grows_with_tokens_and_by_tensor_holds_no_more_than_by_layer(micr
 
     assert held(2 * micro) > held(micro)
     assert held(micro, fsdp_by_tensor=True) <= held(micro, fsdp_by_tensor=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "kind"),
+    [
+        ("flagperf", "stated", "nvidia-smi"),
+        ("flagperf", "", "nvidia-smi"),
+        ("flagperf", "max_allocated", "max_allocated"),
+        ("other", "stated", "stated"),
+        ("other", "", ""),
+    ],
+)
+def test_memory_of_a_device_in_use_holds_its_context_too(source, said, kind):
+    row = {**GPU, "source": source, "memory_kind": said}
+    assert memory_kind_of_row(row) == kind
+    priced, bare = price_row(row), price_row({**row, "source": "other", "memory_kind": "stated"})
+    held = priced.predicted_need_gib if kind == "nvidia-smi" else bare.predicted_peak_memory_gib
+    if kind != "max_allocated":
+        assert priced.predicted_peak_memory_gib == pytest.approx(held)
