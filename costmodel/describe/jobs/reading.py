@@ -389,7 +389,8 @@ def _read_bytes(field: Field, given: Any) -> float:
     if isinstance(given, str):
         value = read_quantity(field.name, given, "B")
     else:
-        value = float(given) if given == np.inf else float(_real(field, given))
+        endless = isinstance(given, float) and given == np.inf
+        value = given if endless else float(_real(field, given))
     if not value > 0.0:
         raise LayoutError(f"{field.name}: expected a positive amount of memory, got {shown(given)}")
     return value
