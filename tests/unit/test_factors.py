@@ -303,3 +303,13 @@ def test_beliefs_that_cannot_be_are_refused():
         Belief(names=("launch",), center=(0.0, 1.0), spread=(1.0,), correlation=((1.0,),), tail=(3.0,))
     with pytest.raises(CostModelError, match="unknown role"):
         named("lunch")
+
+
+def test_factors_over_layouts_have_dimensions_of_one_behind_them():
+    held = Factors({"launch": np.array([1.0, 2.0, 3.0]), "routing": 2.0})
+    found = held.over(2)
+    assert {name: value.shape for name, value in found.items()} == {"launch": (3, 1, 1), "routing": (1, 1)}
+    assert found["launch"].ravel().tolist() == [1.0, 2.0, 3.0]
+    assert held.over(0)["launch"].shape == (3,)
+    assert len(held) == 2
+    assert Factors().of("launch") is None

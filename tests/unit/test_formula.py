@@ -30,6 +30,13 @@ def test_steps_and_precedence(busy, window, contention):
         ("ceil(2.1) + floor(2.9)", 5),
         ("cbrt(27) + sqrt(16) + log2(8)", 10),
         ("min(1e-3, 5, 2)", 1e-3),
+        ("min(1e400, 5)", 5),
+        ("max(1, 3, 2) - min(4, 2)", 1),
+        ("2 ** 3 + 3 ** 2 + 2 ** 0.5 ** 2", 17 + 2**0.25),
+        ("(3 > 3) + (3 >= 3) * 2 + (3 < 3) * 4 + (3 <= 3) * 8 + (3 == 3) * 16 + (3 != 3) * 32", 26),
+        ("where(1 and 0, 1, 2) + where(1 or 0, 4, 8) + where(not 0, 16, 32)", 22),
+        ("x = 3; y = x ** 2; z = y ** 3; z - y - x", 729 - 9 - 3),
+        ("ceil(-0.5) + floor(-0.5)", -1),
     ],
 )
 def test_values(formula, value):

@@ -10,6 +10,7 @@ import pytest
 from costmodel.base.errors import ProfileError
 from costmodel.describe.hardware import profile_files
 from costmodel.describe.hardware.hardware import (
+    ProfileNumber,
     Tier,
     check_file,
     compose_cluster,
@@ -19,6 +20,7 @@ from costmodel.describe.hardware.hardware import (
     load_link,
     profile_numbers,
 )
+from costmodel.describe.hardware.profile_pages import hardware_profile, list_entries, profiles_table
 
 SHIPPED = sorted(profile_files.shipped_folder().rglob("*.yaml"))
 KINDS = ("accelerator", "link", "cluster", "storage")
@@ -552,3 +554,60 @@ def test_profile_numbers_keep_the_words_of_the_file(home):
     assert numbers["memory_bandwidth"] == ("memory_bandwidth", "3.35 TB/s", "sheet", "My data sheet")
     assert numbers["peak_dense.bf16"].value == "989.4 TFLOP/s"
     assert numbers["memory"].source == "assumed"
+
+
+def test_pages_of_profiles():
+    page = hardware_profile("TPU-v5p", "cluster")
+    assert (page.kind, page.device_word, page.cluster.name) == ("cluster", "chip", "tpu-v5p")
+    assert hardware_profile("h100-ndr").device_word == "GPU"
+    link = hardware_profile("ndr")
+    assert (link.kind, link.name, link.cluster, link.device_word) == ("link", "ndr", None, "GPU")
+    said = link.to_dict()
+    assert said["numbers"][0] == link.numbers[0]._asdict()
+    assert (said["kind"], said["name"], len(said["numbers"])) == ("link", "ndr", len(link.numbers))
+    assert list(link.columns()) == list(ProfileNumber._fields)
+    assert link.columns()["source"][0] == link.numbers[0].source
+    path = profile_files.shipped_folder() / "links" / "ib-ndr.yaml"
+    assert hardware_profile(str(path)).numbers == hardware_profile("ib-ndr").numbers
+    with pytest.raises(ProfileError, match="unknown profile 'ib-ndx': did you mean 'ib-ndr'"):
+        hardware_profile("ib-ndx")
+
+
+def test_lists_of_profiles():
+    kinds = [entry.kind for entry in list_entries()]
+    assert list(dict.fromkeys(kinds)) == ["accelerator", "link", "cluster", "storage"]
+    assert [entry.name for entry in list_entries("storage")] == list_profiles("storage")
+    entry = next(entry for entry in list_entries("link") if entry.name == "ib-ndr")
+    assert entry == ("link", "ib-ndr", "ndr", "InfiniBand NDR, 400 Gbit/s")
+    assert profiles_table("link").columns()["name"] == list_profiles("link")
+    with pytest.raises(ProfileError, match="kind: 'links' is unknown; did you mean 'link'"):
+        list_entries("links")
+
+
+def test_a_parent_lends_what_its_child_does_not_say(tmp_path):
+    """Sources of both; no price of another accelerator; kernels of other peaks are an estimate."""
+    (tmp_path / "clusters").mkdir()
+    own = "schema_version: 1\nprofile: cluster\ninherit: dgx-h100-ndr\n"
+    (tmp_path / "clusters" / "same.yaml").write_text(own + "name: same\n")
+    (tmp_path / "clusters" / "other.yaml").write_text(own + "name: other\naccelerator: h200-sxm-141gb\n")
+    folders = profile_files.search_folders(tmp_path)
+    same, other = (
+        profile_files.read_profile(tmp_path / "clusters" / f"{name}.yaml", "cluster", folders)
+        for name in ("same", "other")
+    )
+    assert same["price_usd_per_gpu_hour"]["value"] == 2.95
+    assert "price_usd_per_gpu_hour" not in other
+    assert "price_date" not in other
+    assert other["accelerator"] == "h200-sxm-141gb"
+    assert "aliases" not in same
+    assert "mle" in same["sources"]
+    for name, chip in (("same", "h100-sxm-80gb"), ("other", "h200-sxm-141gb")):
+        assert profile_files.accelerator_of(tmp_path / "clusters" / f"{name}.yaml", folders) == chip
+    found = dict(profile_files.profile_files("cluster", folders))
+    assert list(found)[:2] == ["other", "same"]
+    assert profile_files.find_profile("cluster", "SAME", folders) == tmp_path / "clusters" / "same.yaml"
+    with pytest.raises(
+        ProfileError, match=r"cluster: 'h100-sxm-80gb' is an accelerator, and .* and .* have it"
+    ):
+        profile_files.find_profile("cluster", "h100-sxm-80gb", folders)
+    assert profile_files.find_profile("cluster", "mi355x", folders).stem == "mi355x-roce400"

@@ -63,10 +63,15 @@ def read(config, kind):
 
 
 def turned(value):
-    """Return another value of the same sort, none where there is no plain one."""
+    """Return other values of the same sort by what was done, none where there is no plain one."""
     if isinstance(value, bool):
-        return not value
-    return 2 * value if isinstance(value, int | float) else value[:-1] if isinstance(value, list) else None
+        return {"other": not value}
+    if isinstance(value, int | float):
+        return {"other": 2 * value}
+    if isinstance(value, list) and value and not isinstance(value[0], dict):
+        ends = {"first": [value[0]] * len(value), "last": [value[-1]] * len(value), "back": value[::-1]}
+        return {"other": value[:-1], **{name: other for name, other in ends.items() if other != value}}
+    return {}
 
 
 def readings(kind):
@@ -77,8 +82,7 @@ def readings(kind):
     for key in config:
         rest = {name: value for name, value in config.items() if name != key}
         changes = {f"without {key}": rest}
-        if turned(config[key]) is not None:
-            changes[f"other {key}"] = {**config, key: turned(config[key])}
+        changes |= {f"{name} {key}": {**config, key: other} for name, other in turned(config[key]).items()}
         for name, changed in changes.items():
             other = read(changed, kind)
             refused = {"model"} if "refused" in other else set()
