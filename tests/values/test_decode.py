@@ -1,0 +1,106 @@
+"""Serving by roofline, by hand: caches, FLOPs and steps of small models; norms around mixers."""
+
+import numpy as np
+import pytest
+from round_jobs import LATENT, LAYER_PARAMS, MOE, QUIET, SMALL, TABLE_PARAMS, each_us, price
+
+from costmodel.describe.models.model import make_model
+from costmodel.step.anatomy.decode import (
+    attention_flops,
+    decode_step_s,
+    kv_cache_bytes,
+    largest_batch,
+    weights_read_bytes,
+)
+
+MAMBA = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
+PARAMS = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
+
+
+def small(**more):
+    return make_model({"name": "small", **SMALL, **more})
+
+
+def test_a_cache_is_keys_and_values_of_every_layer():
+    """4 layers of 4 heads with keys and values of 128: 4,096 elements a token."""
+    assert kv_cache_bytes(small(), [1, 100]).tolist() == [8192, 819200]
+    assert float(kv_cache_bytes(small(), 100, element_bytes=1.0)) == 409600
+    # A window keeps what it sees and no more; every second layer has none.
+    assert float(kv_cache_bytes(small(sliding_window=64), 100)) == 8192 * 64
+    assert float(kv_cache_bytes(small(sliding_window=64), 10)) == 8192 * 10
+    half = small(sliding_window=64, full_attention_every=2)
+    assert float(kv_cache_bytes(half, 100)) == 4096 * 64 + 4096 * 100
+    # The latent of 128 and a rotary key of 32.
+    assert float(kv_cache_bytes(make_model({"name": "small", **LATENT}), 100)) == 2 * 4 * 160 * 100
+
+
+def test_flops_of_a_decoded_token():
+    """8 heads of 128 for keys and for values, two FLOPs each: 4,096 a key and layer."""
+    assert attention_flops(small(), [1, 100]).tolist() == [4 * 4096, 4 * 409600]
+    assert float(attention_flops(small(sliding_window=64), 100)) == 4 * 4096 * 64
+    # 8 heads meet the latent twice and the rotary key once.
+    assert (
+        float(attention_flops(make_model({"name": "small", **LATENT}), 100)) == 2 * 4 * 8 * (256 + 32) * 100
+    )
+
+
+def test_what_other_mixers_hold_and_compute():
+    """Two Mamba layers: 2,048 channels of 16 states and three tokens of the convolution; 9 FLOPs a state."""
+    mixed = small(attention_pattern="xcxc".replace("c", "f"), mixers={"x": MAMBA})
+    assert float(kv_cache_bytes(mixed, 100)) == 2 * (2 * 1024 * 100 + 2 * (2048 * 16 + 3 * 2048))
+    assert float(attention_flops(mixed, 100)) == 2 * 409600 + 2 * 9 * 2048 * 16
+
+
+def test_weights_that_a_step_reads():
+    """All of a dense model; of 8 experts of which a token visits 2, all but those that nobody visits."""
+    assert weights_read_bytes(small(), [1, 64]).tolist() == [2 * PARAMS] * 2
+    assert float(weights_read_bytes(small(), 1, element_bytes=0.5)) == PARAMS / 2
+    moe = make_model({"name": "small", **MOE})
+    # An expert: a gated MLP of 512. Beside them attention, router, norms and tables.
+    experts = 4 * 8 * 3 * 1024 * 512
+    others = 4 * (3 * 2**20 + 8 * 1024 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
+    one, two = weights_read_bytes(moe, [1, 2]).tolist()
+    assert one == pytest.approx(2 * (others + experts / 4))
+    assert two == pytest.approx(2 * (others + experts * (1 - 0.75**2)))
+    dense = make_model({"name": "small", **MOE, "top_k": 8})
+    assert float(weights_read_bytes(dense, 1)) == pytest.approx(2 * (others + experts))
+
+
+def test_a_step_is_the_larger_of_bytes_and_flops():
+    """16 sequences of 100 tokens on two GPUs of 1 TB/s and 50 TFLOP/s."""
+    machine = {"gpus": 2, "peak_flops_per_s": 50e12, "memory_bandwidth_bytes_per_s": 1e12}
+    moved = 2 * PARAMS + 16 * 819200
+    assert float(decode_step_s(small(), 16, 100, **machine)) == pytest.approx(moved / (2 * 1e12 * 0.8))
+    half = decode_step_s(
+        small(), 16, 100, **machine, weight_bytes=1.0, cache_bytes=0.5, memory_efficiency=0.4
+    )
+    assert float(half) == pytest.approx((PARAMS + 16 * 204800) / (2 * 1e12 * 0.4))
+    flops = 4096 * (2 * PARAMS + 4 * 409600)
+    slow = decode_step_s(small(), 4096, 100, **{**machine, "peak_flops_per_s": 1e12})
+    assert float(slow) == pytest.approx(flops / (2 * 1e12 * 0.6), rel=1e-9)
+    faster = decode_step_s(small(), 4096, 100, **{**machine, "peak_flops_per_s": 1e12}, flops_efficiency=0.3)
+    assert float(faster / slow) == pytest.approx(2)
+
+
+def test_how_many_sequences_fit():
+    room = 2 * 1e9 * 0.9 - 2 * PARAMS
+    assert float(largest_batch(small(), 100, gpus=2, memory_bytes=1e9)) == pytest.approx(room / 819200)
+    more = largest_batch(
+        small(), 100, gpus=2, memory_bytes=1e9, usable_fraction=0.5, weight_bytes=1.0, cache_bytes=1.0
+    )
+    assert float(more) == pytest.approx((1e9 - PARAMS) / 409600)
+    assert np.all(largest_batch(small(), [1e3, 1e4], gpus=1, memory_bytes=1e6) < 0)
+
+
+@pytest.mark.parametrize(
+    ("norm", "fused", "bytes_"), [("rmsnorm", True, 4), ("layernorm", False, 4), ("rmsnorm", False, 36)]
+)
+def test_the_norm_before_a_mixer(norm, fused, bytes_):
+    """A LayerNorm is one kernel whatever is fused; an RMSNorm in pieces moves nine times the bytes in 7 kernels."""
+    model = {**SMALL, "norm": norm, "attention_pattern": "xxxx", "mixers": {"x": MAMBA}}
+    est = price(model, switches={**QUIET, "fused_norm": fused, "compiled": False})
+    kernels = 1 if bytes_ == 4 else 7
+    found = each_us(est, "compute.mixer.norm.forward")
+    assert found["compute.mixer.norm.forward"] == pytest.approx(
+        kernels + bytes_ * 1024 * 1024 / 1e6, rel=1e-9
+    )
