@@ -51,6 +51,14 @@ def test_what_other_mixers_hold_and_compute():
     assert float(attention_flops(mixed, 100)) == 2 * 409600 + 2 * 9 * 2048 * 16
 
 
+def test_an_indexer_looks_at_every_key():
+    """4 heads of 64, two FLOPs each, a key of 64 beside the latent; attention meets the 16 keys that it chose."""
+    indexed = {"kind": "indexed", "heads": 4, "head_dim": 64, "top_k": 16}
+    model = make_model({"name": "small", **LATENT, "attention_pattern": "xxxx", "mixers": {"x": indexed}})
+    assert float(kv_cache_bytes(model, 100)) == 2 * 4 * (160 + 64) * 100
+    assert float(attention_flops(model, 100)) == 4 * (2 * 8 * (256 + 32) * 16 + 2 * 4 * 64 * 100)
+
+
 def test_weights_that_a_step_reads():
     """All of a dense model; of 8 experts of which a token visits 2, all but those that nobody visits."""
     assert weights_read_bytes(small(), [1, 64]).tolist() == [2 * PARAMS] * 2
