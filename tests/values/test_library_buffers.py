@@ -78,16 +78,17 @@ def test_every_recipe_with_deep_ep_counts_its_buffers_and_sms(recipe):
         assert (beside["dispatch_sms"], beside["num_sms"]) == (sms, 132)
 
 
-def test_products_run_on_the_other_sms_while_an_exchange_hides():
-    """What matrix products and attention take of both passes grows by 20 of 132 SMs for as long as it is hidden."""
-    job = {"gpus": 8, "layout": "ep8", "global_batch": 64, "cluster": "h100-ndr"}
+@pytest.mark.parametrize("again", ["none", "full"])
+def test_products_run_on_the_other_sms_while_an_exchange_hides(again):
+    """What matrix products and attention take of all passes grows by 20 of 132 SMs for as long as it is hidden."""
+    job = {"gpus": 8, "layout": "ep8", "global_batch": 64, "cluster": "h100-ndr", "recompute": again}
     est = price({**MOE, "expert_ffn_size": 4096}, switches={**DEEP, "ep_overlap": True}, **job)
     one = line(est, "ep.moe.dispatch.forward")
     passes = [
         each
         for each in est.bill.time_lines
         if each.axis == "compute"
-        and each.phase in ("forward", "backward", "backward_weight")
+        and each.phase in ("forward", "backward", "backward_weight", "recompute")
         and not each.name.startswith(("compute.embedding", "compute.head"))
     ]
     total = sum(float(each.each_s) for each in passes)
