@@ -78,7 +78,7 @@ def test_every_recipe_with_deep_ep_counts_its_buffers_and_sms(recipe):
         assert (beside["dispatch_sms"], beside["num_sms"]) == (sms, 132)
 
 
-@pytest.mark.parametrize("again", ["none", "full"])
+@pytest.mark.parametrize("again", ["none", "selective"])
 def test_products_run_on_the_other_sms_while_an_exchange_hides(again):
     """What matrix products and attention take of all passes grows by 20 of 132 SMs for as long as it is hidden."""
     job = {"gpus": 8, "layout": "ep8", "global_batch": 64, "cluster": "h100-ndr", "recompute": again}
