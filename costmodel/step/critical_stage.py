@@ -3,12 +3,12 @@
 A step is as long as the slowest stage's whole step: m micro-batches, the bubble that the others make, and all
 that it does once a step. Stages differ in their layers, the embedding and the head, and so in compute and in
 what data parallelism sends for them. With 1F1B a stage s that takes t_s a micro-batch pays (m - 1) t_s, the sum
-over all stages, and what it sends; the sum is the same for all. So the bill is that of the stage with the most
-compute, and what another stage pays beyond it counts less what that stage waits: (m - 1) (t - t_s). With v chunks
-a rank it is m - 1 / v instead of m - 1.
+over all stages, and what it sends; the sum is the same for all. But while it waits for the stages behind it, a slower
+one works on other micro-batches, and where a schedule splits the backward pass it also waits by how its passes are
+made up. So the bill is that of the stage that takes longest with its bubble, and what another stage pays beyond it
+counts less what that stage waits: the difference of both.
 
-Where a schedule splits the backward pass a stage also waits by how its passes are made up: there the bill is that
-of the stage that takes longest with its bubble, and what another waits is the difference of both.
+Where stages wait alike (GPipe) the bill is that of the stage with the most compute, and another waits (m - 1) (t - t_s).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def critical_step(
     # Where a cycle through neighbours sets the pace it is that of all stages: the busiest of them counts.
     busy_s = pass_s + back_s
     told_apart_s = paced_s + _TIE * busy_s
-    slowest = np.argmax(where(_with_stages(placed.splits_backward), told_apart_s, busy_s), axis=-1)
+    slowest = np.argmax(where(_with_stages(placed.ranks_wait_unlike), told_apart_s, busy_s), axis=-1)
     slowest = slowest[..., None]
 
     def at_slowest(values: Array) -> Array:
@@ -312,10 +312,10 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
     """Return what a step lasts if each looked-at stage (last dimension) sets the pace, less what is the same for all. [s]"""
     layout, micro_batches = placed.layout, placed.micro_batches[..., None]
     stage_s = np.asarray(of_stage["forward_s"] + of_stage["backward_input_s"] + of_stage["backward_weight_s"])
-    splits = placed.splits_backward
+    unlike = placed.ranks_wait_unlike
     # Of a stage's own first micro-batch, all chunks but one pass while it waits for the others.
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
-    if not anywhere(splits):
+    if not anywhere(unlike):
         return paced_s
     bubble_s = schedules.bubble_time_s(
         layout.schedule[..., None],
@@ -327,7 +327,7 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
         pending_weight_fraction=placed.pending_weight_fraction[..., None],
         synchronized=placed.synchronized,
     )
-    return where(_with_stages(splits), micro_batches * stage_s + bubble_s, paced_s)
+    return where(_with_stages(unlike), micro_batches * stage_s + bubble_s, paced_s)
 
 
 def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -278,6 +278,11 @@ class PlacedJob:
         return np.asarray(settled(schedules.splits_backward(self.layout.schedule)) > 0)
 
     @cached_property
+    def ranks_wait_unlike(self) -> NDArray[np.bool_]:
+        """Whether ranks that are equally busy wait for unlike times; one value where all are alike."""
+        return np.asarray(settled(schedules.differs_by_rank(self.layout.schedule)) > 0)
+
+    @cached_property
     def in_flight(self) -> Array:
         """Micro-batches whose activations each stage holds at its peak (last dimension: stages). [-]"""
         layout, (largest, smallest) = self.layout, self.chunk_shares

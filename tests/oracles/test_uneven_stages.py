@@ -197,3 +197,72 @@ def test_zb_v_waits_for_a_round_trip_where_its_first_rank_is_slower():
         found = schedules.exposed_p2p_messages(code, **layout, micro_batches=m, **rank)
         assert float(found) == pytest.approx(messages)
     assert float(schedules.exposed_p2p_messages(code, **layout, micro_batches=16)) == 42
+
+
+def with_one_slow(name, p, m, v, at, f, b):
+    """Price and simulate ranks of `f` and `b`, of which rank `at` takes 0.25 longer."""
+    share = np.ones(p)
+    share[at] += 0.25
+    bubble_s = schedules.bubble_time_s(
+        schedules.schedule_code(name),
+        stages=p,
+        micro_batches=m,
+        virtual_stages=v,
+        forward_s=f * share,
+        backward_input_s=b * share,
+        backward_weight_s=0.0,
+        sum_forward_s=f * share.sum(),
+        sum_backward_s=b * share.sum(),
+        plain_forward_s=f * 1.25,
+        plain_backward_s=b * 1.25,
+        mean_forward_s=f * share.mean(),
+        mean_backward_s=b * share.mean(),
+        behind=p - 1 - np.arange(p),
+    )
+    run = simulate(
+        task_orders(name, p, m, v), forward_s=f * share, backward_input_s=b * share, backward_weight_s=0.0
+    )
+    return float((m * (f + b) * share + bubble_s).max()), run.makespan_s()
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 4), (8, 8), (8, 24)])
+@pytest.mark.parametrize("b", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("behind", [0, 1, 2, -1])
+def test_a_slow_rank_of_1f1b_works_while_it_waits_for_those_behind(p, m, b, behind):
+    # m passes of 1.25, the others once, and each rank behind again, less a pass of the slow one meanwhile.
+    k = behind % p
+    t = 1.0 + b
+    by_hand_s = m * 1.25 * t + (p - 1 - k) * t + k * (2.0 - 1.25) * t
+    paid_s, took_s = with_one_slow("1f1b", p, m, 1, p - 1 - k, 1.0, b)
+
+    assert took_s == pytest.approx(by_hand_s, rel=1e-9)
+    # Others count what the first takes longer as if it were spread over those behind them too.
+    assert paid_s == pytest.approx(by_hand_s, rel=0.03 if k == p - 1 else 1e-9)
+
+
+@pytest.mark.parametrize("v", [2, 4])
+@pytest.mark.parametrize("b", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("behind", [0, 1, 3, 6])
+def test_a_slow_rank_that_interleaves_works_while_it_waits_for_those_behind(v, b, behind):
+    # Two chunks for each rank behind, on the way there and on the way back.
+    p, m = 8, 24
+    t = 1.0 + b
+    free_s = max(t - 2.5, 0.0) + max(t - 2.5 * b, 0.0)
+    by_hand_s = m * 1.25 * t + ((p - 1 - behind) * t + behind * free_s) / v
+    paid_s, took_s = with_one_slow("interleaved", p, m, v, p - 1 - behind, 1.0, b)
+
+    assert paid_s == pytest.approx(by_hand_s, rel=1e-9)
+    assert took_s == pytest.approx(by_hand_s, rel=0.02)
+
+
+@pytest.mark.parametrize("v", [2, 4])
+@pytest.mark.parametrize("behind", [3, 5, 7])
+def test_a_single_group_goes_round_at_the_pace_of_its_slowest_rank(v, behind):
+    # v - 1 times 8 passes forward, all but the first behind each other, the way of one micro-batch there and back through
+    # every chunk, and the same backward: 1.25 + 7 is the way through all ranks.
+    p, b = 8, 2.0
+    by_hand_s = (2.0 * 8.25 + (p * (v - 1) - 1) * 1.25) * (1.0 + b) / v
+    paid_s, took_s = with_one_slow("interleaved", p, p, v, p - 1 - behind, 1.0, b)
+
+    assert took_s == pytest.approx(by_hand_s, rel=1e-9)
+    assert paid_s == pytest.approx(by_hand_s, rel=1e-9)

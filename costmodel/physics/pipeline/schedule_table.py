@@ -27,6 +27,14 @@ _OTHERS = "others_s = sum_forward_s + sum_backward_s - forward_s - backward_inpu
 _THERE = f"{_HOPS}; there_s = sum_forward_s - forward_s"
 _THERE_AND_BACK = f"{_THERE}; back_s = sum_backward_s - sum_backward_weight_s - backward_input_s"
 _HIGH_LOW = "high_s = max(forward_s, backward_input_s); low_s = min(forward_s, backward_input_s)"
+# What the ranks before this one and those behind it take for a micro-batch. Of all but this one each takes the mean,
+# but for the last, which has the head.
+_BEFORE_AND_BEHIND = (
+    f"{_HOPS}; {_OTHERS}; ends_s = min(behind, 1) * "
+    "max(sum_forward_s + sum_backward_s - stages * (mean_forward_s + mean_backward_s), 0); "
+    "each_s = max(others_s - ends_s, 0) / max(hops, 1); behind_s = others_s - (hops - behind) * each_s; "
+    "backward_s = backward_input_s + backward_weight_s"
+)
 _BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
 
 # Passes of layers alone, on a mean rank: what a rank meets on others, of which few hold the embedding or the head.
@@ -135,7 +143,11 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=False,
         needs=(_ONE_CHUNK,),
-        bubble=f"{_OTHERS}; others_s",
+        # It waits for those before it once, and for those behind it when their first backward pass is due, and again for
+        # their last, less the pass of another micro-batch that it runs meanwhile for each rank behind.
+        bubble=f"{_BEFORE_AND_BEHIND}; ahead = min(behind, max(micro_batches - 1, 0)); "
+        "fill_s = max(behind_s - ahead * forward_s, 0); "
+        "drain_s = ahead * max(behind_s / max(behind, 1) - backward_s, 0); others_s - behind_s + fill_s + drain_s",
         held="stages - stage",
         # The way there and back.
         messages="2 * (stages - 1)",
@@ -161,11 +173,16 @@ _RECORDS = (
         # Forward and backward passes of a group of p micro-batches meet on ranks that are in different chunks: where
         # these are unlike, each group but one waits p - 2 times for the difference, less a smallest chunk of slack;
         # a stage that is slower by more, as it has the head, does not wait for that.
-        bubble=f"{_OTHERS}; unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
+        bubble=f"{_BEFORE_AND_BEHIND}; unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
         "plain_s = plain_forward_s + plain_backward_s; "
-        "slower_s = forward_s + backward_input_s + backward_weight_s - plain_s; "
+        "slower_s = max(forward_s + backward_s - plain_s, 0); "
         "waits_s = max((micro_batches / stages - 1) * unlike * plain_s - micro_batches * slower_s, 0); "
-        "0.5 * (largest_chunk + smallest_chunk) * others_s + waits_s",
+        # While the ranks behind have the first micro-batch of the last chunk, or the last one of the first, it runs two
+        # chunks for each of them. A single group of p goes round chunk after chunk at the slowest rank's pace.
+        "fill_s = max(behind_s - 2 * behind * forward_s, 0) + max(behind_s - 2 * behind * backward_s, 0); "
+        "round_s = 2 * others_s - hops * (forward_s + backward_s); "
+        "0.5 * (largest_chunk + smallest_chunk) * where(micro_batches > stages, others_s - behind_s + fill_s, "
+        "max(others_s - behind_s + fill_s, round_s)) + waits_s",
         # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py: p of each chunk, and as
         # many more of the first, the largest, or less of the last as a rank is before or behind the middle.
         held="beyond = stages - 2 * stage - 1; "

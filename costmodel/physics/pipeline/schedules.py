@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.distinct import distinct
 from costmodel.base.errors import LayoutError, choices_hint
-from costmodel.bill.formula import evaluate, named_result
+from costmodel.bill.formula import evaluate, inputs_of, named_result
 from costmodel.physics.pipeline import orders
 from costmodel.physics.pipeline.schedule_record import Schedule
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
@@ -191,11 +191,17 @@ def bubble_time_s(
 
     Notes
     -----
-    Uneven stages: exact for gpipe, and for 1f1b and interleaved where the last one is slowest (the head and the
-    loss). A slow stage k ranks before the end works off part of its wait, so that 1f1b is overestimated by k
-    times its excess, up to 9 % of a step of as few micro-batches as stages (`one_f_one_b_time_s` is exact); ZB-H1 and
-    ZB-2p are told k (`behind`). Where a V puts both ends on the first
-    rank that one never waits for the way there. Others: nearly always within 3 %; see docs/limits.md.
+    Uneven stages: exact for gpipe, and for 1f1b and interleaved with chunks that are alike, where one rank is slower
+    than the others. A slow rank with k behind it (`behind`) works on other micro-batches while those have the first
+    one: k forward passes under 1f1b while the pipeline fills, k backward passes while it drains,
+
+    .. math:: t_i = m (F_i + B_i) + \sum_{j<i} t_j + \max(T_k - k F_i, 0) + \max(T_k - k B_i, 0),
+              \quad T_k = \sum_{j>i} (F_j + B_j),
+
+    which is `one_f_one_b_time_s` where neither is zero. The interleaved schedule runs two chunks for each rank behind
+    (Megatron-Core's number of warm-up micro-batches), and all of it over v; a single group of p micro-batches goes
+    round its v - 1 first chunks at the pace of the slowest rank, forward and backward. Where a V puts both ends on the
+    first rank that one never waits for the way there. Others: nearly always within 3 %; see docs/limits.md.
 
     Examples
     --------
@@ -561,6 +567,14 @@ def weight_copies(schedule: ArrayLike) -> Array:
 def splits_backward(schedule: ArrayLike) -> BoolArray:
     """Return where the passes towards inputs and towards weights run apart."""
     return np.asarray([record.splits_backward for record in SCHEDULES.values()])[_codes(schedule)]
+
+
+def differs_by_rank(schedule: ArrayLike) -> BoolArray:
+    """Return where ranks that are equally busy wait for unlike times: the slowest is found with its bubble."""
+    differs = [
+        record.splits_backward or "behind" in inputs_of(record.bubble) for record in SCHEDULES.values()
+    ]
+    return np.asarray(differs)[_codes(schedule)]
 
 
 def fold(schedule: ArrayLike) -> Array:
