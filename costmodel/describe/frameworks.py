@@ -54,6 +54,8 @@ class Framework:
         For ``--framework`` and ``--emit``.
     title : str
         As its makers write it.
+    release : str
+        The one whose names and checks a configuration keeps to.
     exporter : str
         Module and function that write a job in its words: ``module:function``.
     recipe : str
@@ -83,6 +85,7 @@ class Framework:
 
     name: str
     title: str
+    release: str
     exporter: str
     recipe: str
     schedules: Mapping[str, str]
@@ -141,6 +144,7 @@ _RECORDS = (
     Framework(
         name="megatron",
         title="Megatron-LM",
+        release="megatron-core 0.16.1",
         exporter="costmodel.interop.megatron:emit_megatron",
         recipe="megatron-core",
         schedules={"none": "", "1f1b": "", "interleaved": ""},
@@ -180,6 +184,7 @@ _RECORDS = (
     Framework(
         name="torchtitan",
         title="torchtitan",
+        release="torchtitan 0.3.0",
         exporter="costmodel.interop.torchtitan:emit_torchtitan",
         recipe="torchtitan",
         schedules={
@@ -210,6 +215,7 @@ _RECORDS = (
     Framework(
         name="deepspeed",
         title="DeepSpeed",
+        release="deepspeed 0.19.8",
         exporter="costmodel.interop.deepspeed:emit_deepspeed",
         recipe="deepspeed",
         schedules={"none": "", "1f1b": ""},
@@ -232,6 +238,7 @@ _RECORDS = (
     Framework(
         name="nemo",
         title="Megatron-Bridge",
+        release="megatron-bridge 0.3.1",
         exporter="costmodel.interop.nemo:emit_nemo",
         recipe="megatron-bridge",
         schedules={"none": "", "1f1b": "", "interleaved": ""},
@@ -263,6 +270,7 @@ _RECORDS = (
     Framework(
         name="accelerate",
         title="Accelerate",
+        release="accelerate 1.15.0",
         exporter="costmodel.interop.trainers:emit_accelerate",
         recipe="torchtitan",
         schedules={"none": ""},
@@ -284,6 +292,7 @@ _RECORDS = (
     Framework(
         name="axolotl",
         title="Axolotl",
+        release="axolotl 0.19.0",
         exporter="costmodel.interop.trainers:emit_axolotl",
         recipe="torchtitan",
         schedules={"none": ""},

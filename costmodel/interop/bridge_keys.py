@@ -25,7 +25,7 @@ class Key(NamedTuple):
     keys : tuple of str
         Of Megatron-Bridge.
     absent : str
-        Value where the flag is not there.
+        Value where the flag is not there; empty where the recipe's then stands.
     present : str
         Value where a flag without one is there; empty where the flag has a value.
     """
@@ -65,6 +65,7 @@ KEYS: tuple[Key, ...] = (
     Key("--use-tp-pp-dp-mapping", ("dist.use_tp_pp_dp_mapping",), "false", "true"),
     Key("--micro-batch-size", ("train.micro_batch_size",), "1"),
     Key("--global-batch-size", ("train.global_batch_size",), "1"),
+    Key("--train-iters", ("train.train_iters",), ""),
     Key("--seq-length", ("model.seq_length", "dataset.seq_length"), "null"),
     Key(
         "--use-distributed-optimizer",
@@ -128,6 +129,8 @@ def overrides_of(flags: Sequence[str]) -> dict[str, str]:
         if not experts and ("moe" in key.flag or "expert" in key.flag):
             continue
         values = given.get(key.flag)
+        if values is None and not key.absent:
+            continue
         if values is None:
             value = key.absent
         elif key.flag in _LISTS:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import Imported, counts_of, unsaid_switches
+from costmodel.interop.framework import (
+    Imported,
+    counts_of,
+    left_of,
+    model_reference,
+    steps_of,
+    unsaid_switches,
+)
 from costmodel.interop.read_deepspeed import DEFAULT_RECIPE, imported
 from costmodel.interop.sniff import parse_json
 
@@ -67,15 +74,18 @@ def emit_deepspeed(job: Job) -> str:
 
     base = recipe.name if recipe.name in list_recipes() else DEFAULT_RECIPE
     outside = {
-        "model": job.model.name,
+        "model": model_reference(job.model),
+        "keys of": FRAMEWORKS["deepspeed"].release,
         "cluster": job.cluster.name,
         "gpus": counts["gpus"],
         "pp": counts["pp"],
         "seq_len": counts["seq_len"],
         "recompute": RECOMPUTE_POLICIES[int(job.layout.recompute)],
         "recipe": recipe.name,
-        "left to you": list(FRAMEWORKS["deepspeed"].leaves),
+        "left to you": left_of(FRAMEWORKS["deepspeed"], job),
     }
+    if steps := steps_of(job):
+        outside["steps"] = steps
     back = import_deepspeed(json.dumps(values), recipe=base, gpus=counts["gpus"], pp=counts["pp"])
     unsaid = unsaid_switches(job, back)
     if unsaid:

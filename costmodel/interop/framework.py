@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import is_there
 from costmodel.describe.frameworks import FRAMEWORKS, Framework
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import list_recipes, load_recipe, resolved_for
 from costmodel.physics.pipeline.schedules import schedule_at
 
@@ -98,6 +103,81 @@ def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
 
 
+_NEEDED: Mapping[str, Callable[[Job], bool]] = {
+    "routing": lambda job: job.model.num_experts > 0,
+    "positions": lambda job: job.model.position == "rope",
+    "pipeline": lambda job: bool(np.any(job.layout.pp > 1)),
+    "model": lambda job: model_reference(job.model) == job.model.name,
+    "recomputation": lambda job: bool(np.any(job.layout.recompute > 0)),
+}
+"""What of a framework's leaves only some jobs have."""
+_LENGTHS = ("--train-iters", "train.train_iters", "training.steps", "num_epochs")
+
+
+def left_of(framework: Framework, job: Job) -> list[str]:
+    """Return what a job's configuration leaves to its user: what it has none of, or says itself, is not left."""
+    left = []
+    for what in framework.leaves:
+        kind, _, names = what.partition(": ")
+        if kind in _NEEDED and not _NEEDED[kind](job):
+            continue
+        if job.tokens and kind == "training":
+            names = ", ".join(name for name in names.split(", ") if name not in _LENGTHS)
+        left.append(f"{kind}: {names}")
+    return left
+
+
+def steps_of(job: Job) -> int | None:
+    """Return the optimizer's steps that a job's tokens take, the last one whole, None where it has no end."""
+    if not job.tokens:
+        return None
+    return ceil(float(job.tokens) / (float(job.global_batch) * float(job.seq_len)))
+
+
+def tokens_of(steps: int | None, job: Mapping[str, Any]) -> dict[str, float]:
+    """Return the tokens of a run of some steps, none where its batch is not known or the job says its own."""
+    if "tokens" in job or "dataset_samples" in job:
+        return {}
+    batch, length = job.get("global_batch"), job.get("seq_len")
+    if steps is None or steps < 1 or not isinstance(batch, int) or not isinstance(length, int):
+        return {}
+    return {"tokens": float(steps * batch * length)}
+
+
+def model_reference(model: Model) -> str:
+    """Return a word that `load_model` makes the same model of: its name, or else the file that it was read from."""
+    but = {"name", "source"}
+    try:
+        if load_model(model.name).model_dump(exclude=but) == model.model_dump(exclude=but):
+            return model.name
+    except CostModelError:
+        pass
+    named = model.source.removeprefix("model file ")
+    path = Path(named)
+    if path.suffix not in (".json", ".yaml", ".yml") or not is_there(path):
+        return model.name
+    return str((path.parent if path.name == "config.json" else path).absolute())
+
+
+_OWN_HEAD = re.compile(
+    r"^# (?:Megatron-Bridge overrides: |model )(\S.*?)(?: on (\d+) GPUs of |, cluster )\S+?(?:, recipe (\S+))?$",
+    re.M,
+)
+
+
+def own_head(text: str) -> dict[str, Any]:
+    """Return what the first comment of a configuration of ours says: model, recipe, and GPUs where it has them."""
+    head = _OWN_HEAD.search(text)
+    if head is None:
+        return {}
+    found: dict[str, Any] = {"model": head[1]}
+    if head[2]:
+        found["gpus"] = int(head[2])
+    if head[3] in list_recipes():
+        found["recipe"] = head[3]
+    return found
+
+
 def require_launched(job: Job, framework: Framework) -> None:
     """Refuse a schedule, a precision or an optimizer that a framework does not have.
 
@@ -167,10 +247,9 @@ def require_same_model(job: Job, model: Model, framework: str) -> None:
     FrameworkConfigError
         Naming the first field that would come back different.
     """
-    ours, theirs = (
-        job.model.model_dump(exclude={"name", "source"}),
-        model.model_dump(exclude={"name", "source"}),
-    )
+    # Positions are made longer for a longer sequence.
+    but = {"name", "source", "context_length"}
+    ours, theirs = job.model.model_dump(exclude=but), model.model_dump(exclude=but)
     dense = any(kind.has_mlp and not kind.is_moe for kind in job.model.layer_kinds())
     for name, value in ours.items():
         # The width of a dense MLP that no layer has is nobody's setting.

@@ -18,14 +18,15 @@ from costmodel.interop.framework import (
     Imported,
     base_recipe,
     counts_of,
+    left_of,
     require_same_model,
+    steps_of,
     unsaid_switches,
 )
 from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, GRAPH_SCOPES, SHARDING, job_of_flags
 from costmodel.interop.megatron_mixers import PATTERNS, is_hybrid
 from costmodel.interop.megatron_model import model_flags
 from costmodel.interop.megatron_text import Flags
-from costmodel.interop.model_details import DETAILS
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -63,13 +64,16 @@ def emit_megatron(job: Job) -> str:
     text = " \\\n    ".join([launch, *_lines_of(flags)]) + "\n"
     back = import_megatron(text, recipe=base_recipe(job, DEFAULT_RECIPE))
     require_same_model(job, back.job["model"], "Megatron-LM")
-    notes = [f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}"]
+    notes = [
+        f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}",
+        f"# flags of {_RECORD.release}",
+    ]
     notes += [f"# no flag for the recipe's {switch}" for switch in unsaid_switches(job, back)]
-    notes += [f"# left to you: {what}" for what in _RECORD.leaves]
-    if job.model.position == "rope" and job.model.name not in DETAILS:
-        notes.append(
-            "# left to you: model: --rotary-base, --norm-epsilon of its config.json (else 10000, 1e-5)"
-        )
+    notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
+    unknown = ["--rotary-base"] if job.model.position == "rope" and not job.model.rope_theta else []
+    unknown += [] if job.model.norm_epsilon else ["--norm-epsilon"]
+    if unknown:
+        notes.append(f"# left to you: model: {', '.join(unknown)} of its config.json (else 10000, 1e-5)")
     return "\n".join([*notes, text])
 
 
@@ -132,6 +136,8 @@ def layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
         "--seq-length",
         str(counts["seq_len"]),
     ]
+    if steps := steps_of(job):
+        flags += ["--train-iters", str(steps)]
     if counts["zero_stage"] and not by_matrix(job):
         flags.append("--use-distributed-optimizer")
     if counts["zero_stage"] >= 2:

@@ -8,7 +8,7 @@ from typing import Any
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, tokens_of
 from costmodel.interop.megatron_flags import UNPRICED
 from costmodel.interop.megatron_mixers import PATTERNS
 from costmodel.interop.megatron_model import model_of_flags, other_mixer, shape_of_flags
@@ -93,6 +93,7 @@ def job_of_flags(
     if model is None and not unpriced:
         wanted += ["global_batch", "seq_len"]
     missing = tuple(key for key in wanted if job.get(key) is None)
+    job |= _length_of(flags, job)
     return Imported(
         {key: value for key, value in job.items() if value is not None},
         ("cluster", *missing),
@@ -149,6 +150,16 @@ def _layout_of(flags: Flags, layers: int, experts: bool, warnings: list[str]) ->
         "sequence_parallel": flags.has("--sequence-parallel") and tp > 1,
         "schedule": schedule,
     }
+
+
+def _length_of(flags: Flags, job: Mapping[str, Any]) -> dict[str, float]:
+    """Return the tokens of the whole run, where they do not depend on a batch that grows."""
+    counts = [flags.plain_number(flag) or 0 for flag in ("--train-iters", "--train-samples")]
+    iters, samples = (int(count) for count in counts)
+    if samples > 0:
+        return tokens_of(1, {"global_batch": samples, "seq_len": job.get("seq_len")})
+    grows = {"--rampup-batch-size", "--step-batch-size-schedule"} & set(flags.names())
+    return {} if grows else tokens_of(iters, job)
 
 
 def _gpus_of(flags: Flags) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError, ModelConfigError
 from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.assertions.megatron_arguments import LONGEST, has_biases, has_expert_bias
+from costmodel.interop.assertions.megatron_arguments import has_biases, has_expert_bias, positions_of
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_flags import OTHER_MIXERS
 from costmodel.interop.megatron_mixers import (
@@ -19,7 +19,6 @@ from costmodel.interop.megatron_mixers import (
     take_mixers,
 )
 from costmodel.interop.megatron_text import Flags, layer_pattern
-from costmodel.interop.model_details import DETAILS
 
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 
@@ -46,10 +45,14 @@ def model_flags(model: Model, longest: int = 0) -> list[str]:
     flags += ["--vocab-size", str(model.vocab_size), "--make-vocab-size-divisible-by", "1"]
     concentrated = model.rope_concentration and model.attention != "mla"
     flags += ["--position-embedding-type", "yarn" if concentrated else _POSITIONS[model.position]]
-    flags += ["--max-position-embeddings", str(model.max_positions or max(LONGEST, longest))]
+    flags += ["--max-position-embeddings", str(positions_of(model, longest))]
     flags += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
-    if known := DETAILS.get(model.name):
-        flags += ["--rotary-base", str(known.rope_theta), "--norm-epsilon", f"{known.norm_epsilon:g}"]
+    if model.rope_theta and model.position == "rope":
+        flags += ["--rotary-base", f"{model.rope_theta:.0f}"]
+    if model.rotary_share < 1 and model.attention != "mla":
+        flags += ["--rotary-percent", f"{model.rotary_share!r}"]
+    if model.norm_epsilon:
+        flags += ["--norm-epsilon", f"{model.norm_epsilon!r}"]
     if model.attention == "mla":
         flags += [
             "--multi-latent-attention",
@@ -175,8 +178,9 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
     values["position"] = _ALL_POSITIONS[position]
     values["rope_concentration"] = position == "yarn"
     # Without a length of its own the table is as long as the sequence.
-    longest = flags.number("--max-position-embeddings", flags.number("--seq-length", 0))
-    values["max_positions"] = longest if values["position"] == "learned" else 0
+    if values["position"] == "learned":
+        values["max_positions"] = flags.number("--max-position-embeddings", flags.number("--seq-length", 0))
+    values |= _details(flags, values["position"])
     values["vocab_size"] = _vocabulary(flags, said)
     biased = not flags.has("--disable-bias-linear")
     values |= {
@@ -206,6 +210,18 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
         return make_model(values, "megatron")
     except ModelConfigError as error:
         raise FrameworkConfigError(str(error)) from None
+
+
+def _details(flags: Flags, position: str) -> dict[str, Any]:
+    """Return what has no price, as far as the flags say it."""
+    numbers = {"norm_epsilon": flags.plain_number("--norm-epsilon")}
+    if position == "rope":
+        numbers["rope_theta"] = flags.plain_number("--rotary-base")
+        numbers["rotary_share"] = flags.plain_number("--rotary-percent")
+    found: dict[str, Any] = {name: number for name, number in numbers.items() if number}
+    if position != "learned" and (longest := flags.plain_number("--max-position-embeddings")):
+        found["context_length"] = int(longest)
+    return found
 
 
 def _of_one_block(values: dict[str, Any]) -> dict[str, Any]:

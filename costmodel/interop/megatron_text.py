@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from math import isfinite
 from typing import overload
 
 from costmodel.base.errors import shown
@@ -112,6 +113,16 @@ class Flags:
             return float(given)
         except ValueError:
             raise FrameworkConfigError(f"{flag}: expected a number, got {given!r}") from None
+
+    def plain_number(self, flag: str) -> float | None:
+        """Return a number that no price depends on, None where the text has none."""
+        self._read.add(flag)
+        given = (self._values.get(flag) or [""])[0]
+        try:
+            number = float(given)
+        except ValueError:
+            return None
+        return number if isfinite(number) else None
 
     def give(self, flag: str, value: object) -> None:
         """Set a flag's value, over what the text has."""

@@ -7,7 +7,6 @@ that it has to be given beside them.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,9 @@ from costmodel.interop.framework import (
     Imported,
     base_recipe,
     counts_of,
+    left_of,
+    model_reference,
+    own_head,
     unsaid_switches,
 )
 from costmodel.interop.megatron import layout_flags, recipe_flags
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
 _RECORD = FRAMEWORKS["nemo"]
-_HEAD = re.compile(r"^# Megatron-Bridge overrides: (\S+) on (\d+) GPUs", re.M)
 
 
 def emit_nemo(job: Job) -> str:
@@ -47,11 +48,15 @@ def emit_nemo(job: Job) -> str:
     values["mixed_precision"] = _RECORD.precisions[job.precision.name]
     values |= _adapter_keys(job)
     lines = [f"{key}={value}" for key, value in values.items()]
-    head = f"# Megatron-Bridge overrides: {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}"
+    head = (
+        f"# Megatron-Bridge overrides: {model_reference(job.model)} on {counts['gpus']} GPUs of "
+        f"{job.cluster.name}, recipe {job.recipe.name}"
+    )
     text = "\n".join([head, *lines]) + "\n"
     back = import_nemo(text, model=job.model, recipe=base_recipe(job, _RECORD.recipe))
-    notes = [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
-    notes += [f"# left to you: {what}" for what in _RECORD.leaves]
+    notes = [f"# keys of {_RECORD.release}"]
+    notes += [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
+    notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
     if job.tuning.lora_rank:
         notes.append(f"# left to you: a finetune recipe with peft_scheme={bridge_modules(job.tuning)[0]}")
     return "\n".join([head, *notes, *lines]) + "\n"
@@ -73,10 +78,7 @@ def import_nemo(text: str, **given: Any) -> Imported:
     FrameworkConfigError
         If a line is no override, or a value cannot be read.
     """
-    said: Mapping[str, Any] = given
-    head = _HEAD.search(text)
-    if head is not None:
-        said = {"model": head[1], "gpus": int(head[2]), **given}
+    said: Mapping[str, Any] = {**own_head(text), **given}
     overrides = read_overrides(text)
     adapters = {
         key: overrides.pop(f"peft.{key}") for key in ("dim", "target_modules") if f"peft.{key}" in overrides

@@ -13,7 +13,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, tokens_of
 from costmodel.interop.optimizer_names import settle_offload, take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
@@ -153,6 +153,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         "seq_len": given.get("seq_len") or comment.get("seq_len"),
         "switches": {**_switches(raw, zero, recipe, cp), **(given.get("switches") or {})},
     }
+    job |= tokens_of(comment["steps"] if type(comment.get("steps")) is int else None, job)
     settle_offload(job, warnings)
     known = {
         "train_micro_batch_size_per_gpu": micro,

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, own_head
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.shell.expand import missing_in, without_marks
@@ -97,7 +97,9 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     notes = [note for note in followed.notes if not note.endswith("not read")]
     skipped = [note for note in followed.notes if note.endswith("not read")]
     model, name = _named_model(flags, words)
-    found = job_of_flags(flags, recipe=given.get("recipe"), name=_stem(file), model=model)
+    own = own_head(file.text)
+    recipe = given.get("recipe") or own.get("recipe")
+    found = job_of_flags(flags, recipe=recipe, name=_name_in(own) or _stem(file), model=model)
     if name:
         notes.append(f"model: {name}")
     job = with_given(found.job, given)
@@ -309,6 +311,11 @@ def _joined(job: Mapping[str, Any], text: str) -> tuple[dict[str, Any], list[str
 def _unread(note: str) -> str:
     """Return the warning of something that was not read."""
     return f"{note}: what it sets is unknown" if note.startswith("source ") else note
+
+
+def _name_in(own: Mapping[str, Any]) -> str:
+    """Return the model's name in our own first comment, without the folders of a path."""
+    return str(own.get("model", "")).rstrip("/").rsplit("/", 1)[-1]
 
 
 def _stem(file: TextFile) -> str:

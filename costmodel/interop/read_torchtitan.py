@@ -18,7 +18,7 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, own_head, tokens_of
 from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
@@ -140,7 +140,8 @@ def read_registry(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     asked = (given.get("env") or {}).get("config", "")
     folder = Path(file.name).absolute().parent.name
-    return imported(registry(file.text, asked, folder), given)
+    own = {name: value for name, value in own_head(file.text).items() if name == "recipe"}
+    return imported(registry(file.text, asked, folder), {**own, **given})
 
 
 def registry(text: str, asked: str, folder: str = "") -> dict[str, Any]:
@@ -277,6 +278,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         key: value for key, value in given.items() if key not in ("env", "vocab_size", "switches", "gpus")
     }
     job["switches"] = {**job["switches"], **(given.get("switches") or {})}
+    job |= tokens_of(training.raw["steps"] if type(training.raw.get("steps")) is int else None, job)
     missing = [key for key in REQUIRED if job.get(key) is None]
     return Imported(
         {key: value for key, value in job.items() if value is not None},

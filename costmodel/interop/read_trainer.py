@@ -17,7 +17,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, own_head, tokens_of
 from costmodel.interop.optimizer_names import settle_offload, take_optimizer
 from costmodel.interop.read_deepspeed import imported
 from costmodel.interop.sniff import parse_json
@@ -74,7 +74,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     warnings: list[str] = []
-    job, notes = dict(given), []
+    job, notes = {**_of_head(file.text), **given}, []
     job.pop("vocab_size", None)
     job.pop("env", None)
     steps = _whole(raw, "gradient_accumulation_steps") or 1
@@ -97,6 +97,8 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if tensors := _whole(raw, "tensor_parallel_size"):
         job.setdefault("tp", tensors)
     _take_mesh(raw, "", job)
+    if gpus := own_head(file.text).get("gpus"):
+        job.setdefault("gpus", gpus)
     shards = job["cp"] * (job.get("tp") or 1)
     if job.get("gpus") and "global_batch" not in job:
         job["global_batch"] = micro * steps * max(1, job["gpus"] // shards)
@@ -134,6 +136,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job.setdefault("zero_stage", 0)
         notes.append("no sharding is named: every GPU has a copy (DDP)")
     settle_offload(job, warnings)
+    job |= tokens_of(_steps(raw), job)
     return dataclasses.replace(_done(job, notes, warnings), ignored=left, facts=facts)
 
 
@@ -157,7 +160,8 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
         If it cannot be read.
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
-    job = {key: value for key, value in given.items() if key not in ("vocab_size", "env")}
+    said = {**_of_head(file.text), **given}
+    job = {key: value for key, value in said.items() if key not in ("vocab_size", "env")}
     if "gpus" not in job and (processes := _whole(raw, "num_processes")):
         job["gpus"] = processes
     mixed = str(raw.get("mixed_precision") or "no").lower()
@@ -209,7 +213,41 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if (job.get("cp") or 1) > 1:
         gathers = parallel.get("parallelism_config_cp_comm_strategy", "allgather") == "allgather"
         _take_method("all-gather" if gathers else "ring", job)
+    _take_script(job, file.text)
     return _done(job, notes, warnings)
+
+
+def _of_head(text: str) -> dict[str, Any]:
+    """Return what our own first comment says and no key does; a model only where it is known."""
+    said = own_head(text)
+    said.pop("gpus", None)
+    try:
+        named = {"model": load_model(said.pop("model"))} if "model" in said else {}
+    except CostModelError:
+        named = {}
+    return {**said, **named}
+
+
+_SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
+
+
+def _take_script(job: dict[str, Any], text: str) -> None:
+    """Take what our own comments say that the training script has to: batch, sequence and steps."""
+    said = {name: int(number) for name, number in _SCRIPT.findall(text)}
+    for name, ours in (("per_device_train_batch_size", "micro_batch"), ("sequence length", "seq_len")):
+        if name in said:
+            job.setdefault(ours, said[name])
+    each, micro, gpus = said.get("gradient_accumulation_steps"), job.get("micro_batch"), job.get("gpus")
+    if each and micro and gpus:
+        shards = (job.get("tp") or 1) * (job.get("cp") or 1)
+        job.setdefault("global_batch", micro * each * max(1, gpus // shards))
+    job |= tokens_of(said.get("max_steps"), job)
+
+
+def _steps(raw: Mapping[str, Any]) -> int | None:
+    """Return the steps that a run is ended after, None where its epochs end it."""
+    steps = raw.get("max_steps")
+    return steps if type(steps) is int else None
 
 
 def _take_mesh(sizes: Mapping[str, Any], prefix: str, job: dict[str, Any]) -> None:

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
 from costmodel.interop.assertions.torchtitan import SEVERAL_STAGES
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
     base_recipe,
     counts_of,
+    left_of,
+    steps_of,
     unsaid_switches,
 )
 from costmodel.interop.read_torchtitan import DEFAULT_RECIPE, FLAVORS, content, imported, registry
@@ -61,8 +65,9 @@ def emit_torchtitan(job: Job) -> str:
         If torchtitan does not have the model.
     """
     counts = counts_of(job)
-    family, flavor = _flavor(job)
-    base = _BASES[job.model.name]
+    name = _registered(job.model)
+    family, flavor = _flavor(name)
+    base = _BASES[name]
     policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
     compiled = job.recipe.kernels.compiled
     pipelined = job.recipe.overlap.tp_overlap == "pipelined"
@@ -90,22 +95,39 @@ def emit_torchtitan(job: Job) -> str:
     back = import_torchtitan(text, recipe=base_recipe(job, DEFAULT_RECIPE))
     notes = [
         f"# model {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}, recipe {job.recipe.name}",
+        f"# settings of {_RECORD.release}",
         "# saved as costmodel_job.py: torchrun … -m torchtitan.train --module costmodel_job --config job",
     ]
     notes += [f"# no setting for the recipe's {switch}" for switch in unsaid_switches(job, back)]
-    notes += [f"# left to you: {what}" for what in _RECORD.leaves]
+    notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
     return "\n".join([*notes, text]) + "\n"
 
 
-def _flavor(job: Job) -> tuple[str, str]:
-    """Return family and flavor of a model, as torchtitan spells them."""
-    for (family, flavor), ours in FLAVORS.items():
-        if ours == job.model.name and ours in _BASES:
-            if family == "gpt_oss":
-                return family, flavor
-            return family, "-".join(_SPELLED.get(part, part.upper()) for part in flavor.split("-"))
-    known = ", ".join(sorted(_BASES))
-    raise FrameworkConfigError(f"emit: torchtitan has no model {job.model.name}; it has {known}")
+def _registered(model: Model) -> str:
+    """Return the name of ours for a model of torchtitan's registry: its own, or that of one of the same shape."""
+    if model.name in _BASES:
+        return model.name
+    for name in _BASES:
+        if _same_shape(load_model(name), model):
+            return name
+    raise FrameworkConfigError(
+        f"emit: torchtitan has no model {model.name}; it has {', '.join(sorted(_BASES))}"
+    )
+
+
+def _same_shape(one: Model, other: Model) -> bool:
+    """Tell whether two models differ in their names alone, as far as both say what they are."""
+    said = {"rope_theta", "norm_epsilon", "context_length"}
+    a, b = one.model_dump(exclude={"name", "source"}), other.model_dump(exclude={"name", "source"})
+    return all(a[key] == b[key] or (key in said and not (a[key] and b[key])) for key in a)
+
+
+def _flavor(name: str) -> tuple[str, str]:
+    """Return family and flavor of a model of ours, as torchtitan spells them."""
+    family, flavor = next(spelled for spelled, ours in FLAVORS.items() if ours == name)
+    if family == "gpt_oss":
+        return family, flavor
+    return family, "-".join(_SPELLED.get(part, part.upper()) for part in flavor.split("-"))
 
 
 def _model_arguments(job: Job, flavor: str) -> list[str]:
@@ -127,6 +149,7 @@ def _training(job: Job, counts: Mapping[str, int]) -> dict[str, Any]:
         "local_batch_size": counts["micro_batch"] * cuts,
         "global_batch_size": counts["global_batch"],
         "seq_len": counts["seq_len"],
+        **({"steps": steps} if (steps := steps_of(job)) else {}),
         "mixed_precision_param": "float32" if job.precision.name == "fp32" else "bfloat16",
         "mixed_precision_reduce": "bfloat16" if job.recipe.dtypes.grad_reduce_dtype == "bf16" else "float32",
         "disable_cuda_graphs": not job.recipe.host.cuda_graphs,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import counts_of
+from costmodel.interop.framework import counts_of, left_of, model_reference, steps_of
 from costmodel.interop.tuning import peft_modules
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def emit_accelerate(job: Job) -> str:
         "per_device_train_batch_size": counts["micro_batch"],
         "gradient_accumulation_steps": counts["micro_batches"],
         "sequence length": counts["seq_len"],
+        **({"max_steps": steps} if (steps := steps_of(job)) else {}),
     }
     said = [f"# in the training script: {key} = {value}" for key, value in script.items()]
     said += [f"# in the training script: {line}" for line in _peft_lines(job)]
@@ -64,10 +65,11 @@ def emit_axolotl(job: Job) -> str:
     """Return the job file for ``axolotl train``."""
     counts = counts_of(job)
     values: dict[str, Any] = {
-        "base_model": job.model.name,
+        "base_model": model_reference(job.model),
         "sequence_len": counts["seq_len"],
         "micro_batch_size": counts["micro_batch"],
         "gradient_accumulation_steps": counts["micro_batches"],
+        **({"max_steps": steps} if (steps := steps_of(job)) else {}),
         "bf16": job.precision.name == "bf16",
         "fp16": job.precision.name == "fp16",
         "gradient_checkpointing": _recomputes(job),
@@ -93,11 +95,13 @@ def emit_axolotl(job: Job) -> str:
 def _text(job: Job, framework: str, values: Mapping[str, Any], said: list[str]) -> str:
     """Write a configuration under what it was made from and what it leaves open."""
     head = (
-        f"# model {job.model.name} on {float(job.layout.gpus):.0f} GPUs of {job.cluster.name}, "
+        f"# model {model_reference(job.model)} on {float(job.layout.gpus):.0f} GPUs of {job.cluster.name}, "
         f"recipe {job.recipe.name}"
     )
-    left = [f"# left to you: {what}" for what in FRAMEWORKS[framework].leaves]
-    return "\n".join([head, *said, *left, document_text(values)])
+    left = [f"# left to you: {what}" for what in left_of(FRAMEWORKS[framework], job)]
+    return "\n".join(
+        [head, f"# keys of {FRAMEWORKS[framework].release}", *said, *left, document_text(values)]
+    )
 
 
 def _peft_lines(job: Job) -> list[str]:

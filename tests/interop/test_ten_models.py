@@ -1,12 +1,15 @@
 """The best plan of ten models for every framework: written, it passes the framework's assertions and reads back the same."""
 
+import json
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 import pytest
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.estimates.estimate import estimate_job
 from costmodel.interop.assertions.tables import TABLES, broken
 from costmodel.interop.deepspeed import import_deepspeed
@@ -18,6 +21,7 @@ from costmodel.interop.text_file import TextFile
 from costmodel.interop.torchtitan import import_torchtitan
 from costmodel.step.price import chunks_of
 
+SUFFIX = {"megatron": ".sh", "torchtitan": ".py", "deepspeed": ".json", "nemo": ".txt"}
 H100, A100 = "dgx-h100-ndr", "dgx-a100-hdr"
 MODELS = {
     "llama3-8b": (H100, 8, 64, 8192),
@@ -61,9 +65,42 @@ def read_back(framework, text, job):
     return read(TextFile(text, "axolotl.yaml"), {})
 
 
+def same_job(ours, text, cluster, path):
+    """Read a configuration as a file, nothing beside it but the cluster, and hold every field to the job."""
+    path.write_text(text, encoding="utf-8")
+    back = cm.read(str(path))
+    assert back.missing == ("cluster",)
+    assert back.ignored == ()
+    assert back.warnings == ()
+    theirs = cm.estimate(**back.estimate_keywords(cluster=cluster)).job
+    numbers, read_numbers = job_numbers(ours), job_numbers(theirs)
+    lost = {
+        name: (value, read_numbers[name]) for name, value in numbers.items() if value != read_numbers[name]
+    }
+    if chunks_of(ours):
+        lost.pop("vp", None)
+    if ours.layout.tp == 1:
+        lost.pop("sequence_parallel", None)
+    assert lost == {}
+    assert theirs.recipe.name == ours.recipe.name
+    assert (theirs.precision.name, theirs.optimizer.name) == (ours.precision.name, ours.optimizer.name)
+    assert tuple(theirs.axis_order) == tuple(ours.axis_order)
+    assert ceil(theirs.tokens / (theirs.global_batch * theirs.seq_len)) == 1000
+    differ = [name for name, value in ours.switches.items() if theirs.switches[name] != value]
+    assert [name for name in differ if f"{name} = " not in text] == []
+    mine, yours = (model.model_dump(exclude={"name", "source"}) for model in (ours.model, theirs.model))
+    differ = {name: (mine[name], yours[name]) for name in mine if mine[name] != yours[name]}
+    # A length that nobody says is written as one that suffices; no layer has a dense MLP of no width.
+    # torchtitan's registry has the base of the rotation and the norms for itself.
+    own = {"rope_theta", "norm_epsilon"} if "model_registry" in text else set()
+    assert differ.keys() <= {"context_length", "ffn_size"} | own
+    assert not mine["context_length"] or own or yours["context_length"] == max(mine["context_length"], ours.seq_len)
+
+
 def best(framework, model):
     cluster, gpus, batch, seq = MODELS[model]
     asked = {"cluster": cluster, "gpus": gpus, "global_batch": batch, "seq_len": seq}
+    asked["tokens"] = 1000 * batch * seq - 1
     narrow = {"tp": "1,2,4,8", "micro_batch": "1,2", "cp": "1,2", "keep": 1}
     if framework in ("accelerate", "axolotl"):
         narrow["recompute"] = "full"
@@ -73,7 +110,7 @@ def best(framework, model):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_best_plans_start_and_read_back_the_same(framework, model):
+def test_best_plans_start_and_read_back_the_same(framework, model, tmp_path):
     if framework in ("accelerate", "axolotl") and model in TRAINERS_LACK:
         with pytest.raises(cm.NoLayoutError):
             best(framework, model)
@@ -95,5 +132,74 @@ def test_best_plans_start_and_read_back_the_same(framework, model):
     if chunks := chunks_of(job):
         # What is written says each chunk; priced so, layers of several kinds lie where they will.
         job = replace(job, pipeline_layout=chunks, balanced_stages=False)
+    same_job(found.job, text, MODELS[model][0], tmp_path / f"job{SUFFIX.get(framework, '.yaml')}")
     back = read_back(framework, text, job)
     same_bill(estimate_job(job), cm.estimate(**back.estimate_keywords(cluster=MODELS[model][0])))
+
+
+CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_job_of_a_config_json_comes_back_whole(framework, tmp_path):
+    config = tmp_path / "mine" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(CONFIG), encoding="utf-8")
+    asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 4096, "tokens": 64 * 4096 * 1000}
+    found = cm.plan(model=str(config), framework=framework, tp="1,2", micro_batch="1", keep=1, **asked).best
+    text = cm.emit(found, framework)
+    same_job(found.job, text, H100, tmp_path / f"job{SUFFIX.get(framework, '.yaml')}")
+    assert FRAMEWORKS[framework].release in text
+    # A dense model has no routing, a run that ends no steps to choose, and nothing here is without its value.
+    for gone in (
+        "routing",
+        "--train-iters,",
+        "train.train_iters,",
+        "training.steps,",
+        "num_epochs",
+        "of its config.json",
+    ):
+        assert gone not in text
+
+
+def test_megatron_is_told_what_the_config_says(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({**CONFIG, "partial_rotary_factor": 0.5, "rope_theta": 25000}), encoding="utf-8"
+    )
+    asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 65536}
+    text = cm.emit(cm.estimate(model=str(config), recompute="full", cp=8, **asked), "megatron")
+    words = text.split()
+    said = {
+        name: words[words.index(name) + 1] for name in words if name.startswith("--rotary") or "-e" in name
+    }
+    assert said["--rotary-base"] == "25000"
+    assert said["--rotary-percent"] == "0.5"
+    assert said["--norm-epsilon"] == "1e-06"
+    # Made longer for the sequence; without an end, steps are left to the user.
+    assert said["--max-position-embeddings"] == "65536"
+    assert "--train-iters," in text
+
+
+def test_what_a_config_leaves_out_is_left_to_the_user(tmp_path):
+    config = tmp_path / "config.json"
+    bare = {key: value for key, value in CONFIG.items() if not key.startswith(("rope", "rms", "max"))}
+    config.write_text(json.dumps(bare), encoding="utf-8")
+    asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 4096}
+    text = cm.emit(cm.estimate(model=str(config), **asked), "megatron")
+    assert "# left to you: model: --rotary-base, --norm-epsilon of its config.json" in text
+    assert "--rotary-base " not in text
+    assert "--max-position-embeddings 131072" in text

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.base.files import refuse_endless
+from costmodel.describe.models.huggingface_details import launch_details
 from costmodel.describe.models.huggingface_experts import routing_groups
 from costmodel.describe.models.huggingface_families import READERS, RENAMED
 from costmodel.describe.models.huggingface_keys import REFUSED_TYPES, Keys, shapes_nothing
@@ -63,6 +64,7 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
     reader = _reader_of(keys.need("model_type"), origin)
     try:
         values = {**common_values(keys), **reader(keys)}
+        values |= launch_details(keys, values)
         if values.get("num_experts"):
             values |= routing_groups(keys)
     except ModelConfigError:

@@ -167,6 +167,15 @@ class Model(BaseModel):
     """Rotated queries and keys are multiplied by a factor besides (YaRN, gpt-oss), which fused kernels do not take."""
     max_positions: int = Field(default=0, ge=0, le=MOST)
     """Rows of a learned position table."""
+    # No price depends on the next four; a launch file without them trains another model.
+    rope_theta: float = Field(default=0.0, ge=0.0)
+    """Base of the rotary positions, 0 where nobody says it."""
+    rotary_share: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of a head that is rotated."""
+    norm_epsilon: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """What norms add to the variance, 0 where nobody says it."""
+    context_length: int = Field(default=0, ge=0, le=MOST)
+    """Longest sequence that its positions are made for, 0 where nobody says it."""
     mtp_layers: int = Field(default=0, ge=0, le=MOST)
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,6 @@ from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.mixers import GatedDelta, Indexed
 from costmodel.interop.assertions.record import WORDS, Arguments
 from costmodel.interop.megatron_text import Flags
-from costmodel.interop.model_details import DETAILS
 from costmodel.physics.pipeline.chunks import parse_chunks
 from costmodel.physics.pipeline.schedules import fold, schedule_code
 
@@ -111,16 +110,14 @@ def _of_mixers(model: Model) -> dict[str, ArrayLike]:
 
 def _rotary_base(model: Model) -> float:
     """Return the base of a model's rotation, Megatron's own where it is not known."""
-    known = DETAILS.get(model.name)
-    return float(known.rope_theta if known else 10_000)
+    return model.rope_theta or 10_000.0
 
 
 def _of_recipe(job: Job) -> dict[str, ArrayLike]:
     recipe, model, precision = job.recipe, job.model, job.precision.name
     moe = bool(model.num_experts)
-    longest = model.max_positions or np.maximum(LONGEST, job.seq_len)
     return {
-        "max_position_embeddings": longest,
+        "max_position_embeddings": positions_of(model, job.seq_len),
         "tp_comm_overlap": (recipe.overlap.tp_overlap == "pipelined") & (job.layout.tp > 1),
         "overlap_p2p_comm": float(recipe.overlap.pp_overlap),
         "moe_token_dispatcher_type": _dispatcher(job) if moe else 0.0,
@@ -142,6 +139,11 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "cuda_device_max_connections": connections(job),
         "blackwell": float(job.cluster.accelerator.software.fp8 == "mxfp8"),
     }
+
+
+def positions_of(model: Model, longest: ArrayLike) -> Any:
+    """Return the positions a model is given: its own, made longer where its sequences are."""
+    return model.max_positions or np.maximum(model.context_length or LONGEST, longest)
 
 
 def has_biases(model: Model) -> bool:
