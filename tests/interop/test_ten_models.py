@@ -94,7 +94,11 @@ def same_job(ours, text, cluster, path):
     # torchtitan's registry has the base of the rotation and the norms for itself.
     own = {"rope_theta", "norm_epsilon"} if "model_registry" in text else set()
     assert differ.keys() <= {"context_length", "ffn_size"} | own
-    assert not mine["context_length"] or own or yours["context_length"] == max(mine["context_length"], ours.seq_len)
+    assert (
+        not mine["context_length"]
+        or own
+        or yours["context_length"] == max(mine["context_length"], ours.seq_len)
+    )
 
 
 def best(framework, model):
