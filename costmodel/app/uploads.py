@@ -11,7 +11,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import spelled_out
-from costmodel.describe.models.model import Model, make_model
+from costmodel.describe.models.model import Model, make_model, same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.answer import model_yaml
 from costmodel.interop.reading import kind_of, read_file
@@ -83,7 +83,7 @@ def read_upload(name: str, content: bytes) -> Upload:
 def _of_model(model: Model) -> Texts:
     """Return a model by name where a preset of that name is the same, by its file where not."""
     try:
-        if load_model(model.name) == model:
+        if same_shape(load_model(model.name), model):
             return Texts({"model": model.name})
     except CostModelError:
         pass

@@ -91,6 +91,9 @@ def fabric(
     )
     show(answer_result(found), target)
     draw(found.plot, target)
+    if not target.quiet:
+        for warning in found.warnings:
+            print(f"Warning: {warning}", file=sys.stderr)
     refuse(found.problems, "Nothing was written." if path else "")
     if path is not None:
         _write_files(found.files(path), output["force"], target)

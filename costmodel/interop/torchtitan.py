@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.describe.models.model import Model
+from costmodel.describe.models.model import Model, same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.assertions.torchtitan import SEVERAL_STAGES
 from costmodel.interop.framework import (
@@ -108,18 +108,11 @@ def _registered(model: Model) -> str:
     if model.name in _BASES:
         return model.name
     for name in _BASES:
-        if _same_shape(load_model(name), model):
+        if same_shape(load_model(name), model):
             return name
     raise FrameworkConfigError(
         f"emit: torchtitan has no model {model.name}; it has {', '.join(sorted(_BASES))}"
     )
-
-
-def _same_shape(one: Model, other: Model) -> bool:
-    """Tell whether two models differ in their names alone, as far as both say what they are."""
-    said = {"rope_theta", "norm_epsilon", "context_length"}
-    a, b = one.model_dump(exclude={"name", "source"}), other.model_dump(exclude={"name", "source"})
-    return all(a[key] == b[key] or (key in said and not (a[key] and b[key])) for key in a)
 
 
 def _flavor(name: str) -> tuple[str, str]:

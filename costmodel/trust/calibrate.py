@@ -76,6 +76,11 @@ class FabricCalibration(Answer):
         """Why the fit should not be used; empty if it is sound."""
         return self.fit.problems
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which sweeps' large messages it does not give."""
+        return self.fit.warnings
+
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a point: measured and fitted times."""
         rows = [
@@ -104,6 +109,7 @@ class FabricCalibration(Answer):
             "cluster": self.cluster.name,
             "sound": not fit.problems,
             "problems": list(fit.problems),
+            "warnings": list(fit.warnings),
             "tiers": [
                 {
                     "tier": self.cluster.tiers[index].name,

@@ -51,9 +51,9 @@ def test_large_messages_weigh_three_times(monkeypatch):
     """From 64 MB on: training sends those."""
     weights = []
 
-    def pulled(model, start, measured, *, pull, weight):
+    def pulled(model, start, measured, *, pull, weight, begin):
         weights.append(weight)
-        return PulledFit(start, 0.0 * start, 0.0 * start)
+        return PulledFit(start, 0.0 * start, 0.0 * start, 0.0)
 
     monkeypatch.setattr(fabric_fit, "fit_pulled", pulled)
     (run, *_) = synthetic_runs()

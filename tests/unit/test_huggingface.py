@@ -8,6 +8,7 @@ from small_outlines import OUTLINED
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config, supported_types
+from costmodel.describe.models.model import same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.models.outlines import outline_of
 from costmodel.step.anatomy.params import num_params
@@ -358,7 +359,7 @@ def test_config_is_the_preset(name):
 
     # A config of a MoE model names a dense width that no layer uses.
     unused = {} if any(not kind.is_moe for kind in preset.layer_kinds()) else {"ffn_size": 0}
-    assert read.model.model_copy(update={"source": preset.source, **unused}) == preset
+    assert same_shape(read.model.model_copy(update=unused), preset)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -381,7 +382,7 @@ def test_every_family_is_tested():
 
 
 def test_resaved_keys_mean_the_same():
-    old = CONFIGS["qwen3-30b-a3b"]
+    old = {**CONFIGS["qwen3-30b-a3b"], "rope_theta": 1e6}
     new = {key: value for key, value in old.items() if key not in ("num_experts", "rope_theta")}
     new |= {"num_local_experts": 128, "rope_parameters": {"rope_theta": 1e6}, "dtype": "bfloat16"}
 

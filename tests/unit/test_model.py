@@ -408,7 +408,9 @@ def test_a_table_row_of_a_preset_is_the_preset():
         mtp_layers=0,
     )
 
-    same = {"source": preset.source, "ffn_size": 0}
+    # A table of runs has no base of a rotation and no epsilon.
+    told = {"rope_theta": preset.rope_theta, "norm_epsilon": preset.norm_epsilon}
+    same = {"source": preset.source, "ffn_size": 0, **told}
     assert row.model_copy(update=same) == preset
 
 

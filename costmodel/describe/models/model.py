@@ -435,6 +435,13 @@ class Model(BaseModel):
         return "-".join([*parts, "window"] if window else parts)
 
 
+def same_shape(one: Model, other: Model) -> bool:
+    """Tell whether two models differ in their names alone, or in what one of them does not say."""
+    unsaid = {"rope_theta", "norm_epsilon", "context_length"}
+    a, b = (model.model_dump(exclude={"name", "source"}) for model in (one, other))
+    return all(a[key] == b[key] or (key in unsaid and not (a[key] and b[key])) for key in a)
+
+
 def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
     """Validate the fields of a model; `origin` (a path) is named in errors.
 

@@ -99,6 +99,7 @@ class Fitted(NamedTuple):
     points: int
     residual: float
     confidence: Mapping[str, Confidence]
+    cost: float
 
 
 def predict(run: FabricRun, inner: Tier, network: Tier) -> Array:
@@ -148,11 +149,12 @@ def fit_constants(
     *,
     network: bool,
     trust: float = 1.0,
+    begin: Mapping[str, float] | None = None,
 ) -> Fitted:
     """Fit the constants `names` of a tier so that `price` gives the times of `runs`.
 
     The others stay as `known`; a constant that no run can tell stays at its `start`, which is
-    trusted more or less.
+    trusted more or less. The search begins there as well, but for the constants that `begin` has.
     """
 
     def with_values(x: Array) -> Tier:
@@ -166,7 +168,9 @@ def fit_constants(
     weight = np.where(np.concatenate([run.size_bytes for run in runs]) >= LARGE_BYTES, LARGE_WEIGHT, 1.0)
     firm = {"latency_s": 1.0, "rate_factor": 2.0, "tree_rate_factor": 1.0} if network else {}
     pull = [trust * firm.get(name, 0.3) for name in names]
-    found = fit_pulled(model, np.array([start[name] for name in names]), measured, pull=pull, weight=weight)
+    centre = np.array([start[name] for name in names])
+    first = None if begin is None else np.array([begin.get(name, start[name]) for name in names])
+    found = fit_pulled(model, centre, measured, pull=pull, weight=weight, begin=first)
     best = with_values(found.values)
     assert best.fabric is not None
     residual = float(np.mean(np.abs(model(found.values) / measured - 1.0)))
@@ -174,7 +178,7 @@ def fit_constants(
         name: Confidence(float(value), float(spread), float(told))
         for name, value, spread, told in zip(names, found.values, found.spread, found.told, strict=True)
     }
-    return Fitted(best, best.fabric.constants, len(measured), residual, facts)
+    return Fitted(best, best.fabric.constants, len(measured), residual, facts, found.cost)
 
 
 def plain_ring(run: FabricRun) -> Array:

@@ -75,11 +75,14 @@ class PulledFit(NamedTuple):
         Standard error of each, relative; that of the pull where no row tells the constant.
     told : Array
         Share of what is known of each constant that comes from the rows, 0 to 1.
+    cost : float
+        What was minimised: fits of the same rows and pulls compare by it.
     """
 
     values: Array
     spread: Array
     told: Array
+    cost: float
 
 
 def fit_pulled(
@@ -90,8 +93,11 @@ def fit_pulled(
     pull: ArrayLike = 0.3,
     weight: ArrayLike = 1.0,
     outlier_scale: float = 0.1,
+    begin: Array | None = None,
 ) -> PulledFit:
     """Fit positive constants to positive measurements on logarithms, pulled towards `start`.
+
+    The search begins there too, or at `begin`, where it would else not find the way.
 
     A constant off by a factor e costs as much as one row of weight 1 that is off by a factor
     ``exp(pull)``, so that what no row tells stays where it was.
@@ -104,14 +110,14 @@ def fit_pulled(
         rows = weights * np.log(predict(np.exp(x)) / measured)
         return np.asarray(np.concatenate([rows, pulls * (x - x0)]) / outlier_scale)
 
-    found = _solve(residual, x0, -np.inf, np.inf)
+    found = _solve(residual, x0 if begin is None else np.log(begin), -np.inf, np.inf)
     # The curvature of the loss, to which the rows and the pull both contribute.
     prior = np.diag((pulls / outlier_scale) ** 2 + 1e-12)
     covariance = np.linalg.inv(found.jac[: len(measured)].T @ found.jac[: len(measured)] + prior)
     r = found.fun[: len(measured)]
     variance = float(np.sum(r * r / np.sqrt(1.0 + r * r))) / max(len(measured) - len(x0), 1)
     told = 1.0 - np.clip(np.diag(covariance) * np.diag(prior), 0.0, 1.0)
-    return PulledFit(np.exp(found.x), np.sqrt(np.diag(covariance) * variance), told)
+    return PulledFit(np.exp(found.x), np.sqrt(np.diag(covariance) * variance), told, float(found.cost))
 
 
 def thirds(rows: int, seed: int) -> NDArray[np.int64]:
