@@ -256,7 +256,7 @@ def _fit_tier(
         begun = partial(fit_constants, runs, price, tier, names, moved, known, network=network, trust=TRUST)
         found = begun()
         # Where another part of the path is the slower one, no small step of a rate changes anything.
-        if max(error for error, _ in _off_at_large(runs, partial(price, tier=found.tier))) < BEGIN_AGAIN:
+        if max(error for error, _ in _off_at_large(runs, lambda run: price(run, found.tier))) < BEGIN_AGAIN:
             return found
         others = [begun(begin=begin) for begin in _line_begins(runs, tier, network=network)]
         return min((found, *others), key=lambda one: one.cost)
