@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
+from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from zlib import crc32
 
@@ -34,7 +35,7 @@ from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.cluster import Cluster
+    from costmodel.describe.hardware.cluster import Accelerator, Cluster
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
     from costmodel.describe.recipe import Recipe
@@ -339,6 +340,8 @@ class Belief:
             raise CostModelError(f"belief: expected center, spread, tail and correlations of {count} factors")
 
 
+NO_KIN: Mapping[str, str] = {}
+
 PRIOR = Belief()
 """Nothing beyond the shipped spreads."""
 
@@ -416,6 +419,23 @@ def factors_of(job: Classed) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named(role, *keys) for role, *keys in wanted(job)))
 
 
+def kin_of(accelerator: Accelerator, names: Iterable[str]) -> dict[str, str]:
+    """Return the factors of an accelerator's inherited kernels, each with that of the generation they were measured on.
+
+    Where a profile inherits its kernels, the constants are the parent's: whatever these are off by, both are.
+    """
+    if not accelerator.kernels_of or accelerator.kernels_of == accelerator.generation:
+        return {}
+    found = {}
+    for name in names:
+        role, *keys = name.split(".")
+        if "generation" in ROLES[role].keys:
+            parent = named(role, accelerator.kernels_of, *keys[1:])
+            if parent != name:
+                found[name] = parent
+    return found
+
+
 def bits_of(dtype: str) -> str:
     """Return the width of the operands of a product, as factors are named by it.
 
@@ -428,7 +448,13 @@ def bits_of(dtype: str) -> str:
 
 
 def draw(
-    names: Sequence[str], count: int, *, seed: int = 0, belief: Belief = PRIOR, layouts: int = 0
+    names: Sequence[str],
+    count: int,
+    *,
+    seed: int = 0,
+    belief: Belief = PRIOR,
+    layouts: int = 0,
+    kin: Mapping[str, str] = NO_KIN,
 ) -> Factors:
     r"""Draw common random values of factors: an array of `count` each.
 
@@ -449,6 +475,8 @@ def draw(
     layouts : int
         Where above 0, factors of a role with `each_layout` have as many values of their own along a second
         dimension, and all others one.
+    kin : mapping of str to str
+        Factors that share another's values, widened to their own spread by values of their own (`kin_of`).
     """
     known = factors()
     found: dict[str, Array] = {}
@@ -471,6 +499,11 @@ def draw(
             found[name] = np.exp(
                 belief.center[index] + belief.spread[index] * with_tail(z, belief.tail[index])
             )
+    for name, parent in kin.items():
+        if name in found and name not in belief.names:
+            wider = sqrt(max(known[name].spread ** 2 - known[parent].spread ** 2, 0.0))
+            shared = draw([parent], count, seed=seed, belief=belief)[parent]
+            found[name] = shared * np.exp(wider * _normal(name, count, seed, 0))
     if not layouts:
         return Factors(found)
     return Factors({name: value if value.ndim == 2 else value[:, None] for name, value in found.items()})

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
-from costmodel.describe.factors import Factors, draw, factors, factors_of, quantile
+from costmodel.describe.factors import Factors, draw, factors, factors_of, kin_of, quantile
 from costmodel.estimates.frame import ColumnDoc
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.step.price import price
@@ -268,7 +268,9 @@ def sample(est: PricedJob, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Sampl
     """
     est.require_single("sample")
     require_count(count)
-    drawn = draw(factors_of(est.job), count, seed=seed, belief=est.job.belief)
+    names = factors_of(est.job)
+    kin = kin_of(est.job.cluster.accelerator, names)
+    drawn = draw(names, count, seed=seed, belief=est.job.belief, kin=kin)
     return Samples(est, drawn, _priced(est, drawn), seed)
 
 

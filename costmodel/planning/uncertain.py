@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.factors import Factors, classed, draw, factors_of, named
+from costmodel.describe.factors import Factors, classed, draw, factors_of, kin_of, named
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Columns, taken
@@ -264,9 +264,9 @@ def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = Tr
     of it has one scale.
     """
     of_layout = named("layout", classed(job))
-    shared = draw(
-        [name for name in factors_of(job) if name != of_layout], count, seed=seed, belief=job.belief
-    )
+    names = [name for name in factors_of(job) if name != of_layout]
+    kin = kin_of(job.cluster.accelerator, names)
+    shared = draw(names, count, seed=seed, belief=job.belief, kin=kin)
     logarithm: Array = np.zeros((count, 1))
     spreads = odds().layouts
     for knob in SETTLED:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
-from costmodel.describe.factors import bits_of, classed, draw, named
+from costmodel.describe.factors import bits_of, classed, draw, kin_of, named
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import price_note, with_price
@@ -200,7 +200,7 @@ def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, sampl
     products = named("matmul", accelerator.generation, bits_of(precision.matmul_dtype))
     kind = classed(typical)
     of_all = [named(role, kind) for role in ("unexplained", "layout")]
-    drawn = draw([products, *of_all], samples, seed=seed)
+    drawn = draw([products, *of_all], samples, seed=seed, kin=kin_of(accelerator, [products]))
     reached = accelerator.kernels.matmul[precision.matmul_dtype] if accelerator.kernels is not None else None
     share = min(mfu / (reached.peak_fraction * (1.0 - reached.sustained_loss)), 1.0) if reached else 1.0
     of_step: Array = 1.0 - share + share * drawn[products]

@@ -86,6 +86,8 @@ class Accelerator:
         What people call one of it in sentences: GPU, chip, core.
     kernels : KernelConstants, optional
         Achieved shares of the peaks and fixed costs, fitted to kernel measurements.
+    kernels_of : str
+        Generation whose measured kernels these are where the profile inherits them; empty for its own.
     announced : bool
         Whether nobody can buy it yet, so that its numbers are what the vendor says it will have.
     """
@@ -107,6 +109,7 @@ class Accelerator:
     host_slowdown: float = 1.0
     host_slowdown_bound: float = 1.0
     kernels: "KernelConstants | None" = None
+    kernels_of: str = ""
     announced: bool = False
     called: str = DEVICE
 

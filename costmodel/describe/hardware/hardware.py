@@ -463,6 +463,7 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
         scale_out_link=file.scale_out_link or "",
         announced=file.announced,
         kernels=file.kernels,
+        kernels_of=disk.kernels_generation(path, folders),
         called=file.called,
     )
 

@@ -203,6 +203,24 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
     return content
 
 
+def kernels_generation(path: Path, folders: tuple[Path, ...]) -> str:
+    """Return the generation of the accelerator that another inherits its kernels from, empty where they are its own.
+
+    Raises
+    ------
+    ProfileError
+        If a parent is not there.
+    """
+    at, content = path, {}
+    # Most profiles inherit nothing: a glance spares reading them again.
+    while parent := at_a_glance(at, "inherit"):
+        content = read_yaml(at)
+        if "kernels" in content:
+            break
+        at = find_profile("accelerator", parent, folders)
+    return "" if at == path else str(read_profile(at, "accelerator", folders)["generation"])
+
+
 _KERNELS_ARE_OF = frozenset(("peak_dense", "num_sms", "memory_bandwidth"))
 """What a child may not change and still have its parent's measurements."""
 
