@@ -241,6 +241,10 @@ class Overlap(BaseModel):
     overlap_contention: float = Field(default=0.15, ge=0, lt=1)
     """Share of compute speed lost while communication runs beside it: 20 of 132 SMs (DeepSeek-V3,
     arXiv:2412.19437, section 3.2.1), 15 % in Calculon's NVLink systems."""
+    collectives_on: Literal["auto", "compute-cores", "sparse-cores"] = "compute-cores"
+    """Which cores move the data of collectives: those that compute, which lose `overlap_contention` of their speed
+    meanwhile, or the SparseCores of a TPU (--xla_tpu_enable_sparse_core_collective_offload_all_gather and its like),
+    which leave them all of it. auto: as the published recipes of the device do."""
     reserved_sm_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of the SMs that communication kernels hold all the time."""
 
@@ -586,13 +590,26 @@ def usual_overhead(generation: str) -> float:
 def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
     """Return the recipe as it runs on a device.
 
-    With its attention kernel in place of ``auto`` or ``torch``, and its usual overhead where the recipe has none.
+    With its attention kernel in place of ``auto`` or ``torch``, the cores that move its collectives in place of
+    ``auto``, and its usual overhead where the recipe has none.
+
+    Raises
+    ------
+    RecipeError
+        If collectives are given to cores that it does not have.
     """
     software = accelerator.software
     kernels = dict(zip(OPEN_KERNELS, (software.attention, software.torch_attention), strict=True))
     kernel = recipe.kernels.attention_kernel
     if kernel in kernels:
         recipe = recipe.replaced("attention_kernel", kernels[kernel])
+    if recipe.overlap.collectives_on == "auto":
+        recipe = recipe.replaced("collectives_on", accelerator.collectives_on)
+    if recipe.overlap.collectives_on == "sparse-cores" and not accelerator.sparse_cores:
+        raise RecipeError(
+            f"collectives_on: sparse-cores needs a device that has them; {accelerator.name} has none: "
+            "auto or compute-cores"
+        )
     if recipe.host.overhead_fraction is None:
         recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator.generation))
     return recipe

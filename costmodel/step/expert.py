@@ -232,7 +232,7 @@ def _contention(placed: PlacedJob, hiding: _Hiding) -> dict[str, ArrayLike]:
             "products_s": hiding.products_s,
             "pass_s": hiding.pass_s,
         }
-    return {"contention": placed.recipe.overlap.overlap_contention}
+    return {"contention": placed.contention}
 
 
 def _node_limit(placed: PlacedJob) -> Array:

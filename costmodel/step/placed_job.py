@@ -204,6 +204,12 @@ class PlacedJob:
         return ScalarRate(work.size_bytes, work.elements, self.accelerator.num_sms * per_sm)
 
     @property
+    def contention(self) -> float:
+        """Share of compute speed lost while a collective runs beside it, by the cores that move its data. [-]"""
+        overlap = self.recipe.overlap
+        return 0.0 if overlap.collectives_on == "sparse-cores" else overlap.overlap_contention
+
+    @property
     def launch_s(self) -> Array:
         """Host time to issue one kernel, on a host of the recipe's. [s]"""
         launch_s, factor = self.recipe.host.launch_s, self.factors.of("launch")
@@ -400,7 +406,7 @@ def communication_line(
         share=part,
         window_s=placed.window_s(axis, window_s),
         least_share=least_share,
-        contention=placed.recipe.overlap.overlap_contention,
+        contention=placed.contention,
         **taken,
     )
     return time_line(

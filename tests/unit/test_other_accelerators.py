@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 import costmodel as cm
+from costmodel.base.errors import RecipeError
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster, load_link
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.profile_files import shipped_folder
@@ -255,3 +256,66 @@ def test_bands_of_estimated_machines_are_of_their_runs_alone():
     time = error_bands(runs, errors, errors)["time"]
     assert time["any-dense-estimated"] == {"low": 2.0, "high": 2.0, "runs": 10}
     assert time["any-dense-unfitted"]["low"] == 1.0
+
+
+def beside_compute(**changes):
+    """Return a collective of a v7x that hides behind products, and its seconds."""
+    job = {
+        "model": "llama3-8b",
+        "cluster": "tpu-v7x",
+        "gpus": 256,
+        "layout": "tp4",
+        "zero_stage": 3,
+        "global_batch": 512,
+        "seq_len": 8192,
+    }
+    est = cm.estimate(**{**job, **changes})
+    (line,) = [one for one in est.bill.time_lines if one.name == "tp.mlp.all_gather.forward"]
+    return est, float(line.each_s), float(line.exposed_each_s)
+
+
+def test_sparse_cores_leave_the_cores_that_compute_their_speed():
+    """What a collective hides behind takes 15 % of it where cores that compute move the data, and nothing otherwise."""
+    _, busy, exposed = beside_compute(switches={"collectives_on": "sparse-cores"})
+    _, same, slowed = beside_compute(switches={"collectives_on": "compute-cores"})
+    assert same == busy
+    assert 0.0 < exposed < busy
+    assert slowed == pytest.approx(exposed + 0.15 * (busy - exposed), rel=1e-12)
+    _, _, less = beside_compute(switches={"collectives_on": "compute-cores", "overlap_contention": 0.05})
+    assert less == pytest.approx(exposed + 0.05 * (busy - exposed), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "cores"),
+    [("tpu-v7x", "sparse-cores"), ("tpu-v6e", "compute-cores"), ("tpu-v5e", "compute-cores")],
+)
+def test_collectives_lie_where_published_recipes_of_the_chip_put_them(cluster, cores):
+    est, _, _ = beside_compute(cluster=cluster, recipe="maxtext-tpu")
+    assert est.job.recipe.overlap.collectives_on == cores
+    assert est.job.switched({"collectives_on": "auto"}).recipe.overlap.collectives_on == cores
+
+
+def test_experts_exchange_beside_products_by_the_same_cores():
+    job = {
+        "model": "mixtral-8x7b",
+        "layout": "tp1",
+        "ep": 8,
+        "cluster": "tpu-v7x",
+        "gpus": 64,
+        "recipe": "megatron-core",
+    }
+    overlap = {"ep_overlap": True, "moe_dispatcher": "all-to-all"}
+    found = []
+    for cores in ("sparse-cores", "compute-cores"):
+        switches = {**overlap, "collectives_on": cores}
+        est = cm.estimate(**job, global_batch=256, seq_len=4096, zero_stage=1, switches=switches)
+        found += [one for one in est.bill.time_lines if one.name == "ep.moe.dispatch.forward"]
+    (free, slowed), busy = (float(one.exposed_each_s) for one in found), float(found[0].each_s)
+    assert slowed == pytest.approx(free + 0.15 * (busy - free), rel=1e-12)
+    assert slowed > free
+
+
+def test_sparse_cores_are_refused_where_there_are_none():
+    for cluster in ("tpu-v5e", "dgx-h100-ndr"):
+        with pytest.raises(RecipeError, match="sparse-cores needs a device that has them"):
+            beside_compute(cluster=cluster, switches={"collectives_on": "sparse-cores"})

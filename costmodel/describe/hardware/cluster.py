@@ -18,6 +18,9 @@ AttentionKernel = Literal[
 ]
 """Names of `costmodel.describe.hardware.attention_kernels`, written out for type checkers and held to it by a test."""
 
+CollectiveCores = Literal["compute-cores", "sparse-cores"]
+"""Cores of a device that can move the data of a collective."""
+
 
 class Software(NamedTuple):
     """What the vendor's software takes on a device where a recipe leaves it open.
@@ -90,6 +93,10 @@ class Accelerator:
         Generation whose measured kernels these are where the profile inherits them; empty for its own.
     announced : bool
         Whether nobody can buy it yet, so that its numbers are what the vendor says it will have.
+    sparse_cores : int
+        Cores beside those that multiply, to which a compiler can give collectives: SparseCores of a TPU. [-]
+    collectives_on : str
+        Which cores published recipes give collectives to: a choice of the recipe switch `collectives_on`.
     """
 
     name: str
@@ -111,6 +118,8 @@ class Accelerator:
     kernels: "KernelConstants | None" = None
     kernels_of: str = ""
     announced: bool = False
+    sparse_cores: int = field(default=0, repr=False)
+    collectives_on: CollectiveCores = field(default="compute-cores", repr=False)
     called: str = DEVICE
 
     @property

@@ -17,7 +17,7 @@ from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.base.words import DEVICE
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
-from costmodel.describe.hardware.cluster import AttentionKernel
+from costmodel.describe.hardware.cluster import AttentionKernel, CollectiveCores
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.precision import PRECISIONS
@@ -97,6 +97,8 @@ class SoftwareFile(_Strict):
     """Of a job that names none; a file that says nothing takes what other hardware takes."""
     compiled_steps: Annotated[bool, Field(strict=True)] = False
     user_buffers: Annotated[bool, Field(strict=True)] = False
+    collectives_on: CollectiveCores = "compute-cores"
+    """Cores that published recipes give collectives to; a file that says nothing gives them to those that compute."""
 
     @model_validator(mode="after")
     def _names_a_choice(self) -> Self:
@@ -132,6 +134,8 @@ class AcceleratorFile(_Profile):
     pcie_link: str | None = None
     scale_out_link: str | None = None
     """The ports to the network that are part of the device or of its nodes."""
+    sparse_cores: Sourced[Positive] | None = None
+    """SparseCores of a TPU; a file that says nothing has none."""
     kernels: KernelConstants | None = None
     announced: Annotated[bool, Field(strict=True)] = False
     """Whether nobody can buy it yet, so that its numbers are what the vendor says it will have."""
@@ -153,6 +157,8 @@ class AcceleratorFile(_Profile):
             raise ValueError(
                 f"kernels.num_sms: expected num_sms, {self.num_sms.value}; got {self.kernels.blocks.num_sms:g}"
             )
+        if self.software.collectives_on == "sparse-cores" and self.sparse_cores is None:
+            raise ValueError("sparse_cores: expected how many, because software gives collectives to them")
         if not {"fp16", "bf16"} & self.peak_dense.keys():
             raise ValueError("peak_dense: expected at least one of fp16 and bf16")
         return self
