@@ -277,7 +277,7 @@ def _evidence(est: PricedJob) -> Iterator[str]:
     """Say where this accelerator cannot be bought, or its matrix kernels are not measured on it."""
     accelerator, dtype = est.job.cluster.accelerator, est.job.precision.matmul_dtype
     if accelerator.announced:
-        yield f"{accelerator.name} is announced, not sold: its numbers are its vendor's, and preliminary"
+        yield f"{accelerator.name} is announced, not measured: its numbers are its vendor's, and preliminary"
     if accelerator.kernels is None:
         return
     blocks = accelerator.kernels.blocks.matmul
