@@ -592,11 +592,6 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
 
     With its attention kernel in place of ``auto`` or ``torch``, the cores that move its collectives in place of
     ``auto``, and its usual overhead where the recipe has none.
-
-    Raises
-    ------
-    RecipeError
-        If collectives are given to cores that it does not have.
     """
     software = accelerator.software
     kernels = dict(zip(OPEN_KERNELS, (software.attention, software.torch_attention), strict=True))
@@ -605,11 +600,21 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
         recipe = recipe.replaced("attention_kernel", kernels[kernel])
     if recipe.overlap.collectives_on == "auto":
         recipe = recipe.replaced("collectives_on", accelerator.collectives_on)
+    if recipe.host.overhead_fraction is None:
+        recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator.generation))
+    return recipe
+
+
+def require_cores(recipe: Recipe, accelerator: Accelerator) -> None:
+    """Refuse a device that has not the cores which a recipe gives collectives to.
+
+    Raises
+    ------
+    RecipeError
+        If it has none of them.
+    """
     if recipe.overlap.collectives_on == "sparse-cores" and not accelerator.sparse_cores:
         raise RecipeError(
             f"collectives_on: sparse-cores needs a device that has them; {accelerator.name} has none: "
             "auto or compute-cores"
         )
-    if recipe.host.overhead_fraction is None:
-        recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator.generation))
-    return recipe

@@ -18,6 +18,7 @@ from costmodel.base.errors import RecipeError
 from costmodel.bill.lines import Bill, Line, TimeLine, anywhere, settled
 from costmodel.bill.quantity import quantity
 from costmodel.describe.jobs.job import Job
+from costmodel.describe.recipe import require_cores
 from costmodel.physics.network.mesh import build_mesh
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.chunks import Chunk
@@ -211,6 +212,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
         swaps=context.swap_ranks(job, mesh.cp),
     )
+    require_cores(job.recipe, job.cluster.accelerator)
     return PlacedJob(
         model=model,
         cluster=job.cluster,

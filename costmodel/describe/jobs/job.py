@@ -42,7 +42,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
 from costmodel.describe.precision import Precision, precision
-from costmodel.describe.recipe import Recipe, load_recipe, resolved_for
+from costmodel.describe.recipe import Recipe, load_recipe, require_cores, resolved_for
 from costmodel.describe.reliability import Health
 from costmodel.describe.site import NO_SITE, Site, load_site
 from costmodel.physics.network.gradient_compression import METHODS, compression
@@ -213,6 +213,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         site=site.path,
     )
     _check_optimizer(job.optimizer, job.recipe)
+    require_cores(job.recipe, the_cluster.accelerator)
     _check_tuning(job)
     if job.pipeline_layout:
         _check_pipeline_layout(job)
