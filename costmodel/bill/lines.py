@@ -9,8 +9,8 @@ line's `terms`, so that anybody can put the numbers in and get the line's value 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
 from itertools import combinations
 from math import prod
 from typing import Literal, NamedTuple, get_args
@@ -344,15 +344,18 @@ class Bill:
 
     def plus(self, lines: Iterable[Line]) -> Bill:
         """Return the bill with more lines, each where it belongs."""
+        more = list(lines)
+        if not more:
+            return self
         time, memory, host = list(self.time_lines), list(self.memory_lines), list(self.host_lines)
-        for line in lines:
+        for line in more:
             if isinstance(line, TimeLine):
                 time.append(line)
             elif isinstance(line, HostLine):
                 host.append(line)
             else:
                 memory.append(line)
-        bill = replace(self, time_lines=tuple(time), memory_lines=tuple(memory), host_lines=tuple(host))
+        bill = Bill(tuple(time), tuple(memory), self.tier_names, tuple(host))
         bill._known.update(self._known)
         return bill
 
@@ -401,6 +404,27 @@ def _on_worst_stage(lines: Sequence[Array]) -> Array:
         # From the second on, into what nobody else holds.
         worst = held if worst is None else np.maximum(worst, held, out=worst if stage > 1 else None)
     return np.asarray(worst)
+
+
+def highest_on_stages(values: Array) -> Array:
+    """Return the largest along pipeline stages, the last dimension.
+
+    >>> highest_on_stages(np.asarray([[1.0, 3.0], [2.0, 0.0]])).tolist()
+    [3.0, 2.0]
+    """
+    return _over_stages(np.maximum, values)
+
+
+def lowest_on_stages(values: Array) -> Array:
+    """Return the smallest along pipeline stages, the last dimension."""
+    return _over_stages(np.minimum, values)
+
+
+def _over_stages(pick: np.ufunc, values: Array) -> Array:
+    if values.ndim == 1:
+        return np.asarray(pick.reduce(values))
+    # Stages are few and layouts many: NumPy would go through the former for each of the latter.
+    return np.asarray(reduce(pick, (values[..., stage] for stage in range(values.shape[-1]))))
 
 
 def at_stage(line_bytes: Array, stage: int) -> Array:

@@ -153,10 +153,19 @@ class Pass(NamedTuple):
         """Price it part by part; no array is larger than `chunk` layouts."""
         for slab in self.slabs:
             for part in slab.parts(chunk):
-                possible = part.possible()
+                # What cannot start with the choices is not priced.
+                started = part
                 if self.choices:
-                    possible = possible & starts(self.job, self.choices, part.layout())
-                yield Part(self.number, part, *price_slab(self.job, part), possible)
+                    started = part.taking(np.asarray(self._starts(part).any(axis=(0, 1, 2)))).trimmed()
+                if started.num_possible:
+                    yield Part(self.number, started, *price_slab(self.job, started), self._starts(started))
+
+    def _starts(self, slab: Slab) -> NDArray[np.bool_]:
+        """Return which layouts of a slab can run with what was chosen; without choices as `Slab.possible`."""
+        if not self.choices:
+            return slab.possible()
+        fine = starts(self.job, self.choices, slab.layout())
+        return np.broadcast_to(slab.possible() & fine, slab.shape)
 
 
 def priced_parts(
@@ -204,16 +213,15 @@ class Tally:
         job = question.jobs[part.job]
         weight = question.weight(job)
         self.num_priced += part.num_possible
-        possible = np.broadcast_to(part.possible, part.slab.shape)
-        fastest = float(np.min(part.step_time_s, where=possible, initial=np.inf))
-        self.fastest_s[part.job] = min(self.fastest_s.get(part.job, np.inf), fastest)
-        fits = np.broadcast_to(part.fits(question.limit_bytes(job)), part.slab.shape)
+        step_s = np.where(part.possible, part.step_time_s, np.inf)
+        self.fastest_s[part.job] = min(self.fastest_s.get(part.job, np.inf), float(step_s.min()))
+        fits = part.fits(question.limit_bytes(job))
         fit = np.flatnonzero(fits)
         if not fit.size:
-            self._note_leanest(part, possible)
+            self._note_leanest(part, np.broadcast_to(part.possible, part.slab.shape))
             return
         self.num_fit += fit.size
-        self._note_values(part, fits, weight)
+        self._note_values(part, np.where(fits, step_s, np.inf), weight)
         step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
         score = step_s * weight
         top = smallest_indices(score, count)
@@ -224,10 +232,9 @@ class Tally:
         )
         self.kept = new if self.kept is None else self.kept.merged(new, count)
 
-    def _note_values(self, part: Part, fits: NDArray[np.bool_], weight: float) -> None:
-        """Note the best score of every value of every knob, and the best placements."""
+    def _note_values(self, part: Part, cost: Array, weight: float) -> None:
+        """Note the best score of every value of every knob, and the best placements; `cost` is step time that fits."""
         slab = part.slab
-        cost = np.where(fits, part.step_time_s, np.inf)
         over_sharding = cost.min(axis=0)
         by_schedule = over_sharding.min(axis=0)
         by_placement, by_sharding = by_schedule.min(axis=0), cost.min(axis=(1, 2, 3))

@@ -43,6 +43,7 @@ _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 1024
 _SCHEDULES_WORTH_A_LINE = 3
 _RUNS_WORTH_A_DIMENSION = 0.5
+_RUNS_WORTH_A_SLAB = 300
 _PLACEMENTS_WORTH_A_SLAB = 1500
 
 REASONS = {
@@ -315,7 +316,8 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
             alike.append(
                 replace(whole, schedule=whole.schedule[here], vp=whole.vp[here], runs=whole.runs[here])
             )
-    is_dense = [len(slab.schedule) > 1 and not _is_sparse(slab) for slab in alike]
+    is_dense = [slab.runs.sum() > _RUNS_WORTH_A_SLAB and not _is_sparse(slab) for slab in alike]
+    is_dense = [dense and len(slab.schedule) > 1 for slab, dense in zip(alike, is_dense, strict=True)]
     dense = [slab for slab, whole in zip(alike, is_dense, strict=True) if whole]
     single = [
         one for slab, whole in zip(alike, is_dense, strict=True) if not whole for one in _by_schedule(slab)

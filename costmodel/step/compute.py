@@ -489,25 +489,6 @@ def _kept_by_part(times: LayerTimes) -> dict[str, Array]:
     return parts
 
 
-def _total(times: LayerTimes) -> tuple[Array, Array]:
-    """Add up what a block's operators save in a whole pass, and what of it is kept. [B]"""
-    saved: Array = np.asarray(0.0)
-    kept: Array = np.asarray(0.0)
-    for item in times.by_operator.values():
-        saved, kept = saved + item.operator.saved_bytes, kept + item.kept_bytes
-    return np.asarray(saved), np.asarray(kept)
-
-
-def _working_set(times: LayerTimes) -> Array:
-    """Gradients alive at the widest point of a layer's backward pass: of an operator's output and input. [B]"""
-    widest: Array = np.asarray(0.0)
-    for item in times.by_operator.values():
-        op = item.operator
-        if op.kind in ("matmul", "grouped_matmul"):
-            widest = np.maximum(widest, 2.0 * op.m * (op.n + op.k) * op.groups)
-    return np.asarray(widest)
-
-
 def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the activation lines, per pipeline stage (last dimension).
 
@@ -540,7 +521,7 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
             source=ACTIVATION_SOURCE,
         )
 
-    saved = _total(block.times)[0][..., None]
+    saved = block.times.saved_bytes[..., None]
     if block.role == "head":
         # A rank with the head works on the logits of one micro-batch at a time.
         return [line("head", saved, np.ceil(block.held), np.asarray(1.0))]
@@ -634,13 +615,13 @@ def _pass_sizes(step: Step, head_stub: Array) -> _PassSizes:
     working: Array = np.asarray(0.0)
     head_alive: Array = head_stub
     for block in step.blocks:
-        saved, kept = _total(block.times)
+        saved = block.times.saved_bytes
         if block.role == "head":
             head_alive = head_alive + np.ceil(block.held) * saved[..., None]
         elif block.role == "layer":
             here = block.held > 0
-            again = np.maximum(again, np.maximum(saved - kept, 0.0)[..., None] * here)
-            working = np.maximum(working, _working_set(block.times)[..., None] * here)
+            again = np.maximum(again, np.maximum(saved - block.times.kept_bytes, 0.0)[..., None] * here)
+            working = np.maximum(working, block.times.widest_bytes[..., None] * here)
     return _PassSizes(again, working, head_alive)
 
 

@@ -13,7 +13,7 @@ Where stages wait alike (GPipe) the bill is that of the stage with the most comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.formula import where
-from costmodel.bill.lines import TimeLine, anywhere, at_stage, broadcast_sum, settled
+from costmodel.bill.lines import (
+    TimeLine,
+    anywhere,
+    at_stage,
+    broadcast_sum,
+    highest_on_stages,
+    lowest_on_stages,
+    settled,
+)
 from costmodel.physics.pipeline import schedules
 from costmodel.step.boundary import boundary_message
 from costmodel.step.held_params import Params
@@ -190,7 +198,7 @@ def critical_step(
     pause_s = _pause_s(placed)
     pass_s, back_s = forward_s + pause_s * sent.forward, backward_s + pause_s * sent.backward
     shared = _of_pipeline(placed, blocks, held, (forward, back, weight), pause_s[..., 0])
-    shared |= {"most_forward_s": pass_s.max(axis=-1), "most_backward_s": back_s.max(axis=-1)}
+    shared |= {"most_forward_s": highest_on_stages(pass_s), "most_backward_s": highest_on_stages(back_s)}
     of_stage = {
         "forward_s": pass_s,
         "backward_input_s": np.asarray(back_s - weight_s),
@@ -204,21 +212,15 @@ def critical_step(
     # Where a cycle through neighbours sets the pace it is that of all stages: the busiest of them counts.
     busy_s = pass_s + back_s
     told_apart_s = paced_s + _TIE * busy_s
-    slowest = np.argmax(where(_with_stages(placed.ranks_wait_unlike), told_apart_s, busy_s), axis=-1)
-    slowest = slowest[..., None]
-
-    def at_slowest(values: Array) -> Array:
-        mesh = np.broadcast_shapes(values.shape[:-1], slowest.shape[:-1])
-        spread = np.broadcast_to(values, (*mesh, paced_s.shape[-1]))
-        return np.asarray(np.take_along_axis(spread, np.broadcast_to(slowest, (*mesh, 1)), axis=-1)[..., 0])
+    at_slowest = _of_largest(where(_with_stages(placed.ranks_wait_unlike), told_apart_s, busy_s))
 
     counts = [at_slowest(count) for count in held]
     waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
     stage = StageTimes(
         passes={**{name: at_slowest(each) for name, each in of_stage.items()}, **shared},
         sent=schedules.Sent(*map(at_slowest, sent)),
-        forward_window_s=np.asarray((forward_s + waits_s).min(axis=-1)),
-        backward_window_s=np.asarray((backward_s + waits_s).min(axis=-1)),
+        forward_window_s=lowest_on_stages(np.asarray(forward_s + waits_s)),
+        backward_window_s=lowest_on_stages(np.asarray(backward_s + waits_s)),
         waits_s=waits_s,
     )
     return Step(
@@ -228,6 +230,24 @@ def critical_step(
         tuple(np.asarray(count * placed.micro_batches) for count in counts),
         stage,
     )
+
+
+def _of_largest(scores: Array) -> Callable[[Array], Array]:
+    """Return what takes of values by stage (last dimension) those of the stage with the largest score, the first of equals."""
+    if scores.ndim == 1:
+        best = int(np.argmax(scores))
+        return lambda values: at_stage(values, best)
+    largest = highest_on_stages(scores)
+    is_largest = [scores[..., stage] == largest for stage in range(scores.shape[-1] - 1)]
+
+    def of_largest(values: Array) -> Array:
+        chosen = values[..., -1]
+        if values.shape[-1] > 1:
+            for stage, here in reversed(list(enumerate(is_largest))):
+                chosen = np.where(here, values[..., stage], chosen)
+        return np.asarray(chosen)
+
+    return of_largest
 
 
 def _ends(placed: PlacedJob) -> tuple[Array, Array]:
@@ -281,7 +301,7 @@ def _of_pipeline(
     def fullest(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
         parts = zip(is_layer, held, times, strict=True)
         layers = broadcast_sum([count * one[..., None] for here, count, one in parts if here])
-        return np.asarray(layers.max(axis=-1) + pause_s * sent)
+        return np.asarray(highest_on_stages(layers) + pause_s * sent)
 
     def mean(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
         parts = zip(is_layer, in_all, times, strict=True)

@@ -21,6 +21,7 @@ from costmodel.bill.lines import (
     anywhere,
     broadcast_sum,
     counted,
+    highest_on_stages,
     repeated,
     settled,
     sum_exposed,
@@ -37,7 +38,6 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
 from costmodel.step.ports import Ports
-from costmodel.step.sharding import shard_ranks
 from costmodel.step.states import (
     as_gathered,
     gathered_bytes,
@@ -164,7 +164,7 @@ def _parts(placed: PlacedJob) -> list[_Part]:
     together = np.where(placed.layout.shard_group == 0, copies, 1.0)
     parts = []
     for name, one, ranks in zip(
-        ("dense", "expert"), (placed.mesh.grad, placed.mesh.edp), shard_ranks(placed), strict=True
+        ("dense", "expert"), (placed.mesh.grad, placed.mesh.edp), placed.shard_ranks, strict=True
     ):
         whole = _with_copies(one, placed.mesh.pp, copies)
         parts.append(_Part(name, name == "expert", whole, *split_group(whole, ranks * together)))
@@ -196,7 +196,7 @@ def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[Ti
     )
     lines: list[TimeLine] = []
     for part in parts:
-        held = copies * (params.expert if part.is_expert else params.dense).max(axis=-1)
+        held = copies * highest_on_stages(params.expert if part.is_expert else params.dense)
         if anywhere(held):
             lines += _replicated_part_lines(placed, part, held, backward, forward)
     return lines

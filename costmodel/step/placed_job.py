@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, settled, time_line
+from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, broadcast_sum, settled, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import OTHER, Factors
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
@@ -99,6 +99,27 @@ class LayerTimes:
     def of_part(self, part: Part) -> list[OperatorTime]:
         """Return the operators of a part, in the order in which they run."""
         return [item for item in self.by_operator.values() if item.operator.part == part]
+
+    @cached_property
+    def saved_bytes(self) -> Array:
+        """What all operators save in a whole pass. [B]"""
+        return broadcast_sum([item.operator.saved_bytes for item in self.by_operator.values()])
+
+    @cached_property
+    def kept_bytes(self) -> Array:
+        """What of it is kept until the backward pass. [B]"""
+        return broadcast_sum([item.kept_bytes for item in self.by_operator.values()])
+
+    @cached_property
+    def widest_bytes(self) -> Array:
+        """Gradients alive at the widest point of the backward pass: of an operator's output and input. [B]"""
+        products = (
+            item.operator
+            for item in self.by_operator.values()
+            if item.operator.kind in ("matmul", "grouped_matmul")
+        )
+        sizes = (2.0 * op.m * (op.n + op.k) * op.groups for op in products)
+        return np.asarray(reduce(np.maximum, sizes, np.asarray(0.0)))
 
     def tp_pairs(self) -> list[tuple[OperatorTime, OperatorTime]]:
         """Return the first column-parallel and the last row-parallel layer of each part that TP splits."""
@@ -277,6 +298,17 @@ class PlacedJob:
     def shards_parameters(self) -> NDArray[np.bool_]:
         """Whether it shards the parameters too (ZeRO-3, FSDP); one value where all are alike."""
         return np.asarray(settled(self.layout.zero_stage >= 3) > 0)
+
+    @cached_property
+    def shard_ranks(self) -> tuple[Array, Array]:
+        """Ranks that shard dense and expert states between them. [-]"""
+        group = self.layout.shard_group
+        dense, expert = self.mesh.grad.ranks, self.mesh.edp.ranks
+        whole = group == 0
+        return (
+            np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
+            np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
+        )
 
     @cached_property
     def splits_backward(self) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bill.lines import highest_on_stages
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.held_params import Params
 from costmodel.step.placed_job import PlacedJob
@@ -18,28 +19,17 @@ DataPart = Literal["dense", "expert"]
 DATA_PARTS: tuple[DataPart, ...] = get_args(DataPart)
 
 
-def shard_ranks(placed: PlacedJob) -> tuple[Array, Array]:
-    """Ranks that shard dense and expert states between them. [-]"""
-    group = placed.layout.shard_group
-    dense, expert = placed.mesh.grad.ranks, placed.mesh.edp.ranks
-    whole = group == 0
-    return (
-        np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
-        np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
-    )
-
-
 def state_group(placed: PlacedJob, part: DataPart) -> Group:
     """Return the ranks that share the optimizer's states of a part: one where nothing is sharded."""
-    dense, expert = shard_ranks(placed)
+    dense, expert = placed.shard_ranks
     whole, ranks = (placed.mesh.grad, dense) if part == "dense" else (placed.mesh.edp, expert)
     return split_group(whole, np.where(placed.shards_optimizer, ranks, 1.0))[0]
 
 
 def local_params(placed: PlacedJob, params: Params) -> Array:
     """Parameters that a rank's optimizer steps, worst stage. [-]"""
-    dense_ranks, expert_ranks = shard_ranks(placed)
+    dense_ranks, expert_ranks = placed.shard_ranks
     sharded = placed.shards_optimizer
-    dense = params.dense.max(axis=-1) / np.where(sharded, dense_ranks, 1.0)
-    expert = params.expert.max(axis=-1) / np.where(sharded, expert_ranks, 1.0)
+    dense = highest_on_stages(params.dense) / np.where(sharded, dense_ranks, 1.0)
+    expert = highest_on_stages(params.expert) / np.where(sharded, expert_ranks, 1.0)
     return np.asarray(dense + expert)

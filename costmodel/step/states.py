@@ -32,7 +32,7 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.held_params import Params
 from costmodel.step.optimizer import stepped_alike
 from costmodel.step.placed_job import PlacedJob
-from costmodel.step.sharding import DataPart, shard_ranks
+from costmodel.step.sharding import DataPart
 
 Array = NDArray[np.float64]
 
@@ -120,7 +120,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     params = step.trained
     shards, split = placed.shards_parameters[..., None], placed.shards_optimizer[..., None]
     copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
-    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in placed.shard_ranks)
     lines = _frozen_lines(step, shards, copies)
     # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.
     states: tuple[tuple[MemoryPart, str, float, NDArray[Any], Array], ...] = (
@@ -214,7 +214,7 @@ def _frozen_lines(step: Step, is_sharded: NDArray[Any], copies: Array) -> list[M
         np.asarray(step.params.expert - step.trained.expert - low.expert),
     )
     lines = []
-    for part, ranks in zip(("dense", "expert"), shard_ranks(placed), strict=True):
+    for part, ranks in zip(("dense", "expert"), placed.shard_ranks, strict=True):
         share = np.asarray(is_sharded, dtype=np.float64)
         shards = 1.0 / (share / ranks[..., None] + 1.0 - share)
         for name, held, width in (("base", low, placed.tuning.base_bytes), ("frozen", rest, FROZEN_BYTES)):
@@ -266,7 +266,7 @@ def _product_copy_lines(step: Step) -> list[MemoryLine]:
 
 def _stepped(placed: PlacedJob, params: Params) -> Array:
     """Parameters that a rank's optimizer steps, on each stage (last dimension). [-]"""
-    dense_ranks, expert_ranks = (ranks[..., None] for ranks in shard_ranks(placed))
+    dense_ranks, expert_ranks = (ranks[..., None] for ranks in placed.shard_ranks)
     sharded = placed.shards_optimizer[..., None]
     dense = params.dense / np.where(sharded, dense_ranks, 1.0)
     return np.asarray(dense + params.expert / np.where(sharded, expert_ranks, 1.0))
@@ -467,7 +467,7 @@ def as_gathered(placed: PlacedJob, params: Params, trained: Params, quantised: P
 def _sharded_sizes(step: Step, held: Params, *, trained: bool = False) -> tuple[Array, Array, Array]:
     """Parameters that ranks share: of the largest layer, of what is gathered with the root, and of a stage. [-]"""
     placed, stages = step.placed, step.placed.stages
-    dense, expert = (ranks > 1 for ranks in shard_ranks(placed))
+    dense, expert = (ranks > 1 for ranks in placed.shard_ranks)
     each = {
         id(block): block.trained
         if trained
@@ -495,7 +495,7 @@ def _by_tensor_line(step: Step, on: Array) -> MemoryLine:
     which both are multiplied. Gate and up projection are two weights, all experts of a rank one.
     """
     placed, stages = step.placed, step.placed.stages
-    dense_ranks, expert_ranks = shard_ranks(placed)
+    dense_ranks, expert_ranks = placed.shard_ranks
     dense, expert = dense_ranks > 1, expert_ranks > 1
     layout, gather = placed.layout, gathered_bytes(placed)
     sizes = [

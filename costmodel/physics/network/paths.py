@@ -315,7 +315,9 @@ SLICE_LINK = Route(lambda _: (), no_facts, _slice_link_of_outermost, no_facts)
 """One message over the links of a torus, or across the outermost tier."""
 
 
-_KEPT_PATHS = 64
+_KEPT_PATHS = 128
+_SMALL_GROUP = 1024
+"""Numbers of a group that are worth comparing. [-]"""
 _paths: dict[tuple[object, ...], tuple[tuple[object, ...], Path]] = {}
 
 
@@ -344,9 +346,12 @@ def path_of(
     numbers = (concurrent, *(value for _, value in more))
     if any(np.ndim(number) for number in numbers):
         return _walk(group, tiers, np.asarray(concurrent, dtype=np.float64), route, more)
-    # The key is which arrays these are; holding on to them keeps it theirs.
-    held = (group.ranks, *group.members, *tiers, route)
-    key = (*map(id, held), *map(float, numbers))  # type: ignore[arg-type]
+    arrays = _arrays_of(group)
+    # Small groups are known by what they hold, large ones by which arrays they are; what is held keeps its id.
+    small = sum(array.size for array in arrays) <= _SMALL_GROUP
+    held = (*tiers, route) if small else (*arrays, *tiers, route)
+    content = tuple((array.shape, array.tobytes()) for array in arrays) if small else ()
+    key = (*content, *map(id, held), *map(float, numbers))  # type: ignore[arg-type]
     kept = _paths.get(key)
     if kept is None:
         if len(_paths) >= _KEPT_PATHS:
@@ -354,6 +359,12 @@ def path_of(
         path = _walk(group, tiers, np.asarray(concurrent, dtype=np.float64), route, more)
         kept = _paths[key] = (held, path)
     return kept[1]
+
+
+def _arrays_of(group: Group) -> list[Array]:
+    """Return the arrays that say which ranks a group has where."""
+    sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
+    return [np.asarray(array) for array in (group.ranks, *group.members, *sides)]
 
 
 def _walk(
