@@ -16,9 +16,18 @@ def test_both_thresholds_are_set(monkeypatch):
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):
-    def refuse(name):
+    """One without mallopt, and one that does not load at all: both are asked, once, and nothing is raised."""
+    asked = []
+
+    def without_mallopt(name):
+        asked.append(("without mallopt", name))
+        return SimpleNamespace()
+
+    def not_loaded(name):
+        asked.append(("not loaded", name))
         raise TypeError("bad argument type for built-in operation")
 
-    for load in (lambda name: SimpleNamespace(), refuse):
+    for load in (without_mallopt, not_loaded):
         monkeypatch.setattr(ctypes, "CDLL", load)
         keep_freed_memory()
+    assert asked == [("without mallopt", None), ("not loaded", None)]
