@@ -45,6 +45,7 @@ _RENAMED = {
     "rotary_percentage": "rotary_percent",
     "pos_emb": "position_embedding_type",
     "norm": "normalization",
+    "ub_tp_comm_overlap": "tp_comm_overlap",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
 }
 # Keys that say the contrary of the flag: the flag stands where they are false.

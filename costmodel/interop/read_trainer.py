@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,8 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if kind == "DEEPSPEED":
         inside = _table(raw, "deepspeed_config")
         if named := inside.get("deepspeed_config_file"):
-            return _joined(file, named, job, notes, warnings)
+            found = _joined(file, named, job, notes, warnings)
+            return dataclasses.replace(found, missing=_of_jobs(found.missing))
         zero: dict[str, Any] = {"stage": inside.get("zero_stage", 2)}
         for part in ("optimizer", "param"):
             device = inside.get(f"offload_{part}_device")
@@ -189,10 +190,7 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
         content["train_micro_batch_size_per_gpu"] = "auto"
         content["bf16" if mixed == "bf16" else "fp16"] = {"enabled": mixed in ("bf16", "fp16")}
         found = imported(content, {"recompute": "none", **job})
-        missing = tuple(
-            key for key in found.missing if key in ("cluster", "model", "gpus", "global_batch", "seq_len")
-        )
-        return dataclasses.replace(found, missing=missing)
+        return dataclasses.replace(found, missing=_of_jobs(found.missing))
     if kind == "FSDP":
         _take_sharding(_table(raw, "fsdp_config"), job, warnings)
     elif kind == "MEGATRON_LM":
@@ -248,6 +246,11 @@ def _steps(raw: Mapping[str, Any]) -> int | None:
     """Return the steps that a run is ended after, None where its epochs end it."""
     steps = raw.get("max_steps")
     return steps if type(steps) is int else None
+
+
+def _of_jobs(missing: Iterable[str]) -> tuple[str, ...]:
+    """Return keys of a job, without those of DeepSpeed that its trainer fills in."""
+    return tuple(key for key in missing if key in ("cluster", "model", "gpus", "global_batch", "seq_len"))
 
 
 def _take_mesh(sizes: Mapping[str, Any], prefix: str, job: dict[str, Any]) -> None:
