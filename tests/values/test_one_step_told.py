@@ -51,7 +51,8 @@ def test_an_explained_line_says_what_its_line_of_the_bill_says(est, time_lines):
         assert line.total == pytest.approx(line.times * line.each)
         assert line.share == pytest.approx(line.total / step)
         assert {term.name: term.value for term in line.terms}.items() <= of_bill.terms.items()
-        assert line.steps[-1].name == "" and line.steps[-1].unit == "s"
+        assert line.steps[-1].name == ""
+        assert line.steps[-1].unit == "s"
         assert headline(line).endswith(f"{100 * line.total / step:.2f}% of the step")
     assert {(line.algorithm, line.protocol) for line in told} == {
         ("ring", "Simple"),
@@ -155,7 +156,7 @@ def test_heads_of_the_record_follow_from_the_step_time(est):
     assert record["model_tflops_per_gpu"] * 1e12 == pytest.approx(record["mfu"] * record["peak_flops_per_s"])
     assert record["mfu_causal"] < record["mfu"] <= record["hfu"]
     assert record["fits"] == (record["memory_bytes_per_gpu"] <= record["memory_capacity_bytes"])
-    assert (0.5 < record["fits_probability"]) == record["fits"]
+    assert (record["fits_probability"] > 0.5) == record["fits"]
     printed = record["mfu_printed"]
     assert (printed["recipe"], printed["counts"], printed["value"]) == (
         "megatron-core",
@@ -251,7 +252,7 @@ def test_the_tree_holds_the_bill_once(est, time_lines):
     assert (depth, name, count) == (0, "step", 1)
     assert each == seconds == pytest.approx(float(est.step_time_s))
     names = columns["name"]
-    assert [n for d, n, *_ in rows if d == 1][0].startswith("stage ")
+    assert next(n for d, n, *_ in rows if d == 1).startswith("stage ")
     assert names[1].endswith(" of 4, the slowest")
     assert rows[names.index("micro-batch")][:3] == (2, "micro-batch", 16)
     # Depths: once a step 2, a pass of an operator 5.
