@@ -1,0 +1,424 @@
+"""What measurements are read by: CSV of kernels, spans and steps of traces, fits of constants. All numbers by hand."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.hardware.hardware import load_link
+from costmodel.physics.network.fabric import Fabric
+from costmodel.physics.network.mesh import Group
+from costmodel.trust.calibration import fabric_fit
+from costmodel.trust.calibration.fitting import Bound, fit, fit_pulled, thirds
+from costmodel.trust.calibration.kernel_csv import read_timings
+from costmodel.trust.memory_kinds import MEMORY_KINDS, seen_by_kind
+from costmodel.trust.profiles.activities import Activities, Calls, Columns, Range
+from costmodel.trust.profiles.intervals import NOTHING, alone_ns, both, shared_ns, union
+from costmodel.trust.profiles.steps import find_steps
+from costmodel.trust.profiles.window import find_window
+from costmodel.trust.source_families import source_family
+
+PEAKS = {"fp16": 1e15, "bf16": 1e15, "fp8": 2e15}
+
+
+# --- timings of kernels in CSV -------------------------------------------------------------------
+
+
+def timings(tmp_path, text):
+    file = tmp_path / "own.csv"
+    file.write_text(text)
+    return read_timings([file], PEAKS)
+
+
+def test_products_of_a_csv(tmp_path):
+    """Any one of three units or a rate; fp16 counts as bf16; several of them are one grouped product."""
+    text = """\
+# a comment, and an empty line
+
+m,n,k,dtype,groups,batch,time_us,time_ms,time_s,tflops,out_dtype,accumulate,sustained
+1024,2048,4096,bf16,,,100,,,,,,
+1024,2048,4096,fp16,1,1,,0.2,,,fp32,yes,TRUE
+1024,2048,4096,bf16,,,,,0.3,,,no,false
+1000,1000,1000,bf16,,,,,,200,,1,0
+16,32,64,bf16,4,2,1,,,,,,
+1024,2048,4096,fp8,,,50,,,,,,
+"""
+    found = timings(tmp_path, text)
+    assert found.problems == ()
+    assert sorted(found.matmul) == [("grouped_matmul", "bf16"), ("matmul", "bf16"), ("matmul", "fp8")]
+    rows = found.matmul["matmul", "bf16"]
+    assert rows.m.tolist() == [1024, 1024, 1024, 1000]
+    assert rows.n.tolist() == [2048, 2048, 2048, 1000]
+    assert rows.k.tolist() == [4096, 4096, 4096, 1000]
+    # 2e9 FLOP at 200 TFLOP/s take 10 us.
+    assert rows.time_s.tolist() == pytest.approx([100e-6, 200e-6, 0.3, 10e-6])
+    assert rows.output_bytes.tolist() == [2, 4, 2, 2]
+    assert rows.accumulate.tolist() == [0, 1, 0, 1]
+    assert rows.sustained.tolist() == [0, 1, 0, 0]
+    assert rows.sources == ("own",) * 4
+    grouped = found.matmul["grouped_matmul", "bf16"]
+    assert (grouped.groups.tolist(), grouped.time_s.tolist()) == ([8], [1e-6])
+    assert found.matmul["matmul", "fp8"].output_bytes.tolist() == [2]
+
+
+def test_attention_of_a_csv(tmp_path):
+    """FLOPs: 2 · batch · heads · s² · (qk + v), half of it causal; backward 2.5 times, both 3.5 times."""
+    text = """\
+batch,seq_len,heads,head_dim,op,causal,kv_heads,qk_head_dim,v_head_dim,window,kernel,tflops
+2,1000,8,128,attention_fwd,false,,,,,,100
+2,1000,8,128,attention_bwd,true,2,,,,,100
+2,1000,8,128,attention_fwd_bwd,true,,192,,512,flash3,100
+"""
+    found = timings(tmp_path, text)
+    assert found.problems == ()
+    assert sorted(found.attention) == ["flash2", "flash3"]
+    rows, other = found.attention["flash2"], found.attention["flash3"]
+    flops = 2 * 2 * 8 * 1000**2 * 256
+    assert rows.time_s.tolist() == pytest.approx([flops / 1e14, 2.5 * flops / 2 / 1e14])
+    assert (rows.passes.tolist(), rows.causal.tolist()) == ([0, 1], [0, 1])
+    assert (rows.heads.tolist(), rows.kv_heads.tolist()) == ([8, 8], [8, 2])
+    assert (rows.qk_head_dim.tolist(), rows.v_head_dim.tolist(), rows.window.tolist()) == (
+        [128] * 2,
+        [128] * 2,
+        [0] * 2,
+    )
+    assert other.time_s.tolist() == pytest.approx([3.5 * flops / 2 * 320 / 256 / 1e14])
+    assert (other.qk_head_dim.tolist(), other.v_head_dim.tolist()) == ([192], [128])
+    assert (other.passes.tolist(), other.window.tolist(), other.seq_len.tolist()) == ([2], [512], [1000])
+
+
+def test_memory_bound_kernels_of_a_csv(tmp_path):
+    found = timings(tmp_path, "bytes, time_us\n1e6, 5\n2e6, 7\n")
+    assert found.memory.size_bytes.tolist() == [1e6, 2e6]
+    assert found.memory.time_s.tolist() == pytest.approx([5e-6, 7e-6])
+    assert (found.matmul, found.attention) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("", 0, "is empty; expected a header and rows"),
+        ("bytes,time_us\n", 0, "no rows"),
+        (
+            "m,n,k,time_us\n",
+            1,
+            "expected the columns m, n, k, dtype or batch, seq_len, heads, head_dim, op or bytes",
+        ),
+        ("#\nbytes\n1\n", 2, "expected a column time_us, time_ms, time_s or tflops"),
+        ("bytes,time_us\n1,2,3\n", 2, "has 3 cells; expected 2"),
+        ("bytes,time_us\n1,2\n0,2\n", 3, "bytes: expected a number above 0; got 0"),
+        ("bytes,time_us\n1,inf\n", 2, "time_us: expected a number above 0; got inf"),
+        ("bytes,time_us\nmany,2\n", 2, "bytes: expected a number; got 'many'"),
+        ("bytes,tflops\n1,2\n", 2, "expected a time"),
+        ("m,n,k,dtype,tflops\n1,1,1,bf16,\n", 2, "expected a time or tflops"),
+        ("m,n,k,dtype,time_us\n1,1,1,int3,1\n", 2, "dtype: expected one of "),
+        ("m,n,k,dtype,time_us\n1,1,1,nvfp4,1\n", 2, "dtype: this accelerator has no fp4 peak"),
+        (
+            "m,n,k,dtype,op,time_us\n1,1,1,bf16,conv,1\n",
+            2,
+            "op: expected matmul or grouped_matmul; got 'conv'",
+        ),
+        (
+            "m,n,k,dtype,accumulate,time_us\n1,1,1,bf16,maybe,1\n",
+            2,
+            "accumulate: expected true or false; got 'maybe'",
+        ),
+        (
+            "batch,seq_len,heads,head_dim,op,time_us\n1,1,1,1,fwd,1\n",
+            2,
+            "op: expected one of attention_fwd, ",
+        ),
+        (
+            "m,n,k,dtype,tflops\n1000,1000,1000,bf16,1021\n",
+            2,
+            "1021 TFLOP/s, above the peak of 1000: mixed units?",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_csv(tmp_path, text, line, said):
+    """A 50th over the peak is clocks; more is another unit."""
+    found = timings(tmp_path, text)
+    (problem,) = found.problems
+    assert problem.line == line
+    assert str(problem[-1]).startswith(said)
+    assert not (found.matmul)
+    assert not (found.attention)
+    assert timings(tmp_path, "m,n,k,dtype,tflops\n1000,1000,1000,bf16,1019\n").problems == ()
+
+
+# --- spans of a trace ------------------------------------------------------------------------------
+
+
+def spans(*pairs):
+    start, end = np.array(pairs, dtype=np.int64).T
+    return union(start, end)
+
+
+def test_unions_gaps_and_what_is_covered_before_a_time():
+    one = spans((10, 20), (0, 4), (3, 6), (6, 8), (30, 30))
+    assert (one.start.tolist(), one.end.tolist()) == ([0, 10], [8, 20])
+    assert (one.length(), one.gaps().tolist()) == (18, [2])
+    assert one.until(np.array([-1, 0, 3, 8, 9, 10, 15, 20, 99])).tolist() == [0, 0, 3, 8, 8, 8, 13, 18, 18]
+    assert NOTHING.until(np.array([5])).tolist() == [0]
+    other = spans((5, 12), (40, 50))
+    assert both(one, other).start.tolist() == [0, 40]
+    assert (alone_ns(one, other), alone_ns(other, one), shared_ns(one, other)) == (13, 12, 5)
+    assert shared_ns(NOTHING, other) == 0
+
+
+def test_calls_are_found_by_their_number():
+    calls = Calls()
+    columns = Columns()
+    assert not columns
+    assert calls.find(np.array([7]))[0].tolist() == [-1]
+    for number, time, thread in ((9, 90, 1), (7, 70, 2)):
+        calls.add(number, time, thread)
+    assert [found.tolist() for found in calls.find(np.array([7, 8, 9, 10]))] == [
+        [70, -1, 90, -1],
+        [2, -1, 1, -1],
+    ]
+    columns.add("kernel", "b", 3, 20, 105, 110, 7)
+    columns.add("memcpy", "a", 3, 21, 100, 101, 8)
+    columns.add("memset", "b", 1, 22, 50, 60, 9)
+    assert columns
+    by_device = columns.by_device(calls)
+    assert list(by_device) == [1, 3]
+    work = by_device[3]
+    assert (work.start_ns.tolist(), work.end_ns.tolist()) == ([100, 105], [101, 110])
+    assert (work.launch_ns.tolist(), work.thread.tolist()) == ([-1, 70], [-1, 2])
+    assert (work.stream.tolist(), work.work.tolist()) == ([21, 20], [1, 0])
+    assert [work.names[index] for index in work.name] == ["a", "b"]
+    assert by_device[1].work.tolist() == [2]
+
+
+def activities(names, *, launch=-1, stream=0, apart=10):
+    size = len(names)
+    known = tuple(dict.fromkeys(names))
+    start = apart * np.arange(size, dtype=np.int64)
+    whole = np.zeros(size, dtype=np.int64)
+    launched = whole - 1 if isinstance(launch, int) else np.array(launch, dtype=np.int64)
+    which = np.array([known.index(name) for name in names], dtype=np.int64)
+    return Activities(start, start + 5, launched, whole, whole + stream, which, whole.astype(np.int8), known)
+
+
+def test_steps_by_ranges_are_those_in_which_work_was_issued():
+    """The third kernel was issued in the first step and ran in the second; where nothing is said, it counts where it began."""
+    work = activities(list("abcd"), launch=[0, 5, 9, -1])
+    ranges = (Range("ProfilerStep#1", 0, 10), Range("forward", 2, 4), Range("ProfilerStep#2", 10, 40))
+    found = find_steps(work, ranges)
+    assert found.told_by == "ranges"
+    assert [(one.name, one.first, one.members.tolist()) for one in found.steps] == [
+        ("ProfilerStep#1", 0, [0, 1, 2]),
+        ("ProfilerStep#2", 30, [3]),
+    ]
+    inner = (Range("step 1", 0, 10), Range("iteration 7", 1, 3), Range("step 2", 10, 40))
+    assert [one.name for one in find_steps(work, inner).steps] == ["step 1", "step 2"]
+    assert [one.name for one in find_steps(work, inner, "step 2").steps] == ["step 2"]
+    with pytest.raises(CostModelError, match="nothing was issued in the ranges that begin with 'iter'"):
+        find_steps(work, inner, "iter")
+    with pytest.raises(CostModelError, match="begins with 'epoch'; it has iteration 7, step 1, step 2"):
+        find_steps(work, inner, "epoch")
+
+
+def test_steps_by_repetition():
+    """Nine kernels that recur three times, the first of each apart from the others."""
+    names = [f"k{index}" for index in range(9)]
+    found = find_steps(activities(names * 3), ())
+    assert found.told_by == "repetition"
+    assert [one.first for one in found.steps] == [0, 90, 180]
+    assert [one.members.tolist() for one in found.steps] == [list(range(i, i + 9)) for i in (0, 9, 18)]
+    assert [one.name for one in found.steps] == ["repetition 1", "repetition 2", "repetition 3"]
+    # Seven are a loop, and what does not recur is one step.
+    for other in (names[:7] * 3, [f"k{index}" for index in range(27)]):
+        found = find_steps(activities(other), ())
+        assert (found.told_by, [one.name for one in found.steps]) == ("", ["whole trace"])
+        assert found.steps[0].members.tolist() == list(range(len(other)))
+
+
+def line(name, count):
+    return SimpleNamespace(name=name, count=np.asarray(count))
+
+
+def test_layers_that_a_trace_holds():
+    """Ten of 40 dense layers: a quarter of what is in a layer, nothing of what is not."""
+    dense = [
+        line("compute.attention.core.forward", 40.0),
+        line("compute.head.forward", 1.0),
+        line("tp.mlp.forward", 1.0),
+    ]
+    found = find_window(dense, {"attention.forward": 10.0}, sliced=False)
+    assert (found.layers, found.of_layers, found.scales) == (10, 40, {"": 0.25})
+    assert [found.share(one) for one in dense] == [0.25, 0.0, 0.25]
+    for kernels, sliced in (
+        ({"attention.forward": 36.0}, False),
+        ({"attention.forward": 10.0}, True),
+        ({}, False),
+    ):
+        whole = find_window(dense, kernels, sliced=sliced)
+        assert (whole.layers, whole.of_layers, whole.scales, whole.share(dense[1])) == (40, 40, {}, 1.0)
+    assert find_window(dense, {"attention.forward": 35.0}, sliced=False).scales == {"": 35 / 40}
+
+
+def test_layers_with_experts_are_counted_by_their_grouped_products():
+    """Four dense and 28 routed layers on the bill; the trace has eight, six of them with two grouped products each."""
+    lines = [
+        line("compute.dense.attention.core.forward", 4.0),
+        line("compute.attention.core.forward", 28.0),
+        line("compute.moe.experts.fc1.forward", 28.0),
+    ]
+    found = find_window(lines, {"attention.forward": 8.0, "experts.forward": 12.0}, sliced=False)
+    assert found.scales == {"dense.": 2 / 4, "": 6 / 28}
+    unknown = find_window(lines, {"attention.forward": 8.0}, sliced=False)
+    assert unknown.scales == pytest.approx({"dense.": 0.25, "": 0.25})
+
+
+# --- memory, sources -------------------------------------------------------------------------------
+
+
+def test_memory_that_each_way_of_measuring_sees():
+    held = {"allocated": [10.0, 1.0], "reserved": [2.0, 1.0], "device": [4.0, 40.0]}
+    bill = SimpleNamespace(
+        memory_lines=[SimpleNamespace(seen=seen, bytes=np.array(held[seen])) for seen in held]
+    )
+    seen = {kind: float(seen_by_kind(bill, kind)) for kind in MEMORY_KINDS}
+    assert seen == {"max_allocated": 10, "max_reserved": 12, "nvidia-smi": 42, "stated": 12, "": 12}
+    with pytest.raises(CostModelError, match="memory_kind: 'peak' is unknown"):
+        seen_by_kind(bill, "peak")
+
+
+def test_families_of_sources():
+    families = {
+        "megatron-bridge-26.04": "megatron-bridge",
+        "mbridge-old": "megatron-bridge",
+        "dgxc-25": "nemo",
+        "dgxc-maxtext": "maxtext",
+        "dgxc-pax": "maxtext",
+        "nemo-automodel-1": "nemo-automodel",
+        "nemo-25": "nemo",
+        "mlperf-5": "mlperf",
+        "vtrain-1": "vtrain",
+        "tpu-recipes-v5p": "maxtext",
+        "maxtext-1": "maxtext",
+        "torchtitan-1": "torchtitan",
+        "torchao-1": "torchtitan",
+        "bloom": "bloom",
+    }
+    assert {source: source_family(source) for source in families} == families
+
+
+# --- fits ------------------------------------------------------------------------------------------
+
+
+def test_parameters_by_factors_and_by_differences():
+    x = np.array([1.0, 2.0, 4.0, 8.0])
+    measured = 5e-6 + x / 40.0
+    bounds = {"start_s": Bound(1e-9, 1e-3, 1e-5, log=True), "rate": Bound(1.0, 100.0, 10.0)}
+    found, cost = fit(lambda p: p["start_s"] + x / p["rate"], measured, bounds)
+    assert found["rate"] == pytest.approx(40.0, rel=1e-3)
+    assert 1e-9 <= found["start_s"] <= 1e-3
+    assert cost == pytest.approx(0.0, abs=1e-6)
+    held, _ = fit(lambda p: p["rate"] * x, 200.0 * x, {"rate": Bound(1.0, 100.0, 10.0)})
+    assert held["rate"] == pytest.approx(100.0, rel=1e-3)
+    # Every row off by a factor e: 2(sqrt(1 + (1/0.5)²) - 1) each.
+    _, cost = fit(lambda p: math.e * x + 0.0 * p["a"], x, {"a": Bound(0.0, 2.0, 1.0)}, outlier_scale=0.5)
+    assert cost == pytest.approx(2 * (math.sqrt(5) - 1))
+
+
+def test_a_pull_weighs_like_rows():
+    """Four equal rows against a pull: near the optimum 4 (x - 1) + pull² x = 0 in logarithms."""
+    measured = np.full(4, math.exp(0.01))
+    found = fit_pulled(lambda p: np.full(4, p[0]), np.array([1.0]), measured, pull=2.0)
+    assert math.log(found.values[0]) == pytest.approx(0.01 * 4 / (4 + 2.0**2), rel=0.01)
+    assert found.told[0] == pytest.approx(4 / (4 + 2.0**2), rel=0.01)
+    free = fit_pulled(lambda p: np.full(4, p[0]), np.array([1.0]), measured, pull=0.0)
+    assert free.values[0] == pytest.approx(math.exp(0.01), rel=1e-4)
+    assert free.told[0] == pytest.approx(1.0, abs=1e-6)
+    twice = fit_pulled(lambda p: np.full(4, p[0]), np.array([1.0]), measured, pull=2.0, weight=2.0)
+    assert twice.told[0] == pytest.approx(16 / (16 + 4), rel=0.01)
+    untold = fit_pulled(lambda p: np.full(4, p[0]), np.array([1.0, 3.0]), measured, pull=0.3)
+    assert untold.values[1] == pytest.approx(3.0)
+    assert untold.told[1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_thirds_are_the_same_every_time():
+    parts = thirds(10, 3)
+    assert sorted(parts.tolist()) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert parts.tolist() == thirds(10, 3).tolist() != thirds(10, 4).tolist()
+
+
+def run(primitive, ranks=16.0, members=8.0, sizes=(1e6, 1e9), times=(1e-3, 2e-3)):
+    group = Group(np.asarray(ranks), (np.asarray(members), np.asarray(ranks)))
+    return fabric_fit.FabricRun(
+        "x", primitive, group, "nvlink4", None, "auto", np.array(sizes), np.array(times)
+    )
+
+
+def test_constants_that_runs_can_tell():
+    ring = ["base_latency_s", "latency_s", "rate_factor", "pipeline_s"]
+    shapes = ["simple_step_s", "ll_bandwidth_bytes_per_s"]
+    tree = ["tree_step_s", "tree_pipeline_s", "tree_rate_factor", "nvls_tree_pipeline_s"]
+    to_all = ["all_to_all_latency_s", "all_to_all_pipeline_s"]
+    send = ["send_latency_s", "send_pipeline_s", "send_rate_factor"]
+    inside, outside = [*ring, "pipeline_step_s"], [*ring, *shapes]
+    told = {
+        ("all_reduce", False): inside,
+        ("all_reduce", True): [*outside, *tree],
+        ("all_gather", False): [*inside, "copy_bandwidth_bytes_per_s"],
+        ("reduce_scatter", False): [*inside, "copy_bandwidth_bytes_per_s"],
+        ("all_gather", True): outside,
+        ("all_to_all", True): [*outside, *to_all],
+        ("send_recv", False): [*inside, *send],
+    }
+    for (primitive, network), names in told.items():
+        assert fabric_fit.free_names([run(primitive)], network=network) == names, primitive
+    assert run("all_reduce").nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("primitive", "passes"),
+    [("all_reduce", 2 * 15 / 16), ("all_gather", 15 / 16), ("send_recv", 1.0), ("reduce", 1.0)],
+)
+def test_the_yardstick_of_a_sweep(primitive, passes):
+    """10 us and 100 GB/s on the wire: found again, whatever share of the bytes crosses it."""
+    sizes = np.array([1e3, 1e6, 1e8, 1e9])
+    times = 10e-6 + passes * sizes / 100e9
+    assert fabric_fit.plain_ring(run(primitive, sizes=sizes, times=times)) == pytest.approx(times, rel=1e-3)
+    swept = run(primitive, sizes=sizes, times=times)
+    table = fabric_fit.score([swept], lambda one: 1.1 * one.time_s)
+    assert table["error"].tolist() == pytest.approx([0.1] * 4)
+    assert table["signed"].tolist() == pytest.approx([0.1] * 4)
+    assert table["plain"].max() < 1e-3
+    assert (table["nodes"].tolist(), table["network"].tolist()) == ([2] * 4, ["nvlink4"] * 4)
+    short = fabric_fit.score([run(primitive)], lambda one: 0.8 * one.time_s)
+    assert short["signed"].tolist() == pytest.approx([-0.2] * 2)
+    assert short["error"].tolist() == pytest.approx([0.2] * 2)
+    assert short["plain"].isna().all()
+
+
+def test_constants_as_profiles_write_them():
+    assert fabric_fit.quantity_text("ll_bandwidth_bytes_per_s", 25.5e9) == "25.5 GB/s"
+    assert fabric_fit.quantity_text("latency_s", 1.5e-6) == "1.5 us"
+    assert fabric_fit.quantity_text("rate_factor", 0.97) == "0.97"
+    fabric = Fabric(rate_factor=0.9, pipeline_s=2e-6, copy_bandwidth_bytes_per_s=900e9)
+    block = fabric_fit.fabric_block(fabric, basis="measured", source="x", points=12, residual=0.01234)
+    assert block == {
+        "basis": "measured",
+        "source": "x",
+        "points": 12,
+        "residual": 0.012,
+        "rate_factor": 0.9,
+        "copy_bandwidth": "900 GB/s",
+        "pipeline": "2 us",
+    }
+    assert list(fabric_fit.fabric_block(Fabric(), basis="estimated", source="y")) == ["basis", "source"]
+
+
+def test_base_latencies_stand_on_the_tier_and_the_rest_in_its_constants():
+    tier = load_link("nvlink4", size=8)
+    put = fabric_fit.with_constants(
+        tier, {"latency_s": 3e-6, "base_latency_s": 7e-6, "pipeline_s": 1e-6}, Fabric()
+    )
+    assert (put.latency_s, put.base_latency_s) == (3e-6, 7e-6)
+    assert put.fabric.constants == Fabric(pipeline_s=1e-6)
