@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ruamel.yaml import YAML
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.models.model import make_model
+from costmodel.interop.assertions.record import WORDS
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.planning.launchable import table_of
 from costmodel.planning.plan import make_question
@@ -48,6 +50,7 @@ GOOD = {
     },
     "none": {"layout": "tp2 pp2 ep4", "recipe": "hai-llm", "schedule": "dualpipe"},
 }
+ARGUMENTS = YAML(typ="safe", pure=True).load(Path(__file__).with_name("launch_arguments.yaml").read_text())
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.assertions]
 
 
@@ -58,6 +61,34 @@ def good(framework):
 def test_every_framework_that_is_written_has_a_table():
     assert set(TABLES) == {*FRAMEWORKS, "none"}
     assert len(ASSERTIONS) == len(ROWS)
+
+
+def test_every_row_says_whose_it_is():
+    """Megatron-Bridge starts Megatron-Core, and Axolotl Accelerate: their rows stand in both tables under one's release."""
+    releases = {
+        "megatron": {"megatron-core 0.16.1", "NVIDIA/Megatron-LM 000c4ac24f61"},
+        "nemo": {"megatron-core 0.16.1", "megatron-bridge 0.3.1"},
+        "torchtitan": {"torchtitan 0.3.0"},
+        "deepspeed": {"deepspeed 0.19.8", "deepspeedai/Megatron-DeepSpeed f1feb8877d76"},
+        "accelerate": {"accelerate 1.15.0"},
+        "axolotl": {"axolotl 0.19.0", "accelerate 1.15.0"},
+        "none": {"as published"},
+    }
+    for name, table in TABLES.items():
+        assert {row.framework for row in table.assertions} == {"papers" if name == "none" else name}
+        assert {row.release for row in table.assertions} == releases[name]
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=f"{case['framework']} {case['name']}") for case in ARGUMENTS]
+)
+def test_arguments_of_whole_jobs(case):
+    """What a framework would be given for a job, all of it: what is false or none is not in the list."""
+    arguments = TABLES[case["framework"]].arguments(cm.estimate(**case["job"]).job)
+    said = {name: float(np.max(value)) for name, value in arguments.items()}
+    assert {name: value for name, value in said.items() if value} == {
+        name: WORDS.get(value, value) for name, value in case["arguments"].items()
+    }
 
 
 @pytest.mark.parametrize("framework", TABLES)

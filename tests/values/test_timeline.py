@@ -1,0 +1,208 @@
+"""One step on a clock, event by event: a small job of two stages and eight micro-batches against its own bill."""
+
+import json
+
+import pytest
+
+import costmodel as cm
+from costmodel.estimates.timeline import STREAMS, step_timeline
+from costmodel.estimates.trace import trace
+
+JOB = {"model": "llama2-7b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
+
+
+@pytest.fixture(scope="module")
+def est():
+    """Two stages with tp 2: eight replicas, eight micro-batches each; ZeRO-1 reduces and gathers."""
+    return cm.estimate(**JOB, layout="tp2 pp2", zero_stage=1)
+
+
+@pytest.fixture(scope="module")
+def line(est):
+    return {line.name: line for line in est.bill.time_lines}
+
+
+def on_step(timeline, stage):
+    """What belongs to no micro-batch."""
+    return [one for one in timeline.slices if one.stage == stage and one.micro_batch < 0]
+
+
+def test_what_runs_once_a_step_stands_behind_the_pipeline_in_order(est, line):
+    timeline = step_timeline(est)
+    for stage in (0, 1):
+        shown = [one for one in on_step(timeline, stage) if not one.name.endswith("(hidden)")]
+        assert [(one.name, one.stream, one.kind) for one in shown[:4]] == [
+            ("dp.dense.grad_reduce_scatter", "dp", "communication"),
+            ("optimizer.adam", "compute", "optimizer"),
+            ("optimizer.grad_norm", "compute", "optimizer"),
+            ("dp.dense.param_all_gather", "dp", "communication"),
+        ]
+        assert {one.kind for one in shown[4:]} == {"overhead"}
+        at = timeline.pipeline_s
+        for one in shown:
+            assert one.start_s == pytest.approx(at)
+            at += float(line[one.name].exposed_seconds)
+            assert one.end_s == pytest.approx(at)
+            assert one.busy_s == float(line[one.name].seconds)
+        assert shown[-1].end_s == timeline.step_time_s == float(est.step_time_s)
+
+
+def test_what_is_hidden_of_data_parallelism_ends_with_the_backward_passes_or_begins_the_step(est, line):
+    timeline = step_timeline(est)
+    hidden = {one.name: one for one in on_step(timeline, 1) if one.name.endswith("(hidden)")}
+    gather, reduce = line["dp.dense.param_all_gather"], line["dp.dense.grad_reduce_scatter"]
+    assert list(hidden) == ["dp.dense.param_all_gather (hidden)", "dp.dense.grad_reduce_scatter (hidden)"]
+    first, last = hidden.values()
+    assert (first.stream, first.kind, first.start_s) == ("dp", "communication", 0)
+    assert first.end_s == first.busy_s == pytest.approx(float(gather.seconds - gather.exposed_seconds))
+    assert last.end_s == pytest.approx(timeline.pipeline_s)
+    assert last.busy_s == pytest.approx(float(reduce.seconds - reduce.exposed_seconds))
+    assert last.end_s - last.start_s == pytest.approx(last.busy_s)
+
+
+def test_messages_are_sent_by_the_stage_that_another_waits_for(est, line):
+    """Forward by the first stage, backward by the last, as long as the bill's message, after their tasks."""
+    timeline = step_timeline(est)
+    message_s = float(line["pp.send_recv"].each_s)
+    for stage, way in ((0, "forward"), (1, "backward")):
+        sent = [one for one in timeline.slices if one.stage == stage and one.stream == "pp"]
+        assert sorted(one.name for one in sent) == [f"send {way} {number}" for number in range(8)]
+        for one in sent:
+            assert (one.kind, one.busy_s) == ("communication", pytest.approx(message_s))
+            assert one.end_s - one.start_s == pytest.approx(message_s)
+            made = [
+                task
+                for task in timeline.slices
+                if (task.stage, task.name) == (stage, f"{way} {one.micro_batch}") and task.stream != "pp"
+            ]
+            assert one.start_s >= max(task.end_s for task in made) - 1e-12
+
+
+def test_a_task_is_its_compute_and_behind_it_what_nothing_hides(est):
+    """Tensor parallelism's slice ends the task; on the bill it is as long as all of its lines of that pass."""
+    timeline = step_timeline(est)
+    lines = [each for block in est.priced.step.block_lines for each in block]
+    assert {each.axis for each in lines} == {"compute", "tp"}
+    for stage, held in ((0, 16), (1, 16)):
+        for way in ("forward", "backward"):
+            passes = [each for each in lines if (each.phase == "forward") == (way == "forward")]
+            of_layer = {
+                axis: held
+                * sum(
+                    float(each.each_s)
+                    for each in passes
+                    if each.axis == axis and ".head" not in each.name and ".embedding" not in each.name
+                )
+                for axis in ("compute", "tp")
+            }
+            for number in range(8):
+                task = {
+                    one.stream: one
+                    for one in timeline.slices
+                    if (one.stage, one.name) == (stage, f"{way} {number}") and one.stream != "pp"
+                }
+                assert set(task) == {"compute", "tp"}
+                assert task["compute"].kind == way
+                assert (task["tp"].kind, task["tp"].micro_batch, task["tp"].chunk) == (
+                    "communication",
+                    number,
+                    0,
+                )
+                assert task["compute"].busy_s >= of_layer["compute"] > 0.85 * task["compute"].busy_s
+                assert task["compute"].end_s - task["compute"].start_s == pytest.approx(
+                    task["compute"].busy_s
+                )
+                assert task["tp"].end_s >= task["compute"].end_s
+                assert task["tp"].start_s >= task["compute"].start_s
+
+
+def test_the_clock_and_what_idles(est):
+    timeline = step_timeline(est)
+    once = [one for one in on_step(timeline, 0) if not one.name.endswith("(hidden)")]
+    assert timeline.pipeline_s == pytest.approx(
+        timeline.step_time_s - sum(one.end_s - one.start_s for one in once)
+    )
+    assert timeline.scale == pytest.approx(1.0)
+    assert (timeline.stages, timeline.schedule) == (2, "1f1b")
+    assert timeline.bubble_s == float(est.exposed_by("toll")["bubble"])
+    for stage in (0, 1):
+        tasks = [
+            one
+            for one in timeline.slices
+            if one.stage == stage and one.name.startswith(("forward", "backward"))
+        ]
+        lasting = max(one.end_s for one in tasks) - min(one.start_s for one in tasks)
+        assert timeline.idle_s()[stage] == pytest.approx(timeline.pipeline_s - timeline.task_s[stage])
+        assert timeline.task_s[stage] <= lasting * (1 + 1e-12)
+    peaks = timeline.peak_bytes()
+    for stage in (0, 1):
+        assert peaks[stage] == max(point.held_bytes for point in timeline.memory if point.stage == stage)
+
+
+def test_events_of_the_file(est):
+    """Metadata of the threads that something runs on, slices in microseconds, memory in GiB."""
+    found = trace(est)
+    timeline, written = found.timeline, found.to_dict()
+    events = written["traceEvents"]
+    used = ["compute", "tp", "pp", "dp"]
+    assert STREAMS[0] == "compute"
+    expected = []
+    for stage in (0, 1):
+        expected.append(("process_name", stage, 0, {"name": f"stage {stage}"}))
+        expected.append(("process_sort_index", stage, 0, {"sort_index": stage}))
+        for thread, stream in enumerate(STREAMS):
+            if stream in used:
+                expected.append(("thread_name", stage, thread, {"name": stream}))
+                expected.append(("thread_sort_index", stage, thread, {"sort_index": thread}))
+    named = [event for event in events if event["ph"] == "M"]
+    assert [(one["name"], one["pid"], one["tid"], one["args"]) for one in named] == expected
+    colours = {
+        "forward": "good",
+        "backward": "bad",
+        "communication": "thread_state_iowait",
+        "optimizer": "thread_state_running",
+        "overhead": "grey",
+    }
+    drawn = [event for event in events if event["ph"] == "X"]
+    for event, piece in zip(drawn, timeline.slices, strict=True):
+        about = {"bill_s": piece.busy_s}
+        if piece.micro_batch >= 0:
+            about |= {"micro_batch": piece.micro_batch, "chunk": 0}
+        assert event == {
+            "ph": "X",
+            "name": piece.name,
+            "cat": piece.kind,
+            "pid": piece.stage,
+            "tid": STREAMS.index(piece.stream),
+            "ts": pytest.approx(1e6 * piece.start_s),
+            "dur": pytest.approx(1e6 * (piece.end_s - piece.start_s)),
+            "cname": colours[piece.kind],
+            "args": about,
+        }
+    counted = [event for event in events if event["ph"] == "C"]
+    for event, point in zip(counted, timeline.memory, strict=True):
+        assert (event["name"], event["pid"], event["ts"]) == ("memory", point.stage, point.time_s * 1e6)
+        assert event["args"] == {"GiB": point.held_bytes / 2**30}
+    assert written["displayTimeUnit"] == "ms"
+    assert written["otherData"] == {
+        "job": "llama2-7b on 32 GPUs of dgx-h100-ndr, recipe megatron-core",
+        "schedule": "1f1b",
+        "step_time_s": float(est.step_time_s),
+        "pipeline_on_bill_s": timeline.pipeline_s,
+        "pipeline_simulated_s": timeline.simulated_s,
+        "clock_scale": timeline.scale,
+    }
+    assert json.loads(found.to_json()) == json.loads(json.dumps(written))
+    columns = found.columns()
+    assert columns["name"] == [piece.name for piece in timeline.slices]
+    assert list(columns) == [
+        "stage",
+        "stream",
+        "name",
+        "start_s",
+        "end_s",
+        "kind",
+        "micro_batch",
+        "chunk",
+        "busy_s",
+    ]
