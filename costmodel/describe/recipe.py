@@ -577,14 +577,19 @@ def _unexplained() -> dict[str, float]:
     return {name: float(share) for name, share in shares.items()}
 
 
-def usual_overhead(generation: str) -> float:
-    """Return the share of a step that nothing explains in all runs on GPUs of a generation, else on all GPUs. [-]
+def usual_overhead(generation: str, own_stack: bool = False) -> float:
+    """Return the share of a step that nothing explains in all runs on GPUs of a generation. [-]
+
+    Without such runs that of all GPUs beyond CUDA, if its vendor has a stack of its own, else of all GPUs.
 
     >>> usual_overhead("ampere") < usual_overhead("hopper")
     True
+    >>> usual_overhead("hopper", own_stack=True) == usual_overhead("hopper")
+    True
     """
     shares = _unexplained()
-    return shares.get(generation, shares["any"])
+    of_stack = shares.get("other-stacks", shares["any"]) if own_stack else shares["any"]
+    return shares.get(generation, of_stack)
 
 
 def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
@@ -601,7 +606,8 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
     if recipe.overlap.collectives_on == "auto":
         recipe = recipe.replaced("collectives_on", accelerator.collectives_on)
     if recipe.host.overhead_fraction is None:
-        recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator.generation))
+        share = usual_overhead(accelerator.generation, accelerator.has_own_stack)
+        recipe = recipe.replaced("overhead_fraction", share)
     return recipe
 
 

@@ -76,6 +76,7 @@ def scored_runs(checked: Validation) -> pd.DataFrame:
         family=runs.recipe.map(lambda name: FAMILIES.get(name, name)),
         source_family=runs.source.map(source_family),
         is_gpu=is_gpu,
+        own_stack=runs.accelerator.map(lambda name: load_accelerator(name).has_own_stack),
         generation=runs.accelerator.map(lambda name: load_accelerator(name).generation),
     )
 
@@ -97,11 +98,16 @@ def of_generation(name: str) -> str:
     return f"any on {name}"
 
 
+OTHER_STACKS = "any on other stacks"
+"""What stands for all recipes on GPUs whose vendor has a framework of its own, among the families of `fit_constants`."""
+
+
 def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
     """Return the share by family and kind of accelerator; family "" is the median of all runs of the kind.
 
     Of GPUs also by generation (`of_generation`), where there are `LEAST_RUNS`: the older, the less it is, as kernels
-    were longer beside the gaps between them.
+    were longer beside the gaps between them. And of those beyond CUDA together (`OTHER_STACKS`), which stand for
+    generations of theirs that no run is published of: kernels that nobody timed and younger libraries lose more.
 
     Parameters
     ----------
@@ -123,6 +129,9 @@ def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
         if len(group) >= LEAST_RUNS:
             share = weighted_median(-group.log_ratio, weights[group.index])
             found[of_generation(str(generation)), True] = float(np.expm1(share))
+    others = used[used.is_gpu & used.own_stack]
+    if len(others) >= LEAST_RUNS:
+        found[OTHER_STACKS, True] = float(np.expm1(weighted_median(-others.log_ratio, weights[others.index])))
     return found
 
 
@@ -142,16 +151,24 @@ def _family_share(group: pd.DataFrame, weights: pd.Series[float], general: float
     return general + (own - general) * RECIPE_SPREAD**2 / (RECIPE_SPREAD**2 + squared_error)
 
 
-def share_of(constants: Constants, family: str, is_gpu: bool, generation: str = "") -> float:
-    """Return the constant of a recipe family, or that of all others on GPUs of the generation, or on all."""
-    usual = constants.get((of_generation(generation), is_gpu), constants.get(("", is_gpu), 0.0))
+def share_of(
+    constants: Constants, family: str, is_gpu: bool, generation: str = "", own_stack: bool = False
+) -> float:
+    """Return the constant of a recipe family, or that of all others on GPUs of the generation, of the stack, or on all."""
+    usual = constants.get(("", is_gpu), 0.0)
+    if own_stack:
+        usual = constants.get((OTHER_STACKS, is_gpu), usual)
+    usual = constants.get((of_generation(generation), is_gpu), usual)
     return constants.get((family, is_gpu), usual)
 
 
 def _errors(group: pd.DataFrame, constants: Constants) -> pd.Series[float]:
     """Return relative errors of runs priced with `constants`."""
     share = pd.Series(
-        [share_of(constants, *of) for of in zip(group.family, group.is_gpu, group.generation, strict=True)],
+        [
+            share_of(constants, *of)
+            for of in zip(group.family, group.is_gpu, group.generation, group.own_stack, strict=True)
+        ],
         index=group.index,
     )
     errors: pd.Series[float] = np.exp(group.log_ratio) * (1.0 + share) - 1.0
@@ -214,8 +231,11 @@ def write_generations(constants: Constants, runs: pd.DataFrame, file: Path) -> N
     """Write the shares of generations of GPUs, which recipes without a constant of their own take."""
     used = runs[~runs.source.isin(HELD_BACK) & runs.is_gpu]
     shares = node({})
-    for generation, group in [*used.groupby("generation"), ("any", used)]:
-        family = "" if generation == "any" else of_generation(str(generation))
+    classes_of = [*used.groupby("generation"), ("other-stacks", used[used.own_stack]), ("any", used)]
+    for generation, group in classes_of:
+        family = {"any": "", "other-stacks": OTHER_STACKS}.get(
+            str(generation), of_generation(str(generation))
+        )
         if (family, True) in constants:
             shares[str(generation)] = round(constants[family, True], 3)
             why = f"{len(group)} runs, {group.source.nunique()} sources"
@@ -225,17 +245,25 @@ def write_generations(constants: Constants, runs: pd.DataFrame, file: Path) -> N
 
 
 _GENERATIONS = """Share of a step that nothing explains, by generation of GPUs: weighted medians of published runs, for recipes
-with too few runs for a constant of their own. Written by python -m costmodel.trust.overheads RUNS.csv --write"""
+with too few runs for a constant of their own; other-stacks for generations without runs beyond CUDA. Written
+by python -m costmodel.trust.overheads RUNS.csv --write"""
 
 
-def _has_others(runs: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether runs of the same class are also of another family of sources, by run.
+def left_out_errors(runs: pd.DataFrame, fitted: pd.Series[float]) -> pd.Series[float]:
+    """Return the errors that bands are made of, by run: with constants that such runs did not fit, where there are any.
 
-    Where they are not, leaving the family out leaves the errors of other machines. Elsewhere than on GPUs hardly
-    two families share a compiler. The errors of both are taken as fitted.
+    On GPUs without the run's family of sources, where its class has others. A compiler of whole steps is its own class,
+    whatever the chip, and hardly two families share one: elsewhere without the run's source, where the recipe keeps
+    `LEAST_RUNS` of others. Where leaving it out would leave the errors of other machines, `fitted` is what there is.
     """
-    others: pd.Series[bool] = runs.source_family.groupby(classes(runs)).transform("nunique") > 1
-    return others
+    by_family = joined_errors(held_out_errors(runs, "source_family"))
+    by_source = joined_errors(held_out_errors(runs, "source"))
+    of_class = runs.source_family.groupby(classes(runs)).transform("nunique") > 1
+    of_recipe = runs.groupby(["family", "is_gpu"]).log_ratio.transform("size")
+    of_source = runs.groupby(["family", "is_gpu", "source"]).log_ratio.transform("size")
+    found = fitted.where(~(runs.is_gpu & of_class), by_family)
+    left: pd.Series[float] = found.where(runs.is_gpu | (of_recipe - of_source < LEAST_RUNS), by_source)
+    return left
 
 
 def main(arguments: list[str]) -> int:
@@ -264,9 +292,7 @@ def main(arguments: list[str]) -> int:
         write_generations(constants, runs, presets / "unexplained.yaml")
     if "--write" in arguments or "--bands" in arguments:
         fitted_errors = _errors(runs, constants) if "--write" in arguments else runs.time_error
-        own = joined_errors(held_out_errors(runs, "source_family")).where(
-            _has_others(runs) & runs.is_gpu, fitted_errors
-        )
+        own = left_out_errors(runs, fitted_errors)
         other = joined_errors(held_out_errors(runs, "family"))
         fitted = {
             is_gpu: [name for name in list_recipes() if (FAMILIES.get(name, name), is_gpu) in constants]

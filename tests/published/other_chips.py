@@ -9,6 +9,8 @@ of the same rows: FLOPs of the model over peak times one efficiency, the median 
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ import pandas as pd
 from pages import fill, read_pages, settle
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.overheads import held_out_errors, joined_errors, scored_runs
 from costmodel.trust.published_runs import Row, job_of_row, read_rows
@@ -51,8 +54,8 @@ def beside(row: Row) -> dict[str, object]:
     }
 
 
-def chips_table(rows: list[Row]) -> str:
-    """Return rows, errors, errors with the source left out, coverage of bands, and the naive rule, by accelerator."""
+def judged(rows: list[Row]) -> pd.DataFrame:
+    """Return the scored runs with their errors, those with the source left out, and where they lie in what was stated."""
     runs = scored_runs(validate(rows))
     runs = runs.assign(left_out=joined_errors(held_out_errors(runs))).set_index("id")
     more = []
@@ -62,7 +65,11 @@ def chips_table(rows: list[Row]) -> str:
                 more.append(beside(row))
             except CostModelError as error:
                 raise SystemExit(f"{row['id']}: {error}") from None
-    runs = runs.join(pd.DataFrame(more).set_index("id"))
+    return runs.join(pd.DataFrame(more).set_index("id"))
+
+
+def chips_table(runs: pd.DataFrame) -> str:
+    """Return rows, errors, errors with the source left out, coverage of bands, and the naive rule, by accelerator."""
     lines = [
         "| accelerator | rows | median | bias | source left out | inside the error band | inside p10 to p90 | naive: median "
         "| naive: p90 |",
@@ -75,6 +82,35 @@ def chips_table(rows: list[Row]) -> str:
             f"| {name} | {len(group)} | {group.time_error.abs().median():.1%} | {group.time_error.mean():+.1%} | "
             f"{group.left_out.abs().median():.1%} | {group.in_band.mean():.0%} | {group.inside.mean():.0%} | "
             f"{naive.median():.1%} | {naive.quantile(0.9):.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def likely(runs: int, share: float = 0.8, mass: float = 0.9) -> tuple[float, float]:
+    """Return the shares between which a band of `share` holds so many runs, nine times of ten. [-]
+
+    >>> likely(10)
+    (0.6, 1.0)
+    """
+    odds = [math.comb(runs, k) * share**k * (1.0 - share) ** (runs - k) for k in range(runs + 1)]
+    sums = list(itertools.accumulate(odds))
+    low, high = (
+        next(k for k, at in enumerate(sums) if at >= edge) for edge in ((1 - mass) / 2, (1 + mass) / 2)
+    )
+    return low / runs, high / runs
+
+
+def stacks_table(runs: pd.DataFrame) -> str:
+    """Return how often the bands held by stack of software, and what so many runs can tell of a band of 80 %."""
+    stack = runs.accelerator.map(lambda name: load_accelerator(name).software.recipe)
+    lines = [
+        "| stack | rows | inside the error band | inside p10 to p90 | a band of 80 % holds so many |",
+        "|---|---|---|---|---|",
+    ]
+    for name, group in [*runs.groupby(stack), ("all", runs)]:
+        low, high = likely(len(group))
+        lines.append(
+            f"| {name} | {len(group)} | {group.in_band.mean():.0%} | {group.inside.mean():.0%} | {low:.0%} to {high:.0%} |"
         )
     return "\n".join(lines)
 
@@ -116,7 +152,13 @@ def main() -> int:
     """Rewrite or check the page."""
     every = read_rows(next(one for one in sys.argv[1:] if not one.startswith("--")))
     rows = others(every)
-    blocks = {"chips": chips_table(rows), "int8": int8_table(every), "slices": slices_table(rows)}
+    runs = judged(rows)
+    blocks = {
+        "chips": chips_table(runs),
+        "stacks": stacks_table(runs),
+        "int8": int8_table(every),
+        "slices": slices_table(rows),
+    }
     return settle(fill(read_pages(), blocks))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.jobs.switches import switch_choices
 from costmodel.describe.recipe import list_recipes, load_recipe, usual_overhead
 from costmodel.estimates.priced_job import error_bands
@@ -25,6 +26,7 @@ def runs(*groups):
             "log_ratio": -np.log1p(share),
             "accelerator": "h100-sxm-80gb" if gpu else "tpu-v5p",
             "generation": "hopper" if gpu else "tpu-v5",
+            "own_stack": not gpu,
             "num_experts": 0,
         }
         for family, source, share, count, model, gpu in groups
@@ -59,6 +61,38 @@ def test_a_recipe_without_a_constant_takes_that_of_the_generation():
     assert 0.15 <= overheads.share_of(found, "few", True, "hopper") < 0.25
     assert overheads.share_of(found, "one", True, "hopper") == pytest.approx(0.05)
     assert overheads.share_of(found, "few", True, "volta") == found["", True]
+
+
+def test_gpus_beyond_cuda_without_runs_of_their_generation_take_what_others_beyond_cuda_lose():
+    cuda = runs(("one", "a", 0.1, 40, "m", True))
+    other = runs(("two", "b", 0.5, 10, "m", True)).assign(generation="cdna4", own_stack=True)
+    found = overheads.fit_constants(pd.concat([cuda, other], ignore_index=True))
+    assert overheads.share_of(found, "few", True, "cdna3", own_stack=True) == pytest.approx(0.5)
+    assert overheads.share_of(found, "few", True, "cdna3") == found["", True] < 0.2
+    assert overheads.share_of(found, "few", True, "hopper", own_stack=True) == pytest.approx(0.1)
+    assert overheads.share_of(found, "one", True, "cdna3", own_stack=True) == pytest.approx(0.1)
+    few = overheads.fit_constants(pd.concat([cuda, other.head(6)], ignore_index=True))
+    assert (overheads.OTHER_STACKS, True) not in few
+    assert usual_overhead("none of ours", own_stack=True) > usual_overhead("none of ours")
+    assert load_accelerator("mi300x").has_own_stack
+    assert not load_accelerator("h100-sxm-80gb").has_own_stack
+
+
+def test_bands_are_made_of_errors_of_what_was_left_out_where_something_of_the_kind_is_left():
+    made = runs(
+        ("one", "a", 0.1, 10, "m", True),
+        ("two", "b", 0.3, 10, "m", True),
+        ("xla", "c", 0.1, 20, "m", False),
+        ("xla", "d", 0.3, 6, "m", False),
+        ("own", "e", 0.2, 20, "m", False),
+    ).assign(source_family=lambda frame: frame.source.replace({"c": "xla", "d": "xla"}))
+    fitted = pd.Series(9.0, index=made.index)
+    errors = overheads.left_out_errors(made, fitted).groupby(made.source).first()
+    # Leaving c out leaves six runs of the recipe, one less than a constant needs; e is alone with its recipe.
+    assert errors[["c", "e"]].tolist() == [9.0, 9.0]
+    assert errors["a"] == pytest.approx(1.3 / 1.1 - 1)
+    assert errors["b"] == pytest.approx(1.1 / 1.3 - 1)
+    assert errors["d"] == pytest.approx(1.1 / 1.3 - 1)
 
 
 def test_a_recipe_of_no_own_constant_is_that_of_the_device_unless_it_is_set():

@@ -128,6 +128,11 @@ class Accelerator:
         return not self.software.compiled_steps
 
     @property
+    def has_own_stack(self) -> bool:
+        """Whether its vendor's software names a framework of its own: what is beyond CUDA."""
+        return bool(self.software.recipe)
+
+    @property
     def is_estimated(self) -> bool:
         """Whether its 16-bit products are another accelerator's, not measured on it."""
         if self.kernels is None:
