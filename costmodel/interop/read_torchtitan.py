@@ -8,6 +8,7 @@ Python files are parsed, never run.
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -175,8 +176,37 @@ def registry(text: str, asked: str, folder: str = "") -> dict[str, Any]:
         raise FrameworkConfigError(
             f"torchtitan: say which configuration: --env config=NAME (there are {listed})"
         )
-    raw = _configured(asked or next(iter(functions)), functions, 0)
+    chosen = asked or next(iter(functions))
+    raw = _configured(chosen, functions, 0)
+    _require_whole(chosen, raw)
     return _tables_of(raw, _family(tree) or folder)
+
+
+_SAID = ("model_spec", "training", "parallelism", "activation_checkpoint")
+
+
+def _require_whole(name: str, raw: Mapping[str, Any]) -> None:
+    """Refuse a configuration that takes over from another file what it does not say itself.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming the function that it takes over, and what that says.
+    """
+    base = str(raw.get("__class__", ""))
+    if base.endswith("Trainer.Config"):
+        return
+    if base.endswith(".Config"):
+        raise FrameworkConfigError(f"torchtitan: {name}: expected a Trainer.Config, returns a {base}")
+    # A part is whole where it is made anew, not where single keys of it are set.
+    whole = [
+        key for key in _SAID if key in raw and (not isinstance(raw[key], dict) or "__class__" in raw[key])
+    ]
+    if lacking := [key for key in _SAID if key not in whole]:
+        raise FrameworkConfigError(
+            f"torchtitan: {name}: takes over {base or 'another function'}() of another file, which says its "
+            f"{', '.join(lacking)}; read that file, or what torchtitan prints of the whole configuration"
+        )
 
 
 def _family(tree: ast.Module) -> str:
@@ -475,8 +505,19 @@ def _unpriced(
     warnings: list[str] = []
     optimizer = tables["optimizer"].raw
     name = str(optimizer.get("name") or optimizer.get("__class__") or "AdamW")
-    if name.lower().removesuffix(".config") not in ("optimizerscontainer", "optimizersinbackwardcontainer"):
-        take_optimizer(name, job, facts, warnings)
+    if (
+        name.lower()
+        .removesuffix(".config")
+        .endswith(("optimizerscontainer", "optimizersinbackwardcontainer"))
+    ):
+        groups = optimizer.get("param_groups")
+        listed = [each.get("optimizer_name") for each in groups or () if isinstance(each, dict)]
+        # Embeddings and norms keep AdamW beside an optimizer of matrices.
+        others = [str(each) for each in listed if each and not str(each).lower().startswith("adam")]
+        name = others[0] if others else "AdamW"
+    # Functions of the registry: default_adamw, _dist_muon_optimizer.
+    short = re.sub(r"^_*(?:default_)?|_optimizers?$", "", name)
+    take_optimizer(short, job, facts, warnings)
     if optimizer.get("early_step_in_backward") or "InBackward" in name:
         warnings.append(
             "the optimizer steps inside the backward pass: gradients are priced as kept until its end"

@@ -47,7 +47,7 @@ _MICRO = ("per_device_train_batch_size", "micro_batch_size")
 _TUNING = ("finetuning_type", "adapter", "tuner_type", "train_type", "sft_type")
 # Data, logs, learning rates, evaluation, checkpoints: without effect on a step's time or memory.
 _HARMLESS = re.compile(
-    r"stage|do_.*|dataset.*|template|max_samples|overwrite.*|preprocessing.*|dataloader.*|output_dir|.*_steps|plot_.*|save_.*"
+    r"do_.*|dataset.*|template|max_samples|overwrite.*|preprocessing.*|dataloader.*|output_dir|.*_steps|plot_.*|save_.*"
     r"|report_to|learning_rate|.*epochs?|lr_.*|warmup.*|ddp_.*|val_.*|eval.*|per_device_eval.*|trust_remote_code|seed"
     r"|logging.*|weight_decay|max_grad_norm|adam_.*|hub_.*|wandb.*|push_.*|chat_template.*|train_on_inputs|group_by_length"
     r"|strict|tokenizer.*|model_type|special_tokens|tf32|resume.*|early_.*|debug|local_rank|pad_to.*|datasets?|lora_.*"
@@ -56,9 +56,10 @@ _HARMLESS = re.compile(
     r"|disable_gradient_checkpointing|include_.*|use_fast_tokenizer|split_.*|loss_.*|xformers_attention|metric.*|load_best.*"
 )
 _TAKEN = frozenset(
-    """gradient_accumulation_steps bf16 fp16 torch_dtype gradient_checkpointing sequence_parallel_size deepspeed fsdp
-    context_parallel_size tensor_parallel_size dp_replicate_size dp_shard_size sequence_parallel_degree sample_packing
-    neat_packing packing enable_liger_kernel
+    """gradient_accumulation_steps batch_size bf16 fp16 bfloat16 float16 torch_dtype expert_parallel_size rl stage
+    rlhf_type reward_model process_reward_model unfrozen_parameters activation_offloading max_steps
+    gradient_checkpointing sequence_parallel_size deepspeed fsdp context_parallel_size tensor_parallel_size
+    dp_replicate_size dp_shard_size sequence_parallel_degree sample_packing neat_packing packing enable_liger_kernel
     fsdp_config fsdp_version optim optimizer quantization_bit load_in_4bit load_in_8bit freeze_trainable_layers
     liger_kernel""".split()  # noqa: SIM905
 )
@@ -74,11 +75,15 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     warnings: list[str] = []
-    job, notes = {**_of_head(file.text), **given}, []
+    notes: list[str] = []
+    job = {**_of_head(file.text), **given}
     job.pop("vocab_size", None)
     job.pop("env", None)
-    steps = _whole(raw, "gradient_accumulation_steps") or 1
+    axolotl = "base_model" in raw
     micro = job.get("micro_batch") or next((n for n in (_whole(raw, key) for key in _MICRO) if n), 1)
+    # Axolotl's batch_size is of one rank and one step (utils/config/__init__.py).
+    whole = _whole(raw, "batch_size") if axolotl else None
+    steps = _whole(raw, "gradient_accumulation_steps") or max(1, (whole or 0) // micro)
     job["micro_batch"] = micro
     length = next((n for n in (_whole(raw, key) for key in _LENGTH) if n), None)
     if length and "seq_len" not in job:
@@ -86,16 +91,14 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if "model" not in job:
         _take_model(raw, job, warnings)
     if "precision" not in job:
-        dtype = str(raw.get("torch_dtype", ""))
-        if raw.get("bf16") in (True, "auto", "true") or "bfloat16" in dtype:
-            job["precision"] = "bf16"
-        elif raw.get("fp16") in (True, "true") or dtype == "float16":
-            job["precision"] = "fp16"
+        _take_precision(raw, job, notes, axolotl=axolotl)
     _take_recomputation(raw, job)
     rings = _whole(raw, "context_parallel_size") or _whole(raw, "sequence_parallel_degree")
     job["cp"] = job.get("cp") or rings or _whole(raw, "sequence_parallel_size") or 1
     if tensors := _whole(raw, "tensor_parallel_size"):
         job.setdefault("tp", tensors)
+    if axolotl and (experts := _whole(raw, "expert_parallel_size")):
+        job.setdefault("ep", experts)
     _take_mesh(raw, "", job)
     if gpus := own_head(file.text).get("gpus"):
         job.setdefault("gpus", gpus)
@@ -112,6 +115,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if "lora_rank" not in job:
         unpriced += ["quantization_bit", "load_in_4bit", "load_in_8bit"]
     warnings += [f"{key}: has no price" for key in unpriced if raw.get(key)]
+    warnings += _other_training(raw)
     optimizer = str(raw.get("optim") or raw.get("optimizer") or "adamw")
     facts: dict[str, Any] = {}
     if "optimizer" not in job:
@@ -138,6 +142,51 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     settle_offload(job, warnings)
     job |= tokens_of(_steps(raw), job)
     return dataclasses.replace(_done(job, notes, warnings), ignored=left, facts=facts)
+
+
+def _take_precision(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str], *, axolotl: bool) -> None:
+    """Read the precision; where a file says none, that is said."""
+    dtype = str(raw.get("torch_dtype", ""))
+    yes = (True, "true", "auto")
+    unasked = axolotl and raw.get("bf16") is None and raw.get("fp16") not in yes[:2]
+    if raw.get("bf16") in yes or raw.get("bfloat16") is True or "bfloat16" in dtype:
+        job["precision"] = "bf16"
+    elif raw.get("fp16") in (True, "true") or raw.get("float16") is True or dtype == "float16":
+        job["precision"] = "fp16"
+    elif unasked:
+        job["precision"] = "bf16"
+        notes.append("precision: not said; Axolotl takes bf16 where a GPU has it")
+    elif raw.get("bf16") is False and raw.get("fp16") is False:
+        job["precision"] = "fp32"
+    else:
+        notes.append("precision: not said; give --precision where it is not bf16")
+
+
+_SUPERVISED = ("sft", "pt", "pretrain", "none", "false", "")
+
+
+def _other_training(raw: Mapping[str, Any]) -> list[str]:
+    """Warn of training that is more than a forward and a backward pass of one model, or less than all of it."""
+    found = []
+    for key in ("rl", "stage", "rlhf_type"):
+        way = str(raw.get(key) or "").lower()
+        if way not in _SUPERVISED:
+            found.append(
+                f"{key}: {way}: priced as supervised training; passes of other models, pairs of answers and "
+                "generation have no price"
+            )
+    for key in ("reward_model", "process_reward_model"):
+        if raw.get(key) is True:
+            found.append(f"{key}: priced as a language model, with its whole head")
+    if raw.get("unfrozen_parameters"):
+        found.append(
+            "unfrozen_parameters: only some parameters are trained; priced as training of all, give --frozen"
+        )
+    if raw.get("activation_offloading") or raw.get("gradient_checkpointing") in ("offload", "offload_disk"):
+        found.append(
+            "activation_offloading: kept inputs lie on the GPU here; price the host by --set offload_activations=<share>"
+        )
+    return found
 
 
 _PACKED = (

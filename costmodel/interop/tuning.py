@@ -153,6 +153,67 @@ def take_tuning(
         notes.append("rslora: costs what LoRA does, its scale alone is another")
 
 
+# Modules by the names that models of the hub have for them.
+_HUB_NAMES = {
+    "query_key_value": ("qkv",),
+    "qkv_proj": ("qkv",),
+    "wqkv": ("qkv",),
+    "w_pack": ("qkv",),
+    "c_attn": ("qkv",),
+    "dense": ("o_proj",),
+    "out_proj": ("o_proj",),
+    "wo": ("o_proj",),
+    "c_proj": ("o_proj", "down_proj"),
+    "c_fc": ("up_proj",),
+    "dense_h_to_4h": ("up_proj",),
+    "dense_4h_to_h": ("down_proj",),
+    "gate_up_proj": ("fc1",),
+    "w1": ("gate_proj",),
+    "w2": ("down_proj",),
+    "w3": ("up_proj",),
+    # Latent attention: its two steps of queries, and of keys and values.
+    "q_a_proj": ("q_proj",),
+    "q_b_proj": ("q_proj",),
+    "kv_a_proj_with_mqa": ("k_proj", "v_proj"),
+    "kv_b_proj": ("k_proj", "v_proj"),
+    "in_proj": ("mixer",),
+    "x_proj": ("mixer",),
+    "dt_proj": ("mixer",),
+}
+_TOWERS = ("vision", "visual", "audio", "projector", "adapter.")
+_MIXERS = ("linear_attn", "mamba", "conv.")
+
+
+def _projections(word: str) -> list[str]:
+    r"""Return the layers that a target names: by itself, by its place in the model, or by a pattern of places.
+
+    >>> _projections("self_attn.q_proj"), _projections(r"model.layers.[\d]+.(mlp|self_attn).(up|q)_proj")
+    (['q_proj'], ['up_proj', 'q_proj'])
+    """
+    lower = word.lower()
+    if any(tower in lower for tower in _TOWERS) and "language_model" not in lower:
+        return []
+    if _is_target(word):
+        return [word]
+    if any(mixer in lower for mixer in _MIXERS):
+        return ["mixer"]
+    last = lower.rsplit(".", 1)[-1]
+    if last in _HUB_NAMES:
+        return list(_HUB_NAMES[last])
+    # PEFT matches a text as a regular expression; those in use list the projections.
+    found = [f"{name}_proj" for group in re.findall(r"\(([\w|]+)\)_proj", word) for name in group.split("|")]
+    return found + re.findall(r"(?<![\w|)])[a-z]+_proj(?!\w)", word)
+
+
+def _is_target(word: str) -> bool:
+    """Tell whether a job has such a target."""
+    try:
+        make_tuning(1, word)
+    except CostModelError:
+        return False
+    return True
+
+
 def _take_targets(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:
     """Read which layers get adapters; what no layer of ours is called is said."""
     if raw.get("lora_target_linear"):
@@ -164,14 +225,14 @@ def _take_targets(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str],
     words = re.split(r"[\s,]+", named.strip()) if isinstance(named, str) else [str(word) for word in named]
     if {word.lower() for word in words} & _ALL:
         return
-    known = []
+    known: list[str] = []
     for word in words:
-        try:
-            make_tuning(1, word)
-        except CostModelError:
+        found = [each for each in _projections(word) if _is_target(each)]
+        if not found:
             warnings.append(f"lora target {word}: no layer is known by that name; it gets no adapter here")
-        else:
-            known.append(word)
+        elif re.search(r"layers\\?\.\(?\d", word):
+            warnings.append(f"lora target {word}: of some layers; priced as of all")
+        known += [each for each in found if each not in known]
     if known:
         job["lora_targets"] = ",".join(known)
     else:

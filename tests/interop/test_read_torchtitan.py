@@ -5,6 +5,7 @@ import json
 import pytest
 
 from costmodel.base.errors import CostModelError
+from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.reading import read as read_file
 from costmodel.interop.torchtitan import import_torchtitan
 
@@ -204,3 +205,64 @@ def test_a_recipe_that_reshards_in_pipelines_is_told_otherwise():
     piped = import_torchtitan(head + "pipeline_parallel_degree = 2\n", recipe="composer-fsdp")
     assert piped.job["switches"]["fsdp_reshard_after_forward"] is False
     assert "fsdp_reshard_after_forward" not in import_torchtitan(head, recipe="composer-fsdp").job["switches"]
+
+
+TAKEN_OVER = """
+from elsewhere.config_registry import llama3_8b
+from torchtitan.models.llama3 import model_registry
+
+def mine() -> Trainer.Config:
+    config = llama3_8b()
+    config.model_spec = model_registry("8B")
+    config.training.seq_len = 4096
+{more}    return config
+"""
+WHOLE = """    config.training = TrainingConfig(local_batch_size=2, seq_len=4096)
+    config.parallelism = ParallelismConfig(tensor_parallel_degree=2, data_parallel_shard_degree=4)
+    config.activation_checkpoint = None
+"""
+
+
+def test_what_another_file_says_is_not_taken_for_a_default():
+    with pytest.raises(
+        FrameworkConfigError, match="training, parallelism, activation_checkpoint; read that file"
+    ):
+        import_torchtitan(TAKEN_OVER.format(more=""), gpus=8)
+    # Set key by key it is still the other file's.
+    part = "    config.parallelism.tensor_parallel_degree = 2\n"
+    with pytest.raises(FrameworkConfigError, match=r"takes over llama3_8b\(\) of another file"):
+        import_torchtitan(TAKEN_OVER.format(more=part), gpus=8)
+    found = import_torchtitan(TAKEN_OVER.format(more=WHOLE), gpus=8)
+    assert (found.job["model"], found.job["tp"], found.job["micro_batch"]) == ("llama3-8b", 2, 2)
+    assert found.job["recompute"] == "none"
+
+
+def test_another_programs_configuration_is_refused():
+    text = "def rl() -> Controller.Config:\n    return Controller.Config(trainer=Trainer.Config(training=TrainingConfig()))\n"
+    with pytest.raises(FrameworkConfigError, match=r"expected a Trainer\.Config, returns a Controller"):
+        import_torchtitan(text, gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("said", "optimizer", "warned"),
+    [
+        ("default_adamw(lr=3e-4)", None, False),
+        ("_dist_muon_optimizer(lr=1e-3)", "muon", False),
+        ("OptimizersContainer.Config()", None, False),
+        (
+            'OptimizersContainer.Config(param_groups=[ParamGroupConfig(pattern="a", optimizer_name="AdamW"), '
+            'ParamGroupConfig(pattern=".*", optimizer_name="Lion")])',
+            "lion",
+            False,
+        ),
+        ("default_prodigy(lr=1)", None, True),
+    ],
+)
+def test_optimizers_of_the_registry(said, optimizer, warned):
+    text = (
+        "def one() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('8B'), "
+        f"optimizer={said}, training=TrainingConfig(local_batch_size=1, seq_len=128))\n"
+    )
+    found = import_torchtitan(text, gpus=8)
+    assert found.job.get("optimizer") == optimizer
+    assert bool(found.warnings) == warned
