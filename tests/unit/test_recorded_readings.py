@@ -1,9 +1,10 @@
 """What configs are read as, as it was last accepted: a net under the values of `test_reader_defaults.py`.
 
-Of every type a small config, the same without each of its keys (what is the default?) and with each of its numbers
-doubled, its words and truths turned (which field follows?). `recorded_readings.jsonl` holds a type a line: the model
-and the outline that were read, and of each change only what it changed, or the error. A change that is meant is
-recorded by ``python tests/unit/test_recorded_readings.py``. A new type needs no record.
+Of every type a small config, the same without each of its keys (what is the default?), with each of its numbers
+doubled and its words and truths turned (which field follows?), and with each key more that its reader looks for.
+`recorded_readings.jsonl` holds a type a line: the model and the outline that were read, and of each change only what
+it changed, or the error. A change that is meant is recorded by ``python tests/unit/test_recorded_readings.py``. A new
+type needs no record.
 """
 
 import json
@@ -14,7 +15,9 @@ from small_configs import PUBLISHED, TINY, WIDE
 from small_outlines import OUTLINED
 
 from costmodel.base.errors import CostModelError
+from costmodel.describe.models import huggingface, outlines
 from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_wrappers import _FLAT_TYPE, CLASS_DEFAULTS
 from costmodel.describe.models.outlines import outline_of
 
@@ -62,6 +65,22 @@ def read(config, kind):
     return json.loads(json.dumps(found))
 
 
+def looked_for(config, kind):
+    """Return the keys that the readers of a config look for and do not find."""
+    made = []
+
+    class Noting(Keys):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (huggingface, outlines):
+            patch.setattr(module, "Keys", Noting)
+        read(config, kind)
+    return sorted({key for keys in made for key in keys.used - keys.raw.keys()})
+
+
 def turned(value):
     """Return other values of the same sort by what was done, none where there is no plain one."""
     if isinstance(value, bool):
@@ -74,24 +93,34 @@ def turned(value):
     return {}
 
 
+def difference(base, other):
+    """Return what another reading has otherwise; of one that is refused only why."""
+    refused = {"model", "ignored"} if "refused" in other else set()
+    refused |= {"outline", "left", "out"} if "refused outline" in other else set()
+    return {
+        place: other.get(place)
+        for place in sorted({*base, *other})
+        if base.get(place) != other.get(place) and place.partition(".")[0] not in refused
+    }
+
+
 def readings(kind):
     """Return what a type's config is read as, and what each change of a key changes."""
     _, config = CONFIGS[kind]
     base = read(config, kind)
     found = {"": base}
+    more = {
+        f"{value} {key}": {**config, key: value} for key in looked_for(config, kind) for value in (True, 3)
+    }
+    found |= {
+        name: changed for name, other in more.items() if (changed := difference(base, read(other, kind)))
+    }
     for key in config:
         rest = {name: value for name, value in config.items() if name != key}
         changes = {f"without {key}": rest}
         changes |= {f"{name} {key}": {**config, key: other} for name, other in turned(config[key]).items()}
         for name, changed in changes.items():
-            other = read(changed, kind)
-            refused = {"model"} if "refused" in other else set()
-            refused |= {"outline", "left"} if "refused outline" in other else set()
-            found[name] = {
-                place: other.get(place)
-                for place in sorted({*base, *other})
-                if base.get(place) != other.get(place) and place.partition(".")[0] not in refused
-            }
+            found[name] = difference(base, read(changed, kind))
     return found
 
 

@@ -1,0 +1,323 @@
+"""Which jobs are possible, rule by rule with the numbers in the sentence, and what a job makes of its fields."""
+
+import numpy as np
+import pytest
+from round_jobs import CLUSTER, LATENT, MOE, SMALL, model_file
+
+from costmodel.base.errors import CostModelError, LayoutError, ProfileError
+from costmodel.describe.jobs.job import job_of, load_job_file, make_job, parse_job, precision_on, spelled_out
+from costmodel.describe.jobs.known_words import known_words
+from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.recipe_page import recipe, recipes_table, set_text
+
+BASE = {"cluster": str(CLUSTER), "recipe": "megatron-core", "gpus": 16, "global_batch": 64, "seq_len": 1024}
+
+
+def job(fields=SMALL, **more):
+    """Return a job of the small model on 16 GPUs of the round machine."""
+    return make_job(model=model_file(fields), **{**BASE, **more})
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "said"),
+    [
+        (SMALL, {"tp": 3}, "tp·cp·pp = 3·1·1 = 3 does not divide gpus = 16"),
+        (SMALL, {"layout": "tp2 dp4"}, "tp·cp·pp·dp = 2·1·1·4 = 8, but gpus = 16"),
+        (SMALL, {"tp": 16}, "tp = 16 does not divide the model's 8 attention heads"),
+        ({**SMALL, "ffn_size": 4098}, {"tp": 4}, "tp = 4 does not divide the MLP width 4098"),
+        (
+            {**MOE, "shared_expert_ffn_size": 514},
+            {"tp": 4},
+            "tp = 4 does not divide the width 514 of the shared experts",
+        ),
+        ({**MOE, "expert_ffn_size": 514}, {"etp": 4}, "etp = 4 does not divide the experts' width 514"),
+        (SMALL, {"seq_len": 1026, "cp": 2, "tp": 2}, "cp·tp = 2·2 does not divide the sequence length 1026"),
+        (
+            SMALL,
+            {"pp": 4, "vp": 2, "schedule": "interleaved"},
+            "pp·vp = 4·2 gives more chunks than the model's 4 layers, embedding and head",
+        ),
+        (SMALL, {"global_batch": 24}, "dp·micro_batch = 16·1 does not divide global_batch = 24"),
+        (SMALL, {"micro_batch": 8}, "dp·micro_batch = 16·8 does not divide global_batch = 64"),
+        (MOE, {"ep": 16}, "ep = 16 does not divide the model's 8 experts"),
+        (SMALL, {"ep": 2}, "ep = 2, but .* has no experts; use ep = 1"),
+        (MOE, {"ep": 8, "etp": 4}, r"ep·etp = 8·4 does not divide tp·cp·dp = 16"),
+        (MOE, {"ep": 8, "etp": 2, "pp": 2, "tp": 2}, r"ep·etp = 8·2 does not divide tp·cp·dp = 8"),
+        (SMALL, {"shard_group": 3}, "shard_group = 3 does not divide dp·cp = 16·1; 0 shards over all of it"),
+        (SMALL, {"shard_group": 16, "cp": 2, "tp": 2}, "shard_group = 16 does not divide dp·cp = 4·2"),
+        (
+            SMALL,
+            {"cp": 16, "switches": {"cp_method": "ulysses"}},
+            "cp_method ulysses deals out heads, and tp·cp = 1·16 does not divide the model's 8 heads",
+        ),
+        (
+            SMALL,
+            {"cp": 4, "switches": {"cp_method": "a2a+p2p", "cp_a2a_ranks": 3}},
+            "cp_a2a_ranks = 3 does not divide cp = 4, or tp·3 the 4 heads of keys",
+        ),
+        (
+            SMALL,
+            {"cp": 4, "tp": 4, "switches": {"cp_method": "a2a+p2p", "cp_a2a_ranks": 2}},
+            "cp_a2a_ranks = 2 does not divide cp = 4, or tp·2 the 4 heads of keys",
+        ),
+        (SMALL, {"vp": 2}, r"vp = 2 needs pp > 1"),
+        (
+            SMALL,
+            {"pp": 2, "global_batch": 8, "schedule": "interleaved", "vp": 2},
+            r"schedule: interleaved cannot run pp = 2 stages, vp = 2 and 1 micro-batches",
+        ),
+        (SMALL, {"gpus": 2**24}, "gpus: expected a whole number from 1 to 10,000,000"),
+        (
+            SMALL,
+            {"cluster": "p4d-efa", "gpus": 8192, "global_batch": 8192},
+            "gpus: 8192 is more than cluster p4d-efa",
+        ),
+        (SMALL, {"tp": 2, "layout": "tp4"}, "tp: given as 2 and, in the layout text, as 4"),
+        (SMALL, {"epochs": 2}, "epochs: needs dataset_samples"),
+        (SMALL, {"dataset_samples": 100, "tokens": "1T"}, "tokens: follow from dataset_samples and epochs"),
+        (
+            SMALL,
+            {"zero": 1, "switches": {"gradient_compression": "powersgd"}},
+            "gradient_compression: powersgd needs whole gradients on every replica, zero_stage 0; got 1",
+        ),
+        (
+            SMALL,
+            {"zero": 2, "switches": {"sync_every": 500}},
+            "sync_every: 500 needs replicas that hold everything: zero_stage 0, or a shard_group",
+        ),
+        (
+            SMALL,
+            {"lora_rank": 8, "zero": 0, "switches": {"gradient_compression": "top-k"}},
+            "gradient_compression: top-k is for training of every parameter",
+        ),
+        (
+            SMALL,
+            {"lora_rank": 8, "optimizer": "muon"},
+            "optimizer: muon, which steps matrices in a way of their own",
+        ),
+        (SMALL, {"frozen": "head", "optimizer": "shampoo"}, "optimizer: shampoo, which steps"),
+        (
+            SMALL,
+            {"optimizer": "muon", "switches": {"offload_optimizer": True}},
+            "offload_optimizer: no host steps muon; it needs optimizer .*adamw",
+        ),
+        (
+            SMALL,
+            {"precision": "mxfp8", "cluster": "dgx-a100-hdr"},
+            "precision: 'mxfp8' needs fp8 matrix units",
+        ),
+        (SMALL, {"pp": [2, 4], "pipeline_layout": "Ett|ttL"}, "pipeline_layout: needs one pp and one vp"),
+        (SMALL, {"cluster": 3}, "cluster: expected a text"),
+        (SMALL, {"cluster": object}, "cluster: expected a text or a Cluster"),
+        (
+            SMALL,
+            {"cluster": "tpu-v5p", "gpus": [64, 128]},
+            "gpus: a job on the torus of tpu-v5p has one number",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(fields, more, said):
+    with pytest.raises(CostModelError, match=said):
+        job(fields, **more)
+
+
+@pytest.mark.parametrize(
+    ("fields", "more"),
+    [
+        (SMALL, {"tp": 4}),
+        # Heads of keys are copied where there are fewer than ranks.
+        (SMALL, {"tp": 8}),
+        (SMALL, {"pp": 2, "vp": 2}),
+        (SMALL, {"pp": 4, "vp": 1}),
+        (SMALL, {"seq_len": 1026, "cp": 2, "tp": 2, "sequence_parallel": False}),
+        (SMALL, {"cp": 4, "tp": 2, "switches": {"cp_method": "ulysses"}}),
+        (SMALL, {"cp": 4, "tp": 2, "switches": {"cp_method": "a2a+p2p", "cp_a2a_ranks": 2}}),
+        # What is not asked for is not checked.
+        (SMALL, {"cp": 16, "tp": 1, "switches": {"cp_method": "ring", "cp_a2a_ranks": 3}}),
+        (MOE, {"ep": 8, "etp": 2}),
+        (SMALL, {"shard_group": 8, "cp": 2, "zero": 1}),
+        (SMALL, {"shard_group": 3, "zero": 0}),
+        (SMALL, {"zero": 0, "switches": {"gradient_compression": "powersgd", "sync_every": 500}}),
+        (SMALL, {"zero": 1, "shard_group": 8, "switches": {"sync_every": 500}}),
+        (SMALL, {"lora_rank": 8, "switches": {"gradient_compression": "int8"}}),
+        (SMALL, {"cluster": "p4d-efa", "gpus": 4096, "global_batch": 4096}),
+        (SMALL, {"layout": "tp2 dp8"}),
+    ],
+)
+def test_what_can_be_is_no_error(fields, more):
+    assert job(fields, **more).layout.shape == ()
+
+
+def test_degrees_that_follow():
+    """16 GPUs: tp 2, cp 2, pp 2 leave two replicas; of experts, over ep 2 and etp 2, again two."""
+    layout = make_layout(gpus=16, tp=2, cp=2, pp=2, ep=2, etp=2, micro_batch=4)
+    assert (float(layout.dp), float(layout.expert_dp)) == (2, 2)
+    assert float(make_layout(gpus=16, tp=2, pp=2, ep=4).expert_dp) == 2
+    assert float(layout.micro_batches(np.asarray(64.0))) == 8
+    assert make_layout(gpus=16, tp=[1, 2], pp=[[1], [2], [4]]).shape == (3, 2)
+
+
+def test_what_a_layout_does_where_nothing_is_said():
+    from costmodel.physics.pipeline.schedules import schedule_at
+
+    def schedule(**more):
+        return schedule_at(float(make_layout(gpus=16, **more).schedule)).name
+
+    assert [schedule(), schedule(pp=2), schedule(pp=2, vp=2), schedule(pp=2, schedule="gpipe")] == [
+        "none",
+        "1f1b",
+        "interleaved",
+        "gpipe",
+    ]
+    assert [float(make_layout(gpus=16, tp=tp).sequence_parallel) for tp in (1, 2)] == [0, 1]
+    plain = make_layout(gpus=16)
+    assert {name: float(getattr(plain, name)) for name in ("tp", "ep", "micro_batch", "zero_stage")} == {
+        "tp": 1,
+        "ep": 1,
+        "micro_batch": 1,
+        "zero_stage": 1,
+    }
+    assert (float(plain.shard_group), float(plain.recompute)) == (0, 0)
+    with pytest.raises(LayoutError, match="layout: gpus missing"):
+        make_layout(tp=2)
+
+
+def test_texts_of_layouts():
+    assert parse_layout("TP8pp4, cp=2·ep:3") == {"tp": 8, "pp": 4, "cp": 2, "ep": 3}
+    assert parse_layout("tp8 x pp2 × vp2") == {"tp": 8, "pp": 2, "vp": 2}
+    for text, said in (
+        ("tp8 tp4", "layout: tp is given twice in 'tp8 tp4'"),
+        ("8tp", "layout: cannot read '8tp' in '8tp'; write it as 'tp8 cp1 pp16 vp2'"),
+        ("tp8!", "layout: cannot read 'tp8!'"),
+        ("tpp8", "layout: axis 'tpp' in 'tpp8' is unknown; did you mean 'tp'"),
+        ("tp0", "tp: expected a whole number from 1"),
+    ):
+        with pytest.raises(LayoutError, match=said):
+            parse_layout(text)
+    assert spelled_out({"layout": "tp8", "tp": "8", "gpus": 8}) == {"tp": 8, "gpus": 8}
+    assert first_of(np.array([[False, True], [True, True]]), [1.0, 2.0], [[3.0], [4.0]], 5) == [2, 3, 5]
+    assert isinstance(make_layout(gpus=8), Layout)
+
+
+def test_tokens_of_a_data_set():
+    """1,000 samples of 1,024 tokens, or of documents of 256, three times."""
+    assert job(tokens="1T").tokens == 1e12
+    assert job().tokens is None
+    assert job(dataset_samples=1000).tokens == 1000 * 1024
+    assert job(dataset_samples=1000, epochs=3).tokens == 3000 * 1024
+    assert job(dataset_samples=1000, epochs=1.5, packed_len=256).tokens == 1500 * 256
+
+
+def test_the_longest_name():
+    assert len(read("site", "a" * 4096)) == 4096
+    with pytest.raises(LayoutError, match="site: expected a text"):
+        read("site", "a" * 4097)
+
+
+def test_what_a_job_says_of_itself():
+    one = job(micro_batch=2, tp=2, packed_len=256)
+    assert (float(one.micro_batches), float(one.span)) == (4, 256)
+    assert one.slice == ""
+    assert one.steps_factor == 1.0
+    assert job(zero=0, switches={"gradient_compression": "top-k"}).steps_factor == pytest.approx(1.075)
+    assert job(switches={"compression_steps": 1.2}).steps_factor == pytest.approx(1.2)
+    tpu = job(cluster="tpu-v5p", gpus=64, recipe=None)
+    assert (tpu.slice, tpu.recipe.name) == ("4x4x4", "maxtext-tpu")
+    assert job(pp=2, pipeline_layout="balanced").balanced_stages
+    assert not job(pp=2, pipeline_layout="Ett|ttL").balanced_stages
+    assert [chunk.layers for chunk in job(pp=2, pipeline_layout="Ettt|tL").pipeline_layout] == [3, 1]
+    assert job(price=2.5).cluster.price_usd_per_gpu_hour == 2.5
+
+
+def test_what_fp8_means_on_a_machine():
+    from costmodel.describe.hardware.hardware import load_cluster
+
+    found = {
+        name: precision_on("fp8", load_cluster(name)).name
+        for name in ("dgx-h100-ndr", "hgx-b200-ndr", "mi300x-roce400")
+    }
+    assert found["dgx-h100-ndr"] == "fp8-delayed"
+    assert found["hgx-b200-ndr"] == "mxfp8"
+    with pytest.raises(
+        CostModelError, match=r"'fp8-delayed' needs fp8 matrix units, which a100.* \(it has bf16, fp16"
+    ):
+        precision_on("fp8-delayed", load_cluster("dgx-a100-hdr"))
+
+
+def test_files_that_are_no_job(tmp_path):
+    for kind, said in (
+        ("cluster", r"give it as --cluster .* beside a job"),
+        ("accelerator", "name it under accelerator: in a cluster's profile"),
+        ("link", "name it under tiers:"),
+        ("storage", "name it under storage:"),
+    ):
+        with pytest.raises(
+            LayoutError, match=rf"x\.yaml: is the profile of a piece of hardware \({kind}\).*{said}"
+        ):
+            parse_job(f"profile: {kind}\n", "x.yaml")
+    with pytest.raises(LayoutError, match=r"x: unknown field of a job 'gpu'|x: .*'gpu'.*did you mean 'gpus'"):
+        parse_job("gpu: 8\n", "x")
+    path = tmp_path / "job.yaml"
+    path.write_text("zero: 2\nmeasured: {step_time: 3}\ngpus: 8\n")
+    assert load_job_file(path) == {"zero_stage": 2, "gpus": 8}
+    with pytest.raises(CostModelError, match="me: model, gpus, global_batch, seq_len missing"):
+        job_of({}, who="me")
+    with pytest.raises(CostModelError, match="unknown cluster"):
+        job(cluster="nowhere")
+    assert issubclass(ProfileError, CostModelError)
+
+
+def test_words_that_are_offered():
+    for name, some, length in (
+        ("model", "llama3-8b", 30),
+        ("cluster", "dgx-h100-ndr", 40),
+        ("recipe", "megatron-core", 30),
+        ("precision", "fp8", 5),
+        ("optimizer", "adamw", 5),
+        ("switches", "fused_norm=", 50),
+    ):
+        words = known_words(name)
+        assert some in words
+        assert len(words) >= length
+    assert "cp_method=ulysses" in known_words("switches")
+    assert known_words("precision")[0] == "fp8"
+    assert known_words("recompute") == ("none", "selective", "full")
+    assert known_words("gpus") == ()
+
+
+def test_the_page_of_a_recipe():
+    page = recipe("megatron-core", switches={"fused_norm": False, "gradient_compression": "int8"})
+    rows = {row["switch"]: row for row in page.to_dict()["switches"]}
+    assert {key: rows["fused_norm"][key] for key in ("group", "value", "default", "choices")} == {
+        "group": "kernels",
+        "value": False,
+        "default": True,
+        "choices": "true or false",
+    }
+    assert (rows["gradient_compression"]["group"], rows["gradient_compression"]["value"]) == ("job", "int8")
+    assert rows["compression_rank"]["choices"] == "whole number"
+    assert rows["compression_density"]["choices"] == "number"
+    assert rows["launch_s"]["choices"] in ("number", "number, or null")
+    assert rows["moe_balance"]["choices"] == "random, balanced"
+    assert rows["selective_modules"]["choices"].startswith("some of ")
+    assert page.to_dict()["name"] == "megatron-core"
+    columns = page.columns()
+    at = columns["switch"].index("fused_norm")
+    assert [columns[key][at] for key in ("group", "value", "default", "choices")] == [
+        "kernels",
+        "false",
+        "true",
+        "true or false",
+    ]
+    assert columns["meaning"][at] == rows["fused_norm"]["meaning"] != ""
+    assert recipe(page.settings.recipe).settings.recipe is page.settings.recipe
+    assert [set_text(v) for v in (True, False, ["a", "b"], 0.5)] == ["true", "false", "a,b", "0.5"]
+    table = recipes_table().columns()
+    assert table["name"][table["name"].index("llama3")] == "llama3"
+    assert len(set(table["description"])) > 20
+
+
+def test_heads_of_a_latent_model():
+    """All 8 heads of queries have keys of their own: tp 8 divides them."""
+    assert float(job(LATENT, tp=8).layout.tp) == 8
