@@ -248,6 +248,11 @@ class Overlap(BaseModel):
     reserved_sm_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of the SMs that communication kernels hold all the time."""
 
+    @property
+    def torch_slices(self) -> bool:
+        """Whether attention runs slice by slice as PyTorch's own does, which rotates or gathers K and V and nothing else."""
+        return self.cp_by_torch and self.cp_method in ("ring", "all-gather")
+
 
 class Experts(BaseModel):
     """How tokens are routed to experts, sent, and computed there."""

@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 def _kv_bytes(placed: PlacedJob, model: Model) -> Array:
     """K and V of this rank's slice as they are exchanged, bf16. [B]"""
-    repeated = model.attention == "mla" or placed.recipe.overlap.cp_by_torch
+    repeated = model.attention == "mla" or placed.recipe.overlap.torch_slices
     kv_heads = model.num_heads if repeated else model.num_kv_heads
     per_rank = np.maximum(kv_heads / placed.layout.tp, 1.0)
     return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
@@ -80,7 +80,7 @@ Exchange = tuple[Group, list[Sent]]
 
 def _by_slice(placed: PlacedJob, method: Method) -> bool:
     """Whether attention runs slice by slice, so that partial results are added up."""
-    return method.rotates or placed.recipe.overlap.cp_by_torch
+    return method.rotates or placed.recipe.overlap.torch_slices
 
 
 def _whole_keys(placed: PlacedJob) -> list[Sent]:
@@ -110,7 +110,7 @@ def _rotation(placed: PlacedJob, model: Model, core: Sequence[OperatorTime], ran
     steps, hidden = ranks - 1.0, (ranks - 1.0) / ranks
     again = placed.recomputation.whole_layers
     forward_s, backward_s = (hidden * seconds for seconds in _core_seconds(core))
-    by_torch = placed.recipe.overlap.cp_by_torch
+    by_torch = placed.recipe.overlap.torch_slices
     # K, V and the gradients of both travel together.
     both = (1.0 + _GRADIENTS_IN_FP32 if by_torch else 2.0) * held
     return [
@@ -141,7 +141,7 @@ def _gathers(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> l
     """Collect K and V of all ranks before attention, and sum their gradients after it."""
     held, ranks = _kv_bytes(placed, model), placed.layout.cp
     size = held * ranks
-    if placed.recipe.overlap.cp_by_torch:
+    if placed.recipe.overlap.torch_slices:
         forward_s, backward_s = _core_seconds(core)
         again = placed.recomputation.whole_layers
         sent = [
@@ -365,7 +365,7 @@ def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
     on = np.asarray(steps > 1, dtype=np.float64)
     outputs, keys = tokens * heads * model.v_head_dim, _kv_bytes(placed, model) / 2.0
     queries = tokens * heads * model.head_dim
-    by_torch = placed.recipe.overlap.cp_by_torch
+    by_torch = placed.recipe.overlap.torch_slices
     made = _MERGED_BY_TORCH if by_torch else _MERGED
     lines = []
     passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", queries, on)]
@@ -407,7 +407,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     others = placed.layout.cp / placed.shard.swaps - 1.0
     slices = method.held_slices
     source = f"{method.source}; NVIDIA/TransformerEngine attention/dot_product_attention/context_parallel.py"
-    if placed.recipe.overlap.cp_by_torch:
+    if placed.recipe.overlap.torch_slices:
         slices = _HELD_BY_TORCH[method.rotates]
         source = (
             "pytorch torch/distributed/tensor/experimental/_attention.py _templated_ring_attention_backward"

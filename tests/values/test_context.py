@@ -206,6 +206,15 @@ def test_what_torch_holds_of_others(method, slices):
     assert memory(est, "buffer.cp") == near({"buffer.cp.keys_values": slices * REPEATED})
 
 
+@pytest.mark.parametrize("method", ["ulysses", "a2a+p2p"])
+def test_what_torch_does_not_have_stays_as_it_is(method):
+    job = {**BOTH, "recompute": "full"}
+    one, other = (price(switches={"cp_method": method, "cp_by_torch": on}, **job) for on in (True, False))
+    assert each_us(one, "cp.") == near(each_us(other, "cp."))
+    assert each_us(one, "compute.attention") == near(each_us(other, "compute.attention"))
+    assert memory(one, "buffer.cp") == near(memory(other, "buffer.cp"))
+
+
 def test_a_ring_by_torch():
     """K and V with gradients of twice their bytes, which then go one rank further; two kernels of slices alone else."""
     est = price(switches={"cp_by_torch": True}, recompute="full", **LONG)

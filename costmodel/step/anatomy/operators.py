@@ -284,10 +284,10 @@ def _core(
             kv = np.asarray(1.0) if model.attention == "mla" else kv_heads
             shape = shape._replace(kv_heads=shard.micro_batch * kv)
             return [_fused(shape, np.asarray(out_saved + lse), modules)]
-        if recipe.overlap.cp_method == "ring" or recipe.overlap.cp_by_torch:
+        if recipe.overlap.cp_method == "ring" or recipe.overlap.torch_slices:
             # One kernel a step of the ring, each over one slice of queries and one of keys.
             shape = shape._replace(seq_k=seq_k / shard.cp, calls=shard.cp)
-            if recipe.overlap.cp_by_torch:
+            if recipe.overlap.torch_slices:
                 shape = shape._replace(kv_heads=np.where(shard.cp > 1, batch_heads, shape.kv_heads))
         elif recipe.overlap.cp_method == "a2a+p2p":
             # After the swap: fewer heads of a longer slice, and a kernel for each slice of keys.
