@@ -274,7 +274,10 @@ def layout_problems(
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
     """Return the mask of layouts with a group that is no box of chips on the cluster's torus."""
     pod = cluster.tiers[0]
-    said = f"the groups of an axis do not lie along the sides of the {slice_text(pod.shape)} slice of {cluster.name}"
+    said = (
+        f"the groups of an axis do not lie along the sides of the {slice_text(pod.shape)} slice of {cluster.name}: "
+        f"{' '.join(order)} fill them in this order, each with whole sides or a part of one that divides it"
+    )
     if not pod.shape:
         return Problem("not_along_the_torus", np.asarray(False), said)
     degrees = (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, layout.etp)
