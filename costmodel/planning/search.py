@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
@@ -309,12 +310,14 @@ def build_spaces(question: Question) -> list[Space]:
     return [space_of(question, job) for job in question.jobs]
 
 
-def space_of(question: Question, job: Job, values: Mapping[str, tuple[float, ...]] | None = None) -> Space:
-    """Return the space of a job under a question's constraints, with other values of some knobs."""
+def space_of(question: Question, job: Job, among: Mapping[str, Array] | None = None) -> Space:
+    """Return the space of a job under a question's constraints, or of it those `among` some placements."""
+    few = {knob: tuple(distinct(among[knob])) for knob in PLACEMENT_KNOBS} if among else {}
     return build_space(
         job,
         float(job.layout.gpus),
-        {**question.values(job), **(values or {})},
+        {**question.values(job), **few},
         tp_in_domain=question.tp_in_domain,
         launchable=question.launchable,
+        among=among,
     )

@@ -203,10 +203,6 @@ class Slab:
             recomputes=self.recomputes[:, chosen],
         )
 
-    def only(self, placements: Mapping[str, Array]) -> Slab:
-        """Return the slab with those of its placements that are named, a column a knob."""
-        return self.taking(np.isin(_keys(self.placements), _keys(placements))).trimmed()
-
     def trimmed(self) -> Slab:
         """Drop placements that cannot run at all, and policies that none of the others can use."""
         part = self.taking(
@@ -231,12 +227,6 @@ def _of_placements(values: Array, chosen: slice | Mask) -> Array:
     return values[:, chosen] if values.shape[1] > 1 else values
 
 
-def _keys(placements: Mapping[str, Array]) -> NDArray[np.void]:
-    """Return a value a placement that is equal where all of its knobs are."""
-    columns = np.ascontiguousarray(np.stack([placements[knob] for knob in PLACEMENT_KNOBS], axis=1))
-    return columns.view([("", columns.dtype)] * columns.shape[1]).ravel()
-
-
 class Space(NamedTuple):
     """The slabs of a search, and the count of what is not in them."""
 
@@ -252,6 +242,7 @@ def build_space(
     *,
     tp_in_domain: bool = True,
     launchable: bool = False,
+    among: Mapping[str, Array] | None = None,
 ) -> Space:
     """Return the layouts on `gpus` that divide, by number of stages, and count the others by reason.
 
@@ -267,6 +258,8 @@ def build_space(
         Whether tensor parallelism must stay in the innermost domain.
     launchable : bool
         Whether to keep to what the recipe's framework starts.
+    among : mapping of str to Array, optional
+        The only placements to look at, a column a knob, of values that `values` has.
     """
     rejected: Counter[str] = Counter()
     per_placement = prod(
@@ -275,7 +268,13 @@ def build_space(
     axes = [np.asarray(values[knob], dtype=np.float64) for knob in PLACEMENT_KNOBS]
     mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*axes), strict=True))
     shape = tuple(len(axis) for axis in axes)
-    alive = np.ones(shape, dtype=bool)
+    alive = np.full(shape, among is None)
+    if among is not None:
+        alive[
+            tuple(
+                np.argmax(axis == among[knob][:, None], axis=1) for knob, axis in zip(mesh, axes, strict=True)
+            )
+        ] = True
     policies = _policies(values)
     out_of_reach = refused(job, gpus, mesh, policies) if launchable else []
     rules = _placement_rules(job, gpus, mesh, tp_in_domain)

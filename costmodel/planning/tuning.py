@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
@@ -20,7 +18,6 @@ from costmodel.describe.jobs.layout_text import value_text
 from costmodel.planning.best import Columns
 from costmodel.planning.choices import Choice, choices_of
 from costmodel.planning.search import Pass, Question, Tally, space_of
-from costmodel.planning.space import PLACEMENT_KNOBS
 
 LEAST_GAIN = 0.0005
 """Shares of a score that a choice has to save to be built upon. [-]"""
@@ -104,9 +101,7 @@ class Tuned:
     def _chosen(self, before: Pass, choice: Choice, placements: Columns) -> Pass:
         """Return the pass of one choice more over some placements, as the last one."""
         job = choice.applied(before.job)
-        few = {knob: tuple(np.unique(placements[knob]).tolist()) for knob in PLACEMENT_KNOBS}
-        space = space_of(self.question, job, few)
-        slabs = tuple(slab for slab in (one.only(placements) for one in space.slabs) if slab.num_possible)
+        slabs = tuple(space_of(self.question, job, placements).slabs)
         one = Pass(len(self.passes), job, slabs, before.origin, (*before.choices, choice))
         self.question = replace(self.question, jobs=(*self.question.jobs, job))
         self.passes.append(one)

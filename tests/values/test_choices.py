@@ -15,7 +15,7 @@ from costmodel.describe.precision import precision
 from costmodel.interop.assertions.tables import broken
 from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
 from costmodel.planning.plan import make_question
-from costmodel.planning.search import Pass, Tally, build_spaces
+from costmodel.planning.search import Pass, Tally, build_spaces, space_of
 from costmodel.step.price import price
 
 DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
@@ -214,7 +214,7 @@ def test_the_best_placements_of_a_pass_are_remembered():
         fits = np.broadcast_to(part.fits(question.limit_bytes(question.jobs[0])), part.slab.shape)
         best = min(best, float(np.min(part.step_time_s, where=fits, initial=np.inf)))
     assert tally.placements[0]["score"].min() == tally.best_score[0] == best
-    narrowed = [slab.only(tally.placements[0]) for slab in one.slabs]
+    narrowed = space_of(question, question.jobs[0], tally.placements[0]).slabs
     kept = {tuple(row) for slab in narrowed for row in zip(*slab.placements.values(), strict=True)}
     assert kept == set(zip(*(tally.placements[0][knob] for knob in narrowed[0].placements), strict=True))
 

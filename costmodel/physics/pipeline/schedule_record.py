@@ -26,6 +26,17 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 _LAYOUT = ("stages", "micro_batches", "virtual_stages")
+MESSAGE_TERMS = (
+    "message_s",
+    "forward_s",
+    "backward_input_s",
+    "backward_weight_s",
+    "mean_forward_s",
+    "mean_backward_s",
+    "first",
+    "last",
+)
+"""What beside the layout the messages that a step waits for may depend on."""
 NAMES = {
     "chunks": ("virtual_stages",),
     "bubble": (
@@ -53,17 +64,7 @@ NAMES = {
         "behind",
     ),
     "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
-    "messages": (
-        *_LAYOUT,
-        "message_s",
-        "forward_s",
-        "backward_input_s",
-        "backward_weight_s",
-        "mean_forward_s",
-        "mean_backward_s",
-        "first",
-        "last",
-    ),
+    "messages": (*_LAYOUT, *MESSAGE_TERMS),
     "late": (
         *_LAYOUT,
         "message_s",

@@ -16,7 +16,7 @@ from costmodel.base.distinct import distinct
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.bill.formula import evaluate, inputs_of, named_result
 from costmodel.physics.pipeline import orders
-from costmodel.physics.pipeline.schedule_record import Schedule
+from costmodel.physics.pipeline.schedule_record import MESSAGE_TERMS, Schedule
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.stages import Fold
 
@@ -24,19 +24,7 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
-_EQUALLY_FAST: dict[str, ArrayLike] = dict.fromkeys(
-    (
-        "message_s",
-        "forward_s",
-        "backward_input_s",
-        "backward_weight_s",
-        "mean_forward_s",
-        "mean_backward_s",
-        "first",
-        "last",
-    ),
-    0.0,
-)
+_EQUALLY_FAST: dict[str, ArrayLike] = dict.fromkeys(MESSAGE_TERMS, 0.0)
 
 
 def schedule_code(name: str) -> int:
