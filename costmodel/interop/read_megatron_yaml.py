@@ -17,7 +17,7 @@ from typing import Any
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
-from costmodel.describe.models.model import Model
+from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.interpolation import resolved
@@ -43,6 +43,9 @@ _RENAMED = {
     "num_kv_heads": "num_query_groups",
     "layernorm_epsilon": "norm_epsilon",
     "rotary_percentage": "rotary_percent",
+    "rotary_pct": "rotary_percent",
+    "rotary_emb_base": "rotary_base",
+    "max_steps": "train_iters",
     "pos_emb": "position_embedding_type",
     "norm": "normalization",
     "ub_tp_comm_overlap": "tp_comm_overlap",
@@ -67,6 +70,7 @@ _READ = frozenset(
     multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim mtp_num_layers
     position_embedding_type max_position_embeddings swiglu squared_relu group_query_attention
     data_parallel_sharding_strategy use_megatron_fsdp zero_stage cp_comm_type cross_entropy_loss_fusion
+    rotary_percent rotary_base norm_epsilon max_position_embeddings train_iters train_samples rampup_batch_size
     attention_dropout hidden_dropout cross_entropy_fusion_impl moe_token_dispatcher_type moe_grouped_gemm""".split()  # noqa: SIM905
 )
 _SILENT = re.compile(
@@ -213,6 +217,7 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if raw.get("mlp_type") == "llama" or raw.get("activation") == "swiglu":
         flat["swiglu"], flat["bias"] = True, raw.get("use_bias_in_mlp", True) is not False
     flat["group_query_attention"] = bool(raw.get("num_kv_heads"))
+    flat |= _neox_experts(raw)
     for key in (
         "gradient_accumulation_steps",
         "train_micro_batch_size_per_gpu",
@@ -228,7 +233,31 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
         flat["train_batch_size"] = micro * (steps or 1) * max(1, world // degrees)
     kept = {key: value for key, value in flat.items() if _flag(key)[2:].replace("-", "_") in _READ}
     words = [*_words(_translated({**kept, **{k: flat[k] for k in _NEGATED if k in flat}})), "--deepspeed"]
-    return flags_to_job(words, given, _stem(file))
+    found = flags_to_job(words, given, _stem(file))
+    model = found.job.get("model")
+    if not raw.get("gpt_j_residual") or not isinstance(model, Model):
+        return found
+    # Attention and MLP side by side, each behind a norm of its own unless they share one.
+    beside = {"parallel_block": True, "norms_per_layer": 1 if raw.get("gpt_j_tied") else 2}
+    return dataclasses.replace(found, job={**found.job, "model": model.model_copy(update=beside)})
+
+
+def _neox_experts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many experts which layers have: every n-th from the first on, where one is chosen unless told otherwise.
+
+    Since megablocks the keys are ``moe_num_experts`` and ``moe_expert_interval`` (1); before, ``num_experts`` and
+    ``expert_interval`` (2).
+    """
+    new = "moe_num_experts" in raw
+    experts, layers = raw.get("moe_num_experts") or raw.get("num_experts") or 1, raw.get("num_layers")
+    every = raw.get("moe_expert_interval") or raw.get("expert_interval") or (1 if new else 2)
+    if not all(type(number) is int and number > 0 for number in (experts, layers, every)) or experts == 1:
+        return {}
+    return {
+        "num_experts": experts,
+        "moe_router_topk": raw.get("moe_top_k") or 1,
+        "moe_layer_freq": [int(layer % every == 0) for layer in range(min(int(layers or 0), MOST_LAYERS))],
+    }
 
 
 def _with_tokenizer(

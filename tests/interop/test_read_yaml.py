@@ -6,7 +6,9 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.interop.read_megatron_yaml import read_neox
 from costmodel.interop.reading import read as read_file
+from costmodel.interop.text_file import TextFile
 
 ARGUMENTS = """
 ENV_VARS: {CUDA_DEVICE_MAX_CONNECTIONS: 1}
@@ -441,3 +443,53 @@ def test_an_optimizer_that_no_host_steps_is_offloaded_as_adam(tmp_path):
     assert "optimizer adamw-8bit: no host steps it; its offloaded step is priced as Adam's" in found.warnings
     lion = axolotl.replace("adamw_bnb_8bit", "lion_32bit")
     assert read_file(written(tmp_path, lion)).job["optimizer"] == "lion"
+
+
+SMALL_NEOX = """# of GPT-NeoX
+pipe_parallel_size: 1
+model_parallel_size: 2
+num_layers: 4
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 128
+max_position_embeddings: 128
+pos_emb: rotary
+rotary_pct: 0.25
+rotary_emb_base: 20000
+train_micro_batch_size_per_gpu: 4
+vocab_size: 1000
+fp16: {enabled: true}
+"""
+
+
+def neox(more=""):
+    return read_neox(TextFile(SMALL_NEOX + more, "neox.yml"), {"gpus": 8}).job["model"]
+
+
+def test_neox_with_attention_and_mlp_side_by_side():
+    assert (neox().parallel_block, neox().norms_per_layer) == (False, 2)
+    beside = neox("gpt_j_residual: true\n")
+    assert (beside.parallel_block, beside.norms_per_layer) == (True, 2)
+    assert neox("gpt_j_residual: true\ngpt_j_tied: true\n").norms_per_layer == 1
+    assert (beside.rotary_share, beside.rope_theta) == (0.25, 20000.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "experts", "pattern"),
+    [
+        # Every second layer from the first on, before megablocks; all of them since; one expert a token.
+        ("num_experts: 8\n", 8, "eded"),
+        ("num_experts: 8\nexpert_interval: 3\n", 8, "edde"),
+        ("moe_num_experts: 8\n", 8, ""),
+        ("moe_num_experts: 8\nmoe_expert_interval: 2\n", 8, "eded"),
+        ("moe_num_experts: 1\n", 0, ""),
+    ],
+)
+def test_neox_experts(keys, experts, pattern):
+    model = neox(keys)
+    assert model.num_experts == experts
+    assert "".join("e" if model.layer_kinds()[kind].is_moe else "d" for kind in model.kind_of_layer) == (
+        pattern or ("e" if experts else "d") * 4
+    )
+    assert model.top_k == (1 if experts else 0)
+    assert neox("moe_num_experts: 8\nmoe_top_k: 2\n").top_k == 2
