@@ -134,6 +134,9 @@ def steps_of(job: Job) -> int | None:
     return ceil(float(job.tokens) / (float(job.global_batch) * float(job.seq_len)))
 
 
+_MOST_TOKENS = 10**18
+
+
 def tokens_of(steps: int | None, job: Mapping[str, Any]) -> dict[str, float]:
     """Return the tokens of a run of some steps, none where its batch is not known or the job says its own."""
     if "tokens" in job or "dataset_samples" in job:
@@ -141,7 +144,9 @@ def tokens_of(steps: int | None, job: Mapping[str, Any]) -> dict[str, float]:
     batch, length = job.get("global_batch"), job.get("seq_len")
     if steps is None or steps < 1 or not isinstance(batch, int) or not isinstance(length, int):
         return {}
-    return {"tokens": float(steps * batch * length)}
+    tokens = steps * batch * length
+    # What no run has is a placeholder ("until it is stopped").
+    return {"tokens": float(tokens)} if tokens <= _MOST_TOKENS else {}
 
 
 def model_reference(model: Model) -> str:

@@ -281,6 +281,9 @@ def with_given(job: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     own = {key: value for key, value in given.items() if key not in ("vocab_size", "env", "switches")}
     switches = {**(job.get("switches") or {}), **(given.get("switches") or {})}
     merged = {**job, **own}
+    if "dataset_samples" in own and "tokens" not in own:
+        # Epochs over a data set take the place of the script's steps.
+        merged.pop("tokens", None)
     return {**merged, "switches": switches} if switches else merged
 
 
