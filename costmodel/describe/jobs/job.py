@@ -213,11 +213,11 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         site=site.path,
     )
     _check_optimizer(job.optimizer, job.recipe)
-    require_cores(job.recipe, the_cluster.accelerator)
     _check_tuning(job)
     if job.pipeline_layout:
         _check_pipeline_layout(job)
     if check:
+        require_cores(job.recipe, the_cluster.accelerator)
         check_job(job, one("dp") if "dp" in given else None)
     return job
 
