@@ -3,7 +3,14 @@
 import pytest
 
 import costmodel as cm
-from costmodel.describe.precision import PRECISIONS, quantised_weight_bytes
+from costmodel.base.errors import CostModelError, RecipeError
+from costmodel.describe.precision import (
+    PRECISIONS,
+    precision,
+    quantised_weight_bytes,
+    without_weight_gradients,
+)
+from costmodel.describe.reliability import make_reliability
 from costmodel.step.anatomy.params import num_params
 
 JOB = {
@@ -109,3 +116,50 @@ def test_gradients_and_parameters_travel_in_any_dtype(dtype, width):
 def test_a_gpu_without_the_units_says_so():
     with pytest.raises(cm.CostModelError, match="mxfp4"):
         price("mxfp4", cluster="dgx-h100-ndr")
+
+
+@pytest.mark.parametrize(
+    ("name", "cast", "transpose", "either_layout", "forward_only", "copies"),
+    [
+        ("bf16", 0, 0, 0, 0, 0),
+        ("int8", 6, 0, 6, 5, 1),
+        ("fp8-delayed", 4, 2, 3, 3, 2),
+        ("fp8-current", 6, 2, 5, 5, 2),
+        ("mxfp8", 4.06, 0, 4.06, 3.03, 1.03),
+        ("mxfp4", 6, 0, 6, 5.46875, 0.53125),
+    ],
+)
+def test_bytes_of_a_cast(name, cast, transpose, either_layout, forward_only, copies):
+    """Of an element: quantised, in the other orientation, where either layout will do, without weight gradients."""
+    found = precision(name)
+    assert (found.cast_bytes, found.transpose_bytes) == pytest.approx((cast, transpose))
+    other = precision(name, transposes=False)
+    assert (other.cast_bytes, other.transpose_bytes) == pytest.approx((either_layout, 0))
+    assert found.cast_as_measured
+    assert not other.cast_as_measured
+    frozen = without_weight_gradients(found)
+    assert (frozen.cast_bytes, frozen.transpose_bytes) == pytest.approx((forward_only, 0))
+    assert quantised_weight_bytes(found) == pytest.approx(copies)
+    with pytest.raises(RecipeError, match="precision: 'fp9' is unknown; did you mean"):
+        precision("fp9")
+
+
+def test_rates_of_failures():
+    """0.008 a node of eight and day; or a rate of each GPU."""
+    known = make_reliability("llama3", {"failures_per_node_day": 0.008, "detection_s": None})
+    assert known.failures_per_second(1000) * 86400 == pytest.approx(1.0)
+    assert known.detection_s == 300
+    own = make_reliability("llama3", {"failures_per_gpu_day": 0.002})
+    assert own.failures_per_second(1000) * 86400 == pytest.approx(2.0)
+    for name, changes, said in (
+        ("lama3", {}, "reliability: 'lama3' is unknown; did you mean 'llama3'"),
+        ("llama3", {"detection": 3}, "reliability: 'detection' is not a field; did you mean 'detection_s'"),
+        (
+            "llama3",
+            {"failures_per_gpu_day": 1, "failures_per_node_day": 1},
+            "failures_per_node_day and failures_per_gpu_day exclude each other",
+        ),
+        ("llama3", {"restart_s": -1}, "restart_s: expected greater than or equal to 0, got -1"),
+    ):
+        with pytest.raises(CostModelError, match=said):
+            make_reliability(name, changes)

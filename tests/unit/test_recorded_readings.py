@@ -31,6 +31,14 @@ WRAPPED = {
         )
         for kind in CLASS_DEFAULTS
     },
+    **{
+        f"mpt {key}": (0, {**(TINY | PUBLISHED)["mpt"][1], "model_type": "mpt", "attn_config": {key: word}})
+        for key, word in (("attn_type", "multiquery_attention"), ("qk_ln", True), ("alibi", True))
+    },
+    **{
+        f"laguna {word}": (0, {**OUTLINED["laguna"][1], "model_type": "laguna", "gating": word})
+        for word in ("per-head", "per-element")
+    },
     **{f"flat {kind}": (0, {"model_type": kind, **WIDE, "vision_config": {}}) for kind in _FLAT_TYPE},
 }
 CONFIGS = TINY | PUBLISHED | OUTLINED | WRAPPED

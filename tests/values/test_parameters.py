@@ -152,3 +152,10 @@ def test_products_of_layers_that_no_shipped_model_has():
     )
     dense, experts = 15 * 2**20, 3 * 2**20 + 8 * 1024 + 8 * 1536 * 1024 + 3 * 2**20
     assert products == near(2 * dense + 2 * experts + TABLE_PARAMS)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt2-xl", "mixtral-8x7b", "deepseek-v3-671b"])
+def test_what_a_model_does_not_have_is_no_block(name):
+    model = cm.load_model(name)
+    blocks = [block for kind in model.layer_kinds() for block in layer_param_blocks(model, kind)]
+    assert all(block.count > 0 for block in blocks)

@@ -214,3 +214,12 @@ def test_what_chooses_stands_beside_attention():
     with pytest.raises(ModelConfigError, match="beside_attention"):
         of({**INDEXED, "beside_attention": False})
     assert memory(priced(INDEXED, LATENT), "activation.mixer")["activation.mixer"] > 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "base", "chosen"), [(INDEXED, LATENT, 256), (BLOCKS, SMALL, 4 * 64), (NATIVE, SMALL, 4 * 64)]
+)
+def test_tokens_that_are_chosen(sizes, base, chosen):
+    """So many keys a query: the indexer's choice, or blocks of 64, four of them."""
+    kind = of(sizes, base).layer_kinds()[0]
+    assert (kind.selects, kind.reach) == (chosen, chosen)
