@@ -6,7 +6,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, RecipeError
 from costmodel.describe.precision import (
     PRECISIONS,
-    precision,
+    precision as read_precision,
     quantised_weight_bytes,
     without_weight_gradients,
 )
@@ -131,9 +131,9 @@ def test_a_gpu_without_the_units_says_so():
 )
 def test_bytes_of_a_cast(name, cast, transpose, either_layout, forward_only, copies):
     """Of an element: quantised, in the other orientation, where either layout will do, without weight gradients."""
-    found = precision(name)
+    found = read_precision(name)
     assert (found.cast_bytes, found.transpose_bytes) == pytest.approx((cast, transpose))
-    other = precision(name, transposes=False)
+    other = read_precision(name, transposes=False)
     assert (other.cast_bytes, other.transpose_bytes) == pytest.approx((either_layout, 0))
     assert found.cast_as_measured
     assert not other.cast_as_measured
@@ -141,7 +141,7 @@ def test_bytes_of_a_cast(name, cast, transpose, either_layout, forward_only, cop
     assert (frozen.cast_bytes, frozen.transpose_bytes) == pytest.approx((forward_only, 0))
     assert quantised_weight_bytes(found) == pytest.approx(copies)
     with pytest.raises(RecipeError, match="precision: 'fp9' is unknown; did you mean"):
-        precision("fp9")
+        read_precision("fp9")
 
 
 def test_rates_of_failures():
