@@ -6,9 +6,11 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, RecipeError
 from costmodel.describe.precision import (
     PRECISIONS,
-    precision as read_precision,
     quantised_weight_bytes,
     without_weight_gradients,
+)
+from costmodel.describe.precision import (
+    precision as read_precision,
 )
 from costmodel.describe.reliability import make_reliability
 from costmodel.step.anatomy.params import num_params
