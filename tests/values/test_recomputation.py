@@ -108,3 +108,11 @@ def test_latent_up_projections_are_recomputed_with_the_rotation_after_them(model
     assert ("compute.attention.rope.recompute" in times) == again
     if again:
         assert times["compute.attention.rope.recompute"] == times["compute.attention.rope.forward"]
+
+
+def test_every_second_product_of_each_expert_is_kept():
+    """Half of 8 x 8 elements in bf16 for each of three experts."""
+    of_experts = operator("grouped_matmul", ("moe",), "moe")._replace(groups=np.asarray(3.0))
+    share, kept = of("every_second_matmul").of_operator(of_experts)
+    assert share.tolist() == [0, 0.5, 1]
+    assert kept.tolist() == [100, 3 * 64, 0]
