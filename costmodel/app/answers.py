@@ -86,7 +86,7 @@ def view(state: State) -> Shown:
     est = cm.estimate(**(asked := job_keywords(state.job)))
     if state.view == "sure":
         est = est.with_samples(SAMPLES)
-    head = headline(est) + _paragraphs([*_assumed(est, asked), *assumed_recipe(asked)], "said")
+    head = headline(est) + _paragraphs([*_assumed(est, asked), *assumed_recipe(asked, named_by="the field recipe")], "said")
     if state.view == "figures":
         figure, label, note = _figure(est, state.figure)
         return Shown(head, _paragraphs([note] if note else []), figure, label)
@@ -363,4 +363,5 @@ def report(job: Texts, *, progress: Progress) -> str:
     CostModelError
         As the command line has it.
     """
-    return cm.report(cm.estimate(**job_keywords(job)), progress=progress)
+    est, is_planned = named_or_planned(job_keywords(job))
+    return cm.report(est, is_planned=is_planned, progress=progress)

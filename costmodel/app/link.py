@@ -13,6 +13,7 @@ from costmodel.app.asked import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fi
 from costmodel.app.limits import LIMITS, LimitError
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
+from costmodel.describe.jobs.job import spelled_out
 
 VIEWS = ("bill", "memory", "sure", "figures", "plan", "run", "compare", "export")
 FIGURES = ("time", "memory", "pipeline", "compute-roofline", "communication-roofline", "mesh", "tornado")
@@ -128,7 +129,7 @@ def state_of(query: str) -> State:
         parts[prefix][name.removeprefix(prefix)] = text
     models = [_unpacked(parts[prefix].pop(_MODEL, "")) for prefix in ("", _SECOND)]
     first, second = (
-        Texts(known_fields(parts[prefix], JOB_FIELDS, "link"), model)
+        Texts(_by_degree(known_fields(parts[prefix], JOB_FIELDS, "link")), model)
         for prefix, model in zip(("", _SECOND), models, strict=True)
     )
     return State(
@@ -140,6 +141,20 @@ def state_of(query: str) -> State:
         second=own["job"] == "b",
         line=own["line"],
     )
+
+
+def _by_degree(texts: dict[str, str]) -> dict[str, str]:
+    """Put the degrees of a layout's text into their own inputs, since the form has none for the text.
+
+    One that cannot be read, or that differs from a degree beside it, stays as it is: the answer says what is wrong.
+
+    >>> _by_degree({"layout": "tp8 pp4", "gpus": "64"}), _by_degree({"layout": "tp8", "tp": "4"})
+    ({'gpus': '64', 'tp': '8', 'pp': '4'}, {'layout': 'tp8', 'tp': '4'})
+    """
+    try:
+        return {name: str(value) for name, value in spelled_out(texts).items()}
+    except CostModelError:
+        return texts
 
 
 def _packed(text: str) -> str:

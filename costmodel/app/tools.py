@@ -128,7 +128,7 @@ def estimate(given: Mapping[str, Any]) -> Said:
     kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
     return _said(
         est.grids(),
-        [*assumed, *assumed_recipe(asked), *est.remarks()],
+        [*assumed, *assumed_recipe(asked, named_by="the field recipe"), *est.remarks()],
         command("estimate", job),
         {
             **kept,

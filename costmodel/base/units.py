@@ -223,9 +223,12 @@ def format_bytes(value: float, digits: int = 3) -> str:
 
     >>> format_bytes(80 * 2**30)
     '80.0 GiB'
+    >>> format_bytes(1000 * 2**10), format_bytes(999 * 2**10)
+    ('0.977 MiB', '999 KiB')
     """
     for scale, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
-        if abs(value) >= scale and not (unit == "TiB" and abs(value) < 10 * scale):
+        # Four digits before the unit are a step too far: 1,000 KiB is 0.977 MiB.
+        if abs(value) >= 999.5 / 1024.0 * scale and not (unit == "TiB" and abs(value) < 10 * scale):
             return f"{_significant(value / scale, digits)} {unit}"
     return f"{value:.0f} B"
 

@@ -6,8 +6,9 @@ need when they run.
 
 import gc
 import os
-from collections.abc import Sequence
-from typing import Annotated
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=None if arguments is None else list(arguments), prog_name="costmodel", standalone_mode=False
         )
     except CostModelError as error:
-        return _refuse(str(error))
+        return _refuse(_by_flag(str(error), sys.argv[1:] if arguments is None else arguments))
     except (BrokenPipeError, SystemExit):
         # The reader (head, less) has gone, of which the parser makes an exit of its own: nobody is left to tell.
         drop_output()
@@ -92,8 +93,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "costmodel"
-        return _refuse(f"{message()} (see {command} --help)")
+        return _refuse(f"{_usage(error, message)} (see {command} --help)")
     return code if isinstance(code, int) else 0
+
+
+def _by_flag(message: str, arguments: Sequence[str]) -> str:
+    """Begin a message with the flag that was typed where that does not spell the name of its field: --budget, not dollars.
+
+    >>> _by_flag("dollars: expected …", ["run", "--budget=x"]), _by_flag("gpus: expected …", ["run", "-n", "x"])
+    ('--budget: expected …', 'gpus: expected …')
+    """
+    from costmodel.describe.jobs.fields import FIELD
+
+    name, colon, rest = message.partition(":")
+    flags = FIELD[name].flags if name in FIELD and colon else ()
+    typed = {word.partition("=")[0] for word in arguments}
+    used = next((flag for flag in flags if flag in typed), None)
+    return message if used in (None, f"--{name.replace('_', '-')}") else f"{used}:{rest}"
+
+
+def _usage(error: Any, message: Callable[[], str]) -> str:
+    """Say what is wrong with a command line."""
+    from costmodel.cli.unknown_option import unknown_option
+
+    return unknown_option(error) if hasattr(error, "option_name") and hasattr(error, "possibilities") else message()
 
 
 def _refuse(message: str) -> int:

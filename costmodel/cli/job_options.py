@@ -191,8 +191,17 @@ def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
 
 
 def short_names(files: list[str]) -> list[str]:
-    """Return the names of files without folder and ending where that tells them apart."""
+    """Return the names of files without folder and ending where that tells them apart; a file's second is numbered.
+
+    >>> short_names(["x/a.yaml", "b.yaml"]), short_names(["a.yaml", "a.yaml"])
+    (['a', 'b'], ['a.yaml', 'a.yaml (2)'])
+    """
     from pathlib import Path
 
     stems = [Path(file).stem for file in files]
-    return stems if len(set(stems)) == len(stems) else files
+    if len(set(stems)) == len(stems):
+        return stems
+    return [
+        file if (before := files[:index].count(file)) == 0 else f"{file} ({before + 1})"
+        for index, file in enumerate(files)
+    ]

@@ -36,17 +36,18 @@ def report(
     """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
     The page needs no network: it can be mailed, archived and opened from a login node. To
-    make it takes plotly (the extra `report`).
+    make it takes plotly (the extra `report`). Where no degree of the layout is named, it is the planner's.
     """
     import sys
 
     import costmodel as cm
     from costmodel.cli.output import plan_output, write_file
     from costmodel.cli.plan_input import waiting
+    from costmodel.planning.beside import named_or_planned
 
     target = plan_output(None, html, **output)
-    est = cm.estimate(**merged_job(given))
     with waiting("writing the page", quiet=target.quiet) as progress:
+        est, is_planned = named_or_planned(merged_job(given))
         page = cm.report(
             est,
             plan=with_plan,
@@ -54,6 +55,7 @@ def report(
             samples=samples,
             seed=seed,
             start=start,
+            is_planned=is_planned,
             progress=progress,
         )
     if target.out is None:

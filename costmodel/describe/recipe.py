@@ -483,6 +483,27 @@ def list_recipes() -> tuple[str, ...]:
     )
 
 
+_OTHERWISE = {
+    **dict.fromkeys(("megatron", "megatron-lm", "mcore"), "megatron-core"),
+    **dict.fromkeys(("fsdp", "fsdp2", "ddp", "pytorch", "huggingface", "transformers"), "torchtitan"),
+    **dict.fromkeys(("hf", "trl", "axolotl", "accelerate", "torchtune", "unsloth"), "torchtitan"),
+    **dict.fromkeys(("zero", "zero-3"), "deepspeed"),
+}
+"""What people call a way of training, and the recipe that is the nearest to it."""
+_ADAPTERS = {"lora": "--lora-rank 16", "qlora": "--lora-rank 16 --base-dtype nf4"}
+"""Ways of training that are fields of a job, with any recipe."""
+
+
+def _meant(name: str) -> str:
+    """Return what somebody meant by a recipe that there is not: by another name, or no recipe at all."""
+    called = name.lower().replace("_", "-")
+    if called in _ADAPTERS:
+        return f"low-rank adapters are fields of the job, with any recipe: {_ADAPTERS[called]}"
+    if called in _OTHERWISE:
+        return f"did you mean {_OTHERWISE[called]!r}? (costmodel recipe list has all)"
+    return choices_hint(name, list_recipes())
+
+
 @cache
 def load_recipe(name: str) -> Recipe:
     """Return a shipped recipe by name.
@@ -493,7 +514,7 @@ def load_recipe(name: str) -> Recipe:
         If there is none of that name, or its file is malformed.
     """
     if name not in list_recipes():
-        raise RecipeError(f"recipe: {name!r} is unknown; {choices_hint(name, list_recipes())}")
+        raise RecipeError(f"recipe: {shown(name)} is unknown; {_meant(name)}")
     raw = read_mapping(_folder() / f"{name}.yaml", example="zero_stage: 1", error=RecipeError)
     return make_recipe({"name": name, **raw})
 

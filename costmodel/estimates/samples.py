@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
+from costmodel.base.percentiles import place_of
 from costmodel.describe.factors import Factors, draw, factors, factors_of, kin_of, quantile
 from costmodel.estimates.frame import ColumnDoc
 from costmodel.estimates.priced_job import PricedJob
@@ -128,6 +129,11 @@ class Samples(Answer):
                 found["dollars"] = price * found["gpu_hours"]
         return found
 
+    @property
+    def headline_place(self) -> float:
+        """Share of the samples whose step is shorter than the headline. [-]"""
+        return place_of(float(self.nominal.step_time_s), self.step_time_s)
+
     def interval(self, share: float = SHARE, figure: str = "step_time_s") -> Interval:
         """Return the middle `share` of a figure's distribution.
 
@@ -211,6 +217,7 @@ def sample_record(samples: Samples) -> dict[str, Any]:
         "samples": samples.count,
         "seed": samples.seed,
         **{figure: of(figure) for figure in samples.figures},
+        "headline_place": samples.headline_place,
         "fits_probability": samples.fits_probability,
         "time_causes": [one._asdict() for one in samples.time_causes],
         "memory_causes": [one._asdict() for one in samples.memory_causes],
@@ -225,7 +232,9 @@ SAMPLE_COLUMNS = (
     ),
     ColumnDoc("step_time_p50_s", "s", "step time that half of the samples stay below"),
     ColumnDoc("step_time_p90_s", "s", "step time that nine samples in ten stay below"),
+    ColumnDoc("headline_place", "-", "share of the samples whose step is shorter than step_time_s"),
     ColumnDoc("memory_p10_bytes", "B", "memory that one sample in ten stays below"),
+    ColumnDoc("memory_p50_bytes", "B", "memory that half of the samples stay below"),
     ColumnDoc("memory_p90_bytes", "B", "memory that nine samples in ten stay below"),
     ColumnDoc("fits_probability", "-", "share of the samples that fit"),
     ColumnDoc("widest_cause", "text", "factor that widens the step time most"),
@@ -234,8 +243,10 @@ SAMPLE_COLUMNS = (
         "d",
         "days to train on the job's tokens that one sample in ten stays below; empty without tokens, as below",
     ),
+    ColumnDoc("days_p50", "d", "days that half of the samples stay below"),
     ColumnDoc("days_p90", "d", "days that nine samples in ten stay below"),
     ColumnDoc("dollars_p10", "USD", "rent that one sample in ten stays below; empty without a price, too"),
+    ColumnDoc("dollars_p50", "USD", "rent that half of the samples stay below"),
     ColumnDoc("dollars_p90", "USD", "rent that nine samples in ten stay below"),
 )
 
@@ -245,14 +256,14 @@ def sample_columns(samples: Samples) -> dict[str, list[Any]]:
     memory = "memory_bytes_per_gpu"
     values: tuple[Any, ...] = (
         *(samples.quantile(share) for share in QUANTILES),
-        samples.quantile(0.1, memory),
-        samples.quantile(0.9, memory),
+        samples.headline_place,
+        *(samples.quantile(share, memory) for share in QUANTILES),
         samples.fits_probability,
         samples.time_causes[0].name,
         *(
             samples.quantile(share, figure) if figure in samples.figures else ""
             for figure in ("days", "dollars")
-            for share in (0.1, 0.9)
+            for share in QUANTILES
         ),
     )
     return {column.name: [value] for column, value in zip(SAMPLE_COLUMNS, values, strict=True)}

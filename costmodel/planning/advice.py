@@ -19,7 +19,14 @@ from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.planning.found import Found
 from costmodel.planning.launchable import table_of
-from costmodel.planning.no_layout import leanest_of
+from costmodel.planning.no_layout import (
+    dividing_batch,
+    dividing_gpus,
+    feasible,
+    job_with,
+    lacking_factor,
+    leanest_of,
+)
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, build_spaces, layout_of
 from costmodel.planning.space import REASONS
@@ -33,7 +40,8 @@ def advice(plan: Found) -> list[str]:
     best = plan.best
     said = [
         f"{layout_text(best.job.layout)}: {format_seconds(float(best.step_time_s))} a step at {float(best.mfu):.1%} "
-        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of {format_bytes(_limit(plan))} a GPU{_spared(plan)}."
+        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of the {format_bytes(_limit(plan))} that a GPU may "
+        f"use{_spared(plan)}."
     ]
     for sentence in (
         simplest(plan),
@@ -69,7 +77,7 @@ def _accumulation(best: Estimate) -> list[str]:
 def _spared(plan: Found) -> str:
     """Say what share of the memory stays free."""
     spared = plan.question.spared(plan.best.job)
-    return f" ({spared:.1%} is left free)" if spared else ""
+    return f" ({spared:.1%} of its memory is kept free)" if spared else ""
 
 
 def _limit(plan: Found) -> float:
@@ -226,7 +234,33 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
         for name, asked in changed
     ]
     gains.append(("memory of the GPU", plan.memory_gain))
-    return gains
+    return [*gains, *_shared_factor_gains(question, score)]
+
+
+_TOLD = 0.0005
+"""Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
+
+
+def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, float]]:
+    """Return what a batch or a number of GPUs nearby would save a sequence, where both share few factors."""
+    if len(question.jobs) != 1:
+        return []
+    (job,) = question.jobs
+    gpus, batch = float(job.layout.gpus), float(job.global_batch)
+    if lacking_factor(gpus, batch) == 1:
+        return []
+    step_s, other = score / question.weight(job), dividing_batch(gpus, batch)
+    count = dividing_gpus(gpus, batch, job.cluster.gpus_per_node)
+    tried = [(f"a batch of {other:,.0f}, which {gpus:,.0f} GPUs divide (time a sequence)", job_with(job, global_batch=other))]
+    if count is not None and count <= job.cluster.tiers[-1].size:
+        tried.append((f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)", job_with(job, gpus=count)))
+    found = []
+    for name, changed in tried:
+        best = feasible(replace(question, jobs=(changed,)))
+        if best is not None:
+            spent = float(changed.layout.gpus) / float(changed.global_batch) * float(best["step_time_s"][0])
+            found.append((name, 1.0 - spent / (gpus / batch * step_s)))
+    return [(name, gain) for name, gain in found if gain > _TOLD]
 
 
 def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) -> str:

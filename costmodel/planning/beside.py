@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.describe.jobs.fields import PLAN_FIELDS, names
+from costmodel.describe.jobs.fields import JOB_FIELDS, LAYOUT_FIELDS, PLAN_FIELDS, names
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import names_no_degree
 from costmodel.describe.jobs.short_form import short_form
-from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.planning.plan import Plan, plan
 from costmodel.planning.preference import TIE_SHARE
 
@@ -26,6 +26,34 @@ def planned(asked: Mapping[str, Any]) -> Plan:
     """
     known = names(PLAN_FIELDS)
     return plan(**{name: value for name, value in asked.items() if name in known and value is not None})
+
+
+_DECIDED = ("layout", "switches", "axis_order", "pipeline_layout", *names(LAYOUT_FIELDS))
+"""What a plan decides of a job."""
+
+
+def decided(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a plan decides of a job whose degrees are open, as keywords of a job.
+
+    Raises
+    ------
+    CostModelError
+        As `planned`.
+    """
+    pick = planned({name: asked[name] for name in names(JOB_FIELDS) if name in asked}).best
+    return {name: value for name, value in short_form(pick.job).items() if name in _DECIDED}
+
+
+def named_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
+    """Return the estimate of a job, and whether its layout is the planner's, because it names no degree of one.
+
+    Raises
+    ------
+    CostModelError
+        For wrong input, and where no degree is named and no layout fits.
+    """
+    is_open = names_no_degree(asked)
+    return estimate(**{**asked, **(decided(asked) if is_open else {})}), is_open
 
 
 class Beside(NamedTuple):

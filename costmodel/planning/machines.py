@@ -14,7 +14,7 @@ from costmodel.describe.odds import odds
 from costmodel.estimates.estimate import Estimate
 from costmodel.planning.found import Found
 from costmodel.planning.search import Question
-from costmodel.whole_run.run import TrainingRun, run_of
+from costmodel.whole_run.run import PERCENTILES, TrainingRun, run_of
 
 _RUNS = 1000
 """Runs to draw for p10 and p90: as many as the steps that are priced again for them."""
@@ -118,6 +118,7 @@ def _row(one: Machine) -> dict[str, Any]:
         "slice": None if est is None else est.job.slice,
         "step_time_s": None,
         "step_time_s_p10": None,
+        "step_time_s_p50": None,
         "step_time_s_p90": None,
         "mfu": None,
         "memory_bytes_per_gpu": None,
@@ -128,10 +129,12 @@ def _row(one: Machine) -> dict[str, Any]:
         "usd_per_trillion_tokens": one.usd_per_trillion_tokens,
     }
     if est is not None:
-        within = est.interval()
+        drawn = est.sample()
+        within = drawn.interval()
         row |= {
             "step_time_s": float(est.step_time_s),
             "step_time_s_p10": within.low,
+            "step_time_s_p50": drawn.quantile(0.5),
             "step_time_s_p90": within.high,
             "mfu": float(est.mfu),
             "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
@@ -139,13 +142,13 @@ def _row(one: Machine) -> dict[str, Any]:
             .fits_with(est.job.recipe.name)
             .probability(float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)),
         }
-    spread = {} if run is None else run.spread(10, 90)
+    spread = {} if run is None else run.spread()
     for name in ("days", "gpu_hours", "energy_kwh", "dollars"):
         row[name] = None if run is None else getattr(run, name)
         if name in _SPREAD:
-            low, high = spread.get(name, (None, None))
+            ends = spread.get(name, (None, None, None))
             row |= {
-                f"{name}_p10": None if low is None else float(low),
-                f"{name}_p90": None if high is None else float(high),
+                f"{name}_p{percent}": None if end is None else float(end)
+                for percent, end in zip(PERCENTILES, ends, strict=True)
             }
     return {**row, "problem": one.problem}

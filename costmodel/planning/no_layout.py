@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,8 +44,10 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
             f"plan: no layout fits: what goes to the host never fits its {format_bytes(job.cluster.host.memory_bytes)}; "
             "offload_optimizer=false, a smaller offload_activations or more GPUs would need less of it"
         )
+    # The leanest has the smallest micro-batch, which goes without saying where a line is short.
+    leanest = layout_text(layout).replace("micro-batch 1, ", "")
     start = (
-        f"plan: no layout fits: the leanest ({layout_text(layout)}) needs {format_bytes(least)} "
+        f"plan: no layout fits: the leanest ({leanest}) needs {format_bytes(least)} "
         f"of {format_bytes(limit)}"
     )
     if least <= device:
@@ -58,11 +61,19 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         (
             Cure(_change(knob, question, found), float(found["step_time_s"][0]))
             for knob in question.given
-            if knob in question.named and (found := _feasible(question.without(knob))) is not None
+            if knob in question.named and (found := feasible(question.without(knob))) is not None
         ),
         key=lambda cure: cure.step_time_s,
     )
-    cures = [*freed[:_MOST_FREED], *_switch_cures(question, job), *_more_gpus(question, job)]
+    switched = list(_switch_cures(question, job))
+    # What leaves the model as it is comes first, and more GPUs before what a long line would cut them for.
+    cures = [
+        *freed[:_MOST_FREED],
+        *(cure for cure in switched if not cure.numerics),
+        *_more_gpus(question, job),
+        *_other_batch(question, job),
+        *(cure for cure in switched if cure.numerics),
+    ]
     if not cures:
         return f"{start}; a smaller batch or more memory a GPU is needed"
     return _listed(start, cures)
@@ -132,7 +143,7 @@ def _tried(
         return None
     try:
         with_optimizer = replace(job, optimizer=optimizer(other_optimizer)) if other_optimizer else job
-        found = _feasible(replace(question, jobs=(with_optimizer.switched(changed),)))
+        found = feasible(replace(question, jobs=(with_optimizer.switched(changed),)))
     except CostModelError:
         return None  # what no host steps, or this recipe does not have
     if found is None:
@@ -142,14 +153,76 @@ def _tried(
     return Cure(" ".join(flags), float(found["step_time_s"][0]), numerics)
 
 
+def lacking_factor(gpus: float, batch: float) -> int:
+    """Return what of the GPUs' odd factors the batch has not: replicas cannot be as many, so other axes must take it.
+
+    >>> lacking_factor(72, 1024), lacking_factor(72, 1008), lacking_factor(96, 1026), lacking_factor(64, 1000)
+    (9, 1, 1, 1)
+    """
+    odd = int(gpus)
+    while odd % 2 == 0:
+        odd //= 2
+    return odd // gcd(odd, int(batch))
+
+
+def dividing_batch(gpus: float, batch: float) -> float:
+    """Return the multiple of the GPUs that is nearest to a batch.
+
+    >>> dividing_batch(72, 1024), dividing_batch(24, 2048), dividing_batch(72, 16)
+    (1008.0, 2040.0, 72.0)
+    """
+    return float(max(round(batch / gpus), 1) * gpus)
+
+
+def dividing_gpus(gpus: float, batch: float, per_node: int) -> float | None:
+    """Return the number of GPUs nearest to one whose odd factors the batch has, whole nodes at most a quarter away.
+
+    >>> dividing_gpus(72, 1024, 8), dividing_gpus(56, 1024, 8), dividing_gpus(3, 1024, 1)
+    (64.0, 64.0, None)
+    """
+    step = per_node if gpus >= per_node else 1
+    for away in range(step, int(gpus / 4) + 1, step):
+        for count in (gpus - away, gpus + away):
+            if count % step == 0 and lacking_factor(count, batch) == 1:
+                return float(count)
+    return None
+
+
+def _other_batch(question: Question, job: Job) -> Iterator[Cure]:
+    """Try the nearest batch that the GPUs divide, where both share few factors."""
+    gpus, batch = float(job.layout.gpus), float(job.global_batch)
+    if lacking_factor(gpus, batch) == 1:
+        return
+    nearest = dividing_batch(gpus, batch)
+    found = feasible(replace(question, jobs=(job_with(job, global_batch=nearest),)))
+    if found is not None:
+        yield Cure(f"global_batch = {nearest:.0f} instead of {batch:.0f}", float(found["step_time_s"][0]))
+
+
+def _fewer(question: Question, job: Job, enough: float, found: Columns) -> tuple[float, Columns]:
+    """Halve the way twice between half of what is enough and what is, in whole nodes: the fewest GPUs that do."""
+    step = enough / 4.0
+    best = enough
+    for _ in range(2):
+        middle = best - step
+        if middle % job.cluster.gpus_per_node or middle <= enough / 2.0:
+            break
+        tried = feasible(replace(question, jobs=(job_with(job, gpus=middle),)))
+        if tried is not None:
+            best, found = middle, tried
+        step /= 2.0
+    return best, found
+
+
 def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
-    """Try twice, four … times the GPUs."""
+    """Try twice, four … times the GPUs, then fewer of them."""
     for doubling in range(1, _MOST_GPU_DOUBLINGS + 1):
         more = float(job.layout.gpus) * 2.0**doubling
         if more > job.cluster.tiers[-1].size:
             return
-        found = _feasible(replace(question, jobs=(_with(job, gpus=more),)))
+        found = feasible(replace(question, jobs=(job_with(job, gpus=more),)))
         if found is not None:
+            more, found = _fewer(question, job, more, found)
             yield Cure(plural(more, "GPU", form=".0f"), float(found["step_time_s"][0]))
             return
 
@@ -160,7 +233,7 @@ def _change(knob: str, question: Question, found: Columns) -> str:
     return f"{knob} = {value_text(knob, float(found[knob][0]))} instead of {asked}"
 
 
-def _feasible(question: Question) -> Columns | None:
+def feasible(question: Question) -> Columns | None:
     """Return the best layout of a changed question, if there is one."""
     tally = Tally()
     for part in priced_parts(question, build_spaces(question)):
@@ -198,7 +271,7 @@ def _nothing_divides(question: Question, rejected: Counter[str]) -> str:
         for value in nearest:
             if name == "gpus" and value > job.cluster.tiers[-1].size:
                 continue
-            changed = replace(question, jobs=(_with(job, **{name: value}),))
+            changed = replace(question, jobs=(job_with(job, **{name: value}),))
             if build_spaces(changed)[0].slabs:
                 now = float(getattr(job, name) if name == "global_batch" else job.layout.gpus)
                 why = _first_reason(question, rejected)
@@ -228,7 +301,7 @@ def _near(number: float) -> Iterator[float]:
     yield from (2.0 * power, power)
 
 
-def _with(job: Job, *, gpus: float | None = None, global_batch: float | None = None) -> Job:
+def job_with(job: Job, *, gpus: float | None = None, global_batch: float | None = None) -> Job:
     """Return the job with another number of GPUs or another batch."""
     return replace(
         job,

@@ -8,20 +8,16 @@ from typing import Any, Unpack
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, RUN_FIELDS, names
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import names_no_degree
 from costmodel.describe.jobs.reading import keywords, require_complete
-from costmodel.describe.jobs.short_form import short_form
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate
-from costmodel.planning.beside import planned
+from costmodel.planning.beside import decided
 from costmodel.whole_run import solve
 from costmodel.whole_run.run import TrainingRun
-
-_DECIDED = ("layout", "switches", "axis_order", "pipeline_layout", *names(LAYOUT_FIELDS))
-"""What a plan decides of a job."""
 
 _FIELDS = (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"])
 
@@ -82,9 +78,7 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
         _require_room(found.est)
         return found
     require_complete(given, who="run")
-    pick = planned({name: given[name] for name in names(JOB_FIELDS) if name in given}).best
-    decided = {name: value for name, value in short_form(pick.job).items() if name in _DECIDED}
-    return replace(solve.run(changes=changes, **{**given, **decided}), is_planned=True)
+    return replace(solve.run(changes=changes, **{**given, **decided(given)}), is_planned=True)
 
 
 def _require_room(est: Estimate) -> None:

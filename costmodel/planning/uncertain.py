@@ -61,8 +61,8 @@ class Trial(NamedTuple):
         Expected share of step time above the best. [-]
     fits_probability : float
         That it fits. [-]
-    low_s, high_s : float
-        p10 and p90 of its step time. [s]
+    low_s, middle_s, high_s : float
+        p10, p50 and p90 of its step time. [s]
     settles : str
         The factor that decides most between it and the first; empty for the first, or where only the layouts
         themselves do.
@@ -73,6 +73,7 @@ class Trial(NamedTuple):
     regret: float
     fits_probability: float
     low_s: float
+    middle_s: float
     high_s: float
     settles: str
 
@@ -145,13 +146,14 @@ class Odds:
 
     def trial(self, column: int, first: int) -> Trial:
         """Return what is known of one candidate."""
-        low, high = np.quantile(self.step_time_s[:, column], [0.1, 0.9])
+        low, middle, high = np.quantile(self.step_time_s[:, column], [0.1, 0.5, 0.9])
         return Trial(
             int(self.rows[column]),
             float(self.best[:, column].mean()),
             self.regret([column]),
             float(self.fits[:, column].mean()),
             float(low),
+            float(middle),
             float(high),
             "" if column == first else self._decides(column, first),
         )

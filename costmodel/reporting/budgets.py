@@ -27,14 +27,14 @@ def _headline(found: Budget) -> Grid:
             f"{found.effective_time:.0%} of the time in steps that count",
         ),
     ]
-    within = {name: (said["p10"], said["p90"]) for name, said in found.spread.items()}
-    said = ["${:,.0f} to ${:,.0f}".format(*within["dollars"])]
+    within = {name: tuple(said.values()) for name, said in found.spread.items()}
+    said = ["${:,.0f} / ${:,.0f} / ${:,.0f}".format(*within["dollars"])]
     if "days" in within:
-        said.append("{:,.1f} to {:,.1f} days".format(*within["days"]))
-    bought = "{:.3g} to {:.3g} FLOP".format(*within["training_flops"])
+        said.append("{:,.1f} / {:,.1f} / {:,.1f} days".format(*within["days"]))
+    bought = "{:.3g} / {:.3g} / {:.3g} FLOP".format(*within["training_flops"])
     rows.append(
         (
-            "p10 to p90",
+            "p10 / p50 / p90",
             f"{' and '.join(said)} for this training, or {bought} for this money, as steps of dense models here "
             "differ from what is expected of them",
         )

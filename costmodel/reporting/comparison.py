@@ -8,6 +8,7 @@ from math import ceil
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
+from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import Cluster
@@ -85,6 +86,14 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False, start: st
     return grids
 
 
+_PERCENTILES = "  p10 / p50 / p90"
+
+
+def _ends(one: Spent) -> tuple[float, float, float]:
+    """Return what scales a figure of a whole training to its p10, p50 and p90. [-]"""
+    return one.low, one.middle, one.high
+
+
 def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
     """Return time, energy and money of jobs that say how far they train, with p10 and p90; nothing lost to failures."""
     ests = comparison.estimates
@@ -103,8 +112,11 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
     rows = [
         ["tokens", *(format_si(float(est.job.tokens or 0.0), "") for est in ests)],
         ["days", *(f"{one.days:,.1f}" for one in spent)],
-        ["  p10 to p90", *(f"{one.days * one.low:,.1f} to {one.days * one.high:,.1f}" for one in spent)],
+        [_PERCENTILES, *(" / ".join(f"{one.days * end:,.1f}" for end in _ends(one)) for one in spent)],
     ]
+    apart = [off_middle_text(one.headline_place, f"{one.days * one.middle:,.1f} days") for one in spent]
+    if any(apart):
+        rows.append(["  beside the median", *(said or "near it" for said in apart)])
     if start:
         first = first_day(start)
         ends = ([one.days * scale for scale in (one.low, 1.0, one.high)] for one in spent)
@@ -117,11 +129,11 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
     if any(one.dollars is not None for one in spent):
         rows.append(
             [
-                "  p10 to p90",
+                _PERCENTILES,
                 *(
                     ""
                     if one.dollars is None
-                    else f"${one.dollars * one.low:,.0f} to ${one.dollars * one.high:,.0f}"
+                    else " / ".join(f"${one.dollars * end:,.0f}" for end in _ends(one))
                     for one in spent
                 ),
             ]

@@ -439,10 +439,11 @@ class StepCalibrationFace(Face):
     def remarks(self) -> list[str]:
         """Say what was read of logs, and which constant fits best, where one was asked for."""
         from costmodel.reporting.step_times import log_remarks
-        from costmodel.reporting.steps import overhead_remark
+        from costmodel.reporting.steps import far_off_remark, overhead_remark
 
         logs = [log_remarks(step.name, step.times) for step in self._answer.steps if step.times is not None]
-        return [*(line for said in logs for line in said), *overhead_remark(self._answer)]
+        off = far_off_remark([step.time_s / float(step.estimate.step_time_s) for step in self._answer.steps])
+        return [*(line for said in logs for line in said), *off, *overhead_remark(self._answer)]
 
 
 @face("Watch")

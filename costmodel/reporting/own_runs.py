@@ -8,6 +8,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.factors import ROLES
 from costmodel.reporting.step_times import log_remarks
+from costmodel.reporting.steps import far_off_remark
 from costmodel.trust.site_fit import FactorMove, RunFit, RunsCalibration
 
 LEAST_ASKED = 0.005
@@ -71,7 +72,8 @@ def runs_remarks(found: RunsCalibration) -> list[str]:
         f"Median error of step times: {errors['before']:.1%} as shipped, {errors['left_out']:.1%} of each from all others, "
         f"{errors['after']:.1%} with all."
     )
-    return [*logs, *odd, said, *moved_text(found)]
+    off = far_off_remark([fit.measured / fit.before for fit in found.fits if fit.what == "time"])
+    return [*logs, *odd, said, *off, *moved_text(found)]
 
 
 def moved_text(found: RunsCalibration) -> list[str]:

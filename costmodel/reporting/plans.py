@@ -13,6 +13,7 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.samples import QUANTILES, Samples
 from costmodel.planning.best import taken
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.machines import Machine
@@ -21,6 +22,7 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
+from costmodel.reporting.tables import off_middle
 from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
@@ -71,7 +73,7 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
             *(layout_text(one.est.job.layout) if one.est is not None else "no layout fits" for one in found),
         ],
         row("step time", lambda est: format_seconds(float(est.step_time_s), 4)),
-        row("  p10 to p90", lambda est: " to ".join(format_seconds(one, 3) for one in est.interval()[:2])),
+        row(_PERCENTILES, lambda est: _of_samples(est.sample())),
         row("MFU", lambda est: f"{float(est.mfu):.1%}"),
         row(
             "memory",
@@ -86,12 +88,12 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
     if any(one.run is not None for one in found):
         rows += [
             of_run("days", lambda run: f"{run.days:,.1f}"),
-            of_run("  p10 to p90", lambda run: _from_to(run, "days", ",.1f")),
+            of_run(_PERCENTILES, lambda run: _from_to(run, "days", ",.1f")),
             *([of_run("done by, p10 p50 p90", lambda run: _dates(run, start))] if start else []),
             of_run("GPU-hours", lambda run: f"{run.paid_gpu_hours:,.0f}"),
             of_run("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
             of_run("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
-            of_run("  p10 to p90", lambda run: _from_to(run, "dollars", ",.0f")),
+            of_run(_PERCENTILES, lambda run: _from_to(run, "dollars", ",.0f")),
         ]
     rows = [cells for cells in rows if any(cells[1:])]
     said = [f"{title}: {one.problem}" for title, one in zip(titles, found, strict=True) if one.problem]
@@ -123,8 +125,17 @@ def _lists_of(cluster: Cluster) -> str:
 
 def _from_to(run: TrainingRun, name: str, form: str) -> str:
     """Say where a figure of a run lies."""
-    values = run.spread(10, 90).get(name)
-    return "" if values is None else " to ".join(f"{float(value):{form}}" for value in values)
+    values = run.spread().get(name)
+    return "" if values is None else " / ".join(f"{float(value):{form}}" for value in values)
+
+
+_PERCENTILES = "  p10 / p50 / p90"
+
+
+def _of_samples(drawn: Samples) -> str:
+    """Say where the step time of samples lies, and where the headline is far from their median."""
+    ends = " / ".join(format_seconds(drawn.quantile(share), 3) for share in QUANTILES)
+    return f"{ends}{off_middle(drawn)}"
 
 
 def _dates(run: TrainingRun, start: str) -> str:
@@ -149,7 +160,7 @@ def trials_grid(plan: Plan) -> Grid:
                 *(cells[index] for _, cells in also),
                 *_layout_cells(table, index),
                 format_seconds(float(est.step_time_s), 4),
-                f"{format_seconds(trial.low_s, 3)} to {format_seconds(trial.high_s, 3)}",
+                " / ".join(format_seconds(end, 3) for end in (trial.low_s, trial.middle_s, trial.high_s)),
                 f"{trial.best_probability:.0%}",
                 f"{trial.regret:.1%}",
                 f"{trial.fits_probability:.0%}",
@@ -159,7 +170,7 @@ def trials_grid(plan: Plan) -> Grid:
     titles = ["# >", *(title for title, _ in also), *_LAYOUT_TITLES]
     titles += [
         "Step >",
-        "p10 to p90",
+        "p10 / p50 / p90",
         "Best >",
         "Regret >",
         "Fits >",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.reporting.tables import job_text, memory_text
-from costmodel.reporting.training_runs import limits
+from costmodel.reporting.training_runs import limits, off_middle
 from costmodel.what_if.runs import Runs
 from costmodel.whole_run.run import TrainingRun
 
@@ -21,8 +21,8 @@ def runs_grid(found: Runs) -> Grid:
 
     def spread(name: str, scale: float, form: str) -> Callable[[TrainingRun], str]:
         def said(run: TrainingRun) -> str:
-            values = run.spread(10, 90).get(name)
-            return "" if values is None else " to ".join(f"{value * scale:{form}}" for value in values)
+            values = run.spread().get(name)
+            return "" if values is None else " / ".join(f"{value * scale:{form}}" for value in values)
 
         return said
 
@@ -36,11 +36,12 @@ def runs_grid(found: Runs) -> Grid:
         row("step time", lambda run: format_seconds(run.step_time_s, 4)),
         row("MFU", lambda run: f"{float(run.est.mfu):.1%}"),
         row("days", lambda run: f"{run.days:,.1f}"),
-        row("  p10 to p90", spread("days", 1.0, ",.1f")),
+        row("  p10 / p50 / p90", spread("days", 1.0, ",.1f")),
+        *_off_middle(found.runs),
         row("GPU-hours", lambda run: f"{run.paid_gpu_hours:,.0f}"),
         row("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
         row("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
-        row("  p10 to p90", spread("dollars", 1.0, ",.0f")),
+        row("  p10 / p50 / p90", spread("dollars", 1.0, ",.0f")),
         row("price of a GPU-hour", _price),
         row("interruptions", lambda run: f"{run.interruptions:,.0f}"),
     ]
@@ -50,6 +51,12 @@ def runs_grid(found: Runs) -> Grid:
     strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
     note = "GPU-hours and dollars are those of spare nodes too, where a cloud does not keep its own."
     return Grid("Runs side by side", columns("", *found.labels), rows, strong, note)
+
+
+def _off_middle(runs: Sequence[TrainingRun]) -> list[list[str]]:
+    """Return the row that says which headlines are far from the median of the runs drawn, if any is."""
+    said = [off_middle(run) for run in runs]
+    return [["  beside the median", *(one or "near it" for one in said)]] if any(said) else []
 
 
 def _price(run: TrainingRun) -> str:

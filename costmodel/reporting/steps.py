@@ -39,6 +39,8 @@ def step_grids(steps: Sequence[MeasuredStep], parts: Sequence[PartFactor]) -> li
             [one.part, share, _change(one), f"{one.error_left:.1%}", "yes" if one.plausible else "no"]
         )
     one_only = "One step: every part can explain it; measure another layout to tell them apart."
+    if not any(one.plausible for one in parts):
+        one_only = f"One step, and no part explains it alone without changing by half or double: {INPUTS_FIRST}."
     note = (
         one_only if len(steps) == 1 else "Error left with that part alone changed; the lowest explains most."
     )
@@ -72,6 +74,32 @@ def kernel_grid(results: Sequence[KernelResult], accelerator: str) -> Grid:
     ]
     titles = columns("Kernel", "Kind", "Rows >", f"{accelerator} was off >", "Fit, held out >")
     return Grid("Fitted kernels", titles, rows, note="Mean relative error of the time.")
+
+
+FAR_OFF = 1.3
+"""Measured over predicted, or the inverse, from which the job itself is to be looked at first. [-]"""
+INPUTS_FIRST = "check the job first (global batch, sequence length, GPUs, layout, recompute)"
+
+
+def far_off_remark(measured_over_model: Sequence[float]) -> list[str]:
+    """Say that measured steps are so far off their predictions that the jobs may be other ones.
+
+    >>> far_off_remark([1.6, 1.5, 1.7])[0][:49]
+    'Your runs take 1.60 times as long as predicted (m'
+    >>> far_off_remark([1.1, 0.9])
+    []
+    """
+    if not len(measured_over_model):
+        return []
+    middle = float(np.median(np.asarray(measured_over_model)))
+    if 1.0 / FAR_OFF < middle < FAR_OFF:
+        return []
+    few = "Your run takes" if len(measured_over_model) == 1 else "Your runs take"
+    rest = "" if len(measured_over_model) == 1 else " (median)"
+    return [
+        f"{few} {middle:.2f} times as long as predicted{rest}, further than all but a few published runs: "
+        f"{INPUTS_FIRST}."
+    ]
 
 
 def overhead_remark(found: StepCalibration) -> list[str]:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SMALL_SHARE = 0.005
 _MANY_LAYOUTS = 20
+PLANNED = " (the planner's: none was named)"
+"""What stands behind a layout that no job names."""
 
 
 def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
@@ -68,11 +71,18 @@ def causes_grid(samples: Samples) -> Grid:
 def sampled_text(samples: Samples) -> str:
     """Say where a job's step time and memory lie, and how surely it fits."""
     time_s, held = samples.interval(), samples.interval(figure="memory_bytes_per_gpu")
+    middle = format_seconds(samples.quantile(0.5), 3)
     return (
-        f"{format_seconds(time_s.low, 3)} to {format_seconds(time_s.high, 3)}: p10 to p90 of {samples.count} samples of "
-        f"{len(samples.factors)} uncertain factors; memory {format_bytes(held.low)} to {format_bytes(held.high)}, "
-        f"{samples.fits_probability:.0%} likely to fit"
+        f"{format_seconds(time_s.low, 3)} to {format_seconds(time_s.high, 3)}, median {middle}: p10 to p90 of "
+        f"{samples.count} samples of {len(samples.factors)} uncertain factors{off_middle(samples)}; memory "
+        f"{format_bytes(held.low)} to {format_bytes(held.high)}, {samples.fits_probability:.0%} likely to fit"
     )
+
+
+def off_middle(samples: Samples) -> str:
+    """Say that the headline's step time is far from the median of its samples; empty where it is near."""
+    said = off_middle_text(samples.headline_place, format_seconds(samples.quantile(0.5), 3))
+    return f" ({said})" if said else ""
 
 
 def band_text(est: Estimate) -> str:
@@ -82,10 +92,11 @@ def band_text(est: Estimate) -> str:
     band, of_memory = est.error_band, est.memory_error_band
     generation = est.job.cluster.accelerator.generation
     if est.job.belief.names:
-        within = est.interval()
+        drawn = est.sample()
+        within, middle = drawn.interval(), format_seconds(drawn.quantile(0.5), 3)
         return (
-            f"{format_seconds(within.low, 3)} to {format_seconds(within.high, 3)}: p10 to p90 with what the runs of "
-            f"{est.job.site or 'this site'} say{_moved_by_site(est)}"
+            f"{format_seconds(within.low, 3)} to {format_seconds(within.high, 3)}, median {middle}: p10 to p90 with what "
+            f"the runs of {est.job.site or 'this site'} say{off_middle(drawn)}{_moved_by_site(est)}"
         )
     if band is None:
         return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
@@ -158,11 +169,11 @@ def spent_text(samples: Samples | None) -> str:
     if samples is None or "days" not in samples.figures:
         return ""
     low, high = samples.interval(figure="days")
-    said = f"; p10 to p90 {low:,.1f} to {high:,.1f} days"
+    said = f"; p10 to p90 {low:,.1f} to {high:,.1f} days (median {samples.quantile(0.5, 'days'):,.1f})"
     if "dollars" not in samples.figures:
         return said
     low, high = samples.interval(figure="dollars")
-    return f"{said}, ${low:,.0f} to ${high:,.0f}"
+    return f"{said}, ${low:,.0f} to ${high:,.0f} (median ${samples.quantile(0.5, 'dollars'):,.0f})"
 
 
 _COUNTS = {"causal": "half the matrix", "hardware": "recomputation counted"}

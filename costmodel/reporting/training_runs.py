@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
+from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.describe.odds import odds
-from costmodel.reporting.tables import job_text, memory_text
+from costmodel.reporting.tables import PLANNED, job_text, memory_text
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _SPREAD_TITLES = {
@@ -38,14 +39,14 @@ def _headline(run: TrainingRun) -> Grid:
         if run.dollars is None
         else f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note})"
     )
-    whose = " (the planner's: none was named)" if run.is_planned else ""
+    whose = PLANNED if run.is_planned else ""
     rows = [
         ("layout", f"{job_text(est)}{whose}"),
         ("memory", memory_text(est)),
         (
             "calendar time",
             f"{run.days:,.1f} days for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
-            f"{format_seconds(run.step_time_s, 4)}",
+            f"{format_seconds(run.step_time_s, 4)}{_middle(run)}",
         ),
         (
             "effective training time",
@@ -75,6 +76,12 @@ def _headline(run: TrainingRun) -> Grid:
     ]
     title = f"{est.job.model.name} on {plural(run.gpus, 'GPU')} of {est.job.cluster.name}, the whole run"
     return Grid(title, columns("", ""), rows)
+
+
+def _middle(run: TrainingRun) -> str:
+    """Say the median beside a headline that is far from it."""
+    said = off_middle(run)
+    return f"; {said.replace('of them', 'of the runs drawn')}" if said else ""
 
 
 LIKELY = 0.75
@@ -163,6 +170,11 @@ def _spread(run: TrainingRun) -> Grid:
         f"×/÷{_factor(given.failure_rate_error)}, downtime ×/÷{_factor(given.downtime_error)} (one standard deviation)"
     )
     return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)
+
+
+def off_middle(run: TrainingRun) -> str:
+    """Say that the headline's days are far from the median of the runs drawn; empty where they are near."""
+    return off_middle_text(run.headline_place, f"{float(run.spread(50)['days'][0]):,.1f} days")
 
 
 def _factor(error: float) -> str:

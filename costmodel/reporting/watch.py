@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds
+from costmodel.base.words import plural
 from costmodel.whole_run.watch import Watch
 
 _STATES = {
@@ -63,8 +64,9 @@ def _cost(seen: Watch) -> str:
     if seen.extra_days is None or seen.steps_left is None:
         return f"{1.0 / (1.0 + seen.off) - 1.0:+.1%} steps a day (--tokens says how many are left)"
     verb = "costs" if seen.extra_days > 0 else "saves"
+    spares = f" ({plural(seen.paid_spare_nodes, 'spare node')} paid too)" if seen.paid_spare_nodes else ""
     money = (
-        f" and ${abs(seen.extra_dollars):,.0f}"
+        f" and ${abs(seen.extra_dollars):,.0f}{spares}"
         if seen.extra_dollars is not None
         else " (no price: --price USD)"
     )

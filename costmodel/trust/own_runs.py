@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,16 +79,19 @@ def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None)
     if not files:
         raise DataError("runs: expected a table, a job file or a log")
     found: list[OwnRun] = []
+    stems = Counter(Path(file).stem for file in files)
     for file in map(Path, files):
+        # Logs are called alike in every folder: there the folder tells them apart.
+        name = file.stem if stems[file.stem] == 1 else str(file)
         if file.suffix.lower() in _TABLES:
             found += _of_table(file, base)
         elif file.suffix.lower() in _JOBS:
-            found.append(_of_job_file(file, base))
+            found.append(_of_job_file(file, base)._replace(name=name))
         elif not base:
             raise DataError(f"{file}: a training log needs the job that it is of (--job)")
         else:
             est = estimate(**base)
-            found.append(logged(file.stem, est, file))
+            found.append(logged(name, est, file))
     if len(found) > _MOST_ROWS:
         raise DataError(f"runs: expected at most {_MOST_ROWS:,} rows, got {len(found):,}")
     return found
@@ -114,7 +118,11 @@ def _of_table(file: Path, base: Mapping[str, Any]) -> list[OwnRun]:
         where = f"{file}: line {reader.line_num}"
         said = {key.strip(): value.strip() for key, value in row.items() if value and value.strip()}
         try:
-            run = _published(said) if published else _of_row(said, base, file.parent)
+            run = (
+                _published(said)
+                if published
+                else _of_row(said, base, file.parent, f"{file.name}:{reader.line_num}")
+            )
         except CostModelError as error:
             raise DataError(f"{where}: {error}") from None
         if run is not None:
@@ -155,8 +163,8 @@ def _published(row: Mapping[str, str]) -> OwnRun | None:
     return OwnRun(row.get("id", "row"), estimate_job(job_of_row(full)), time_s, memory, _kind(row))
 
 
-def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path) -> OwnRun | None:
-    """Return a row in the fields of a job, none where it was not measured."""
+def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path, place: str) -> OwnRun | None:
+    """Return a row in the fields of a job, called by its place where it has no name; none where it was not measured."""
     time_s, memory = _measured_time(row), _measured_memory(row)
     if not (np.isfinite(time_s) or np.isfinite(memory)):
         return None
@@ -165,7 +173,7 @@ def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path) -> Ow
         canonical(key): read(canonical(key), value) for key, value in row.items() if canonical(key) in FIELD
     }
     est = estimate(**merge_jobs(below, fields))
-    name = next((row[key] for key in NAMED if key in row), est.job.model.name)
+    name = next((row[key] for key in NAMED if key in row), place)
     return OwnRun(name, est, time_s, memory, _kind(row))
 
 

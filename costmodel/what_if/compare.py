@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
+from costmodel.base.percentiles import place_of
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
 from costmodel.estimates.estimate import Estimate
@@ -88,8 +89,10 @@ class Spent(NamedTuple):
         [d], [h], [kWh]
     dollars : float or None
         None without a price. [USD]
-    low, high : float
-        p10 and p90 of the step time over what is predicted: of days, hours, energy and dollars alike.
+    low, middle, high : float
+        p10, p50 and p90 of the step time over what is predicted: of days, hours, energy and dollars alike.
+    headline_place : float
+        Share of the samples whose step is shorter than predicted. [-]
     """
 
     days: float
@@ -97,7 +100,9 @@ class Spent(NamedTuple):
     energy_kwh: float
     dollars: float | None
     low: float
+    middle: float
     high: float
+    headline_place: float
 
 
 def _spent(est: Estimate, steps_s: NDArray[np.float64]) -> Spent | None:
@@ -106,9 +111,19 @@ def _spent(est: Estimate, steps_s: NDArray[np.float64]) -> Spent | None:
     if tokens is None:
         return None
     hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
-    low, high = (float(end) / float(est.step_time_s) for end in np.quantile(steps_s, [0.1, 0.9]))
+    step_s = float(est.step_time_s)
+    low, middle, high = (float(end) / step_s for end in np.quantile(steps_s, [0.1, 0.5, 0.9]))
     energy = hours * step_power_w(est) * est.job.cluster.pue / 1e3
-    return Spent(float(est.days(tokens)), hours, energy, None if price is None else price * hours, low, high)
+    return Spent(
+        days=float(est.days(tokens)),
+        gpu_hours=hours,
+        energy_kwh=energy,
+        dollars=None if price is None else price * hours,
+        low=low,
+        middle=middle,
+        high=high,
+        headline_place=place_of(step_s, steps_s),
+    )
 
 
 @dataclass(frozen=True)

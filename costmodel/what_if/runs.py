@@ -73,6 +73,7 @@ def _row(label: str, run: TrainingRun) -> dict[str, Any]:
         "step_time_s": run.step_time_s,
         "mfu": float(run.est.mfu),
         **figures,
+        "headline_place": run.headline_place,
         "price_usd_per_gpu_hour": run.price_usd_per_gpu_hour,
         "price_note": run.price_note,
         "interruptions": run.interruptions,

@@ -125,14 +125,12 @@ class Budget(Answer):
         }
 
     def _within(self, choice: Purchase) -> dict[str, float | None]:
-        """Return p10 and p90 of what training a choice takes."""
-        low, high = (float(np.percentile(self.step_over_expected, share)) for share in (10, 90))
+        """Return p10, p50 and p90 of what training a choice takes."""
+        scales = {share: float(np.percentile(self.step_over_expected, share)) for share in PERCENTILES}
         days = None if self.days is None else self.days * choice.train_usd / self.dollars
         return {
-            "train_usd_p10": choice.train_usd * low,
-            "train_usd_p90": choice.train_usd * high,
-            "days_p10": None if days is None else days * low,
-            "days_p90": None if days is None else days * high,
+            **{f"train_usd_p{share}": choice.train_usd * scale for share, scale in scales.items()},
+            **{f"days_p{share}": None if days is None else days * scale for share, scale in scales.items()},
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, shown
+from costmodel.base.percentiles import place_of
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
@@ -315,6 +316,11 @@ class TrainingRun(Answer):
             found["dollars"] = self.dollars * scale
         return found
 
+    @property
+    def headline_place(self) -> float:
+        """Share of the runs drawn that are done in fewer days than the headline says. [-]."""
+        return place_of(self.calendar_s, self.sampled.calendar_s)
+
     def finishing_dates(self, start: date | str) -> dict[str, date]:
         """Return the day on which the run is done, if it starts on a day: p10, p50 and p90.
 
@@ -374,6 +380,7 @@ class TrainingRun(Answer):
                 name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
                 for name, values in self.spread().items()
             },
+            "headline_place": self.headline_place,
             "samples": self.samples,
             "seed": self.seed,
         }
@@ -397,6 +404,7 @@ class TrainingRun(Answer):
             ("energy_kwh", "kWh", self.energy_kwh),
             ("dollars", "USD", self.dollars),
             ("interruptions", "", self.interruptions),
+            ("headline_place", "", self.headline_place),
             ("effective_training_time_ratio", "", self.effective_training_time_ratio),
             ("spare_gpu_hours", "h", self.spare_gpu_hours),
             ("checkpoint_size_bytes", "B", self.checkpoint.size_bytes),

@@ -35,6 +35,9 @@ LEAST_LINES = 5
 RECENT_LINES = 20
 """Lines that the present step is the median of, while all is well."""
 
+_ALIKE = 0.1
+"""How far lines of one level lie apart; less than what a jump that is worth telling takes. [-]"""
+
 _CALENDAR_DAYS = "steps_left * extra_s / effective_time / day_s"
 _DOLLARS = "extra_days * 24 * gpus * price"
 
@@ -102,8 +105,14 @@ class Watch(Answer):
 
     @cached_property
     def step_time_s(self) -> float:
-        """A step now: the median since the band was left, or of the last lines. [s]"""
-        return float(np.median(self.times.times_s[self.times.running][-self._lines[1] :]))
+        """A step now: the median of the last level since the band was left, or of the last lines. [s]"""
+        lately = self.times.times_s[self.times.running][-self._lines[1] :]
+        if self.state in ("inside", "unknown"):
+            return float(np.median(lately))
+        # Steps may have jumped again since: the level that counts is that of the lines like the last few.
+        now = float(np.median(lately[-LEAST_LINES:]))
+        alike = np.abs(lately[::-1] / now - 1.0) <= _ALIKE
+        return float(np.median(lately[-max(longest_run(alike), LEAST_LINES) :]))
 
     @cached_property
     def _since(self) -> int:
@@ -157,11 +166,16 @@ class Watch(Answer):
         return float(made.value)
 
     @property
+    def paid_spare_nodes(self) -> int:
+        """Spare nodes that cost while they wait: none where a cloud keeps its own. [-]"""
+        return 0 if self.run is None or not self.run.pays_spares else self.run.spare_nodes
+
+    @property
     def extra_dollars(self) -> float | None:
-        """What these days cost, spare GPUs too; none without a price. [USD]"""
+        """What these days cost, with spare nodes where they are the user's; none without a price. [USD]"""
         if self.run is None or self.run.price_usd_per_gpu_hour is None:
             return None
-        spare = self.run.spare_nodes * self.est.job.cluster.gpus_per_node
+        spare = self.paid_spare_nodes * self.est.job.cluster.gpus_per_node
         made = quantity(
             _DOLLARS,
             extra_days=self.extra_days or 0.0,
@@ -187,6 +201,7 @@ class Watch(Answer):
             "steps_left": self.steps_left,
             "extra_days": self.extra_days,
             "extra_dollars": self.extra_dollars,
+            "paid_spare_nodes": self.paid_spare_nodes,
             "measured": self.times.to_dict(),
         }
 

@@ -605,3 +605,19 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch, capsys):
     assert error.startswith("Error: the page needs NiceGUI and plotly: ")
     assert "[app]" in error
     assert error.count("\n") == 1
+
+
+def test_a_layout_in_a_link_fills_the_inputs_of_its_degrees():
+    state = state_of("model=llama3-8b&gpus=64&layout=tp8+pp4&b.layout=tp2&global_batch=64&seq_len=8192")
+    assert (state.job.said()["tp"], state.job.said()["pp"]) == ("8", "4")
+    assert "layout" not in state.job.said()
+    assert state.jobs[1].said() == {"tp": "2"}
+    # What is wrong stays as it was typed, for the answer to say so.
+    for wrong in ("layout=tp8&tp=4", "layout=qp8"):
+        assert "layout" in state_of(wrong).job.said()
+
+
+def test_the_page_says_no_flag_where_it_has_a_field():
+    head = view(State(jobs=(Texts({**FIRST.job.fields}), Texts()))).head
+    assert "megatron-core is the default; the field recipe names another" in head
+    assert "--recipe" not in head

@@ -375,3 +375,36 @@ def test_a_single_step_time_is_no_surer_than_repeats_of_a_layout(monkeypatch):
     assert row_scale(est) == pytest.approx(0.05)
     monkeypatch.setattr(site_fit, "_shared", lambda _: (0.0, 0.0))
     assert row_scale(est) == 0.02
+
+
+def test_runs_far_off_their_predictions_are_told_to_look_at_the_job(tmp_path, capsys):
+    job, step_s = tmp_path / "job.yaml", float(cm.estimate(**JOB, layout="tp2").step_time_s)
+    job.write_text(json.dumps({**JOB, "layout": "tp2"}))
+    for factor, told in ((1.6, True), (0.6, True), (1.25, False), (0.8, False)):
+        file = table(tmp_path, f"tp2,{factor * step_s}s", head="layout,step_time")
+        assert run(file, "--job", job) == 0
+        out = capsys.readouterr().out
+        said = f"Your run takes {factor:.2f} times as long as predicted, further than all but a few published runs"
+        assert (said in out) == told, factor
+        assert "mine.csv:2" in out  # a row without a name is its line
+        assert main(["calibrate", "steps", f"{job}={factor * step_s}s"]) == 0
+        assert (said in capsys.readouterr().out) == told, factor
+
+
+def test_where_no_part_alone_explains_a_step_the_job_is_doubted(tmp_path, capsys):
+    job, step_s = tmp_path / "job.yaml", float(cm.estimate(**JOB, layout="tp2").step_time_s)
+    job.write_text(json.dumps({**JOB, "layout": "tp2"}))
+    assert main(["calibrate", "steps", f"{job}={4 * step_s}s"]) == 0
+    assert "no part explains it alone" in " ".join(capsys.readouterr().out.split())
+    assert main(["calibrate", "steps", f"{job}={1.1 * step_s}s"]) == 0
+    assert "One step: every part can explain it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_logs_that_are_called_alike_are_told_apart_by_their_folders(tmp_path):
+    files = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "job.yaml")
+        files[-1].write_text(json.dumps({**JOB, "layout": "tp2", "measured": {"step_time": "2s"}}))
+    assert [one.name for one in read_runs(files)] == [str(file) for file in files]
+    assert [one.name for one in read_runs(files[:1])] == ["job"]

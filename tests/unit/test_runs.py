@@ -26,8 +26,8 @@ def test_figures_are_those_of_each_run():
     assert rows["dollars"] == [f"${run.dollars:,.0f}" for run in (one, two)]
     assert rows["cluster"] == ["8 GPUs of dgx-h100-ndr", "8 GPUs of dgx-h200-ndr"]
     assert rows["price of a GPU-hour"][1].startswith("$4.00 (profile dgx-h200-ndr, 2026-")
-    low, high = two.spread(10, 90)["dollars"]
-    assert rows["  p10 to p90"][1] == f"{low:,.0f} to {high:,.0f}"
+    low, middle, high = two.spread(10, 50, 90)["dollars"]
+    assert rows["  p10 / p50 / p90"][1] == f"{low:,.0f} / {middle:,.0f} / {high:,.0f}"
 
 
 def test_the_day_on_which_it_is_done_follows_from_the_start(capsys):

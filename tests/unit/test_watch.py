@@ -38,7 +38,7 @@ def log_of(factors, first=1, of=100_000):
 
 def look(tmp_path, text, **more):
     (tmp_path / "train.log").write_text(text)
-    return cm.watch(tmp_path / "train.log", **JOB, **more)
+    return cm.watch(tmp_path / "train.log", **{**JOB, **more})
 
 
 @pytest.mark.parametrize(
@@ -214,3 +214,29 @@ def test_a_log_or_a_job_that_is_missing(files, capsys):
     assert "no line of 1 tells how long a step took" in capsys.readouterr().err
     assert run_watch(log) == 2
     assert "gpus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("factors", "now"),
+    [
+        ([1.0] * 30 + [1.5] * 30 + [3.0] * 8, 3.0),  # a second jump
+        ([1.0] * 30 + [3.0] * 30 + [1.5] * 6, 1.5),  # half way back
+        ([1.0] * 30 + [1.5, 1.52, 1.48, 1.51, 1.49] * 4, 1.5),  # one level, all of it
+        ([1.0] * 30 + [1.5] * 10 + [9.0] + [1.5] * 3, 1.5),  # one step is no level
+    ],
+)
+def test_a_step_now_is_that_of_the_last_level(tmp_path, factors, now):
+    seen = look(tmp_path, log_of(factors), price=2.0)
+    assert (seen.state, seen.since_step) == ("slower", 31)
+    assert seen.step_time_s == pytest.approx(now * STEP_S, rel=1e-6)
+    assert seen.off == pytest.approx(now - 1.0, rel=1e-5)
+
+
+def test_spare_nodes_cost_where_they_are_owned_and_then_it_is_said(tmp_path):
+    text = log_of([1.0] * 50 + [1.5] * 50)
+    owned = look(tmp_path, text, price=2.0, spare_nodes=2)
+    cloud = look(tmp_path, text, price=2.0, cluster="p5-efa")
+    assert owned.paid_spare_nodes == 2 and "(2 spare nodes paid too)" in owned.remarks()[0]
+    assert cloud.est.job.cluster.is_rented and cloud.run.spare_nodes > 0
+    assert cloud.paid_spare_nodes == 0 and "spare" not in cloud.remarks()[0]
+    assert cloud.extra_dollars == pytest.approx(cloud.extra_days * 24 * 64 * 2.0)

@@ -7,6 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
+from costmodel.planning.no_layout import dividing_batch, dividing_gpus, lacking_factor
 
 LLAMA = {"model": "llama3-70b", "gpus": 8, "global_batch": 128, "seq_len": 8192}
 SMALL = {"model": "llama3-8b", "cluster": "p4d-efa", "gpus": 4, "global_batch": 8, "seq_len": 32768}
@@ -50,8 +51,47 @@ def test_what_changes_the_model_is_marked():
 def test_the_least_number_of_gpus_is_named():
     found = cures(**LLAMA)
     (more,) = (int(change.split()[0]) for change in found if change.endswith("GPUs"))
+    assert more == 24  # 16 do not, and 32 are more than it takes
     with pytest.raises(cm.NoLayoutError):
-        cm.plan(**{**LLAMA, "gpus": more // 2})
+        cm.plan(**{**LLAMA, "gpus": more - 8})
+
+
+def test_more_gpus_are_offered_where_much_else_would_do():
+    """Long lists of switches do not crowd them out."""
+    assert "160 GPUs" in cures(model="llama3-405b", gpus=80, global_batch=1024, seq_len=8192)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "lacking", "near_batch", "near_gpus"),
+    [
+        (72, 1024, 9, 1008, 64),
+        (72, 1026, 1, 1008, None),  # 1,026 = 2 · 27 · 19
+        (96, 1024, 3, 1056, None),
+        (24, 1000, 3, 1008, None),
+        (40, 1000, 1, 1000, None),
+        (12, 16, 3, 12, None),
+    ],
+)
+def test_what_gpus_and_batch_do_not_share(gpus, batch, lacking, near_batch, near_gpus):
+    assert lacking_factor(gpus, batch) == lacking
+    assert dividing_batch(gpus, batch) == near_batch
+    if lacking > 1:
+        assert dividing_gpus(gpus, batch, 8) == near_gpus
+
+
+def test_a_batch_that_the_gpus_divide_is_priced_beside_one_that_they_do_not():
+    asked = {"model": "llama3-8b", "gpus": 72, "seq_len": 4096}
+    plan = cm.plan(**asked, global_batch=1024)
+    gains = dict(plan.gains())
+    plain = {batch: cm.plan(**asked, global_batch=batch, choose=False).fastest for batch in (1008, 1024)}
+    each = {batch: float(est.step_time_s) / batch for batch, est in plain.items()}
+    (name,) = (name for name in gains if name.startswith("a batch of 1,008, which 72 GPUs divide"))
+    assert gains[name] == pytest.approx(1.0 - each[1008] / each[1024], abs=1e-6)
+    assert gains[name] > 0.05
+    (name,) = (name for name in gains if name.startswith("64 GPUs, which divide the batch"))
+    fewer = cm.plan(**{**asked, "gpus": 64}, global_batch=1024, choose=False).fastest
+    assert gains[name] == pytest.approx(1.0 - 64 * float(fewer.step_time_s) / (72 * each[1024] * 1024), abs=1e-6)
+    assert not [name for name in dict(cm.plan(**{**asked, "gpus": 64}, global_batch=1024).gains()) if "batch" in name]
 
 
 def test_what_the_user_decided_is_not_turned():

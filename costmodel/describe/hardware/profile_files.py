@@ -138,10 +138,12 @@ def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[
     if len(holders) == 1:
         return next(iter(holders.values()))
     what = (
-        f"{wanted!r} is an accelerator" if wanted in accelerators else f"{wanted!r} begins {_listed(meant)}"
+        f"{wanted!r} is an accelerator, no cluster"
+        if wanted in accelerators
+        else f"{wanted!r} is no cluster, but accelerators {_listed(meant)} begin so"
     )
     raise ProfileError(
-        f"cluster: {what}, and {_listed(holders)} have it; name one of them"
+        f"cluster: {what}; clusters of it: {_listed(holders)}; name one of them"
         if holders
         else f"cluster: {what}, and no cluster has it; write one (CONTRIBUTING.md, A cluster)"
     )

@@ -103,15 +103,15 @@ def names_no_degree(asked: Mapping[str, Any]) -> bool:
     return all(asked.get(name) is None for name in _DEGREES)
 
 
-def assumed_recipe(asked: Mapping[str, Any]) -> list[str]:
-    """Say that a recipe is the default where nobody named one, and where the others are listed."""
+def assumed_recipe(asked: Mapping[str, Any], named_by: str = "--recipe") -> list[str]:
+    """Say that a recipe is the default where nobody named one, and by what (a flag, a field) another is named."""
     if "recipe" in asked:
         return []
     named = asked.get("cluster", FIELD["cluster"].default)
     default = usual_recipe(named if isinstance(named, Cluster) else load_cluster(named))
     where = "" if default == DEFAULT_RECIPE else " here"
     return [
-        f"Nobody named a recipe: {default} is the default{where}; --recipe names another (costmodel recipe list)."
+        f"Nobody named a recipe: {default} is the default{where}; {named_by} names another (costmodel recipe list)."
     ]
 
 

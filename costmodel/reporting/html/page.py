@@ -68,6 +68,7 @@ def report_page(
     plan: Plan | None = None,
     found: Sensitivity | None = None,
     start: str = "",
+    is_planned: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> str:
     """Return the whole page about one job as HTML.
@@ -82,6 +83,8 @@ def report_page(
         What each number and switch is worth.
     start : str
         Day on which the run starts, such as ``2026-12-01``, to say when it is done.
+    is_planned : bool
+        Whether the layout is the planner's, because none was named.
     tick : callable
         Called after each part.
 
@@ -97,7 +100,7 @@ def report_page(
         f"{escape(__version__)} on {date.today():%Y-%m-%d}; the same on the command line: "
         f"<code>{escape(command_text(est.job))}</code>"
     )
-    sections = [headline(est), warned(est), _whole_run(est, start)]
+    sections = [headline(est, tables.PLANNED if is_planned else ""), warned(est), _whole_run(est, start)]
     # What a printed summary says of itself stands on its page; on the screen it is the footer's.
     sections += [f'<p class="printed">costmodel {made}</p>', _uncertain(est), _sliders(est)]
     for make in (_bills, _pipeline, _rooflines, _mesh):
@@ -251,8 +254,8 @@ def _uncertain(est: Estimate) -> str:
     return _section("uncertain", "How sure", _table(tables.causes_grid(est.samples)))
 
 
-def headline(est: Estimate) -> str:
-    """Return the figures that people ask for first, as HTML."""
+def headline(est: Estimate, whose: str = "") -> str:
+    """Return the figures that people ask for first, as HTML; `whose` the layout is stands behind it."""
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     cards = [
         ("step time", format_seconds(float(est.step_time_s), 4), tables.band_text(est)),
@@ -276,7 +279,7 @@ def headline(est: Estimate) -> str:
         for name, value, note in cards
     )
     head = (
-        f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.job_text(est))}; recipe "
+        f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.job_text(est))}{whose}; recipe "
         f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>'
     )
     return called(head, est.device_word)

@@ -23,6 +23,7 @@ def report(
     samples: int = DEFAULT_SAMPLES,
     seed: int = 0,
     start: str = "",
+    is_planned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
@@ -39,6 +40,8 @@ def report(
         Of the uncertain factors, for p10 to p90, and what they follow from.
     start : str
         Day on which the run starts, such as ``2026-12-01``, to say when it is done; needs tokens.
+    is_planned : bool
+        Whether the layout is the planner's, because none was named; the page says so.
     progress : callable, optional
         Called with parts done and parts in all.
 
@@ -70,4 +73,4 @@ def report(
     tick()
     moved = sensitivity(est) if sensitivities else None
     tick()
-    return report_page(est, plan=found, found=moved, start=start, tick=tick)
+    return report_page(est, plan=found, found=moved, start=start, is_planned=is_planned, tick=tick)

@@ -1,0 +1,44 @@
+"""Where an expected figure stands among samples of it, and what to say where that is far from their middle."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIDDLE = (0.3, 0.7)
+"""Between these shares a headline is near enough to the median that nothing need be said. [-]"""
+
+
+def place_of(value: float, samples: NDArray[np.float64]) -> float:
+    """Return the share of the samples that lie below a value, those equal to it by half. [-]
+
+    >>> place_of(2.0, np.array([1.0, 2.0, 3.0, 4.0]))
+    0.375
+    """
+    return float(np.mean(samples < value) + 0.5 * np.mean(samples == value))
+
+
+def off_middle_text(place: float, median: str) -> str:
+    """Say that a headline is far from the median of its samples; empty where it is near.
+
+    Parameters
+    ----------
+    place : float
+        Share of the samples below the headline. [-]
+    median : str
+        Half of the samples lie above it.
+
+    Examples
+    --------
+    >>> off_middle_text(0.17, "34.5 days")
+    'the headline is near p17 of them, half lie above 34.5 days'
+    >>> off_middle_text(0.95, "34.5 days"), off_middle_text(0.5, "34.5 days")
+    ('the headline is near p95 of them, half lie below 34.5 days', '')
+    """
+    low, high = MIDDLE
+    if low <= place <= high:
+        return ""
+    side = "above" if place < low else "below"
+    # No percentile is p0 or p100 of finitely many samples.
+    at = min(max(round(100.0 * place), 1), 99)
+    return f"the headline is near p{at} of them, half lie {side} {median}"

@@ -1,0 +1,65 @@
+"""What to say of a flag that a command does not have: its own flag of that meaning, one spelled alike, or who has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+_ALIKE = (
+    ("--out", "--html", "--write", "--output", "--file"),
+    ("--gpus", "--ranks", "--gpu", "--num-gpus", "--world-size"),
+    ("--size", "--sizes"),
+    ("--budget", "--dollars", "--cost"),
+    ("--seq-len", "--seq", "--seq-length", "--sequence-length", "--context-length"),
+    ("--global-batch", "--batch", "--batch-size", "--gbs", "--global-batch-size"),
+    ("--micro-batch", "--micro-batch-size", "--mbs"),
+    ("--cluster", "--hardware", "--hw", "--machine"),
+    ("--model", "--model-name"),
+    ("--recompute", "--activation-checkpointing", "--checkpoint-activations"),
+    ("--zero", "--zero-stage", "--fsdp"),
+    ("--price", "--price-usd-per-gpu-hour", "--cost-per-hour"),
+    ("--set", "--switch", "--switches"),
+    ("--json", "--format"),
+)
+"""Flags that mean the same, here or elsewhere: of an unknown one, those of its row that the command has are offered."""
+_CUTOFF = 0.75
+"""Below this likeness a flag is another word, not a slip of the hand."""
+
+
+def unknown_option(error: Any) -> str:
+    """Return the sentence about a flag that does not exist, from the parser's error; no guess that is only a guess.
+
+    Parameters
+    ----------
+    error : click.NoSuchOption
+        With the flag and, where it is known, the context of the command.
+    """
+    given, context = str(error.option_name), error.ctx
+    said = f"No such option: {given[:60]}"
+    if context is None:
+        return said
+    own = _flags(context.command)
+    same = [flag for row in _ALIKE if given in row for flag in row if flag in own]
+    near = same or get_close_matches(given[:60], own, n=2, cutoff=_CUTOFF)
+    if near:
+        return f"{said}; did you mean {' or '.join(near)}?"
+    if context.parent is None:
+        return said
+    if context.info_name == "sweep":
+        return f"{said}; the keys of the grid file say what is swept"
+    holders = [name for name, command in _commands(context.parent.command) if given in _flags(command)]
+    if not holders:
+        return said
+    others = ", ".join(f"costmodel {name}" for name in holders[:3])
+    return f"{said}; {others}{' and others have' if len(holders) > 3 else ' has' if len(holders) == 1 else ' have'} it"
+
+
+def _flags(command: Any) -> list[str]:
+    """Return the long flags of a command."""
+    return sorted({flag for one in command.params for flag in one.opts if flag.startswith("--")})
+
+
+def _commands(group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the commands of a group by name."""
+    yield from getattr(group, "commands", {}).items()

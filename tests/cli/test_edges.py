@@ -1,0 +1,152 @@
+"""What a stranger stumbled over: open layouts, headlines far from the median, files named twice, flags that are not there."""
+
+import json
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.base.percentiles import off_middle_text, place_of
+from costmodel.base.units import format_bytes
+from costmodel.cli import main
+from costmodel.describe.jobs.layout_text import layout_text
+
+DENSE = "-m llama3-8b -n 8 --global-batch 8 --seq-len 2048"
+MOE = {
+    "model": "mixtral-8x7b",
+    "gpus": 64,
+    "layout": "tp4 pp2 ep8",
+    "global_batch": 256,
+    "seq_len": 8192,
+    "tokens": 1e12,
+}
+
+
+def said(capsys, *arguments, code=0):
+    assert main(list(arguments)) == code
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("value", "place"), [(0.0, 0.0), (1.0, 0.1), (2.5, 0.4), (5.0, 0.9), (6.0, 1.0)]
+)
+def test_a_place_is_the_share_below_with_half_of_the_equal_ones(value, place):
+    assert place_of(value, np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx(place)
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (0.29, "the headline is near p29 of them, half lie above 7 days"),
+        (0.3, ""),
+        (0.7, ""),
+        (0.71, "the headline is near p71 of them, half lie below 7 days"),
+        (0.0, "the headline is near p1 of them, half lie above 7 days"),
+        (1.0, "the headline is near p99 of them, half lie below 7 days"),
+    ],
+)
+def test_only_a_headline_outside_p30_to_p70_is_said_to_be_off_the_median(place, text):
+    assert off_middle_text(place, "7 days") == text
+
+
+def test_an_estimate_says_its_median_and_that_its_headline_is_far_from_it():
+    est = cm.estimate(**MOE).with_samples(200)
+    drawn = est.samples
+    place = float(np.mean(drawn.step_time_s < float(est.step_time_s)))
+    assert place < 0.3  # routing and expert kernels make steps longer than the headline more often than shorter
+    record = est.to_dict()["uncertainty"]
+    assert record["headline_place"] == pytest.approx(place)
+    wide = est.columns("wide")
+    assert wide["headline_place"] == [pytest.approx(place)]
+    for figure in ("days", "dollars"):
+        assert wide[f"{figure}_p50"] == [np.quantile(drawn.figures[figure], 0.5)]
+    band = dict(est.grids()[0].rows)["error band"]
+    assert f"median {np.quantile(drawn.step_time_s, 0.5):.3g} s" in band
+    assert f"the headline is near p{100 * place:.0f} of them" in band
+    dense = cm.estimate(**{**MOE, "model": "llama3-8b", "layout": "tp2"}).with_samples(200)
+    assert 0.3 <= dense.samples.headline_place <= 0.7
+    assert "the headline is near" not in dict(dense.grids()[0].rows)["error band"]
+
+
+def test_a_run_and_a_comparison_say_so_too():
+    run = cm.run(**MOE, samples=2000)
+    place = float(np.mean(run.sampled.calendar_s < run.calendar_s))
+    assert run.to_dict()["headline_place"] == pytest.approx(place) and place < 0.3
+    table = run.columns()
+    assert table["expected"][table["figure"].index("headline_place")] == pytest.approx(place)
+    median = float(run.spread(50)["days"][0])
+    calendar = dict(run.grids()[0].rows)["calendar time"]
+    assert calendar.endswith(f"near p{100 * place:.0f} of the runs drawn, half lie above {median:,.1f} days")
+    both = cm.runs(run, run, labels=["a", "b"])
+    assert both.columns()["headline_place"] == [run.headline_place] * 2
+    assert dict((row[0], row[1]) for row in both.grids()[0].rows)["  beside the median"].endswith(
+        f"{median:,.1f} days"
+    )
+    compared = cm.compare(run.est, run.est)
+    first = compared.spent[0]
+    assert first.low < 1.0 < first.middle < first.high
+    assert first.headline_place == pytest.approx(float(np.mean(compared.sampled_steps_s[0] < run.step_time_s)))
+
+
+def test_a_report_of_an_open_layout_is_of_the_planners_and_says_so(tmp_path, capsys):
+    pytest.importorskip("plotly")
+    job = "-m llama3-70b -n 64 --global-batch 128 --seq-len 8192"
+    planned = cm.run(model="llama3-70b", gpus=64, global_batch=128, seq_len=8192, tokens=1e12).est
+    least = "--no-plan --no-sensitivity --samples 20".split()
+    said(capsys, "report", *job.split(), *least, "--html", str(tmp_path / "r.html"))
+    page = (tmp_path / "r.html").read_text()
+    assert f"tp{planned.job.layout.tp:.0f} " in page and "(the planner's: none was named)" in page
+    assert layout_text(planned.job.layout) != "tp1 dp64"
+    assert "fits" in page and "does not fit" not in page.split("<section", 1)[0]
+    said(capsys, "report", *job.split(), *least, "--tp", "8", "--pp", "4", "--html", str(tmp_path / "s.html"))
+    assert "the planner's" not in (tmp_path / "s.html").read_text().split("<section", 1)[0]
+
+
+def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):
+    file = tmp_path / "a.yaml"
+    file.write_text(json.dumps({"model": "llama3-8b", "gpus": 8, "tp": 4, "global_batch": 8, "seq_len": 2048}))
+    name = str(file)
+    assert f"{name} (2) takes as long as {name}." in said(capsys, "compare", name, name).out
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (f"plan {DENSE} --budget 3", "No such option: --budget; costmodel run, costmodel budget have it"),
+        (f"report {DENSE} --out x.html", "No such option: --out; did you mean --html?"),
+        ("collective all-reduce --gpus 8 --size 1GB", "No such option: --gpus; did you mean --ranks?"),
+        ("estimate --gobal-batch 3", "did you mean --global-batch?"),
+        ("estimate --batch-size 3", "did you mean --global-batch?"),
+        ("sweep --cluster h100", "the keys of the grid file say what is swept"),
+        ("estimate --nonsense", "No such option: --nonsense (see costmodel estimate --help)"),
+        ("--nonsense", "No such option: --nonsense (see costmodel --help)"),
+        (f"run {DENSE} --budget x", "--budget: expected a number"),
+        (f"run {DENSE} --dollars x", "Error: dollars: expected a number"),
+        (f"estimate {DENSE} --recipe megatron", "'megatron' is unknown; did you mean 'megatron-core'?"),
+        (f"estimate {DENSE} --recipe fsdp", "did you mean 'torchtitan'?"),
+        (f"estimate {DENSE} --recipe QLoRA", "--lora-rank 16 --base-dtype nf4"),
+        (f"estimate {DENSE} -c h100", "'h100' is no cluster, but accelerators h100-"),
+    ],
+)
+def test_a_wrong_word_is_answered_by_the_right_one_or_by_none(capsys, line, text):
+    error = said(capsys, *line.split(), code=2).err
+    assert text in error and error.count("\n") == 1 and len(error) <= 301
+
+
+@pytest.mark.parametrize("kind", ["megatron", "fsdp", "lora", "qlora"])
+def test_what_a_recipe_is_called_otherwise_leads_to_an_answer(capsys, kind):
+    error = said(capsys, "estimate", *DENSE.split(), "-r", kind, code=2).err
+    flags = (
+        error.partition("with any recipe: ")[2].split()
+        if "lora" in kind
+        else ["-r", error.partition("did you mean '")[2].partition("'")[0]]
+    )
+    assert "step time" in said(capsys, "estimate", *DENSE.split(), "--tp", "2", *flags).out
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(999, "999 B"), (1000 * 2**10, "0.977 MiB"), (1023 * 2**20, "0.999 GiB"), (5000 * 2**30, "5000 GiB")],
+)
+def test_a_size_has_three_digits_before_its_unit(size, text):
+    assert format_bytes(size) == text
