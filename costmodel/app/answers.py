@@ -29,7 +29,7 @@ from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
-from costmodel.planning.beside import Beside
+from costmodel.planning.beside import Beside, named_or_planned
 from costmodel.reporting import tables
 from costmodel.reporting.html import charts
 from costmodel.reporting.html.page import headline, warned
@@ -86,7 +86,9 @@ def view(state: State) -> Shown:
     est = cm.estimate(**(asked := job_keywords(state.job)))
     if state.view == "sure":
         est = est.with_samples(SAMPLES)
-    head = headline(est) + _paragraphs([*_assumed(est, asked), *assumed_recipe(asked, named_by="the field recipe")], "said")
+    head = headline(est) + _paragraphs(
+        [*_assumed(est, asked), *assumed_recipe(asked, named_by="the field recipe")], "said"
+    )
     if state.view == "figures":
         figure, label, note = _figure(est, state.figure)
         return Shown(head, _paragraphs([note] if note else []), figure, label)

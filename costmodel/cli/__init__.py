@@ -116,7 +116,11 @@ def _usage(error: Any, message: Callable[[], str]) -> str:
     """Say what is wrong with a command line."""
     from costmodel.cli.unknown_option import unknown_option
 
-    return unknown_option(error) if hasattr(error, "option_name") and hasattr(error, "possibilities") else message()
+    return (
+        unknown_option(error)
+        if hasattr(error, "option_name") and hasattr(error, "possibilities")
+        else message()
+    )
 
 
 def _refuse(message: str) -> int:

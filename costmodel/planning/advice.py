@@ -251,9 +251,16 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
         return []
     step_s, other = score / question.weight(job), dividing_batch(gpus, batch)
     count = dividing_gpus(gpus, batch, job.cluster.gpus_per_node)
-    tried = [(f"a batch of {other:,.0f}, which {gpus:,.0f} GPUs divide (time a sequence)", job_with(job, global_batch=other))]
+    tried = [
+        (
+            f"a batch of {other:,.0f}, which {gpus:,.0f} GPUs divide (time a sequence)",
+            job_with(job, global_batch=other),
+        )
+    ]
     if count is not None and count <= job.cluster.tiers[-1].size:
-        tried.append((f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)", job_with(job, gpus=count)))
+        tried.append(
+            (f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)", job_with(job, gpus=count))
+        )
     found = []
     for name, changed in tried:
         best = feasible(replace(question, jobs=(changed,)))

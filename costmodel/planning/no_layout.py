@@ -47,8 +47,7 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
     # The leanest has the smallest micro-batch, which goes without saying where a line is short.
     leanest = layout_text(layout).replace("micro-batch 1, ", "")
     start = (
-        f"plan: no layout fits: the leanest ({leanest}) needs {format_bytes(least)} "
-        f"of {format_bytes(limit)}"
+        f"plan: no layout fits: the leanest ({leanest}) needs {format_bytes(least)} of {format_bytes(limit)}"
     )
     if least <= device:
         which = (

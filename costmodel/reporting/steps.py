@@ -40,7 +40,9 @@ def step_grids(steps: Sequence[MeasuredStep], parts: Sequence[PartFactor]) -> li
         )
     one_only = "One step: every part can explain it; measure another layout to tell them apart."
     if not any(one.plausible for one in parts):
-        one_only = f"One step, and no part explains it alone without changing by half or double: {INPUTS_FIRST}."
+        one_only = (
+            f"One step, and no part explains it alone without changing by half or double: {INPUTS_FIRST}."
+        )
     note = (
         one_only if len(steps) == 1 else "Error left with that part alone changed; the lowest explains most."
     )

@@ -27,9 +27,7 @@ def said(capsys, *arguments, code=0):
     return capsys.readouterr()
 
 
-@pytest.mark.parametrize(
-    ("value", "place"), [(0.0, 0.0), (1.0, 0.1), (2.5, 0.4), (5.0, 0.9), (6.0, 1.0)]
-)
+@pytest.mark.parametrize(("value", "place"), [(0.0, 0.0), (1.0, 0.1), (2.5, 0.4), (5.0, 0.9), (6.0, 1.0)])
 def test_a_place_is_the_share_below_with_half_of_the_equal_ones(value, place):
     assert place_of(value, np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx(place)
 
@@ -53,7 +51,9 @@ def test_an_estimate_says_its_median_and_that_its_headline_is_far_from_it():
     est = cm.estimate(**MOE).with_samples(200)
     drawn = est.samples
     place = float(np.mean(drawn.step_time_s < float(est.step_time_s)))
-    assert place < 0.3  # routing and expert kernels make steps longer than the headline more often than shorter
+    assert (
+        place < 0.3
+    )  # routing and expert kernels make steps longer than the headline more often than shorter
     record = est.to_dict()["uncertainty"]
     assert record["headline_place"] == pytest.approx(place)
     wide = est.columns("wide")
@@ -71,7 +71,8 @@ def test_an_estimate_says_its_median_and_that_its_headline_is_far_from_it():
 def test_a_run_and_a_comparison_say_so_too():
     run = cm.run(**MOE, samples=2000)
     place = float(np.mean(run.sampled.calendar_s < run.calendar_s))
-    assert run.to_dict()["headline_place"] == pytest.approx(place) and place < 0.3
+    assert run.to_dict()["headline_place"] == pytest.approx(place)
+    assert place < 0.3
     table = run.columns()
     assert table["expected"][table["figure"].index("headline_place")] == pytest.approx(place)
     median = float(run.spread(50)["days"][0])
@@ -85,26 +86,32 @@ def test_a_run_and_a_comparison_say_so_too():
     compared = cm.compare(run.est, run.est)
     first = compared.spent[0]
     assert first.low < 1.0 < first.middle < first.high
-    assert first.headline_place == pytest.approx(float(np.mean(compared.sampled_steps_s[0] < run.step_time_s)))
+    assert first.headline_place == pytest.approx(
+        float(np.mean(compared.sampled_steps_s[0] < run.step_time_s))
+    )
 
 
 def test_a_report_of_an_open_layout_is_of_the_planners_and_says_so(tmp_path, capsys):
     pytest.importorskip("plotly")
     job = "-m llama3-70b -n 64 --global-batch 128 --seq-len 8192"
     planned = cm.run(model="llama3-70b", gpus=64, global_batch=128, seq_len=8192, tokens=1e12).est
-    least = "--no-plan --no-sensitivity --samples 20".split()
+    least = ["--no-plan", "--no-sensitivity", "--samples", "20"]
     said(capsys, "report", *job.split(), *least, "--html", str(tmp_path / "r.html"))
     page = (tmp_path / "r.html").read_text()
-    assert f"tp{planned.job.layout.tp:.0f} " in page and "(the planner's: none was named)" in page
+    assert f"tp{planned.job.layout.tp:.0f} " in page
+    assert "(the planner's: none was named)" in page
     assert layout_text(planned.job.layout) != "tp1 dp64"
-    assert "fits" in page and "does not fit" not in page.split("<section", 1)[0]
+    assert "fits" in page
+    assert "does not fit" not in page.split("<section", 1)[0]
     said(capsys, "report", *job.split(), *least, "--tp", "8", "--pp", "4", "--html", str(tmp_path / "s.html"))
     assert "the planner's" not in (tmp_path / "s.html").read_text().split("<section", 1)[0]
 
 
 def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):
     file = tmp_path / "a.yaml"
-    file.write_text(json.dumps({"model": "llama3-8b", "gpus": 8, "tp": 4, "global_batch": 8, "seq_len": 2048}))
+    file.write_text(
+        json.dumps({"model": "llama3-8b", "gpus": 8, "tp": 4, "global_batch": 8, "seq_len": 2048})
+    )
     name = str(file)
     assert f"{name} (2) takes as long as {name}." in said(capsys, "compare", name, name).out
 
@@ -130,7 +137,9 @@ def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):
 )
 def test_a_wrong_word_is_answered_by_the_right_one_or_by_none(capsys, line, text):
     error = said(capsys, *line.split(), code=2).err
-    assert text in error and error.count("\n") == 1 and len(error) <= 301
+    assert text in error
+    assert error.count("\n") == 1
+    assert len(error) <= 301
 
 
 @pytest.mark.parametrize("kind", ["megatron", "fsdp", "lora", "qlora"])

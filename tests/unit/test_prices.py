@@ -177,8 +177,14 @@ def test_an_accelerator_names_the_one_cluster_that_has_it(named, cluster):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("h100-sxm-80gb", "'h100-sxm-80gb' is an accelerator, no cluster; clusters of it: cloud-h100-100gbe, dgx-h100-ndr"),
-        ("a100", "accelerators a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb and a100-sxm-80gb begin so; clusters"),
+        (
+            "h100-sxm-80gb",
+            "'h100-sxm-80gb' is an accelerator, no cluster; clusters of it: cloud-h100-100gbe, dgx-h100-ndr",
+        ),
+        (
+            "a100",
+            "accelerators a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb and a100-sxm-80gb begin so; clusters",
+        ),
         ("v100-sxm2-16gb", "and no cluster has it"),
         ("rtx-42", "unknown cluster 'rtx-42'"),
     ],
