@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from costmodel.interop.framework import Imported
     from costmodel.interop.reading import read
     from costmodel.physics import formulas
-    from costmodel.planning.beside import beside
+    from costmodel.planning.beside import beside, named_or_planned
     from costmodel.planning.plan import Plan, plan
     from costmodel.planning.planned_run import run
     from costmodel.planning.sweep import Sweep, points_of, read_grid, sweep
@@ -81,7 +81,7 @@ _NAMES = {
     "interop.framework": ("Imported",),
     "interop.reading": ("read",),
     "physics": ("formulas",),
-    "planning.beside": ("beside",),
+    "planning.beside": ("beside", "named_or_planned"),
     "planning.plan": ("Plan", "plan"),
     "planning.planned_run": ("run",),
     "planning.sweep": ("Sweep", "points_of", "read_grid", "sweep"),
@@ -160,6 +160,7 @@ __all__ = [
     "mesh",
     "model_facts",
     "models_table",
+    "named_or_planned",
     "overheads",
     "plan",
     "points_of",

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _by_flag(message: str, arguments: Sequence[str]) -> str:
-    """Begin a message with the flag that was typed where that does not spell the name of its field: --budget, not dollars.
+    """Begin a message with the flag that was typed where its field is called by another word: --budget, not dollars.
 
     >>> _by_flag("dollars: expected …", ["run", "--budget=x"]), _by_flag("gpus: expected …", ["run", "-n", "x"])
     ('--budget: expected …', 'gpus: expected …')
@@ -109,7 +109,8 @@ def _by_flag(message: str, arguments: Sequence[str]) -> str:
     flags = FIELD[name].flags if name in FIELD and colon else ()
     typed = {word.partition("=")[0] for word in arguments}
     used = next((flag for flag in flags if flag in typed), None)
-    return message if used in (None, f"--{name.replace('_', '-')}") else f"{used}:{rest}"
+    alike = used is None or used.strip("-").split("-")[0] == name.split("_")[0]
+    return message if alike else f"{used}:{rest}"
 
 
 def _usage(error: Any, message: Callable[[], str]) -> str:

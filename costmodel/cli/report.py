@@ -43,11 +43,10 @@ def report(
     import costmodel as cm
     from costmodel.cli.output import plan_output, write_file
     from costmodel.cli.plan_input import waiting
-    from costmodel.planning.beside import named_or_planned
 
     target = plan_output(None, html, **output)
     with waiting("writing the page", quiet=target.quiet) as progress:
-        est, is_planned = named_or_planned(merged_job(given))
+        est, is_planned = cm.named_or_planned(merged_job(given))
         page = cm.report(
             est,
             plan=with_plan,

@@ -160,7 +160,7 @@ def test_runs_solved_backwards():
     ("command", "words"),
     [
         (["budget"], "give --budget USD, or both --gpus and --days"),
-        (["budget", "--budget=-1"], "dollars: expected a number from 1 to 1e+15"),
+        (["budget", "--budget=-1"], "--budget: expected a number from 1 to 1e+15"),
         (["budget", "--budget=1e6", "--gpus=8", "--days=3"], "one too many"),
         (["budget", "--budget=1e6", "--mfu=1.2"], "mfu: expected a number from 0.001 to 1, got 1.2"),
         (["budget", "--budget=1e6", "-c", "h800-cx7"], "has no price of a GPU-hour; give --price"),
