@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from costmodel.base.version import __version__
-from costmodel.cli.texts import EXAMPLES, GroupedCommands, show_help
+from costmodel.cli.texts import EXAMPLES, GroupedCommands, fitted, show_help
 
 __all__ = ["main", "root"]
 
@@ -40,7 +40,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@root.callback(invoke_without_command=True, epilog=EXAMPLES)
+@root.callback(invoke_without_command=True, epilog=fitted(EXAMPLES))
 def _start(
     context: typer.Context,
     version: Annotated[

@@ -1,5 +1,8 @@
 """Help that several commands share: examples and the answer to a command without arguments."""
 
+import re
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from textwrap import shorten
@@ -114,13 +117,76 @@ def _built(name: str) -> Any:
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     if isinstance(getattr(module, "app", None), typer.Typer):
         alone.add_typer(module.app, name=name)
-        group: Any = get_command(alone)
-        return group.commands[name]
+        group: Any = get_command(alone).commands[name]  # type: ignore[attr-defined]
+        for command in group.commands.values():
+            command.epilog = fitted(command.epilog or "")
+        return group
     alone.command(name, epilog=module.EPILOG)(getattr(module, name))
     command = get_command(alone)
     for parameter in command.params:
         _leave_absent(parameter)
+    command.epilog = fitted(command.epilog or "")
     return command
+
+
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
+"""A word of a command line, with blanks where it is quoted."""
+
+
+def fitted(epilog: str, width: int | None = None) -> str:
+    r"""Break the commands among a help's examples where a shell may go on, so that a narrow terminal need not.
+
+    Parameters
+    ----------
+    epilog : str
+        Lines; commands begin with ``costmodel``.
+    width : int, optional
+        Columns; without it those of the terminal, and nothing is broken where there is none.
+
+    Examples
+    --------
+    >>> print(fitted('  costmodel plan -m llama3-70b -l "tp8 pp4"', 28))
+      costmodel plan \
+          -m llama3-70b \
+          -l "tp8 pp4"
+    """
+    if width is None:
+        if not sys.stdout.isatty():
+            return epilog
+        # The help stands two columns to the right.
+        width = shutil.get_terminal_size().columns - 2
+    lines: list[str] = []
+    goes_on = False
+    for line in epilog.splitlines():
+        is_command = goes_on or line.lstrip().startswith("costmodel ")
+        goes_on = is_command and line.endswith("\\")
+        lines += _broken(line, width) if is_command and len(line) > width else [line]
+    return "\n".join(lines)
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """Break a command line before words, flags with their values where there is room."""
+    indent = line[: len(line) - len(line.lstrip())]
+    inner = indent if line.lstrip().startswith("-") else f"{indent}    "
+    words = _WORD.findall(line)
+    ends = " \\" if words[-1] == "\\" else ""
+    words = words[:-1] if ends else words
+    units: list[str] = []
+    for word in words:
+        last = units[-1] if units else ""
+        if last.startswith("-") and " " not in last and not word.startswith(("-", "|", ">", "&")):
+            units[-1] = f"{last} {word}"
+        else:
+            units.append(word)
+    rows = [indent + units[0]]
+    for unit in units[1:]:
+        if len(rows[-1]) + 1 + len(unit) + 2 <= width:
+            rows[-1] += f" {unit}"
+        else:
+            rows[-1] += " \\"
+            rows.append(inner + unit)
+    rows[-1] += ends
+    return rows
 
 
 def _leave_absent(parameter: Any) -> None:

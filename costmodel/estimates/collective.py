@@ -446,7 +446,14 @@ def best_of(prices: Sequence[Price], index: int) -> Price:
 
 
 def size_text(size_bytes: float) -> str:
-    """Write a size exactly: powers of two by binary prefixes, others in bytes."""
+    """Write a size exactly: powers of two by binary prefixes, thousands and others by decimal ones.
+
+    >>> size_text(2.0**20), size_text(96 * 2.0**10), size_text(1.024e6), size_text(128e3)
+    ('1 MiB', '96 KiB', '1.02 MB', '128 kB')
+    """
+    # 1,024,000 bytes are 1,000 KiB, but nobody who doubles a thousand bytes means those.
+    if size_bytes % 1000.0 == 0:
+        return format_si(size_bytes, "B")
     for scale, unit in ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
         if size_bytes % scale == 0 and 1 <= size_bytes / scale < 1024:
             return f"{size_bytes / scale:.0f} {unit}"

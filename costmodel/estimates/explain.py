@@ -20,6 +20,7 @@ from costmodel.bill.formula import evaluate_steps, names_of
 from costmodel.bill.lines import MemoryLine, TimeLine
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.nccl import NCCL_ALGORITHMS, PROTOCOLS
+from costmodel.physics.pipeline.schedules import schedule_at
 
 Array = NDArray[np.float64]
 
@@ -87,6 +88,8 @@ class ExplainedLine(NamedTuple):
         The numbers that the names stand for.
     steps : tuple of ShownStep
         From the numbers to `each`.
+    beside : str
+        What a textbook has for it, where one has; else empty.
     """
 
     name: str
@@ -105,6 +108,7 @@ class ExplainedLine(NamedTuple):
     formula: str
     terms: tuple[ShownTerm, ...]
     steps: tuple[ShownStep, ...]
+    beside: str = ""
 
 
 class Explanation(tuple[ExplainedLine, ...], Answer):
@@ -165,11 +169,33 @@ def explain(est: PricedJob, name: str = "") -> Explanation:
     held = bill.memory_per_stage_bytes()
     worst = int(np.argmax(held))
     step, most = float(est.step_time_s), float(est.memory_bytes_per_gpu)
-    return Explanation(
+    opened = (
         _time(line, bill.tier_names, step)
         if isinstance(line, TimeLine)
         else _memory(line, held.shape, worst, most)
         for line in chosen
+    )
+    return Explanation(
+        line._replace(beside=_textbook_bubble(est)) if line.name == "pp.bubble" else line for line in opened
+    )
+
+
+_TEXTBOOK = ("gpipe", "1f1b", "interleaved")
+"""Schedules whose bubble every textbook has as (p - 1) / (v m) of what a rank computes."""
+
+
+def _textbook_bubble(est: PricedJob) -> str:
+    """Return what textbooks have for the bubble of a schedule, empty where they have none."""
+    layout = est.job.layout
+    if schedule_at(layout.schedule).name not in _TEXTBOOK:
+        return ""
+    stages, chunks, count = float(layout.pp), float(layout.vp), float(est.priced.placed.micro_batches)
+    of_work = (stages - 1.0) / (chunks * count)
+    over = f"({chunks:.0f} * {count:.0f})" if chunks > 1 else f"{count:.0f}"
+    return (
+        f"the textbook's (pp - 1) / (vp * micro-batches) = ({stages:.0f} - 1) / {over} = {of_work:.1%} of what a rank "
+        f"computes, {of_work / (1.0 + of_work):.1%} of a step of nothing else; stages of other lengths, messages and "
+        "the rest of the step make the difference"
     )
 
 
@@ -298,4 +324,5 @@ def _text(line: ExplainedLine) -> str:
         rows.append(f"  {step.name or 'result'} = {step.expression}")
         rows.append(f"    = {step.with_numbers} = {with_unit(step.value, step.unit)}")
     rows += [f"  {part}" for part in (where_text(line) + f"source: {line.source}").splitlines()]
+    rows += [f"  {line.beside}"] if line.beside else []
     return "\n".join(rows)

@@ -23,6 +23,7 @@ from costmodel.planning.no_layout import (
     dividing_batch,
     dividing_gpus,
     feasible,
+    has_slices,
     job_with,
     lacking_factor,
     leanest_of,
@@ -257,7 +258,7 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
             job_with(job, global_batch=other),
         )
     ]
-    if count is not None and count <= job.cluster.tiers[-1].size:
+    if count is not None and not has_slices(job) and count <= job.cluster.tiers[-1].size:
         tried.append(
             (f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)", job_with(job, gpus=count))
         )

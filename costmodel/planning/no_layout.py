@@ -198,13 +198,18 @@ def _other_batch(question: Question, job: Job) -> Iterator[Cure]:
         yield Cure(f"global_batch = {nearest:.0f} instead of {batch:.0f}", float(found["step_time_s"][0]))
 
 
+def has_slices(job: Job) -> bool:
+    """Say whether a job runs on slices of a torus, which come in some sizes only."""
+    return any(tier.topology == "torus" for tier in job.cluster.tiers)
+
+
 def _fewer(question: Question, job: Job, enough: float, found: Columns) -> tuple[float, Columns]:
     """Halve the way twice between half of what is enough and what is, in whole nodes: the fewest GPUs that do."""
     step = enough / 4.0
     best = enough
     for _ in range(2):
         middle = best - step
-        if middle % job.cluster.gpus_per_node or middle <= enough / 2.0:
+        if middle % max(job.cluster.gpus_per_node, 1) or middle % 1.0 or middle <= enough / 2.0:
             break
         tried = feasible(replace(question, jobs=(job_with(job, gpus=middle),)))
         if tried is not None:
@@ -221,7 +226,8 @@ def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
             return
         found = feasible(replace(question, jobs=(job_with(job, gpus=more),)))
         if found is not None:
-            more, found = _fewer(question, job, more, found)
+            if not has_slices(job):
+                more, found = _fewer(question, job, more, found)
             yield Cure(plural(more, "GPU", form=".0f"), float(found["step_time_s"][0]))
             return
 

@@ -14,7 +14,7 @@ def explain_grids(lines: Explanation) -> list[Grid]:
             [step.name or "=", step.expression, step.with_numbers, with_unit(step.value, step.unit)]
             for step in line.steps
         ]
-        note = f"{where_text(line)}source: {line.source}"
+        note = f"{where_text(line)}source: {line.source}" + (f"\n{line.beside}" if line.beside else "")
         titles = columns("Step", "Formula", "With its numbers", "Value >")
         grids.append(Grid(headline(line), titles, rows, frozenset({len(rows) - 1}), note))
     return grids

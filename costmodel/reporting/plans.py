@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import ordinal, plural
 from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
@@ -74,7 +74,7 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         ],
         row("step time", lambda est: format_seconds(float(est.step_time_s), 4)),
         row(_PERCENTILES, lambda est: _of_samples(est.sample())),
-        row("MFU", lambda est: f"{float(est.mfu):.1%}"),
+        row("MFU", lambda est: f"{float(est.mfu):.1%} of {format_si(est.peak_flops_per_s, 'FLOP/s', 4)}"),
         row(
             "memory",
             lambda est: (

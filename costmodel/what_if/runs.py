@@ -77,7 +77,22 @@ def _row(label: str, run: TrainingRun) -> dict[str, Any]:
         "price_usd_per_gpu_hour": run.price_usd_per_gpu_hour,
         "price_note": run.price_note,
         "interruptions": run.interruptions,
+        **{
+            f"{limit}_{figure}": value
+            for limit in ("dollars", "days")
+            for figure, value in _kept(run, limit).items()
+        },
         "spare_nodes": run.spare_nodes,
+    }
+
+
+def _kept(run: TrainingRun, limit: str) -> dict[str, float | None]:
+    """Return what is left of a limit, and how surely it is kept; none where it was not given."""
+    found = run.within().get(limit)
+    return {
+        "limit": None if found is None else found.limit,
+        "margin": None if found is None else found.margin,
+        "kept_probability": None if found is None else found.probability,
     }
 
 

@@ -1,6 +1,8 @@
 """What a stranger stumbled over: open layouts, headlines far from the median, files named twice, flags that are not there."""
 
 import json
+import shlex
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ import costmodel as cm
 from costmodel.base.percentiles import off_middle_text, place_of
 from costmodel.base.units import format_bytes
 from costmodel.cli import main
+from costmodel.cli.texts import fitted
 from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.estimates.collective import size_text
 
 DENSE = "-m llama3-8b -n 8 --global-batch 8 --seq-len 2048"
 MOE = {
@@ -133,6 +137,11 @@ def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):
         (f"estimate {DENSE} --recipe fsdp", "did you mean 'torchtitan'?"),
         (f"estimate {DENSE} --recipe QLoRA", "--lora-rank 16 --base-dtype nf4"),
         (f"estimate {DENSE} -c h100", "'h100' is no cluster, but accelerators h100-"),
+        (f"estimate {DENSE} -c h100x8", "'h100' is no cluster, but accelerators h100-"),
+        (
+            f"estimate {DENSE} -s optimizer=adafactor",
+            "'optimizer' is no switch but a field of the job: --optimizer",
+        ),
     ],
 )
 def test_a_wrong_word_is_answered_by_the_right_one_or_by_none(capsys, line, text):
@@ -159,3 +168,48 @@ def test_what_a_recipe_is_called_otherwise_leads_to_an_answer(capsys, kind):
 )
 def test_a_size_has_three_digits_before_its_unit(size, text):
     assert format_bytes(size) == text
+
+
+def test_the_textbooks_bubble_stands_beside_the_bills():
+    job = {"model": "llama3-70b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
+    (line,) = cm.estimate(**job, layout="tp8 pp4").explain("pp.bubble")
+    # 64 / 32 = 2 replicas, so 64 micro-batches: 3 / 64 = 4.7 %, of 67 parts 3 = 4.5 %.
+    assert "= (4 - 1) / 64 = 4.7% of what a rank computes, 4.5% of a step" in line.beside
+    assert line.beside in " ".join(repr(cm.estimate(**job, layout="tp8 pp4").explain("pp.bubble")).split())
+    found = cm.estimate(**job, layout="tp8 pp4 vp2").explain("pp.bubble")
+    assert "= (4 - 1) / (2 * 64) = 2.3% of what a rank computes" in found[0].beside
+    assert found[0].beside in (found.grids()[0].note or "")
+    (line,) = cm.estimate(**job, layout="tp8 pp4", schedule="zb-h1").explain("pp.bubble")
+    assert line.beside == ""  # no textbook has one for it
+    assert all(one.beside == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send"))
+
+
+@pytest.mark.parametrize("width", [38, 60, 78])
+def test_examples_are_broken_where_a_shell_goes_on(width):
+    for module in ("estimate", "run", "plan", "compare", "sweep"):
+        epilog = import_module(f"costmodel.cli.{module}").EPILOG
+        broken = fitted(epilog, width)
+        assert all(
+            len(line) <= width or len(shlex.split(line.rstrip("\\"))) <= 3 for line in broken.splitlines()
+        ), module
+        joined = [" ".join(text.replace("\\\n", " ").split()) for text in (epilog, broken)]
+        assert joined[0] == joined[1]
+    assert fitted(epilog) == epilog  # not in a pipe
+
+
+def test_csv_of_several_runs_has_what_is_left_of_limits():
+    run = cm.run(**MOE, dollars=1e9, samples=200)
+    plain = cm.run(**MOE, samples=200)
+    table = cm.runs(run, plain).columns()
+    assert table["dollars_limit"] == [1e9, None]
+    assert table["dollars_margin"] == [1e9 - run.dollars, None]
+    assert table["dollars_kept_probability"] == [1.0, None]
+    assert table["days_limit"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(1000, "1.00 kB"), (128e3, "128 kB"), (1.024e6, "1.02 MB"), (2**20, "1 MiB"), (96 * 2**10, "96 KiB")],
+)
+def test_sizes_that_are_doubled_from_a_thousand_stay_decimal(size, text):
+    assert size_text(size) == text

@@ -7,6 +7,7 @@ of `FOLDERS` or the files themselves.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
@@ -126,6 +127,8 @@ def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[
         If several clusters have it, or none: which, for the user to choose.
     """
     accelerators = dict(profile_files("accelerator", folders))
+    # "h100x8" is eight of them: how many is another field's.
+    wanted = re.sub(r"(?<=[0-9a-z])x[0-9]{1,5}$", "", wanted)
     meant = {
         name
         for name, path in accelerators.items()

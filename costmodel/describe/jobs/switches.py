@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
+from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.recipe import GROUPS, Dtypes, Recipe, with_switches
 from costmodel.describe.reliability import Health
@@ -48,6 +49,10 @@ def require_switch(name: str, where: str = "switches") -> None:
     RecipeError
         If there is none of that name.
     """
+    if name in FIELD and name not in HOME:
+        raise RecipeError(
+            f"{where}: {shown(name)} is no switch but a field of the job: {FIELD[name].flags[0]}"
+        )
     if name not in HOME:
         raise RecipeError(f"{where}: {shown(name)} is unknown; {choices_hint(name[:60], HOME)}")
 
