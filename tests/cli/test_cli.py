@@ -492,7 +492,7 @@ def test_help_of_each_command_has_an_example_and_the_readme_its_line(run, comman
 def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
     code, out, err = run(*group)
     assert (code, err) == (2, "")
-    assert "One step:" in out
+    assert ("Commands:" if group else "One step:") in out
 
 
 def test_the_help_says_of_every_command_what_its_own_help_says():
