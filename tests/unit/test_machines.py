@@ -97,9 +97,7 @@ def test_a_machine_on_which_nothing_fits_says_so():
     )
     worst = plan.machines[-1]
     assert worst.est is None
-    assert worst.problem.startswith(
-        "plan: no layout fits: the leanest (tp16 dp1, ZeRO-0, full recompute)"
-    )
+    assert worst.problem.startswith("plan: no layout fits: the leanest (tp16 dp1, ZeRO-0, full recompute)")
     assert rows_of(plan.grids()[0])["layout"][-1] == "no layout fits"
 
 
