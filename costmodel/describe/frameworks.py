@@ -131,7 +131,7 @@ _MEGATRON_SOURCE = (
 _MEGATRON_SWITCHES: dict[str, tuple[object, ...]] = {
     "tp_overlap": ("weight-grad", "pipelined"),
     "cp_method": ("ring", "all-gather", "ulysses"),
-    "moe_dispatcher": ("all-to-all", "deep-ep"),
+    "moe_dispatcher": ("all-to-all", "deep-ep", "hybrid-ep"),
     "ep_overlap": (False, True),
     "cuda_graphs": (False, True),
 }

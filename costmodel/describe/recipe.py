@@ -35,7 +35,7 @@ TensorOverlap = Literal["none", "weight-grad", "pipelined"]
 DataOverlap = Literal["none", "last-micro-batch", "every-layer"]
 ContextMethod = Literal["ring", "all-gather", "ulysses", "a2a+p2p"]
 ContextSlices = Literal["zigzag", "striped", "contiguous"]
-Dispatcher = Literal["all-to-all", "all-gather", "deep-ep"]
+Dispatcher = Literal["all-to-all", "all-gather", "deep-ep", "hybrid-ep"]
 CrossEntropy = Literal["unfused", "fused", "chunked"]
 ShardBuffers = Literal["none", "flat", "per-parameter"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "fp4"]
@@ -263,7 +263,7 @@ class Experts(BaseModel):
     """How tokens reach their experts."""
     dispatch_sms: int = Field(default=0, ge=0, le=256)
     """SMs that a dispatcher of own kernels holds while it sends: matrix products beside it run on the others;
-    0 is what it takes by itself (DeepEP: 20)."""
+    0 is what it takes by itself (DeepEP: 20, Hybrid-EP: 16)."""
     ep_overlap: bool = False
     """Dispatch and combine of one micro-batch run behind the compute of another."""
     ep_hidden_between_nodes: float = Field(default=0.6, ge=0, le=1)

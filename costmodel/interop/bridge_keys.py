@@ -92,6 +92,7 @@ KEYS: tuple[Key, ...] = (
     ),
     *_model("moe_token_dispatcher_type", absent="alltoall"),
     *_model("moe_flex_dispatcher_backend", absent="deepep"),
+    *_model("moe_hybridep_num_sms", absent="16"),
     *_model("attention_dropout", "hidden_dropout", absent="0.1"),
     *_model("attention_backend", absent="auto"),
     *_model("cuda_graph_impl", absent="none"),

@@ -34,6 +34,7 @@ from costmodel.step.price import chunks_of, place_job
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
+    from costmodel.describe.recipe import Recipe
 
 _RECORD = FRAMEWORKS["megatron"]
 ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
@@ -96,6 +97,22 @@ def _lines_of(flags: list[str]) -> list[str]:
         else:
             lines[-1].append(shlex.quote(part))
     return [" ".join(line) for line in lines]
+
+
+_BACKENDS = {"deep-ep": "deepep", "hybrid-ep": "hybridep"}
+
+
+def _dispatcher_flags(recipe: Recipe, *, several: bool) -> list[str]:
+    """Return how tokens reach their experts; the flex dispatcher needs several ranks of them."""
+    dispatcher = recipe.moe.moe_dispatcher
+    if dispatcher not in _BACKENDS:
+        return ["--moe-token-dispatcher-type", dispatcher.replace("-", "")]
+    if not several:
+        return ["--moe-token-dispatcher-type", "alltoall"]
+    flags = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", _BACKENDS[dispatcher]]
+    if dispatcher == "hybrid-ep" and recipe.moe.dispatch_sms:
+        flags += ["--moe-hybridep-num-sms", str(recipe.moe.dispatch_sms)]
+    return flags
 
 
 def layout_flags(job: Job, counts: dict[str, int]) -> list[str]:
@@ -189,11 +206,7 @@ def recipe_flags(job: Job, counts: dict[str, int]) -> list[str]:
             swapped = int(place_job(job).shard.swaps)
             flags += ["--hierarchical-context-parallel-sizes", str(swapped), str(counts["cp"] // swapped)]
     if job.model.num_experts:
-        if recipe.moe.moe_dispatcher == "deep-ep" and counts["ep"] * counts["etp"] > 1:
-            flags += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
-        else:
-            plain = recipe.moe.moe_dispatcher.replace("-", "").replace("deepep", "alltoall")
-            flags += ["--moe-token-dispatcher-type", plain]
+        flags += _dispatcher_flags(recipe, several=counts["ep"] * counts["etp"] > 1)
         if recipe.moe.grouped_gemm:
             flags.append("--moe-grouped-gemm")
         if recipe.moe.moe_capacity_factor:

@@ -445,12 +445,19 @@ def _expert_switches(flags: Flags) -> dict[str, Any]:
         "allgather": "all-gather",
         "flex": "deep-ep",
     }
+    by = {"deepep": "deep-ep", "hybridep": "hybrid-ep"}
     given = flags.text("--moe-token-dispatcher-type", "allgather")
-    flags.text("--moe-flex-dispatcher-backend", "")
+    backend = flags.text("--moe-flex-dispatcher-backend", "deepep")
     if given not in kinds:
         raise FrameworkConfigError(
             f"--moe-token-dispatcher-type: expected one of {', '.join(kinds)}, got {given!r}"
         )
+    if backend not in by:
+        raise FrameworkConfigError(
+            f"--moe-flex-dispatcher-backend: expected one of {', '.join(by)}, got {backend!r}"
+        )
+    kinds["flex"] = by[backend]
+    sms = flags.number("--moe-hybridep-num-sms", 16)
     old = flags.has("--moe-expert-parallel-size")  # Megatron-DeepSpeed's, always all-to-all
     capacity = flags.real("--moe-expert-capacity-factor", flags.real("--moe-train-capacity-factor", 0.0))
     return {
@@ -458,4 +465,5 @@ def _expert_switches(flags: Flags) -> dict[str, Any]:
         "grouped_gemm": flags.has("--moe-grouped-gemm"),
         "moe_capacity_factor": capacity,
         "ep_overlap": flags.has("--overlap-moe-expert-parallel-comm"),
+        **({"dispatch_sms": sms} if given == "flex" and backend == "hybridep" else {}),
     }

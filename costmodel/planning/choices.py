@@ -130,7 +130,12 @@ _CONDITIONS: Mapping[tuple[str, str, object], _Condition] = {
     ),
     ("megatron", "moe_dispatcher", "deep-ep"): _Condition(
         _dispatched_experts,
-        "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB",
+        "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB; NVLink kernels of up to eight GPUs "
+        "(deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS)",
+    ),
+    ("megatron", "moe_dispatcher", "hybrid-ep"): _Condition(
+        _dispatched_experts,
+        "--moe-flex-dispatcher-backend hybridep: room for every token of the group",
     ),
     ("torchtitan", "tp_overlap", "pipelined"): _Condition(
         _compiled, "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile"
@@ -182,8 +187,16 @@ def _with_scope(job: Job, name: str, value: object) -> dict[str, Any]:
     return {name: value}
 
 
+_MOST_NVLINK_PEERS = 8.0
+"""GPUs that DeepEP's kernels join by NVLink (csrc/kernels/configs.cuh, NUM_MAX_NVL_PEERS)."""
+
+
 def _could_matter(choice: Choice, job: Job) -> bool:
-    return bool(job.model.num_experts) or not {"moe_dispatcher", "ep_overlap"} & set(choice.switches)
+    if not job.model.num_experts:
+        return not {"moe_dispatcher", "ep_overlap"} & set(choice.switches)
+    # Beyond eight GPUs of one NVLink domain Hybrid-EP is what sends; up to there DeepEP, with less memory.
+    wide = float(job.cluster.tiers[0].size) > _MOST_NVLINK_PEERS
+    return choice.switches.get("moe_dispatcher") != ("deep-ep" if wide else "hybrid-ep")
 
 
 def starts(job: Job, choices: tuple[Choice, ...], layout: Layout) -> Mask:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.bill.formula import evaluate, names_of
 from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, broadcast_sum, memory_line, time_line
 from costmodel.bill.quantity import quantity
-from costmodel.physics.network.expert_dispatch import BUFFER_SOURCE, DISPATCHERS, moe_exchange_time
+from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.anatomy.operator_parts import exchanged_bytes
 from costmodel.step.compute import unfilled_by_layers
@@ -158,6 +158,7 @@ def _own_exchange_line(placed: PlacedJob, name: str, each: _Exchange) -> TimeLin
         placed.mesh.ep,
         placed.cluster.tiers,
         node_limit=_node_limit(placed),
+        network_rate=DISPATCHERS[recipe.moe.moe_dispatcher].network_rate,
     )
     hidden, taken = hidden_beside(hiding.beside, cost.tier)
     slowed, sent = _loaded(placed)
@@ -299,6 +300,9 @@ def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
         "ranks": ranks,
         "sms": float(recipe.moe.dispatch_sms or by.sms),
         "hidden_size": float(placed.model.hidden_size),
+        "tokens": placed.shard.tokens_sp[..., None],
+        "experts": float(placed.model.num_experts),
+        "domain": placed.mesh.ep.members[0][..., None],
     }
     made = {"node": by.node_buffer, "network": by.network_buffer}
     return [
@@ -311,7 +315,7 @@ def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
             made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
                 "buffer_bytes", "on * buffer_bytes", on=on
             ),
-            source=BUFFER_SOURCE,
+            source=by.buffer_source,
         )
         for where, buffer in made.items()
     ]

@@ -205,7 +205,7 @@ _OFFLOADED_LAYERS = re.compile(r"activations of (\d+) layers to CPU")
 # MaxText's capacity_factor, above 0 where experts drop tokens.
 _CAPACITY = re.compile(r"capacity(?:_factor)? (\d+(?:\.\d+)?)")
 
-_DISPATCHERS = {"deepep": "deep-ep", "hybridep": "deep-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
+_DISPATCHERS = {"deepep": "deep-ep", "hybridep": "hybrid-ep", "deep-ep": "deep-ep", "alltoall": "all-to-all"}
 
 
 def shipped_runs() -> Path:

@@ -488,3 +488,20 @@ def test_hierarchical_context_parallelism_says_its_sizes():
     text = " ".join(emit(cm.estimate(**job), "megatron").replace("\\", " ").split())
     assert "--cp-comm-type a2a+p2p" in text
     assert "--hierarchical-context-parallel-sizes 4 2" in text
+
+
+def test_megatron_names_the_backend_that_dispatches():
+    job = {"model": "qwen3-30b-a3b", "gpus": 16, "layout": "ep16", "global_batch": 64, "seq_len": 4096}
+    switches = {"moe_dispatcher": "hybrid-ep", "dispatch_sms": 24}
+    text = emit(cm.estimate(**job, cluster="dgx-h100-ndr", switches=switches), "megatron")
+    assert "--moe-flex-dispatcher-backend hybridep" in text
+    assert "--moe-hybridep-num-sms 24" in text
+    back = import_megatron(text).estimate_keywords(cluster="dgx-h100-ndr")
+    assert {name: back["switches"][name] for name in switches} == switches
+    deep = import_megatron(text.replace("hybridep", "deepep")).estimate_keywords(cluster="dgx-h100-ndr")
+    assert deep["switches"]["moe_dispatcher"] == "deep-ep"
+    assert "dispatch_sms" not in deep["switches"]
+    with pytest.raises(
+        FrameworkConfigError, match="--moe-flex-dispatcher-backend: expected one of deepep, hybridep"
+    ):
+        import_megatron(text.replace("backend hybridep", "backend pplx"))

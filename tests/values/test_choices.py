@@ -61,6 +61,11 @@ def test_what_is_chosen_is_what_the_job_does_not_have():
     ]
     experts = [str(choice) for choice in choices_of(sparse())]
     assert "moe_dispatcher=deep-ep" in experts
+    assert "moe_dispatcher=hybrid-ep" not in experts
+    # DeepEP's kernels join eight GPUs by NVLink; a rack of 72 has Hybrid-EP.
+    rack = [str(choice) for choice in choices_of(sparse(cluster="gb200-nvl72-ndr"))]
+    assert "moe_dispatcher=hybrid-ep" in rack
+    assert "moe_dispatcher=deep-ep" not in rack
     assert "cuda_graphs=true, cuda_graph_scope=attention" in experts
     assert choices_of(dense(recipe="llama3")) == ()
     held = choices_of(dense(), frozenset({"tp_overlap", "axis_order", "cp_method"}))

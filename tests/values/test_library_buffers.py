@@ -6,7 +6,7 @@ from round_jobs import MOE, SMALL, line, memory, near, price
 
 import costmodel as cm
 from costmodel.describe.recipe import list_recipes, load_recipe
-from costmodel.physics.network.expert_dispatch import DISPATCHERS
+from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S, DISPATCHERS, moe_exchange_time
 
 MANY = {**MOE, "num_experts": 160}
 DEEP = {"moe_dispatcher": "deep-ep"}
@@ -159,3 +159,80 @@ def test_layouts_side_by_side_have_the_buffers_of_each():
         assert float(np.broadcast_to(many.memory_bytes_per_gpu, ranks.shape)[index]) == near(
             float(one.memory_bytes_per_gpu)
         )
+
+
+@pytest.mark.parametrize(("ranks", "domains"), [(8, 2), (32, 8)])
+def test_hybrid_ep_keeps_room_for_every_token_of_the_group(ranks, domains):
+    """Each rank's tokens in bf16 with the probabilities of a domain's experts, and what other domains send."""
+    est = price(
+        {**MOE, "num_experts": 64},
+        switches={"moe_dispatcher": "hybrid-ep"},
+        gpus=ranks,
+        layout=f"ep{ranks}",
+        global_batch=ranks,
+    )
+    tokens, experts = float(est.priced.placed.shard.tokens_sp), 64 / domains
+    kept = 2 * 1024 + 4 * experts
+    wanted = {
+        "buffer.ep.dispatcher.node": ranks * tokens * kept,
+        "buffer.ep.dispatcher.network": (domains - 1) * tokens * kept,
+    }
+    assert memory(est, "buffer.ep.dispatcher") == near({name: size for name, size in wanted.items() if size})
+
+
+def test_hybrid_ep_of_its_own_example():
+    """Hybrid-EP_Implementation.md: EP64 of 256 experts, 4,096 tokens of 7,168 in one NVLink domain take 3.5 GiB and 256 MiB."""
+    job = {"model": "deepseek-v3", "gpus": 64, "global_batch": 64, "seq_len": 4096, "layout": "ep64"}
+    switches = {"moe_dispatcher": "hybrid-ep"}
+    rack = cm.estimate(**job, cluster="gb200-nvl72-ndr", switches=switches)
+    assert memory(rack, "buffer.ep.dispatcher") == near(
+        {"buffer.ep.dispatcher.node": (3.5 * 1024 + 256) * MIB}
+    )
+    # Eight nodes of eight: 32 MiB of probabilities, and 392 + 3.5 MiB for those of the other seven.
+    nodes = cm.estimate(**job, cluster="dgx-h100-ndr", switches=switches)
+    assert memory(nodes, "buffer.ep.dispatcher") == near(
+        {
+            "buffer.ep.dispatcher.node": (3.5 * 1024 + 32) * MIB,
+            "buffer.ep.dispatcher.network": (392 + 3.5) * MIB,
+        }
+    )
+
+
+# deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md, kernels alone in bf16: GB/s of copies, those that stay
+# among them, of 4,096 tokens of 7,168, each to 8 experts at random.
+HYBRID_TABLE = [
+    # cluster, ranks, domains or ranks that copies go to, dispatch and combine
+    ("gb200-nvl72-ndr", 8, 8, (764.03, 737.13)),
+    ("gb200-nvl72-ndr", 16, 16, (706.95, 666.26)),
+    ("gb200-nvl72-ndr", 32, 32, (642.23, 605.15)),
+    ("hgx-b200-ndr", 8, 8, (734.95, 673.84)),
+    ("dgx-h100-ndr", 16, 2, (76.80, 68.00)),
+    ("dgx-h100-ndr", 32, 4, (54.50, 56.40)),
+    ("dgx-h100-ndr", 64, 8, (50.55, 51.03)),
+]
+
+
+@pytest.mark.parametrize(("cluster", "ranks", "targets", "rates"), HYBRID_TABLE)
+def test_hybrid_ep_against_its_published_table(cluster, ranks, targets, rates):
+    model = cm.estimate(
+        model="qwen3-30b-a3b",
+        cluster=cluster,
+        gpus=ranks,
+        layout=f"ep{ranks}",
+        global_batch=ranks,
+        seq_len=4096,
+    )
+    placed = model.priced.placed
+    one = DISPATCHERS["hybrid-ep"]
+    cost = moe_exchange_time(
+        4096.0, 2.0 * 7168, 8.0, placed.mesh.ep, placed.cluster.tiers, network_rate=one.network_rate
+    )
+    copies = targets * (1.0 - (1.0 - 1.0 / targets) ** 8)
+    rate = 4096 * 7168 * 2 * copies / (float(cost.made.value) - DISPATCH_LATENCY_S) / 1e9
+    # Kernels alone; with copies and launches (its column "Torch API") a fifth to a quarter less on NVLink.
+    assert rate == pytest.approx(np.mean(rates), rel=0.16)
+
+    # Between nodes a rate of 0.93 of DeepEP's, inside one the same.
+    deep = moe_exchange_time(4096.0, 2.0 * 7168, 8.0, placed.mesh.ep, placed.cluster.tiers)
+    moved_s = [float(each.made.value) - DISPATCH_LATENCY_S for each in (deep, cost)]
+    assert moved_s[0] / moved_s[1] == pytest.approx(0.93 if cluster == "dgx-h100-ndr" else 1.0)

@@ -24,7 +24,7 @@ LONGEST = 2**17
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 """What ``--recompute-modules`` takes, of the modules that a recipe can name."""
 
-_DISPATCHERS = {"all-to-all": "alltoall", "all-gather": "allgather", "deep-ep": "flex"}
+_DISPATCHERS = {"all-to-all": "alltoall", "all-gather": "allgather", "deep-ep": "flex", "hybrid-ep": "flex"}
 
 
 def arguments(job: Job) -> Arguments:

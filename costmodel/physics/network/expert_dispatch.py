@@ -13,6 +13,8 @@ References
 .. [1] DeepSeek-AI, DeepEP, README (measured bandwidths) and tests/test_internode.py (what they count:
    copies to the sender's own node too, so the printed 58 GB/s is 43 GB/s on a 50 GB/s port).
 .. [2] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.2 (node-limited routing).
+.. [3] NVIDIA, Hybrid-EP, docs/README_Hybrid-EP.md (tables of H100, B200 and GB200) and docs/Hybrid-EP_Implementation.md
+   of deepseek-ai/DeepEP's branch hybrid-ep (buffers).
 """
 
 from collections.abc import Sequence
@@ -50,9 +52,13 @@ class Dispatcher:
     sms : float
         Streaming multiprocessors that its kernels hold while they send, unless a recipe says so; 0 where it
         sends by a library whose share is the recipe's `overlap_contention`. [-]
+    network_rate : float
+        Rate of its messages between nodes, over that which the link's profile has for such kernels. [-]
     node_buffer, network_buffer : str
-        Bytes that it holds on every GPU for messages inside and between nodes: formulas over `ranks`, `sms` and
-        `hidden_size`.
+        Bytes that it holds on every GPU for messages inside and between nodes: formulas over `ranks`, `sms`,
+        `hidden_size`, `tokens` (of a rank and micro-batch), `experts` and `domain` (ranks of the group in a node).
+    buffer_source : str
+        Where those are written down.
     description : str
         What it sends, for the table of the mesh.
     source : str
@@ -66,8 +72,10 @@ class Dispatcher:
     quantised_bytes: float
     router_kernels: float | None
     sms: float
+    network_rate: float
     node_buffer: str
     network_buffer: str
+    buffer_source: str
     description: str
     source: str
 
@@ -79,10 +87,10 @@ _NODE_SLOTS = "where(ranks > 128, 720, where(ranks > 64, 560, where(ranks > 8, 2
 _NETWORK_SLOTS = 128
 # NVSHMEM hands memory out in pieces of this size (deep_ep/buffer.py, NVSHMEM_CUMEM_GRANULARITY).
 _HEAP_PIECE = 2**29
-BUFFER_SOURCE = (
-    "deepseek-ai/DeepEP csrc/config.hpp get_nvl_buffer_size_hint, get_rdma_buffer_size_hint; "
-    "deep_ep/buffer.py get_dispatch_config, NVSHMEM_CUMEM_GRANULARITY"
-)
+
+# Hybrid-EP keeps room for every token of every rank: all might go to one. With it the probabilities of the experts in
+# its NVLink domain, in fp32; between domains what each other one sends.
+_TOKEN_AND_PROBABILITIES = "kept_bytes = 2 * hidden_size + 4 * experts / ranks * domain"
 
 DISPATCHERS: dict[str, Dispatcher] = {
     one.name: one
@@ -95,8 +103,10 @@ DISPATCHERS: dict[str, Dispatcher] = {
             quantised_bytes=2.0,
             router_kernels=None,
             sms=0.0,
+            network_rate=1.0,
             node_buffer="0 * ranks",
             network_buffer="0 * ranks",
+            buffer_source="none",
             description="all-to-all of tokens",
             source="Lepikhin et al., GShard, arXiv:2006.16668, section 3",
         ),
@@ -108,8 +118,10 @@ DISPATCHERS: dict[str, Dispatcher] = {
             quantised_bytes=2.0,
             router_kernels=None,
             sms=0.0,
+            network_rate=1.0,
             node_buffer="0 * ranks",
             network_buffer="0 * ranks",
+            buffer_source="none",
             description="all-gather + reduce-scatter of tokens",
             source="NVIDIA/Megatron-LM megatron/core/transformer/moe/token_dispatcher.py (allgather)",
         ),
@@ -123,12 +135,35 @@ DISPATCHERS: dict[str, Dispatcher] = {
             # NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1.
             router_kernels=17.0,
             sms=20.0,
+            network_rate=1.0,
             node_buffer=f"{_TOKEN_BYTES}; slots = {_NODE_SLOTS}; sms / 2 * min(ranks, 8) * slots * token_bytes",
             network_buffer=f"{_TOKEN_BYTES}; nodes = where(ranks > 8, ranks / 8, 0); "
             f"sent_bytes = sms / 2 * nodes * {_NETWORK_SLOTS} * 2 * (token_bytes + 16); "
             f"ceil(sent_bytes / {_HEAP_PIECE}) * {_HEAP_PIECE}",
+            buffer_source="deepseek-ai/DeepEP csrc/config.hpp get_nvl_buffer_size_hint, get_rdma_buffer_size_hint; "
+            "deep_ep/buffer.py get_dispatch_config, NVSHMEM_CUMEM_GRANULARITY",
             description="all-to-all of tokens (DeepEP)",
             source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
+        ),
+        Dispatcher(
+            name="hybrid-ep",
+            dispatch="",
+            combine="",
+            copies="top_k * imbalance",
+            quantised_bytes=1.03,
+            router_kernels=17.0,
+            # NVIDIA/Megatron-LM --moe-hybridep-num-sms. On NVLink 5 that many send 600 to 750 GB/s where DeepEP's
+            # send 280 to 360; it needs 32 for 440 to 620.
+            sms=16.0,
+            # Six figures of 16, 32 and 64 H100 in bf16 by 8 SMs, kernels alone: 38.4, 40.9 and 44.2 GB/s of a port to
+            # dispatch, 34.0, 42.3 and 44.7 to combine, in the mean 40.7 where DeepEP has 43.7.
+            network_rate=0.93,
+            node_buffer=f"{_TOKEN_AND_PROBABILITIES}; ranks * tokens * kept_bytes",
+            network_buffer=f"{_TOKEN_AND_PROBABILITIES}; (ranks / domain - 1) * tokens * kept_bytes",
+            buffer_source="deepseek-ai/DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md 4.2 and 4.3: one "
+            "buffer for dispatch and combine, bf16",
+            description="all-to-all of tokens (Hybrid-EP)",
+            source="deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md; de-duplicated, any NVLink domain",
         ),
     )
 }
@@ -150,7 +185,7 @@ def expected_copies(num_domains: ArrayLike, top_k: ArrayLike, *, domain_limit: A
     return evaluate(formula, {"domains": num_domains, "top_k": top_k, "limit": domain_limit})
 
 
-def _steps(levels: tuple[Level, ...], *, deduplicate: bool, limited: bool) -> Steps:
+def _steps(levels: tuple[Level, ...], *, deduplicate: bool, limited: bool, slowed: bool) -> Steps:
     """Return the copies that cross each tier, and seconds a byte of a token on the slowest."""
     steps, slowest_s, most = [], "", "0"
     for at in levels:
@@ -170,7 +205,8 @@ def _steps(levels: tuple[Level, ...], *, deduplicate: bool, limited: bool) -> St
             whole = f"{name}_members / max({name}_members - 1, 1)"
             steps.append((f"{name}_s_per_byte", f"{name}_copies * {whole} * spread_s_per_byte"))
         else:
-            steps.append((f"{name}_s_per_byte", f"{name}_copies / ({at.rate(at.wiring.pairs)})"))
+            slower = " * network_rate" if slowed and not at.inner else ""
+            steps.append((f"{name}_s_per_byte", f"{name}_copies / ({at.rate(at.wiring.pairs)}{slower})"))
         most = (
             f"where({name}_s_per_byte > {slowest_s}, {name}_copies, {most})"
             if slowest_s
@@ -189,10 +225,10 @@ def _of_tier(tier: TierLike, fabric: Fabric) -> dict[str, float]:
 
 
 @cache
-def _route(deduplicate: bool, limited: bool) -> Route:
+def _route(deduplicate: bool, limited: bool, slowed: bool) -> Route:
     """Return the traffic of tokens sent once a domain or once an expert, to all domains or to some."""
     return Route(
-        lambda levels: _steps(levels, deduplicate=deduplicate, limited=limited),
+        lambda levels: _steps(levels, deduplicate=deduplicate, limited=limited, slowed=slowed),
         _of_tier,
         no_facts,
         torus_link,
@@ -210,6 +246,7 @@ def moe_exchange_time(
     deduplicate: bool = True,
     imbalance: ArrayLike = 1.0,
     concurrent: ArrayLike = 1.0,
+    network_rate: float = 1.0,
 ) -> GroupCost:
     """Time to send each rank's tokens to their experts, or to bring the results back.
 
@@ -233,6 +270,8 @@ def moe_exchange_time(
         Tokens of the busiest rank over the mean. [-]
     concurrent : array_like
         Groups that share each port. [-]
+    network_rate : float
+        Rate between the innermost domains over that of the tier's profile (`Dispatcher.network_rate`). [-]
 
     Returns
     -------
@@ -249,7 +288,10 @@ def moe_exchange_time(
     more: tuple[tuple[str, ArrayLike], ...] = (("top_k", top_k),)
     if limited:
         more += (("node_limit", np.where(nodes > 0.0, nodes, np.inf)),)
-    path = path_of(group, tiers, concurrent, _route(deduplicate, limited), more)
+    slowed = network_rate != 1.0
+    if slowed:
+        more += (("network_rate", network_rate),)
+    path = path_of(group, tiers, concurrent, _route(deduplicate, limited, slowed), more)
     known = {
         **path.terms,
         **path.values,

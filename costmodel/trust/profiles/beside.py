@@ -241,9 +241,17 @@ def _proof(kind: str, recipe: Recipe, families: Collection[str]) -> str:
             kernel = min(ran)
             return f"the trace runs {kernel}, the bill prices {priced}: --set attention_kernel={kernel}"
     if kind in ("dispatch", "combine", "point_to_point"):
-        deep = any(one.startswith(("DeepEP", "HybridEP")) for one in families)
-        if deep and recipe.moe.moe_dispatcher != "deep-ep":
-            return f"the trace runs DeepEP, the bill prices {recipe.moe.moe_dispatcher}: --set moe_dispatcher=deep-ep"
-        if not deep and recipe.moe.moe_dispatcher == "deep-ep" and "NCCL send and receive" in families:
-            return "the trace exchanges by NCCL, the bill prices DeepEP: --set moe_dispatcher=all-to-all"
+        kernels = {"DeepEP": "deep-ep", "HybridEP": "hybrid-ep"}
+        ran = [name for name in kernels if any(one.startswith(name) for one in families)]
+        if ran and recipe.moe.moe_dispatcher != kernels[ran[0]]:
+            return (
+                f"the trace runs {ran[0]}, the bill prices {recipe.moe.moe_dispatcher}: "
+                f"--set moe_dispatcher={kernels[ran[0]]}"
+            )
+        own = recipe.moe.moe_dispatcher in kernels.values()
+        if not ran and own and "NCCL send and receive" in families:
+            return (
+                f"the trace exchanges by NCCL, the bill prices {recipe.moe.moe_dispatcher}: "
+                "--set moe_dispatcher=all-to-all"
+            )
     return ""
