@@ -203,9 +203,26 @@ PUBLISHED = {
     "arXiv:2407.21783, section 3.3.2": {"cp": 2, "seq_len": 4098},
     "arXiv:2305.13245, section 2.2": {"tp": 6},
 }
+_ATTENTION = "transformer_engine/pytorch/attention/dot_product_attention"
+ATTENTION = {
+    f"{_ATTENTION}/context_parallel.py:attn_forward_func_with_cp, window_size": {
+        "context_parallel_size": 2,
+        "sliding_window": 128,
+    },
+    f"{_ATTENTION}/context_parallel.py:attn_forward_func_with_cp, enable_mla": {
+        "context_parallel_size": 2,
+        "multi_latent_attention": 1,
+        "cp_by_a2a": 1,
+    },
+    f"{_ATTENTION}/utils.py:get_attention_backend, softmax_type": {
+        "context_parallel_size": 2,
+        "softmax_learnable": 1,
+        "cp_by_all_gather": 1,
+    },
+}
 BREAKS = {
-    "megatron": {**CORE, **TRAINING},
-    "nemo": {**BRIDGE, **CORE},
+    "megatron": {**CORE, **TRAINING, **ATTENTION},
+    "nemo": {**BRIDGE, **CORE, **ATTENTION},
     "deepspeed": DEEPSPEED,
     "torchtitan": TORCHTITAN,
     "accelerate": ACCELERATE,

@@ -120,6 +120,7 @@ def test_rows_say_where_they_are_from(framework, row):
     assert "{" not in row.in_words
 
 
+SINKS = {"model": "gpt-oss-20b", "layout": "cp2 ep4"}
 # What a plan once proposed and no framework starts, as jobs: which row says so.
 PLANS = [
     ("megatron", {"layout": "tp2 pp2 ep4", "sequence_parallel": False}, "moe_layer.py:379"),
@@ -129,6 +130,15 @@ PLANS = [
     ("megatron", {"layout": "cp4 ep4", "seq_len": 4100}, "validate_args, seq_length"),
     ("megatron", {"layout": "tp4 pp2 ep4 etp1", "axis_order": "tp cp pp dp"}, None),
     ("megatron", {"layout": "tp2 pp2 ep4 etp1", "axis_order": "tp cp pp dp"}, "parallel_state.py:808"),
+    # Windows and sinks of gpt-oss: no ring, no gather.
+    (
+        "megatron",
+        {**SINKS, "switches": {"cp_method": "ring"}},
+        "context_parallel.py:attn_forward_func_with_cp",
+    ),
+    ("megatron", {**SINKS, "switches": {"cp_method": "all-gather"}}, "utils.py:get_attention_backend"),
+    ("megatron", {**SINKS, "switches": {"cp_method": "ulysses"}}, None),
+    ("nemo", {**SINKS, "switches": {"cp_method": "all-gather"}}, "utils.py:get_attention_backend"),
     ("nemo", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "comm_overlap.py:484"),
     ("deepspeed", {"layout": "pp2", "zero_stage": 2}, "pipe/engine.py:76"),
     ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ring"}}, "sequence/layer.py:465"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.interop.assertions.megatron import CORE_ROWS
+from costmodel.interop.assertions.megatron import ATTENTION_RELEASE, ATTENTION_ROWS, CORE_ROWS
 from costmodel.interop.assertions.megatron_arguments import arguments
 from costmodel.interop.assertions.megatron_arguments import written as written_flags
 from costmodel.interop.assertions.record import Arguments, Table, rows
@@ -68,6 +68,7 @@ BRIDGE = Table(
             ),
         ),
         *rows("nemo", "megatron-core 0.16.1", *CORE_ROWS),
+        *rows("nemo", ATTENTION_RELEASE, *ATTENTION_ROWS),
     ),
     arguments,
     written,

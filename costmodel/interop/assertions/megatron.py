@@ -18,6 +18,9 @@ _STAGES = "megatron/core/transformer/transformer_block.py"
 _LAYOUTS = "megatron/core/transformer/pipeline_parallel_layer_layout.py"
 _ARGUMENTS = "megatron/training/arguments.py:validate_args"
 
+_ATTENTION = "transformer_engine/pytorch/attention/dot_product_attention"
+ATTENTION_RELEASE = "NVIDIA/TransformerEngine 002a3e573f49"
+
 _LAYERS = "num_layers + account_for_embedding_in_pipeline_split + account_for_loss_in_pipeline_split"
 _EVEN = "pipeline_model_parallel_layout == 0"
 _OVERLAP = "overlap_moe_expert_parallel_comm"
@@ -349,6 +352,25 @@ _TRAINING_ROWS = (
     ),
 )
 
+# Transformer Engine runs the attention, and has no backend for some ways of context parallelism.
+ATTENTION_ROWS = (
+    (
+        f"{_ATTENTION}/context_parallel.py:attn_forward_func_with_cp, window_size",
+        "context_parallel_size > 1 and sliding_window > 0 and not cp_by_a2a and not cp_by_all_gather",
+        "context parallelism of sliding windows needs --cp-comm-type a2a or all_gather",
+    ),
+    (
+        f"{_ATTENTION}/context_parallel.py:attn_forward_func_with_cp, enable_mla",
+        "context_parallel_size > 1 and multi_latent_attention and (cp_by_a2a or cp_by_all_gather)",
+        "context parallelism of latent attention needs --cp-comm-type p2p or a2a+p2p",
+    ),
+    (
+        f"{_ATTENTION}/utils.py:get_attention_backend, softmax_type",
+        "context_parallel_size > 1 and softmax_learnable and not cp_by_a2a",
+        "context parallelism of attention sinks needs --cp-comm-type a2a",
+    ),
+)
+
 PRECISION_AWARE = (
     (
         "megatron/core/optimizer/optimizer_config.py:380",
@@ -374,6 +396,7 @@ _MEANINGS = (
 MEGATRON = Table(
     (
         *rows("megatron", _CORE, *CORE_ROWS, *PRECISION_AWARE),
+        *rows("megatron", ATTENTION_RELEASE, *ATTENTION_ROWS),
         *rows("megatron", _TRAINING, *_TRAINING_ROWS),
         *rows("megatron", _CORE, *_MEANINGS, raises=False),
     ),

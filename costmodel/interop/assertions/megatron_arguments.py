@@ -120,6 +120,9 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "max_position_embeddings": positions_of(model, job.seq_len),
         "tp_comm_overlap": (recipe.overlap.tp_overlap == "pipelined") & (job.layout.tp > 1),
         "overlap_p2p_comm": float(recipe.overlap.pp_overlap),
+        "cp_by_a2a": float(recipe.overlap.cp_method == "ulysses"),
+        "cp_by_all_gather": float(recipe.overlap.cp_method == "all-gather"),
+        "softmax_learnable": float(model.attention_sinks),
         "moe_token_dispatcher_type": _dispatcher(job) if moe else 0.0,
         "moe_grouped_gemm": float(moe and recipe.moe.grouped_gemm),
         "overlap_moe_expert_parallel_comm": (moe and recipe.moe.ep_overlap) & (job.layout.ep > 1),
@@ -272,6 +275,12 @@ def written(text: str) -> dict[str, ArrayLike]:
     found["expert_data_parallel_size"] = world / (pp * experts)  # type: ignore[operator]
     found["num_distributed_optimizer_instances"] = found["num_distributed_optimizer_instances"] or 1.0
     found["rotary_base"] = float(flags.number("--rotary-base", 10_000))
+    by = flags.text("--cp-comm-type", "p2p")
+    found["cp_by_a2a"], found["cp_by_all_gather"] = (
+        float(by == "a2a"),
+        float(by.replace("_", "") == "allgather"),
+    )
+    found["softmax_learnable"] = float(flags.text("--softmax-type", "vanilla") == "learnable")
     found["muon"] = float("muon" in flags.text("--optimizer", "adam"))
     found["add_bias_linear"] = float(not flags.has("--disable-bias-linear"))
     found["overlap_p2p_comm"] = float(not flags.has("--no-overlap-p2p-communication"))

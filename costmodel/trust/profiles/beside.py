@@ -237,19 +237,19 @@ def _proof(kind: str, recipe: Recipe, families: Collection[str]) -> str:
             if any(one.startswith(library) for one in families)
         }
         priced = recipe.kernels.attention_kernel
-        if ran and priced not in ran:
-            kernel = min(ran)
+        if sent_by and priced not in sent_by:
+            kernel = min(sent_by)
             return f"the trace runs {kernel}, the bill prices {priced}: --set attention_kernel={kernel}"
     if kind in ("dispatch", "combine", "point_to_point"):
         kernels = {"DeepEP": "deep-ep", "HybridEP": "hybrid-ep"}
-        ran = [name for name in kernels if any(one.startswith(name) for one in families)]
-        if ran and recipe.moe.moe_dispatcher != kernels[ran[0]]:
+        sent_by = [name for name in kernels if any(one.startswith(name) for one in families)]
+        if sent_by and recipe.moe.moe_dispatcher != kernels[sent_by[0]]:
             return (
-                f"the trace runs {ran[0]}, the bill prices {recipe.moe.moe_dispatcher}: "
-                f"--set moe_dispatcher={kernels[ran[0]]}"
+                f"the trace runs {sent_by[0]}, the bill prices {recipe.moe.moe_dispatcher}: "
+                f"--set moe_dispatcher={kernels[sent_by[0]]}"
             )
         own = recipe.moe.moe_dispatcher in kernels.values()
-        if not ran and own and "NCCL send and receive" in families:
+        if not sent_by and own and "NCCL send and receive" in families:
             return (
                 f"the trace exchanges by NCCL, the bill prices {recipe.moe.moe_dispatcher}: "
                 "--set moe_dispatcher=all-to-all"
