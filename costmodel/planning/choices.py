@@ -130,7 +130,8 @@ _CONDITIONS: Mapping[tuple[str, str, object], _Condition] = {
     ),
     ("megatron", "moe_dispatcher", "deep-ep"): _Condition(
         _dispatched_experts,
-        "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB; NVLink kernels of up to eight GPUs "
+        "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB; NVLink kernels of up to eight GPUs, refused on "
+        "GB200 and GB300 (Megatron-Bridge training/flex_dispatcher_backend.py:validate_flex_dispatcher_backend) "
         "(deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS)",
     ),
     ("megatron", "moe_dispatcher", "hybrid-ep"): _Condition(

@@ -65,9 +65,10 @@ def test_every_framework_that_is_written_has_a_table():
 
 def test_every_row_says_whose_it_is():
     """Megatron-Bridge starts Megatron-Core, and Axolotl Accelerate: their rows stand in both tables under one's release."""
+    attention = "NVIDIA/TransformerEngine 002a3e573f49"
     releases = {
-        "megatron": {"megatron-core 0.16.1", "NVIDIA/Megatron-LM 000c4ac24f61"},
-        "nemo": {"megatron-core 0.16.1", "megatron-bridge 0.3.1"},
+        "megatron": {"megatron-core 0.16.1", "NVIDIA/Megatron-LM 000c4ac24f61", attention},
+        "nemo": {"megatron-core 0.16.1", "megatron-bridge 0.3.1", attention},
         "torchtitan": {"torchtitan 0.3.0"},
         "deepspeed": {"deepspeed 0.19.8", "deepspeedai/Megatron-DeepSpeed f1feb8877d76"},
         "accelerate": {"accelerate 1.15.0"},

@@ -237,8 +237,8 @@ def _proof(kind: str, recipe: Recipe, families: Collection[str]) -> str:
             if any(one.startswith(library) for one in families)
         }
         priced = recipe.kernels.attention_kernel
-        if sent_by and priced not in sent_by:
-            kernel = min(sent_by)
+        if ran and priced not in ran:
+            kernel = min(ran)
             return f"the trace runs {kernel}, the bill prices {priced}: --set attention_kernel={kernel}"
     if kind in ("dispatch", "combine", "point_to_point"):
         kernels = {"DeepEP": "deep-ep", "HybridEP": "hybrid-ep"}
