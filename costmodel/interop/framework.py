@@ -194,7 +194,7 @@ def require_launched(job: Job, framework: Framework) -> None:
     _require_trained(job, framework)
     schedule = schedule_at(job.layout.schedule).name
     if schedule not in framework.schedules:
-        allowed = ", ".join(name for name in framework.schedules if name != "none")
+        allowed = ", ".join(name for name in framework.schedules if name != "none") or "pp 1"
         raise FrameworkConfigError(f"emit: {framework.title} has no schedule {schedule}; plan with {allowed}")
     if job.precision.name not in framework.precisions:
         raise FrameworkConfigError(

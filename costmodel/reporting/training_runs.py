@@ -189,6 +189,8 @@ def format_duration(seconds: float) -> str:
 
     >>> format_duration(1119.0), format_duration(5.0), format_duration(90000.0)
     ('18.6 min', '5.0 s', '25.0 h')
+    >>> format_duration(0.0), format_duration(0.5)
+    ('0.0 s', '500 ms')
     """
     for scale, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * scale:

@@ -161,6 +161,9 @@ def test_effects_are_differences_of_estimates():
     assert unfused.more == pytest.approx(float(other.step_time_s / est.step_time_s) - 1, rel=1e-9)
     largest = compare(est, other).largest("time", 1)[0]
     assert unfused.created == largest.name
+    attention = {e.after: (e.removed, e.created) for e in found.effects if e.name == "attention_kernel"}
+    assert attention["unfused"] == ("compute.attention.core.backward", "compute.attention.softmax.backward")
+    assert attention["flash1"] == ("", "compute.attention.core.backward")
     assert not any("unexplained" in e.removed + e.created for e in found.effects)
     full = next(e for e in found.effects if (e.name, e.after) == ("recompute", "full"))
     assert full.memory_more < -0.01
