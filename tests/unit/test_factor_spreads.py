@@ -329,3 +329,10 @@ def test_factors_that_runs_cannot_tell_apart_have_one_spread():
     assert told_apart(still, {"a": both, "b": both}) == pytest.approx(
         {"a": 0.0008**0.5, "b": 0.0008**0.5, "": 0.0}, abs=1e-9
     )
+    # Most where both are least: s^2 (1 + 2 a^2) of 0.0004 at a = 1 and of 0.0016 at a = 1/2, by least squares.
+    less = pd.Series([1.0, 1.0, 0.5, 0.5] * 50)
+    falling = pd.Series([0.02, -0.02, 0.04, -0.04] * 50)
+    alike = ((3.0 * 0.0004 + 1.5 * 0.0016) / (3.0**2 + 1.5**2)) ** 0.5
+    assert told_apart(falling, {"a": less, "b": less}) == pytest.approx(
+        {"a": alike, "b": alike, "": alike}, abs=1e-9
+    )

@@ -97,7 +97,12 @@ def _columns(found: pd.DataFrame, prefix: str) -> list[str]:
 
 
 def variance_parts(
-    residual: pd.Series[float], known: pd.Series[float], on: Mapping[str, pd.Series[float]], weights: Array
+    residual: pd.Series[float],
+    known: pd.Series[float],
+    on: Mapping[str, pd.Series[float]],
+    weights: Array,
+    *,
+    left: bool = True,
 ) -> dict[str, float]:
     """Return the spread of each of several factors that runs tell together, and "" for what is left.
 
@@ -111,17 +116,23 @@ def variance_parts(
         How each run depends on the factors looked for. [-]
     weights : Array
         Of each run. [-]
+    left : bool
+        Whether something may be left that depends on none of them.
     """
     from scipy.optimize import nnls
 
     square = residual.to_numpy(np.float64) ** 2
     square = np.minimum(square, np.quantile(square, CLIPPED)) - known.to_numpy(np.float64)
+    names = [*on, *([""] if left else [])]
     terms = np.column_stack(
-        [*(slope.to_numpy(np.float64) ** 2 for slope in on.values()), np.ones(len(square))]
+        [
+            *(slope.to_numpy(np.float64) ** 2 for slope in on.values()),
+            *([np.ones(len(square))] if left else []),
+        ]
     )
     root = np.sqrt(weights)
     found, _ = nnls(terms * root[:, None], square * root)
-    return dict(zip([*on, ""], np.sqrt(found).tolist(), strict=True))
+    return dict(zip(names, np.sqrt(found).tolist(), strict=True))
 
 
 def layout_scale(runs: pd.DataFrame, tail: float) -> tuple[float, int]:

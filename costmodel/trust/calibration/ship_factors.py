@@ -373,6 +373,8 @@ def memory_spreads(runs: Runs) -> dict[str, Said]:
 def told_apart(residual: pd.Series[float], on: Mapping[str, pd.Series[float]]) -> dict[str, float]:
     """Return the spread of each factor, and "" for what is left; one spread for all where runs call one of them certain.
 
+    Where they call all of the factors certain, what is left is of the same spread.
+
     Least squares give all of the variance to one of two factors that come together, and 0 to the other: runs cannot tell
     them apart, which does not make one of them exact.
 
@@ -389,6 +391,9 @@ def told_apart(residual: pd.Series[float], on: Mapping[str, pd.Series[float]]) -
         return told
     together = sum((slope**2 for slope in on.values()), none) ** 0.5
     pooled = variance_parts(from_middle, none, {"all": together}, alike)
+    if not pooled["all"]:
+        one = variance_parts(from_middle, none, {"all": (together**2 + 1.0) ** 0.5}, alike, left=False)["all"]
+        pooled = {"all": one, "": one}
     return {role: pooled["all"] for role in on} | {"": pooled[""]}
 
 
