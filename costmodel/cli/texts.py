@@ -151,7 +151,7 @@ def fitted(epilog: str, width: int | None = None) -> str:
           -l "tp8 pp4"
     """
     if width is None:
-        if not sys.stdout.isatty():
+        if sys.stdout is None or not sys.stdout.isatty():
             return epilog
         # The help stands two columns to the right.
         width = shutil.get_terminal_size().columns - 2

@@ -6,6 +6,7 @@ in one call of `price`, the same that makes an estimate, and the others carry th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -116,8 +117,9 @@ def slider_grid(est: Estimate) -> SliderGrid:
 
     Notes
     -----
-    Where the job's schedule cannot run a combination (its virtual stages do not divide, one stage
-    needs none), plain 1F1B without virtual stages is priced instead, and `plain` says so.
+    Where the job's schedule cannot run a combination (more chunks than layers, micro-batches that it does not
+    take), plain 1F1B without virtual stages is priced instead, and `plain` says so. A layout of the pipeline that
+    is written out holds for its own stages; others deal layers as the recipe does.
     """
     est.require_single("slider_grid")
     job = est.job
@@ -130,29 +132,27 @@ def slider_grid(est: Estimate) -> SliderGrid:
     layout, plain = _layouts(job, flat)
     reason, reasons = _reasons(job, layout)
     can = reason == 0
-    bill = price(replace(job, layout=_picked(layout, can))).bill
-
-    def spread(held: Array) -> Array:
-        out = np.full(can.shape, np.nan)
-        out[can] = held
-        return out.reshape(shape)
-
-    step = bill.step_time_s()
-    if bill.host_lines:
-        reasons = (*reasons, "what goes to the host does not fit its memory")
-        too_much = np.broadcast_to(bill.host_memory_bytes() > job.cluster.host.memory_bytes, step.shape)
-        reason[np.flatnonzero(can)[too_much]] = len(reasons)
-    by_part: dict[str, list[Array]] = {part: [np.zeros(step.shape)] for part in PARTS}
-    for line in bill.time_lines:
-        by_part[_part_of(line)].append(line.exposed_seconds)
-    shares = np.stack([spread(broadcast_sum(by_part[part]) / step) for part in PARTS], axis=-1)
+    step, memory = np.full(can.shape, np.nan), np.full(can.shape, np.nan)
+    shares = np.full((*can.shape, len(PARTS)), np.nan)
+    for alike in _alike(job, layout, can):
+        bill = price(_dealt(job, _picked(layout, alike))).bill
+        step[alike], memory[alike] = bill.step_time_s(), bill.memory_bytes()
+        if bill.host_lines:
+            if (said := "what goes to the host does not fit its memory") not in reasons:
+                reasons = (*reasons, said)
+            too_much = np.broadcast_to(bill.host_memory_bytes() > job.cluster.host.memory_bytes, alike.sum())
+            reason[np.flatnonzero(alike)[too_much]] = reasons.index(said) + 1
+        by_part: dict[str, list[Array]] = {part: [np.zeros(int(alike.sum()))] for part in PARTS}
+        for line in bill.time_lines:
+            by_part[_part_of(line)].append(line.exposed_seconds)
+        shares[alike] = np.stack([broadcast_sum(by_part[part]) / step[alike] for part in PARTS], axis=-1)
     own = {knob: values[knob].index(int(getattr(job.layout, knob))) for knob in SLIDERS}
     return SliderGrid(
         values,
         own,
-        spread(step),
-        spread(np.broadcast_to(bill.memory_bytes(), step.shape)),
-        shares,
+        step.reshape(shape),
+        memory.reshape(shape),
+        shares.reshape((*shape, len(PARTS))),
         reason.reshape(shape),
         reasons,
         plain.reshape(shape),
@@ -173,13 +173,9 @@ def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_
     with np.errstate(divide="ignore"):
         dp = flat["gpus"] / (flat["tp"] * flat["cp"] * flat["pp"])
         micro_batches = job.global_batch / (dp * flat["micro_batch"])
-    places = (
-        job.model.num_layers
-        + int(job.recipe.memory.embedding_as_layer)
-        + int(job.recipe.memory.head_as_layer)
-    )
-    divides = (np.ceil(places / flat["pp"]) % own.vp == 0) | (own.vp == 1)
-    runs = divides & (flat["pp"] > 1) & valid(own.schedule, flat["pp"], micro_batches, own.vp)
+    places = job.model.num_layers + 2  # as `layout_problems` has it
+    runs = (flat["pp"] * own.vp <= places) & (flat["pp"] > 1)
+    runs &= valid(own.schedule, flat["pp"], micro_batches, own.vp)
     one = schedule_code("none")
     schedule = np.where(runs, own.schedule, np.where(flat["pp"] > 1, schedule_code("1f1b"), one))
     with_sp = own.sequence_parallel > 0 if own.tp > 1 else np.asarray(True)
@@ -199,6 +195,19 @@ def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_
         sequence_parallel=np.asarray(with_sp & (flat["tp"] > 1), dtype=np.float64),
     )
     return layout, np.asarray(~runs & (flat["pp"] > 1))
+
+
+def _alike(job: Job, layout: Layout, can: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+    """Yield which of the layouts deal layers in one way: with one schedule, one number of chunks a rank."""
+    ways = np.stack([layout.schedule, layout.vp, layout.pp == job.layout.pp])
+    for way in np.unique(ways[:, can], axis=1).T:
+        yield can & (ways == way[:, None]).all(axis=0)
+
+
+def _dealt(job: Job, layout: Layout) -> Job:
+    """Return the job with layouts that deal layers alike; what it writes out holds for its own stages and chunks."""
+    kept = (layout.pp == job.layout.pp) & (layout.vp == job.layout.vp)
+    return replace(job, layout=layout, pipeline_layout=job.pipeline_layout if kept.all() else ())
 
 
 def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ...]]:

@@ -409,6 +409,12 @@ def test_own_profiles_are_found_by_folder(home):
     assert load_accelerator("own", profile_path=[home]).name == "mine"
 
 
+def test_a_folder_that_is_called_like_a_profile_is_none(home):
+    names = list_profiles("accelerator", profile_path=home)
+    (home / "notes.yaml").mkdir()
+    assert list_profiles("accelerator", profile_path=home) == names
+
+
 def test_own_profiles_are_found_by_path_with_what_lies_beside(home):
     assert load_cluster(home / "home.yaml").accelerator.name == "mine"
     assert check_file(home / "home.yaml") == []
@@ -607,7 +613,7 @@ def test_a_parent_lends_what_its_child_does_not_say(tmp_path):
     assert list(found)[:2] == ["other", "same"]
     assert profile_files.find_profile("cluster", "SAME", folders) == tmp_path / "clusters" / "same.yaml"
     with pytest.raises(
-        ProfileError, match=r"cluster: 'h100-sxm-80gb' is an accelerator, and .* and .* have it"
+        ProfileError, match=r"cluster: 'h100-sxm-80gb' is an accelerator, no cluster; clusters of it: .* and same; name"
     ):
         profile_files.find_profile("cluster", "h100-sxm-80gb", folders)
     assert profile_files.find_profile("cluster", "mi355x", folders).stem == "mi355x-roce400"

@@ -165,3 +165,14 @@ def test_rates_of_failures():
     ):
         with pytest.raises(CostModelError, match=said):
             make_reliability(name, changes)
+
+
+@pytest.mark.parametrize("cluster", ["dgx-h100-ndr", "mi300x-roce400"])
+def test_mxfp8_needs_matrix_units_that_scale_blocks(cluster):
+    with pytest.raises(
+        cm.CostModelError,
+        match=r"precision: 'mxfp8' needs matrix units that scale blocks, which .* fp8-delayed",
+    ):
+        cm.estimate(
+            model="llama3-8b", cluster=cluster, gpus=8, precision="mxfp8", global_batch=8, seq_len=4096
+        )

@@ -38,6 +38,35 @@ ODD = {
     "global_batch": 144,
     "seq_len": 8192,
 }
+# As a plan writes it: 18 chunks hold 48 layers, and the stage with the head no more work than the others.
+BALANCED = {
+    "model": "qwen3-30b-a3b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": 32,
+    "pp": 2,
+    "vp": 9,
+    "ep": 8,
+    "schedule": "interleaved",
+    "zero_stage": 1,
+    "pipeline_layout": "balanced",
+    "global_batch": 256,
+    "seq_len": 4096,
+}
+WRITTEN_OUT = {
+    **{name: value for name, value in BALANCED.items() if name != "model"},
+    "model": "llama3-8b",
+    "ep": 1,
+    "vp": 2,
+    "pipeline_layout": "Et*8|t*8|t*8|t*8L",
+}
+JOBS = {
+    "llama": LLAMA,
+    "deepseek": DEEPSEEK,
+    "grouped": GROUPED,
+    "odd": ODD,
+    "balanced": BALANCED,
+    "written out": WRITTEN_OUT,
+}
 
 
 def job_at(job, est, grid, at):
@@ -46,10 +75,13 @@ def job_at(job, est, grid, at):
     keep = chosen["pp"] > 1 and not grid.plain[at]
     schedule = schedule_at(own.schedule).name if keep else "1f1b" if chosen["pp"] > 1 else "none"
     more = {"vp": int(own.vp) if keep else 1, "schedule": schedule}
+    given = job.get("pipeline_layout")
+    if given and not (chosen["pp"] > 1 if given == "balanced" else keep and chosen["pp"] == own.pp):
+        more["pipeline_layout"] = None
     return {**job, **chosen, **more}
 
 
-@pytest.mark.parametrize("job", [LLAMA, DEEPSEEK, GROUPED, ODD], ids=["llama", "deepseek", "grouped", "odd"])
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_every_position_is_an_estimate_or_is_refused_as_one(job):
     est = cm.estimate(**job)
     grid = slider_grid(est)
@@ -73,7 +105,7 @@ def test_every_position_is_an_estimate_or_is_refused_as_one(job):
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("job", [LLAMA, DEEPSEEK, GROUPED, ODD], ids=["llama", "deepseek", "grouped", "odd"])
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_the_job_itself_is_where_the_sliders_start(job):
     est = cm.estimate(**job)
     grid = slider_grid(est)

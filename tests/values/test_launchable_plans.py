@@ -90,13 +90,13 @@ def test_experts_leave_the_node_with_a_dispatcher_that_knows_nodes():
 
 
 def test_what_comparable_runs_needed_stays_free_unless_asked():
-    """Hopper and dense: 80 % of 44 runs needed up to 11 % more than was predicted, 9.9 % of the memory; elsewhere 5 %."""
+    """Hopper and dense: 80 % of 44 runs needed up to 10 % more than was predicted, 9.3 % of the memory; elsewhere 5 %."""
     question = make_question(**SMALL)
     (job,) = question.jobs
     assert question.headroom is None
-    assert question.spared(job) == error_bands().headroom["hopper-dense"] == 0.099
+    assert question.spared(job) == error_bands().headroom["hopper-dense"] == 0.093
     best = cm.plan(**SMALL).best
-    assert float(best.memory_bytes_per_gpu) <= (1 - 0.099) * best.memory_capacity_bytes
+    assert float(best.memory_bytes_per_gpu) <= (1 - 0.093) * best.memory_capacity_bytes
     assert make_question(**SMALL, headroom=0).spared(job) == 0
     ampere = make_question(**{**SMALL, "cluster": "dgx-a100-hdr"})
     assert error_bands().headroom["ampere-dense"] < 0.05
@@ -115,12 +115,12 @@ def test_tight_is_said():
         cm.estimate(**{**SMALL, "gpus": 8, "global_batch": 64}, layout="tp4", recompute="none"),
     ):
         need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
-        assert bool(est.is_tight) == ((1 - 0.099) * have < need <= have)
+        assert bool(est.is_tight) == ((1 - 0.093) * have < need <= have)
         assert any(one.startswith("tight: ") for one in est.warnings) == bool(est.is_tight)
         assert (": tight, " in est.grids()[0].rows[8][1]) == bool(est.is_tight)
     found = cm.plan(**SMALL, headroom=0, fix={"recompute": "none", "pp": 1}, keep=2000)
     frame = found.to_frame()
-    assert (frame.memory_bytes_per_gpu > (1 - 0.099) * have).any()
+    assert (frame.memory_bytes_per_gpu > (1 - 0.093) * have).any()
 
 
 def test_a_plan_takes_no_written_layout():

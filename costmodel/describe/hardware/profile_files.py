@@ -74,7 +74,7 @@ def profile_files(kind: str, folders: Iterable[Path]) -> Iterator[tuple[str, Pat
     seen: set[str] = set()
     for folder in folders:
         for place in (folder / FOLDERS[kind], folder):
-            for path in sorted(place.glob("*.yaml")):
+            for path in sorted(filter(Path.is_file, place.glob("*.yaml"))):
                 name = path.stem.lower()
                 if name in seen or (place == folder and at_a_glance(path, "profile") != kind):
                     continue

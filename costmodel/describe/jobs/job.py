@@ -439,6 +439,12 @@ def precision_on(name: str, cluster: Cluster) -> Precision:
             f"precision: {name!r} needs {PEAK_KEY[found.matmul_dtype]} matrix units, which "
             f"{cluster.accelerator.name} does not have (it has {', '.join(sorted(peaks))})"
         )
+    # Matrix units that scale blocks themselves do so in 8 bits and in 4: Blackwell, CDNA4 and later.
+    if found.matmul_dtype == "mxfp8" and "fp4" not in peaks:
+        raise CostModelError(
+            f"precision: {name!r} needs matrix units that scale blocks, which {cluster.accelerator.name} does not "
+            f"have; its 8 bits are fp8-delayed, fp8-current and fp8-block"
+        )
     return found
 
 
