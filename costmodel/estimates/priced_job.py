@@ -256,6 +256,9 @@ class PricedJob:
         keys = [f"{accelerator.generation}-{kind}-unfitted", f"any-{kind}-{others}", f"any-{kind}-unfitted"]
         if known:
             keys.insert(0, f"{accelerator.generation}-{kind}")
+        # A chip whose products nobody measured, nor a run on it, is no surer than others like that.
+        if accelerator.is_estimated and accelerator.name not in bands.accelerators:
+            keys.insert(0, f"any-{kind}-estimated")
         return next((bands.time[key] for key in keys if key in bands.time), None)
 
     @property

@@ -613,7 +613,8 @@ def test_a_parent_lends_what_its_child_does_not_say(tmp_path):
     assert list(found)[:2] == ["other", "same"]
     assert profile_files.find_profile("cluster", "SAME", folders) == tmp_path / "clusters" / "same.yaml"
     with pytest.raises(
-        ProfileError, match=r"cluster: 'h100-sxm-80gb' is an accelerator, no cluster; clusters of it: .* and same; name"
+        ProfileError,
+        match=r"cluster: 'h100-sxm-80gb' is an accelerator, no cluster; clusters of it: .* and same; name",
     ):
         profile_files.find_profile("cluster", "h100-sxm-80gb", folders)
     assert profile_files.find_profile("cluster", "mi355x", folders).stem == "mi355x-roce400"

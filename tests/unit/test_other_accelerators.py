@@ -8,6 +8,7 @@ from costmodel.base.errors import RecipeError
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster, load_link
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.profile_files import shipped_folder
+from costmodel.estimates.priced_job import error_bands as shipped_bands
 from costmodel.estimates.profile_check import check_profile
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.trust.bands import error_bands, unmeasured
@@ -325,3 +326,19 @@ def test_sparse_cores_are_refused_where_there_are_none():
     for cluster in ("tpu-v5e", "dgx-h100-ndr"):
         with pytest.raises(RecipeError, match="sparse-cores needs a device that has them"):
             beside_compute(cluster=cluster, switches={"collectives_on": "sparse-cores"})
+
+
+def test_an_imagined_chip_is_no_surer_than_others_that_nobody_timed(tmp_path):
+    header = "schema_version: 1\n"
+    faster = "{value: 2 PFLOP/s, source: assumed}"
+    (tmp_path / "x1.yaml").write_text(
+        f"{header}profile: accelerator\nname: x1\ninherit: h200-sxm-141gb\npeak_dense: {{bf16: {faster}}}\n"
+    )
+    (tmp_path / "xc.yaml").write_text(
+        f"{header}profile: cluster\nname: xc\ninherit: dgx-h200-ndr\naccelerator: x1\n"
+    )
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 4096, "tp": 8}
+    bands = shipped_bands().time
+    imagined = cm.estimate(**job, cluster=load_cluster("xc", profile_path=tmp_path))
+    assert imagined.error_band == bands["any-dense-estimated"]
+    assert cm.estimate(**job, cluster="dgx-h200-ndr").error_band == bands["hopper-dense"]
