@@ -95,9 +95,8 @@ def test_an_mlp_of_its_own():
 
 def test_context_ranks_pass_each_kinds_keys():
     """512 tokens in bf16: 2 heads of 64 + 32, and 4 heads of 128 + 128; what is held is the larger."""
-    est = priced(
-        of(NARROW, vocab_size=2), gpus=2, layout="cp2"
-    )  # few logits, which take its place at the peak
+    few_logits = of(NARROW, vocab_size=2)  # many would take the keys' place at the peak
+    est = priced(few_logits, gpus=2, layout="cp2")
     sent = sent_bytes(est, "cp.")
     assert sent["cp.dense-other-heads.attention.ring.forward"] == 2 * 512 * 2 * 96
     assert sent["cp.dense.attention.ring.forward"] == 2 * 512 * 4 * 256
