@@ -8,9 +8,9 @@ of `FOLDERS` or the files themselves.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from costmodel.base.errors import ProfileError, choices_hint, listed_names, show
 from costmodel.base.files import is_there
 from costmodel.base.own_files import refuse_path
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
+from costmodel.describe.hardware.profile_names import begins, holds, solid, without_profile
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
 SCHEMA_VERSION = 1
@@ -26,6 +27,8 @@ SCHEMA_CHANGES = {
 }
 PRICE_KEYS = ("price_usd_per_gpu_hour", "price_date", "price_range_usd_per_gpu_hour")
 """What a cluster file says of its price."""
+_LEAST_HALF = 3
+"""Letters of a name that is not whole, below which it says nothing."""
 _LONGEST_CHAIN = 10
 """Parents of a profile that a look-up follows."""
 LENT = ("like", "because")
@@ -109,13 +112,30 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     for path in known.values():
         if wanted in aliases_of(path, wanted):
             return path
+    if (same := _only(known, lambda name: solid(name) == solid(wanted))) is not None:
+        return same
+    if missing := without_profile(text):
+        raise ProfileError(f"{kind}: {missing}")
     holder = _cluster_of_accelerator(wanted, known, folders) if kind == "cluster" else None
+    if holder is None and kind == "cluster":
+        holder = _only(known, lambda name: begins(name, wanted))
     if holder is not None:
         return holder
     aliases = [alias for path in known.values() for alias in aliases_of(path)]
     near = get_close_matches(wanted[:100], [*known, *aliases], n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {shown(text)}: {meant}(known: {listed_names(sorted(known))})")
+
+
+def _called(known: Mapping[str, Path], met: Callable[[str], bool]) -> set[str]:
+    """Return the profiles of which the name, or an alias, is one that is looked for."""
+    return {name for name, path in known.items() if any(map(met, (name, *aliases_of(path))))}
+
+
+def _only(known: Mapping[str, Path], met: Callable[[str], bool]) -> Path | None:
+    """Return the one profile that is called so, None where there are several or none."""
+    found = _called(known, met)
+    return known[found.pop()] if len(found) == 1 else None
 
 
 def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[Path, ...]) -> Path | None:
@@ -128,17 +148,18 @@ def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[
     """
     accelerators = dict(profile_files("accelerator", folders))
     # "h100x8" is eight of them: how many is another field's.
-    wanted = re.sub(r"(?<=[0-9a-z])x[0-9]{1,5}$", "", wanted)
-    meant = {
-        name
-        for name, path in accelerators.items()
-        if name == wanted or wanted in aliases_of(path, wanted) or name.startswith(f"{wanted}-")
-    }
-    meant = {wanted} if wanted in meant else meant
+    if not _called(accelerators, partial(_same, wanted)):
+        wanted = re.sub(r"(?<=[0-9a-z])x[0-9]{1,5}$", "", wanted)
+    begun = {name for name in accelerators if begins(name, wanted)}
+    meant = {wanted} if wanted in accelerators else begun | _called(accelerators, partial(_same, wanted))
+    meant = meant or {name for name in accelerators if holds(name, wanted)}
+    # Half a word is too little to choose by, but enough to name what it may be the half of.
+    halves = not meant
+    meant = meant or _called(accelerators, partial(_halved, wanted))
     if not meant:
         return None
     holders = {name: path for name, path in known.items() if accelerator_of(path, folders) in meant}
-    if len(holders) == 1:
+    if len(holders) == 1 and not halves:
         return next(iter(holders.values()))
     what = (
         f"{wanted!r} is an accelerator, no cluster"
@@ -150,6 +171,14 @@ def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[
         if holders
         else f"cluster: {what}, and no cluster has it; write one (CONTRIBUTING.md, A cluster)"
     )
+
+
+def _same(wanted: str, name: str) -> bool:
+    return solid(name) == solid(wanted)
+
+
+def _halved(wanted: str, name: str) -> bool:
+    return len(solid(wanted)) >= _LEAST_HALF and solid(name).startswith(solid(wanted))
 
 
 def _listed(names: Iterable[str]) -> str:
