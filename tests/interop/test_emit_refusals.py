@@ -5,8 +5,9 @@ import re
 import pytest
 
 import costmodel as cm
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.emit import emit
-from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.framework import FrameworkConfigError, left_of, steps_of, tokens_of
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
 
@@ -46,6 +47,11 @@ JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batc
             {"lora_rank": 8, "base_dtype": "nf4"},
             "torchtitan: adapters on a base in nf4 are not written; they are for accelerate, axolotl",
         ),
+        (
+            "megatron",
+            {"model": "nemotron-h-56b", "layout": "tp4 pp2", "pipeline_layout": "Et*59|t*59L"},
+            "Megatron-LM's models with state spaces take no pipeline layout; leave out pipeline_layout",
+        ),
         ("megatron", {"axis_order": "dp tp cp pp"}, "Megatron-LM cannot place the axes as dp tp cp pp"),
         (
             "megatron",
@@ -65,3 +71,48 @@ def test_an_unknown_framework():
         FrameworkConfigError, match="framework: 'megatrom' is unknown; did you mean 'megatron'"
     ):
         emit(cm.estimate(**JOB), "megatrom")
+
+
+def left(framework, **changed):
+    return [
+        said.partition(": ")[0]
+        for said in left_of(FRAMEWORKS[framework], cm.estimate(**{**JOB, **changed}).job)
+    ]
+
+
+def test_what_is_left_to_the_user_follows_the_job():
+    """Positions are said of rotary models, routing of experts, a pipeline of stages, recomputation where there is any."""
+    always = ["data", "tokenizer", "training"]
+    assert left("megatron") == [*always, "positions", "checkpoints"]
+    assert left("megatron", model="mixtral-8x7b") == [*always, "routing", "positions", "checkpoints"]
+    assert left("megatron", model="bloom-176b") == [*always, "checkpoints"]
+    assert left("megatron", model="bloom-176b", layout="pp2") == [*always, "checkpoints"]
+    scripted = ["model, data and tokenizer", "training"]
+    assert left("deepspeed") == scripted
+    assert left("deepspeed", layout="pp2") == [*scripted, "pipeline"]
+    assert left("deepspeed", recompute="full") == [*scripted, "recomputation"]
+    assert left("deepspeed", layout="pp2", recompute="full") == [*scripted, "pipeline", "recomputation"]
+    assert left("axolotl") == ["model", "data", "training", "sharding"]
+
+
+def test_the_length_of_a_run_is_left_only_where_the_job_has_none():
+    """64 sequences of 4,096 tokens a step: a million tokens are 3.8 steps, the last one whole."""
+    bridge, long = FRAMEWORKS["nemo"], cm.estimate(**JOB, tokens=1e6).job
+    assert "training: optimizer.lr, scheduler.*, train.train_iters" in left_of(bridge, cm.estimate(**JOB).job)
+    assert "training: optimizer.lr, scheduler.*" in left_of(bridge, long)
+    assert (steps_of(long), steps_of(cm.estimate(**JOB).job)) == (4, None)
+    job = {"global_batch": 64, "seq_len": 4096}
+    assert tokens_of(4, job) == {"tokens": 4 * 64 * 4096}
+    assert tokens_of(1, job) == {"tokens": 64 * 4096}
+    for steps, other in (
+        (None, job),
+        (0, job),
+        (4, {**job, "tokens": 5}),
+        (4, {**job, "dataset_samples": 5}),
+        (4, {"global_batch": 64}),
+        (4, {"seq_len": 64}),
+        (10**13, job),
+    ):
+        assert tokens_of(steps, other) == {}
+    assert tokens_of(10**18, {"global_batch": 1, "seq_len": 1}) == {"tokens": 1e18}
+    assert tokens_of(10**18 + 1, {"global_batch": 1, "seq_len": 1}) == {}

@@ -92,3 +92,66 @@ def test_a_table_without_times_is_refused(tmp_path):
     path.write_text("id,gpu\na,b\n")
     with pytest.raises(DataError, match=r"sweeps\.csv: columns .*time_us"):
         calibrate_fabric.read_runs(path)
+
+
+ROWS = (
+    # id, gpu, gpus, nodes, interconnect, collective, notes; what is made of it: inner link, network, algorithm, sizes
+    ("a", "h100-sxm", 8, 1, "NVLink4", "all_reduce", "", ("nvlink4", None, "auto", 2)),
+    ("b", "h100-sxm", 16, 2, "IB NDR 8x400", "alltoall", "", ("nvlink4", "ib-ndr", "auto", 2)),
+    ("c-ring", "a100-sxm", 16, 2, "RoCE 8x200", "sendrecv", "nvlstree", ("nvlink3", "roce-400", "ring", 2)),
+    ("d", "h200-sxm", 16, 2, "IB NDR", "all_reduce", "nvlstree", ("nvlink4", "ib-ndr", "nvls-tree", 2)),
+    ("e", "b200", 16, 2, "EFA v3", "all_reduce", "NCCL_NVLS_ENABLE=0", ("nvlink5", "efa-v3", "ring", 2)),
+    ("f", "gb200", 72, 18, "NVL72", "all_gather", "", ("nvlink5-nvl72", None, "auto", 2)),
+    ("g", "gb200", 1440, 360, "NVL72 x20, IB NDR", "all_gather", "", ("nvlink5-nvl72", "ib-ndr", "auto", 2)),
+    ("h", "mi300x", 8, 1, "xGMI", "all_reduce", "", None),  # no link of ours
+    ("i", "h100-sxm", 16, 2, "SHARP over IB NDR", "all_reduce", "", None),  # a network that has no constants
+    ("j", "h100-sxm", 8, 1, "NVLink4", "moe_dispatch", "", None),
+    ("k", "h100-sxm", 64, 8, "IB NDR, contended", "all_reduce", "", None),
+    ("l", "h100-sxm", 32, 4, "IB NDR, contended", "all_reduce", "", ("nvlink4", "ib-ndr", "auto", 2)),
+    ("m", "h100-sxm", 16, 2, "IB NDR", "all_reduce", "SKU baseline", None),
+    ("mle-n", "h100-sxm", 16, 2, "IB NDR", "all_reduce", "", ("nvlink4", "ib-ndr", "auto", 1)),
+)
+
+
+def test_which_sweeps_are_fitted_and_as_what(tmp_path):
+    """Of those that the host slows down only the large message is; trays of a rack are one node."""
+    table = tmp_path / "sweeps.csv"
+    lines = ["id,gpu,gpus,nodes,interconnect,collective,size_bytes,time_us,notes"]
+    for row in ROWS:
+        *told, _ = row
+        start = ",".join(f'"{one}"' for one in told[:-1])
+        lines += [f'{start},{size:.0f},{time},"{told[-1]}"' for size, time in ((1e6, 40), (1e9, 5000))]
+    table.write_text("\n".join(lines) + "\n")
+    runs = {run.name: run for run in calibrate_fabric.read_runs(table)}
+    assert set(runs) == {row[0] for row in ROWS if row[-1]}
+    for name, _, gpus, nodes, _, collective, _, wanted in ROWS:
+        if wanted is None:
+            continue
+        run, (inner, network, algorithm, sizes) = runs[name], wanted
+        assert (run.inner, run.network, run.algorithm, len(run.size_bytes)) == (inner, network, algorithm, sizes)
+        assert run.primitive == {"alltoall": "all_to_all", "sendrecv": "send_recv"}.get(collective, collective)
+        joined = 1 if name == "f" else nodes
+        assert float(run.group.ranks) == gpus
+        assert [float(members) for members in run.group.members] == [gpus / joined, gpus]
+        assert run.time_s[-1] == pytest.approx(5e-3)
+        assert run.size_bytes[-1] == 1e9
+    table.write_text("id,gpu,gpus,nodes,interconnect,collective,size_bytes\n")
+    with pytest.raises(DataError, match="sweeps.csv: columns time_us are missing"):
+        calibrate_fabric.read_runs(table)
+
+
+def test_curves_that_were_published_instead_of_points():
+    """p5 at 1 GiB: 78.9 us, 29.8 us a root of a MB, 584 GB/s, over 2 · 15 / 16 of the message."""
+    runs = {run.name: run for run in calibrate_fabric.curve_runs()}
+    run = runs["p5-2n-ar-curve"]
+    assert list(run.size_bytes) == [2.0**16 * 4.0**k for k in range(9)]
+    moved = 2.0**30 * 2 * 15 / 16
+    at_1_gib = 78.9e-6 + 29.8e-6 * (moved / 1e6) ** 0.5 + moved / 584e9
+    assert run.time_s[7] == pytest.approx(at_1_gib)
+    assert (run.primitive, run.inner, run.network, run.algorithm) == ("all_reduce", "nvlink4", "efa-v2", "auto")
+    assert [float(members) for members in run.group.members] == [8, 16]
+    assert {name: one.algorithm for name, one in runs.items()} == {
+        "p4de-2n-ar-curve": "auto",
+        "p5-2n-ar-curve": "auto",
+        "p6-b200-4n-ar-curve": "ring",
+    }

@@ -124,6 +124,36 @@ def test_experts_of_two_dispatchers():
         cm.plan(model="deepseek-v3", gpus=64, global_batch=128, seq_len=4096)
 
 
+TIGHT = {"model": "llama3-70b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("limits", "bites"),
+    [
+        ({"max_memory": "20GB"}, "max_memory"),
+        ({"headroom": 0.9}, "headroom"),
+        ({"max_memory": "20GB", "headroom": 0.6}, "max_memory"),  # 0.4 · 79.2 GiB = 31.7 GiB are left
+        ({"max_memory": "30GB", "headroom": 0.9}, "headroom"),  # 7.92 GiB are
+    ],
+)
+def test_the_limit_that_bites_is_the_one_to_move(limits, bites):
+    """The leanest is of the device's size: it fits to the byte with what the message says."""
+    with pytest.raises(cm.NoLayoutError) as caught:
+        cm.plan(**TIGHT, **limits)
+    said = re.search(r"of ([\d.]+) GiB, which (\w+) allows; (\w+) = ([\d.]+)( GiB|%) would do$", str(caught.value))
+    device = cm.load_cluster("dgx-h100-ndr").accelerator.memory_bytes
+    limit = 20e9 if bites == "max_memory" else device * 0.1
+    assert float(said[1]) == pytest.approx(limit / 2**30, rel=3e-3)
+    assert said[2] == said[3] == bites
+    least = float(re.search(r"needs ([\d.]+) GiB of", str(caught.value))[1])
+    told = float(said[4]) if bites == "max_memory" else (1 - float(said[4]) / 100) * device / 2**30
+    assert told == pytest.approx(least, rel=3e-3)
+    limits[bites] = f"{least * 1.01:.4f} GiB" if bites == "max_memory" else float(said[4]) / 100 - 0.01
+    other = {"headroom": 0.0} if bites == "max_memory" else {"max_memory": None}
+    best = cm.plan(**TIGHT, **{**limits, **other}, choose=False).fastest
+    assert float(best.memory_bytes_per_gpu) <= least * 2**30 * 1.02
+
+
 def test_the_command_line_says_it_in_one_line(capsys):
     flags = ["-m", "llama3-70b", "-n", "8", "--global-batch", "128", "--seq-len", "8192"]
     assert main(["plan", *flags]) == 2

@@ -4,6 +4,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.units import format_seconds
+from costmodel.estimates.priced_job import headroom
 
 LLAMA = {"model": "llama3-70b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 64, "seq_len": 4096}
 SMALL = {**LLAMA, "model": "llama2-7b"}
@@ -68,13 +69,15 @@ def test_tensor_parallelism_over_nodes():
 
 
 def test_little_memory_left():
-    est, said = told("tight", **LLAMA, layout="tp8", zero_stage=2)
+    """A share of what is there, not of what is used: 9.0 % and not 9.9 % at a half of the sequence."""
+    est, said = told("tight", **{**LLAMA, "seq_len": 2048}, layout="tp8", zero_stage=2)
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
-    assert need < have
-    assert said[0].startswith(
+    left = (have - need) / have
+    assert 0.05 < left < headroom(est.job)
+    assert said == [
         f"tight: {(have - need) / 2**30:.2f} GiB of {have / 2**30:.1f} GiB are left on the worst stage, "
-        f"{(have - need) / have:.1%}; a plan leaves "
-    )
+        f"{left:.1%}; a plan leaves {headroom(est.job):.1%} free, what comparable runs were off by"
+    ]
     assert not told("tight", **LLAMA, layout="tp8", zero_stage=3, recompute="full")[1]
 
 

@@ -1,0 +1,395 @@
+"""`costmodel measure` on a torch of our own with a clock of our own: what is started, how often, and what is written."""
+
+import csv
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from costmodel.base.errors import CostModelError
+from costmodel.trust import measure
+from costmodel.trust.calibration import measure_collectives as bench
+from costmodel.trust.calibration import measure_device as devices
+from costmodel.trust.calibration import measure_kernels as timed
+
+
+class Tensor:
+    def __init__(self, *shape, **kind):
+        self.shape, self.kind, self.turned = shape, kind, False
+
+    def to(self, dtype):
+        self.kind["dtype"] = dtype
+        return self
+
+    def t(self):
+        self.turned = True
+        return self
+
+    def copy_(self, source):
+        TORCH.spend("copy", source.shape, self.shape)
+
+    def item(self):
+        return self.value
+
+
+class Scope:
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        TORCH.scopes.append(self.name)
+
+    def __exit__(self, *_):
+        TORCH.scopes.pop()
+
+
+class Torch:
+    """Tensors are shapes; every call takes the seconds that a test gives it, and is written down."""
+
+    __version__ = "9.9"
+    bfloat16, float16, float32, float64, float8_e4m3fn, uint8 = "bf16", "fp16", "fp32", "fp64", "fp8", "u8"
+
+    def __init__(self):
+        self.now, self.calls, self.scopes, self.seconds, self.waits = 0.0, [], [], {}, 0
+        self.queued = False
+        self.cuda = SimpleNamespace(
+            is_available=lambda: True,
+            device_count=lambda: 2,
+            get_device_name=lambda: "Round GPU",
+            synchronize=self.wait,
+            set_device=lambda index: self.calls.append(("set_device", index)),
+            Event=self.event,
+        )
+        self.version = SimpleNamespace(cuda="12.8", hip=None)
+        self.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=None)))
+        self.randn = self.ones = self.empty = self.zeros = Tensor
+        self.randn_like = self.empty_like = self.zeros_like = lambda one: Tensor(*one.shape)
+        self.nn = SimpleNamespace(
+            functional=SimpleNamespace(scaled_dot_product_attention=self.attend),
+            attention=SimpleNamespace(
+                sdpa_kernel=Scope,
+                SDPBackend=SimpleNamespace(FLASH_ATTENTION="flash", CUDNN_ATTENTION="cudnn"),
+            ),
+        )
+        self.autograd = SimpleNamespace(grad=lambda *_, retain_graph: self.spend("backward", retain_graph))
+        self.no_grad = lambda: Scope("no_grad")
+
+    def spend(self, what, *said):
+        self.calls.append((what, *said))
+        self.now += self.seconds[what]
+
+    def wait(self):
+        self.waits += 1
+
+    def event(self, *, enable_timing):
+        one = SimpleNamespace(at=None)
+        one.record = lambda: setattr(one, "at", self.now)
+        one.elapsed_time = lambda other: (other.at - one.at) * 1e3
+        return one
+
+    def attend(self, *inputs, is_causal):
+        if self.scopes[:1] == ["cudnn"] and inputs[0].shape[3] == 32:
+            raise RuntimeError("no kernel of that size")
+        self.spend("forward", inputs[0].shape, is_causal, self.scopes[0] if self.scopes else "")
+        return inputs[0]
+
+    def matmul(self, left, right):
+        self.spend("matmul", left.shape, right.shape, left.kind["dtype"], self.backends.cuda.matmul.allow_tf32)
+
+    def _scaled_mm(self, left, right, *, scale_a, scale_b, out_dtype):
+        self.spend("fp8", left.shape, right.shape, left.kind["dtype"], out_dtype)
+
+    def tensor(self, values, *, dtype, device):
+        one = Tensor(len(values))
+        one.value = values[0]
+        return one
+
+
+TORCH = Torch()
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch):
+    TORCH.__init__()
+    for module in (measure, bench, devices):
+        monkeypatch.setattr(module, "import_torch", lambda: TORCH)
+    clock = SimpleNamespace(perf_counter=lambda: TORCH.now)
+    monkeypatch.setattr(devices, "time", clock)
+    monkeypatch.setattr(bench, "time", clock)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return TORCH
+
+
+def table(text):
+    head, _, rows = text.partition("\n")
+    return head, list(csv.DictReader(rows.splitlines()))
+
+
+@pytest.mark.parametrize(("device", "once", "calls"), [("cpu", 0.01, 20), ("cuda", 0.1, 5), ("cuda", 1e-4, 100)])
+def test_as_many_calls_as_the_budget_has_room_for(torch, device, once, calls):
+    """0.2 s of 10 ms are 20 calls; never fewer than 5 or more than 100; three before them warm up and find out."""
+    torch.seconds["run"] = once
+    assert devices.seconds_of(torch, device, lambda: torch.spend("run")) == pytest.approx(once)
+    assert len(torch.calls) == 3 + calls
+    assert torch.waits == (0 if device == "cpu" else 3)
+
+
+def test_the_head_says_what_was_measured(torch):
+    assert devices.headline(torch, "cuda").startswith("# Round GPU; torch 9.9, CUDA 12.8; 20")
+    torch.version = SimpleNamespace(cuda=None, hip="6.4")
+    assert ", HIP 6.4; " in devices.headline(torch, "cuda")
+    assert ", cpu; " in devices.headline(torch, "cpu")
+    assert devices.choose_device(torch, "cuda") == "cuda"
+    torch.cuda.is_available = lambda: False
+    assert devices.choose_device(torch, "cpu") == "cpu"
+    with pytest.raises(CostModelError, match="has no GPU that torch can see"):
+        devices.choose_device(torch, "cuda")
+
+
+def test_products_of_two_dtypes(torch):
+    """A millisecond each: 2 m n k / 1 ms; the small sweep has four sizes of tokens by four of weights."""
+    torch.seconds = {"matmul": 1e-3, "fp8": 5e-4}
+    seen = []
+    text = measure.kernels("matmul", dtypes=("bf16", "fp8"), small=True, progress=lambda *at: seen.append(at))
+    head, rows = table(text)
+    assert head.startswith("# Round GPU")
+    assert seen == [(done, 32) for done in range(1, 33)]
+    assert [(r["dtype"], r["m"], r["n"], r["k"]) for r in rows[:5]] == [
+        ("bf16", "64", "256", "256"),
+        ("bf16", "128", "256", "256"),
+        ("bf16", "256", "256", "256"),
+        ("bf16", "512", "256", "256"),
+        ("bf16", "64", "512", "256"),
+    ]
+    assert {r["op"] for r in rows} == {"matmul"}
+    assert [float(r["time_us"]) for r in rows] == pytest.approx([1000.0] * 16 + [500.0] * 16)
+    assert float(rows[0]["tflops"]) == pytest.approx(2 * 64 * 256 * 256 / 1e-3 / 1e12)
+    assert float(rows[-1]["tflops"]) == pytest.approx(2 * 512 * 512 * 512 / 5e-4 / 1e12)
+    assert ("matmul", (64, 256), (256, 256), "bf16", False) in torch.calls
+    assert ("fp8", (64, 1024), (256, 1024), "fp8", "bf16") in torch.calls
+    measure.kernels("matmul", dtypes=("tf32",), small=True)
+    assert torch.calls[-1] == ("matmul", (512, 512), (512, 512), "fp32", True)
+
+
+def test_a_whole_sweep_has_the_products_of_layers():
+    shapes = timed.matmul_shapes(small=False)
+    assert len(shapes) == 12 * 6
+    assert shapes[0] == (256, 1024, 4096)
+    assert (8192, 28672, 8192) in shapes
+    assert [timed.count_rows(what, 2, "cuda", small=False) for what in ("matmul", "attention", "memory")] == [
+        144,
+        96,
+        18,
+    ]
+    assert [timed.count_rows(what, 2, "cpu", small=True) for what in ("matmul", "attention", "memory")] == [
+        32,
+        24,
+        10,
+    ]
+    assert {batch * seq for batch, seq, _, _ in timed.ATTENTION} == {16384}
+
+
+def test_attention_forward_and_backward(torch):
+    """Two kernels on a GPU, of which one has no heads of 32: that one's rows are left out."""
+    torch.seconds = {"forward": 1e-3, "backward": 3e-3}
+    seen = []
+    _, rows = table(measure.kernels("attention", small=True, progress=lambda *at: seen.append(at)))
+    assert len(rows) == 24 + 12
+    assert seen[-1] == (36, 48)
+    assert rows[0] == {
+        "op": "attention_fwd",
+        "kernel": "flash2",
+        "batch": "2",
+        "seq_len": "64",
+        "heads": "2",
+        "kv_heads": "2",
+        "head_dim": "32",
+        "causal": "false",
+        "time_us": rows[0]["time_us"],
+    }
+    assert (rows[1]["op"], rows[2]["causal"], rows[-1]["kernel"], rows[-1]["head_dim"]) == (
+        "attention_bwd",
+        "true",
+        "cudnn",
+        "64",
+    )
+    for row in rows:
+        assert float(row["time_us"]) == pytest.approx(1000.0 if row["op"] == "attention_fwd" else 3000.0)
+    assert ("forward", (2, 2, 64, 32), False, "flash") in torch.calls
+    assert {call[1] for call in torch.calls if call[0] == "backward"} == {True}
+    torch.calls.clear()
+    _, rows = table(measure.kernels("attention", small=True, device="cpu"))
+    assert len(rows) == 24
+    assert {row["kernel"] for row in rows} == {"flash2"}
+    assert {call[3] for call in torch.calls if call[0] == "forward"} == {"", "no_grad"}
+
+
+def test_copies_read_and_write_each_byte_once(torch):
+    """Half of the bytes are read and half are written; 16 KiB to 8 MiB in the small sweep."""
+    torch.seconds = {"copy": 1e-4}
+    _, rows = table(measure.kernels("memory", small=True))
+    assert [float(row["bytes"]) for row in rows] == [2.0**power for power in range(14, 24)]
+    assert torch.calls[0] == ("copy", (8192,), (8192,))
+    assert {row["op"] for row in rows} == {"copy"}
+    assert float(rows[3]["time_us"]) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("what", "said"), [("matmull", "kernels: 'matmull' is unknown; did you mean 'matmul'")])
+def test_an_unknown_sweep(what, said):
+    with pytest.raises(CostModelError, match=said):
+        measure.kernels(what)
+
+
+class Group:
+    """Four ranks, of which this is the second of the first node."""
+
+    ReduceOp = SimpleNamespace(MAX="max")
+    isend, irecv = "isend", "irecv"
+
+    def __init__(self, torch, ranks=4, rank=0):
+        self.torch, self.ranks, self.rank, self.started = torch, ranks, rank, []
+
+    def init_process_group(self, backend, **given):
+        self.started.append((backend, given))
+
+    def destroy_process_group(self):
+        self.started.append("over")
+
+    def get_world_size(self):
+        return self.ranks
+
+    def get_rank(self):
+        return self.rank
+
+    def barrier(self):
+        self.torch.calls.append(("barrier",))
+
+    def all_gather_object(self, into, mine):
+        pid, _, name = mine
+        assert pid == os.getpid()
+        into[:] = [(100 + rank, f"node{rank // 2}", name) for rank in range(self.ranks)]
+
+    def all_reduce(self, one, op="sum"):
+        if op == "max":
+            one.value *= 2  # the slowest rank takes twice as long as this one
+        else:
+            self.torch.spend("all_reduce", one.shape)
+
+    def all_gather_into_tensor(self, full, part):
+        self.torch.spend("all_gather", full.shape, part.shape)
+
+    def reduce_scatter_tensor(self, part, full):
+        self.torch.spend("reduce_scatter", part.shape, full.shape)
+
+    def all_to_all_single(self, other, full):
+        self.torch.spend("all_to_all", other.shape, full.shape)
+
+    def broadcast(self, full, root):
+        self.torch.spend("broadcast", full.shape, root)
+
+    def reduce(self, full, root):
+        self.torch.spend("reduce", full.shape, root)
+
+    def P2POp(self, way, tensor, peer):  # noqa: N802
+        return way, tensor.shape, peer
+
+    def batch_isend_irecv(self, sends):
+        self.torch.spend("ring", *sends)
+        return [SimpleNamespace(wait=self.torch.wait) for _ in sends]
+
+
+KINDS = {
+    # bus factor of four ranks, reduction, root, and the call of 4 KiB: 1,024 floats, 256 a rank
+    "all_reduce": (1.5, "sum", "-1", ("all_reduce", (1024,))),
+    "all_gather": (0.75, "none", "-1", ("all_gather", (1024,), (256,))),
+    "reduce_scatter": (0.75, "sum", "-1", ("reduce_scatter", (256,), (1024,))),
+    "all_to_all": (0.75, "none", "-1", ("all_to_all", (1024,), (1024,))),
+    "broadcast": (1.0, "none", "0", ("broadcast", (1024,), 0)),
+    "reduce": (1.0, "sum", "0", ("reduce", (1024,), 0)),
+    "send_recv": (1.0, "none", "-1", ("ring", ("isend", (1024,), 1), ("irecv", (1024,), 3))),
+}
+
+
+@pytest.mark.parametrize("primitive", KINDS)
+def test_a_collective_of_four_ranks(torch, primitive):
+    """10 us here and 20 us on the slowest rank: 4,096 B / 20 us = 0.2048 GB/s; five batches of ten calls, three before."""
+    bus, redop, root, call = KINDS[primitive]
+    torch.distributed, torch.seconds = Group(torch), {call[0]: 1e-5}
+    ticks = []
+    log = bench.measure_collectives([primitive], 4096, 8192, "cuda", done=lambda: ticks.append(1)).splitlines()
+    assert torch.distributed.started == [("nccl", {}), "over"]
+    first = next(line.split() for line in log if line and not line.startswith("#"))
+    assert first == [
+        *("4096", "1024", "float", redop, root, "20.0000", "0.2048", f"{0.2048 * bus:.4f}", "N/A"),
+    ]
+    assert len(ticks) == 2
+    calls = [one for one in torch.calls if one == call]
+    assert len(calls) == 3 + 5 * 10
+    assert sum(one == ("barrier",) for one in torch.calls) == 10
+    assert log[0].split()[-1].endswith("_perf")
+    assert "minBytes 4096 maxBytes 8192 step: 2(factor); torch 9.9" in log[1]
+    assert [line.split()[2:] for line in log if "Rank" in line] == [
+        [str(rank), "Group", "0", "Pid", str(100 + rank), "on", f"node{rank // 2}", "device", str(rank % 2)]
+        + ["[0x00]", "Round", "GPU"]
+        for rank in range(4)
+    ]
+    assert log[-2:] == ["# Out of bounds values : 0 OK", "#"]
+
+
+def test_large_messages_are_timed_twice_a_batch(torch):
+    torch.distributed, torch.seconds = Group(torch), {"all_reduce": 1e-3}
+    bench.measure_collectives(["all_reduce"], 2**21, 2**21, "cpu")
+    assert torch.distributed.started[0] == ("gloo", {})
+    assert sum(call[0] == "all_reduce" for call in torch.calls) == 3 + 5 * 2
+    assert torch.waits == 0
+
+
+def test_ranks_of_a_launcher(torch, monkeypatch):
+    """Four sizes of two collectives; the second rank writes nothing and uses its own device."""
+    torch.seconds = {"all_reduce": 1e-5, "all_gather": 1e-5}
+    with pytest.raises(CostModelError, match="expected several ranks; start with torchrun or --local 2"):
+        measure.collectives()
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    torch.distributed = Group(torch, rank=1)
+    seen = []
+    given = {"low_bytes": 1024, "high_bytes": 8192, "progress": lambda *at: seen.append(at)}
+    assert measure.collectives(["all-reduce", "all-gather"], **given) == ""
+    assert seen == [(done, 8) for done in range(1, 9)]
+    assert torch.calls[0] == ("set_device", 1)
+    torch.distributed = Group(torch)
+    assert "all_reduce_perf" in measure.collectives(["all-reduce"], **given)
+    with pytest.raises(CostModelError, match="local: expected two ranks or more, and no torchrun around it"):
+        measure.collectives(local=2)
+
+
+def test_ranks_of_this_machine(torch, monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench, "run_local", lambda *given: asked.append(given) or "log")
+    assert measure.collectives(["all-reduce"], local=2, low_bytes=8, high_bytes=64) == "log"
+    assert asked == [(2, ["all_reduce"], 8, 64, "cuda")]
+    for local, said in ((1, "expected two ranks or more"), (3, "3 ranks, but this machine has 2 GPUs")):
+        with pytest.raises(CostModelError, match=f"local: {said}"):
+            measure.collectives(local=local)
+    assert measure.collectives(local=3, device="cpu") == "log"
+    torch.distributed = Group(torch, ranks=1)
+    with pytest.raises(CostModelError, match="expected two ranks or more; start with torchrun"):
+        bench.measure_collectives(["all_reduce"], 8, 64, "cpu")
+    assert torch.distributed.started[-1] == "over"
+
+
+def test_each_local_rank_meets_the_others_and_the_first_writes(torch, tmp_path, monkeypatch):
+    def spawn(function, *, args, nprocs, join):
+        for rank in range(nprocs):
+            torch.distributed = Group(torch, ranks=nprocs, rank=rank)
+            function(rank, *args)
+            backend, given = torch.distributed.started[0]
+            assert (backend, given["rank"], given["world_size"]) == ("gloo", rank, 2)
+            assert given["init_method"].startswith("file://")
+
+    torch.multiprocessing, torch.seconds = SimpleNamespace(spawn=spawn), {"all_reduce": 1e-5}
+    log = bench.run_local(2, ["all_reduce"], 1024, 1024, "cpu")
+    assert log.startswith("# Collective test starting: all_reduce_perf\n")
+    assert sum("Rank" in line for line in log.splitlines()) == 2
+    assert "CPU (gloo)" in log
