@@ -128,8 +128,15 @@ def test_which_sweeps_are_fitted_and_as_what(tmp_path):
         if wanted is None:
             continue
         run, (inner, network, algorithm, sizes) = runs[name], wanted
-        assert (run.inner, run.network, run.algorithm, len(run.size_bytes)) == (inner, network, algorithm, sizes)
-        assert run.primitive == {"alltoall": "all_to_all", "sendrecv": "send_recv"}.get(collective, collective)
+        assert (run.inner, run.network, run.algorithm, len(run.size_bytes)) == (
+            inner,
+            network,
+            algorithm,
+            sizes,
+        )
+        assert run.primitive == {"alltoall": "all_to_all", "sendrecv": "send_recv"}.get(
+            collective, collective
+        )
         joined = 1 if name == "f" else nodes
         assert float(run.group.ranks) == gpus
         assert [float(members) for members in run.group.members] == [gpus / joined, gpus]
@@ -148,7 +155,12 @@ def test_curves_that_were_published_instead_of_points():
     moved = 2.0**30 * 2 * 15 / 16
     at_1_gib = 78.9e-6 + 29.8e-6 * (moved / 1e6) ** 0.5 + moved / 584e9
     assert run.time_s[7] == pytest.approx(at_1_gib)
-    assert (run.primitive, run.inner, run.network, run.algorithm) == ("all_reduce", "nvlink4", "efa-v2", "auto")
+    assert (run.primitive, run.inner, run.network, run.algorithm) == (
+        "all_reduce",
+        "nvlink4",
+        "efa-v2",
+        "auto",
+    )
     assert [float(members) for members in run.group.members] == [8, 16]
     assert {name: one.algorithm for name, one in runs.items()} == {
         "p4de-2n-ar-curve": "auto",

@@ -94,7 +94,9 @@ class Torch:
         return inputs[0]
 
     def matmul(self, left, right):
-        self.spend("matmul", left.shape, right.shape, left.kind["dtype"], self.backends.cuda.matmul.allow_tf32)
+        self.spend(
+            "matmul", left.shape, right.shape, left.kind["dtype"], self.backends.cuda.matmul.allow_tf32
+        )
 
     def _scaled_mm(self, left, right, *, scale_a, scale_b, out_dtype):
         self.spend("fp8", left.shape, right.shape, left.kind["dtype"], out_dtype)
@@ -126,7 +128,9 @@ def table(text):
     return head, list(csv.DictReader(rows.splitlines()))
 
 
-@pytest.mark.parametrize(("device", "once", "calls"), [("cpu", 0.01, 20), ("cuda", 0.1, 5), ("cuda", 1e-4, 100)])
+@pytest.mark.parametrize(
+    ("device", "once", "calls"), [("cpu", 0.01, 20), ("cuda", 0.1, 5), ("cuda", 1e-4, 100)]
+)
 def test_as_many_calls_as_the_budget_has_room_for(torch, device, once, calls):
     """0.2 s of 10 ms are 20 calls; never fewer than 5 or more than 100; three before them warm up and find out."""
     torch.seconds["run"] = once
@@ -235,7 +239,9 @@ def test_copies_read_and_write_each_byte_once(torch):
     assert float(rows[3]["time_us"]) == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize(("what", "said"), [("matmull", "kernels: 'matmull' is unknown; did you mean 'matmul'")])
+@pytest.mark.parametrize(
+    ("what", "said"), [("matmull", "kernels: 'matmull' is unknown; did you mean 'matmul'")]
+)
 def test_an_unknown_sweep(what, said):
     with pytest.raises(CostModelError, match=said):
         measure.kernels(what)
@@ -291,7 +297,7 @@ class Group:
     def reduce(self, full, root):
         self.torch.spend("reduce", full.shape, root)
 
-    def P2POp(self, way, tensor, peer):  # noqa: N802
+    def P2POp(self, way, tensor, peer):
         return way, tensor.shape, peer
 
     def batch_isend_irecv(self, sends):
@@ -317,7 +323,9 @@ def test_a_collective_of_four_ranks(torch, primitive):
     bus, redop, root, call = KINDS[primitive]
     torch.distributed, torch.seconds = Group(torch), {call[0]: 1e-5}
     ticks = []
-    log = bench.measure_collectives([primitive], 4096, 8192, "cuda", done=lambda: ticks.append(1)).splitlines()
+    log = bench.measure_collectives(
+        [primitive], 4096, 8192, "cuda", done=lambda: ticks.append(1)
+    ).splitlines()
     assert torch.distributed.started == [("nccl", {}), "over"]
     first = next(line.split() for line in log if line and not line.startswith("#"))
     assert first == [
@@ -330,8 +338,20 @@ def test_a_collective_of_four_ranks(torch, primitive):
     assert log[0].split()[-1].endswith("_perf")
     assert "minBytes 4096 maxBytes 8192 step: 2(factor); torch 9.9" in log[1]
     assert [line.split()[2:] for line in log if "Rank" in line] == [
-        [str(rank), "Group", "0", "Pid", str(100 + rank), "on", f"node{rank // 2}", "device", str(rank % 2)]
-        + ["[0x00]", "Round", "GPU"]
+        [
+            str(rank),
+            "Group",
+            "0",
+            "Pid",
+            str(100 + rank),
+            "on",
+            f"node{rank // 2}",
+            "device",
+            str(rank % 2),
+            "[0x00]",
+            "Round",
+            "GPU",
+        ]
         for rank in range(4)
     ]
     assert log[-2:] == ["# Out of bounds values : 0 OK", "#"]

@@ -20,7 +20,9 @@ from round_jobs import CLUSTER, MOE, QUIET, SMALL, cluster_file, model_file
 import costmodel as cm
 
 RECORDED = Path(__file__).with_name("recorded_pages.jsonl")
-FITTED = re.compile(r"band|likel|\bp\d\d\b|_p\d\d|certain|odds|spread|beside the median|version|probabilit|sure|date")
+FITTED = re.compile(
+    r"band|likel|\bp\d\d\b|_p\d\d|certain|odds|spread|beside the median|version|probabilit|sure|date"
+)
 GIVEN = {"cluster": str(CLUSTER), "recipe": "megatron-core", "seq_len": 1024, "switches": QUIET}
 DENSE = {**GIVEN, "model": model_file(SMALL), "gpus": 8, "global_batch": 16, "layout": "tp2 pp2"}
 EXPERTS = {
@@ -62,7 +64,10 @@ def answers():
     many = free(DENSE)
     yield "estimates", lambda: cm.estimate(**many, tp=np.array([1, 2, 4])[:, None], pp=np.array([1, 2]))
     for name, other in {"tp": {"layout": "tp4"}, "cluster": TIGHT, "switch": {"recompute": "full"}}.items():
-        yield f"compare {name}", lambda o=other: cm.compare(cm.estimate(**DENSE), cm.estimate(**{**DENSE, **o}))
+        yield (
+            f"compare {name}",
+            lambda o=other: cm.compare(cm.estimate(**DENSE), cm.estimate(**{**DENSE, **o})),
+        )
     yield "runs", lambda: cm.runs(*(cm.run(**{**DENSE, "layout": x}, **RUN) for x in ("tp2", "tp4 pp2")))
     yield "plan", lambda: cm.plan(**many, choose=False)
     yield "plan experts", lambda: cm.plan(**free(EXPERTS), choose=False)
@@ -79,7 +84,10 @@ def answers():
     swept = {"layout": ["tp2", "tp4", "pp3"], "global_batch": [16, 32]}
     yield "sweep", lambda: cm.sweep(**{**DENSE, **swept})
     for name in ("all-reduce", "all-gather", "all-to-all"):
-        yield f"collective {name}", lambda n=name: cm.collective(n, ["1 KB", "1 MB"], cluster=str(CLUSTER), ranks=8)
+        yield (
+            f"collective {name}",
+            lambda n=name: cm.collective(n, ["1 KB", "1 MB"], cluster=str(CLUSTER), ranks=8),
+        )
 
 
 def plain(value):

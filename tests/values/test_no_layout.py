@@ -140,7 +140,9 @@ def test_the_limit_that_bites_is_the_one_to_move(limits, bites):
     """The leanest is of the device's size: it fits to the byte with what the message says."""
     with pytest.raises(cm.NoLayoutError) as caught:
         cm.plan(**TIGHT, **limits)
-    said = re.search(r"of ([\d.]+) GiB, which (\w+) allows; (\w+) = ([\d.]+)( GiB|%) would do$", str(caught.value))
+    said = re.search(
+        r"of ([\d.]+) GiB, which (\w+) allows; (\w+) = ([\d.]+)( GiB|%) would do$", str(caught.value)
+    )
     device = cm.load_cluster("dgx-h100-ndr").accelerator.memory_bytes
     limit = 20e9 if bites == "max_memory" else device * 0.1
     assert float(said[1]) == pytest.approx(limit / 2**30, rel=3e-3)
