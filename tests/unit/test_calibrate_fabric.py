@@ -143,7 +143,7 @@ def test_which_sweeps_are_fitted_and_as_what(tmp_path):
         assert run.time_s[-1] == pytest.approx(5e-3)
         assert run.size_bytes[-1] == 1e9
     table.write_text("id,gpu,gpus,nodes,interconnect,collective,size_bytes\n")
-    with pytest.raises(DataError, match="sweeps.csv: columns time_us are missing"):
+    with pytest.raises(DataError, match=r"sweeps\.csv: columns time_us are missing"):
         calibrate_fabric.read_runs(table)
 
 
