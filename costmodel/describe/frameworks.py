@@ -316,3 +316,7 @@ _RECORDS = (
 
 FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _RECORDS}
 """Every framework whose configurations are written, by name."""
+
+UNWRITTEN = ("neuronx", "none")
+"""What a recipe's ``launches`` may name beside them: frameworks whose code was read and whose configurations nobody
+writes here, and none for those whose code nobody outside reads."""

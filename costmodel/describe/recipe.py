@@ -24,7 +24,7 @@ from pydantic import (
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.yaml_files import read_mapping
-from costmodel.describe.frameworks import FRAMEWORKS, Launches
+from costmodel.describe.frameworks import FRAMEWORKS, UNWRITTEN, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator, AttentionKernel
 
@@ -436,7 +436,7 @@ class Recipe(BaseModel):
         held: tuple[tuple[str, Iterable[object], Collection[object]], ...] = (
             ("schedule", launches.schedule, SCHEDULES),
             ("zero_stage", launches.zero_stage, (0, 1, 2, 3)),
-            ("framework", (launches.framework,), ("none", *FRAMEWORKS)),
+            ("framework", (launches.framework,), (*UNWRITTEN, *FRAMEWORKS)),
         )
         for name, given, known in held:
             for member in given:

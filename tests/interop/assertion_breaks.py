@@ -47,6 +47,10 @@ CORE = {
     "megatron/core/num_microbatches_calculator.py:340": {"global_batch_size": 65},
     f"{SCHEDULES}:996": {"virtual_pipeline_model_parallel_size": 2, "global_batch_size": 8},
     f"{SCHEDULES}:1008": {"virtual_pipeline_model_parallel_size": 2, "global_batch_size": 24},
+    "megatron/core/ssm/mamba_block.py:_select_layers_for_pipeline_parallel, virtual_pipeline_model_parallel_size": {
+        "hybrid": 1,
+        "virtual_pipeline_model_parallel_size": 2,
+    },
     "megatron/core/optimizer/muon.py:192": {"muon": 1},
     "megatron/core/optimizer/muon.py:195": {"muon": 1, "fp16": 1},
     f"{CONFIG}:1166": {"recompute_granularity": WORDS["full"], "recompute_num_layers": 1},
@@ -203,6 +207,17 @@ PUBLISHED = {
     "arXiv:2407.21783, section 3.3.2": {"cp": 2, "seq_len": 4098},
     "arXiv:2305.13245, section 2.2": {"tp": 6},
 }
+NEURONX = {
+    "kernels/ring_attention_kernel.py:nki_ring_attn_func, seqlen": {
+        "context_parallel_size": 2,
+        "seqlen": 4096 + 1024,
+    },
+    "pipeline/scheduler.py:get_step_schedule, num_microbatches": {
+        "interleaved": 1,
+        "pipeline_model_parallel_size": 3,
+    },
+    "modules/qkv_linear.py:_initialize_kv_group, kv_shared_group_size": {"tensor_model_parallel_size": 6},
+}
 _ATTENTION = "transformer_engine/pytorch/attention/dot_product_attention"
 ATTENTION = {
     f"{_ATTENTION}/context_parallel.py:attn_forward_func_with_cp, window_size": {
@@ -227,6 +242,7 @@ BREAKS = {
     "torchtitan": TORCHTITAN,
     "accelerate": ACCELERATE,
     "axolotl": AXOLOTL,
+    "neuronx": NEURONX,
     "none": PUBLISHED,
 }
 """By framework and place."""

@@ -10,7 +10,7 @@ from assertion_breaks import BREAKS
 from ruamel.yaml import YAML
 
 import costmodel as cm
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import FRAMEWORKS, UNWRITTEN
 from costmodel.describe.models.model import make_model
 from costmodel.interop.assertions.record import WORDS
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
@@ -48,6 +48,7 @@ GOOD = {
         "sequence_parallel": False,
         "micro_batch": 2,
     },
+    "neuronx": {"layout": "tp2 pp2", "recipe": "neuronx-distributed"},
     "none": {"layout": "tp2 pp2 ep4", "recipe": "hai-llm", "schedule": "dualpipe"},
 }
 ARGUMENTS = YAML(typ="safe", pure=True).load(Path(__file__).with_name("launch_arguments.yaml").read_text())
@@ -59,7 +60,7 @@ def good(framework):
 
 
 def test_every_framework_that_is_written_has_a_table():
-    assert set(TABLES) == {*FRAMEWORKS, "none"}
+    assert set(TABLES) == {*FRAMEWORKS, *UNWRITTEN} == {*FRAMEWORKS, "neuronx", "none"}
     assert len(ASSERTIONS) == len(ROWS)
 
 
@@ -73,6 +74,7 @@ def test_every_row_says_whose_it_is():
         "deepspeed": {"deepspeed 0.19.8", "deepspeedai/Megatron-DeepSpeed f1feb8877d76"},
         "accelerate": {"accelerate 1.15.0"},
         "axolotl": {"axolotl 0.19.0", "accelerate 1.15.0"},
+        "neuronx": {"aws-neuron/neuronx-distributed 82a2bb3d88dd"},
         "none": {"as published"},
     }
     for name, table in TABLES.items():

@@ -38,7 +38,7 @@ def test_every_recipe_says_what_it_launches(name):
     assert launches is not None
     assert set(launches.schedule) <= set(SCHEDULES)
     assert set(launches.zero_stage) <= {0, 1, 2, 3}
-    assert launches.framework in ("none", "megatron", "torchtitan", "deepspeed", "nemo")
+    assert launches.framework in ("none", "neuronx", "megatron", "torchtitan", "deepspeed", "nemo")
 
 
 def test_the_default_space_is_that_of_the_recipe():
@@ -263,3 +263,20 @@ def test_the_search_finds_the_layout_of_deepseek_v3():
     best = found.best.job.layout
     assert (int(best.ep), int(best.zero_stage)) == (64, 1)
     assert int(best.pp) > 1
+
+
+def test_ring_attention_on_trainium_takes_multiples_of_1024_tokens_a_rank():
+    """Of 4,096 tokens cp4 leaves 1,024 a rank, which its kernel takes, and cp8 512, which it refuses."""
+    job = {"model": "llama3-8b", "cluster": "trn1-efa", "gpus": 64, "global_batch": 256, "seq_len": 4096}
+    plan = cm.plan(**job)
+    assert set(plan.by_value["cp"]) == {1.0, 2.0, 4.0}
+    assert "nki_ring_attn_func" in plan.why_not({"tp": 8, "cp": 8})
+
+
+def test_models_with_state_spaces_get_no_virtual_stages():
+    """`MambaStack` deals its layers by rank alone: every virtual stage would hold the same ones."""
+    job = {"cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
+    hybrid = cm.plan(model="nemotron-h-56b", **job)
+    assert set(hybrid.by_value["vp"]) == {1.0}
+    assert "_select_layers_for_pipeline_parallel" in hybrid.why_not({"pp": 2, "vp": 59})
+    assert set(cm.plan(model="llama3-8b", **job).by_value["vp"]) > {1.0}

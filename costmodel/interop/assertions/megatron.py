@@ -189,6 +189,11 @@ CORE_ROWS = (
         "{pipeline_model_parallel_size} does not divide the micro-batches of the interleaved schedule",
     ),
     (
+        "megatron/core/ssm/mamba_block.py:_select_layers_for_pipeline_parallel, virtual_pipeline_model_parallel_size",
+        "hybrid and virtual_pipeline_model_parallel_size > 1",
+        "models with state spaces take no virtual stages: {virtual_pipeline_model_parallel_size}",
+    ),
+    (
         "megatron/core/optimizer/muon.py:192",
         "muon and use_distributed_optimizer",
         "Muon does not go with the distributed optimizer: plan with zero_stage = 0",

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.mixers import GatedDelta, Indexed
 from costmodel.interop.assertions.record import WORDS, Arguments
+from costmodel.interop.megatron_mixers import is_hybrid
 from costmodel.interop.megatron_text import Flags
 from costmodel.physics.pipeline.chunks import parse_chunks
 from costmodel.physics.pipeline.schedules import fold, schedule_code
@@ -101,6 +102,7 @@ def _of_mixers(model: Model) -> dict[str, ArrayLike]:
     """Return what assertions look at of layers that are no plain softmax attention."""
     delta = next((sizes for sizes in model.mixers.values() if isinstance(sizes, GatedDelta)), None)
     return {
+        "hybrid": float(is_hybrid(model)),
         "gated_delta_net": float(delta is not None),
         "linear_num_key_heads": float(delta.key_heads if delta else 16),
         "linear_num_value_heads": float(delta.value_heads if delta else 32),

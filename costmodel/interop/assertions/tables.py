@@ -9,6 +9,7 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.assertions.bridge import BRIDGE
 from costmodel.interop.assertions.deepspeed import DEEPSPEED
 from costmodel.interop.assertions.megatron import MEGATRON
+from costmodel.interop.assertions.neuronx import NEURONX
 from costmodel.interop.assertions.published import PUBLISHED
 from costmodel.interop.assertions.record import Assertion, Table
 from costmodel.interop.assertions.torchtitan import TORCHTITAN
@@ -25,6 +26,7 @@ TABLES: Mapping[str, Table] = {
     "nemo": BRIDGE,
     "accelerate": ACCELERATE,
     "axolotl": AXOLOTL,
+    "neuronx": NEURONX,
     "none": PUBLISHED,
 }
 """What each framework asserts; none stands for those whose code nobody outside reads."""
