@@ -2,8 +2,10 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from costmodel.base.errors import CostModelError
 from costmodel.interop.shell.arithmetic import evaluate
@@ -38,6 +40,8 @@ SNIPPETS = {
     "printed": 'P=$(printf "%d-%s" 3 x); run $P',
     "empty words": 'E=""; run "$E" $E end',
 }
+# Of each piece of the language, its forms.
+SNIPPETS |= YAML(typ="safe", pure=True).load(Path(__file__).with_name("bash_snippets.yaml").read_text())
 
 
 def in_bash(script):
@@ -49,7 +53,7 @@ def in_bash(script):
 
 def as_text(script):
     calls = [launch.words[1:] for launch in follow(script).launches if launch.words[0] == "run"]
-    return ["".join(f"[{word}]" for word in words) for words in calls]
+    return "\n".join("".join(f"[{word}]" for word in words) for words in calls).splitlines()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is the oracle")

@@ -221,11 +221,18 @@ class _Fields:
 
     def _value(self, name: str, quoted: bool) -> None:
         if name in ("@", "*"):
-            self.add_items(self.scope.arguments, quoted)
+            self._listed(self.scope.arguments, quoted, joined=name == "*")
             return
         value = self._text_of(name)
         text = unset(name) if value is None else value
         self.add(text) if quoted else self.add_split(text)
+
+    def _listed(self, items: list[str], quoted: bool, *, joined: bool) -> None:
+        """Add items, in quotes as one word where they are joined."""
+        if quoted and joined:
+            self.add((self.scope.text("IFS") or " ")[:1].join(items))
+        else:
+            self.add_items(items, quoted)
 
     def _text_of(self, name: str) -> str | None:
         if name.isdigit():
@@ -255,10 +262,8 @@ class _Fields:
                 self.add(str(len(listed)))
             elif prefix == "!":
                 self.add_items([str(number) for number in range(len(listed))], quoted)
-            elif index == "*" and quoted:
-                self.add((self.scope.text("IFS") or " ")[:1].join(listed))
             else:
-                self.add_items(listed, quoted)
+                self._listed(listed, quoted, joined="*" in (index, name))
             return
         if index is not None:
             place = arithmetic(index, self.scope, self.outputs)
@@ -300,8 +305,9 @@ class _Fields:
             every = operation.startswith("//")
             old, _, new = operation[1 + every :].partition("/")
             return text.replace(self._plain(old), self._plain(new), -1 if every else 1)
-        if operation in ("^^", ",,"):
-            return text.upper() if operation == "^^" else text.lower()
+        if operation in ("^^", ",,", "^", ","):
+            turned = text.upper() if operation[0] == "^" else text.lower()
+            return turned if len(operation) == 2 else turned[:1] + text[1:]
         slice_of = re.match(r":\s*(-?\d+)(?::(-?\d+))?$", operation)
         if slice_of:
             start = int(slice_of[1])

@@ -37,6 +37,7 @@ _DEEPEST = 12
 _MOST_TURNS = 2_000
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
 _SILENT = {"cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear"}
+_TESTS = (("[",), ("test",), ("true",), ("false",), (":",))
 _SLURM = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.M)
 _GLUED = re.compile(r"-([A-Za-z])(\d\S*)")
 _SHORT = {
@@ -310,10 +311,7 @@ class _Walker:
         for operator, part in given.parts:
             if (operator == "&&" and result is False) or (operator == "||" and result is True):
                 continue
-            tests = isinstance(part, Test) or (
-                isinstance(part, Command) and part.words[:1] in (("[",), ("test",))
-            )
-            result = self.truth(part) if tests else self.one(part)
+            result = self.truth(part) if _is_test(part) else self.one(part)
         return self.settled(result) != given.negated
 
     def case(self, given: Case) -> bool:
@@ -542,6 +540,13 @@ def _is_calculator(statement: Chain) -> bool:
         return False
     (_, first), (operator, second) = statement.parts
     return operator == "|" and _only_prints(first) and isinstance(second, Command) and second.words[0] == "bc"
+
+
+def _is_test(statement: Statement) -> bool:
+    """Whether a statement only succeeds or fails, turned by ``!`` or not."""
+    if isinstance(statement, Chain):
+        return statement.negated and all(_is_test(part) for _, part in statement.parts)
+    return isinstance(statement, Test) or (isinstance(statement, Command) and statement.words[:1] in _TESTS)
 
 
 def _only_prints(statement: Statement) -> bool:

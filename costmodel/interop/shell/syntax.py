@@ -223,15 +223,17 @@ class _Reader:
     def chain(self) -> Statement | None:
         """Return commands joined by ``&&``, ``||`` and ``|``."""
         parts: list[tuple[str, Statement]] = []
-        operator, negated = "", False
+        operator = ""
         while True:
+            negated = False
             self.skip_blank()
-            if self.word_ahead() == "!":
+            while self.word_ahead() == "!":
                 self.at, negated = self.at + 1, not negated
                 self.skip_blank()
             statement = self.statement()
             if statement is not None:
-                parts.append((operator, statement))
+                # It turns one command of a chain, not all of them.
+                parts.append((operator, Chain((("", statement),), True) if negated else statement))
             self.skip_blank()
             if self.peek(2) in ("&&", "||", "|&"):
                 operator, self.at = self.peek(2).replace("|&", "|"), self.at + 2
@@ -252,7 +254,7 @@ class _Reader:
             parts = _with_documents(parts, self.bodies[first:], literal)
         if not parts:
             return None
-        return parts[0][1] if len(parts) == 1 and not negated else Chain(tuple(parts), negated)
+        return parts[0][1] if len(parts) == 1 else Chain(tuple(parts))
 
     def statement(self) -> Statement | None:
         """Return one statement."""
