@@ -73,7 +73,7 @@ def written(name, framework):
         return str(error)
 
 
-KNOWN = {} if __name__ == "__main__" else {}
+KNOWN = {}
 if __name__ != "__main__":
     for line in RECORDED.read_text().splitlines():
         job, framework, text = json.loads(line)
