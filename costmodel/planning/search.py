@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -136,7 +137,8 @@ class Part(NamedTuple):
     @property
     def num_possible(self) -> int:
         """Layouts that can run. [-]"""
-        return int(np.broadcast_to(self.possible, self.slab.shape).sum())
+        # The mask has no dimension that it does not depend on.
+        return int(np.count_nonzero(self.possible)) * (prod(self.slab.shape) // self.possible.size)
 
 
 class Pass(NamedTuple):

@@ -318,30 +318,26 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
     is_dense = [slab.runs.sum() > _RUNS_WORTH_A_SLAB and not _is_sparse(slab) for slab in alike]
     is_dense = [dense and len(slab.schedule) > 1 for slab, dense in zip(alike, is_dense, strict=True)]
     dense = [slab for slab, whole in zip(alike, is_dense, strict=True) if whole]
-    single = [
-        one for slab, whole in zip(alike, is_dense, strict=True) if not whole for one in _by_schedule(slab)
-    ]
-    slabs = [*dense, *_by_stages(single)]
+    single = [slab for slab, whole in zip(alike, is_dense, strict=True) if not whole]
+    slabs = [*dense, *(_by_stages(_one_below_another(single)) if single else [])]
     return [slab for slab in (slab.trimmed() for slab in slabs) if slab.num_possible]
 
 
-def _by_stages(single: Sequence[Slab]) -> list[Slab]:
-    """Join slabs of one schedule each and the same placements: by the number of stages, or side by side.
+def _by_stages(single: Slab) -> list[Slab]:
+    """Part a slab of schedules that share little: by the number of stages, or into what runs, side by side.
 
     Placements of as many stages run nearly the same numbers of chunks. Where they are many, a slab of their own
     is dense, and prices what knows no schedule once for all of them; the few that are left lie side by side.
     """
-    if not single:
-        return []
     slabs, few = [], []
-    for stages in np.unique(single[0].placements["pp"]):
-        alike = [slab.taking(slab.placements["pp"] == stages) for slab in single]
-        rows = _one_below_another(alike).trimmed()
+    for stages in np.unique(single.placements["pp"]):
+        alike = single.taking(single.placements["pp"] == stages)
+        rows = alike.trimmed()
         saved = rows.runs.sum() - rows.runs.shape[1]
         if saved > _PLACEMENTS_WORTH_A_SLAB and not _is_sparse(rows):
             slabs.append(rows)
         else:
-            few += alike
+            few.append(alike)
     return [*slabs, _side_by_side(few)] if few else slabs
 
 
@@ -359,12 +355,6 @@ def _is_sparse(slab: Slab) -> bool:
     return float(slab.runs[:, slab.runs.any(axis=0)].mean()) < _RUNS_WORTH_A_DIMENSION
 
 
-def _by_schedule(slab: Slab) -> list[Slab]:
-    """Part a slab into one a schedule."""
-    rows = [slice(index, index + 1) for index in range(len(slab.schedule))]
-    return [replace(slab, schedule=slab.schedule[row], vp=slab.vp[row], runs=slab.runs[row]) for row in rows]
-
-
 def _joined(slabs: Sequence[Slab]) -> Slab:
     """Join slabs of the same policies along their placements."""
     return replace(
@@ -378,16 +368,28 @@ def _joined(slabs: Sequence[Slab]) -> Slab:
     )
 
 
-def _side_by_side(single: Sequence[Slab]) -> Slab:
-    """Join slabs of one schedule each, whichever it is: a bill for few layouts costs as much as one for many."""
-    slabs = [slab.taking(slab.runs[0]) for slab in single]
+def _side_by_side(slabs: Sequence[Slab]) -> Slab:
+    """Join what runs as placements of one schedule each, whichever it is: a bill for few costs as much as for many."""
+    flat = [_flat(slab) for slab in slabs]
     schedule, vp = (
-        np.concatenate(
-            [np.broadcast_to(one, slab.runs.shape) for one, slab in zip(each, slabs, strict=True)], axis=1
-        )
-        for each in ([slab.schedule for slab in slabs], [slab.vp for slab in slabs])
+        np.concatenate(each, axis=1)
+        for each in ([slab.schedule for slab in flat], [slab.vp for slab in flat])
     )
-    return replace(_joined(slabs), schedule=schedule, vp=vp)
+    return replace(_joined(flat), schedule=schedule, vp=vp)
+
+
+def _flat(slab: Slab) -> Slab:
+    """Return each schedule with each placement that runs it as a placement of its own."""
+    row, column = np.nonzero(slab.runs)
+    return replace(
+        slab,
+        placements={knob: values[column] for knob, values in slab.placements.items()},
+        schedule=slab.schedule[row].T,
+        vp=slab.vp[row].T,
+        runs=np.ones((1, len(row)), dtype=bool),
+        shards=slab.shards[:, column],
+        recomputes=slab.recomputes[:, column],
+    )
 
 
 def _placement_rules(

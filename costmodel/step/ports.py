@@ -37,11 +37,7 @@ class Ports:
 
     def busy_s(self, tier: Array) -> Array:
         """Seconds that the ports of `tier`, one a layout, are taken. [s]"""
-        shared = [
-            _where(same, broadcast_sum(sums.values()))
-            for of, sums in self._by_tiers.values()
-            if anywhere(same := of == tier)
-        ]
+        shared = _on_tier(tier, ((of, sums.values()) for of, sums in self._by_tiers.values()))
         return counted(self._times, broadcast_sum(shared))
 
     def in_pieces(self, pieces: ArrayLike) -> Ports:
@@ -73,15 +69,14 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
             continue
         parts = by_tiers.setdefault(id(line.tier), (line.tier, []))[1]
         parts.append(counted(line.count, broadcast_sum(each)))
-    seconds = [(tier, broadcast_sum(parts)) for tier, parts in by_tiers.values()]
+    seconds = [(tier, [broadcast_sum(parts)]) for tier, parts in by_tiers.values()]
     known = bill.step_time_s()
     # No tier is busier than all of them together.
-    if not anywhere(broadcast_sum([busy_s for _, busy_s in seconds]) > known):
+    if not anywhere(broadcast_sum([busy_s for _, (busy_s,) in seconds]) > known):
         return []
     made: list[TimeLine] = []
     for index, name in enumerate(bill.tier_names):
-        on_tier = [_where(same, part) for tier, part in seconds if anywhere(same := tier == index)]
-        busy = broadcast_sum(on_tier)
+        busy = broadcast_sum(_on_tier(index, seconds))
         if not anywhere(busy > known):
             continue
         made.append(
@@ -105,6 +100,13 @@ def _sends(line: TimeLine, *, known: bool = False) -> bool:
     return line.toll == "communication" and (known or anywhere(line.tier >= 0))
 
 
-def _where(same: NDArray[np.bool_], seconds: Array) -> Array:
-    """Return the seconds of layouts where it is so, 0 elsewhere. [s]"""
-    return seconds if not anywhere(~same) else np.asarray(seconds * same)
+def _on_tier(tier: ArrayLike, seconds: Iterable[tuple[Array, Iterable[Array]]]) -> list[Array]:
+    """Return the sums of those seconds whose tier, one a layout, is this one; 0 in layouts where it is another. [s]"""
+    found = []
+    for of, each in seconds:
+        same = np.asarray(of == tier)
+        layouts = np.count_nonzero(same)
+        if layouts:
+            total = broadcast_sum(each)
+            found.append(total if layouts == same.size else np.asarray(total * same))
+    return found
