@@ -9,7 +9,7 @@ Stores: parameters, gradients and optimizer states, in `step.states`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -271,8 +271,10 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     placed = step.placed
     lines: list[TimeLine] = []
     each_s, once_s, own_s = [], [], []
-    for block, others, passes in zip(step.blocks, step.block_lines, step.counts, strict=True):
-        each, once = _sharded_block_lines(placed, block, parts, others)
+    sends = [_sends(placed, block, parts) for block in step.blocks]
+    _price_ahead(placed, [message for of_block in sends for one in of_block for message in one.messages()])
+    for block, own, others, passes in zip(step.blocks, sends, step.block_lines, step.counts, strict=True):
+        each, once = _sharded_block_lines(placed, block, own, others)
         each_s.append(sum_exposed(each))
         once_s.append(sum_exposed(once))
         held = np.asarray(passes / placed.micro_batches)
@@ -295,8 +297,65 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     return lines
 
 
+class _Sends(NamedTuple):
+    """What is sent of the dense or expert parameters of one block: gathered for a pass, its gradients reduced, and
+    these added up over replicas.
+    """
+
+    part: _Part
+    params: Array
+    """Parameters of the width that is gathered. [-]"""
+    trained: Array
+    """Those that have gradients. [-]"""
+    gather: Message
+    sums: list[Message]
+    between: Message
+
+    def messages(self) -> list[Message]:
+        """Return all of them."""
+        return [self.gather, *self.sums, *([self.between] if anywhere(self.part.replica.ranks > 1) else [])]
+
+
+def _sends(placed: PlacedJob, block: Block, parts: list[_Part]) -> list[_Sends]:
+    """Return what is sent of a block, of each part of the parameters that it has."""
+    gathered = as_gathered(placed, block.params, block.trained, block.quantised)
+    made = []
+    for part in parts:
+        params, trained = (
+            (gathered.expert, block.trained.expert)
+            if part.is_expert
+            else (gathered.dense, block.trained.dense)
+        )
+        if not anywhere(params):
+            continue
+        width = compression.gradient_bytes(placed)
+        size, reduced = np.asarray(params * gathered_bytes(placed)), np.asarray(trained * width)
+        over_replicas = np.asarray(params * width / part.shard.ranks)
+        made.append(
+            _Sends(
+                part,
+                params,
+                trained,
+                Message("param_all_gather", "all_gather", part.shard, size),
+                compression.scatter_messages(placed, part.shard, reduced),
+                Message("grad_replica_all_reduce", "all_reduce", part.replica, over_replicas),
+            )
+        )
+    return made
+
+
+def _price_ahead(placed: PlacedJob, sent: Iterable[Message]) -> None:
+    """Price the messages of all blocks, those that one group sends in one go."""
+    alike: dict[tuple[str, tuple[int, ...]], list[Message]] = {}
+    for message in sent:
+        group = message.group
+        alike.setdefault((message.primitive, (id(group.ranks), *map(id, group.members))), []).append(message)
+    for (primitive, _), several in alike.items():
+        placed.messages.ahead(primitive, [message.size_bytes for message in several], several[0].group)
+
+
 def _sharded_block_lines(
-    placed: PlacedJob, block: Block, parts: list[_Part], others: Sequence[TimeLine]
+    placed: PlacedJob, block: Block, sends: list[_Sends], others: Sequence[TimeLine]
 ) -> tuple[list[TimeLine], list[TimeLine]]:
     """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
     overlaps = placed.recipe.overlap.dp_overlap != "none"
@@ -320,30 +379,15 @@ def _sharded_block_lines(
         )
         return forward.behind_part(own[0]), backward.behind_part(own[1])
 
-    gathered = as_gathered(placed, block.params, block.trained, block.quantised)
-    held = [
-        (part, gathered.expert, block.trained.expert)
-        if part.is_expert
-        else (part, gathered.dense, block.trained.dense)
-        for part in parts
-    ]
-    sent = [
-        (
-            part,
-            own,
-            *_sharded_part_lines(placed, block, part, size, own, *windows(part)),
-        )
-        for part, size, own in held
-        if anywhere(size)
-    ]
+    sent = [(own, *_sharded_part_lines(placed, block, own, *windows(own.part))) for own in sends]
     each: list[TimeLine] = []
     once: list[TimeLine] = []
     # Replicas add up once a step, after the messages of every micro-batch: none of those hides behind this.
-    for part, size, lines, gather, sums in sent:
-        between = _replica_lines(placed, block, part, size, backward)
+    for own, lines, gather, sums in sent:
+        between = _replica_lines(placed, block, own, backward)
         each += [*lines, *between]
         if placed.recipe.overlap.dp_overlap == "every-layer" and block.role == "layer":
-            once.append(_ends_line(_name(block, part), gather, [*sums, *between]))
+            once.append(_ends_line(_name(block, own.part), gather, [*sums, *between]))
     return each, once
 
 
@@ -353,27 +397,19 @@ def _name(block: Block, part: _Part) -> str:
 
 
 def _sharded_part_lines(
-    placed: PlacedJob,
-    block: Block,
-    part: _Part,
-    params: Array,
-    trained: Array,
-    forward: Window,
-    backward: Window,
+    placed: PlacedJob, block: Block, own: _Sends, forward: Window, backward: Window
 ) -> tuple[list[TimeLine], TimeLine, list[TimeLine]]:
-    """Gather `params` of one block for its passes, reduce the gradients of those `trained`, and copy both to and fro.
+    """Gather parameters of one block for its passes, reduce the gradients of those trained, and copy both to and fro.
 
     Where parameters stay gathered for all micro-batches, that happens once a step. Returns all lines, and of these
     the gather of the forward pass and the reductions.
     """
-    recipe = placed.recipe
+    recipe, part, params, trained = placed.recipe, own.part, own.params, own.trained
     on = np.asarray(placed.shards_parameters, dtype=np.float64)
     stays = stays_gathered(placed)
     count = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
     regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
     name = _name(block, part)
-    gathered = params * gathered_bytes(placed)
-    reduced = np.asarray(trained * compression.gradient_bytes(placed))
     sums_on = on if placed.tuning.whole else on * (trained > 0)
     again = backward if recipe.overlap.fsdp_backward_prefetch else Window(placed, _NONE)
     least = _first_share(placed, block, part)
@@ -381,7 +417,7 @@ def _sharded_part_lines(
         window.send(
             name,
             "param_sync",
-            Message(f"param_all_gather.{label}", "all_gather", part.shard, gathered),
+            own.gather._replace(label=f"{own.gather.label}.{label}"),
             share=share,
             count=count,
             least_share=least,
@@ -390,7 +426,7 @@ def _sharded_part_lines(
     ]
     sums = [
         backward.send(name, "grad_sync", message, share=sums_on, count=count, least_share=least)
-        for message in compression.scatter_messages(placed, part.shard, reduced)
+        for message in own.sums
     ]
     several = part.shard.ranks > 1
     lines = [
@@ -413,24 +449,22 @@ def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
     return first / sum(one.count for one in held)
 
 
-def _replica_lines(
-    placed: PlacedJob, block: Block, part: _Part, params: Array, backward: Window
-) -> list[TimeLine]:
+def _replica_lines(placed: PlacedJob, block: Block, own: _Sends, backward: Window) -> list[TimeLine]:
     """Sum the gradients of one block over replicas of the shards, once a step or more rarely.
 
     Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
     """
+    part = own.part
     if not anywhere(part.replica.ranks > 1):
         return []
-    size = np.asarray(params * compression.gradient_bytes(placed)) / part.shard.ranks
     hides = placed.recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
     return [
         (backward if hides else Window(placed, _NONE)).send(
             _name(block, part),
             "grad_sync",
-            Message("grad_replica_all_reduce", "all_reduce", part.replica, size),
+            own.between,
             share=np.asarray(
-                placed.shards_parameters * (part.replica.ranks > 1) * (placed.tuning.whole | (params > 0)),
+                placed.shards_parameters * (part.replica.ranks > 1) * (placed.tuning.whole | (own.params > 0)),
                 dtype=np.float64,
             ),
             count=np.asarray(1.0 / placed.policy.sync_every),

@@ -72,16 +72,31 @@ def kinds_of(*arrays: Array) -> Kinds | None:
     return Kinds(first, of) if bool((rows[:, first[of]] == rows).all()) else None
 
 
-class Dealt(Mapping[str, ArrayLike]):
-    """Numbers of each kind of layouts, dealt out to the layouts when they are asked for."""
+class Pile(NamedTuple):
+    """Where one of several messages lies that are priced at once: along a dimension in front of the others."""
 
-    def __init__(self, numbers: Mapping[str, ArrayLike], of: Indices) -> None:
+    index: int
+    dimensions: int
+    """Of what differs by message; what has fewer is the same for all."""
+
+    def of(self, values: ArrayLike) -> Array:
+        """Return the values of the one message."""
+        array = np.asarray(values, dtype=np.float64)
+        return array if array.ndim < self.dimensions else np.asarray(array[self.index])
+
+
+class Dealt(Mapping[str, ArrayLike]):
+    """Numbers of each kind of layouts, of one message of a pile, dealt out to the layouts when they are asked for."""
+
+    def __init__(self, numbers: Mapping[str, ArrayLike], of: Indices, pile: Pile | None = None) -> None:
         self._numbers = numbers
         self._of = of
+        self._pile = pile
 
     def __getitem__(self, name: str) -> ArrayLike:
         """Return a number by layout."""
-        return _at(self._numbers[name], self._of)
+        numbers = self._numbers[name]
+        return _at(numbers if self._pile is None else self._pile.of(numbers), self._of)
 
     def __contains__(self, name: object) -> bool:
         """Tell whether there is such a number; none is dealt for it."""
@@ -125,6 +140,18 @@ class _Sender:
             self.kinds.append(finer)
         return finer
 
+    def dealt(self, some: GroupCost, kinds: Kinds, pile: Pile | None = None) -> GroupCost:
+        """Return what each kind of layouts pays for a message, of a pile where there is one, by layout."""
+        if self.tier is None:
+            # One array for all that the group sends: lines of one tier are found by it.
+            self.tier = _at(some.tier, kinds.of)
+        value, wire_bytes, algorithm = (
+            _at(each if pile is None else pile.of(each), kinds.of)
+            for each in (some.made.value, some.wire_bytes, some.algorithm)
+        )
+        terms, steps = (Dealt(each, kinds.of, pile) for each in (some.made.terms, some.made.steps))
+        return GroupCost(Quantity(value, some.made.formula, terms, steps), wire_bytes, self.tier, algorithm)
+
     def part(self, first: Indices) -> Group:
         """Return the group of some layouts; the very same one for the same layouts, as its path is known then."""
         key = first.tobytes()
@@ -157,11 +184,33 @@ class Messages:
 
     def collective(self, primitive: str, size_bytes: ArrayLike, group: Group) -> GroupCost:
         """Return the time of a collective by its fastest algorithm; see `costmodel.physics.network.nccl`."""
+        return self.once(
+            primitive, self._pricing(primitive), group, np.asarray(size_bytes, dtype=np.float64)
+        )
 
-        def price(part: Group, size: Array) -> GroupCost:
-            return collective_time(primitive, size, part, self._tiers, without=self._without)
+    def ahead(self, primitive: str, sizes: Sequence[Array], group: Group) -> None:
+        """Price several messages of one group that will be asked for: a few at once cost hardly more than one.
 
-        return self.once(primitive, price, group, np.asarray(size_bytes, dtype=np.float64))
+        Nothing happens where layouts are so few, or so unlike, that each is priced by itself.
+        """
+        sender = self._sender(group)
+        new = list({id(size): size for size in sizes}.values())
+        kinds = sender.alike(new) if len(new) > 1 else None
+        if kinds is None:
+            return
+        part, few = sender.part(kinds.first), [_at(size, kinds.first) for size in new]
+        dimensions = 1 + max(np.ndim(each) for each in (part.ranks, *part.members, *few))
+        piled = np.stack(np.broadcast_arrays(*few))
+        inner = (1,) * (dimensions - piled.ndim)
+        some = self._pricing(primitive)(part, piled.reshape(len(few), *inner, *piled.shape[1:]))
+        known = sender.costs.setdefault(primitive, [])
+        known += [
+            ((size,), sender.dealt(some, kinds, Pile(index, dimensions))) for index, size in enumerate(new)
+        ]
+
+    def _pricing(self, primitive: str) -> Callable[[Group, Array], GroupCost]:
+        """Return what prices a collective by its fastest algorithm."""
+        return lambda part, size: collective_time(primitive, size, part, self._tiers, without=self._without)
 
     def once(
         self, key: Hashable, price: Callable[..., GroupCost], group: Group, *numbers: Array
@@ -189,15 +238,7 @@ class Messages:
             cost = price(group, *numbers)
         else:
             some = price(sender.part(kinds.first), *(_at(number, kinds.first) for number in numbers))
-            if sender.tier is None:
-                # One array for all that the group sends: lines of one tier are found by it.
-                sender.tier = _at(some.tier, kinds.of)
-            cost = GroupCost(
-                _dealt(some.made, kinds.of),
-                _at(some.wire_bytes, kinds.of),
-                sender.tier,
-                _at(some.algorithm, kinds.of),
-            )
+            cost = sender.dealt(some, kinds)
         known.append((numbers, cost))
         return cost
 
@@ -214,8 +255,3 @@ class Messages:
 def _same(before: Array, now: Array) -> bool:
     """Tell whether two arrays hold the same numbers."""
     return before is now or (before.shape == now.shape and bool((before == now).all()))
-
-
-def _dealt(made: Quantity, of: Indices) -> Quantity:
-    """Return a quantity of each kind of layouts as one by layout."""
-    return Quantity(_at(made.value, of), made.formula, Dealt(made.terms, of), Dealt(made.steps, of))
