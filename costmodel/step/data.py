@@ -162,13 +162,12 @@ def _parts(placed: PlacedJob) -> list[_Part]:
     """
     copies = settled(schedules.weight_copies(placed.layout.schedule))
     together = np.where(placed.layout.shard_group == 0, copies, 1.0)
+    names = ("dense", "expert") if placed.model.num_experts else ("dense",)
     parts = []
-    for name, one, ranks in zip(
-        ("dense", "expert"), (placed.mesh.grad, placed.mesh.edp), placed.shard_ranks, strict=True
-    ):
+    for name, one, ranks in zip(names, (placed.mesh.grad, placed.mesh.edp), placed.shard_ranks, strict=False):
         whole = _with_copies(one, placed.mesh.pp, copies)
         parts.append(_Part(name, name == "expert", whole, *split_group(whole, ranks * together)))
-    return parts if placed.model.num_experts else parts[:1]
+    return parts
 
 
 def _with_copies(group: Group, pipeline: Group, copies: Array) -> Group:
@@ -298,9 +297,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
 
 
 class _Sends(NamedTuple):
-    """What is sent of the dense or expert parameters of one block: gathered for a pass, its gradients reduced, and
-    these added up over replicas.
-    """
+    """What is sent of one block's dense or expert parameters: gathered, gradients reduced and added up over replicas."""
 
     part: _Part
     params: Array
@@ -464,7 +461,9 @@ def _replica_lines(placed: PlacedJob, block: Block, own: _Sends, backward: Windo
             "grad_sync",
             own.between,
             share=np.asarray(
-                placed.shards_parameters * (part.replica.ranks > 1) * (placed.tuning.whole | (own.params > 0)),
+                placed.shards_parameters
+                * (part.replica.ranks > 1)
+                * (placed.tuning.whole | (own.params > 0)),
                 dtype=np.float64,
             ),
             count=np.asarray(1.0 / placed.policy.sync_every),

@@ -69,6 +69,40 @@ def test_a_message_costs_every_layout_what_it_costs_alone(primitive):
     np.testing.assert_allclose(evaluate(again.formula, again.terms), 2.0 * plain.time_s + 2.0, rtol=1e-14)
 
 
+@pytest.mark.parametrize("primitive", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_messages_priced_ahead_cost_what_each_costs_alone(primitive):
+    """Sizes from where latency decides to where bytes do, so that they go by unlike algorithms; one is by rank too."""
+    senders, together, alone = group(), Messages(TIERS), Messages(TIERS)
+    twice = 2.0 ** RNG.integers(0, 2, 120)
+    sizes = [factor * twice for factor in (1e2, 1e6, 1e9)]
+    sizes.append(np.asarray(sizes[1] / senders.ranks))
+    together.ahead(primitive, [*sizes, sizes[0]], senders)
+    tiers = set()
+    for size in sizes:
+        cost = together.once(primitive, None, senders, size)  # nothing is left to price
+        plain = alone.collective(primitive, size, senders)
+        tiers.add(id(cost.tier))
+        for ours, theirs in (
+            (cost.time_s, plain.time_s),
+            (cost.wire_bytes, plain.wire_bytes),
+            (cost.tier, plain.tier),
+            (cost.algorithm, plain.algorithm),
+            (cost.latency_s, plain.latency_s),
+            (evaluate(cost.made.formula, cost.made.terms), plain.time_s),
+        ):
+            np.testing.assert_allclose(
+                np.broadcast_to(ours, (2, 120)), np.broadcast_to(theirs, (2, 120)), rtol=1e-14
+            )
+    assert len(tiers) == 1
+
+
+def test_few_layouts_are_not_priced_ahead():
+    few, messages = group(10), Messages(TIERS)
+    messages.ahead("all_gather", [np.full(10, 1e6), np.full(10, 2e6)], few)
+    with pytest.raises(TypeError):
+        messages.once("all_gather", None, few, np.full(10, 1e6))
+
+
 def test_a_message_is_priced_once():
     senders, messages = group(), Messages(TIERS)
     told = []

@@ -75,14 +75,14 @@ def kinds_of(*arrays: Array) -> Kinds | None:
 class Pile(NamedTuple):
     """Where one of several messages lies that are priced at once: along a dimension in front of the others."""
 
-    index: int
+    place: int
     dimensions: int
     """Of what differs by message; what has fewer is the same for all."""
 
     def of(self, values: ArrayLike) -> Array:
         """Return the values of the one message."""
         array = np.asarray(values, dtype=np.float64)
-        return array if array.ndim < self.dimensions else np.asarray(array[self.index])
+        return array if array.ndim < self.dimensions else np.asarray(array[self.place])
 
 
 class Dealt(Mapping[str, ArrayLike]):
@@ -184,9 +184,7 @@ class Messages:
 
     def collective(self, primitive: str, size_bytes: ArrayLike, group: Group) -> GroupCost:
         """Return the time of a collective by its fastest algorithm; see `costmodel.physics.network.nccl`."""
-        return self.once(
-            primitive, self._pricing(primitive), group, np.asarray(size_bytes, dtype=np.float64)
-        )
+        return self.once(primitive, self._pricing(primitive), group, np.asarray(size_bytes, dtype=np.float64))
 
     def ahead(self, primitive: str, sizes: Sequence[Array], group: Group) -> None:
         """Price several messages of one group that will be asked for: a few at once cost hardly more than one.
@@ -205,7 +203,7 @@ class Messages:
         some = self._pricing(primitive)(part, piled.reshape(len(few), *inner, *piled.shape[1:]))
         known = sender.costs.setdefault(primitive, [])
         known += [
-            ((size,), sender.dealt(some, kinds, Pile(index, dimensions))) for index, size in enumerate(new)
+            ((size,), sender.dealt(some, kinds, Pile(place, dimensions))) for place, size in enumerate(new)
         ]
 
     def _pricing(self, primitive: str) -> Callable[[Group, Array], GroupCost]:
