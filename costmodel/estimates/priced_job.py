@@ -15,6 +15,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
+from costmodel.describe.odds import odds
 from costmodel.step.anatomy.params import model_flops_per_token
 from costmodel.step.anatomy.trained import tuning_flops_per_token
 from costmodel.step.price import Priced
@@ -215,6 +216,19 @@ class PricedJob:
     def fits(self) -> NDArray[np.bool_]:
         """Whether the worst stage fits, on the GPU and on the host."""
         return np.asarray(self.fits_gpu & self.fits_host)
+
+    @property
+    def fits_probability(self) -> Array:
+        """How surely it fits, by the odds that published runs give predicted memory; 0 where the host is too small. [-]
+
+        The one figure that every view shows. Samples of the factors have a share of their own (`Samples.fits_share`),
+        which differs by a few per cent: they know the parts of the memory, the odds only its sum.
+        """
+        chances = odds().fits_with(self.job.recipe.name)
+        on_gpu = np.vectorize(chances.probability, otypes=[float])(
+            self.memory_bytes_per_gpu, self.memory_capacity_bytes
+        )
+        return np.asarray(np.where(self.fits_host, on_gpu, 0.0))
 
     @property
     def is_tight(self) -> NDArray[np.bool_]:

@@ -17,7 +17,6 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
-from costmodel.describe.odds import odds
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
@@ -76,9 +75,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "host_memory_bytes": float(est.host_memory_bytes),
         "host_memory_capacity_bytes": float(est.host_memory_capacity_bytes),
         "fits": bool(est.fits),
-        "fits_probability": odds()
-        .fits_with(est.job.recipe.name)
-        .probability(float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)),
+        "fits_probability": float(est.fits_probability),
         "worst_stage": est.worst_stage,
         "lines": time_records(est),
         "memory_lines": memory_records(est),

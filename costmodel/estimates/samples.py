@@ -104,7 +104,7 @@ class Samples(Answer):
         return np.broadcast_to(self.priced.mfu, (self.count,))
 
     @property
-    def fits_probability(self) -> float:
+    def fits_share(self) -> float:
         """Share of the samples that fit, on the GPU and on the host. [-]"""
         return float(np.mean(np.broadcast_to(self.priced.fits, (self.count,))))
 
@@ -218,7 +218,7 @@ def sample_record(samples: Samples) -> dict[str, Any]:
         "seed": samples.seed,
         **{figure: of(figure) for figure in samples.figures},
         "headline_place": samples.headline_place,
-        "fits_probability": samples.fits_probability,
+        "fits_share": samples.fits_share,
         "time_causes": [one._asdict() for one in samples.time_causes],
         "memory_causes": [one._asdict() for one in samples.memory_causes],
     }
@@ -236,7 +236,7 @@ SAMPLE_COLUMNS = (
     ColumnDoc("memory_p10_bytes", "B", "memory that one sample in ten stays below"),
     ColumnDoc("memory_p50_bytes", "B", "memory that half of the samples stay below"),
     ColumnDoc("memory_p90_bytes", "B", "memory that nine samples in ten stay below"),
-    ColumnDoc("fits_probability", "-", "share of the samples that fit"),
+    ColumnDoc("fits_probability", "-", "how surely it fits, by the odds of published runs"),
     ColumnDoc("widest_cause", "text", "factor that widens the step time most"),
     ColumnDoc(
         "days_p10",
@@ -258,7 +258,7 @@ def sample_columns(samples: Samples) -> dict[str, list[Any]]:
         *(samples.quantile(share) for share in QUANTILES),
         samples.headline_place,
         *(samples.quantile(share, memory) for share in QUANTILES),
-        samples.fits_probability,
+        float(samples.nominal.fits_probability),
         samples.time_causes[0].name,
         *(
             samples.quantile(share, figure) if figure in samples.figures else ""

@@ -10,7 +10,6 @@ from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.hardware.prices import price_note
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.describe.odds import odds
 from costmodel.estimates.estimate import Estimate
 from costmodel.planning.found import Found
 from costmodel.planning.search import Question
@@ -138,9 +137,7 @@ def _row(one: Machine) -> dict[str, Any]:
             "step_time_s_p90": within.high,
             "mfu": float(est.mfu),
             "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
-            "fits_probability": odds()
-            .fits_with(est.job.recipe.name)
-            .probability(float(est.memory_bytes_per_gpu), float(est.memory_capacity_bytes)),
+            "fits_probability": float(est.fits_probability),
         }
     spread = {} if run is None else run.spread()
     for name in ("days", "gpu_hours", "energy_kwh", "dollars"):

@@ -59,8 +59,8 @@ class Trial(NamedTuple):
         That it is the best, or within the noise of it. [-]
     regret : float
         Expected share of step time above the best. [-]
-    fits_probability : float
-        That it fits. [-]
+    fits_share : float
+        Share of the samples in which it fits. [-]
     low_s, middle_s, high_s : float
         p10, p50 and p90 of its step time. [s]
     settles : str
@@ -71,7 +71,7 @@ class Trial(NamedTuple):
     row: int
     best_probability: float
     regret: float
-    fits_probability: float
+    fits_share: float
     low_s: float
     middle_s: float
     high_s: float

@@ -163,7 +163,7 @@ def trials_grid(plan: Plan) -> Grid:
                 " / ".join(format_seconds(end, 3) for end in (trial.low_s, trial.middle_s, trial.high_s)),
                 f"{trial.best_probability:.0%}",
                 f"{trial.regret:.1%}",
-                f"{trial.fits_probability:.0%}",
+                f"{table['fits_probability'][index]:.0%}",
                 settles,
             ]
         )

@@ -14,7 +14,6 @@ from costmodel.bill.lines import AXES
 from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
-from costmodel.describe.odds import odds
 from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
 from costmodel.estimates.mesh import mesh_of
@@ -69,13 +68,13 @@ def causes_grid(samples: Samples) -> Grid:
 
 
 def sampled_text(samples: Samples) -> str:
-    """Say where a job's step time and memory lie, and how surely it fits."""
+    """Say where a job's step time and memory lie."""
     time_s, held = samples.interval(), samples.interval(figure="memory_bytes_per_gpu")
     middle = format_seconds(samples.quantile(0.5), 3)
     return (
         f"{format_seconds(time_s.low, 3)} to {format_seconds(time_s.high, 3)}, median {middle}: p10 to p90 of "
         f"{samples.count} samples of {len(samples.factors)} uncertain factors{off_middle(samples)}; memory "
-        f"{format_bytes(held.low)} to {format_bytes(held.high)}, {samples.fits_probability:.0%} likely to fit"
+        f"{format_bytes(held.low)} to {format_bytes(held.high)}"
     )
 
 
@@ -195,9 +194,7 @@ def memory_text(est: Estimate) -> str:
     word = "tight" if est.is_tight else "fits"
     fits = f"{word}, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
-    chances = odds().fits_with(job.recipe.name)
-    chance = chances.probability(need, have) if est.samples is None else est.samples.fits_probability
-    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; {chance:.0%} likely to fit"
+    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; {float(est.fits_probability):.0%} likely to fit"
 
 
 def job_text(est: Estimate) -> str:

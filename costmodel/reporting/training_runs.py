@@ -6,7 +6,6 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
-from costmodel.describe.odds import odds
 from costmodel.reporting.tables import PLANNED, job_text, memory_text
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
@@ -92,11 +91,7 @@ def run_remarks(run: TrainingRun) -> list[str]:
     """Return the warnings of the step, and of a layout that fits but may well not."""
     est = run.est
     said = [f"Warning: {warning}" for warning in est.warnings]
-    chance = float(
-        odds()
-        .fits_with(est.job.recipe.name)
-        .probability(float(est.memory_bytes_per_gpu), est.memory_capacity_bytes)
-    )
+    chance = float(est.fits_probability)
     if not est.fits or chance >= LIKELY:
         return said
     whose = "the planner's layout" if run.is_planned else "this layout"

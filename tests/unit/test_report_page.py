@@ -212,7 +212,7 @@ def test_the_page_of_report_says_what_makes_the_width():
     assert samples.time_causes[0].scales in page
     low, high = samples.interval(figure="dollars")
     assert f"${low:,.0f} to ${high:,.0f}" in page
-    assert f"fits, {samples.fits_probability:.0%} likely to fit" in page
+    assert f"fits, {float(est.fits_probability):.0%} likely to fit" in page
 
 
 def test_the_page_says_when_it_is_done_what_it_costs_and_calls_chips_so():

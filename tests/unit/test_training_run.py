@@ -8,6 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.bill.formula import evaluate
 from costmodel.cli import main
+from costmodel.estimates import priced_job
 from costmodel.reporting import training_runs
 
 JOB = {
@@ -29,14 +30,14 @@ def price(**changes):
 def test_a_layout_that_may_well_not_fit_is_warned_of_with_the_flag(monkeypatch, chance, said):
     class Odds:
         def fits_with(self, recipe):
-            assert recipe == price().est.job.recipe.name
+            assert recipe == "megatron-core"
             return self
 
         def probability(self, need, have):
             assert need < have
             return chance
 
-    monkeypatch.setattr(training_runs, "odds", Odds)
+    monkeypatch.setattr(priced_job, "odds", Odds)
     warned = [text for text in training_runs.run_remarks(price()) if "likely to fit" in text]
 
     assert len(warned) == said

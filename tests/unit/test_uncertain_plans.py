@@ -61,7 +61,7 @@ def test_a_trial_says_from_where_to_where():
 
 def test_what_does_not_fit_is_never_the_best_and_its_regret_counts_where_it_fits():
     found = odds_of([[np.inf, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]])
-    assert found.trial(0, 0).fits_probability == 0.75
+    assert found.trial(0, 0).fits_share == 0.75
     assert found.best[:, 0].mean() == 0.75
     assert found.regret([0]) == 0.0
     assert found.quantile(0.9)[0] == np.inf
@@ -117,7 +117,7 @@ def test_a_plan_says_which_to_try(plan):
     for est, trial in trials:
         assert trial.low_s < float(est.step_time_s) * 1.3
         assert trial.high_s > float(est.step_time_s)
-        assert 0.0 <= trial.fits_probability <= 1.0
+        assert 0.0 <= trial.fits_share <= 1.0
     columns = found.chosen()
     assert found.regret(columns) < found.regret(columns[:1])
     said = plan.to_dict()["try"]

@@ -242,11 +242,6 @@ def _fits_text(est: Estimate) -> str:
     return "does not fit" if est.fits_host else "does not fit the host's memory"
 
 
-def _odds_text(est: Estimate) -> str:
-    """Say how surely a job fits, where it was sampled."""
-    return "" if est.samples is None else f", {est.samples.fits_probability:.0%} likely to fit"
-
-
 def _uncertain(est: Estimate) -> str:
     """Return what makes the width of the headline, where the job was sampled."""
     if est.samples is None:
@@ -263,7 +258,7 @@ def headline(est: Estimate, whose: str = "") -> str:
         (
             "memory of a GPU",
             format_bytes(need),
-            f"of {format_bytes(have)}: {_fits_text(est)}{_odds_text(est)}",
+            f"of {format_bytes(have)}: {_fits_text(est)}, {float(est.fits_probability):.0%} likely to fit",
         ),
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.tolls_text(est)),
     ]
