@@ -51,7 +51,7 @@ def root_of(est: PricedJob) -> Node:
     for line in est.bill.time_lines:
         if line.name not in seen:
             once.setdefault(_ONCE.get(line.axis, line.axis), []).append(_leaf(line, line.name))
-    stage = _parent(_slowest_stage(est), 1.0, [_parent("micro-batch", micro_batches, blocks)])
+    stage = _parent(_stage_text(est), 1.0, [_parent("micro-batch", micro_batches, blocks)])
     return _parent("step", 1.0, [stage, *(_parent(name, 1.0, nodes) for name, nodes in once.items())])
 
 
@@ -69,19 +69,23 @@ def _operators(lines: list[TimeLine], label: str) -> list[Node]:
     return [_parent(name, 1.0, nodes) for name, nodes in groups.items()]
 
 
-def _slowest_stage(est: PricedJob) -> str:
-    """Name the stage whose blocks the bill counts, the first of those that hold the same."""
+def _stage_text(est: PricedJob) -> str:
+    """Name the stage whose blocks the bill counts."""
+    pp = float(est.priced.placed.layout.pp)
+    return "the only stage" if pp == 1 else f"stage {slowest_stage(est)} of {pp:.0f}, the slowest"
+
+
+def slowest_stage(est: PricedJob) -> int:
+    """Return the stage whose blocks the bill counts, the first of those that hold the same. [-]"""
     placed = est.priced.placed
-    stages, pp = placed.stages, float(placed.layout.pp)
-    if pp == 1:
-        return "the only stage"
+    stages = placed.stages
     m = float(placed.micro_batches)
     counts = {line.name: float(line.count) / m for line in est.bill.time_lines}
     same = np.ones(stages.index.shape, dtype=np.bool_)
     step = est.priced.step
     for block, lines in zip(step.blocks, step.block_lines, strict=True):
         same = same & np.isclose(passes_on_stages(placed, block), counts[lines[0].name])
-    return f"stage {int(stages.index[int(np.argmax(same))])} of {pp:.0f}, the slowest"
+    return int(stages.index[int(np.argmax(same))])
 
 
 def tree_rows(node: Node, *, least_share: float = 0.0) -> list[tuple[int, Node, float, float]]:

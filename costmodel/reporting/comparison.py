@@ -12,6 +12,8 @@ from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import Cluster
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.tree import slowest_stage
 from costmodel.reporting.tables import job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
 from costmodel.whole_run.run import first_day
@@ -44,6 +46,7 @@ def compare_remarks(comparison: Comparison) -> list[str]:
                 f" That it is {word} is {chance:.0%} sure: {odds.low:.2f} to {odds.high:.2f} times as long "
                 f"(p10 to p90 of {SAMPLES} common samples)."
             )
+        remarks[-1] += _stages_moved(first, est)
     return remarks
 
 
@@ -69,14 +72,17 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False, start: st
         ],
         ["layout", *(job_text(est) for est in ests)],
         ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
+        *_stage_rows(ests),
         ["step time", *(format_seconds(float(est.step_time_s), 4) for est in ests)],
         ["MFU", *(f"{float(est.mfu):.1%}" for est in ests)],
         ["tokens/s/GPU", *(f"{float(est.tokens_per_s_per_gpu):,.1f}" for est in ests)],
         ["memory", *(format_bytes(float(est.memory_bytes_per_gpu)) for est in ests)],
         ["fits", *("yes" if est.fits else "no" for est in ests)],
     ]
-    rows += _money_rows(comparison, start)
-    grids = [Grid("Jobs", columns("", *comparison.labels), rows)]
+    money = _money_rows(comparison, start)
+    rows += money
+    note = "days, GPU-hours and dollars: nothing lost to failures, which costmodel run adds" if money else ""
+    grids = [Grid("Jobs", columns("", *comparison.labels), rows, note=note)]
     for job in range(1, len(ests)):
         grids += [
             _difference_grid(comparison, bill, job, every_line)
@@ -92,6 +98,37 @@ _PERCENTILES = "  p10 / p50 / p90"
 def _ends(one: Spent) -> tuple[float, float, float]:
     """Return what scales a figure of a whole training to its p10, p50 and p90. [-]"""
     return one.low, one.middle, one.high
+
+
+def _stage_rows(ests: Sequence[Estimate]) -> list[list[str]]:
+    """Return which stages the bills are of, where there are pipelines: lines of other stages are not compared."""
+    if all(float(est.job.layout.pp) == 1 for est in ests):
+        return []
+
+    def of(est: Estimate, stage: int) -> str:
+        pp = float(est.job.layout.pp)
+        return "the only one" if pp == 1 else f"{stage} of {pp:.0f}"
+
+    return [
+        ["slowest stage, from 0", *(of(est, slowest_stage(est)) for est in ests)],
+        ["fullest stage, from 0", *(of(est, est.worst_stage) for est in ests)],
+    ]
+
+
+def _stages_moved(before: Estimate, after: Estimate) -> str:
+    """Say that a bill is of another stage than the first job's; empty where it is not, or pipelines differ."""
+    pp = float(after.job.layout.pp)
+    if pp == 1 or float(before.job.layout.pp) != pp:
+        return ""
+    moved = [
+        f"the {what} stage is now {new} of {pp:.0f} instead of {old}"
+        for what, old, new in (
+            ("slowest", slowest_stage(before), slowest_stage(after)),
+            ("fullest", before.worst_stage, after.worst_stage),
+        )
+        if old != new
+    ]
+    return f" Mind that {' and '.join(moved)}." if moved else ""
 
 
 def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:

@@ -49,7 +49,7 @@ def runs_grid(found: Runs) -> Grid:
     for name in dict.fromkeys(name for said in told for name in said):
         rows.append([name, *(said.get(name, "") for said in told)])
     strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
-    note = "GPU-hours and dollars are those of spare nodes too, where a cloud does not keep its own."
+    note = "At list prices dollars are rent: spare nodes are paid with a --price of your own or --spare-nodes only."
     return Grid("Runs side by side", columns("", *found.labels), rows, strong, note)
 
 

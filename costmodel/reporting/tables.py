@@ -188,13 +188,14 @@ def _printed_text(est: Estimate) -> str:
 
 def memory_text(est: Estimate) -> str:
     """Say what the worst stage needs, what a GPU has, and whether that fits."""
-    job, layout = est.job, est.job.layout
+    layout = est.job.layout
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     over = format_bytes(abs(have - need))
     word = "tight" if est.is_tight else "fits"
     fits = f"{word}, {over} left" if est.fits_gpu else f"does not fit, {over} too much"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
-    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; {float(est.fits_probability):.0%} likely to fit"
+    chance = float(est.fits_probability)
+    return f"{format_bytes(need)} of {format_bytes(have)} a GPU ({stage}): {fits}; {chance:.0%} likely to fit"
 
 
 def job_text(est: Estimate) -> str:

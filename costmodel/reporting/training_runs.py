@@ -55,7 +55,11 @@ def _headline(run: TrainingRun) -> Grid:
         (
             "GPU-hours",
             f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {plural(run.spare_nodes, 'spare node')}"
-            + ("" if run.pays_spares or not run.spare_nodes else ", which the cloud keeps and nobody pays"),
+            + (
+                ""
+                if run.pays_spares or not run.spare_nodes
+                else ", which rent leaves to the cloud (--spare-nodes pays them)"
+            ),
         ),
         ("cost", cost),
         *limits(run),

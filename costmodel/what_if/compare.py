@@ -105,13 +105,13 @@ class Spent(NamedTuple):
     headline_place: float
 
 
-def _spent(est: Estimate, steps_s: NDArray[np.float64]) -> Spent | None:
-    """Return what the whole run of a job takes."""
+def _spent(est: Estimate) -> Spent | None:
+    """Return what the whole run of a job takes, on the samples that `run` and an estimate draw."""
     tokens = est.job.tokens
     if tokens is None:
         return None
     hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
-    step_s = float(est.step_time_s)
+    step_s, steps_s = float(est.step_time_s), est.sample().step_time_s
     low, middle, high = (float(end) / step_s for end in np.quantile(steps_s, [0.1, 0.5, 0.9]))
     energy = hours * step_power_w(est) * est.job.cluster.pue / 1e3
     return Spent(
@@ -162,9 +162,7 @@ class Comparison(Answer):
     @cached_property
     def spent(self) -> tuple[Spent | None, ...]:
         """What the whole run of each job takes, nothing lost to failures; none where it says no tokens."""
-        return tuple(
-            _spent(est, steps) for est, steps in zip(self.estimates, self.sampled_steps_s, strict=True)
-        )
+        return tuple(_spent(est) for est in self.estimates)
 
     @cached_property
     def odds(self) -> tuple[FasterOdds, ...]:

@@ -21,7 +21,7 @@ from costmodel.base.percentiles import place_of
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
-from costmodel.describe.hardware.prices import price_note, with_price
+from costmodel.describe.hardware.prices import is_rent, price_note, with_price
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.reliability import Reliability, make_reliability
@@ -90,7 +90,7 @@ class TrainingRun(Answer):
     samples: int
     seed: int
     pays_spares: bool = True
-    """Whether the spare nodes are the user's to pay; a cloud that replaces broken nodes keeps its own."""
+    """Whether the spare nodes are the user's to pay: not where GPUs are rented, on a cloud or at a list price."""
     budget_usd: float | None = None
     """What may be spent, where the tokens are given too. [USD]"""
     limit_days: float | None = None
@@ -491,7 +491,7 @@ def run_of(
         checkpoint=checkpoint,
         interval_s=interval,
         spare_nodes=spares_needed(_broken_nodes(given, gpus)) if spares is None else spares,
-        pays_spares=spares is not None or not cluster.is_rented,
+        pays_spares=spares is not None or not is_rent(cluster),
         price_usd_per_gpu_hour=cluster.price_usd_per_gpu_hour,
         price_note=price_note(cluster),
         pue=cluster.pue if pue is None else pue,

@@ -125,3 +125,31 @@ def test_how_surely_a_job_is_faster():
     back = cm.compare(fast, slow).odds[1]
     assert back[0] < 0.05
     assert back[1] > 1.0
+
+
+def test_bills_of_other_stages_are_said_to_be():
+    """Eight layers less before the head: the stage with the head is no longer the slowest, nor the first the fullest."""
+    even = small(pp=4, pipeline_layout="Etttttttt|tttttttt|tttttttt|ttttttttL")
+    late = small(pp=4, pipeline_layout="Ett|tttttttttt|tttttttttttttttttt|ttL")
+    comparison = compare(even, late)
+    rows = {row[0]: row[1:] for row in comparison.grids()[0].rows}
+    assert rows["slowest stage, from 0"] == ["3 of 4", "2 of 4"]
+    assert rows["fullest stage, from 0"] == ["0 of 4", "2 of 4"]
+    (remark,) = compare_remarks(comparison)
+    assert remark.endswith(
+        "Mind that the slowest stage is now 2 of 4 instead of 3 and the fullest stage is now 2 of 4 instead of 0."
+    )
+    assert "Mind" not in compare_remarks(compare(even, even))[0]
+    flat = {row[0]: row[1:] for row in compare(small(), late).grids()[0].rows}
+    assert flat["slowest stage, from 0"] == ["the only one", "2 of 4"]
+
+
+def test_whole_runs_have_the_spread_of_an_estimate():
+    """What a layout errs by beside another decides between them; a run's days have it once."""
+    comparison = compare(small(tokens="1T"), small(tokens="1T", tp=4))
+    for one, est in zip(comparison.spent, comparison.estimates, strict=True):
+        within = est.sample().interval()
+        assert one.low == pytest.approx(within.low / float(est.step_time_s))
+        assert one.high == pytest.approx(within.high / float(est.step_time_s))
+    assert "nothing lost to failures" in comparison.grids()[0].note
+    assert compare(small(), small(tp=4)).grids()[0].note == ""

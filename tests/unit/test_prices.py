@@ -121,11 +121,13 @@ def test_spare_nodes_are_paid_where_nobody_else_keeps_them():
     assert cloud.spare_nodes > 0
     assert cloud.dollars == pytest.approx(2.0 * cloud.gpu_hours)
     assert not cloud.to_dict()["pays_spares"]
+    listed = cm.run(**JOB, cluster="dgx-h100-ndr", changes=changes)
+    assert listed.dollars == pytest.approx(listed.price_usd_per_gpu_hour * listed.gpu_hours)
     # Who asks for spare nodes pays for them, on a cloud too.
     asked = cm.run(**JOB, cluster="p5-efa", price=2.0, changes=changes, spare_nodes=2)
     assert asked.dollars == pytest.approx(2.0 * (asked.gpu_hours + asked.spare_gpu_hours))
     said = cloud.grids()[0].rows
-    assert "which the cloud keeps and nobody pays" in dict(said)["GPU-hours"]
+    assert "which rent leaves to the cloud" in dict(said)["GPU-hours"]
 
 
 def test_a_plan_searches_clusters_at_the_prices_given_for_them():
