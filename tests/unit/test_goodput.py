@@ -112,6 +112,21 @@ def test_formula_and_samples_against_a_simulation(case):
     assert drawn.std() == pytest.approx(followed.std(), rel=0.15)
 
 
+def test_runs_that_never_fail():
+    """Ten intervals of 100 s, and a pause of 5 s after each."""
+    drawn = sample_runs(
+        np.random.default_rng(1),
+        work_s=np.full(3, 1000.0),
+        failures_per_s=np.asarray(0.0),
+        interval_s=np.asarray(100.0),
+        pause_s=np.asarray(5.0),
+        persist_s=np.asarray(10.0),
+        downtime_s=np.asarray(900.0),
+    )
+    assert drawn.calendar_s.tolist() == [1050.0] * 3
+    assert drawn.interruptions.tolist() == [0.0] * 3
+
+
 def test_parts_add_up_and_a_job_that_never_fails_pays_its_pauses():
     found = losses(
         np.asarray([0.0, 1e-5, 1e-3]), interval_s=1000.0, pause_s=10.0, downtime_s=600.0, persist_s=30.0

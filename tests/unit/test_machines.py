@@ -11,6 +11,7 @@ from costmodel.base.grid import Grid, columns, grid_called
 from costmodel.base.words import called, common_device
 from costmodel.cli import main
 from costmodel.describe.jobs.job import load_job_file
+from costmodel.planning.machines import machine_columns
 
 ROOT = Path(__file__).parents[2]
 JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
@@ -41,6 +42,7 @@ def test_every_cluster_of_a_plan_has_its_best_with_time_and_money(found):
         alone = cm.plan(**JOB, cluster=machine.job.cluster, tokens=1e12, fix={"tp": 1})
         assert float(machine.est.step_time_s) == pytest.approx(float(alone.best.step_time_s))
         assert machine.run.days == pytest.approx(cm.run(**_asked(machine)).days)
+    assert machine_columns(found.machines[:1])["cluster"] == [found.machines[0].job.cluster.name]
     tpu = one["tpu-v6e"]
     # 2 USD an hour on 64 chips for a trillion tokens.
     hours = 1e12 / float(tpu.est.tokens_per_s_per_gpu) / 3600

@@ -1,7 +1,8 @@
 """What configs are read as, as it was last accepted: a net under the values of `test_reader_defaults.py`.
 
 Of every type a small config, the same without each of its keys (what is the default?), with each of its numbers
-doubled and its words and truths turned (which field follows?), and with each key more that its reader looks for.
+doubled and its words and truths turned (which field follows?), and with each key more that its reader looks for, as
+true, false, 3 and a list of layers.
 `recorded_readings.jsonl` holds a type a line: the model and the outline that were read, and of each change only what
 it changed, or the error. A change that is meant is recorded by ``python tests/unit/test_recorded_readings.py``. A new
 type needs no record.
@@ -118,7 +119,9 @@ def readings(kind):
     base = read(config, kind)
     found = {"": base}
     more = {
-        f"{value} {key}": {**config, key: value} for key in looked_for(config, kind) for value in (True, 3)
+        f"{value} {key}": {**config, key: value}
+        for key in looked_for(config, kind)
+        for value in (True, False, 3, [0, 1, 1, 1])
     }
     found |= {
         name: changed for name, other in more.items() if (changed := difference(base, read(other, kind)))

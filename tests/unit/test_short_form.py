@@ -75,6 +75,10 @@ def job(**asked):
 
 def test_a_default_is_left_out():
     assert short_form(job(**PLAIN)) == {**PLAIN, "layout": "tp1"}
+    # Whole numbers are written as such.
+    assert {key: type(value) for key, value in short_form(job(**PLAIN)).items()} == {
+        key: type(value) for key, value in {**PLAIN, "layout": "tp1"}.items()
+    }
     assert command_text(job(**PLAIN)) == (
         "costmodel estimate -m llama3-8b -n 8 -l tp1 --global-batch 64 --seq-len 4096"
     )

@@ -313,7 +313,7 @@ COUNTS = {
 @pytest.mark.parametrize("kind", COUNTS)
 def test_model_flops_and_state(kind):
     sizes = of(BY_KIND[kind]).mixers["x"]
-    assert (mixer_flops(sizes), mixer_state(sizes)) == COUNTS[kind]
+    assert (mixer_flops(sizes, 64.0), mixer_state(sizes, 64.0)) == COUNTS[kind]
     model = of(BY_KIND[kind])
     weights = 4 * (PARAMS[kind][0] + 12 * 2**20) + TABLE_PARAMS
     assert float(model_flops_per_token(model, T)) == near(3 * (2 * weights + 4 * COUNTS[kind][0]))

@@ -17,6 +17,7 @@ from round_jobs import (
     sent_bytes,
 )
 
+from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S, moe_exchange_time
 from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier
 
 GATHER = "tp.mlp.all_gather.forward"
@@ -271,3 +272,22 @@ def test_ranks_that_no_tier_holds_together_cross_the_outermost():
     assert float(slowest_tier(group)) == 1
     inside = Group(np.asarray(8.0), (np.asarray(8.0), np.asarray(8.0)), "dp", None)
     assert float(slowest_tier(inside)) == 0
+
+
+def test_copies_of_a_token_by_the_nodes_that_it_may_use():
+    """Four nodes of four, two experts a token; 10 GB/s a port between nodes is the slowest, 100 GB/s inside.
+
+    Of all four nodes a token reaches 4 (1 - (3/4)^2) = 1.75, of two that it may use 2 (1 - (1/2)^2) = 1.5, of one one;
+    three in four of them are others' than its own. No limit is that of none, beside limits too.
+    """
+    placed = price(MOE, gpus=16, layout="ep8", global_batch=16).priced.placed
+    group = Group(np.asarray(16.0), (np.asarray(4.0), np.asarray(16.0)))
+    tiers = placed.cluster.tiers
+    limits = np.asarray([0.0, 2.0, 1.0])
+    cost = moe_exchange_time(1000.0, 2000.0, 2.0, group, tiers, node_limit=limits)
+    copies = np.asarray([1.75, 1.5, 1.0]) * 3 / 4
+    rates = copies * 2e6 / (np.asarray(cost.made.value) - DISPATCH_LATENCY_S)
+    assert rates == pytest.approx(float(rates[0]))
+    for limit, together in zip(limits, np.asarray(cost.made.value), strict=True):
+        alone = moe_exchange_time(1000.0, 2000.0, 2.0, group, tiers, node_limit=limit)
+        assert float(alone.made.value) == near(together)

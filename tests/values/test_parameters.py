@@ -69,6 +69,11 @@ def test_tables():
     assert parameters({**SMALL, "tied_embeddings": True}) == near(4 * (15 * 2**20 + NORMS) + HEAD)
     learned = {**SMALL, "position": "learned", "max_positions": 512, "embedding_norm": True}
     assert parameters(learned) == near(4 * (15 * 2**20 + NORMS) + HEAD + TABLE_PARAMS + 512 * 1024 + 1024)
+    plain = parameters(SMALL)
+    assert parameters({**SMALL, "head_bias": True}) == near(plain + 32000)
+    assert parameters({**SMALL, "head_bias": True}, gpus=2, layout="tp2") == near(
+        parameters(SMALL, gpus=2, layout="tp2") + 16000
+    )
 
 
 def test_what_tensor_ranks_hold_whole():

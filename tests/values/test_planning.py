@@ -8,7 +8,7 @@ import pytest
 from round_jobs import CLUSTER, MOE, QUIET, SMALL, TABLE_PARAMS, cluster_file, model_file, near
 
 import costmodel as cm
-from costmodel.base.errors import NoLayoutError
+from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.planning.advice import _alternatives
 from costmodel.planning.best import best_rows, pareto_indices
 from costmodel.planning.scaling import best_of_each_job
@@ -345,6 +345,8 @@ def test_the_best_of_each_number_of_gpus():
     assert [float(est.job.layout.gpus) for est in best] == [2, 8]
     alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best
     assert float(best[0].step_time_s) == near(float(alone.step_time_s))
+    with pytest.raises(LayoutError, match="scaling: one job was planned; name several GPU counts"):
+        best_of_each_job(plan(free=("zero_stage",), gpus=2, global_batch=8))
 
 
 def test_no_part_of_a_search_is_larger_than_asked():

@@ -67,7 +67,7 @@ def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
     return mixer_of(sizes.kind).operators(given, sizes)
 
 
-def mixer_flops(sizes: AnyMixer, keys: ArrayLike = 0.0) -> Array:
+def mixer_flops(sizes: AnyMixer, keys: ArrayLike) -> Array:
     """Return the model FLOPs of a token in the forward pass of a mixer beyond its matrices. [FLOP]
 
     `keys` are those before it; only what chooses among them looks at all. [-]
@@ -75,6 +75,6 @@ def mixer_flops(sizes: AnyMixer, keys: ArrayLike = 0.0) -> Array:
     return quantity(mixer_of(sizes.kind).flops, keys=keys, **numbers(sizes)).value
 
 
-def mixer_state(sizes: AnyMixer, tokens: ArrayLike = 0.0) -> Array:
+def mixer_state(sizes: AnyMixer, tokens: ArrayLike) -> Array:
     """Return the elements that the state of a sequence of so many tokens holds beside attention's keys. [-]"""
     return quantity(mixer_of(sizes.kind).state, tokens=tokens, **numbers(sizes)).value
