@@ -6,6 +6,7 @@ defaults. A round trip through our own writer cannot see an error that both ways
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,9 @@ from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron import import_megatron
 from costmodel.interop.torchtitan import import_torchtitan
 from costmodel.step.anatomy.params import num_params
+
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 def part(found, *keys):
@@ -484,42 +488,8 @@ GEMMA2 = {
     "sliding_window": 4096,
     "vocab_size": 256000,
 }
-DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3",
-    "first_k_dense_replace": 3,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "kv_lora_rank": 512,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_attention_heads": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 61,
-    "num_key_value_heads": 128,
-    "num_nextn_predict_layers": 1,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "tie_word_embeddings": False,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-}
-GPT_OSS = {  # openai/gpt-oss-120b
-    "model_type": "gpt_oss",
-    "attention_bias": True,
-    "head_dim": 64,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_attention_heads": 64,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 36,
-    "num_key_value_heads": 8,
-    "num_local_experts": 128,
-    "sliding_window": 128,
-    "tie_word_embeddings": False,
-    "vocab_size": 201088,
-}
+DEEPSEEK_V3 = json.loads((DATA / "config-deepseek-v3-671b.json").read_text())
+GPT_OSS = json.loads((DATA / "config-gpt-oss-120b.json").read_text())
 LLAMA4 = {  # two layers of the shape of Llama 4: a dense and a routed one
     "model_type": "llama4_text",
     "attention_bias": False,

@@ -1,6 +1,7 @@
 """HuggingFace configs of every supported family against presets and published counts."""
 
 import json
+from pathlib import Path
 
 import pytest
 from small_configs import CARDS, PUBLISHED, TINY
@@ -13,6 +14,7 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.describe.models.outlines import outline_of
 from costmodel.step.anatomy.params import num_params
 
+DATA = Path(__file__).parents[1] / "data"
 # Real shapes, cut to the keys that matter and a few that must not. `null` is None.
 CONFIGS = {
     "llama3-8b": {
@@ -140,54 +142,8 @@ CONFIGS = {
         "tie_word_embeddings": False,
         "vocab_size": 102400,
     },
-    "deepseek-v3-671b": {
-        "model_type": "deepseek_v3",
-        "attention_bias": False,
-        "ep_size": 1,
-        "first_k_dense_replace": 3,
-        "hidden_size": 7168,
-        "intermediate_size": 18432,
-        "kv_lora_rank": 512,
-        "moe_intermediate_size": 2048,
-        "moe_layer_freq": 1,
-        "n_group": 8,
-        "topk_group": 4,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "num_attention_heads": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 61,
-        "num_key_value_heads": 128,
-        "num_nextn_predict_layers": 1,
-        "q_lora_rank": 1536,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "quantization_config": {"fmt": "e4m3"},
-        "scoring_func": "sigmoid",
-        "topk_method": "noaux_tc",
-        "tie_word_embeddings": False,
-        "vocab_size": 129280,
-    },
-    "gpt-oss-120b": {
-        "model_type": "gpt_oss",
-        "attention_bias": True,
-        "experts_per_token": 4,
-        "head_dim": 64,
-        "hidden_size": 2880,
-        "intermediate_size": 2880,
-        "initial_context_length": 4096,
-        "layer_types": ["sliding_attention", "full_attention"] * 18,
-        "num_attention_heads": 64,
-        "num_experts_per_tok": 4,
-        "num_hidden_layers": 36,
-        "num_key_value_heads": 8,
-        "num_local_experts": 128,
-        "sliding_window": 128,
-        "swiglu_limit": 7.0,
-        "tie_word_embeddings": False,
-        "vocab_size": 201088,
-    },
+    "deepseek-v3-671b": json.loads((DATA / "config-deepseek-v3-671b.json").read_text()),
+    "gpt-oss-120b": json.loads((DATA / "config-gpt-oss-120b.json").read_text()),
     "gpt2-xl": {
         "model_type": "gpt2",
         "activation_function": "gelu_new",
