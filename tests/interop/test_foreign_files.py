@@ -20,7 +20,6 @@ from costmodel.interop.megatron import import_megatron
 from costmodel.interop.torchtitan import import_torchtitan
 from costmodel.step.anatomy.params import num_params
 
-
 DATA = Path(__file__).parents[1] / "data"
 
 
