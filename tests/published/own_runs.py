@@ -1,11 +1,12 @@
 """What three runs of a source say of its others: published runs as somebody's own.
 
-    python tests/published/own_runs.py RUNS.csv [--draws 100]
+    python tests/published/own_runs.py RUNS.csv [--draws 100] [--given 3]
 
 Every source of at least 20 runs with a time is a site; predictions are those with the constants of other families of
 sources. Three of its runs are drawn, factors are updated by them as ``calibrate runs`` does, and the others are
 predicted: median error before and after, and how many lie inside p10 to p90. `best constant` is the share of the error that
-is left where the one constant that suits the source best is known: no common factor does better. Runs are linear in the
+is left where the one constant that suits the source best is known: no common factor does better. `their mean` is the share
+where the mean of the runs that were given is that constant, with no prior at all. Runs are linear in the
 factors' logarithms here (slopes of `costmodel.trust.calibration.factor_runs`), so that thousands of updates take seconds.
 Also prints the intraclass correlation that `costmodel.trust.site_fit.SITE_SHARE` is.
 """
@@ -74,8 +75,8 @@ def split(kind: str) -> tuple[float, float]:
     return float(np.sqrt(shared)), float(np.sqrt(max(total - shared, 1e-6)))
 
 
-def score(runs: pd.DataFrame, parts: pd.DataFrame, draws: int) -> dict[str, float]:
-    """Return errors and coverage of one source before and after three of its runs, means over draws."""
+def score(runs: pd.DataFrame, parts: pd.DataFrame, draws: int, count: int = GIVEN) -> dict[str, float]:
+    """Return errors and coverage of one source before and after some of its runs, means over draws."""
     names = [name for name in parts if (parts.loc[runs.id, name].abs() > 1e-6).any()]
     on = parts.loc[runs.id, names].to_numpy(np.float64)
     known = factors()
@@ -90,7 +91,7 @@ def score(runs: pd.DataFrame, parts: pd.DataFrame, draws: int) -> dict[str, floa
     before = np.abs(np.expm1(-measured))
     wide = reach(on**2 @ priors.scale**2, row)
     for _ in range(draws):
-        given = rng.choice(len(runs), GIVEN, replace=False)
+        given = rng.choice(len(runs), count, replace=False)
         rest = np.setdiff1d(np.arange(len(runs)), given)
         told = posterior(
             lambda points, at=given: points @ on[at].T, measured[given], priors, row[given], ROW_TAIL
@@ -107,12 +108,15 @@ def score(runs: pd.DataFrame, parts: pd.DataFrame, draws: int) -> dict[str, floa
                 np.mean(np.abs(left) <= within),
                 np.median(wide[rest]),
                 np.median(within),
+                np.median(np.abs(np.expm1(measured[given].mean() - measured[rest]))),
             )
         )
-    keys = ("before", "after", "inside before", "inside after", "reach before", "reach after")
+    keys = ("before", "after", "inside before", "inside after", "reach before", "reach after", "their mean")
+    means = dict(zip(keys, np.mean(found, axis=0).tolist(), strict=True))
     return {
         "runs": len(runs),
-        **dict(zip(keys, np.mean(found, axis=0).tolist(), strict=True)),
+        **means,
+        "their mean": means["their mean"] / means["before"],
         "best constant": float(least(measured) / np.median(before)),
     }
 
@@ -125,7 +129,10 @@ def least(residual: Array) -> float:
 
 def main(arguments: list[str]) -> int:
     """Print the table."""
-    draws = int(arguments[arguments.index("--draws") + 1]) if "--draws" in arguments else 100
+    draws, count = (
+        int(arguments[arguments.index(flag) + 1]) if flag in arguments else usual
+        for flag, usual in (("--draws", 100), ("--given", GIVEN))
+    )
     rows = [row for row in read_rows(arguments[0]) if (row.get("use") or "time") != "none"]
     found = slopes(rows)
     checked = validate(rows)
@@ -141,7 +148,7 @@ def main(arguments: list[str]) -> int:
     print("share of a site: time {:.2f}, memory {:.2f}".format(*shares))
     table = pd.DataFrame(
         {
-            source: score(group, parts, draws)
+            source: score(group, parts, draws, count)
             for source, group in runs.groupby("source")
             if len(group) >= LEAST_RUNS
         }
@@ -151,7 +158,8 @@ def main(arguments: list[str]) -> int:
     weight = table.runs / table.runs.sum()
     print(
         f"{(table.ratio <= 0.65).sum()} of {len(table)} sources at 65 % or less, "
-        f"{(table['best constant'] <= 0.65).sum()} with one constant that is known exactly; inside p10 to p90, all runs alike: "
+        f"{(table['best constant'] <= 0.65).sum()} with one constant that is known exactly, "
+        f"{(table['their mean'] <= 0.65).sum()} with the mean of the runs that are given; inside p10 to p90, all runs alike: "
         f"{(table['inside before'] * weight).sum():.1%} before, {(table['inside after'] * weight).sum():.1%} after"
     )
     return 0

@@ -93,9 +93,9 @@ def test_rows_that_lie_apart_widen_what_single_rows_are_off_by():
 
     assert wide.widening > 1.3
     assert close.widening < 0.8
-    # Rows of no spread at all: two that count against six less the one that the factor took.
+    # Rows of no spread at all: four that count against six more.
     np.testing.assert_allclose(
-        solved(np.ones((6, 1)), np.zeros(6), priors(1e-9), 0.05, 3.0).widening, np.sqrt(2 / 8), rtol=1e-3
+        solved(np.ones((6, 1)), np.zeros(6), priors(1e-9), 0.05, 3.0).widening, np.sqrt(4 / 10), rtol=1e-3
     )
 
 
