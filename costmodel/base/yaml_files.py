@@ -10,6 +10,7 @@ as it is now, and a stale copy cannot be served.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -24,13 +25,15 @@ from costmodel.base.files import refuse_endless
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-MOST_CHARACTERS = 4_000_000
-"""Longer files are no job, profile or model."""
+MOST_CHARACTERS = 250_000
+"""Longer files are no job, profile or model, and take the reader more than a few seconds."""
 COMPILED = Path(__file__).with_name("compiled")
 SHIPPED = ("hardware_profiles", "costmodel/describe/data")
 
 
 MOST_LEVELS = 50
+MOST_COPIES = 100_000
+"""Parts that aliases and merges may add to those that are written."""
 
 
 def read_mapping(
@@ -61,7 +64,7 @@ def read_mapping(
     called = name or str(path)
     refuse_endless(path, error)
     try:
-        with path.open("r", encoding="utf-8") as stream:
+        with path.open("r", encoding="utf-8-sig") as stream:
             text = stream.read(MOST_CHARACTERS + 1)
     except OSError as problem:
         raise error(f"{called}: cannot be read ({problem.strerror})") from None
@@ -77,35 +80,46 @@ def parse_mapping(
     known = _compiled(text)
     if known is not None:
         return known
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
-
     if len(text) > MOST_CHARACTERS:
         raise error(f"{name}: expected at most {MOST_CHARACTERS:,} characters")
-    try:
-        # An anchor that is named twice is legal; what the reader says of it is for programmers.
-        with warnings.catch_warnings(action="ignore"):
-            found = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as problem:
-        line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
-        what = " ".join(str(problem.problem or problem.context).split()).partition(" with value")[0]
-        raise error(f"{name}: {line}expected valid YAML; {what}") from None
-    except RecursionError:
-        raise error(f"{name}: expected valid YAML; it is nested too deeply") from None
-    except Exception as problem:  # the reader's own: of dates, numbers, tags and keys that cannot be
-        what = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        raise error(f"{name}: expected valid YAML; {what}") from None
+    packed, problem = _loaded(text)
+    if problem:
+        raise error(f"{name}: {problem}")
+    found = pickle.loads(packed)
     if not isinstance(found, dict):
         got = "nothing" if found is None else type(found).__name__
         raise error(f"{name}: expected keys with values such as '{example}'; got {got}")
-    if not _is_tree(found):
-        raise error(
-            f"{name}: expected values that do not hold themselves, or each other over and over (&, *)"
-        )
     strange = [key for key in found if not isinstance(key, str)]
     if strange:
         raise error(f"{name}: expected keys that are words such as '{example}'; got {strange[0]!r}")
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(text: str) -> tuple[bytes, str]:
+    """Return what a text holds, pickled, and what is wrong with it; several readers may look at one file."""
+    from ruamel.yaml.error import MarkedYAMLError
+
+    try:
+        # An anchor that is named twice is legal; what the reader says of it is for programmers.
+        with warnings.catch_warnings(action="ignore"):
+            return pickle.dumps(_reader().load(text), protocol=5), ""
+    except _ManifoldError:
+        return b"", "expected values that do not hold themselves, or each other over and over (&, *)"
+    except MarkedYAMLError as problem:
+        what = " ".join(str(problem.problem or problem.context).split()).partition(" with value")[0]
+        if what.startswith("maximum depth"):
+            return b"", _TOO_DEEP
+        line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
+        return b"", f"{line}expected valid YAML; {what}"
+    except RecursionError:
+        return b"", _TOO_DEEP
+    except Exception as problem:  # the reader's own: of dates, numbers, tags and keys that cannot be
+        what = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        return b"", f"expected valid YAML; {what}"
+
+
+_TOO_DEEP = "expected valid YAML; it is nested too deeply"
 
 
 def _compiled(text: str) -> dict[str, Any] | None:
@@ -142,20 +156,51 @@ def _compiled_file(text: str, folder: Path) -> Path:
     return folder / f"{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}.pickle"
 
 
-def _is_tree(found: object) -> bool:
-    """Whether a file, all aliases written out, is no deeper and no larger than a person would write."""
-    level, seen = [found], 0
-    for _ in range(MOST_LEVELS):
-        below: list[object] = []
-        for each in level:
-            below += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
-        seen += len(below)
-        if seen > MOST_CHARACTERS:
-            return False
-        if not below:
-            return True
-        level = below
-    return False
+class _ManifoldError(Exception):
+    """What a text stands for is far more than what it says."""
+
+
+def _reader() -> Any:
+    """Return a reader of plain values that looks at the nodes before it makes values of them.
+
+    Aliases and merges (``<<``) cost nothing as nodes, and may take for ever as values.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import SafeConstructor
+
+    class Constructor(SafeConstructor):
+        def construct_document(self, node: Any) -> Any:
+            sizes: dict[int, tuple[int, int]] = {}
+            size, depth = _written_out(node, sizes)
+            if size > len(sizes) + MOST_COPIES or depth > MOST_LEVELS:
+                raise _ManifoldError
+            return super().construct_document(node)
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = MOST_LEVELS  # stops what nests before it costs the square of its depth
+    yaml.Constructor = Constructor
+    return yaml
+
+
+_OPEN = (0, 0)
+
+
+def _written_out(node: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return how many nodes one holds, all aliases written out, and how deep; note it for every node below."""
+    known = sizes.get(id(node))
+    if known is not None:
+        if known is _OPEN:
+            raise _ManifoldError
+        return known
+    sizes[id(node)] = _OPEN
+    size, depth = 1, 0
+    if not isinstance(node.value, str):
+        for part in node.value:
+            for each in part if isinstance(part, tuple) else (part,):
+                more, below = _written_out(each, sizes)
+                size, depth = size + more, max(depth, below)
+    sizes[id(node)] = size, depth + 1
+    return sizes[id(node)]
 
 
 def top_level_lines(text: str, keys: Collection[str]) -> str:

@@ -117,6 +117,10 @@ def _layout_of(flags: Flags, layers: int, experts: bool, warnings: list[str]) ->
         "--virtual-pipeline-model-parallel-size"
     )
     layers_each = flags.number("--num-layers-per-virtual-pipeline-stage")
+    if layers_each is not None and layers_each < 1:
+        raise FrameworkConfigError(
+            f"--num-layers-per-virtual-pipeline-stage: expected at least 1, got {layers_each}"
+        )
     if vp is None and (dealt := flags.text("--pipeline-model-parallel-layout", "")):
         vp = max(1, len(parse_chunks(dealt)) // pp)
     if vp is None:

@@ -54,6 +54,8 @@ def looks_like_row(words: Sequence[str]) -> bool:
 def read_row(number: int, words: Sequence[str], columns: Sequence[str]) -> Row | str:
     """Return the numbers of a row, or what is wrong with it."""
     names = list(columns) or default_columns(len(words))
+    if "time" not in names[:-2]:
+        return f"the head of the table ({' '.join(names[-4:])}) has no columns time, algbw and busbw"
     if not re.fullmatch(r"[-+]?\d+", words[0]):
         return f"size: expected a whole number of bytes; got {words[0]!r}"
     if len(words) == len(names) - 1 and "redop" in names and not _is_word(words[names.index("redop")]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.recipe import load_recipe
@@ -63,6 +63,10 @@ _UNPRICED = {
 }
 
 
+_OF_A_COMMENT = {"pp": int, "gpus": int, "seq_len": int, "model": str, "recompute": str}
+"""What the exporter writes beside what DeepSpeed reads."""
+
+
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration.
 
@@ -89,6 +93,12 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         )
     given_comment = raw.get("comment")
     comment: dict[str, Any] = given_comment if isinstance(given_comment, dict) else {}
+    for key, kind in _OF_A_COMMENT.items():
+        if comment.get(key) is not None and type(comment[key]) is not kind:
+            raise FrameworkConfigError(
+                f"deepspeed: comment.{key}: expected {'a whole number' if kind is int else 'a text'}, "
+                f"got {shown(comment[key])}"
+            )
     zero = _zero(raw)
     auto: list[str] = []
     tensor, experts = _table(raw, "tensor_parallel"), _table(raw, "expert_parallel")
@@ -96,7 +106,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         tensor.get("autotp_size") or _table(tensor, "tp").get("tp_size") or 1, "tensor_parallel.autotp_size"
     )
     cp = _whole(raw.get("sequence_parallel_size", 1), "sequence_parallel_size")
-    stages = given.get("pp") or comment.get("pp") or 1
+    stages = given.get("pp") or _whole(comment.get("pp") or 1, "comment.pp", least=1)
     tp, cp = given.get("tp") or tp, given.get("cp") or cp
     micro = _optional(raw, "train_micro_batch_size_per_gpu", auto)
     steps = _optional(raw, "gradient_accumulation_steps", auto)
@@ -200,8 +210,13 @@ def _zero(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return what stands below a key, nothing where it is absent, null or false."""
     value = raw.get(key)
-    return value if isinstance(value, dict) else {}
+    if value is None or value is False:
+        return {}
+    if not isinstance(value, dict):
+        raise FrameworkConfigError(f"deepspeed: {key}: expected a table, got {shown(value)}")
+    return value
 
 
 def _whole(value: Any, key: str, *, least: int = 0, most: float = float("inf")) -> int:
@@ -239,6 +254,10 @@ def _batch(micro: int | None, steps: int | None, total: int | None, dp: int) -> 
 def _precision(raw: Mapping[str, Any], auto: list[str]) -> str | None:
     for name, key in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16"), ("fp16", "amp")):
         enabled = _table(raw, key).get("enabled", False)
+        if enabled not in (True, False, None, "auto") or isinstance(enabled, float):
+            raise FrameworkConfigError(
+                f'deepspeed: {key}.enabled: expected true, false or "auto", got {shown(enabled)}'
+            )
         if enabled == "auto":
             if "precision" not in auto:
                 auto.append("precision")
@@ -249,9 +268,17 @@ def _precision(raw: Mapping[str, Any], auto: list[str]) -> str | None:
 
 def _offloads(zero: Mapping[str, Any]) -> bool:
     """Whether the optimizer's states are offloaded, under the key of any age."""
-    table = zero.get("offload_optimizer")
-    device = table.get("device", "none") if isinstance(table, dict) else "none"
-    return device not in ("none", None) or zero.get("cpu_offload") is True
+    return _offloaded(zero, "offload_optimizer") or zero.get("cpu_offload") is True
+
+
+def _offloaded(zero: Mapping[str, Any], key: str) -> bool:
+    """Whether something is on the host or on a disk."""
+    device = _table(zero, key).get("device", "none")
+    if device not in ("none", None, "cpu", "nvme"):
+        raise FrameworkConfigError(
+            f"deepspeed: {key}.device: expected none, cpu or nvme, got {shown(device)}"
+        )
+    return device not in ("none", None)
 
 
 def _unpriced(
@@ -266,18 +293,18 @@ def _unpriced(
             if key == "aio" and not _swaps(zero):
                 continue
             warnings.append(f"{key}: {said}")
-    table = zero.get("offload_param")
-    device = table.get("device", "none") if isinstance(table, dict) else "none"
-    if device not in ("none", None) or zero.get("cpu_offload_params") is True:
+    if _offloaded(zero, "offload_param") or zero.get("cpu_offload_params") is True:
         facts["offload_param"] = True
         warnings.append(
             "offload_param: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
     optimizer = _table(raw, "optimizer").get("type")
     chosen: dict[str, Any] = {}
-    if isinstance(optimizer, str):
+    if optimizer is not None and not isinstance(optimizer, str):
+        raise FrameworkConfigError(f"deepspeed: optimizer.type: expected a name, got {shown(optimizer)}")
+    if optimizer:
         take_optimizer(optimizer, chosen, facts, warnings)
-    if int(zero.get("zero_hpz_partition_size") or 1) > 1:
+    if _whole(zero.get("zero_hpz_partition_size") or 1, "zero_optimization.zero_hpz_partition_size") > 1:
         warnings.append("zero_hpz_partition_size: the second copy of parameters inside a node has no price")
     for key, price in (
         ("zero_quantized_weights", "gather_dtype=fp8"),
@@ -323,8 +350,10 @@ def _switches(raw: Mapping[str, Any], zero: Mapping[str, Any], recipe: str, cp: 
     ):
         if value is None or value == "auto":
             continue
-        if value not in names:
-            raise FrameworkConfigError(f"deepspeed: {switch}: expected fp32, fp16 or bf16, got {value!r}")
+        if not isinstance(value, str) or value not in names:
+            raise FrameworkConfigError(
+                f"deepspeed: {switch}: expected fp32, fp16 or bf16, got {shown(value)}"
+            )
         read[switch] = names[value]
     if cp > 1:
         read["cp_method"] = "ulysses"

@@ -280,8 +280,17 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
             raise FrameworkConfigError(
                 f"parallelism: the {axis} degree: expected at least 1, got {shown(given_degree)}"
             )
+    if shard == 0 or shard < -1:
+        raise FrameworkConfigError(
+            f"parallelism: the shard degree: expected at least 1, or -1 for all that is left, got {shown(shard)}"
+        )
     others = degrees["tp"] * degrees["cp"] * degrees["pp"] * replicate
     gpus = given.get("gpus")
+    if shard > 0 and gpus is not None and gpus != others * shard:
+        warnings.append(
+            f"gpus = {gpus}: the degrees of the file make {others * shard} GPUs, which are priced; "
+            "give --layout to place it on others"
+        )
     if shard < 0 and gpus is not None:
         shard = max(1, gpus // others)
     known = shard > 0

@@ -14,6 +14,9 @@ from costmodel.base.yaml_files import MOST_CHARACTERS, parse_mapping
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.text_file import TextFile
 
+MOST_OF_JSON = 4_000_000
+"""Characters; longer ones are no configuration."""
+
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*[a-z]")
 _LOG = re.compile(
     r"#\s*nThread\s|#\s+size\s+count\s|_perf\b.*(?:-b|--minbytes)|Avg bus bandwidth|#\s*Out of bounds values"
@@ -121,8 +124,8 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     CostModelError
         If it is not JSON, or something else than an object.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise FrameworkConfigError(f"{name}: expected at most {MOST_CHARACTERS:,} characters")
+    if len(text) > MOST_OF_JSON:
+        raise FrameworkConfigError(f"{name}: expected at most {MOST_OF_JSON:,} characters")
     try:
         raw = json.loads(text.lstrip("\ufeff"), parse_constant=_no_constant)
     except json.JSONDecodeError as error:

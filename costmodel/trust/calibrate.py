@@ -405,8 +405,8 @@ def _measured(text: str) -> MeasuredStep:
     if _is_file(time):
         return _logged(path.stem, estimate(**read_job(path)), Path(time))
     time_s = read_quantity("step time", time, "s")
-    if time_s <= 0:
-        raise DataError(f"{text}: step time: expected more than 0 s")
+    if not 1e-6 <= time_s <= 1e7:
+        raise DataError(f"{text}: step time: expected 1 us to 10,000,000 s")
     memory_bytes = read_quantity("memory", memory, "B") if memory else float("nan")
     if memory_bytes <= 0:
         raise DataError(f"{text}: memory: expected more than 0 B")

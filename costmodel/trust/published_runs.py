@@ -225,7 +225,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
     file = Path(path)
     refuse_endless(file, DataError)
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(_rows(csv.DictReader(stream), file))
     except OSError as error:
         raise DataError(f"{file}: cannot read the table ({error.strerror})") from None

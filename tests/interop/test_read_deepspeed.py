@@ -108,6 +108,27 @@ def test_adam_and_disabled_blocks_say_nothing(tmp_path):
             {"zero_optimization": {"stage": 5}},
             "zero_optimization.stage: expected a whole number from 0 to 3, got 5",
         ),
+        ({"train_batch_size": 8, "bf16": True}, "bf16: expected a table, got True"),
+        ({"train_batch_size": 8, "fp16": {"enabled": "yes"}}, "fp16.enabled: expected true, false or"),
+        ({"train_batch_size": 8, "tensor_parallel": 2}, "tensor_parallel: expected a table, got 2"),
+        ({"train_batch_size": 8, "optimizer": "Adam"}, "optimizer: expected a table, got 'Adam'"),
+        (
+            {"zero_optimization": {"offload_optimizer": "cpu"}},
+            "offload_optimizer: expected a table, got 'cpu'",
+        ),
+        (
+            {"zero_optimization": {"offload_param": {"device": "gpu"}}},
+            "offload_param.device: expected none, cpu or nvme, got 'gpu'",
+        ),
+        (
+            {"zero_optimization": {"zero_hpz_partition_size": "x"}},
+            "zero_optimization.zero_hpz_partition_size: expected a whole number",
+        ),
+        ({"train_batch_size": 8, "comment": {"pp": "x"}}, "comment.pp: expected a whole number, got 'x'"),
+        (
+            {"train_batch_size": 8, "communication_data_type": []},
+            "grad_reduce_dtype: expected fp32, fp16 or bf16, got []",
+        ),
         ({"train_batch_size": 0}, "train_batch_size: expected a whole number from 1, got 0"),
         (
             {"train_batch_size": 8, "communication_data_type": "int3"},

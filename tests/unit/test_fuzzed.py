@@ -46,6 +46,50 @@ def test_one_line_and_exit_code_2(name, text, said, tmp_path, capsys):
     assert len(err.strip().splitlines()) == 1
 
 
+DEEP = "[" * 3000
+HEAD = "#       size         count      type   redop    root     xxxx   algbw   busbw #wrong\n"
+ROW = "     1048576        262144     float     sum      -1    30.00   34.95   61.17      0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command", "said"),
+    [
+        ("config.json", DEEP, ["model", "show"], "not JSON: it is nested too deeply"),
+        ("f.log", "# nThread 1 nGpus 8\n" + HEAD + ROW, ["read"], "has no columns time, algbw and busbw"),
+        ("f.toml", TITAN.replace("tensor_parallel_degree = 2\npipeline_parallel_degree = 0", "X = 0").replace(
+            "X", "data_parallel_shard_degree"), ["read"], "the shard degree: expected at least 1, or -1"),
+        ("t.sh", SCRIPT.replace("9" * 400, "32000 --num-layers-per-virtual-pipeline-stage 0"), ["read"],
+         "--num-layers-per-virtual-pipeline-stage: expected at least 1, got 0"),
+        ("config.json", QWEN.replace('"decoder_sparse_step": 0', '"mlp_only_layers": [null]'), ["model", "show"],
+         "mlp_only_layers: expected names or numbers, got None among them"),
+    ],
+)  # fmt: skip
+def test_what_was_a_traceback_or_read_as_something_else(name, text, command, said, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_text(text)
+    assert main([*command, str(path)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("time", ["1e300s", "1ns", "0s"])
+def test_a_step_of_no_training_is_refused(time, tmp_path, capsys):
+    job = tmp_path / "j.yaml"
+    job.write_text("model: llama3-8b\ngpus: 8\nglobal_batch: 8\nseq_len: 2048\ntp: 2\n")
+    assert main(["calibrate", "steps", f"{job}={time}"]) == 2
+    assert "step time: expected" in capsys.readouterr().err
+
+
+def test_a_shard_degree_that_makes_other_gpus_than_were_given_is_said(tmp_path, capsys):
+    path = tmp_path / "f.toml"
+    path.write_text(TITAN.replace("pipeline_parallel_degree = 0", "data_parallel_shard_degree = 4"))
+    assert main(["read", str(path), "--gpus", "64"]) == 0
+    assert "gpus = 64: the degrees of the file make 8 GPUs" in capsys.readouterr().err
+    assert main(["read", str(path), "--gpus", "8"]) == 0
+    assert "the degrees of the file" not in capsys.readouterr().err
+
+
 def test_an_anchor_that_is_named_twice_says_nothing():
     with warnings.catch_warnings(action="error"):
         assert parse_mapping("a: &x 1\nb: &x 2\nc: *x\n", "f", example="") == {"a": 1, "b": 2, "c": 2}

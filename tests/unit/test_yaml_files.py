@@ -14,12 +14,19 @@ from costmodel.base.yaml_files import (
     compile_shipped,
     document,
     document_text,
+    parse_mapping,
     put_block,
     read_mapping,
     top_level_lines,
 )
 
 PROFILES = sorted((Path(__file__).parents[2] / "hardware_profiles").glob("*/*.yaml"))
+
+# Nine mappings that each merge the one before nine times: 9**9 keys for a reader that writes them out.
+MERGES = "b0: &b0 {x: 1}\n" + "".join(
+    f"b{i}: &b{i}\n  <<: [{', '.join([f'*b{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+ALIASES = "b0: &b0 [x]\n" + "".join(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 9)}]\n" for i in range(1, 10))
 
 WRONG = {
     "open list": ("a: 1\nb: [1, 2", "line 2: expected valid YAML"),
@@ -34,7 +41,13 @@ WRONG = {
     "a word": ("word", "got str"),
     "numbers for keys": ("1: a", "got 1"),
     "control character": ("a: \x07", "expected valid YAML"),
-    "too long": ("# " + "x" * MOST_CHARACTERS, "expected at most 4,000,000 characters"),
+    "merges that double": (MERGES, "values that do not hold themselves, or each other over and over"),
+    "aliases that double": (ALIASES, "values that do not hold themselves, or each other over and over"),
+    "deep by aliases": (
+        "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60)),
+        "values that do not hold themselves, or each other over and over",
+    ),
+    "too long": ("# " + "x" * MOST_CHARACTERS, "expected at most 250,000 characters"),
 }
 
 
@@ -49,6 +62,20 @@ def test_what_cannot_be_read_is_one_line_of_the_error_asked_for(text, expected, 
     assert expected in message
     assert len(message.splitlines()) == 1
     assert len(message) < 300
+
+
+def test_merges_and_aliases_of_people_are_read(tmp_path):
+    text = "base: &base {tp: 2, pp: 4}\njob:\n  <<: *base\n  tp: 8\nother: *base\n"
+    found = parse_mapping(text, "f", example="")
+    assert found["job"] == {"tp": 8, "pp": 4}
+    assert found["other"] == {"tp": 2, "pp": 4}
+    found["other"]["tp"] = 1  # what one reader changes, the next does not see
+    assert parse_mapping(text, "f", example="")["other"] == {"tp": 2, "pp": 4}
+
+
+def test_the_mark_of_windows_is_no_part_of_the_first_key(tmp_path):
+    (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfgpus: 8\r\n")
+    assert read_mapping(tmp_path / "f.yaml", example="") == {"gpus": 8}
 
 
 def test_a_file_that_is_not_there_or_not_text_is_one_line_too(tmp_path):

@@ -9,9 +9,10 @@ has it (``pipeline_s`` is ``pipeline: 2.5 us``).
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, create_model
 
 from costmodel.base.units import BytesPerSecond, Seconds
+from costmodel.describe.hardware.strict import Strict
 from costmodel.physics.network.fabric import Fabric
 
 Basis = Literal["measured", "similar-link", "estimated"]
@@ -37,8 +38,8 @@ def _file_field(name: str) -> tuple[Any, Any]:
 _FIELDS: dict[str, Any] = {name: _file_field(name) for name in Fabric._fields}
 
 
-class _Block(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+class _Block(Strict):
+    model_config = ConfigDict(populate_by_name=True)
 
 
 _Constants: Any = create_model("_Constants", __base__=_Block, **_FIELDS)

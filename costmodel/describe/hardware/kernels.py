@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from costmodel.base.errors import shown
 from costmodel.base.units import Seconds, parse_quantity
+from costmodel.describe.hardware.strict import Strict
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
@@ -63,10 +64,14 @@ FALLBACK_DTYPES: dict[str, tuple[str, ...]] = {
 """Where a dtype without constants of its own takes them from, nearest first."""
 
 
-class _Block(BaseModel):
-    """A group of fitted constants and their provenance."""
+_Start = Annotated[Seconds, Field(ge=0, le=1)]
+"""What a launch takes, whatever its size. [s]"""
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Tile = Annotated[float, Field(ge=1, le=65536)]
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class _Block(Strict):
+    """A group of fitted constants and their provenance."""
 
     basis: Basis
     source: str
@@ -77,20 +82,20 @@ class _Block(BaseModel):
 class MatmulBlock(_Block):
     """Constants of the matrix kernels at one dtype, as the file writes them."""
 
-    fixed: Seconds
+    fixed: _Start
     peak_fraction: float = Field(gt=0, le=1)
     memory_fraction: float = Field(gt=0, le=1)
-    tile: tuple[float, float] = (128.0, 128.0)
+    tile: tuple[_Tile, _Tile] = (128.0, 128.0)
     wave_fraction: float = Field(default=0.0, ge=0, le=1)
     split_k: float = Field(default=0.0, ge=0)
     small_tile_fraction: float = Field(default=0.0, ge=0, le=1)
     epilogue_fraction: float = Field(default=0.0, ge=0)
     ramp_k: float = Field(default=0.0, ge=0)
     sustained_loss: float = Field(default=0.0, ge=0, lt=1)
-    sustained_flops: Flops = 1e12
+    sustained_flops: Annotated[Flops, Field(gt=0)] = 1e12
     cast_bytes_per_element: float = Field(default=0.0, ge=0)
-    cast_fixed: Seconds = 0.0
-    fixed_per_group: Seconds = 0.0
+    cast_fixed: _Start = 0.0
+    fixed_per_group: _Start = 0.0
     shared_rows: float = Field(default=0.0, ge=0)
 
     def constants(self, num_sms: float) -> MatmulConstants:
@@ -119,9 +124,9 @@ class MatmulBlock(_Block):
 class AttentionPassBlock(_Block):
     """Constants of one pass of an attention kernel, as the file writes them."""
 
-    fixed: Seconds
+    fixed: _Start
     memory_fraction: float = Field(default=0.8, gt=0, le=1)
-    peak_fractions: dict[int, float]
+    peak_fractions: dict[Annotated[int, Field(ge=1)], _Share] = Field(min_length=1)
     """Share of the dense peak by head dimension."""
     causal_fraction: float = Field(default=1.0, gt=0, le=1.2)
     ramp_seq: float = Field(default=0.0, ge=0)
@@ -146,10 +151,8 @@ class AttentionPassBlock(_Block):
         )
 
 
-class AttentionBlock(BaseModel):
+class AttentionBlock(Strict):
     """Both passes of one attention kernel."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     forward: AttentionPassBlock
     backward: AttentionPassBlock
@@ -159,22 +162,20 @@ class MemoryBlock(_Block):
     """Constants of memory-bound kernels."""
 
     bandwidth_fraction: float = Field(gt=0, le=1)
-    fixed: Seconds
+    fixed: _Start
 
     def constants(self) -> MemoryConstants:
         """Return what `memory_time` takes."""
         return MemoryConstants(bandwidth_fraction=self.bandwidth_fraction, fixed_s=self.fixed)
 
 
-class KernelBlocks(BaseModel):
+class KernelBlocks(Strict):
     """The ``kernels:`` block of an accelerator file, word for word."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     num_sms: float = Field(gt=0)
     matmul: dict[str, MatmulBlock] = Field(min_length=1)
-    grouped_matmul: dict[str, MatmulBlock] = {}
-    attention: dict[str, AttentionBlock] = {}
+    grouped_matmul: dict[str, MatmulBlock] = {}  # noqa: RUF012  # pydantic copies it
+    attention: dict[str, AttentionBlock] = {}  # noqa: RUF012  # pydantic copies it
     memory: MemoryBlock
 
 

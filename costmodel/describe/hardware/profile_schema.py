@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from math import prod
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
@@ -20,6 +20,7 @@ from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import AttentionKernel, CollectiveCores
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
+from costmodel.describe.hardware.strict import Strict
 from costmodel.describe.precision import PRECISIONS
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
@@ -45,13 +46,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 _Usd = Annotated[float, Field(gt=0)]
 
 
-class _Strict(BaseModel):
-    """Refuses keys it does not know, and never changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Sourced(_Strict, Generic[T]):
+class Sourced(Strict, Generic[T]):
     """A number and where it comes from."""
 
     value: T
@@ -66,7 +61,7 @@ SourcedMultiple = Sourced[Annotated[float, Field(ge=1)]]
 SourcedFlag = Sourced[Annotated[bool, Field(strict=True)]]
 
 
-class Source(_Strict):
+class Source(Strict):
     """A document or measurement that numbers are taken from."""
 
     title: str
@@ -74,7 +69,7 @@ class Source(_Strict):
     accessed: date | None = None
 
 
-class _Profile(_Strict):
+class _Profile(Strict):
     """What every profile starts and ends with."""
 
     schema_version: Literal[1]
@@ -83,10 +78,10 @@ class _Profile(_Strict):
     title: str
     aliases: tuple[str, ...] = ()
     notes: str = ""
-    sources: dict[str, Source] = {}
+    sources: dict[str, Source] = {}  # noqa: RUF012  # pydantic copies it
 
 
-class SoftwareFile(_Strict):
+class SoftwareFile(Strict):
     """What the vendor's software takes on a device where a recipe leaves it open; see `Software`."""
 
     attention: AttentionKernel
@@ -213,7 +208,7 @@ def _require_topology(name: str) -> None:
         raise ValueError(f"topology: unknown {name!r}; {choices_hint(name, TOPOLOGIES)}")
 
 
-class TierEntry(_Strict):
+class TierEntry(Strict):
     """One level of a cluster: a link, how many GPUs it joins, how, and what differs from the link's file.
 
     A torus has a `shape`, the chips along each dimension of its largest slice, in place of a size. Its ends are
@@ -277,7 +272,7 @@ class TierEntry(_Strict):
         return self.size.value
 
 
-class HostFile(_Strict):
+class HostFile(Strict):
     """What the GPUs of one node share; see `Host`."""
 
     memory: SourcedSize

@@ -95,10 +95,12 @@ def _read_json(path: Path) -> dict[str, Any]:
         path = path / "config.json"
     refuse_endless(path, ModelConfigError)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ModelConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ModelConfigError(f"{path}: not JSON: it is nested too deeply") from None
+    except ValueError as error:
         raise ModelConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise ModelConfigError(f"{path}: expected a JSON object with a 'model_type'")

@@ -212,6 +212,8 @@ class Keys:
         """Return a value whose kind is what the key's name says."""
         if name in _LISTS and not isinstance(value, list):
             raise self.refuse(f"{name}: expected a list, got {shown(value)}")
+        if name in _LISTS and (strange := [each for each in value if not isinstance(each, (int, str))]):
+            raise self.refuse(f"{name}: expected names or numbers, got {shown(strange[0])} among them")
         if name == "model_type" and not isinstance(value, str):
             raise self.refuse(f"model_type: expected a name, got {shown(value)}")
         if name in _NO_LISTS and isinstance(value, (list, dict)):

@@ -98,7 +98,7 @@ def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[st
     """Yield line number and cells of a CSV whose columns are known."""
     try:
         refuse_endless(path)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except CostModelError as error:
         problems.append(LogProblem(str(path), 0, str(error).removeprefix(f"{path}: ")))
         return

@@ -109,7 +109,7 @@ def attention_rows(columns: Array, sources: tuple[str, ...]) -> AttentionRows:
 def _records(path: Path, needed: Iterable[str]) -> list[dict[str, str]]:
     """Read a CSV with a header, skipping comment lines."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
