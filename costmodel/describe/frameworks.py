@@ -176,6 +176,7 @@ _RECORDS = (
             "training: --lr and its schedule, --train-iters, --weight-decay, --clip-grad, --init-method-std",
             "routing: --moe-router-load-balancing-type, --moe-aux-loss-coeff, --moe-router-topk-scaling-factor",
             "positions: --rotary-scaling-factor, --use-rope-scaling",
+            "nodes: torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT (or --master-addr and --node-rank)",
             "checkpoints: --save, --load",
         ),
         keeps={},

@@ -104,6 +104,7 @@ def unsaid_switches(job: Job, imported: Imported) -> list[str]:
 
 
 _NEEDED: Mapping[str, Callable[[Job], bool]] = {
+    "nodes": lambda job: bool(np.any(job.layout.gpus > job.cluster.gpus_per_node)),
     "routing": lambda job: job.model.num_experts > 0,
     "positions": lambda job: job.model.position == "rope",
     "pipeline": lambda job: bool(np.any(job.layout.pp > 1)),

@@ -43,7 +43,7 @@ HARMLESS = re.compile(
     r"|moe-pad-.*|disable-.*-logging|tee-.*|universal-checkpoint|repeated-dataloader|data-impl|log-interval|use-dataset-only"
     r"|mtp-loss-scaling-factor|seq-aux|norm-topk-prob|topk-softmax-.*|fsdp-manual-registration|shape-order|mla-fa-.*"
     r"|abort-on-.*|rmsnorm-weight-.*|moe-permutation-async-comm|loss-compute-mode|skip-.*|ignore-.*|sft.*|moe-token-drop-policy|moe-input-jitter-eps|align-.*|jitter.*|noise.*|norm-eps|add-eos.*"
-    r"|language-model-type|lora-(?!rank$|r$|target-modules$).*|bos.*|eos.*|allow-missing-.*|image-tag.*|num-nodes|num-gpus|nnodes|nproc-per-node|world-size|b|n)$"
+    r"|language-model-type|lora-(?!rank$|r$|target-modules$).*|bos.*|eos.*|allow-missing-.*|image-tag.*|num-nodes|num-gpus|nnodes|nproc-per-node|no-local-rank|no-python|world-size|b|n)$"
 )
 
 UNPRICED: dict[str, str] = {

@@ -46,6 +46,8 @@ _RENAMED = {
     "rotary_pct": "rotary_percent",
     "rotary_emb_base": "rotary_base",
     "max_steps": "train_iters",
+    "qkv_bias": "add_qkv_bias",
+    "override_vocab_size": "padded_vocab_size",
     "pos_emb": "position_embedding_type",
     "norm": "normalization",
     "ub_tp_comm_overlap": "tp_comm_overlap",
@@ -66,7 +68,8 @@ _READ = frozenset(
     moe_router_topk moe_ffn_hidden_size moe_layer_freq moe_shared_expert_intermediate_size moe_router_num_groups
     moe_router_group_topk recompute_granularity recompute_method recompute_num_layers recompute_modules bf16 fp16
     fp8_format fp8_recipe normalization qk_layernorm add_qkv_bias window_size vocab_size make_vocab_size_divisible_by
-    use_distributed_optimizer overlap_grad_reduce overlap_param_gather tp_comm_overlap overlap_p2p_comm
+    padded_vocab_size tokenizer_type use_distributed_optimizer overlap_grad_reduce overlap_param_gather
+    tp_comm_overlap overlap_p2p_comm
     multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim mtp_num_layers
     position_embedding_type max_position_embeddings swiglu squared_relu group_query_attention
     data_parallel_sharding_strategy use_megatron_fsdp zero_stage cp_comm_type cross_entropy_loss_fusion
@@ -74,7 +77,7 @@ _READ = frozenset(
     attention_dropout hidden_dropout cross_entropy_fusion_impl moe_token_dispatcher_type moe_grouped_gemm""".split()  # noqa: SIM905
 )
 _SILENT = re.compile(
-    r"_.*|.*(init|seed|fusion|dropout|dtype|path|target|loss_scale|timers|kernel|interval|gcd).*|name|exp_manager"
+    r"_.*|gradient_as_bucket_view|fp8_(hybrid|e4m3|wgrad|margin|amax.*)|apex_.*|.*(init|seed|fusion|dropout|dtype|path|target|loss_scale|timers|kernel|interval|gcd).*|name|exp_manager"
     r"|tokenizer.*|data|optim|nsys_profile|precision|mcore_gpt|megatron_amp_O2|bias_.*|use_.*|rotary.*|openai_gelu"
     r"|activation.*|gated_linear_unit|transformer_.*|normalize.*|pre_process|post_process|grad_.*|enable_.*|hetero.*"
     r"|attention_(type|backend)|persist.*|.*_func|deallocate.*|autocast.*|should_pad_vocab|finalize.*|generation.*"
@@ -266,6 +269,10 @@ def _with_tokenizer(
     """Read a model and a job of TransformerConfig's keys; a tokenizer of the hub says the vocabulary."""
     given = dict(given)
     notes: tuple[str, ...] = ()
+    for key in ("type", "tokenizer_type"):
+        # NeMo's names of Megatron's own tokenizers; what is on the hub has a slash in its name.
+        if str(tokenizer.get(key) or "").endswith("Tokenizer"):
+            flat.setdefault("tokenizer_type", tokenizer[key])
     named = str(tokenizer.get("type") or tokenizer.get("tokenizer_model") or tokenizer.get("name") or "")
     if not flat.get("vocab_size") and "vocab_size" not in given and "/" in named:
         try:
@@ -280,7 +287,7 @@ def _with_tokenizer(
         key
         for key, value in translated.items()
         if key not in kept
-        and value not in (None, False, 0, 1, {}, [])
+        and (value is True or value not in (None, False, 0, 1, {}, []))
         and not _SILENT.fullmatch(key)
         and not HARMLESS.match(_flag(key))
     )

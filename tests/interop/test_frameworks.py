@@ -490,6 +490,19 @@ def test_hierarchical_context_parallelism_says_its_sizes():
     assert "--hierarchical-context-parallel-sizes 4 2" in text
 
 
+def test_several_nodes_have_to_find_each_other():
+    job = {
+        "model": "llama3-8b",
+        "global_batch": 32,
+        "seq_len": 2048,
+        "layout": "tp2",
+        "recipe": "megatron-core",
+    }
+    one, two = (emit(cm.estimate(**job, gpus=gpus), "megatron") for gpus in (8, 16))
+    assert "left to you: nodes: torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT" in two
+    assert "rdzv" not in one
+
+
 def test_megatron_names_the_backend_that_dispatches():
     job = {"model": "qwen3-30b-a3b", "gpus": 16, "layout": "ep16", "global_batch": 64, "seq_len": 4096}
     switches = {"moe_dispatcher": "hybrid-ep", "dispatch_sms": 24}

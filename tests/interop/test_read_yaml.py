@@ -182,6 +182,28 @@ def test_nemo_1_with_the_vocabulary_of_its_tokenizer(tmp_path):
     assert found.ignored == ("weird_thing",)
 
 
+def test_true_keys_of_nemo_are_read_or_said(tmp_path):
+    from costmodel.step.anatomy.params import num_params
+
+    more = "  qkv_bias: true\n  odd_switch: true\n  gradient_as_bucket_view: true\n"
+    plain = read_file(written(tmp_path, NEMO)).job["model"]
+    found = read_file(written(tmp_path, NEMO + more))
+    # Biases of queries, keys and values, 4,096 each, in 32 layers.
+    assert round(num_params(found.job["model"]) - num_params(plain)) == 32 * 3 * 4096
+    assert found.ignored == ("weird_thing", "odd_switch")
+
+
+def test_the_table_that_nemo_stores(tmp_path):
+    own = "  tokenizer: {library: huggingface, type: meta-llama/Llama-2-7b-hf}\n"
+    assert own in NEMO
+    padded = NEMO.replace(own, "  override_vocab_size: 152064\n")
+    assert read_file(written(tmp_path, padded)).job["model"].vocab_size == 152064
+    megatron = NEMO.replace(own, "  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n")
+    megatron = megatron.replace("divisible_by: 1\n", "divisible_by: 128\n")
+    # 50,257 tokens of GPT-2 in a table of a multiple of 128 times tp 4.
+    assert read_file(written(tmp_path, megatron)).job["model"].vocab_size == 50688
+
+
 def test_references_of_nemo_are_followed(tmp_path):
     text = """
 run: {name: mine, results_dir: "${base_results_dir}/${.name}"}

@@ -333,6 +333,7 @@ def test_an_imagined_chip_is_no_surer_than_others_that_nobody_timed(tmp_path):
     faster = "{value: 2 PFLOP/s, source: assumed}"
     (tmp_path / "x1.yaml").write_text(
         f"{header}profile: accelerator\nname: x1\ninherit: h200-sxm-141gb\npeak_dense: {{bf16: {faster}}}\n"
+        "tdp: {value: 900 W, source: assumed}\n"
     )
     (tmp_path / "xc.yaml").write_text(
         f"{header}profile: cluster\nname: xc\ninherit: dgx-h200-ndr\naccelerator: x1\n"

@@ -231,9 +231,25 @@ def test_what_is_known_of_the_device_goes_over_the_loan(tmp_path):
     assert ours.kernels.attention == lender.kernels.attention
 
 
+def test_another_chip_says_its_own_power(tmp_path):
+    head = "schema_version: 1\nprofile: accelerator\nname: mine\ntitle: Mine\ninherit: h100-sxm-80gb\n"
+    for change in (
+        "peak_dense:\n  bf16: {value: 2000 TFLOP/s, source: assumed}\n",
+        "memory_bandwidth: {value: 4 TB/s, source: assumed}\n",
+        "num_sms: {value: 144, source: assumed}\n",
+    ):
+        assert check(tmp_path, head + change, "mine") == [
+            "mine.yaml: tdp: expected {value: ..., source: ...}; the key is missing"
+        ]
+    assert check(tmp_path, head, "mine") == []
+    assert load_accelerator(tmp_path / "mine.yaml").tdp_w == 700
+
+
 def test_inherited_kernels_are_an_estimate_on_another_device(tmp_path):
     head = "schema_version: 1\nprofile: accelerator\nname: mine\ntitle: Mine\ninherit: h100-sxm-80gb\n"
-    peaks = "peak_dense:\n  bf16: {value: 2000 TFLOP/s, source: assumed}\n"
+    peaks = (
+        "peak_dense:\n  bf16: {value: 2000 TFLOP/s, source: assumed}\ntdp: {value: 1 kW, source: assumed}\n"
+    )
     for text, basis in ((head, "measured"), (head + peaks, "estimated")):
         assert check(tmp_path, text, "mine") == []
         mine = load_accelerator(tmp_path / "mine.yaml")

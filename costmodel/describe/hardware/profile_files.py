@@ -205,7 +205,7 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
     """Return the raw content of a profile with its `inherit` chain merged in.
 
     The child's top-level keys replace the parent's; `sources` of both are kept. Kernels that an accelerator inherits
-    become estimates where its peaks, units or memory are its own.
+    become estimates where its peaks, units or memory are its own, and it has to say its own power then.
     """
     content, chain = dict(read_yaml(path)), [path]
     check_header(content, path, kind)
@@ -224,6 +224,9 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         ):
             # A price is that of one accelerator on one day: a child with another of either takes none of it.
             parent = {key: value for key, value in parent.items() if key not in PRICE_KEYS}
+        if kind == "accelerator" and content.keys() & _KERNELS_ARE_OF:
+            # Another chip draws another power; what it draws is not known from its parent.
+            parent.pop("tdp", None)
         if kind == "accelerator" and "kernels" not in content and content.keys() & _KERNELS_ARE_OF:
             parent |= {"kernels": _inherited_kernels(parent, content, parent_path.stem)}
         content = {**parent, **content, "sources": merged_sources}

@@ -52,6 +52,14 @@ _SHORT = {
 """Options of sbatch by their letter; case matters."""
 
 
+class _LeaveError(Exception):
+    """``break`` and ``continue`` on their way out of a loop, or of several."""
+
+    def __init__(self, loops: int, goes_on: bool) -> None:
+        super().__init__()
+        self.loops, self.goes_on = loops, goes_on
+
+
 @dataclass
 class Launch:
     """A command that a script would start."""
@@ -177,7 +185,7 @@ class _Walker:
         self.notes: list[str] = []
         self.sources: list[Path] = []
         self.output: list[str] | None = None
-        self.steps = self.depth = 0
+        self.steps = self.depth = self.loops = 0
 
     # What a statement does
 
@@ -187,9 +195,11 @@ class _Walker:
         if self.depth > 4 * _DEEPEST:
             raise CostModelError("the script calls itself without end")
         result = True
-        for statement in block.statements:
-            result = self.one(statement)
-        self.depth -= 1
+        try:
+            for statement in block.statements:
+                result = self.one(statement)
+        finally:
+            self.depth -= 1
         return result
 
     def one(self, statement: Statement) -> bool:
@@ -322,27 +332,48 @@ class _Walker:
         return True
 
     def loop(self, given: Loop) -> None:
+        """Follow a loop, as often as it would turn; ``break`` and ``continue`` may leave several."""
+        self.loops += 1
+        try:
+            self._turns(given)
+        except _LeaveError as leave:
+            if leave.loops > 1 and self.loops > 1:
+                raise _LeaveError(leave.loops - 1, leave.goes_on) from None
+        finally:
+            self.loops -= 1
+
+    def _body(self, given: Loop) -> None:
+        try:
+            self.follow(given.body)
+        except _LeaveError as leave:
+            if leave.loops > 1 or not leave.goes_on:
+                raise
+
+    def _turns(self, given: Loop) -> None:
         if given.arithmetic is not None:
-            start, go_on, step = given.arithmetic
+            start, go_on, step = (part.strip() for part in given.arithmetic)
             arithmetic(start or "0", self.scope, self)
             for _ in range(_MOST_TURNS):
-                if not arithmetic(go_on or "0", self.scope, self):
+                if not arithmetic(go_on or "1", self.scope, self):
                     return
-                self.follow(given.body)
+                before = self.steps
+                self._body(given)
                 arithmetic(step or "0", self.scope, self)
+                if not go_on and (self.doubtful or self.steps == before):
+                    return
             return
         if given.condition is not None:
             for _ in range(_MOST_TURNS):
                 if self.condition(given.condition) == given.until:
                     return
                 before = self.steps
-                self.follow(given.body)
+                self._body(given)
                 if self.doubtful or self.steps == before:
                     return
             return
         for word in self.words(given.words)[:_MOST_TURNS]:
             self.scope.set(given.name, word)
-            self.follow(given.body)
+            self._body(given)
 
     # What a command would be
 
@@ -380,6 +411,10 @@ class _Walker:
         elif name == "unset":
             for variable in words[1:]:
                 self.scope.values.pop(variable, None)
+        elif name in ("break", "continue"):
+            if self.loops:
+                count = words[1] if len(words) > 1 and re.fullmatch(r"[1-9]\d{0,3}", words[1]) else "1"
+                raise _LeaveError(int(count), name == "continue")
         elif name in _SILENT:
             pass
         elif name in ("[", "test"):
@@ -399,7 +434,14 @@ class _Walker:
             ):
                 scripts = [part for part in words[place + 1 :] if " " in part or "\n" in part]
                 if scripts:
+                    known = len(self.launches)
                     self._nested(scripts[0])
+                    if Path(words[0]).name == "deepspeed":
+                        # Its own options, such as how many GPUs there are, hold for what it starts.
+                        self.launches[known:] = [
+                            Launch([*words[:place], *inner.words], inner.environment)
+                            for inner in self.launches[known:]
+                        ]
                     return
         self.launches.append(Launch(words, local))
 
@@ -407,8 +449,10 @@ class _Walker:
         if self.depth > _DEEPEST:
             raise CostModelError("the script starts scripts in scripts without end")
         self.depth += 3
-        self.follow(parse(script))
-        self.depth -= 3
+        try:
+            self.follow(parse(script))
+        finally:
+            self.depth -= 3
 
     def _call(self, name: str, arguments: list[str]) -> None:
         before = self.scope.arguments
