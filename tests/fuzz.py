@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent / "unit"))
 from trace_files import step_events
 
 sys.path.insert(0, str(Path(__file__).parent))
+import fuzz_more
 import fuzz_wild
 
 LIMIT_S = 5.0
@@ -680,7 +681,10 @@ def _wild(kind: str, make: Callable[[random.Random], fuzz_wild.Wild]) -> Callabl
     return lambda rng: Input(kind, *make(rng))
 
 
-KINDS |= {name: (weight, _wild(name, make)) for name, weight, make in fuzz_wild.wild_kinds(CORPUS)}
+KINDS |= {
+    name: (weight, _wild(name, make))
+    for name, weight, make in (*fuzz_wild.wild_kinds(CORPUS), *fuzz_more.more_kinds())
+}
 
 
 def make_input(seed: int, number: int, kind: str | None = None) -> Input:

@@ -227,9 +227,9 @@ def content(text: str) -> Mapping[str, Any]:
     """
     try:
         raw = parse_json(text, "torchtitan") if text.lstrip().startswith("{") else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, CostModelError) as error:
+    except (ValueError, RecursionError) as error:
         raise FrameworkConfigError(
-            f"torchtitan: neither TOML nor JSON: {str(error).splitlines()[0]}"
+            f"torchtitan: neither TOML nor JSON: {str(error).splitlines()[0][:80]}"
         ) from None
     if "parallelism" not in raw and "training" not in raw:
         raise FrameworkConfigError("torchtitan: neither [parallelism] nor [training] in the file")

@@ -97,9 +97,9 @@ def look_at(file: TextFile) -> Look:
     ):
         try:
             return Look("toml", tomllib.loads(text), name=name)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # of a number of thousands of digits, too
             if suffix == "toml":
-                return Look(problem=f"not TOML: {str(error).splitlines()[0]}", name=name)
+                return Look(problem=f"not TOML: {str(error).splitlines()[0][:80]}", name=name)
     is_script = script or (suffix not in ("yaml", "yml") and bool(_SCRIPT.search(text)))
     if (suffix in ("yaml", "yml") or not (is_script or is_log or flags > 3)) and len(text) <= MOST_CHARACTERS:
         try:

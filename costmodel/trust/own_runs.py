@@ -108,8 +108,12 @@ def logged(name: str, est: Estimate, log: Path) -> OwnRun:
 def _of_table(file: Path, base: Mapping[str, Any]) -> list[OwnRun]:
     """Return the rows of a table that were measured."""
     text = read_text(file).text
-    reader = csv.DictReader(io.StringIO(text), delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
-    columns = [name for name in (reader.fieldnames or ()) if name is not None]
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    reader = csv.DictReader(io.StringIO(lines), delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+    try:
+        columns = [name for name in (reader.fieldnames or ()) if name is not None]
+    except csv.Error as error:
+        raise DataError(f"{file}: cannot read its head ({error})") from None
     published = all(name in columns for name in REQUIRED_COLUMNS)
     if not published:
         _require_known(file, columns)

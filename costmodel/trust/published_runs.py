@@ -231,6 +231,8 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         raise DataError(f"{file}: cannot read the table ({error.strerror})") from None
     except UnicodeDecodeError:
         raise DataError(f"{file}: not a UTF-8 CSV file") from None
+    except csv.Error as error:
+        raise DataError(f"{file}: cannot read the table ({error})") from None
     if not rows:
         raise DataError(f"{file}: no rows below the header")
     return rows

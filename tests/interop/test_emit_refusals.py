@@ -83,10 +83,11 @@ def left(framework, **changed):
 def test_what_is_left_to_the_user_follows_the_job():
     """Positions are said of rotary models, routing of experts, a pipeline of stages, recomputation where there is any."""
     always = ["data", "tokenizer", "training"]
-    assert left("megatron") == [*always, "positions", "checkpoints"]
-    assert left("megatron", model="mixtral-8x7b") == [*always, "routing", "positions", "checkpoints"]
-    assert left("megatron", model="bloom-176b") == [*always, "checkpoints"]
-    assert left("megatron", model="bloom-176b", layout="pp2") == [*always, "checkpoints"]
+    assert left("megatron") == [*always, "positions", "nodes", "checkpoints"]
+    assert left("megatron", model="mixtral-8x7b") == [*always, "routing", "positions", "nodes", "checkpoints"]
+    assert left("megatron", model="bloom-176b") == [*always, "nodes", "checkpoints"]
+    assert left("megatron", model="bloom-176b", layout="pp2") == [*always, "nodes", "checkpoints"]
+    assert left("megatron", gpus=8) == [*always, "positions", "checkpoints"]
     scripted = ["model, data and tokenizer", "training"]
     assert left("deepspeed") == scripted
     assert left("deepspeed", layout="pp2") == [*scripted, "pipeline"]

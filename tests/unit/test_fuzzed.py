@@ -54,6 +54,10 @@ ROW = "     1048576        262144     float     sum      -1    30.00   34.95   6
 @pytest.mark.parametrize(
     ("name", "text", "command", "said"),
     [
+        ("f.toml", "[training]\nseq_len = " + "9" * 5000 + "\n[parallelism]\n", ["read"], "not TOML: Exceeds the limit"),
+        ("f.csv", "x" * 200_000 + "\n", ["calibrate", "runs"], "field larger than field limit"),
+        ("f.csv", "x" * 200_000 + "\n", ["calibrate", "kernels", "-a", "h100"], "expected the columns"),
+        ("f.csv", "x" * 200_000 + "\n", ["validate"], "field larger than field limit"),
         ("config.json", DEEP, ["model", "show"], "not JSON: it is nested too deeply"),
         ("f.log", "# nThread 1 nGpus 8\n" + HEAD + ROW, ["read"], "has no columns time, algbw and busbw"),
         ("f.toml", TITAN.replace("tensor_parallel_degree = 2\npipeline_parallel_degree = 0", "X = 0").replace(
@@ -88,6 +92,13 @@ def test_a_shard_degree_that_makes_other_gpus_than_were_given_is_said(tmp_path, 
     assert "gpus = 64: the degrees of the file make 8 GPUs" in capsys.readouterr().err
     assert main(["read", str(path), "--gpus", "8"]) == 0
     assert "the degrees of the file" not in capsys.readouterr().err
+
+
+def test_a_table_with_the_line_ends_of_old_macs(tmp_path, capsys):
+    rows = "name,model,gpus,global_batch,seq_len,tp,step_time_s\ra,llama3-8b,8,16,2048,2,0.5\rb,llama3-8b,8,32,2048,2,1\r"
+    (tmp_path / "f.csv").write_bytes(rows.encode())
+    assert main(["calibrate", "runs", str(tmp_path / "f.csv"), "--format", "json"]) in (0, 2)
+    assert "new-line" not in capsys.readouterr().err
 
 
 def test_an_anchor_that_is_named_twice_says_nothing():

@@ -38,6 +38,7 @@ from costmodel.trust.profiles.chrome_trace import nanoseconds
 from costmodel.trust.profiles.intervals import alone_ns, shared_ns, union
 from costmodel.trust.profiles.kernel_families import FAMILIES, family_of, layout_of, pass_of_range
 from costmodel.trust.profiles.line_groups import GROUPS, group_of_line, merged
+from costmodel.trust.profiles.nsight import read_nsight
 from costmodel.trust.profiles.profile import profile
 
 US = 1e-6
@@ -632,3 +633,64 @@ def test_the_command_prints_tables_and_draws(tmp_path, capsys):
 def test_kernels_of_the_small_steps_are_all_known():
     for name in (NORM, ADD, ADAM, ATTENTION, ATTENTION_BACK, GATHER):
         assert family_of(name).does != "unknown"
+
+
+def read_trace(path):
+    return (read_nsight if path.suffix == ".sqlite" else chrome_trace.read_chrome_trace)(path)
+
+
+def device_of(path):
+    return {number: found.start_ns.size for number, found in read_trace(path).devices.items()}
+
+
+def test_beginnings_and_ends_are_events_too(tmp_path):
+    """Nested ones end in the order in which they began last; what has no end, or no beginning, did not happen here."""
+    whole = kernel(ADD, 10, 30, call=1)
+    begin = {key: value for key, value in whole.items() if key != "dur"} | {"ph": "B"}
+    inner = {**begin, "name": NORM, "ts": 15}
+    ends = [{"ph": "E", "pid": 0, "tid": 7, "ts": at} for at in (20.5, 40)]
+    alone = [{"ph": "E", "pid": 0, "tid": 7, "ts": 5}, {**begin, "ts": 50}]
+    path = write_trace(tmp_path / "t.json", [alone[0], begin, inner, *ends, alone[1]])
+    found = read_trace(path).devices[0]
+    spans = list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True))
+    assert spans == [(10_000, 40_000), (15_000, 20_500)]
+    assert [found.names[index] for index in found.name] == [ADD, NORM]
+
+
+def test_a_kernel_without_a_length_is_refused_and_texts_are_numbers(tmp_path):
+    event = kernel(ADD, 10, 30)
+    del event["dur"]
+    with pytest.raises(cm.CostModelError, match=r"event 1 is not one of a trace .*has no dur"):
+        read_trace(write_trace(tmp_path / "t.json", [event]))
+    texts = {**event, "ts": "1740461679479712", "dur": "1.5", "tid": "stream 7", "args": {"device": 0}}
+    found = read_trace(write_trace(tmp_path / "t.json", [texts])).devices[0]
+    assert (found.start_ns[0], found.end_ns[0]) == (1740461679479712000, 1740461679479713500)
+    assert found.stream[0] == 7
+
+
+def test_processes_that_call_their_devices_alike_have_devices_of_their_own(tmp_path):
+    events = [{**kernel(ADD, at, 5), "pid": process} for at, process in ((0, 0), (2, 4), (10, 4))]
+    assert device_of(write_trace(tmp_path / "t.json", events)) == {0: 1, 1: 2}
+    path = nsight(tmp_path / "t.sqlite", [("a", 0, 10, 7, 1), ("b", 5, 15, 7, 2), ("c", 20, 30, 7, 3)])
+    base = sqlite3.connect(path)
+    base.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = 0x1000000 * 78 WHERE start = 5")
+    base.commit()
+    base.close()
+    assert device_of(path) == {0: 2, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "left"),
+    [("end", None, 1), ("deviceId", "zero", 0), ("end", -5, 0), ("globalPid", "x", 0)],
+)
+def test_rows_of_nsight_that_have_no_end_are_left_out_and_others_refused(column, value, left, tmp_path):
+    path = nsight(tmp_path / "t.sqlite", [("a", 0, 10, 7, 1), ("b", 15, 25, 7, 2)])
+    base = sqlite3.connect(path)
+    base.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{column}" = ? WHERE start = 15', (value,))
+    base.commit()
+    base.close()
+    if left:
+        assert device_of(path) == {0: left}
+    else:
+        with pytest.raises(cm.CostModelError, match="cannot be read as an export of Nsight Systems"):
+            read_trace(path)

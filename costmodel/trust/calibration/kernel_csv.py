@@ -111,7 +111,7 @@ def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[st
     if not numbered:
         problems.append(LogProblem(path.name, 0, "is empty; expected a header and rows"))
         return
-    header = [name.strip() for name in next(csv.reader([numbered[0][1]]))]
+    header = _cells(numbered[0][1])
     kinds = ({"m", "n", "k", "dtype"}, {"batch", "seq_len", "heads", "head_dim", "op"}, {"bytes"})
     if not any(kind <= set(header) for kind in kinds):
         wanted = "m, n, k, dtype or batch, seq_len, heads, head_dim, op or bytes"
@@ -123,11 +123,19 @@ def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[st
         )
         return
     for number, line in numbered[1:]:
-        cells = next(csv.reader([line]))
+        cells = _cells(line)
         if len(cells) != len(header):
             problems.append(LogProblem(path.name, number, f"has {len(cells)} cells; expected {len(header)}"))
             continue
-        yield number, dict(zip(header, (cell.strip() for cell in cells), strict=True))
+        yield number, dict(zip(header, cells, strict=True))
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line; none of one that a reader of CSV gives up on."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]), [])]
+    except csv.Error:
+        return []
 
 
 def _positive(row: Mapping[str, str], key: str, default: float | None = None) -> float:

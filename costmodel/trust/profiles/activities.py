@@ -91,6 +91,21 @@ class Recording(NamedTuple):
     backward: dict[int, tuple[Whole, Whole]]
 
 
+class Devices:
+    """Numbers of devices: those of a trace, and others where several processes call theirs by the same one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, object], int] = {}
+
+    def number(self, device: int, process: object) -> int:
+        """Return the number of a device as a process sees it."""
+        if (device, process) not in self._numbers:
+            taken = set(self._numbers.values())
+            free = device if device not in taken else max(taken) + 1
+            self._numbers[device, process] = free
+        return self._numbers[device, process]
+
+
 class Columns:
     """Activities while they are read: a few machine words each, however large the file."""
 
@@ -102,6 +117,8 @@ class Columns:
         self, work: Work, name: str, device: int, stream: int, start_ns: int, end_ns: int, call: int
     ) -> None:
         """Add one, with the number of the call that issued it."""
+        if end_ns < start_ns:
+            raise ValueError(f"{name[:40]} ends before it starts")
         index = self._names.setdefault(name, len(self._names))
         if device not in self._rows:
             self._rows[device] = tuple(array("q") for _ in range(6))

@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 
 from costmodel.base.errors import DataError, shown
-from costmodel.trust.profiles.activities import Calls, Columns, Range, Recording, Work
+from costmodel.trust.profiles.activities import Calls, Columns, Devices, Range, Recording, Work
 
 _CHUNK = 1 << 20
 _LONGEST_PIECE = 16 << 20
@@ -138,13 +138,13 @@ def _events(text: _Text, *, open_end: bool) -> Iterator[tuple[str, Any]]:
 def nanoseconds(microseconds: Any) -> int:
     """Return microseconds, a whole number or a text with decimals, as whole nanoseconds.
 
-    >>> nanoseconds(12), nanoseconds("1740461679479712.123"), nanoseconds("-0.5")
-    (12000, 1740461679479712123, -500)
+    >>> nanoseconds(12), nanoseconds("1740461679479712.123"), nanoseconds("-0.5"), nanoseconds("1740461679479712")
+    (12000, 1740461679479712123, -500, 1740461679479712000)
     """
     if isinstance(microseconds, int):
         return microseconds * 1000
-    whole, _, decimals = str(microseconds).partition(".")
-    if not decimals.isdigit() or not whole.lstrip("-").isdigit():
+    whole, _, decimals = str(microseconds).strip().partition(".")
+    if not (decimals or "0").isdecimal() or not whole.removeprefix("-").isdecimal():
         return round(float(microseconds) * 1000)
     sign = -1 if whole.startswith("-") else 1
     return int(whole) * 1000 + sign * int(f"{decimals:0<4}"[:4]) // 10
@@ -182,6 +182,16 @@ def read_chrome_trace(path: Path) -> Recording:
     return reader.recording(path)
 
 
+def _stream(text: Any) -> int:
+    """Return the number of a stream, which older recordings name ``stream 7``."""
+    found = re.fullmatch(r"stream (\d{1,9})\b.*", text) if isinstance(text, str) else None
+    return int(found[1]) if found else int(text)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 class _Reader:
     """What is kept of a trace."""
 
@@ -193,6 +203,8 @@ class _Reader:
         self._ranges: list[Range] = []
         self._backward: dict[int, tuple[array[int], array[int]]] = {}
         self._threads: dict[Any, int] = {}
+        self._begun: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+        self._devices = Devices()
 
     def take(self, name: str, piece: Any) -> None:
         """Take an entry of the header, or an event."""
@@ -201,7 +213,13 @@ class _Reader:
         if name != "event":
             return
         self.count += 1
-        if piece.get("ph") != "X":
+        phase = piece.get("ph")
+        if phase in ("B", "E"):
+            whole = self._paired(piece, begins=phase == "B")
+            if whole is None:
+                return
+            piece = whole
+        elif phase != "X":
             return
         if not isinstance(piece.get("name"), str):
             raise ValueError(f"its name is {shown(piece.get('name'))}")
@@ -227,13 +245,28 @@ class _Reader:
     def _activity(self, work: Work, piece: dict[str, Any]) -> None:
         about = piece.get("args", {})
         start = nanoseconds(piece["ts"])
-        length = nanoseconds(piece.get("dur", 0))
+        if piece.get("dur") is None:
+            raise ValueError(f"{shown(piece['name'])} has no dur")
+        length = nanoseconds(piece["dur"])
         if length < 0:
-            raise ValueError(f"{piece['name'][:40]} lasts {piece['dur']} us")
-        device = int(about.get("device", piece.get("pid", 0)))
-        stream = int(about.get("stream", piece.get("tid", 0)))
+            raise ValueError(f"{shown(piece['name'])} lasts {shown(piece['dur'])} us")
+        device = self._devices.number(int(about.get("device", piece.get("pid", 0))), piece.get("pid"))
+        stream = _stream(about.get("stream", piece.get("tid", 0)))
         call = int(about.get("correlation", -1))
         self._columns.add(work, piece["name"], device, stream, start, start + length, call)
+
+    def _paired(self, piece: dict[str, Any], *, begins: bool) -> dict[str, Any] | None:
+        """Keep a beginning; return an event as a whole when it ends. One ends where the last one began [1]_."""
+        begun = self._begun.setdefault((piece.get("pid"), piece.get("tid")), [])
+        if begins:
+            begun.append(piece)
+            return None
+        if not begun:
+            return None  # began before the recording did
+        first = begun.pop()
+        lasts = nanoseconds(piece["ts"]) - nanoseconds(first["ts"])
+        about = {**_mapping(first.get("args")), **_mapping(piece.get("args"))}
+        return {**first, "args": about, "dur": f"{lasts / 1000:.3f}"}
 
     def _thread(self, piece: dict[str, Any]) -> int:
         """Return the number of a thread, whose name may be a text."""

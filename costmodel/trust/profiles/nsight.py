@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import DataError
-from costmodel.trust.profiles.activities import Calls, Columns, Range, Recording, Work
+from costmodel.trust.profiles.activities import Calls, Columns, Devices, Range, Recording, Work
 
 MAGIC = b"SQLite format 3\x00"
 
@@ -44,7 +44,9 @@ def read_nsight(path: Path) -> Recording:
             return _read(base, path)
         finally:
             base.close()
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{path}: cannot be read as an export of Nsight Systems ({error})") from None
 
 
@@ -54,8 +56,8 @@ def _read(base: sqlite3.Connection, path: Path) -> Recording:
     }
     if "StringIds" not in tables:
         raise DataError(f"{path}: is SQLite, but no export of Nsight Systems: it has no table StringIds")
-    texts: dict[int, str] = dict(base.execute("SELECT id, value FROM StringIds"))
-    columns, calls = Columns(), Calls()
+    texts = {number: str(text) for number, text in base.execute("SELECT id, value FROM StringIds")}
+    columns, calls, devices = Columns(), Calls(), Devices()
     if _KERNELS in tables:
         for start, end, device, stream, call, process, long, short in _rows(
             base,
@@ -65,19 +67,22 @@ def _read(base: sqlite3.Connection, path: Path) -> Recording:
             "globalPid demangledName shortName",
         ):
             name = texts.get(long) or texts.get(short) or f"kernel {long}"
-            columns.add("kernel", name, device, stream, start, end, _call(process, call))
+            seen = devices.number(device, _process(process))
+            columns.add("kernel", name, seen, stream, start, end, _call(process, call))
     if _GRAPHS in tables:
         for start, end, device, stream, call, process, graph in _rows(
             base, path, _GRAPHS, "start end deviceId streamId correlationId", "globalPid graphId"
         ):
-            columns.add("kernel", f"CUDA graph {graph}", device, stream, start, end, _call(process, call))
+            seen = devices.number(device, _process(process))
+            columns.add("kernel", f"CUDA graph {graph}", seen, stream, start, end, _call(process, call))
     for table, work in _ENGINES.items():
         if table in tables:
             for start, end, device, stream, call, process, kind in _rows(
                 base, path, table, "start end deviceId streamId correlationId", "globalPid copyKind"
             ):
                 name = "Memset" if work == "memset" else f"Memcpy {_COPY_KINDS.get(kind, kind)}"
-                columns.add(work, name, device, stream, start, end, _call(process, call))
+                seen = devices.number(device, _process(process))
+                columns.add(work, name, seen, stream, start, end, _call(process, call))
     if not columns:
         raise DataError(
             f"{path}: holds nothing that ran on a GPU: record it with nsys profile --trace=cuda,nvtx"
@@ -96,7 +101,11 @@ def _call(process: int | None, number: int | None) -> int:
     """Tell calls of several processes apart: each numbers its own. The process is above the lowest 24 bits."""
     if number is None:
         return -1
-    return ((process or 0) >> 24 & 0xFFFFFF) << 32 | number & 0xFFFFFFFF
+    return _process(process) << 32 | number & 0xFFFFFFFF
+
+
+def _process(number: int | None) -> int:
+    return (number or 0) >> 24 & 0xFFFFFF
 
 
 def _rows(
@@ -110,7 +119,9 @@ def _rows(
             f"{path}: table {table} has no column {missing[0]}; export it again with a newer nsys"
         )
     parts = [f'"{name}"' if name in there else "NULL" for name in (*needed.split(), *wanted.split())]
-    yield from base.execute(f"SELECT {', '.join(parts)} FROM {table}")
+    # What had not ended when the recording did has no end, and no length.
+    ended = ' WHERE "end" IS NOT NULL' if "end" in needed.split() else ""
+    yield from base.execute(f"SELECT {', '.join(parts)} FROM {table}{ended}")
 
 
 def _ranges(base: sqlite3.Connection, path: Path, texts: dict[int, str]) -> Iterator[Range]:
