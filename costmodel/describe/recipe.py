@@ -111,6 +111,13 @@ class Kernels(BaseModel):
     separate_gate: bool = False
     """Gate and up projection of a gated MLP are layers of their own: two GEMMs, and without sequence
     parallelism two all-reduces of the input's gradient."""
+    separate_qkv: bool = False
+    """The projections of queries, keys and values are layers of their own, and without sequence parallelism each
+    sums the gradient of its input over TP by itself."""
+    own_column_inputs: bool = False
+    """Each column-parallel layer copies its input, or gathers it under sequence parallelism, for itself and keeps
+    that for the backward pass (Paddle: python/paddle/distributed/fleet/layers/mpu/mp_ops.py, _c_identity, whose
+    kernel copies; fleet/utils/sequence_parallel_utils.py, AllGatherOp)."""
     fused_grad_accumulation: bool = True
     """The weight-gradient GEMM adds into the gradient buffer; otherwise a kernel of its own does, after
     every GEMM."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line
-from costmodel.step.anatomy.operator_parts import PATHS, Part, saved_input_bytes
+from costmodel.step.anatomy.operator_parts import PATHS, Part, column_inputs, saved_input_bytes
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
 
@@ -103,23 +103,20 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
     # A recomputation that stops early never gets to the output of the MLP.
     summed_again = placed.recomputation.of_sum_after(part)
     # Every column-parallel layer sums its own input gradient.
-    inputs = (
-        2.0
-        if recipe.kernels.separate_gate and model.gated_mlp and part not in ("attention", "mixer")
-        else 1.0
-    )
+    inputs = column_inputs(part, model, recipe)
+    gathers = sp * inputs if recipe.kernels.own_column_inputs else sp
     into, out, back, dgrad, wgrad = _windows(recipe.overlap.tp_overlap, column, row)
     regathers = sp * recipe.overlap.sp_regathers
     sent = (
-        Sent("all_gather", "forward", "all_gather", gathered, sp, into),
+        Sent("all_gather", "forward", "all_gather", gathered, gathers, into),
         Sent("reduce_scatter", "forward", "reduce_scatter", full, sp, out),
         Sent("all_reduce", "forward", "all_reduce", full, plain),
-        Sent("all_gather", "recompute", "all_gather", gathered, sp * again, into),
+        Sent("all_gather", "recompute", "all_gather", gathered, gathers * again, into),
         Sent("reduce_scatter", "recompute", "reduce_scatter", full, sp * summed_again, out),
         Sent("all_reduce", "recompute", "all_reduce", full, plain * summed_again),
         Sent("all_gather", "backward", "all_gather", gathered, sp, back),
         Sent("all_gather_input", "backward", "all_gather", gathered, regathers, dgrad),
-        Sent("reduce_scatter", "backward", "reduce_scatter", full, sp, wgrad),
+        Sent("reduce_scatter", "backward", "reduce_scatter", full, gathers, wgrad),
         Sent("all_reduce", "backward", "all_reduce", full, plain * inputs, wgrad),
     )
     # A pipelined exchange is cut into tp pieces; the first has nothing to hide behind.

@@ -512,7 +512,7 @@ def _switches(row: Row) -> dict[str, Any]:
         switches["offload_activations"] = share
     if notes == "eager":
         switches |= {"compiled": False, "fused_norm": False, "fused_rope": False, "fused_activation": False}
-    if "unfused rmsnorm" in notes:
+    if "unfused rmsnorm" in notes or "fused rmsnorm off" in (row.get("notes") or "").lower():
         switches |= {"fused_norm": False, "fused_rope": False, "fused_activation": False}
     elif "fused rmsnorm" in notes:
         switches |= {"fused_norm": True, "fused_rope": False, "fused_activation": False}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 
 if TYPE_CHECKING:
+    from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
     from costmodel.describe.recipe import Recipe
 
@@ -330,6 +331,52 @@ SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1)
 def input_tokens(shard: Shard, recipe: Recipe) -> Array:
     """Tokens of a TP-split layer's input as autograd keeps it: a slice, or gathered. [-]"""
     return shard.tokens_sp if recipe.overlap.sp_regathers else shard.tokens
+
+
+def column_inputs(part: Part, model: Model, recipe: Recipe) -> float:
+    """Column-parallel layers of a part that take one input, each as a layer of its own. [-]"""
+    if part == "attention" and model.attention != "mla":
+        return 1.0 + model.kv_projections if recipe.kernels.separate_qkv else 1.0
+    gates = part not in ("attention", "mixer") and model.gated_mlp
+    return 2.0 if recipe.kernels.separate_gate and gates else 1.0
+
+
+def kept_inputs(part: Part, model: Model, shard: Shard, recipe: Recipe) -> Array:
+    """Tokens of all inputs that the TP-split layers of a part keep: one that they share, or one each. [-]"""
+    own = column_inputs(part, model, recipe) if recipe.kernels.own_column_inputs else 1.0
+    return np.asarray(input_tokens(shard, recipe) * np.where(shard.tp > 1, own, 1.0))
+
+
+def input_operators(
+    part: Part, modules: Iterable[str], model: Model, shard: Shard, recipe: Recipe
+) -> list[Operator]:
+    """Return what layers of their own on one input cost: a copy each, and the sum of their gradients."""
+    apart = column_inputs(part, model, recipe)
+    elements = shard.tokens * float(model.hidden_size)
+    ops = []
+    if apart > 1.0:
+        # Autograd adds one gradient to the others at a time: two reads and a write.
+        ops.append(
+            memory_bound(
+                part,
+                "input_gradient_sum",
+                modules,
+                elements,
+                0.0,
+                6.0 * (apart - 1.0),
+                kernels_forward=0.0,
+                kernels_backward=apart - 1.0,
+            )
+        )
+    if recipe.kernels.own_column_inputs:
+        # A gathered input is nobody else's already.
+        copied = apart * (shard.tp > 1) * (shard.tokens_sp == shard.tokens)
+        ops.append(
+            memory_bound(
+                part, "input_copy", modules, elements * copied, 2.0 * BF16, 0.0, kernels_backward=0.0
+            )
+        )
+    return ops
 
 
 def norm_operator(

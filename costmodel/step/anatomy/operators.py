@@ -47,7 +47,9 @@ from costmodel.step.anatomy.operator_parts import (
     Traffic,
     elementwise,
     exchanged_bytes,
+    input_operators,
     input_tokens,
+    kept_inputs,
     linear,
     memory_bound,
     norm_operator,
@@ -76,7 +78,7 @@ def attention_operators(
         k_width, v_width = k_width * (model.kv_projections > 0), v_width * (model.kv_projections == 2)
     rms = model.norm == "rmsnorm"
     whole = ("attention",)
-    kept = input_tokens(shard, recipe)
+    kept = kept_inputs("attention", model, shard, recipe)
     ops = [norm_operator("attention", "norm", t_sp * h, recipe, rms, saved_in * kept * h)]
     if model.attention == "mla":
         ops += _latent_projections(model, kind, shard, recipe, precision)
@@ -123,6 +125,7 @@ def attention_operators(
         gated = np.asarray(t * heads * d_v)
         ops.append(elementwise("attention", "gate", whole, gated, SWIGLU_FUSED, saved_in * gated))
     ops.append(linear("attention", "out", "row", whole, t, np.asarray(h), heads * d_v))
+    ops += input_operators("attention", whole, model, shard, recipe)
     if model.linear_bias:
         ops += _bias_gradients("attention", whole, t * (q_width + k_width + v_width) + t_sp * h)
     ops.append(residual_operator("attention", t_sp * h, recipe))
@@ -353,12 +356,10 @@ def mlp_operators(model: Model, shard: Shard, recipe: Recipe, precision: Precisi
     h, t, t_sp = float(model.hidden_size), shard.tokens, shard.tokens_sp
     width = float(model.ffn_size) / shard.tp
     rms = model.norm == "rmsnorm"
-    kept = input_tokens(shard, recipe)
+    kept = kept_inputs("mlp", model, shard, recipe)
     ops = [norm_operator("mlp", "norm", t_sp * h, recipe, rms, saved_input_bytes(precision) * kept * h)]
     ops += _two_layers("mlp", ("mlp",), t, h, width, ONE, model, recipe, precision, "matmul", t_sp)
-    if model.gated_mlp and recipe.kernels.separate_gate:
-        # Autograd adds the input gradients of gate and up projection.
-        ops.append(memory_bound("mlp", "input_gradient_sum", ("mlp",), t * h, 0.0, 6.0, kernels_forward=0.0))
+    ops += input_operators("mlp", ("mlp",), model, shard, recipe)
     if model.linear_bias:
         ops += _bias_gradients("mlp", ("mlp",), t * width + t_sp * h)
     ops.append(residual_operator("mlp", t_sp * h, recipe))
