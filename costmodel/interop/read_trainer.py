@@ -40,6 +40,19 @@ _SHARDING = {
 }
 FSDP_RECIPE = "torchtitan"
 """PyTorch's own sharding as torchtitan runs it; none of these trainers has a profile of its own."""
+_EAGER_RECIPE = "deepspeed"
+"""The recipe whose kernels are those of Hugging Face's models, which all these trainers run."""
+_EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
+_LIGER: Mapping[str, Mapping[str, Any]] = {
+    "liger_rms_norm": {"fused_norm": True},
+    "liger_rope": {"fused_rope": True},
+    "liger_glu_activation": {"fused_activation": True},
+    "liger_cross_entropy": {"cross_entropy": "fused"},
+    "liger_fused_linear_cross_entropy": {"cross_entropy": "chunked"},
+}
+"""Axolotl's keys of Liger's kernels, and what each puts in place of eager code."""
+_ALL_OF_LIGER = ("enable_liger_kernel", "use_liger_kernel", "liger_kernel")
+"""Keys of the others, which patch all of a model: the chunked loss in place of the fused one."""
 
 _MODEL = ("model_name_or_path", "base_model", "model", "model_id_or_path")
 _LENGTH = ("cutoff_len", "sequence_len", "max_length", "max_seq_length", "model_max_length")
@@ -59,9 +72,8 @@ _TAKEN = frozenset(
     """gradient_accumulation_steps batch_size bf16 fp16 bfloat16 float16 torch_dtype expert_parallel_size rl stage
     rlhf_type reward_model process_reward_model unfrozen_parameters activation_offloading max_steps
     gradient_checkpointing sequence_parallel_size deepspeed fsdp context_parallel_size tensor_parallel_size
-    dp_replicate_size dp_shard_size sequence_parallel_degree sample_packing neat_packing packing enable_liger_kernel
-    fsdp_config fsdp_version optim optimizer quantization_bit load_in_4bit load_in_8bit freeze_trainable_layers
-    liger_kernel""".split()  # noqa: SIM905
+    dp_replicate_size dp_shard_size sequence_parallel_degree sample_packing neat_packing packing torch_compile
+    fsdp_config fsdp_version optim optimizer quantization_bit load_in_4bit load_in_8bit freeze_trainable_layers""".split()  # noqa: SIM905
 )
 
 
@@ -77,6 +89,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     warnings: list[str] = []
     notes: list[str] = []
     job = {**_of_head(file.text), **given}
+    chosen = job.get("recipe")
     job.pop("vocab_size", None)
     job.pop("env", None)
     axolotl = "base_model" in raw
@@ -111,7 +124,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         notes.append(_PACKED)
     tuning = next((str(raw[key]) for key in _TUNING if raw.get(key)), "full")
     take_tuning(raw, tuning, job, notes, warnings)
-    unpriced = ["freeze_trainable_layers", "liger_kernel", "enable_liger_kernel"]
+    unpriced = ["freeze_trainable_layers"]
     if "lora_rank" not in job:
         unpriced += ["quantization_bit", "load_in_4bit", "load_in_8bit"]
     warnings += [f"{key}: has no price" for key in unpriced if raw.get(key)]
@@ -120,7 +133,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     facts: dict[str, Any] = {}
     if "optimizer" not in job:
         take_optimizer(optimizer, job, facts, warnings)
-    known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN, *TUNING_KEYS}
+    known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN, *TUNING_KEYS, *_LIGER, *_ALL_OF_LIGER}
     left = tuple(
         key
         for key, value in raw.items()
@@ -128,6 +141,8 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     )
     named = raw.get("deepspeed")
     if named:
+        if not chosen:
+            _take_kernels(raw, _EAGER_RECIPE, job)
         found = _joined(file, named, job, notes, warnings)
         return dataclasses.replace(found, ignored=(*found.ignored, *left), facts={**facts, **found.facts})
     if (rings or 1) > 1:
@@ -139,9 +154,28 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job.setdefault("recipe", FSDP_RECIPE)
         job.setdefault("zero_stage", 0)
         notes.append("no sharding is named: every GPU has a copy (DDP)")
+    if not chosen:
+        _take_kernels(raw, FSDP_RECIPE, job)
     settle_offload(job, warnings)
     job |= tokens_of(_steps(raw), job)
     return dataclasses.replace(_done(job, notes, warnings), ignored=left, facts=facts)
+
+
+def _take_kernels(raw: Mapping[str, Any], recipe: str, job: dict[str, Any]) -> None:
+    """Put into the switches which kernels the model has where the recipe has others: eager ones, Liger's, compiled ones.
+
+    Without Liger's kernels the loss goes through fp32 copies of all logits, however parameters are sharded
+    (transformers loss/loss_utils.py, ForCausalLMLoss).
+    """
+    eager, base = load_recipe(_EAGER_RECIPE).switches, load_recipe(recipe).switches
+    found = {name: eager[name] for name in _EAGER} | {"compiled": raw.get("torch_compile") is True}
+    whole = any(raw.get(key) is True for key in _ALL_OF_LIGER)
+    for key, kernels in _LIGER.items():
+        if whole or raw.get(key) is True:
+            found |= kernels
+    changed = {name: value for name, value in found.items() if base[name] != value}
+    if changed:
+        job["switches"] = changed | (job.get("switches") or {})
 
 
 def _take_precision(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str], *, axolotl: bool) -> None:
@@ -210,6 +244,7 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = {**_of_head(file.text), **given}
+    chosen = said.get("recipe")
     job = {key: value for key, value in said.items() if key not in ("vocab_size", "env")}
     if "gpus" not in job and (processes := _whole(raw, "num_processes")):
         job["gpus"] = processes
@@ -260,6 +295,8 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if (job.get("cp") or 1) > 1:
         gathers = parallel.get("parallelism_config_cp_comm_strategy", "allgather") == "allgather"
         _take_method("all-gather" if gathers else "ring", job)
+    if not chosen and job["recipe"] == FSDP_RECIPE:
+        _take_kernels({}, FSDP_RECIPE, job)
     _take_script(job, file.text)
     return _done(job, notes, warnings)
 

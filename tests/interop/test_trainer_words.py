@@ -104,3 +104,52 @@ def test_targets_of_some_layers_and_of_towers_are_told():
     tower = job_of(text + "[q_proj, vision_adapter.mlp.fc1]\n")
     assert tower.job["lora_targets"] == "q_proj"
     assert tower.warnings[0].startswith("lora target vision_adapter.mlp.fc1: no layer is known")
+
+
+EAGER = {
+    "cross_entropy": "unfused",
+    "loss_bytes_per_logit": 14.0,
+    "fused_norm": False,
+    "fused_rope": False,
+    "fused_activation": False,
+    "compiled": False,
+}
+"""Hugging Face's own code, where the recipe of FSDP compiles."""
+
+
+def kernels_of(text, **given):
+    switches = job_of(text, **given).job.get("switches", {})
+    return {name: switches[name] for name in EAGER if name in switches}
+
+
+def test_models_are_hugging_faces_however_they_are_sharded():
+    assert kernels_of(AXOLOTL) == EAGER
+    assert kernels_of(AXOLOTL + "fsdp_version: 2\n") == EAGER
+    assert kernels_of(AXOLOTL + "torch_compile: true\n") == {
+        name: value for name, value in EAGER.items() if name != "compiled"
+    }
+    # The recipe of DeepSpeed has them already; one that is asked for stands.
+    zero = AXOLOTL + "deepspeed: {zero_optimization: {stage: 3}}\n"
+    assert kernels_of(zero) == {}
+    assert kernels_of(AXOLOTL, recipe="torchtitan") == {}
+
+
+@pytest.mark.parametrize("key", ["enable_liger_kernel", "use_liger_kernel"])
+def test_ligers_kernels(key):
+    text = FACTORY.format(stage="sft")
+    assert kernels_of(f"{text}{key}: true\n") == {
+        "cross_entropy": "chunked",
+        "loss_bytes_per_logit": 14.0,
+        "compiled": False,
+    }
+    assert kernels_of(f"{text}{key}: false\n") == EAGER
+
+
+def test_ligers_kernels_one_by_one():
+    found = kernels_of(AXOLOTL + "liger_rms_norm: true\nliger_fused_linear_cross_entropy: true\n")
+    assert found == {
+        **{name: value for name, value in EAGER.items() if name != "fused_norm"},
+        "cross_entropy": "chunked",
+    }
+    zero = AXOLOTL + "deepspeed: {zero_optimization: {stage: 3}}\nliger_glu_activation: true\n"
+    assert kernels_of(zero) == {"fused_activation": True}

@@ -476,6 +476,15 @@ def test_gate_and_up_projection_apart():
     assert each_us(est)["compute.mlp.input_gradient_sum.backward"] == near(6 * ELEMENTS / 1e6 + 1)
 
 
+def test_queries_keys_and_values_apart():
+    """Two sums of two gradients: 6 B an element and a kernel each."""
+    est = price(switches={"separate_qkv": True})
+    assert each_us(est)["compute.attention.input_gradient_sum.backward"] == near(2 * (6 * ELEMENTS / 1e6 + 1))
+    assert "compute.attention.input_gradient_sum.backward" not in each_us(
+        price(LATENT, switches={"separate_qkv": True})
+    )
+
+
 def test_latent_attention():
     est = price(LATENT)
     times = each_us(est, ATTENTION)

@@ -102,6 +102,55 @@ def test_gate_and_up_projection_sum_their_own_gradients():
     assert times["tp.mlp.all_reduce.forward"] == near(both)
 
 
+OWN = {"separate_gate": True, "separate_qkv": True, "own_column_inputs": True}
+"""Q, K, V, gate and up projection as layers of their own, each with an input of its own."""
+
+
+def test_queries_keys_and_values_sum_their_own_gradients():
+    est = price(gpus=2, layout="tp2", sequence_parallel=False, switches={"separate_qkv": True})
+    both = ring_us(FULL, passes=2)
+    times = each_us(est, "tp.")
+    assert times["tp.attention.all_reduce.backward"] == near(3 * both)
+    assert times["tp.attention.all_reduce.forward"] == near(both)
+    assert times["tp.mlp.all_reduce.backward"] == near(both)
+    gathered = each_us(price(gpus=2, layout="tp2", switches={"separate_qkv": True}), "tp.")
+    assert gathered["tp.attention.all_gather.forward"] == near(RING)
+    assert gathered["tp.attention.reduce_scatter.backward"] == near(RING)
+
+
+def test_layers_that_gather_their_input_for_themselves():
+    times = each_us(price(gpus=2, layout="tp2", switches={**OWN, "sp_regathers": False}), "tp.")
+    for part, layers in (("attention", 3), ("mlp", 2)):
+        assert times[f"tp.{part}.all_gather.forward"] == near(layers * RING)
+        assert times[f"tp.{part}.reduce_scatter.backward"] == near(layers * RING)
+        assert times[f"tp.{part}.reduce_scatter.forward"] == near(RING)
+        assert times[f"tp.{part}.all_gather.backward"] == near(RING)
+    again = each_us(price(gpus=2, layout="tp2", recompute="full", switches=OWN), "tp.")
+    assert again["tp.attention.all_gather.recompute"] == near(3 * RING)
+
+
+@pytest.mark.parametrize(("tp", "copies"), [(1, 0), (2, 1)])
+def test_layers_that_copy_their_input_for_themselves(tp, copies):
+    """One kept input becomes three for attention and two for the MLP, of 2 MiB in each of four layers."""
+    job = {"gpus": tp, "layout": f"tp{tp}", "sequence_parallel": False}
+    apart = {**OWN, "own_column_inputs": False}
+    own, shared = price(**job, switches=OWN), price(**job, switches=apart)
+    for part, more in (("attention", 2), ("mlp", 1)):
+        name = f"activation.{part}"
+        assert memory(own, name)[name] - memory(shared, name)[name] == near(copies * more * 4 * FULL)
+        copy = f"compute.{part}.input_copy.forward"
+        assert each_us(own).get(copy, 0.0) == near(copies * (more + 1) * (1 + 2 * FULL / 1e6))
+        assert copy not in each_us(shared)
+
+
+def test_gathered_inputs_are_nobody_elses_and_not_copied():
+    est = price(gpus=2, layout="tp2", switches={**OWN, "sp_regathers": False})
+    plain = price(gpus=2, layout="tp2", switches={"sp_regathers": False})
+    assert each_us(est).get("compute.attention.input_copy.forward", 0.0) == near(0.0)
+    name = "activation.attention"
+    assert memory(est, name)[name] - memory(plain, name)[name] == near(2 * 4 * FULL)
+
+
 def test_exchanges_pipelined_with_products():
     """A piece of two has nothing to hide behind, however long the product."""
     est = price(gpus=2, layout="tp2", switches={"tp_overlap": "pipelined"})

@@ -373,7 +373,14 @@ def input_operators(
         copied = apart * (shard.tp > 1) * (shard.tokens_sp == shard.tokens)
         ops.append(
             memory_bound(
-                part, "input_copy", modules, elements * copied, 2.0 * BF16, 0.0, kernels_backward=0.0
+                part,
+                "input_copy",
+                modules,
+                elements * copied,
+                2.0 * BF16,
+                0.0,
+                kernels_forward=copied,
+                kernels_backward=0.0,
             )
         )
     return ops
