@@ -318,7 +318,7 @@ def job_of_row(row: Row) -> Job:
         micro_batch=_integer(row, "mbs"),
         global_batch=_integer(row, "gbs"),
         seq_len=_integer(row, "seq_len"),
-        zero_stage=_integer(row, "zero_stage", 1),
+        zero_stage=_zero_stage(row),
         shard_group=_integer(row, "shard_group", 0),
         sequence_parallel=(sp == "true") if sp else None,
         schedule=row.get("schedule") or None,
@@ -402,6 +402,17 @@ def _cluster(accelerator: str, per_node: int, domain: int, nic_gbit: str, networ
         nic_gbit = str(_USUAL_NIC_GBIT[generation])
     rate = float(nic_gbit or 0) * 1e9 / 8
     return compose_cluster(accelerator, min(per_node, gpus), min(domain, gpus), rate, kind, gpus)
+
+
+def _zero_stage(row: Row) -> int:
+    """Return the ZeRO stage that a run has: DeepSpeed's optimizer for bf16 shards its states at stage 0 too.
+
+    It comes with gradients that are accumulated in fp32, as they are then (deepspeed/runtime/engine.py, get_data_types;
+    runtime/bf16_optimizer.py, fp32_groups_flat_partition).
+    """
+    stage = _integer(row, "zero_stage", 1)
+    shards = row["framework"] in ("deepspeed", "megatron-deepspeed") and row["precision"] == "bf16"
+    return max(stage, 1) if shards else stage
 
 
 def _accelerator(row: Row) -> str:
