@@ -68,3 +68,26 @@ def test_flash_attention_is_the_first_version_in_containers_before_the_second(
 def test_an_h100_of_torchtitan_that_no_table_names(framework, inferred, part):
     row = {**ROW, "framework": framework, "inferred": inferred, "accelerator": "h100-sxm-80gb"}
     assert job_of_row(row).cluster.accelerator.name == part
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "stage", "priced"),
+    [
+        ("megatron-deepspeed", "bf16", "0", 1),
+        ("deepspeed", "bf16", "0", 1),
+        ("megatron-deepspeed", "bf16", "3", 3),
+        ("megatron-deepspeed", "fp16", "0", 0),
+        ("nemo", "bf16", "0", 0),
+    ],
+)
+def test_deepspeeds_optimizer_for_bf16_shards_its_states_at_stage_0(framework, precision, stage, priced):
+    row = {**ROW, "framework": framework, "precision": precision, "zero_stage": stage}
+    assert float(job_of_row(row).layout.zero_stage) == priced
+
+
+@pytest.mark.parametrize(
+    ("said", "fused"), [("fused RMSNorm off", False), ("fused RMSNorm on", True), ("", True)]
+)
+def test_a_norm_whose_kernel_a_row_says_is_off(said, fused):
+    row = {**ROW, "framework": "paddlenlp", "notes": f"PaddleNLP; {said}"}
+    assert job_of_row(row).recipe.kernels.fused_norm is fused
