@@ -222,7 +222,7 @@ def write_constants(constants: Constants, runs: pd.DataFrame, folder: Path) -> N
                     else "median of the recipes with enough runs"
                 )
             by_generation = is_gpu and (family, is_gpu) not in constants
-            host[switch] = None if by_generation else round(share_of(constants, family, is_gpu), 3)
+            host[switch] = None if by_generation else round(share_of(constants, family, is_gpu), 3) + 0.0
             host.yaml_add_eol_comment(f"# {why}, trust/overheads.py", switch)
         path.write_text(document_text(recipe))
 
