@@ -40,13 +40,27 @@ def pareto_indices(score: Array, size: Array) -> NDArray[np.int64]:
         # The front of a sample dominates nearly all of the rest; what it leaves is sorted.
         step = score.size // _SAMPLE
         rough = step * pareto_indices(score[::step], size[::step])
-        for anchor in rough[np.linspace(0, rough.size - 1, min(_ANCHORS, rough.size)).astype(np.int64)]:
-            keep = (s <= score[anchor]) | (m <= size[anchor])
-            alive, s, m = alive[keep], s[keep], m[keep]
+        alive = undominated(score, size, score[rough], size[rough])
+        s, m = score[alive], size[alive]
     order = np.lexsort((alive, m, s))
     sizes = m[order]
     before = np.concatenate([[np.inf], np.minimum.accumulate(sizes)[:-1]])
     return np.asarray(alive[order[sizes < before]], dtype=np.int64)
+
+
+def undominated(score: Array, size: Array, front_score: Array, front_size: Array) -> NDArray[np.int64]:
+    """Return the points that none of a few of a front beats in both.
+
+    >>> one, other = np.array([1.0, 3.0]), np.array([3.0, 1.0])
+    >>> undominated(np.array([2.0, 4.0, 4.0, 1.0]), np.array([2.0, 2.0, 1.0, 4.0]), one, other).tolist()
+    [0, 2, 3]
+    """
+    alive = np.arange(score.size)
+    anchors = np.linspace(0, front_score.size - 1, min(_ANCHORS, front_score.size)).astype(np.int64)
+    for anchor in anchors:
+        keep = (score <= front_score[anchor]) | (size <= front_size[anchor])
+        alive, score, size = alive[keep], score[keep], size[keep]
+    return alive
 
 
 def smallest_indices(score: Array, count: int) -> NDArray[np.int64]:

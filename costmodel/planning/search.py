@@ -23,7 +23,15 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.odds import odds
 from costmodel.estimates.priced_job import headroom
-from costmodel.planning.best import Columns, Kept, best_rows, pareto_indices, smallest_indices, taken
+from costmodel.planning.best import (
+    Columns,
+    Kept,
+    best_rows,
+    pareto_indices,
+    smallest_indices,
+    taken,
+    undominated,
+)
 from costmodel.planning.choices import Choice, starts
 from costmodel.planning.space import PLACEMENT_KNOBS, Slab, Space, build_space, default_values
 from costmodel.step.price import price_unsharded
@@ -227,13 +235,29 @@ class Tally:
         self._note_values(part, np.where(fits, step_s, np.inf), weight)
         step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
         score = step_s * weight
-        top = smallest_indices(score, count)
-        front = pareto_indices(score, memory)
+        top = self._contenders(score, count)
+        front = self._on_front(score, memory)
         new = Kept(
             best_rows(rows_of(part, fit[top], score[top]), count),
             rows_of(part, fit[front], score[front]),
         )
         self.kept = new if self.kept is None else self.kept.merged(new, count)
+
+    def _contenders(self, score: Array, count: int) -> NDArray[np.int64]:
+        """Return which layouts of a part may be among the best `count`: what is no better than all of those is out."""
+        held: Array = np.empty(0) if self.kept is None else self.kept.top["score"]
+        if held.size < count:
+            return smallest_indices(score, count)
+        near = np.flatnonzero(score <= held.max())
+        return np.asarray(near[smallest_indices(score[near], count)])
+
+    def _on_front(self, score: Array, memory: Array) -> NDArray[np.int64]:
+        """Return which layouts of a part may be on the front of score against memory."""
+        if self.kept is None:
+            return pareto_indices(score, memory)
+        front = self.kept.front
+        alive = undominated(score, memory, front["score"], front["memory_bytes"])
+        return np.asarray(alive[pareto_indices(score[alive], memory[alive])])
 
     def _note_values(self, part: Part, cost: Array, weight: float) -> None:
         """Note the best score of every value of every knob, and the best placements; `cost` is step time that fits."""

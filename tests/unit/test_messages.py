@@ -132,3 +132,17 @@ def test_one_condition_for_all_layouts_takes_a_side_as_it_is():
     taken = quantity("where(ranks > 1, size_bytes, 0)", ranks=2.0, size_bytes=np.arange(3.0))
     assert taken.value.tolist() == [0.0, 1.0, 2.0]
     assert quantity("where(ranks > 1, size_bytes, 0)", ranks=1.0, size_bytes=np.arange(3.0)).value == 0.0
+
+
+def test_groups_that_are_alike_in_the_same_layouts_share_what_tells_them_apart():
+    """The shards of a group follow from it, a group of its own does not."""
+    whole, messages = group(), Messages(TIERS)
+    half = whole._replace(ranks=whole.ranks / 2.0)
+    other = whole._replace(ranks=whole.ranks + np.arange(120.0) % 2)
+    size = np.full(120, 1e6)
+    for each in (whole, half, other):
+        plain = collective_time("all_gather", size, each, TIERS)
+        np.testing.assert_allclose(messages.collective("all_gather", size, each).time_s, plain.time_s, rtol=0)
+    first, second, third = (messages._sender(each).kinds for each in (whole, half, other))
+    assert first is second
+    assert third is not first

@@ -133,7 +133,7 @@ class _Sender:
         if not self.kinds:
             return None
         for kinds in self.kinds:
-            if all(_same(_at(_at(number, kinds.first), kinds.of), number) for number in numbers):
+            if _constant(numbers, kinds):
                 return kinds
         finer = kinds_of(self.kinds[0].of.astype(np.float64), *numbers)
         if finer:
@@ -245,9 +245,25 @@ class Messages:
         key = (id(group.ranks), *map(id, group.members))
         if key not in self._senders:
             sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
-            kinds = kinds_of(*map(np.asarray, (group.ranks, *group.members, *sides)))
-            self._senders[key] = _Sender(group, [kinds] if kinds else [])
+            arrays = [np.asarray(each) for each in (group.ranks, *group.members, *sides)]
+            self._senders[key] = _Sender(group, self._kinds(arrays))
         return self._senders[key]
+
+    def _kinds(self, arrays: Sequence[Array]) -> list[Kinds]:
+        """Return the kinds of a group's layouts: those of another group, where they tell these apart as well.
+
+        So it is with a group and its parts, and then they share also what they tell apart by what they send.
+        """
+        for other in self._senders.values():
+            if other.kinds and _constant(arrays, other.kinds[0]):
+                return other.kinds
+        kinds = kinds_of(*arrays)
+        return [kinds] if kinds else []
+
+
+def _constant(arrays: Sequence[Array], kinds: Kinds) -> bool:
+    """Tell whether arrays hold the same numbers in all layouts of a kind."""
+    return all(_same(_at(_at(array, kinds.first), kinds.of), array) for array in arrays)
 
 
 def _same(before: Array, now: Array) -> bool:
