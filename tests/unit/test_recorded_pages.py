@@ -81,7 +81,7 @@ def answers():
         "batch": {**many, "global_batch": 3, "micro_batch": 2},
     }.items():
         yield f"no plan {name}", lambda g=given: cm.plan(**g, choose=False)
-    swept = {"layout": ["tp2", "tp4", "pp3"], "global_batch": [16, 32]}
+    swept = {"global_batch": [16, 32, 7], "recompute": ["none", "full"]}
     yield "sweep", lambda: cm.sweep(**{**DENSE, **swept})
     for name in ("all-reduce", "all-gather", "all-to-all"):
         yield (
@@ -103,6 +103,7 @@ def plain(value):
 
 def clean(text):
     """Return a text without what differs from one machine to the next."""
+    text = text.replace(str(CLUSTER), "ours")
     return re.sub(r"(?:\S*/)?(?:model|machine)-[0-9a-f]{12}(?:\.yaml|/round-cluster\.yaml)?", "ours", text)
 
 
