@@ -419,6 +419,9 @@ def _sampled(est: Estimate, samples: int, seed: int) -> Row:
 def _estimated(inputs: Point, point: dict[str, Any], samples: int, seed: int) -> Row:
     """Price a point whose layout is given."""
     est = estimate(**point)
+    for name, value in point.items() if est.shape else ():
+        if isinstance(value, list | tuple) and name not in ("axis_order", "slice"):
+            raise LayoutError(f"{name}: a point that says its layout takes one value, got {shown(value)}")
     table = wide_columns(est)
     row = _row(inputs, "ok" if est.fits else "does not fit", "")
     row["num_layouts_priced"] = 1

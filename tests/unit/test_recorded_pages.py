@@ -81,7 +81,7 @@ def answers():
         "batch": {**many, "global_batch": 3, "micro_batch": 2},
     }.items():
         yield f"no plan {name}", lambda g=given: cm.plan(**g, choose=False)
-    swept = {"global_batch": [16, 32, 7], "recompute": ["none", "full"]}
+    swept = {"global_batch": [16, 32, 7], "precision": ["bf16", "fp8-block"]}
     yield "sweep", lambda: cm.sweep(**{**DENSE, **swept})
     for name in ("all-reduce", "all-gather", "all-to-all"):
         yield (

@@ -88,3 +88,12 @@ def test_machines_that_run_nothing_come_last():
     hours = 1e12 / 8 / 1024 * float(est.step_time_s) / 3600 * 8
     assert Machine(est.job, est).usd_per_trillion_tokens == pytest.approx(2.0 * hours)
     assert Machine(est.job).usd_per_trillion_tokens is None
+
+
+def test_a_point_with_a_layout_is_one_layout():
+    """Knobs of a layout are no axes of a grid: several values are refused in one line, not half priced."""
+    rows = cm.sweep(**{**POINT, "global_batch": [8, 16], "recompute": ["none", "full"]}).rows
+    assert [row["status"] for row in rows] == ["wrong input"] * 2
+    assert (
+        rows[0]["problem"] == "recompute: a point that says its layout takes one value, got ['none', 'full']"
+    )
