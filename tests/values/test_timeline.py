@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from round_jobs import price
 
 import costmodel as cm
+from costmodel.estimates.pipeline_run import run_pipeline
 from costmodel.estimates.timeline import STREAMS, step_timeline
 from costmodel.estimates.trace import trace
 
@@ -206,3 +208,13 @@ def test_events_of_the_file(est):
         "chunk",
         "busy_s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("most", "shown"), [(1, 16), (12 * 23, 16), (12 * 24, 24), (12 * 40, 40), (12 * 63, 56), (12 * 64, 64)]
+)
+def test_a_long_step_is_simulated_in_part(most, shown):
+    """64 micro-batches on 4 stages, three tasks each and stage: at least four rounds, whole pairs of rounds, at most all."""
+    run = run_pipeline(price(gpus=4, layout="pp4", global_batch=64), most_tasks=most)
+    assert (run.simulated, run.micro_batches, run.is_whole) == (shown, 64, shown == 64)
+    assert len(run.timeline.tasks) == 2 * 4 * shown

@@ -170,3 +170,112 @@ def test_share_inside_a_band():
         "records"
     )
     assert row == {"class": "hopper-dense", "runs": 4, "inside": 0.5}
+
+
+def told_rows():
+    """Six layouts of one job, two runs with experts, peaks, runs out of memory, rows that were skipped."""
+    sweep = times((1, 12), (2, 10), (3, 14), (4, 16), (5, 18), (6, 20), source="other", gpus=4096)
+    peaks = [
+        {"predicted_peak_memory_gib": 11.0, "measured_peak_memory_gib": 10.0, "use": "memory"},
+        {
+            "predicted_peak_memory_gib": 8.0,
+            "measured_peak_memory_gib": 10.0,
+            "use": "memory",
+            "source": "other",
+        },
+        {"oom": True, "predicted_fits": True, "use": "memory"},
+        {"oom": True, "predicted_fits": False, "use": "memory"},
+        {"skipped_reason": "no such recipe", "predicted_fits": None},
+        {"skipped_reason": "no such model", "predicted_fits": None},
+        {"skipped_reason": "no such recipe", "predicted_fits": None},
+    ]
+    return checked(*times((11, 10), (8, 10), num_experts=8), *sweep, *peaks)
+
+
+def test_tables_of_a_validation():
+    """10 and 20 % off: 15 % in the middle, 19 % nine tenths of the way, 5 % too short; 12 s for 10 is regret of 20 %."""
+    found = told_rows()
+    tables = {grid.title: grid for grid in found.grids(worst=2)}
+    assert list(tables) == [
+        "Step time by class",
+        "Step time, all rows of quality A and B",
+        "Step time by family",
+        "Step time by source",
+        "Step time by accelerator",
+        "Step time by axis",
+        "Peak memory, all rows of quality A and B",
+        "Peak memory by source",
+        "Does it fit? Runs that ran out of memory, and runs that did not",
+        "Sweeps: layouts of one job, ranked",
+        "The 2 runs furthest off",
+    ]
+    rows = {title: [list(row) for row in grid.rows] for title, grid in tables.items()}
+    assert [column.title for column in tables["Step time by class"].columns] == [
+        *("Class", "Runs", "Skipped", "Median", "Mean", "p90", "Bias"),
+    ]
+    assert rows["Step time by class"][1] == [
+        "moe hopper 16-bit",
+        "2",
+        "0",
+        "15.0 %",
+        "15.0 %",
+        "19.0 %",
+        "-5.0 %",
+    ]
+    assert rows["Step time by source"][0] == ["a", "5", "3", "15.0 %", "15.0 %", "19.0 %", "-5.0 %"]
+    assert rows["Peak memory by source"] == [
+        ["a", "3", "0", *["10.0 %"] * 4],
+        ["other", "1", "0", *["20.0 %"] * 3, "-20.0 %"],
+    ]
+    # Of twelve runs eleven are told right; of two that ran out one is.
+    assert rows["Does it fit? Runs that ran out of memory, and runs that did not"] == [
+        ["12", "2", "91.7%", "100.0%", "50.0%"]
+    ]
+    assert rows["Sweeps: layouts of one job, ranked"] == [["other", "m", "4096", "64", "6", "0.94", "20.0%"]]
+    assert tables["Sweeps: layouts of one job, ranked"].note == (
+        "Median Spearman 0.94; median regret 20.0%, p90 20.0%; 93.3% of layout pairs measured 2 % or more apart "
+        "ordered right."
+    )
+    assert rows["The 2 runs furthest off"] == [
+        ["2", "m", "4096", "tp", "12 s", "1 s", "-91.7%"],
+        ["3", "m", "4096", "tp", "10 s", "2 s", "-80.0%"],
+    ]
+    assert "The 2 runs furthest off" not in {grid.title for grid in found.grids()}
+    assert found.remarks() == ["skipped 2 rows: no such recipe", "skipped 1 row: no such model"]
+
+
+def test_tables_of_one_publisher_say_what_no_prediction_can_beat():
+    """Two releases measured one layout at 10 and at 8 s, 25 % apart; experts at 10 and 11: 10 / 11 - 1 is 9.1 %."""
+    rows = [
+        {"source": f"mlperf-{year}", "num_experts": experts, "model": f"m{experts}", **row}
+        for experts, pair in ((0, (10, 8)), (8, (10, 11)))
+        for year, measured in enumerate(pair)
+        for row in times((9, measured))
+    ]
+    found = checked(*rows)
+    (table,) = (grid for grid in found.grids() if grid.title == "Noise floor")
+    floor = {row["pairs"]: row for row in found.to_dict()["noise_floor"]}
+    assert {name: row["count"] for name, row in floor.items()} == {"dense": 1, "moe": 1, "all": 2}
+    assert floor["dense"]["median_%"] == pytest.approx(25)
+    assert floor["moe"]["median_%"] == pytest.approx(100 / 11)
+    assert floor["all"]["p90_%"] == pytest.approx(100 / 11 + 0.9 * (25 - 100 / 11))
+    assert next(list(row) for row in table.rows)[:2] == ["dense", "1"]
+
+
+def test_a_record_of_a_validation():
+    found = told_rows()
+    record = found.to_dict()
+    assert list(record["time"]) == ["all", "class", "family", "source", "accelerator", "axis"]
+    assert record["memory"]["source"][1]["bias_%"] == pytest.approx(-20)
+    assert record["out_of_memory"] == pytest.approx(
+        {"rows": 12, "oom_rows": 2, "right": 11 / 12, "precision": 1.0, "recall": 0.5}
+    )
+    assert record["sweeps"][0]["regret"] == pytest.approx(0.2)
+    assert record["pair_order"] == pytest.approx(14 / 15)
+    assert record["skipped"] == found.skipped
+    columns = found.columns()
+    assert columns["measured_step_time_s"][:2] == [10, 10]
+    assert columns["predicted_peak_memory_gib"][8] == 11
+    assert list(found.to_frame().columns) == list(columns)
+    # What nobody measured is none in a record, not a number that is none.
+    assert checked(*times((11, 10))).to_dict()["memory"]["all"][0]["median_%"] is None
