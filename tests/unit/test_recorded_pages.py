@@ -114,7 +114,15 @@ def told(answer):
         rows = [[clean(str(cell)) for cell in row] for row in grid.rows]
         kept = [" | ".join(row) for row in rows if not any(FITTED.search(cell) for cell in row)]
         strong = [rows[index][0] for index in sorted(grid.strong)]
-        yield {"table": clean(grid.title), "columns": " | ".join(titles), "rows": kept, "strong": strong}
+        note = "" if FITTED.search(grid.note) else clean(grid.note)
+        yield {
+            "table": clean(grid.title),
+            "columns": " | ".join(titles),
+            "rows": kept,
+            "strong": strong,
+            "note": note,
+        }
+    yield {"remarks": [clean(one) for one in answer.remarks() if not FITTED.search(one)]}
     if not hasattr(answer, "columns") or getattr(answer, "shape", ()):
         return  # of many layouts each line would be a row a layout
     for name, values in answer.columns().items():

@@ -1,0 +1,130 @@
+"""Parts that many answers share, by hand: progress that ends, faster links, spreads of fitted constants, the list of models."""
+
+import numpy as np
+import pytest
+from round_jobs import QUIET, SMALL, cluster_file, model_file, price
+
+import costmodel as cm
+from costmodel.describe.hardware.hardware import load_link
+from costmodel.trust.calibration.fitting import fit_pulled
+from costmodel.what_if.changes import _with_latency, _with_rate
+
+JOB = {
+    **{"model": model_file(SMALL), "cluster": cluster_file(), "gpus": 8, "global_batch": 16, "seq_len": 1024},
+    **{"recipe": "megatron-core", "switches": QUIET},
+}
+
+
+class Told:
+    """Keeps what a progress bar would be told."""
+
+    def __init__(self):
+        self.at = []
+
+    def __call__(self, done, total):
+        self.at.append((done, total))
+
+    def check(self):
+        done = [at for at, _ in self.at]
+        assert done
+        assert done == sorted(done)
+        assert done[0] <= done[-1] == self.at[-1][1]
+        assert all(at <= total for at, total in self.at)
+        return self.at
+
+
+def test_a_plan_tells_how_far_it_is():
+    told = Told()
+    found = cm.plan(**JOB, choose=False, progress=told)
+    assert told.check()[-1] == (found.num_priced, found.num_priced)
+
+
+def test_a_sweep_tells_its_points():
+    told = Told()
+    cm.sweep(**{**JOB, "global_batch": [16, 32, 64]}, layout="tp2", progress=told)
+    assert told.check()[-1] == (3, 3)
+
+
+def test_a_sensitivity_tells_its_changes():
+    told = Told()
+    cm.sensitivity(cm.estimate(**JOB, layout="tp2"), progress=told)
+    assert [done for done, _ in told.check()] == list(range(1, told.at[-1][1] + 1))
+
+
+def test_a_report_tells_its_parts():
+    told = Told()
+    cm.report(cm.estimate(**JOB, layout="tp2"), plan=False, progress=told)
+    assert len({total for _, total in told.check()}) == 1
+
+
+@pytest.mark.parametrize("name", ["nvlink4", "ib-ndr"])
+def test_a_link_of_twice_the_rate_or_the_latency(name):
+    """Rates of adding in the switch go with the link's, times that it takes to start do not, and the other way round."""
+    link = load_link(name, size=8)
+    fast, slow = _with_rate(link, 2.0), _with_latency(link, 2.0)
+    rates, times = (
+        ("bandwidth_bytes_per_s", "reduction_bandwidth_bytes_per_s"),
+        ("latency_s", "base_latency_s"),
+    )
+    assert link.latency_s > 0
+    assert (link.reduction_bandwidth_bytes_per_s > 0) == (name == "nvlink4")
+    for one in rates:
+        assert getattr(fast, one) == 2.0 * getattr(link, one)
+        assert getattr(slow, one) == getattr(link, one)
+    for one in times:
+        assert getattr(slow, one) == 2.0 * getattr(link, one)
+        assert getattr(fast, one) == getattr(link, one)
+    assert fast.fabric.copy_bandwidth_bytes_per_s == 2.0 * link.fabric.copy_bandwidth_bytes_per_s
+    assert fast.fabric.pipeline_s == link.fabric.pipeline_s
+    assert slow.fabric.copy_bandwidth_bytes_per_s == link.fabric.copy_bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize(("pull", "weight"), [(1e-4, 1.0), (0.3, 1.0), (0.3, 3.0)])
+def test_the_spread_of_a_fitted_constant(pull, weight):
+    """Four rows a thousandth off: variance of a mean, less of it where the start pulls, in units of a tenth."""
+    rows = np.array([1.001, 0.999, 1.001, 0.999]) * 2.0
+    found = fit_pulled(lambda x: np.full(4, x[0]), np.array([2.0]), rows, pull=pull, weight=weight)
+    assert found.values == pytest.approx([2.0], rel=1e-6)
+    known, prior = 4 * (10 * weight) ** 2, (10 * pull) ** 2
+    off = 4 * (10 * weight * 1e-3) ** 2 / 3
+    assert found.spread == pytest.approx([np.sqrt(off / (known + prior))], rel=2e-3)
+    assert found.told == pytest.approx([known / (known + prior)], rel=1e-4)
+
+
+def test_a_constant_that_no_row_tells_stays_where_it_was():
+    """Of two constants one is in no row; what pulls is the distance to the start in e-folds."""
+    rows = np.full(5, 3.0)
+    found = fit_pulled(lambda x: np.full(5, x[0]), np.array([3.0, 7.0]), rows, pull=0.5)
+    assert found.values == pytest.approx([3.0, 7.0])
+    assert found.told == pytest.approx([500 / 525, 0.0], abs=1e-6)
+    off = fit_pulled(lambda x: np.full(5, x[0]), np.array([3.0, 7.0]), 1.01 * rows, pull=0.5)
+    # Five rows against a pull of half a row's weight squared: 5 / 5.25 of the way.
+    assert np.log(off.values[0] / 3.0) == pytest.approx(np.log(1.01) * 5 / 5.25, rel=1e-2)
+    assert off.cost > found.cost == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_list_of_models_says_what_each_model_says():
+    table = cm.models_table().columns()
+    assert table["name"] == [cm.load_model(name).name for name in cm.list_models()]
+    for row, name in enumerate(cm.list_models()):
+        model = cm.load_model(name)
+        for field in (
+            "num_layers",
+            "hidden_size",
+            "num_heads",
+            "num_kv_heads",
+            "attention",
+            "num_experts",
+            "vocab_size",
+        ):
+            assert table[field][row] == getattr(model, field)
+        facts = cm.model_facts(name)
+        assert table["num_params"][row] == facts.num_params
+        assert table["num_active_params"][row] <= table["num_params"][row]
+
+
+def test_memory_of_every_stage_is_told_from_an_estimate_of_the_worst_alone():
+    """A trace prices the stages that an estimate of many left out."""
+    est = price(gpus=4, layout="pp4", global_batch=8)
+    stages = cm.trace(est).timeline
+    assert len({one.stage for one in stages.slices}) == 4
