@@ -21,7 +21,7 @@ import costmodel as cm
 
 RECORDED = Path(__file__).with_name("recorded_pages.jsonl")
 FITTED = re.compile(
-    r"band|likel|\bp\d\d\b|_p\d\d|certain|odds|spread|beside the median|version|probabilit|sure|date"
+    r"band|likel|\bp\d\d\b|_p\d\d|certain|odds|spread|beside the median|version|probabilit|sure|date|headline_place"
 )
 GIVEN = {"cluster": str(CLUSTER), "recipe": "megatron-core", "seq_len": 1024, "switches": QUIET}
 DENSE = {**GIVEN, "model": model_file(SMALL), "gpus": 8, "global_batch": 16, "layout": "tp2 pp2"}
@@ -41,6 +41,7 @@ JOBS = {"dense": DENSE, "experts": EXPERTS, "context": CONTEXT, "host": HOST}
 RUN = {"tokens": 1e9, "price": 2.0, "storage_bandwidth": "10GB/s"}
 TIGHT = {"cluster": cluster_file(gpu={"memory": "600 MiB", "memory_vendor": "600 MiB"})}
 DIGITS = 6
+MOST = 40
 
 
 def free(job, *names):
@@ -111,6 +112,8 @@ def told(answer):
     """Yield an answer's tables and its columns, without what is fitted."""
     for grid in answer.grids():
         titles = [column.title + (" >" if column.number else "") for column in grid.columns]
+        if FITTED.search(" ".join(titles)):
+            continue
         rows = [[clean(str(cell)) for cell in row] for row in grid.rows]
         kept = [" | ".join(row) for row in rows if not any(FITTED.search(cell) for cell in row)]
         strong = [rows[index][0] for index in sorted(grid.strong)]
@@ -125,9 +128,14 @@ def told(answer):
     yield {"remarks": [clean(one) for one in answer.remarks() if not FITTED.search(one)]}
     if not hasattr(answer, "columns") or getattr(answer, "shape", ()):
         return  # of many layouts each line would be a row a layout
-    for name, values in answer.columns().items():
+    columns = {name: [plain(value) for value in values] for name, values in answer.columns().items()}
+    rows = list(zip(*columns.values(), strict=True))
+    kept = [
+        at for at, row in enumerate(rows) if not any(isinstance(x, str) and FITTED.search(x) for x in row)
+    ]
+    for name, values in columns.items():
         if not FITTED.search(name):
-            yield {"column": name, "values": compact([plain(value) for value in values])}
+            yield {"column": name, "values": compact([values[at] for at in kept[:MOST]])}
 
 
 def compact(values):
