@@ -41,6 +41,23 @@ def test_one_that_is_nearly_always_the_best_is_tried_alone():
     assert found.holds([0]) == 0.95 > SURE
 
 
+def test_what_explains_less_than_a_tenth_decides_nothing():
+    """Two candidates change places; of the factors one moves with them, one the other way, one without them."""
+    times = np.asarray([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [2.0, 1.0]])
+
+    def decides(**logs):
+        factors = {name: np.exp(np.asarray(values, dtype=float))[:, None] for name, values in logs.items()}
+        odds = Odds(np.arange(2), times, times, np.isfinite(times), factors)
+        return odds.trial(1, 0).settles
+
+    without = [1, 1, -1, -1]
+    assert decides(without=without) == ""
+    assert decides(without=without, against=[1, -1, 1, -1]) == "against"
+    # Correlations, squared: 3.6² / (4 · 41.68) = 0.08 and 4.4² / (4 · 40.84) = 0.12.
+    assert decides(less=[4, 2.2, -2.2, -4]) == ""
+    assert decides(more=[4.1, 1.9, -1.9, -4.1]) == "more"
+
+
 def test_within_the_noise_of_the_best_is_the_best():
     found = odds_of([[1.0, 1.0 + 0.9 * NOISE], [1.0, 1.0 + 1.1 * NOISE]])
     assert found.best.tolist() == [[True, True], [True, False]]
