@@ -9,6 +9,7 @@ from small_outlines import OUTLINED
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config, supported_types
+from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.models.outlines import outline_of
@@ -520,3 +521,13 @@ def test_a_model_without_its_number_of_layers_is_not_counted(kind):
         if name in config and "layers_block_type" not in config and "decoder_layers" not in config:
             with pytest.raises(ModelConfigError):
                 outline_of({**config, name: None, "model_type": kind}, "x")
+
+
+def test_towers_are_left_out_at_every_depth():
+    inner = {"model_type": "llama", "hidden_size": 64}
+    speaks = {"model_type": "qwen2_5_omni_thinker", "audio_config": {"d_model": 4}, "text_config": inner}
+    found = language_model(
+        {"model_type": "llava", "vision_config": {"hidden_size": 8}, "text_config": speaks}, "x"
+    )
+    assert found.raw == inner
+    assert [said.split(":")[0] for said in found.left_out] == ["vision_config", "audio_config"]

@@ -139,6 +139,11 @@ def test_days_and_dollars():
     assert row["days"] == pytest.approx(seconds / 86400, rel=1e-12)
     assert row["gpu_hours"] == pytest.approx(512 * seconds / 3600, rel=1e-12)
     assert row["dollars"] == pytest.approx(512 * seconds / 3600 * price, rel=1e-12)
+    first = found.to_frame().iloc[0]
+    seconds = 15e12 / (1024 * 8192) * first.step_time_s
+    assert first.days == pytest.approx(seconds / 86400, rel=1e-12)
+    assert first.gpu_hours == pytest.approx(512 * seconds / 3600, rel=1e-12)
+    assert first.dollars == pytest.approx(512 * seconds / 3600 * price, rel=1e-12)
     without = cm.plan(**JOB, pp=4, tp=4, micro_batch=1, recompute="none").to_dict(count=1)["top"][0]
     assert (without["days"], without["gpu_hours"], without["dollars"]) == (None, None, None)
 
