@@ -8,6 +8,7 @@ import pytest
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.dense_model import dense_model
+from costmodel.describe.models.mixers import OtherHeads
 from costmodel.describe.models.model import make_model, model_from_dims
 from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import num_params
@@ -149,7 +150,7 @@ def test_a_malformed_file_is_named(tmp_path, text, part):
         ({"kv_lora_rank": 64}, "are for attention mla, not mha"),
         ({"top_k": 2}, "top_k is given but num_experts is 0"),
         ({**MOE, "top_k": 9}, "top_k must be 1 … num_experts 8, got 9"),
-        ({**MOE, "expert_ffn_size": 0}, "needs expert_ffn_size > 0"),
+        ({**MOE, "expert_ffn_size": 0}, "a model with experts needs expert_ffn_size > 0"),
         ({**MOE, "first_dense_layers": 5}, "first_dense_layers 5 exceeds num_layers 4"),
         ({**MOE, "first_dense_layers": 1, "ffn_size": 0}, "a model with dense layers needs ffn_size > 0"),
         ({"position": "learned"}, "needs max_positions > 0"),
@@ -430,3 +431,10 @@ def test_listing_models_reads_no_file_and_loading_one_stays_light():
     )
 
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_tensor_ranks_split_of_other_heads():
+    heads = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 64, "v_head_dim": 32}
+    split = (("attention heads of other layers", 8),)
+    assert OtherHeads(**heads).split_over_tp() == split
+    assert OtherHeads(**heads, ffn_size=96).split_over_tp() == (*split, ("MLP width of other layers", 96))
