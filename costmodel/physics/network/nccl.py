@@ -111,7 +111,12 @@ class Way(NamedTuple):
 
 _TUNER = "NVIDIA/nccl src/graph/tuning.cc: latency + bytes / rate of (algorithm, protocol)"
 _SENDS = "NVIDIA/nccl: point-to-point messages of one group, started together"
-_PIPELINED = "transfer_s = wire_s + 2 * sqrt(fill_s * wire_s)"
+_COPIED = "size_bytes / ranks * copy_s_per_byte"
+# Chains inside nodes beside what their ports carry between them.
+_CHAINS = (
+    "chain_s_per_byte = where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency); "
+    "wire_s = size_bytes * max(chain_s_per_byte, port_s_per_byte)"
+)
 _ADD = "latency_s + transfer_s"
 _HAS_LL = "(simple_hop_s > 0) * (ll_bytes_per_s > 0)"
 # From there on NCCL takes the switch (H200, B200 sweeps).
@@ -129,6 +134,11 @@ _ROOTED = ("broadcast", "reduce")
 # An all-reduce is a reduce-scatter and a gather; a broadcast a scatter and a gather, a reduce that backwards.
 _TWICE = ("all_reduce", *_ROOTED)
 _TORUS = "costmodel.physics.network.torus: rings and lines along the sides of a box of chips"
+
+
+def _pipelined(fill_s: str) -> str:
+    """Return the time of chunks of the best size, whose pipeline takes `fill_s` to fill."""
+    return f"transfer_s = wire_s + 2 * sqrt({fill_s} * wire_s)"
 
 
 def _on_torus(sides: str, primitives: tuple[str, ...]) -> Way:
@@ -158,7 +168,7 @@ WAYS: tuple[Way, ...] = (
         primitives=("all_reduce",),
         route=RING,
         formula="latency_s = base_latency_s + 2 * (hops_s + (ranks - 1) * simple_hop_s); "
-        f"wire_s = wire_bytes * ring_s_per_byte; {_PIPELINED} + size_bytes / ranks * copy_s_per_byte; {_ADD}",
+        f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')} + {_COPIED}; {_ADD}",
         applies="1",
         kept_off=_SWITCH_ONLY,
         source=_TUNER,
@@ -169,7 +179,7 @@ WAYS: tuple[Way, ...] = (
         primitives=_SCATTERED,
         route=RING,
         formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
-        f"wire_s = wire_bytes * ring_s_per_byte; {_PIPELINED} + size_bytes / ranks * copy_s_per_byte; {_ADD}",
+        f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')} + {_COPIED}; {_ADD}",
         applies="1",
         kept_off="0",
         source=_TUNER,
@@ -180,7 +190,7 @@ WAYS: tuple[Way, ...] = (
         primitives=_ROOTED,
         route=RING,
         formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
-        f"wire_s = wire_bytes * ring_s_per_byte; {_PIPELINED}; {_ADD}",
+        f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')}; {_ADD}",
         applies="1",
         kept_off="0",
         source=_TUNER,
@@ -215,9 +225,7 @@ WAYS: tuple[Way, ...] = (
         # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
         formula="latency_s = base_latency_s + 2 * (chain_s + tree_s); "
         "port_s_per_byte = where(ranks / node_ranks > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
-        "chain_s_per_byte = where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency); "
-        "wire_s = size_bytes * max(chain_s_per_byte, port_s_per_byte); "
-        f"transfer_s = wire_s + 2 * sqrt(tree_fill_s * wire_s); {_ADD}",
+        f"{_CHAINS}; {_pipelined('tree_fill_s')}; {_ADD}",
         applies="ranks > node_ranks",
         kept_off="0",
         source=_TUNER,
@@ -229,8 +237,7 @@ WAYS: tuple[Way, ...] = (
         route=RING,
         formula="latency_s = nvls_latency_s; "
         "wire_s = size_bytes * (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
-        "transfer_s = wire_s + 2 * sqrt((nvls_fill_step_s * node_ranks + nvls_tree_fill_s) * wire_s); "
-        f"{_ADD}",
+        f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
         applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks)",
         kept_off="0",
         source=_TUNER,
@@ -245,8 +252,7 @@ WAYS: tuple[Way, ...] = (
         "port_s_per_byte = where(nodes > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
         "switch_s_per_byte = (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency * nvls_tree_efficiency); "
         "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
-        "transfer_s = wire_s + 2 * sqrt((nvls_fill_step_s * node_ranks + nvls_tree_fill_s) * wire_s); "
-        f"{_ADD}",
+        f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
         applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (ranks > node_ranks)",
         kept_off="0",
         source=_TUNER,
@@ -272,8 +278,7 @@ WAYS: tuple[Way, ...] = (
         "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
         "switch_s_per_byte = (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
         "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
-        "transfer_s = wire_s + 2 * sqrt((nvls_fill_step_s * node_ranks + nvls_tree_fill_s) * wire_s); "
-        f"{_ADD}",
+        f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
         applies=f"{_BY_NETWORK} * (switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks)",
         kept_off="0",
         source=f"{_TUNER}; NVLS over nodes with CollNet (SHARP)",
@@ -285,9 +290,7 @@ WAYS: tuple[Way, ...] = (
         route=RING,
         formula=f"latency_s = 2 * (node_ranks - 1) * {_CHAIN_HOP} + {_CHAIN_LATENCY}; "
         "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
-        "chain_s_per_byte = where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency); "
-        "wire_s = size_bytes * max(chain_s_per_byte, port_s_per_byte); "
-        f"transfer_s = wire_s + 2 * sqrt(tree_fill_s * wire_s); {_ADD}",
+        f"{_CHAINS}; {_pipelined('tree_fill_s')}; {_ADD}",
         applies=_BY_NETWORK,
         kept_off="0",
         source=f"{_TUNER}; CollNetChain (SHARP)",
@@ -298,8 +301,7 @@ WAYS: tuple[Way, ...] = (
         primitives=("all_to_all",),
         route=PAIRS,
         formula="latency_s = start_s + far_peers * message_s; wire_s = size_bytes * pair_s_per_byte; "
-        "transfer_s = wire_s + 2 * sqrt(pipeline_s * wire_s) + size_bytes / ranks * copy_s_per_byte; "
-        f"{_ADD}",
+        f"{_pipelined('pipeline_s')} + {_COPIED}; {_ADD}",
         applies="1",
         kept_off="0",
         source=_SENDS,
@@ -310,7 +312,7 @@ WAYS: tuple[Way, ...] = (
         primitives=("send_recv",),
         route=LINK,
         formula="latency_s = start_s; wire_s = size_bytes / (link_bytes_per_s * link_efficiency); "
-        f"transfer_s = wire_s + 2 * sqrt(pipeline_s * wire_s); {_ADD}",
+        f"{_pipelined('pipeline_s')}; {_ADD}",
         applies="1",
         kept_off="0",
         source=_SENDS,
@@ -338,7 +340,7 @@ WAYS: tuple[Way, ...] = (
         primitives=("send_recv",),
         route=SLICE_LINK,
         formula="latency_s = start_s; wire_s = size_bytes * crowd / (link_bytes_per_s * link_efficiency); "
-        f"transfer_s = wire_s + 2 * sqrt(pipeline_s * wire_s); {_ADD}",
+        f"{_pipelined('pipeline_s')}; {_ADD}",
         applies="1",
         kept_off="0",
         source=_TORUS,

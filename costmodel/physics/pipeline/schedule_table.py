@@ -36,6 +36,10 @@ _BEFORE_AND_BEHIND = (
     "backward_s = backward_input_s + backward_weight_s"
 )
 _BACKWARD_OF_OTHERS = "stage_s = forward_s + backward_s; others_s = sum_forward_s + sum_backward_s - stage_s"
+# Of the others without weight gradients, which wait for no message.
+_INPUTS_OF_OTHERS = (
+    f"{_BACKWARD_OF_OTHERS}; of_others_s = others_s - sum_backward_weight_s + backward_weight_s"
+)
 
 # Passes of layers alone, on a mean rank: what a rank meets on others, of which few hold the embedding or the head.
 _MEAN = "mean_input_s = mean_backward_s - mean_backward_weight_s; mean_s = mean_forward_s + mean_backward_s"
@@ -223,7 +227,7 @@ _RECORDS = (
         held="stages",
         messages="4 * (stages - 1)",
         # As with 1F1B, but for the weight gradients, which wait for no one: of p micro-batches in flight one runs.
-        late=f"{_BACKWARD_OF_OTHERS}; of_others_s = others_s - sum_backward_weight_s + backward_weight_s; "
+        late=f"{_INPUTS_OF_OTHERS}; "
         "hides_s = stage_s - of_others_s / max(stages - 1, 1); "
         "rounds = micro_batches - stages - ceil((micro_batches - 1) / stages); "
         "max(rounds, 0) * max(2 * message_s - hides_s, 0)",
@@ -359,7 +363,7 @@ _RECORDS = (
         messages="2 * micro_batches + 4 * (stages - 1)",
         # Of p micro-batches on their round of 4 (p - 1) messages all but two a micro-batch hide behind what the slowest
         # cycle takes longer than F and I of the others.
-        late=f"{_BACKWARD_OF_OTHERS}; of_others_s = others_s - sum_backward_weight_s + backward_weight_s; "
+        late=f"{_INPUTS_OF_OTHERS}; "
         "inputs_s = plain_backward_s - plain_backward_weight_s + mean_backward_s - mean_backward_weight_s; "
         "pace_s = max(stage_s, plain_forward_s + mean_forward_s + plain_backward_weight_s, "
         "inputs_s + 0.5 * plain_backward_weight_s); "
