@@ -94,6 +94,16 @@ def best_rows(columns: Columns, count: int) -> Columns:
     return taken(columns, order[:count])
 
 
+def with_firsts(columns: Columns, firsts: Sequence[Columns]) -> Columns:
+    """Return rows in order with the best of each job among them: in place of the last where they are not."""
+    held = set(columns["job"].tolist())
+    missing = [one for one in firsts if float(one["job"][0]) not in held]
+    room = columns["score"].size - len(missing)
+    if not missing or room < columns["score"].size // 2:
+        return columns
+    return best_rows(_joined([taken(columns, np.arange(room)), *missing]), columns["score"].size)
+
+
 def taken(columns: Mapping[str, Array], rows: NDArray[np.int64]) -> Columns:
     """Return some rows of every column."""
     return {name: values[rows] for name, values in columns.items()}

@@ -15,7 +15,7 @@ from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.words import called, common_device
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.best import Columns, Kept, best_rows, taken
+from costmodel.planning.best import Columns, Kept, best_rows, taken, with_firsts
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
 from costmodel.planning.preference import Indices, listed
@@ -125,6 +125,9 @@ class Found:
         share = quantile_of(question.objective)
         if share is not None:
             tally.kept = by_quantile(tally.kept, tuned.passes, share, question)
+        elif question.chooses:
+            # What the search asserts of a switch is seen beside the best without it.
+            tally.kept = tally.kept._replace(top=with_firsts(tally.kept.top, list(tally.first.values())))
         out = sum(count for reason, count in rejected.items() if reason != "does_not_fit")
         return cls(
             question,

@@ -216,6 +216,8 @@ class Tally:
     by_value: dict[str, dict[float, float]] = field(default_factory=dict)
     best_score: dict[int, float] = field(default_factory=dict)
     """Best score of each job."""
+    first: dict[int, Columns] = field(default_factory=dict)
+    """Best layout of each job, a row."""
     placements: dict[int, Columns] = field(default_factory=dict)
     """Best placements of each job that hold a layout that fits, with their scores."""
 
@@ -242,6 +244,9 @@ class Tally:
             rows_of(part, fit[front], score[front]),
         )
         self.kept = new if self.kept is None else self.kept.merged(new, count)
+        before = self.first.get(part.job)
+        if before is None or new.top["score"][0] < before["score"][0]:
+            self.first[part.job] = taken(new.top, np.arange(1))
 
     def _contenders(self, score: Array, count: int) -> NDArray[np.int64]:
         """Return which layouts of a part may be among the best `count`: what is no better than all of those is out."""

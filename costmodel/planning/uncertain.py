@@ -66,6 +66,8 @@ class Trial(NamedTuple):
     settles : str
         The factor that decides most between it and the first; empty for the first, or where only the layouts
         themselves do.
+    without : str
+        The switch that all others rest on and this one does not; empty for the others.
     """
 
     row: int
@@ -76,6 +78,18 @@ class Trial(NamedTuple):
     middle_s: float
     high_s: float
     settles: str
+    without: str = ""
+
+
+class Shared(NamedTuple):
+    """A switch that the search has turned for every layout to try, and the best candidate without it."""
+
+    switch: str
+    column: int
+    slower: float
+    """By how much the median step of that candidate is longer than that of the first. [-]"""
+    in_band: bool
+    """Whether that median lies within p90 of the first."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,8 @@ class Odds:
         Whether it fits.
     shared : Factors
         The factors that candidates share.
+    turned : tuple of frozenset of str
+        What the search has turned for each candidate otherwise than its recipe has it.
     """
 
     rows: Indices
@@ -101,6 +117,7 @@ class Odds:
     step_time_s: Array
     fits: NDArray[np.bool_]
     shared: Mapping[str, Array]
+    turned: tuple[frozenset[str], ...] = ()
 
     @property
     def least(self) -> Array:
@@ -122,6 +139,39 @@ class Odds:
         return float((taken[known] / self.least[known]).mean() - 1.0) if known.any() else float("inf")
 
     def chosen(self) -> list[int]:
+        """Return the columns of the layouts to try.
+
+        Those that hold the best, and where all of them rest on one switch that the search has turned, the best without
+        it in place of the last, if its median is within the band of the first: what a switch gains is a statement of
+        the model about software, which samples do not doubt.
+        """
+        found, shared = self.likeliest(), self.rests_on()
+        if shared is None or not shared.in_band:
+            return found
+        return [*found[: MOST_TRIALS - 1], shared.column]
+
+    def rests_on(self) -> Shared | None:
+        """Return the switch that all of the likeliest layouts share and that saves most; None where there is none.
+
+        Of several, one without which the best candidate is still within the band is told first.
+        """
+        found = self.likeliest()
+        if not found or not self.turned:
+            return None
+        middle_s = np.quantile(self.step_time_s, 0.5, axis=0)
+        high_s = float(np.quantile(self.step_time_s[:, found[0]], 0.9))
+        runs = self.fits.mean(axis=0) >= 0.5
+        every = []
+        for switch in sorted(frozenset.intersection(*(self.turned[column] for column in found))):
+            others = [at for at, turned in enumerate(self.turned) if switch not in turned and runs[at]]
+            if others:
+                best = min(others, key=lambda at: float(middle_s[at]))
+                slower = float(middle_s[best] / middle_s[found[0]]) - 1.0
+                every.append(Shared(switch, best, slower, bool(middle_s[best] <= high_s)))
+        every = [one for one in every if one.slower > NOISE]
+        return max(every, key=lambda one: (one.in_band, one.slower), default=None)
+
+    def likeliest(self) -> list[int]:
         """Return the columns of the smallest set that holds the best with `SURE`, at most `MOST_TRIALS`: greedily."""
         best = self.best
         open_samples = np.isfinite(self.least)
@@ -141,8 +191,13 @@ class Odds:
 
     def trials(self) -> list[Trial]:
         """Return the layouts worth trying, the likeliest first."""
-        columns = self.chosen()
-        return [self.trial(column, columns[0]) for column in columns]
+        columns, shared = self.chosen(), self.rests_on()
+        return [
+            self.trial(column, columns[0])._replace(
+                without=shared.switch if shared is not None and column == shared.column else ""
+            )
+            for column in columns
+        ]
 
     def trial(self, column: int, first: int) -> Trial:
         """Return what is known of one candidate."""
@@ -209,8 +264,26 @@ def compare(
         # The likeliest, and those of least expected cost: with few samples either alone forgets some.
         finite = np.where(np.isfinite(first.cost), first.cost, 10.0 * first.least[:, None])
         order = np.lexsort((finite.mean(axis=0), -first.best.mean(axis=0)))
-        rows = np.concatenate([rows[:1], rows[[index for index in order if index][: FINALISTS - 1]]])
+        few = np.asarray([0, *[index for index in order if index][: FINALISTS - 1]])
+        others = [index for index in _without(passes, taken(kept, rows)) if index not in few]
+        rows = rows[np.asarray([*few, *others], dtype=np.int64)]
     return _priced(passes, kept, rows, weights, SAMPLES, seed, max_memory_bytes)
+
+
+def _turned(passes: Sequence[Pass], rows: Columns) -> list[frozenset[str]]:
+    """Return what the search has turned for each row, as texts."""
+    return [frozenset(str(choice) for choice in passes[int(job)].choices) for job in rows["job"]]
+
+
+def _without(passes: Sequence[Pass], rows: Columns) -> list[int]:
+    """Return, for each thing that the search has turned for the first row, the best row without it."""
+    turned = _turned(passes, rows)
+    found = []
+    for switch in sorted(turned[0]):
+        others = [index for index, of_row in enumerate(turned) if switch not in of_row]
+        if others:
+            found.append(min(others, key=lambda index: float(rows["score"][index])))
+    return list(dict.fromkeys(found))
 
 
 _LAYOUT = ("tp", "cp", "ep", "etp", "pp", "vp", "micro_batch", "recompute", "zero_stage", "shard_group")
@@ -255,7 +328,7 @@ def _priced(
         step_s[:, at] = bill.step_time_s()
         fits[:, at] = (held <= offered) & (bill.host_memory_bytes() <= one.job.cluster.host.memory_bytes)
         cost[:, at] = np.where(fits[:, at], weights[number] * step_s[:, at], np.inf)
-    return Odds(rows, cost, step_s, fits, shared)
+    return Odds(rows, cost, step_s, fits, shared, tuple(_turned(passes, few)))
 
 
 def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = True) -> Factors:
@@ -326,13 +399,20 @@ def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[s
     layouts : mapping of int to mapping
         What a kept row is, by its number.
     """
-    columns = found.chosen()
+    columns, shared = found.chosen(), found.rests_on()
     return {
         "samples": len(found.cost),
         "candidates": len(found.rows),
         "holds_best_probability": found.holds(columns),
         "regret_of_plan": found.regret([0]),
         "regret_after_trials": found.regret(columns),
+        "rests_on": None
+        if shared is None
+        else {
+            "switch": shared.switch,
+            "slower_without": shared.slower,
+            "step_time_s_without": float(np.quantile(found.step_time_s[:, shared.column], 0.5)),
+        },
         "layouts": [
             {
                 **layouts[trial.row],

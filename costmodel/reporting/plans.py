@@ -164,7 +164,9 @@ def trials_grid(plan: Plan) -> Grid:
                 f"{trial.best_probability:.0%}",
                 f"{trial.regret:.1%}",
                 f"{table['fits_probability'][index]:.0%}",
-                settles,
+                f"whether {trial.without} saves what is priced: the others all rest on it"
+                if trial.without
+                else settles,
             ]
         )
     titles = ["# >", *(title for title, _ in also), *_LAYOUT_TITLES]
@@ -185,6 +187,11 @@ def trials_grid(plan: Plan) -> Grid:
         f"{found.regret(columns_taken):.1%}. {len(found.cost)} common samples of {len(found.rows)} layouts; "
         "micro-batch and virtual stages are turned within a trial"
     )
+    shared = found.rests_on()
+    if shared is not None and not shared.in_band:
+        settled += (
+            f"; all rest on {shared.switch}, without which the best takes {shared.slower:.0%} more: see first that it runs"
+        )
     return Grid("Try these", columns(*titles), rows, note=settled)
 
 

@@ -463,18 +463,20 @@ def _launches(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[Tim
     """
     host = placed.recipe.host
     held = _graphed(placed)
-    issued: Array = np.asarray(0.0)
+    issued, checkpoints = np.asarray(0.0), np.asarray(0.0)
     for item in block.times.by_operator.values():
         if held.holds(item.operator):
             continue
         operator = item.operator
         again = operator.kernels_forward * item.recompute_share
         issued = issued + (operator.kernels_forward if forward else operator.kernels_backward + again)
+        checkpoints = np.maximum(checkpoints, 1.0 * (item.recompute_share > 0))
     for line in sent:
         by_host = not (held.exchange if line.axis == "ep" else held.others)
         issued = issued + _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
-    if block.role == "layer" and not (forward or host.cuda_graphs):
-        issued = issued + _LAUNCHES_PER_CHECKPOINT * placed.recomputation.anything
+    if block.role == "layer" and not forward:
+        # Saving and restoring the random state of what is recomputed inside of a graph is part of it.
+        issued = issued + _LAUNCHES_PER_CHECKPOINT * checkpoints
     if block.kind is not None and block.kind.is_moe and not held.exchange:
         issued = issued * (1.0 + (host.ep_overlap_launches - 1.0) * placed.pairs_passes)
     return np.asarray(issued)

@@ -34,6 +34,20 @@ def test_launches_of_a_layer_by_what_graphs_hold():
     assert left("static") < left("attention") < left("router") < none
 
 
+def test_random_state_of_what_is_recomputed_is_kept_where_no_graph_holds_it():
+    """Attention is run again: 20 launches of random state and one of its core, in the backward pass without a graph of it."""
+
+    def left(**switches):
+        here = {**SLOW, **switches}
+        est = price(MOE, switches=here, **{**FOUR, "layout": "ep4"}, recompute="selective")
+        plain = price(MOE, switches=here, **FOUR)
+        return launches(est, "backward")[0] - launches(plain, "backward")[0]
+
+    assert left() == 21
+    assert left(cuda_graphs=True, cuda_graph_scope="router") == 21
+    assert left(cuda_graphs=True, cuda_graph_scope="attention") == 0
+
+
 def test_two_micro_batches_at_once_are_issued_piece_by_piece():
     plain, _ = launches(price(MOE, switches=SLOW, **FOUR))
     both, _ = launches(price(MOE, switches={**SLOW, "ep_overlap": True}, **FOUR))
