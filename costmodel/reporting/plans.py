@@ -189,9 +189,7 @@ def trials_grid(plan: Plan) -> Grid:
     )
     shared = found.rests_on()
     if shared is not None and not shared.in_band:
-        settled += (
-            f"; all rest on {shared.switch}, without which the best takes {shared.slower:.0%} more: see first that it runs"
-        )
+        settled += f"; all rest on {shared.switch}, without which the best takes {shared.slower:.0%} more: see first that it runs"
     return Grid("Try these", columns(*titles), rows, note=settled)
 
 

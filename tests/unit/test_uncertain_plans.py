@@ -153,15 +153,20 @@ def test_nothing_is_added_where_the_likeliest_share_no_switch_or_none_runs_witho
 
 def test_what_lies_beyond_the_band_is_said_and_not_tried():
     found = turned("a", "a", "a", "")
-    slow = Odds(found.rows, found.cost * [1, 1, 1, 2], found.step_time_s * [1, 1, 1, 2], found.fits, {}, found.turned)
+    slow = Odds(
+        found.rows, found.cost * [1, 1, 1, 2], found.step_time_s * [1, 1, 1, 2], found.fits, {}, found.turned
+    )
     shared = slow.rests_on()
-    assert shared is not None and not shared.in_band
+    assert shared is not None
+    assert not shared.in_band
     assert shared.slower == pytest.approx(2.8 / 1.1 - 1.0)
     assert slow.chosen() == [0, 1]
 
 
 def test_a_plan_of_experts_offers_one_without_the_switch_that_all_rest_on():
-    found = cm.plan(model="qwen3-235b-a22b", cluster="dgx-h100-ndr", gpus=256, global_batch=2048, seq_len=4096)
+    found = cm.plan(
+        model="qwen3-235b-a22b", cluster="dgx-h100-ndr", gpus=256, global_batch=2048, seq_len=4096
+    )
     shared = found.odds.rests_on()
     assert shared is not None
     switch = shared.switch
