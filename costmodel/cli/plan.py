@@ -42,6 +42,16 @@ def plan(
         bool, typer.Option("--commands", help="Print the command line of every layout shown.")
     ] = False,
     start: opt.StartOption = "",
+    days: Annotated[
+        float | None,
+        typer.Option(
+            "--days",
+            metavar="DAYS",
+            min=1e-3,
+            max=1e6,
+            help="Say whether the run is done in so many, and how surely.",
+        ),
+    ] = None,
     plot: opt.PlotOption = "",
     figure: Annotated[
         str,
@@ -58,7 +68,7 @@ def plan(
     from costmodel.base.allocator import keep_freed_memory
     from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.plan_input import JOB, asked_of, require_start, waiting, write_parquet
+    from costmodel.cli.plan_input import JOB, asked_of, require_start, require_tokens, waiting, write_parquet
 
     parquet = output["out"] if output["out"].lower().endswith(".parquet") else ""
     force = output["force"]
@@ -67,6 +77,8 @@ def plan(
     asked = asked_of(given, emit)
     if start:
         require_start(start, asked)
+    if days is not None:
+        require_tokens("days", asked)
     keep_freed_memory()
     try:
         with waiting("pricing layouts", quiet=target.quiet) as progress:
@@ -82,6 +94,7 @@ def plan(
         *found.remarks(),
         *run_it,
         *(found.finished(start) if start else []),
+        *(found.in_time(days) if days is not None else []),
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
     if emit:

@@ -120,5 +120,16 @@ def require_start(start: str, asked: Mapping[str, Any]) -> None:
         date.fromisoformat(start)
     except ValueError:
         raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
+    require_tokens("start", asked)
+
+
+def require_tokens(what: str, asked: Mapping[str, Any]) -> None:
+    """Refuse what is said of a whole run without tokens to train on, before anything is searched.
+
+    Raises
+    ------
+    CostModelError
+        One line about `what`.
+    """
     if asked.get("tokens") is None and asked.get("dataset_samples") is None:
-        raise CostModelError("start: needs --tokens, for a run that ends")
+        raise CostModelError(f"{what}: needs --tokens, for a run that ends")

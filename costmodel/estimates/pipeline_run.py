@@ -20,7 +20,7 @@ from costmodel.physics.pipeline.engine import Timeline, simulate
 from costmodel.physics.pipeline.stages import Fold, Split, StagePlan, chunks_on_ranks, plan_stages
 
 if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
+    from costmodel.estimates.priced_job import PricedJob
     from costmodel.step.price import Priced
 
 Array = NDArray[np.float64]
@@ -62,7 +62,7 @@ class PipelineRun:
         return self.simulated == self.micro_batches
 
 
-def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
+def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
     """Simulate the pipeline of an estimate of one layout.
 
     Parameters
@@ -99,7 +99,18 @@ def run_pipeline(est: Estimate, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
     return PipelineRun(timeline, m, shown, sum(float(line.exposed_seconds) for line in lines_after(est)))
 
 
-def lines_after(est: Estimate) -> list[TimeLine]:
+def simulated_step_s(est: PricedJob) -> float | None:
+    """Return what the step of one layout takes if its pipeline takes what its simulation does; none if that is not whole. [s]"""
+    run = run_pipeline(est)
+    if not run.is_whole:
+        return None
+    ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
+    after_s = run.after_s + sum(float(line.exposed_seconds) for line in ends)
+    waits = not est.priced.placed.synchronized
+    return after_s + (run.timeline.step_s() if waits else run.timeline.makespan_s())
+
+
+def lines_after(est: PricedJob) -> list[TimeLine]:
     """Return the time lines that come after the last task of the pipeline."""
     return [
         line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any, Unpack
@@ -163,6 +164,35 @@ class Plan(Found, Answer):
             raise CostModelError("start: needs tokens, for a run that ends")
         days = run_of(self.best, self.best.job.tokens).finishing_dates(start)
         return [f"Started on {start}, done by {', '.join(f'{at} {day}' for at, day in days.items())}."]
+
+    def in_time(self, days: float) -> list[str]:
+        """Say whether the whole run is done in so many days on each machine, and how surely.
+
+        Parameters
+        ----------
+        days : float
+            Calendar days, with what failures take. [d]
+
+        Raises
+        ------
+        CostModelError
+            If the job has no tokens, or no run can be priced.
+        """
+        if self.best.job.tokens is None:
+            raise CostModelError("days: needs tokens, for a run that ends")
+        if not self.has_machines:
+            runs = [run_of(self.best, self.best.job.tokens)]
+        else:
+            runs = [one.run for one in self.machines if one.run is not None]
+        said = []
+        for run in runs:
+            kept = replace(run, limit_days=days).within()["days"]
+            gpus, cluster = float(run.est.job.layout.gpus), run.est.job.cluster
+            said.append(
+                f"In {days:g} days on {gpus:,.0f} of {cluster.name}: {'yes' if kept.margin >= 0 else 'no'}, "
+                f"{kept.expected:,.1f} expected, done in time with {kept.probability:.0%}."
+            )
+        return said
 
     @property
     def has_machines(self) -> bool:

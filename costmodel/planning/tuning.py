@@ -131,7 +131,12 @@ def held(question: Question) -> str:
     launches = first.recipe.launches
     framework = launches.framework if launches else "none"
     said = f"as recipe {first.recipe.name} has it: every other switch"
-    if not question.chooses:
+    if not question.launchable:
+        said += (
+            ", overlaps, dispatcher, graphs and the order of the axes with them (framework any: layouts alone are "
+            "searched; a plan for one framework turns these too, and can find a faster one)"
+        )
+    elif not question.chooses:
         said += ", overlaps, dispatcher, graphs and the order of the axes with them (choose is off)"
     elif framework not in FRAMEWORKS:
         said += ", overlaps, dispatcher, graphs and the order of the axes with them (it is what somebody ran)"

@@ -88,23 +88,22 @@ class Planned(NamedTuple):
         )
 
     def differences(self) -> list[str]:
-        """Return by what the layout really used is slower, axis by axis and toll by toll, as a table."""
+        """Return by what the layout really used is slower, line of the bill by line, as a table."""
         assert self.used is not None
         groups: dict[str, list[float]] = {}
         for index, est in enumerate((self.found.best, self.used)):
             for line in time_records(est):
-                group = groups.setdefault(f"{line['axis']}, {line['toll']}", [0.0, 0.0])
-                group[index] += line["exposed_seconds"]
+                groups.setdefault(line["name"], [0.0, 0.0])[index] += line["exposed_seconds"]
         step_s = float(self.found.best.step_time_s)
-        # What makes less than half a per mille of the step of difference stands in one row.
-        told = {name: of for name, of in groups.items() if abs(of[1] - of[0]) >= 5e-4 * step_s}
+        # What makes less than half a per cent of the step of difference stands in one row.
+        told = {name: of for name, of in groups.items() if abs(of[1] - of[0]) >= 5e-3 * step_s}
         rest = [sum(of[index] for name, of in groups.items() if name not in told) for index in (0, 1)]
         by_size = sorted(told.items(), key=lambda item: -abs(item[1][1] - item[1][0]))
         return [
-            "| seconds of a step | best | really used | difference |",
+            "| seconds of a step, by line of the bill | best | really used | difference |",
             "|---|---|---|---|",
-            *(f"| {name} | {a:.3f} | {b:.3f} | {b - a:+.3f} |" for name, (a, b) in by_size),
-            f"| all others | {rest[0]:.3f} | {rest[1]:.3f} | {rest[1] - rest[0]:+.3f} |",
+            *(f"| `{name}` | {a:.3f} | {b:.3f} | {b - a:+.3f} |" for name, (a, b) in by_size),
+            f"| {len(groups) - len(told)} others | {rest[0]:.3f} | {rest[1]:.3f} | {rest[1] - rest[0]:+.3f} |",
             f"| step | {step_s:.3f} | {float(self.used.step_time_s):.3f} "
             f"| {float(self.used.step_time_s) - step_s:+.3f} |",
         ]

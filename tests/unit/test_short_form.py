@@ -166,6 +166,8 @@ def test_the_file_line_by_line():
     asked = {**PLAIN, "switches": {"selective_modules": ("core_attn", "mlp")}}
     assert job_file_text(job(**asked)).splitlines() == [
         "model: llama3-8b",
+        "cluster: dgx-h100-ndr",
+        "recipe: megatron-core",
         "gpus: 8",
         "layout: tp1",
         "global_batch: 64",

@@ -13,6 +13,7 @@ from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.short_form import command_text, short_form
 from costmodel.planning.preference import TIE_SHARE, listed, num_things, simplest_tie, unlike
+from costmodel.whole_run.run import run_of
 
 ONE = {
     "gpus": 8.0,
@@ -241,3 +242,34 @@ def test_only_what_the_user_decided_is_relaxed():
     # What runs everything again in the backward pass for nothing gains by not doing so.
     gains = dict(cm.plan(**JOB, pp=4, fix={"recompute": "full"}).gains())
     assert 0.05 < gains["recompute = full"] < 0.35
+
+
+SMALL_PLAN = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192, "tp": 1, "pp": 1}
+
+
+def test_a_plan_says_whether_a_run_is_done_in_time():
+    """The days of the run of the pick, with failures; half of the runs drawn take less than their median."""
+    found = cm.plan(**SMALL_PLAN, tokens=1e11)
+    run = run_of(found.best, 1e11)
+    [late] = found.in_time(0.5 * run.days)
+    assert "no," in late
+    assert late.endswith("done in time with 0%.")
+    [early] = found.in_time(2.0 * run.days)
+    assert f"yes, {run.days:,.1f} expected, done in time with 100%" in early
+    with pytest.raises(cm.CostModelError, match="days: needs tokens"):
+        cm.plan(**SMALL_PLAN).in_time(30)
+
+
+def test_a_job_file_says_the_cluster_and_the_recipe_that_were_assumed():
+    found = cm.plan(**SMALL_PLAN)
+    text = found.job_file()
+    assert "cluster: dgx-h100-ndr\n" in text
+    assert "recipe: megatron-core\n" in text
+    assert "-c " not in found.commands(1)[0]
+
+
+def test_a_switch_is_no_knob_to_fix_and_any_framework_says_that_switches_are_not_searched():
+    with pytest.raises(cm.CostModelError, match="give it as -s ep_overlap=True"):
+        cm.plan(**SMALL_PLAN, fix={"ep_overlap": True})
+    assert "can find a faster one" in cm.plan(**SMALL_PLAN, framework="any").held
+    assert "can find a faster one" not in cm.plan(**SMALL_PLAN).held

@@ -18,8 +18,13 @@ from costmodel.describe.jobs.tuning import make_tuning
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.physics.pipeline.chunks import chunks_text
 
+ASSUMED = frozenset({"cluster", "recipe"})
+"""Whose defaults change the answer most: a file that is kept says them."""
 
-def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+
+def short_form(
+    job: Job, files: Mapping[str, str] | None = None, said: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """Return the keywords of `costmodel.estimate` that make a job of one layout, defaults left out.
 
     Parameters
@@ -28,6 +33,8 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         Of one layout.
     files : mapping, optional
         Paths of models and clusters that were read from files, by their names.
+    said : frozenset of str
+        Keywords that are there even as defaults.
     """
     paths = files or {}
     layout = job.layout
@@ -54,8 +61,8 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
         **_trained(job),
     }
     # Without tensor parallelism there are no sequences to shard.
-    said = (name for name in names(LAYOUT_FIELDS) if name != "sequence_parallel" or layout.tp > 1)
-    for name in said:
+    chosen = (name for name in names(LAYOUT_FIELDS) if name != "sequence_parallel" or layout.tp > 1)
+    for name in chosen:
         if name not in DEGREES and float(getattr(layout, name)) != float(getattr(plain, name)):
             found[name] = plain_value(name, getattr(layout, name))
     if job.pipeline_layout:
@@ -66,7 +73,8 @@ def short_form(job: Job, files: Mapping[str, str] | None = None) -> dict[str, An
     return {
         name: found[name]
         for name in names(JOB_FIELDS)
-        if name in found and found[name] not in (None, "", {}, defaults.get(name, FIELD[name].default))
+        if name in found and found[name] not in (None, "", {})
+        if name in said or found[name] != defaults.get(name, FIELD[name].default)
     }
 
 
@@ -89,7 +97,7 @@ def job_file_text(job: Job, files: Mapping[str, str] | None = None) -> str:
     """Return a job of one layout as a job file (YAML)."""
     from costmodel.base.yaml_files import document_text
 
-    held = short_form(job, files)
+    held = short_form(job, files, ASSUMED)
     switches = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in held.pop("switches", {}).items()

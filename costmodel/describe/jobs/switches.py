@@ -41,6 +41,15 @@ def switch_field(name: str) -> FieldInfo:
     return HOME[name].model_fields[name]
 
 
+def is_switch(name: str) -> bool:
+    """Say whether a recipe has a switch of this name."""
+    try:
+        switch_field(name)
+    except (RecipeError, KeyError):
+        return False
+    return True
+
+
 def require_switch(name: str, where: str = "switches") -> None:
     """Refuse a name of no switch.
 
