@@ -244,9 +244,9 @@ class Tally:
             rows_of(part, fit[front], score[front]),
         )
         self.kept = new if self.kept is None else self.kept.merged(new, count)
-        before = self.first.get(part.job)
-        if before is None or new.top["score"][0] < before["score"][0]:
-            self.first[part.job] = taken(new.top, np.arange(1))
+        least, before = np.asarray([np.argmin(score)]), self.first.get(part.job)
+        if before is None or score[least[0]] < before["score"][0]:
+            self.first[part.job] = rows_of(part, fit[least], score[least])
 
     def _contenders(self, score: Array, count: int) -> NDArray[np.int64]:
         """Return which layouts of a part may be among the best `count`: what is no better than all of those is out."""
