@@ -198,6 +198,15 @@ def offload_of(text: str) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
+def stage_of(text: str) -> int | None:
+    """Return the stage that a configuration inside a script, or beside it, states; None if it states none."""
+    try:
+        stage = _zero(parse_json(text, "ds_config")).get("stage")
+    except CostModelError:
+        return None
+    return stage if type(stage) is int and 0 <= stage <= 3 else None
+
+
 def _zero(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     value = raw.get("zero_optimization")
     if value is True:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import is_there
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported, own_head
@@ -18,7 +19,7 @@ from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.interop.shell.expand import missing_in, without_marks
 from costmodel.interop.shell.script import Followed, Launch, follow, gpus_per_node, options_of
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, read_text
 
 _TELLING = (
     "--num-layers",
@@ -104,16 +105,27 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         notes.append(f"model: {name}")
     job = with_given(found.job, given)
     missing = tuple(key for key in found.missing if job.get(key) is None)
-    deepspeed = _deepspeed_config(flags, followed)
+    named, deepspeed = _deepspeed_config(flags, followed, file)
+    stated = given.get("zero_stage") is not None or "--zero-stage" in flags.names()
+    unknown = []
     if deepspeed is not None:
-        job, said = _joined(job, deepspeed)
+        job, said = _joined(job, deepspeed, stage_is_stated=stated)
         notes += said
+    elif named:
+        unknown.append(
+            f"--deepspeed-config {named}: is not beside the script; its offload"
+            + (
+                " is unknown"
+                if stated
+                else f" and ZeRO stage are unknown, priced as ZeRO-{job.get('zero_stage', 0)}"
+            )
+        )
     return replace(
         found,
         job=job,
         missing=missing,
         notes=(*found.notes, *notes),
-        warnings=(*found.warnings, *map(_unread, skipped)),
+        warnings=(*found.warnings, *unknown, *map(_unread, skipped)),
     )
 
 
@@ -287,28 +299,40 @@ def with_given(job: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return {**merged, "switches": switches} if switches else merged
 
 
-def _deepspeed_config(flags: Flags, followed: Followed) -> str | None:
-    """Return the DeepSpeed configuration that the script itself writes."""
+def _deepspeed_config(flags: Flags, followed: Followed, file: TextFile) -> tuple[str, str | None]:
+    """Return the name of the DeepSpeed configuration, and its text where the script writes it or it lies beside."""
+    given = flags.names()
     named = flags.text("--deepspeed-config", "") if not flags.lacks("--deepspeed-config") else ""
     flags.pass_over("--deepspeed-config")
     inside = list(followed.files.values())
-    if named and (text := followed.files.get(Path(named).name)) is not None:
-        return text
-    return inside[0] if len(inside) == 1 and '"zero_optimization"' in inside[0] else None
+    name = Path(without_marks(named)).name
+    if named and (text := followed.files.get(name)) is not None:
+        return name, text
+    if len(inside) == 1 and '"zero_optimization"' in inside[0]:
+        return name, inside[0]
+    if not named and "--deepspeed-config" in given:
+        return "of a name that is not in the script", None
+    if name and file.folder is not None and is_there(file.folder / name):
+        return name, read_text(file.folder / name).text
+    return name, None
 
 
-def _joined(job: Mapping[str, Any], text: str) -> tuple[dict[str, Any], list[str]]:
-    """Take from DeepSpeed's configuration what the flags do not say: offload and overlap."""
-    from costmodel.interop.read_deepspeed import offload_of
+def _joined(job: Mapping[str, Any], text: str, *, stage_is_stated: bool) -> tuple[dict[str, Any], list[str]]:
+    """Take from DeepSpeed's configuration what the flags do not say: the stage, offload and overlap."""
+    from costmodel.interop.read_deepspeed import offload_of, stage_of
 
     if missing_in(text):
         text = without_marks(text)
-    found = offload_of(text)
+    found, stage = offload_of(text), stage_of(text)
+    notes = []
+    if not stage_is_stated and stage is not None and stage != job.get("zero_stage"):
+        job = {**job, "zero_stage": stage}
+        notes.append(f"DeepSpeed's configuration: ZeRO stage {stage}")
     if not found:
-        return dict(job), []
+        return dict(job), notes
     switches = {**(job.get("switches") or {}), **found}
     said = ", ".join(f"{key} = {value}" for key, value in found.items())
-    return {**job, "switches": switches}, [f"DeepSpeed's configuration in the script: {said}"]
+    return {**job, "switches": switches}, [*notes, f"DeepSpeed's configuration in the script: {said}"]
 
 
 def _unread(note: str) -> str:

@@ -348,3 +348,28 @@ def test_optimizers(tmp_path, name, ours):
     found = flags(tmp_path, f"--optimizer {name}")
     assert found.job.get("optimizer") == ours
     assert not [text for text in found.warnings if "priced as Adam" in text]
+
+
+MEGATRON_DEEPSPEED = """#!/bin/bash
+deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 \\
+  --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 --bf16 \\
+  --num_nodes 1 --deepspeed --deepspeed_config {config} {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "stage", "said"),
+    [
+        ("ds.json", "", 2, "DeepSpeed's configuration: ZeRO stage 2"),
+        ("conf/ds.json", "--zero-stage 1", 1, ""),
+        ("other.json", "", 0, "other.json: is not beside the script; its offload and ZeRO stage are unknown"),
+        ("other.json", "--zero-stage 3", 3, "other.json: is not beside the script; its offload is unknown"),
+        ("ds_$SIZE.json", "", 0, "of a name that is not in the script: is not beside the script"),
+    ],
+)
+def test_the_stage_of_a_configuration_beside_the_script(tmp_path, config, more, stage, said):
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16, "zero_optimization": {"stage": 2}}')
+    (tmp_path / "t.sh").write_text(MEGATRON_DEEPSPEED.format(config=config, more=more))
+    found = read_file(tmp_path / "t.sh")
+    assert found.job["zero_stage"] == stage
+    assert said in "; ".join([*found.notes, *found.warnings])
