@@ -128,6 +128,8 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if "lora_rank" not in job:
         unpriced += ["quantization_bit", "load_in_4bit", "load_in_8bit"]
     warnings += [f"{key}: has no price" for key in unpriced if raw.get(key)]
+    if "cut_cross_entropy" in str(raw.get("plugins")):
+        warnings.append("plugins: the loss of cut_cross_entropy is priced by --set cross_entropy=chunked")
     warnings += _other_training(raw)
     optimizer = str(raw.get("optim") or raw.get("optimizer") or "adamw")
     facts: dict[str, Any] = {}

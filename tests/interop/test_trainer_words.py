@@ -153,3 +153,10 @@ def test_ligers_kernels_one_by_one():
     }
     zero = AXOLOTL + "deepspeed: {zero_optimization: {stage: 3}}\nliger_glu_activation: true\n"
     assert kernels_of(zero) == {"fused_activation": True}
+
+
+def test_a_plugin_that_changes_the_loss_is_said():
+    said = "plugins: the loss of cut_cross_entropy is priced by --set cross_entropy=chunked"
+    cut = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+    assert said in job_of(AXOLOTL + f"plugins: [{cut}]\n").warnings
+    assert said not in job_of(AXOLOTL + "plugins: [axolotl.integrations.kd.KDPlugin]\n").warnings
