@@ -162,6 +162,13 @@ def test_rates_of_failures():
             "failures_per_node_day and failures_per_gpu_day exclude each other",
         ),
         ("llama3", {"restart_s": -1}, "restart_s: expected greater than or equal to 0, got -1"),
+        # Of several the first.
+        (
+            "llama3",
+            {"restart_s": -1, "detection_s": -2},
+            "detection_s: expected greater than or equal to 0, got -2",
+        ),
+        ("llama3", {"zeal": 1, "alms": 2}, "'alms' is not a field"),
     ):
         with pytest.raises(CostModelError, match=said):
             make_reliability(name, changes)
