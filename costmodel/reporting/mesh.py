@@ -32,7 +32,18 @@ def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
             )
     if est is not None:
         titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
-    return Grid("Mesh (innermost first; link rate per GPU and direction)", columns(*titles), cells)
+    note = _SENT if est is not None and any(_is_mixed(row, est) for row in rows) else ""
+    title = "Mesh (innermost first; link rate per GPU and direction)"
+    return Grid(title, columns(*titles), cells, note=note)
+
+
+_SENT = "Link: the slowest that an axis crosses. Sent: over faster links inside that too, so Sent / Busy is no rate of it."
+
+
+def _is_mixed(row: MeshRow, est: PricedJob) -> bool:
+    """Say whether ranks of an axis meet on faster links than its slowest too."""
+    names = [tier.name for tier in est.job.cluster.tiers]
+    return bool(row.link) and any(count > 1 for count in row.members[: names.index(row.link)])
 
 
 def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:

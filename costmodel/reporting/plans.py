@@ -23,6 +23,7 @@ from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
 from costmodel.reporting.tables import off_middle
+from costmodel.step.anatomy.params import model_flops_per_token
 from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
@@ -337,19 +338,37 @@ def front_grid(plan: Plan) -> Grid:
     return Grid(title, columns(*titles), rows, note=note)
 
 
+_TRILLION = 1e12
+
+
+def _scores(plan: Plan, score: float) -> dict[str, str]:
+    """Return what a score of a search (`Question.weight`) is in words that people use, by title."""
+    objective, job = plan.question.objective, plan.best.job
+    if objective == "tokens-per-dollar":
+        return {
+            "Tokens a dollar >": format_si(1.0 / score, ""),
+            "Dollars a trillion tokens >": f"${score * _TRILLION:,.0f}",
+        }
+    if objective == "gpu-hours":
+        return {"GPU-hours a trillion tokens >": f"{score * _TRILLION:,.0f}"}
+    if objective == "mfu":
+        return {"MFU >": f"{float(model_flops_per_token(job.model, job.seq_len, False)) / score:.1%}"}
+    return {"Step >": format_seconds(score, 4)}
+
+
 def _scaling_grid(plan: Plan) -> Grid:
-    """Return the best score on each number of GPUs."""
-    scores = plan.by_value["gpus"]
+    """Return what the best layout on each number of GPUs reaches of what was asked for."""
+    objective, scores = plan.question.objective, plan.by_value["gpus"]
     fewest = min(scores)
     rows = [
-        [f"{gpus:.0f}", f"{scores[gpus]:.4g}", f"{scores[fewest] / scores[gpus]:.2f}"]
+        [f"{gpus:,.0f}", *_scores(plan, scores[gpus]).values(), f"{scores[fewest] / scores[gpus]:.2f}"]
         for gpus in sorted(scores)
     ]
     return Grid(
-        f"Best {plan.question.objective} by GPUs",
-        columns("GPUs >", "Score >", "Gain >"),
+        f"Best {objective} by GPUs",
+        columns("GPUs >", *_scores(plan, scores[fewest]), "Gain >"),
         rows,
-        note="score: less is better (seconds, or cost per token); gain: over the fewest GPUs",
+        note="gain: how many times as good as on the fewest GPUs",
     )
 
 

@@ -273,3 +273,33 @@ def test_a_switch_is_no_knob_to_fix_and_any_framework_says_that_switches_are_not
         cm.plan(**SMALL_PLAN, fix={"ep_overlap": True})
     assert "can find a faster one" in cm.plan(**SMALL_PLAN, framework="any").held
     assert "can find a faster one" not in cm.plan(**SMALL_PLAN).held
+
+
+@pytest.mark.parametrize("objective", ["step-time", "mfu", "gpu-hours", "tokens-per-dollar"])
+def test_scales_are_compared_in_words_that_people_use(objective):
+    """Best by GPUs: step time, MFU, or hours and dollars of a trillion tokens, as the best layout itself has them."""
+    asked = {
+        "model": "llama3-8b",
+        "gpus": [8, 16],
+        "global_batch": 16,
+        "seq_len": 2048,
+        "objective": objective,
+    }
+    found = cm.plan(**asked)
+    (grid,) = [grid for grid in found.grids() if grid.title == f"Best {objective} by GPUs"]
+    best = found.best
+    (row,) = [row for row in grid.rows if row[0] == f"{float(best.job.layout.gpus):.0f}"]
+    hours = float(best.gpu_hours(1e12))
+    dollars = hours * best.job.cluster.price_usd_per_gpu_hour
+    exact = {
+        "step-time": 1e3 * float(best.step_time_s),  # printed in ms
+        "mfu": 100 * float(best.mfu),
+        "gpu-hours": hours,
+        "tokens-per-dollar": dollars,
+    }[objective]
+    said = float(row[-2].strip("$% ms").replace(",", ""))
+    # The pick may be the simplest within half a per cent.
+    assert said == pytest.approx(exact, rel=TIE_SHARE + 1e-3)
+    assert grid.rows[0][-1] == "1.00"
+    if objective == "tokens-per-dollar":
+        assert row[1].startswith(f"{1e6 / dollars:.1f}"[:3])
