@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from costmodel.base.grid import Grid, columns
@@ -13,6 +15,8 @@ from costmodel.trust.site_fit import FactorMove, RunFit, RunsCalibration
 
 LEAST_ASKED = 0.005
 """What is left of what the runs ask for, from which the page says why. [-]"""
+_DOUBTED = 0.08
+"""Median error of own memories from which the page asks how they were measured. [-]"""
 _WITHIN = 1.2816
 """Standard deviations of a normal distribution to its p90."""
 
@@ -66,6 +70,7 @@ def runs_remarks(found: RunsCalibration) -> list[str]:
     if not found.moves:
         return [*logs, *odd, "The runs say nothing of any factor."]
     errors = found.errors
+    odd += _memory_text(found.fits)
     if not any(fit.what == "time" for fit in found.fits):
         return [*logs, *odd]
     said = (
@@ -74,6 +79,30 @@ def runs_remarks(found: RunsCalibration) -> list[str]:
     )
     off = far_off_remark([fit.measured / fit.before for fit in found.fits if fit.what == "time"])
     return [*logs, *odd, said, *off, *moved_text(found)]
+
+
+def _memory_text(fits: Sequence[RunFit]) -> list[str]:
+    """Say how far predictions of the memory move towards what was measured; nothing where no memory was."""
+    ratios = np.array(
+        [
+            [value / fit.measured - 1.0 for value in (fit.before, fit.left_out, fit.after)]
+            for fit in fits
+            if fit.what != "time"
+        ]
+    )
+    if not len(ratios):
+        return []
+    shipped, left_out, with_all = np.median(ratios, axis=0)
+    said = (
+        f"Memory predicted over measured: {shipped:+.1%} as shipped, {left_out:+.1%} of each from all others, "
+        f"{with_all:+.1%} with all (medians)."
+    )
+    if abs(shipped) > _DOUBTED:
+        said += (
+            " That far off, look at memory_kind first: max_allocated leaves out the allocator's slack, and "
+            "max_reserved what the device keeps for itself; a factor that moves by more than its range hides that."
+        )
+    return [said]
 
 
 def moved_text(found: RunsCalibration) -> list[str]:

@@ -202,9 +202,10 @@ def job_text(est: Estimate) -> str:
     """Describe a layout in one line."""
     layout, job = est.job.layout, est.job
     degrees = degrees_text(degrees_of(layout), always=("tp", "cp", "pp", "dp"))
+    schedule = schedule_at(layout.schedule).name
     passes = plural(float(est.priced.placed.micro_batches), "micro-batch", several="micro-batches")
     return (
-        f"{degrees}, zero {float(layout.zero_stage):.0f}, {schedule_at(layout.schedule).name}, "
+        f"{degrees}, zero {float(layout.zero_stage):.0f}, {schedule if schedule != 'none' else 'no pipeline'}, "
         f"recompute {value_text('recompute', float(layout.recompute))}, {passes} of "
         f"{float(layout.micro_batch):.0f}, {plural(float(job.global_batch), 'sequence')} of "
         f"{plural(float(job.seq_len), 'token')}"

@@ -11,7 +11,7 @@ from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
 from costmodel.describe.factors import Factors, classed, factors
 from costmodel.describe.site import load_site, make_belief, site_text
-from costmodel.reporting.own_runs import moved_text
+from costmodel.reporting.own_runs import moved_text, runs_remarks
 from costmodel.reporting.tables import band_text
 from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs
@@ -175,6 +175,28 @@ def test_memory_is_learned_by_how_it_was_measured(tmp_path):
     assert 1.04 < float(told.memory_bytes_per_gpu / est.memory_bytes_per_gpu) < 1.11
     assert {"states", "activations"} & set(found.site.belief.names)
     assert all(abs(fit.after / fit.measured - 1) < 0.06 for fit in found.fits if fit.what == "memory")
+
+
+def test_what_memories_do_is_said_beside_step_times(tmp_path):
+    """Three memories nine per cent above: the bytes of the allocator take most of it, no part of the states a fifth."""
+    rows = ["layout,step_time,memory,memory_kind"]
+    for layout in ("tp2", "tp4", "tp8"):
+        one = cm.estimate(**JOB, layout=layout)
+        rows.append(
+            f"{layout},{float(one.step_time_s)}s,{1.09 * float(one.memory_bytes_per_gpu) / 2**30} GiB,nvidia-smi"
+        )
+    (tmp_path / "mine.csv").write_text("\n".join(rows))
+    found = cm.calibrate.runs(tmp_path / "mine.csv", job=JOB)
+    (said,) = [text for text in runs_remarks(found) if text.startswith("Memory predicted")]
+    assert "-8.3% as shipped" in said
+    ratios = sorted(fit.after / fit.measured - 1 for fit in found.fits if fit.what == "memory")
+    assert f"{ratios[1]:+.1%} with all" in said
+    assert "look at memory_kind first" in said
+    assert abs(ratios[1]) < 0.03
+    assert max(abs(move.center) for move in found.moves) < np.log(1.12)
+    one = cm.estimate(**JOB, layout="tp2")
+    only_times = cm.calibrate.runs({"one": (one, float(one.step_time_s))})
+    assert not any(text.startswith("Memory") for text in runs_remarks(only_times))
 
 
 def table(tmp_path, *rows, name="mine.csv", head="name,layout,step_time,gpus"):

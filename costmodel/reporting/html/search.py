@@ -30,7 +30,10 @@ def other_layouts(est: Estimate) -> Plan | None:
         "sequence_parallel": (0.0, 1.0) if own.sequence_parallel or own.tp == 1 else (0.0,),
         "micro_batch": tuple(float(size) for size in (1, 2, 4, 8) if np.all(job.global_batch % size == 0)),
     }
-    try:
-        return search(Question(jobs=(job,), given=given), keep=_KEPT)
-    except CostModelError:
-        return None
+    # With the memory to spare that `plan` leaves; to the brim only where nothing else fits.
+    for headroom in (None, 0.0):
+        try:
+            return search(Question(jobs=(job,), given=given, headroom=headroom), keep=_KEPT)
+        except CostModelError:
+            continue
+    return None
