@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.base.divisors import divisors
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
-from costmodel.describe.jobs.job import job_of, layout_of_job, spelled_out
+from costmodel.describe.jobs.job import job_of, layout_of_job, run_tokens, spelled_out
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_all, require_complete
 from costmodel.describe.reliability import Reliability
@@ -28,11 +28,15 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
     tokens, dollars, days = (
         read(name, given.pop(name)) if name in given else None for name in ("tokens", "dollars", "days")
     )
+    if "dataset_samples" in given or "epochs" in given:
+        require_complete({"gpus": 1, **given}, who="run")
+        tokens = run_tokens(given if tokens is None else {**given, "tokens": tokens})
+        given = {name: value for name, value in given.items() if name not in ("dataset_samples", "epochs")}
     options = options_of(read_all({name: given.pop(name) for name in names(RUN_FIELDS) if name in given}))
     options["changes"] = {**(changes or {}), **options["changes"]}
     if tokens is None and dollars is None and days is None:
         raise CostModelError(
-            "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them"
+            "run: tokens missing; give --tokens 2e12, --dataset-samples with --epochs, or --budget or --days to solve for them"
         )
     solves_gpus = tokens is not None and days is not None and "gpus" not in given
     if solves_gpus and tokens is not None and days is not None:

@@ -195,3 +195,19 @@ def test_command(capsys):
     assert capsys.readouterr().out.startswith("figure,unit,expected,p10,p50,p90\n")
     assert main(["run", *FLAGS]) == 2
     assert "tokens missing" in capsys.readouterr().err
+
+
+def test_epochs_of_a_data_set_are_tokens_of_a_run():
+    """Three passes over 50,000 samples of 8,192 tokens, with the layout named, planned, or solved for."""
+    tokens = 3 * 50_000 * 8192
+    given = {"dataset_samples": "50k", "epochs": 3}
+    assert cm.run(**JOB, **given).tokens == tokens
+    assert cm.run(**JOB, **given).days == cm.run(**JOB, tokens=tokens).days
+    small = {"model": "llama3-8b", "gpus": 8, "global_batch": 16, "seq_len": 8192}
+    assert cm.run(**small, **given).tokens == tokens
+    replicas = {name: value for name, value in JOB.items() if name != "gpus"}
+    assert cm.run(**replicas, **given, days=3).tokens == tokens
+    with pytest.raises(cm.CostModelError, match="follow from dataset_samples and epochs"):
+        cm.run(**JOB, **given, tokens="1T")
+    with pytest.raises(cm.CostModelError, match="needs dataset_samples"):
+        cm.run(**JOB, epochs=2)

@@ -203,7 +203,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         global_batch=read_array("global_batch", given["global_batch"]),
         seq_len=read_array("seq_len", given["seq_len"]),
         axis_order=one("axis_order"),
-        tokens=_tokens(given),
+        tokens=run_tokens(given),
         pipeline_layout=() if chunks in ("", BALANCED) else parse_chunks(chunks),
         balanced_stages=chunks == BALANCED,
         tuning=_tuning(given),
@@ -233,8 +233,14 @@ def _packing(given: Mapping[str, Any]) -> Packing:
     return make_packing(float(mean), float(spread), read_array("seq_len", given["seq_len"]))
 
 
-def _tokens(given: Mapping[str, Any]) -> float | None:
-    """Return the tokens of the whole run: given, or epochs over the samples of a data set."""
+def run_tokens(given: Mapping[str, Any]) -> float | None:
+    """Return the tokens of the whole run, as `tokens` or as epochs over the samples of a data set; none if not given. [-]
+
+    Raises
+    ------
+    CostModelError
+        If both are given, or epochs of no data set.
+    """
     tokens = read("tokens", given["tokens"]) if "tokens" in given else None
     if "dataset_samples" not in given:
         if "epochs" in given:
