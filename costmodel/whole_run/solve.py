@@ -36,7 +36,7 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
     options["changes"] = {**(changes or {}), **options["changes"]}
     if tokens is None and dollars is None and days is None:
         raise CostModelError(
-            "run: tokens missing; give --tokens 2e12, --dataset-samples with --epochs, or --budget or --days to solve for them"
+            "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them, or --dataset-samples"
         )
     solves_gpus = tokens is not None and days is not None and "gpus" not in given
     if solves_gpus and tokens is not None and days is not None:
