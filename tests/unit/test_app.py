@@ -106,7 +106,7 @@ def test_the_command_of_a_whole_run_has_what_is_said_beside_the_job(capsys):
         ({"gpus": "63x"}, "gpus"),
         ({"gpus": "0"}, "gpus"),
         ({"model": "llama3-80b"}, "model"),
-        ({"cluster": "dgx-h100"}, "cluster"),
+        ({"cluster": "dgx-h100-ndx"}, "cluster"),
         ({"recipe": "nemmo"}, "recipe"),
         ({"recompute": "some"}, "recompute"),
         ({"switches": "dp_overlap"}, "switches"),
