@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded_tables.csv")
 ROOMS = ("base", "estimates", "interop", "trust", "whole_run", "planning", "what_if", "reporting", "cli")
 MOST = 250
+# Words with an operator between them: formulas are looked at, sentences are not.
+FORMULA = re.compile(r"(?=.*\w [*/+<>=-]+ \(?\w)[\w .,*/+<>=!()-]+$")
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -39,7 +41,11 @@ def leaves(value, path=()):
     elif isinstance(value, (list, tuple, np.ndarray)) and len(value) < 200:
         for place, held in enumerate(value):
             yield from leaves(held, (*path, str(place)))
-    elif isinstance(value, PLAIN) and str(value).count(" ") < 4 and str(ROOT) not in str(value):
+    elif (
+        isinstance(value, PLAIN)
+        and (str(value).count(" ") < 4 or FORMULA.match(str(value)))
+        and str(ROOT) not in str(value)
+    ):
         yield path, repr(value)
 
 
