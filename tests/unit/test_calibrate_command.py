@@ -175,7 +175,7 @@ def test_steps_by_command(tmp_path, capsys):
     [
         ("job.yaml", "expected a job and its step time"),
         ("none.yaml=3s", "none.yaml"),
-        ("{job}=0s", "more than 0 s"),
+        ("{job}=0s", "=0s: step time: expected 1 us to 10,000,000 s"),
         ("{job}=3", "step time: expected a time such as"),
         ("{job}=3s,60", "memory: expected a quantity"),
     ],
