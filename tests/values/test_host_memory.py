@@ -269,7 +269,7 @@ def test_five_terabytes_do_not_fit_a_host_of_two():
 
 def test_a_composed_cluster_has_the_host_of_its_like():
     """The least of shipped clusters of the same GPU, a share for each GPU; a guess where there is none."""
-    alone = compose_cluster("h100-pcie", 8, 8, 25e9, "ib", 64)
+    alone = compose_cluster("h100-pcie-80gb", 8, 1, 25e9, "ib", 64)
     assert alone.host.memory_bytes == pytest.approx(8 * 128e9)
     h100 = compose_cluster("h100", 4, 4, 50e9, "ib", 64)
     shipped = [load_cluster(name) for name in ("dgx-h100-ndr", "llama3-roce", "p5-efa", "cloud-h100-100gbe")]
