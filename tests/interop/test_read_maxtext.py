@@ -107,6 +107,14 @@ def test_blocks_have_the_parameters_of_their_models(tmp_path, text, count):
     assert round(num_params(read_file(written(tmp_path, text)).job["model"])) == count
 
 
+def test_every_last_layer_of_a_cycle_has_attention(tmp_path):
+    shape = {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 1}
+    text = sizes(6, 64, 4, 2, 96, 100, "qwen3_next", **shape)
+    assert read_file(written(tmp_path, text)).job["model"].attention_pattern == "dddfdd"
+    text += "inhomogeneous_layer_cycle_interval: 3\n"
+    assert read_file(written(tmp_path, text)).job["model"].attention_pattern == "ddfddf"
+
+
 def test_gpt3_of_maxtext_by_hand(tmp_path):
     text = sizes(2, 8, 2, 2, 32, 10, "gpt3", head_dim=4, trainable_position_size=6, **TIED)
     model = read_file(written(tmp_path, text + "mlp_activations: [gelu]\n")).job["model"]

@@ -145,6 +145,10 @@ def test_names_of_2026(tmp_path):
         "tp_overlap": "pipelined",
     }
     assert part(read(tmp_path, json.dumps(OF_2026), "config.json", gpus=64), *expected) == expected
+    # A step that names no tokens is one micro-batch's of every data-parallel rank: 64 / (2 x 2) ranks of 4 sequences.
+    unsaid = {key: value for key, value in OF_2026["training"].items() if key != "num_tokens_per_train_step"}
+    text = json.dumps({**OF_2026, "training": unsaid})
+    assert read(tmp_path, text, "config.json", gpus=64).job["global_batch"] == 16 * 4
 
 
 def test_the_registry_by_name(tmp_path):

@@ -216,6 +216,14 @@ def test_rows_of_a_table_with_flags_units_and_a_base_job(tmp_path):
     assert all(np.isnan(run.memory_bytes) for run in runs)
 
 
+def test_cells_of_spaces_are_empty(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("name,layout,step_time,gpus,recompute\na,tp2,2.5s,  ,   \n")
+    (run,) = read_runs([file], JOB)
+    assert float(run.est.job.layout.gpus) == 64
+    assert float(run.est.step_time_s) == float(cm.estimate(**JOB, layout="tp2").step_time_s)
+
+
 def test_a_table_in_the_columns_of_published_runs():
     from costmodel.trust.published_runs import shipped_runs
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.trust.posterior import MISFIT, Priors, left_out_errors, posterior, weight
+from costmodel.trust.posterior import MISFIT, Priors, _widening, left_out_errors, posterior, weight
 
 NORMAL = 1e6
 """Degrees of freedom at which Student's t is normal."""
@@ -97,6 +97,16 @@ def test_rows_that_lie_apart_widen_what_single_rows_are_off_by():
     np.testing.assert_allclose(
         solved(np.ones((6, 1)), np.zeros(6), priors(1e-9), 0.05, 3.0).widening, np.sqrt(4 / 10), rtol=1e-3
     )
+
+
+def test_the_scale_of_rows_counts_what_the_factors_took_by_hand():
+    """Two rows of one factor, 3 degrees of freedom: they tell 2 · 3/6 = 1 of it, half of which is the prior's."""
+    one = np.ones((2, 1))
+    found = _widening(one, np.array([1.0, -1.0]), priors(1.0), np.ones(2), 3.0, 1.0)
+    assert found == pytest.approx(np.sqrt((4 + 2) / (4 + 2 - 0.5)))  # each weighs 4 / (3 + 1)
+    # A row beyond four of its scales is no row of this kind.
+    assert _widening(np.ones((3, 1)), np.array([1.0, -1.0, 5.0]), priors(1.0), np.ones(3), 3.0, 1.0) == found
+    assert _widening(one, np.array([5.0, -5.0]), priors(1.0), np.ones(2), 3.0, 1.0) == 1.0
 
 
 def test_a_curved_model_is_met_where_it_is():
