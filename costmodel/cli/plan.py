@@ -43,15 +43,11 @@ def plan(
     ] = False,
     start: opt.StartOption = "",
     days: Annotated[
-        float | None,
+        str,
         typer.Option(
-            "--days",
-            metavar="DAYS",
-            min=1e-3,
-            max=1e6,
-            help="Say whether the run is done in so many, and how surely.",
+            "--days", metavar="DAYS", help="Say whether the run is done in so many, and how surely."
         ),
-    ] = None,
+    ] = "",
     plot: opt.PlotOption = "",
     figure: Annotated[
         str,
@@ -69,6 +65,7 @@ def plan(
     from costmodel.cli.output import Result, plan_output, show, write_file
     from costmodel.cli.pictures import planned_figure
     from costmodel.cli.plan_input import JOB, asked_of, require_start, require_tokens, waiting, write_parquet
+    from costmodel.describe.jobs.reading import read
 
     parquet = output["out"] if output["out"].lower().endswith(".parquet") else ""
     force = output["force"]
@@ -77,7 +74,8 @@ def plan(
     asked = asked_of(given, emit)
     if start:
         require_start(start, asked)
-    if days is not None:
+    within = read("days", days) if days else None
+    if within is not None:
         require_tokens("days", asked)
     keep_freed_memory()
     try:
@@ -94,7 +92,7 @@ def plan(
         *found.remarks(),
         *run_it,
         *(found.finished(start) if start else []),
-        *(found.in_time(days) if days is not None else []),
+        *(found.in_time(within) if within is not None else []),
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
     if emit:
