@@ -15,6 +15,7 @@ import pandas as pd
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import classed, draw, factors, factors_of, named
+from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.priced_job import error_bands
 from costmodel.planning.uncertain import Odds, sweep_scales
 from costmodel.step.price import price
@@ -30,7 +31,7 @@ KNOBS = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
 
 
 def priced_samples(rows, seed: int = 0) -> pd.DataFrame:
-    """Price every run at common samples: log step time over nominal, and whether it fits, an array each."""
+    """Price every run at common samples: log step time over nominal, an array each; how surely it fits, as shown and sampled."""
     found = {}
     for row in rows:
         try:
@@ -46,7 +47,8 @@ def priced_samples(rows, seed: int = 0) -> pd.DataFrame:
         found[row["id"]] = {
             "time": np.log(step_s / float(nominal.step_time_s())),
             "shared": np.log(step_s / float(nominal.step_time_s()) / own),
-            "fits": float(
+            "fits": float(estimate_job(job).fits_probability),
+            "fits_share": float(
                 np.mean(held <= drawn[named("room", job.recipe.name)] * job.cluster.accelerator.memory_bytes)
             ),
             "class": classed(job),
@@ -127,10 +129,10 @@ def curve(runs: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table).round(4)
 
 
-def fitting(priced: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+def fitting(priced: pd.DataFrame, stated_by: pd.Series) -> pd.DataFrame:
     """Return what share of jobs fitted, by the probability stated, of sources that say what did not."""
     both = priced.groupby("source").filter(lambda rows: rows.oom.any() and not rows.oom.all())
-    stated = samples.fits[both.index]
+    stated = stated_by[both.index]
     bins = pd.cut(stated, [-0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 0.86, 0.94, 1.0])
     ran = ~both.oom.astype(bool)
     table = pd.DataFrame({"stated": stated, "ran": ran}).groupby(bins, observed=True).agg(["mean", "size"])
@@ -202,7 +204,8 @@ def main() -> None:
     print(coverage(runs.time, samples, strictly_inside(runs)).round(1).to_string(index=False))
     made = curve(runs.time, samples)
     print(f"\n{(100 * made).round(1).to_string(index=False)}")
-    print(f"\n{fitting(runs.priced, samples).round(1).to_string()}")
+    for by in ("fits", "fits_share"):
+        print(f"\n{by}\n{fitting(runs.priced, samples[by]).round(1).to_string()}")
     table = sweeps(runs.time, samples)
     print(f"\n{table.round(1).to_string(index=False)}\n")
     print(
