@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     from costmodel.base.grid import Grid
 
 _GAPS = (3, 1)
@@ -47,51 +47,6 @@ def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = 
     width : int, optional
         Cells of a line of the terminal, in which the text is styled; without one tables are as wide as they need. [-]
     """
-    plain = _plain(grids, remarks) if width is None else None
-    return styled(grids, remarks, width) if plain is None else "".join(f"{line.rstrip()}\n" for line in plain)
-
-
-def _plain(grids: Sequence[Grid], remarks: Sequence[str]) -> list[str] | None:
-    """Return what `styled` draws where there is no terminal, nothing where a text is not a plain line that fits.
-
-    A pipe has room for all and no colours: reading a library of terminals for it takes as long as pricing a job.
-    """
-    lines: list[str] = []
-    for index, grid in enumerate(grids):
-        gap, widths = fitted(grid, PIPE_WIDTH, whole=True)
-        cells = [[column.title for column in grid.columns], *grid.rows]
-        if not widths or not grid.rows or not all(widths):
-            return None
-        total = sum(widths) + gap * (len(widths) - 1)
-        texts = (cell for row in cells for cell in row)
-        if not all(map(_is_line, texts)) or cell_len(grid.note) > max(total, _NOTE_WIDTH):
-            return None
-        drawn_rows = [
-            (" " * gap).join(
-                " " * (width - cell_len(cell)) + cell
-                if column.number
-                else cell + " " * (width - cell_len(cell))
-                for column, width, cell in zip(grid.columns, widths, row, strict=True)
-            )
-            for row in cells
-        ]
-        lines += [""] if index else []
-        lines += [grid.title] if grid.title else []
-        lines += [drawn_rows[0], "─" * total] if any(cells[0]) else []
-        lines += [*drawn_rows[1:], *([grid.note] if grid.note else [])]
-    lines += ["", *remarks] if remarks else []
-    return lines if all(_is_line(line.rstrip()) and cell_len(line) <= PIPE_WIDTH for line in lines) else None
-
-
-def _is_line(text: str) -> bool:
-    """Tell whether a text is drawn as it is: nothing in it that a terminal acts on, and no blanks at its end."""
-    return text.isprintable() and text == text.rstrip()
-
-
-def styled(grids: Sequence[Grid], remarks: Sequence[str], width: int | None) -> str:
-    """Return tables and the sentences below them as text, styled where a terminal has a width; see `drawn`."""
-    from rich.console import Console
-
     text = StringIO()
     if width is None:
         console = Console(file=text, width=PIPE_WIDTH, force_terminal=False, color_system=None)
@@ -110,9 +65,6 @@ def styled(grids: Sequence[Grid], remarks: Sequence[str], width: int | None) -> 
 
 def _print(console: Console, grid: Grid) -> None:
     """Print one table in the form that fits."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     if grid.title:
         console.print(Text(grid.title, style="bold"))
     limit = console.width
@@ -244,10 +196,6 @@ def _broken(cell: str, width: int) -> str:
 
 def _table(grid: Grid, widths: Sequence[int], gap: int) -> Table:
     """Return the table with columns of these widths."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(
         box=SIMPLE_HEAD,
         padding=(0, (gap - 1) // 2),
@@ -268,10 +216,6 @@ def _table(grid: Grid, widths: Sequence[int], gap: int) -> Table:
 
 def _records(grid: Grid, limit: int) -> Iterator[Text | Padding | Table]:
     """Yield each row as a record: what its first column says, then the others under one another."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
     first, *others = grid.columns
     names = max((cell_len(column.title) for column in others), default=0)
     beside = limit - 2 - names - _GAPS[0] >= _VALUE
@@ -301,8 +245,6 @@ def _records(grid: Grid, limit: int) -> Iterator[Text | Padding | Table]:
 
 def _text(said: str) -> Text:
     """Return a text in which what must not be overlooked stands out."""
-    from rich.text import Text
-
     text = Text(said, overflow="fold")
     text.highlight_regex(_ALARMS, "bold red")
     text.highlight_regex(r"^(Warning|Not met):", "bold yellow")

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 import costmodel as cm
 from costmodel.base.grid import Grid, columns
-from costmodel.base.screen import _pieces, _plain, column_widths, drawn, styled
+from costmodel.base.screen import _pieces, column_widths, drawn
 
 WIDTHS = (40, 80, 100, 160)
 JOB = {"model": "llama3-70b", "gpus": 512, "layout": "tp4 pp4 vp5", "global_batch": 1024, "seq_len": 8192}
@@ -67,37 +67,6 @@ def test_nothing_is_cut_or_missing(name, width, known):
                     assert row[index] in shown, (column.title, row[index])
                 else:
                     assert all(len(piece) > 24 or piece.strip() in shown for piece in _pieces(row[index]))
-
-
-@pytest.mark.parametrize("name", ["estimate", "plan", "run", "sensitivity", "compare", "explain", "recipe"])
-def test_a_pipe_gets_what_a_terminal_without_colours_and_limits_would(name, known):
-    grids, remarks = list(known[name].grids()), list(known[name].remarks())
-    assert name != "estimate" or _plain(grids, remarks) is not None
-    assert drawn(grids, remarks) == styled(grids, remarks, None)
-
-
-@pytest.mark.parametrize(
-    ("rows", "note", "remarks", "is_plain"),
-    [
-        ([["ä 漢字 é", "1", "x"], ["b", "22,000", ""]], "noted", ["said"], True),
-        ([["  indented", "-1", "x"]], "", [], True),
-        ([["blank ", "1", "x"]], "", [], False),
-        ([["a", "1 ", "x"]], "", [], False),
-        ([["two\nlines", "1", "x"]], "", [], False),
-        ([["tab\there", "1", "x"]], "", [], False),
-        ([["bell\a", "1", "x"]], "", [], False),
-        ([], "", ["said"], False),
-        ([["a", "1", "x"]], "a note of many words " * 9, [], False),
-        ([["a", "1", "x"]], "", ["a remark wider than any pipe " * 400], False),
-    ],
-)
-def test_a_pipe_is_drawn_to_without_a_terminal_only_where_that_is_the_same(rows, note, remarks, is_plain):
-    grids = [
-        Grid("Title", columns("Name", "N >", "What"), rows, note=note),
-        Grid("", columns("", ""), [["a", "b"], ["long name", "c"]], strong=frozenset({1})),
-    ]
-    assert (_plain(grids, remarks) is not None) == is_plain
-    assert drawn(grids, remarks) == styled(grids, remarks, None)
 
 
 def plain(text):
