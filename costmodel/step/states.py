@@ -500,7 +500,7 @@ def _by_tensor_line(step: Step, on: Array) -> MemoryLine:
     layout, gather = placed.layout, gathered_bytes(placed)
     sizes = [
         one.count
-        / (2.0 if one.name.endswith(".fc1") and placed.model.gated_mlp else 1.0)
+        / one.tensors
         / (
             layout.ep * layout.etp
             if one.sharding == "expert"

@@ -386,6 +386,20 @@ def input_operators(
     return ops
 
 
+def bias_gradients(part: Part, modules: Iterable[str], elements: Array) -> Operator:
+    """Sum the output gradients over tokens: one more read of each in the backward pass."""
+    return memory_bound(
+        part,
+        "bias_gradient",
+        modules,
+        np.asarray(elements),
+        0.0,
+        BF16,
+        kernels_forward=0.0,
+        kernels_backward=2.0,
+    )
+
+
 def norm_operator(
     part: Part, leaf: str, elements: Array, recipe: Recipe, rms: bool, saved: Array
 ) -> Operator:

@@ -24,6 +24,8 @@ class ParamBlock:
     """``tp`` (divided by tp), ``expert`` (divided by ep·etp) or ``replicated``."""
     is_matrix: bool = False
     """True for a weight that every token it serves is multiplied with."""
+    tensors: int = 1
+    """Weights that are kept side by side in it: a gate and its up projection are two. [-]"""
 
     @property
     def name(self) -> str:

@@ -284,11 +284,12 @@ def _mlp_blocks(
     part: Part, model: Model, width: int, copies: int = 1, sharding: Sharding = "tp"
 ) -> list[ParamBlock]:
     """Two matrices of an MLP (the gate is in the first) and their biases, `copies` times."""
-    h, inner = float(model.hidden_size), width * (2 if model.gated_mlp else 1)
+    sides = 2 if model.gated_mlp else 1
+    h, inner = float(model.hidden_size), width * sides
     bias = copies * float(model.linear_bias)
     row_bias_sharding: Sharding = "expert" if sharding == "expert" else "replicated"
     return [
-        ParamBlock(part, "fc1", copies * h * inner, sharding, is_matrix=True),
+        ParamBlock(part, "fc1", copies * h * inner, sharding, is_matrix=True, tensors=sides),
         ParamBlock(part, "fc1.bias", bias * inner, sharding),
         ParamBlock(part, "activation", copies * model.activation_params, row_bias_sharding),
         ParamBlock(part, "fc2", copies * h * width, sharding, is_matrix=True),
