@@ -81,7 +81,8 @@ class Planned(NamedTuple):
         if self.used is not None:
             before = found.better_than(float(self.used.step_time_s) * found.question.weight(self.used.job))
             used = f"{_cell(self.used)} ({self.known['reference']})"
-            rank = f"{before + 1:,} of {found.num_fit:,}, {self.slower:.1%} slower"
+            pace = "slower" if self.slower >= 0.0 else "faster"
+            rank = f"{before + 1:,} of {found.num_fit:,}, {abs(self.slower):.1%} {pace}"
         return (
             f"| {self.known['name']} | {found.num_priced:,} | {_cell(found.best)} | {_cell(anything)} "
             f"({launched_by(anything)}) | {used} | {rank} |"
