@@ -759,7 +759,7 @@ def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:
             found.append(Finding("more than one line", lines[0][:60]))
         if max(map(len, lines)) > LONGEST_MESSAGE:
             found.append(Finding("a line of over 300 characters", lines[-1][:60]))
-        if not said.strip():
+        if not (said + out.getvalue()).strip():
             found.append(Finding("nothing said", " ".join(given.arguments[:2])))
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said + out.getvalue()):
         found.append(Finding("control characters", " ".join(given.arguments[:2])))

@@ -199,7 +199,7 @@ def collective(
     True
     """
     kind = canonical(name)
-    one_size = isinstance(size_bytes, str) or np.ndim(size_bytes) == 0
+    one_size = isinstance(size_bytes, str) or not np.iterable(size_bytes)
     listed = [size_bytes] if one_size else list(size_bytes)  # type: ignore[arg-type]
     sizes = [_read_size(one) for one in listed]
     if not sizes or not all(0 < size <= LARGEST for size in sizes):

@@ -262,8 +262,8 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         if ours in given:
             return int(given[ours])
         for table in (parallel, training, old):
-            if key in table.raw:
-                return int(table.get(key, default, int))
+            if (found := table.get(key, None, int)) is not None:
+                return int(found)
         return default
 
     degrees = {

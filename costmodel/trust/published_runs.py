@@ -426,7 +426,10 @@ def _nic_gbit(row: Row) -> str:
     printed = row.get("nic_gbit_per_gpu") or ""
     if not printed or row["framework"] not in _RATE_OF_NODE:
         return printed
-    return str(float(printed) / _integer(row, "gpus_per_node"))
+    sharers = _integer(row, "gpus_per_node")
+    if sharers < 1:
+        raise CostModelError(f"gpus_per_node: expected at least 1, got {sharers}")
+    return str(float(printed) / sharers)
 
 
 def _recompute(row: Row) -> str:

@@ -293,7 +293,8 @@ class Validation(Answer):
             scored = scored.assign(**{"class": run_classes(scored)})
         groups = [("all", scored)] if by is None else scored.groupby(by)
         return pd.DataFrame(
-            [{by or "rows": name, **_figures(group, f"{of}_error")} for name, group in groups]
+            [{by or "rows": name, **_figures(group, f"{of}_error")} for name, group in groups],
+            columns=[by or "rows", *_figures(scored, f"{of}_error")],
         )
 
     def noise_floor(self) -> pd.DataFrame:
@@ -383,10 +384,12 @@ def run_classes(runs: pd.DataFrame) -> pd.Series[str]:
     # By what the name means: a table's names may be the aliases of ours.
     priced = set(runs.accelerator[runs.skipped_reason == ""])
     known = {name: load_accelerator(name).generation for name in priced}
-    kind = runs.num_experts.map(lambda experts: "moe" if experts else "dense")
-    bits = runs.precision.map(lambda name: f"{_BITS.get(name, 8)}-bit")
-    joined: pd.Series[str] = kind + " " + runs.accelerator.map(lambda a: known.get(a, "unknown")) + " " + bits
-    return joined
+    named = [
+        f"{'moe' if run.num_experts else 'dense'} {known.get(run.accelerator, 'unknown')} "
+        f"{_BITS.get(run.precision, 8)}-bit"
+        for run in runs.itertuples()
+    ]
+    return pd.Series(named, index=runs.index, dtype=object)
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """What fuzzing found after the first net: each input is one line and no traceback."""
 
+import json
 import os
 import warnings
 
@@ -265,3 +266,20 @@ def test_a_written_file_with_escape_codes_in_its_name_is_told_without_them(tmp_p
     said = capsys.readouterr().err
     assert said.startswith("wrote a")
     assert not {"\x1b", "\x7f"} & set(said)
+
+
+def test_a_degree_that_a_config_leaves_null_is_the_default(tmp_path, capsys):
+    config = '{"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 2048}, "parallelism": %s}'
+    path = tmp_path / "f.json"
+    path.write_text(config % '{"tensor_parallel_degree": null, "context_parallel_degree": 2}')
+    assert main(["read", str(path), "--gpus", "8", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    read = json.loads(out)
+    assert "tensor_parallel_degree" not in err
+    assert tuple(read["job"].get(key, 1) for key in ("tp", "cp")) == (1, 2)
+
+
+@pytest.mark.parametrize("sizes", [[[8.0], 64], [{"a": 1}, 64, "1 GB"]])
+def test_sizes_of_other_shapes_are_one_line(sizes):
+    with pytest.raises(cm.CostModelError, match=r"^size: expected"):
+        cm.collective("all-reduce", sizes, ranks=16)

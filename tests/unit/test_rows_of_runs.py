@@ -2,7 +2,9 @@
 
 import pytest
 
+from costmodel.base.errors import CostModelError
 from costmodel.trust.published_runs import _attention_kernel, job_of_row
+from costmodel.trust.validation import validate
 
 ROW = {
     "id": "a",
@@ -91,3 +93,16 @@ def test_deepspeeds_optimizer_for_bf16_shards_its_states_at_stage_0(framework, p
 def test_a_norm_whose_kernel_a_row_says_is_off(said, fused):
     row = {**ROW, "framework": "paddlenlp", "notes": f"PaddleNLP; {said}"}
     assert job_of_row(row).recipe.kernels.fused_norm is fused
+
+
+def test_a_node_of_no_gpus_shares_no_nic():
+    row = {**ROW, "framework": "aleph-scaling", "gpus_per_node": "0", "nic_gbit_per_gpu": "800"}
+    with pytest.raises(CostModelError, match=r"^gpus_per_node: expected at least 1, got 0$"):
+        job_of_row(row)
+
+
+def test_where_no_row_is_timed_tables_are_empty():
+    checked = validate([{**ROW, "use": "oom", "id": "x", "source": "s", "quality": "A", "oom": "true"}])
+    assert list(checked.summary("class"))[:3] == ["class", "runs", "skipped"]
+    assert not len(checked.summary("class"))
+    assert checked.grids()
