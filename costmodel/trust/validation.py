@@ -385,9 +385,10 @@ def run_classes(runs: pd.DataFrame) -> pd.Series[str]:
     priced = set(runs.accelerator[runs.skipped_reason == ""])
     known = {name: load_accelerator(name).generation for name in priced}
     named = [
-        f"{'moe' if run.num_experts else 'dense'} {known.get(run.accelerator, 'unknown')} "
-        f"{_BITS.get(run.precision, 8)}-bit"
-        for run in runs.itertuples()
+        f"{'moe' if experts else 'dense'} {known.get(accelerator, 'unknown')} {_BITS.get(precision, 8)}-bit"
+        for experts, accelerator, precision in zip(
+            runs.num_experts, runs.accelerator, runs.precision, strict=True
+        )
     ]
     return pd.Series(named, index=runs.index, dtype=object)
 
