@@ -386,7 +386,36 @@ def test_attention_through_the_score_matrix():
     )
     aligned = price({**SMALL, "num_kv_heads": 8}, switches={"attention_kernel": "fused-softmax"})
     assert each_us(aligned)["compute.attention.scores.forward"] == near(product_us(1024, 1024, 128, groups=8))
-    assert each_us(aligned)["compute.attention.softmax.backward"] == near(moved_us(6 * scores))
+    times = each_us(aligned)
+    # Under the diagonal both gradient and output are read, half of each, and all is written.
+    assert times["compute.attention.softmax.forward"] == near(moved_us(3 * scores))
+    assert times["compute.attention.softmax.backward"] == near(moved_us(4 * scores))
+
+
+@pytest.mark.parametrize(
+    ("heads", "micro_batch", "switches", "forward", "backward", "kernels"),
+    [
+        (8, 1, {}, 3, 4, 1),
+        (6, 2, {}, 3, 4, 1),
+        (6, 1, {}, 29, 33, 5),
+        (2, 1, {}, 29, 33, 5),
+        (6, 1, {"compiled": True}, 4, 6, 1),
+    ],
+)
+def test_the_fused_softmax_takes_four_rows_a_block(heads, micro_batch, switches, forward, backward, kernels):
+    """Heads times sequences that are no multiple of four are left to PyTorch; a compiler has no such block."""
+    model = {**SMALL, "num_heads": heads, "num_kv_heads": heads, "head_dim": 128}
+    est = price(model, global_batch=4, micro_batch=micro_batch, switches={"attention_kernel": "fused-softmax", **switches})
+    times, scores = each_us(est), micro_batch * heads * 1024 * 1024
+    assert times["compute.attention.softmax.forward"] == near(moved_us(forward * scores, kernels))
+    assert times["compute.attention.softmax.backward"] == near(moved_us(backward * scores, kernels))
+
+
+def test_a_window_has_a_mask_of_its_own():
+    windows = {**SMALL, "num_kv_heads": 8, "sliding_window": 256}
+    times = each_us(price(windows, switches={"attention_kernel": "fused-softmax"}))
+    assert times["compute.attention.softmax.forward"] == near(moved_us(4 * 8 * 1024 * 1024))
+    assert times["compute.attention.softmax.backward"] == near(moved_us(6 * 8 * 1024 * 1024))
 
 
 def test_a_window_and_its_diagonal():

@@ -16,6 +16,8 @@ from costmodel.step.anatomy.operator_parts import (
     ROPE_BY_ELEMENT,
     ROPE_CHAIN,
     ROPE_FUSED,
+    SOFTMAX_BLOCK,
+    SOFTMAX_CAUSAL,
     SOFTMAX_CHAIN,
     SOFTMAX_DROPOUT,
     SOFTMAX_FUSED,
@@ -283,8 +285,6 @@ def _core(
             )
         return [_fused(shape, np.asarray(out_saved + lse), modules)]
     scores = batch_heads * seq_q * seq_k
-    fused = by.fused_softmax or recipe.kernels.compiled
-    softmax = SOFTMAX_FUSED if fused else SOFTMAX_CHAIN
     ops = [
         linear(
             "attention",
@@ -298,7 +298,7 @@ def _core(
             low_precision=False,
             has_parameters=False,
         ),
-        elementwise("attention", "softmax", modules, np.asarray(scores), softmax, BF16 * scores, role="core"),
+        _softmax(np.asarray(scores), batch_heads, (shard.cp == 1.0) & (kind.reach == 0), modules, recipe),
     ]
     if recipe.kernels.dropout:
         ops.append(
@@ -328,3 +328,33 @@ def _core(
         )
     )
     return ops
+
+
+def _softmax(
+    scores: Array, batch_heads: Array, triangular: Array, modules: tuple[str, ...], recipe: Recipe
+) -> Operator:
+    """Return the softmax between two products: what a compiler makes, a chain of kernels, or one where it can be.
+
+    `triangular` tells where the mask leaves a row up to its diagonal, and nothing else.
+    """
+    if recipe.kernels.compiled or not ATTENTION_KERNELS[recipe.kernels.attention_kernel].fused_softmax:
+        traffic = SOFTMAX_FUSED if recipe.kernels.compiled else SOFTMAX_CHAIN
+        return elementwise("attention", "softmax", modules, scores, traffic, BF16 * scores, role="core")
+    in_blocks = np.mod(batch_heads, SOFTMAX_BLOCK) == 0.0
+    here = [np.where(in_blocks, np.where(triangular, *one[:2]), one[2]) for one in _SOFTMAXES]
+    forward, backward, kernels_forward, kernels_backward = here
+    return memory_bound(
+        "attention",
+        "softmax",
+        modules,
+        scores,
+        forward,
+        backward,
+        role="core",
+        kernels_forward=kernels_forward,
+        kernels_backward=kernels_backward,
+        saved_bytes=BF16 * scores,
+    )
+
+
+_SOFTMAXES = tuple(zip(SOFTMAX_CAUSAL[:4], SOFTMAX_FUSED[:4], SOFTMAX_CHAIN[:4], strict=True))

@@ -254,8 +254,8 @@ def memory_bound(
     leaf: str,
     modules: Iterable[str],
     elements: Array,
-    forward: float,
-    backward: float,
+    forward: float | Array,
+    backward: float | Array,
     *,
     role: Role = "pointwise",
     **more: object,
@@ -324,6 +324,11 @@ ROUTED_AND_SHARED = Traffic(6, 12, 1, 2)
 ADD_DROPOUT_FUSED = Traffic(7, 5, 1, 1)
 ADD_DROPOUT_CHAIN = Traffic(15, 9, 3, 2)
 SOFTMAX_FUSED = Traffic(4, 6, 1, 1)
+# Under a causal mask Megatron's kernel loads a row up to its diagonal only, and writes all of it (NVIDIA/Megatron-LM
+# megatron/fused_kernels/scaled_upper_triang_masked_softmax.h); rows of so many batches and heads share a block, and
+# others are left to PyTorch (megatron/model/fused_softmax.py, is_kernel_available).
+SOFTMAX_CAUSAL = Traffic(3, 4, 1, 1)
+SOFTMAX_BLOCK = 4.0
 SOFTMAX_CHAIN = Traffic(29, 33, 5, 5)
 SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1)
 
