@@ -405,7 +405,12 @@ def test_attention_through_the_score_matrix():
 def test_the_fused_softmax_takes_four_rows_a_block(heads, micro_batch, switches, forward, backward, kernels):
     """Heads times sequences that are no multiple of four are left to PyTorch; a compiler has no such block."""
     model = {**SMALL, "num_heads": heads, "num_kv_heads": heads, "head_dim": 128}
-    est = price(model, global_batch=4, micro_batch=micro_batch, switches={"attention_kernel": "fused-softmax", **switches})
+    est = price(
+        model,
+        global_batch=4,
+        micro_batch=micro_batch,
+        switches={"attention_kernel": "fused-softmax", **switches},
+    )
     times, scores = each_us(est), micro_batch * heads * 1024 * 1024
     assert times["compute.attention.softmax.forward"] == near(moved_us(forward * scores, kernels))
     assert times["compute.attention.softmax.backward"] == near(moved_us(backward * scores, kernels))

@@ -59,7 +59,7 @@ class MatmulConstants(NamedTuple):
     sustained_loss : float
         Share of the peak lost to the power limit in long kernels. [-]
     sustained_flops : float
-        Size of a kernel at which half of that is lost. [FLOP]
+        Size of a kernel at which a benchmark that repeats it loses half of that. [FLOP]
     cast_bytes_per_element : float
         HBM bytes that quantising one element of the first operand is worth. [B]
     cast_fixed_s : float
@@ -163,8 +163,8 @@ def matmul_time(
     with :math:`w = u + q(\lceil u \rceil - u)` waves of
     :math:`u = g \lceil m/T_m \rceil \lceil n/T_n \rceil / S` tiles over :math:`S` SMs,
     :math:`q` falling as :math:`k_s/k` where deep products are split, :math:`e` the burst share of
-    the peak :math:`\pi` times :math:`1 - d F / (F + F_0)` for the power limit
-    (:math:`F = 2 g m n k`), and :math:`t_{out}` the part of :math:`t_{mem}` that writes the result.
+    the peak :math:`\pi` times :math:`1 - d` for the power limit (in a benchmark of one kernel
+    :math:`1 - d F / (F + F_0)`, :math:`F = 2 g m n k`), and :math:`t_{out}` the part of :math:`t_{mem}` that writes the result.
 
     Parameters
     ----------
@@ -183,8 +183,8 @@ def matmul_time(
     accumulate : array_like of bool
         The result is read before it is written (weight gradients). [-]
     sustained : array_like of bool
-        Price the clock of kernels run back to back for long, as in training; without it that
-        of a short benchmark.
+        True, as it stands: the clock of a step, which lasts. An array tells of each benchmark whether it
+        repeats its kernel: at less than the limit the shorter that is; without, at the clock of the first.
     cast : array_like of bool
         Add the separate kernels that quantise the first operand (8- and 4-bit recipes).
 
@@ -268,8 +268,9 @@ def _matmul_formula(
     steps += [f"padded_area = {area}", "area = m * n * groups", "flops = 2 * k * area"]
     rate = "peak_fraction * peak_flops_per_s"
     if power_limited:
-        loss = "sustained * sustained_loss" if any_clock else "sustained_loss"
-        rate += f" * (1 - {loss} * flops / (flops + sustained_flops))"
+        # The limit is held on average over milliseconds: in a step, by products of any size.
+        short = "sustained * sustained_loss * flops / (flops + sustained_flops)"
+        rate += f" * (1 - {short if any_clock else 'sustained_loss'})"
     steps += [
         f"math_s = 2 * padded_area * (k + ramp_k) / ({rate})",
         f"written_bytes = {'(1 + accumulate) * ' if accumulates else ''}output_bytes * area",
