@@ -187,6 +187,7 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     dtype = precision.matmul_dtype if low else _plain_dtype(precision)
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
+    aligned: Array = np.asarray(True)
     peak: float | Array = accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (
         1.0 - recipe.overlap.reserved_sm_share
     )
@@ -196,6 +197,8 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
         aligned = (n % 8 == 0) & (k % 8 == 0)
         peak = np.where(aligned, peak, min(peak, accelerator.peak_flops_per_s.get("fp32", np.inf)))
     common: dict[str, Any] = {
+        # What draws the power that the limit is for are tensor cores.
+        "sustained": True if operator.has_parameters else aligned,
         "groups": groups,
         "constants": table[dtype],
         "peak_flops_per_s": peak,

@@ -150,6 +150,7 @@ def matmul_time(
     output_bytes: ArrayLike = 2.0,
     accumulate: ArrayLike = False,
     sustained: ArrayLike = True,
+    alone: bool = False,
     cast: ArrayLike = False,
 ) -> Quantity:
     r"""Time of `groups` products of an m x k by a k x n matrix in one kernel.
@@ -183,8 +184,10 @@ def matmul_time(
     accumulate : array_like of bool
         The result is read before it is written (weight gradients). [-]
     sustained : array_like of bool
-        True, as it stands: the clock of a step, which lasts. An array tells of each benchmark whether it
-        repeats its kernel: at less than the limit the shorter that is; without, at the clock of the first.
+        Price the clock of kernels run back to back for long, as in training; without it that
+        of a short benchmark.
+    alone : bool
+        Of a benchmark that repeats this product and nothing else: small ones end before the limit bites.
     cast : array_like of bool
         Add the separate kernels that quantise the first operand (8- and 4-bit recipes).
 
@@ -212,6 +215,7 @@ def matmul_time(
         bool(c.small_tile_fraction),
         bool(c.sustained_loss),
         sustained is not True,
+        alone,
         accumulate is not False,
         bool(c.epilogue_fraction),
         bool(c.fixed_per_group_s),
@@ -241,6 +245,7 @@ def _matmul_formula(
     small_tiles: bool,
     power_limited: bool,
     any_clock: bool,
+    alone: bool,
     accumulates: bool,
     epilogue: bool,
     per_group: bool,
@@ -269,8 +274,8 @@ def _matmul_formula(
     rate = "peak_fraction * peak_flops_per_s"
     if power_limited:
         # The limit is held on average over milliseconds: in a step, by products of any size.
-        short = "sustained * sustained_loss * flops / (flops + sustained_flops)"
-        rate += f" * (1 - {short if any_clock else 'sustained_loss'})"
+        loss = "sustained * sustained_loss" if any_clock else "sustained_loss"
+        rate += f" * (1 - {loss}{' * flops / (flops + sustained_flops)' if alone else ''})"
     steps += [
         f"math_s = 2 * padded_area * (k + ramp_k) / ({rate})",
         f"written_bytes = {'(1 + accumulate) * ' if accumulates else ''}output_bytes * area",

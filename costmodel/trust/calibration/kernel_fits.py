@@ -112,6 +112,7 @@ def predict_matmul(rows: MatmulRows, device: Device, dtype: str, constants: Matm
         output_bytes=rows.output_bytes,
         accumulate=rows.accumulate,
         sustained=rows.sustained,
+        alone=True,
         cast=rows.cast,
     ).value
 
