@@ -325,6 +325,48 @@ def _of_pipeline(
         "mean_forward_s": means[0],
         "mean_backward_s": means[1],
         "mean_backward_weight_s": mean(weight),
+        **_of_rings(placed, blocks, each, pause_s),
+    }
+
+
+def _of_rings(
+    placed: PlacedJob,
+    blocks: Sequence[Block],
+    each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
+    pause_s: Array,
+) -> dict[str, Array]:
+    """Return what one micro-batch takes on neighbours of a V, by the names of `schedules.bubble_time_s`.
+
+    A rank sends two messages each way, the last, at which the V turns, one. On its way up through the last chunks of
+    the first three ranks and down again a micro-batch is sent twice, and once more ahead of its next way up.
+    """
+    rings, model = placed.rings, placed.model
+    if rings is None:
+        return {}
+    forward, back, weight = each
+    inputs = [np.asarray(b - w) for b, w in zip(back, weight, strict=True)]
+    of_layers = [at for at, block in enumerate(blocks) if block.role == "layer"]
+
+    def most(held: Sequence[Array], times: Sequence[Array], sent: Array | float = 0.0) -> Array:
+        parts = zip(held, of_layers, strict=True)
+        layers = broadcast_sum([count * times[at][..., None] for count, at in parts])
+        return highest_on_stages(np.asarray(layers + pause_s[..., None] * sent))
+
+    of_pair, of_three = 4.0 - rings.pair_turns, 6.0 - rings.three_turns
+    up = {"layer": 0.0, "embedding": 0.0, "head": 1.0 + model.mtp_layers, "mtp": float(model.mtp_layers)}
+    held = dict(zip(of_layers, rings.turn, strict=True))
+    turn = [
+        held.get(at, up[block.role]) * (forward[at] + inputs[at])
+        for at, block in enumerate(blocks)
+        if block.role != "embedding"
+    ]
+    return {
+        "pair_forward_s": most(rings.pairs, forward, of_pair),
+        "pair_input_s": most(rings.pairs, inputs, of_pair),
+        "pair_weight_s": most(rings.pairs, weight),
+        "three_forward_s": most(rings.threes, forward, of_three),
+        "three_input_s": most(rings.threes, inputs, of_three),
+        "vee_turn_s": np.asarray(broadcast_sum(turn) + 5.0 * pause_s),
     }
 
 

@@ -27,7 +27,7 @@ from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import Split, StagePlan, chunk_shares
+from costmodel.physics.pipeline.stages import Rings, Split, StagePlan, chunk_shares, plan_rings
 from costmodel.step.anatomy.operator_parts import Operator, Part, Role, ScalarWork, Shard
 from costmodel.step.held_params import Params
 from costmodel.step.ports import Ports
@@ -319,6 +319,13 @@ class PlacedJob:
     def ranks_wait_unlike(self) -> NDArray[np.bool_]:
         """Whether ranks that are equally busy wait for unlike times; one value where all are alike."""
         return np.asarray(settled(schedules.differs_by_rank(self.layout.schedule)) > 0)
+
+    @cached_property
+    def rings(self) -> Rings | None:
+        """What neighbours hold that wait for each other in a circle; none where no schedule has such."""
+        if not anywhere(schedules.has_rings(self.layout.schedule)):
+            return None
+        return plan_rings(self.model.kind_of_layer, len(self.kinds), self.layout.pp, self.split)
 
     @cached_property
     def in_flight(self) -> Array:

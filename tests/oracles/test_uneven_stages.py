@@ -7,7 +7,7 @@ from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import task_orders
-from costmodel.physics.pipeline.stages import Fold
+from costmodel.physics.pipeline.stages import Fold, plan_rings
 
 
 @pytest.mark.parametrize("name", ["gpipe", "zb-h1", "zb-v", "dualpipe", "dualpipe-v", "v-half", "v-min"])
@@ -266,3 +266,70 @@ def test_a_single_group_goes_round_at_the_pace_of_its_slowest_rank(v, behind):
 
     assert took_s == pytest.approx(by_hand_s, rel=1e-9)
     assert paid_s == pytest.approx(by_hand_s, rel=1e-9)
+
+
+def test_neighbours_of_a_v_by_layers():
+    # Eight chunks of 2, 1, 1, 1 and again: ranks of 3, 2, 2 and 3 layers.
+    rings = plan_rings([0] * 10, 1, 4)
+    assert (rings.pairs[0].tolist(), rings.pair_turns.tolist()) == ([4.0], [0.0])
+    assert (rings.threes[0].tolist(), rings.three_turns.tolist()) == ([7.0], [1.0])
+    assert float(rings.turn[0]) == 3.0
+    # Six ranks of 3, 2, 2, 3, 3 and 2: of pairs (1, 2) and (3, 4), of threes the block of V-Min turns at rank 3.
+    rings = plan_rings([0] * 15, 1, 6)
+    assert rings.pairs[0].tolist() == [4.0, 6.0]
+    assert (rings.threes[0].tolist(), rings.three_turns.tolist()) == ([7.0], [0.0])
+    # Of many layouts each as alone, with two makes of pairs or one; three ranks are no V.
+    many = plan_rings([0] * 10, 1, np.array([3, 4, 8]))
+    assert many.pairs[0].max(axis=-1).tolist() == [0.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m"), [("v-half", 8, 64), ("v-half", 9, 40), ("v-min", 8, 64), ("v-min", 7, 40)]
+)
+@pytest.mark.parametrize("times", [(1.0, 1.0, 0.3), (1.0, 1.9, 0.4), (1.0, 0.9, 0.9)])
+@pytest.mark.parametrize("message_s", [0.0, 0.1])
+def test_neighbours_of_a_v_with_more_layers_wait_for_each_other(name, p, m, times, message_s):
+    # Half of the ranks hold three layers where the others hold two, side by side.
+    share = np.ones(p)
+    share[1 : p // 2 + 1] += 0.5
+    forward, inputs, weights = (share * each for each in times)
+    step_s = simulate(
+        task_orders(name, p, m, 2),
+        forward_s=forward,
+        backward_input_s=inputs,
+        backward_weight_s=weights,
+        message_s=message_s,
+        synchronized=True,
+    ).makespan_s()
+
+    rings = {
+        "pair_forward_s": max(forward[i] + forward[i + 1] for i in range(1, p - 1, 2)),
+        "pair_input_s": max(inputs[i] + inputs[i + 1] for i in range(1, p - 1, 2)),
+        "pair_weight_s": max(weights[i] + weights[i + 1] for i in range(1, p - 1, 2)),
+        "three_forward_s": max(forward[i - 2 : i + 1].sum() for i in range(p - 1, 1, -3)),
+        "three_input_s": max(inputs[i - 2 : i + 1].sum() for i in range(p - 1, 1, -3)),
+        "vee_turn_s": 0.5 * (forward[:3].sum() + inputs[:3].sum()),
+    }
+    means = {
+        "mean_forward_s": forward.mean(),
+        "mean_backward_s": inputs.mean() + weights.mean(),
+        "mean_backward_weight_s": weights.mean(),
+    }
+    shared = {
+        "sum_forward_s": forward.sum(),
+        "sum_backward_s": inputs.sum() + weights.sum(),
+        "sum_backward_weight_s": weights.sum(),
+        **means,
+        **rings,
+    }
+    ends = {"first": np.arange(p) == 0, "last": np.arange(p) == p - 1}
+    layout = {"stages": p, "micro_batches": m, "virtual_stages": 2}
+    code = schedules.schedule_code(name)
+    passes = {"forward_s": forward, "backward_input_s": inputs, "backward_weight_s": weights}
+    bubble_s = schedules.bubble_time_s(code, **layout, **passes, **shared, **ends, synchronized=True)
+    own_s = m * (forward + inputs + weights) + bubble_s
+    at = int(own_s.argmax())
+    one = {key: value[at] for key, value in {**passes, **ends}.items()}
+    sent = schedules.exposed_p2p_messages(code, **layout, **one, **rings, **means, message_s=message_s)
+
+    assert float(own_s[at] + sent * message_s) == pytest.approx(step_s, rel=0.03)

@@ -26,6 +26,14 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 _LAYOUT = ("stages", "micro_batches", "virtual_stages")
+_RINGS = (
+    "pair_forward_s",
+    "pair_input_s",
+    "pair_weight_s",
+    "three_forward_s",
+    "three_input_s",
+    "vee_turn_s",
+)
 MESSAGE_TERMS = (
     "message_s",
     "forward_s",
@@ -33,8 +41,10 @@ MESSAGE_TERMS = (
     "backward_weight_s",
     "mean_forward_s",
     "mean_backward_s",
+    "mean_backward_weight_s",
     "first",
     "last",
+    *_RINGS,
 )
 """What beside the layout the messages that a step waits for may depend on."""
 NAMES = {
@@ -62,6 +72,7 @@ NAMES = {
         "first",
         "last",
         "behind",
+        *_RINGS,
     ),
     "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
     "messages": (*_LAYOUT, *MESSAGE_TERMS),
@@ -80,6 +91,7 @@ NAMES = {
         "mean_forward_s",
         "mean_backward_s",
         "mean_backward_weight_s",
+        *_RINGS,
     ),
     "unpaired": _LAYOUT,
     "pair_held": (*_LAYOUT, "layers"),
@@ -189,6 +201,11 @@ class Schedule:
                 raise ValueError(
                     f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
                 )
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether neighbours that wait for each other in a circle may set its pace."""
+        return bool(set(inputs_of(self.bubble)) & set(_RINGS))
 
     def broken_rules(self, **layout: float) -> list[Rule]:
         """Return what keeps it from running with these `stages`, `micro_batches` and `virtual_stages`."""

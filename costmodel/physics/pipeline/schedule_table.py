@@ -44,6 +44,12 @@ _INPUTS_OF_OTHERS = (
 # Passes of layers alone, on a mean rank: what a rank meets on others, of which few hold the embedding or the head.
 _MEAN = "mean_input_s = mean_backward_s - mean_backward_weight_s; mean_s = mean_forward_s + mean_backward_s"
 _STAGE = "stage_s = forward_s + backward_input_s + backward_weight_s"
+# Of two neighbours of V-Half: between the forward passes of each a weight gradient of one chunk, between those towards
+# inputs one on one of them.
+_PAIR = (
+    f"{_STAGE}; pair_s = max(pair_forward_s + 0.5 * pair_weight_s, pair_input_s + 0.25 * pair_weight_s); "
+    "held_up_s = max(pair_s + 2 * message_s, stage_s)"
+)
 # A rank of a V that holds both ends never waits for the way there; on the way back it works off what it has put off.
 _FIRST_BACK = "back_s - 0.5 * hops * mean_input_s"
 
@@ -343,8 +349,8 @@ _RECORDS = (
         needs=(_TWO_CHUNKS, _FOUR_STAGES),
         # The block repeats every six units of one chunk's pass, F, I and W alike; where they differ it repeats with
         # its slowest cycle: one of F, I and W each on the slowest rank, or on two neighbours two F and a W, or two I
-        # and half a W. The first rank, if it sets the pace, waits for no forward pass: of three ways through the
-        # others the longest.
+        # and half a W, of which some are put off. The first rank, if it sets the pace, waits for no forward pass: of
+        # three ways through the others the longest.
         bubble=f"{_THERE_AND_BACK}; {_MEAN}; {_STAGE}; f_s = there_s / max(hops, 1); b_s = back_s / max(hops, 1); "
         "half = floor(0.5 * stages); even = stages % 2 == 0; put_off = min(half + 0.5, micro_batches - 0.5); "
         "block_s = half * f_s + floor(1.5 * hops) * b_s - put_off * min(backward_weight_s, backward_input_s); "
@@ -353,22 +359,23 @@ _RECORDS = (
         "short * (f_s + b_s) - (0.25 * stages + 0.5) * backward_weight_s, "
         "hops * (f_s + b_s) - (0.75 * stages + 0.5) * backward_weight_s); "
         "trip_s = there_s + forward_s + back_s + backward_input_s - micro_batches * stage_s; "
-        "cycle_f_s = micro_batches * (plain_forward_s + mean_forward_s) + (micro_batches - put_off) * "
-        "plain_backward_weight_s - (2 + 2 * even) * mean_forward_s + 2 * even * mean_input_s; "
+        "cycle_f_s = micro_batches * pair_forward_s + (micro_batches - put_off) * "
+        "0.5 * pair_weight_s - (2 + 2 * even) * mean_forward_s + 2 * even * mean_input_s; "
         "put_w = min(0.5 * micro_batches + 0.25 * (stages + 1 - even), micro_batches - 0.5); "
-        "cycle_b_s = micro_batches * (plain_backward_s - plain_backward_weight_s + mean_input_s) "
-        "+ (micro_batches - put_w) * plain_backward_weight_s + even * mean_forward_s - (2 + even) * mean_input_s; "
+        "cycle_b_s = micro_batches * pair_input_s "
+        "+ (micro_batches - put_w) * 0.5 * pair_weight_s + even * mean_forward_s - (2 + even) * mean_input_s; "
         "max(where(first, first_s, block_s), trip_s + cycle_f_s, trip_s + cycle_b_s)",
         held="floor((stages + 2) / 2)",
-        messages="2 * micro_batches + 4 * (stages - 1)",
-        # Of p micro-batches on their round of 4 (p - 1) messages all but two a micro-batch hide behind what the slowest
-        # cycle takes longer than F and I of the others.
+        # Two neighbours send each other two of a micro-batch, which a rank that is slower than they are does not see.
+        messages=f"{_PAIR}; hidden_s = 2 * message_s - held_up_s + max(pair_s, stage_s); "
+        "2 * micro_batches + 4 * (stages - 1) "
+        "- max(micro_batches - 0.5 * stages - 1, 0) * hidden_s / max(message_s, 1e-12)",
+        # p micro-batches on their round of F and I of all and 4 (p - 1) messages take longer than the slowest cycle.
         late=f"{_INPUTS_OF_OTHERS}; "
-        "inputs_s = plain_backward_s - plain_backward_weight_s + mean_backward_s - mean_backward_weight_s; "
-        "pace_s = max(stage_s, plain_forward_s + mean_forward_s + plain_backward_weight_s, "
-        "inputs_s + 0.5 * plain_backward_weight_s); "
-        "hides_s = pace_s - of_others_s / max(stages - 1, 1); "
-        "max(micro_batches - 0.5 * stages - 1, 0) * max((2 - 4 / stages) * message_s - hides_s, 0)",
+        "pair_s = max(pair_forward_s + 0.5 * pair_weight_s, pair_input_s + 0.25 * pair_weight_s); "
+        "held_up_s = max(pair_s + 2 * message_s, stage_s); "
+        "round_s = of_others_s / max(stages - 1, 1) + (4 - 4 / stages) * message_s; "
+        "max(micro_batches - 0.5 * stages - 1, 0) * max(round_s - held_up_s, 0)",
         unpaired="micro_batches",
         pair_held="0",
         exact=Exactness(0.005, 0.02, 0.01, False, 4),
@@ -382,20 +389,26 @@ _RECORDS = (
         weight_copies=1.0,
         splits_backward=True,
         needs=(_TWO_CHUNKS, _FOUR_STAGES),
-        # The same with three F, or three I, on three neighbours in the slowest cycle; or half of F and I of the first
-        # rank, those with the head, beside a mean rank's.
+        # The same with three F, or three I, on three neighbours in the slowest cycle; or F and I of the last chunks of the
+        # first three ranks, of which one has the head.
         bubble=f"{_THERE_AND_BACK}; {_MEAN}; {_STAGE}; third = 1.5 * (stages % 3 == 0); "
         "trip_s = there_s + forward_s + back_s + backward_input_s; "
         "own_s = trip_s - stage_s + 0.5 * backward_weight_s; "
         "end_s = trip_s + 0.5 * plain_backward_weight_s - micro_batches * stage_s; "
-        "ring_f_s = micro_batches * (plain_forward_s + 2 * mean_forward_s) - (3 + third) * mean_forward_s "
+        "ring_f_s = micro_batches * three_forward_s - (3 + third) * mean_forward_s "
         "+ third * mean_input_s; "
-        "ring_b_s = micro_batches * (plain_backward_s - plain_backward_weight_s + 2 * mean_input_s) "
+        "ring_b_s = micro_batches * three_input_s "
         "+ third * mean_forward_s - (3 + third) * mean_input_s; "
-        "turn_s = (micro_batches - 1) * (forward_s + backward_input_s + 0.5 * (mean_forward_s + mean_input_s)); "
-        "max(own_s, end_s + ring_f_s, end_s + ring_b_s, first * (end_s + turn_s))",
+        "max(own_s, end_s + ring_f_s, end_s + ring_b_s, end_s + (micro_batches - 1) * vee_turn_s)",
         held="floor((stages + 4) / 3)",
-        messages="6 * micro_batches * (stages - 1) / stages + 3 * (stages - 2)",
+        # Three neighbours send each other four of a micro-batch, all ranks in a round six less 6 / p; a rank or neighbours
+        # that are slower than a round does not see them.
+        messages=f"{_STAGE}; sent = 6 * (stages - 1) / stages; three_s = max(three_forward_s, three_input_s, vee_turn_s); "
+        "mean_s = 3 * max(mean_forward_s, mean_backward_s - mean_backward_weight_s); "
+        "held_up_s = max(three_s + 4 * message_s, mean_s + sent * message_s, stage_s); "
+        "hidden_s = sent * message_s - held_up_s + max(three_s, mean_s, stage_s); "
+        "sent * micro_batches + 3 * (stages - 2) "
+        "- max(micro_batches - 0.5 * stages, 0) * hidden_s / max(message_s, 1e-12)",
         late="0",
         unpaired="micro_batches",
         pair_held="0",

@@ -131,6 +131,12 @@ def bubble_time_s(
     first: ArrayLike = 0.0,
     last: ArrayLike = 0.0,
     behind: ArrayLike | None = None,
+    pair_forward_s: ArrayLike | None = None,
+    pair_input_s: ArrayLike | None = None,
+    pair_weight_s: ArrayLike | None = None,
+    three_forward_s: ArrayLike | None = None,
+    three_input_s: ArrayLike | None = None,
+    vee_turn_s: ArrayLike | None = None,
 ) -> Array:
     r"""Time per step that the busiest rank is idle because of the pipeline.
 
@@ -171,6 +177,14 @@ def bubble_time_s(
         1 where the busiest rank is the first, or the last. [-]
     behind : array_like, optional
         Ranks behind the busiest one; by default as many as make it wait longest, none or all. [-]
+    pair_forward_s, pair_input_s, pair_weight_s : array_like, optional
+        F, B and W of the two neighbours of a V (`stages.Rings`) that take longest for it; by default of a plain and a
+        mean rank. [s]
+    three_forward_s, three_input_s : array_like, optional
+        The same of three neighbours; by default of a plain and two mean ranks. [s]
+    vee_turn_s : array_like, optional
+        F and B of the last chunks of the first three ranks of a V; by default the first takes there what it takes beyond
+        half a mean rank, if it is the busiest, and the others half a mean rank. [s]
 
     Returns
     -------
@@ -198,6 +212,26 @@ def bubble_time_s(
     3.0
     """
     p, backward_s = as_array(stages), as_array(backward_input_s) + as_array(backward_weight_s)
+    plain_f_s, plain_b_s, plain_weight_s = (
+        as_array(own if plain is None else plain)
+        for own, plain in (
+            (forward_s, plain_forward_s),
+            (backward_s, plain_backward_s),
+            (backward_weight_s, plain_backward_weight_s),
+        )
+    )
+    mean_f_s, mean_b_s, mean_weight_s = (
+        as_array(own if mean is None else mean)
+        for own, mean in (
+            (forward_s, mean_forward_s),
+            (backward_s, mean_backward_s),
+            (backward_weight_s, mean_backward_weight_s),
+        )
+    )
+    plain_input_s, mean_input_s = plain_b_s - plain_weight_s, mean_b_s - mean_weight_s
+    around_s = as_array(first) * (
+        as_array(forward_s) + as_array(backward_input_s) + 0.5 * (mean_f_s + mean_input_s)
+    )
 
     def waits_s(ranks_behind: ArrayLike) -> Array:
         return evaluate(bubble_formula(schedule), {**terms, "behind": ranks_behind})
@@ -216,16 +250,18 @@ def bubble_time_s(
         "synchronized": as_array(synchronized),
         "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
         "smallest_chunk": 1.0 / as_array(virtual_stages) if smallest_chunk is None else smallest_chunk,
-        "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
-        "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
-        "plain_backward_weight_s": backward_weight_s
-        if plain_backward_weight_s is None
-        else plain_backward_weight_s,
-        "mean_forward_s": forward_s if mean_forward_s is None else mean_forward_s,
-        "mean_backward_s": backward_s if mean_backward_s is None else mean_backward_s,
-        "mean_backward_weight_s": backward_weight_s
-        if mean_backward_weight_s is None
-        else mean_backward_weight_s,
+        "plain_forward_s": plain_f_s,
+        "plain_backward_s": plain_b_s,
+        "plain_backward_weight_s": plain_weight_s,
+        "mean_forward_s": mean_f_s,
+        "mean_backward_s": mean_b_s,
+        "mean_backward_weight_s": mean_weight_s,
+        "pair_forward_s": plain_f_s + mean_f_s if pair_forward_s is None else pair_forward_s,
+        "pair_input_s": plain_input_s + mean_input_s if pair_input_s is None else pair_input_s,
+        "pair_weight_s": 2.0 * plain_weight_s if pair_weight_s is None else pair_weight_s,
+        "three_forward_s": plain_f_s + 2.0 * mean_f_s if three_forward_s is None else three_forward_s,
+        "three_input_s": plain_input_s + 2.0 * mean_input_s if three_input_s is None else three_input_s,
+        "vee_turn_s": around_s if vee_turn_s is None else vee_turn_s,
         "most_forward_s": forward_s if most_forward_s is None else most_forward_s,
         "most_backward_s": backward_s if most_backward_s is None else most_backward_s,
         "first": as_array(first),
@@ -478,6 +514,9 @@ def exposed_p2p_time_s(
         "mean_forward_s": forward_s,
         "mean_backward_s": backward_s,
         "mean_backward_weight_s": backward_weight_s,
+        "pair_forward_s": 2.0 * as_array(forward_s),
+        "pair_input_s": 2.0 * (as_array(backward_s) - as_array(backward_weight_s)),
+        "pair_weight_s": 2.0 * as_array(backward_weight_s),
     }
     count = evaluate(
         messages_formula(schedule),
@@ -563,6 +602,11 @@ def differs_by_rank(schedule: ArrayLike) -> BoolArray:
         record.splits_backward or "behind" in inputs_of(record.bubble) for record in SCHEDULES.values()
     ]
     return np.asarray(differs)[_codes(schedule)]
+
+
+def has_rings(schedule: ArrayLike) -> BoolArray:
+    """Return where neighbours that wait for each other in a circle may set the pace."""
+    return np.asarray([record.has_rings for record in SCHEDULES.values()])[_codes(schedule)]
 
 
 def fold(schedule: ArrayLike) -> Array:

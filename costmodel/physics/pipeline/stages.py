@@ -121,11 +121,7 @@ def plan_stages(
     """
     rule = split or Split()
     kinds = tuple(int(kind) for kind in kind_of_layer)
-    if rule.chunks:
-        before = _layers_before(kinds, num_kinds)
-        dealt: _Chunks | _Even = _Chunks(_chunk_rows(rule.chunks, before, kinds[-1]))
-    else:
-        dealt = _dealt_evenly(kinds, num_kinds, rule.mtp_layers)
+    dealt = _as_dealt(kinds, num_kinds, rule)
     # What layouts hold is looked up among the few ways in which their stages differ.
     cases, which = _distinct(pp, fold, rule.embedding, rule.head)
     columns = [np.array(column)[:, None] for column in zip(*cases, strict=True)]
@@ -145,6 +141,94 @@ def plan_stages(
     return StagePlan(
         index=index, behind=behind, layers=tuple(layers), has_embedding=first, has_head=last, mtp=mtp
     )
+
+
+@dataclass(frozen=True)
+class Rings:
+    """What ranks of a V hold that wait for each other in a circle, whatever the rest of the pipeline does.
+
+    Attributes
+    ----------
+    pairs, threes : tuple of Array
+        Layers by kind of two neighbours (ranks 1 and 2, 3 and 4, ...), and of three (the last three, the three before
+        them, ...); the last dimension runs over those of unlike make-up. Never of the first rank, which has the ends. [-]
+    pair_turns, three_turns : Array
+        1 where the last rank is among them, at which the V turns. [-]
+    turn : tuple of Array
+        Layers by kind in the last chunks of the first three ranks, multi-token prediction among them. [-]
+    """
+
+    pairs: tuple[Array, ...]
+    pair_turns: Array
+    threes: tuple[Array, ...]
+    three_turns: Array
+    turn: tuple[Array, ...]
+
+
+def plan_rings(
+    kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, split: Split | None = None
+) -> Rings:
+    """Return what neighbours hold where `pp` ranks hold two chunks each in a V; nothing with fewer than four ranks.
+
+    Parameters
+    ----------
+    kind_of_layer, num_kinds, pp, split
+        As in `plan_stages`.
+    """
+    rule = split or Split()
+    kinds = tuple(int(kind) for kind in kind_of_layer)
+    cases, which = _distinct(pp, rule.embedding, rule.head)
+    if rule.chunks:
+        found = [_rings_of(_as_dealt(kinds, num_kinds, rule), num_kinds, case) for case in cases]
+    else:
+        found = [_rings_of_even(kinds, num_kinds, rule.mtp_layers, case) for case in cases]
+    pairs, threes, turn = (
+        [_spread(row, which) for row in _padded(rows)] for rows in zip(*found, strict=True)
+    )
+    return Rings(
+        tuple(pairs[:-1]), pairs[-1], tuple(threes[:-1]), threes[-1], tuple(row[..., 0] for row in turn)
+    )
+
+
+def _rings_of(dealt: _Chunks | _Even, num_kinds: int, case: tuple[float, ...]) -> tuple[Array, Array, Array]:
+    """Return rows of pairs, of threes (layers by kind, and whether they turn) and of the turn of one layout."""
+    stages, *places = (np.asarray(value) for value in case)
+    ranks, fold = int(stages), np.asarray(float(Fold.VEE))
+    if ranks < 4:
+        return np.zeros((num_kinds + 1, 1)), np.zeros((num_kinds + 1, 1)), np.zeros((num_kinds, 1))
+    of_rank = dealt.on_rank(np.arange(float(ranks)), stages, fold, *places)[:num_kinds]
+    rows = np.array([*of_rank, np.arange(ranks) == ranks - 1])
+    # The block of V-Min turns two ranks earlier where three divides the ranks.
+    least = ranks - 1 - 2 * (ranks % 3 == 0)
+    pairs = np.array([rows[:, i] + rows[:, i + 1] for i in range(1, ranks - 1, 2)])
+    threes = np.array([rows[:, i] + rows[:, i - 1] + rows[:, i - 2] for i in range(least, 2, -3)])
+    turn = dealt.on_chunk(np.arange(2.0 * ranks - 3, 2.0 * ranks), 2.0 * stages, *places)[:num_kinds]
+    unlike = (np.unique(each, axis=0).T for each in (pairs, threes))
+    return (*unlike, np.array(turn).sum(axis=1, keepdims=True))
+
+
+@lru_cache(maxsize=8192)
+def _rings_of_even(
+    kinds: tuple[int, ...], num_kinds: int, mtp_layers: int, case: tuple[float, ...]
+) -> tuple[Array, Array, Array]:
+    return _rings_of(_dealt_evenly(kinds, num_kinds, mtp_layers), num_kinds, case)
+
+
+def _padded(found: Sequence[Array]) -> Array:
+    """Return (rows, cases, columns) of each case's (rows, columns), the first repeated where others have more."""
+    width = max(each.shape[1] for each in found)
+    wide = [
+        np.concatenate([each, np.repeat(each[:, :1], width - each.shape[1], axis=1)], axis=1)
+        for each in found
+    ]
+    return np.stack(wide, axis=1)
+
+
+def _as_dealt(kinds: tuple[int, ...], num_kinds: int, rule: Split) -> _Chunks | _Even:
+    """Return how layers are dealt: as chunks say, or evenly."""
+    if not rule.chunks:
+        return _dealt_evenly(kinds, num_kinds, rule.mtp_layers)
+    return _Chunks(_chunk_rows(rule.chunks, _layers_before(kinds, num_kinds), kinds[-1]))
 
 
 def _layers_before(kinds: Sequence[int], num_kinds: int) -> list[Array]:
@@ -344,6 +428,10 @@ class _Chunks(NamedTuple):
             by_rank = self.rows[:, :pp] + self.rows[:, : pp - 1 : -1]
         return list(by_rank[:, index.astype(np.int64)])
 
+    def on_chunk(self, index: Array, *_: Array) -> list[Array]:
+        """Layers of each kind, embedding, head and predicting layers of chunk `index` in the order of the model."""
+        return list(self.rows[:, index.astype(np.int64)])
+
 
 class _Even(NamedTuple):
     """Layers dealt evenly: their number, layers of each kind before, and what is beside the head."""
@@ -351,6 +439,10 @@ class _Even(NamedTuple):
     num_layers: int
     before: list[Array]
     beside_head: Array
+
+    def on_chunk(self, index: Array, stages: Array, embedding: Array, head: Array) -> list[Array]:
+        """Layers of each kind, embedding, head and predicting layers of chunk `index` in the order of the model."""
+        return self.held(index, stages, embedding, head)
 
     def held(self, index: Array, stages: Array, embedding: Array, head: Array) -> list[Array]:
         """Layers of each kind, embedding, head and predicting layers on stage `index` of `stages`."""
