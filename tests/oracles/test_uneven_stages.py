@@ -333,3 +333,54 @@ def test_neighbours_of_a_v_with_more_layers_wait_for_each_other(name, p, m, time
     sent = schedules.exposed_p2p_messages(code, **layout, **one, **rings, **means, message_s=message_s)
 
     assert float(own_s[at] + sent * message_s) == pytest.approx(step_s, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "passes", "more", "fraction"),
+    [
+        # Weight gradients that are longer than forward passes are put off whole: 3 (1 + 2.5) - 3 * 1.8 of bubble.
+        (4, 8, (1.0, 2.5, 1.6), (0.2, 0.2, 0.2), 32 / 34),
+        # Gaps of two thirds of a weight gradient, which memory would let wait, take one all the same.
+        (4, 32, (1.0, 1.75, 0.53), (0.17, 0.12, 0.1), 0.05),
+    ],
+)
+def test_zb_h1_puts_off_whole_weight_gradients_of_a_rank_with_the_head(p, m, passes, more, fraction):
+    forward, inputs, weights = (np.ones(p) * each for each in passes)
+    for each, extra in zip((forward, inputs, weights), more, strict=True):
+        each[-1] += extra
+    step_s = simulate(
+        task_orders("zb-h1", p, m),
+        forward_s=forward,
+        backward_input_s=inputs,
+        backward_weight_s=weights,
+        pending_weight_fraction=fraction,
+        synchronized=True,
+    ).makespan_s()
+    bubble_s = schedules.bubble_time_s(
+        schedules.schedule_code("zb-h1"),
+        stages=p,
+        micro_batches=m,
+        forward_s=forward,
+        backward_input_s=inputs,
+        backward_weight_s=weights,
+        sum_forward_s=forward.sum(),
+        sum_backward_s=inputs.sum() + weights.sum(),
+        sum_backward_weight_s=weights.sum(),
+        pending_weight_fraction=fraction,
+        synchronized=True,
+        behind=p - 1 - np.arange(p),
+    )
+
+    assert float((m * (forward + inputs + weights) + bubble_s).max()) == pytest.approx(step_s, rel=0.01)
+
+
+def test_zb_h1_hides_half_of_its_messages_behind_a_rank_with_the_head():
+    # 4 * 7 messages of 0.5 with equal ranks; 16 times 0.3 more on the last hide 9.6 of the 14 that can hide.
+    equal = {"mean_forward_s": 1.0, "mean_backward_s": 2.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}
+    layout = {"stages": 8, "micro_batches": 16, "message_s": 0.5}
+    code = schedules.schedule_code("zb-h1")
+    sent = [
+        float(schedules.exposed_p2p_messages(code, **layout, **equal, forward_s=f)) for f in (1.0, 1.3, 3.0)
+    ]
+
+    assert sent == pytest.approx([28.0, 28.0 - 9.6, 14.0])

@@ -139,10 +139,10 @@ def simulate(
     same time: the generator of V-Half and V-Min orders passes so, whatever they take.
 
     Where it fills the gaps that there are, a gap at least as long as W takes one, and a W is forced where the next F would
-    exceed the memory limit. Shorter gaps take one by either of two rules, and the shorter step counts: if
-    otherwise this rank would become the one that has been idle longest, as in the zero-bubble paper's
-    heuristic [1]_; or if at least half of the W fits, which is better where stages at the ends are lighter
-    than the others and so are idle longest by themselves.
+    exceed the memory limit. Shorter gaps take one by one of three rules, and the shortest step counts, as the
+    zero-bubble paper's finder of schedules keeps the best of several heuristics: if otherwise this rank would
+    become the one that has been idle longest, as in its own [1]_; or if at least half, or a quarter, of the W fits,
+    which is better where stages at the ends are lighter than the others and so are idle longest by themselves.
 
     References
     ----------
@@ -160,10 +160,10 @@ def simulate(
         orders = _with_weights(orders)
     ranks = range(len(orders.ranks))
     found = []
-    for by_half in (False, True) if orders.fill_limit else (False,):
+    for least in (None, 0.5, 0.25) if orders.fill_limit else (None,):
         run = _Run(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
         run.load = {"F": 1.0, "B": -1.0, "I": pending_weight_fraction - 1.0, "W": -pending_weight_fraction}
-        run.by_half = by_half
+        run.least_share = least
         while True:
             choices = [choice for choice in map(run.next_choice, ranks) if choice is not None]
             if not choices:
@@ -220,7 +220,7 @@ class _Run:
                 self.before[(way, *there)] = here
         self.delay_s, self.pause_s = (0.0, message_s) if blocking else (message_s, 0.0)
         self.load: dict[str, float] = {}
-        self.by_half = False
+        self.least_share: float | None = None
         self.done: dict[tuple[bool, int, int, int], float] = {}
         self.tasks: list[Task] = []
         self.free, self.idle, self.held = [0.0] * p, [0.0] * p, [0.0] * p
@@ -263,9 +263,10 @@ class _Run:
             gap = np.inf if start is None else start - self.free[rank]
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
             full = bool(steps) and steps[0].kind == "F" and room < 1.0
-            least = 0.5 if self.by_half else 1.0 - 1e-9
+            by_share = self.least_share is not None
+            least = 1.0 - 1e-9 if self.least_share is None else self.least_share
             long = gap >= least * self.duration["W"][rank, chunk]
-            worst = not self.by_half and gap > 1e-9 and self.idle[rank] + gap > max(self.idle) + 1e-9
+            worst = not by_share and gap > 1e-9 and self.idle[rank] + gap > max(self.idle) + 1e-9
             if full or long or worst:
                 return _Choice(self.free[rank], rank, (Step("W", chunk, micro_batch),), True)
         return None if start is None else _Choice(start, rank, steps, False)

@@ -78,7 +78,7 @@ def _zero_bubble(kept: str, ahead: str) -> str:
         "fill_s = max(behind * way_s - ahead * forward_s, 0); "
         "after_s = backward_input_s + backward_weight_s; "
         "drain_s = max(min(behind * way_s - ahead * after_s, ahead * (way_s - after_s)), 0); "
-        f"kept_s = min({kept}, micro_batches - 1) * min(backward_weight_s, forward_s); "
+        f"kept_s = min({kept}, micro_batches - 1) * backward_weight_s; "
         "fill_s + drain_s + max(before * way_s - kept_s, synchronized * before * there_each_s)"
     )
 
@@ -231,7 +231,9 @@ _RECORDS = (
         # drains, and for those before it; meanwhile it runs weight gradients, as many as its memory held.
         bubble=_zero_bubble("floor(before / pending_weight_fraction)", "behind"),
         held="stages",
-        messages="4 * (stages - 1)",
+        # Half of them in turn with passes that a slower rank has ready.
+        messages=f"{_STAGE}; more_s = micro_batches * max(stage_s - mean_forward_s - mean_backward_s, 0); "
+        "4 * (stages - 1) - min(2 * (stages - 1), more_s / max(message_s, 1e-12))",
         # As with 1F1B, but for the weight gradients, which wait for no one: of p micro-batches in flight one runs.
         late=f"{_INPUTS_OF_OTHERS}; "
         "hides_s = stage_s - of_others_s / max(stages - 1, 1); "
