@@ -355,6 +355,7 @@ SWITCHES = [
         "context_bytes",
         "bucket_elements",
         "launch_s",
+        "kernel_gap_s",
         "cuda_graphs",
         "attention_kernel",
     ),

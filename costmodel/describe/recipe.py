@@ -329,6 +329,10 @@ class HostCosts(BaseModel):
 
     launch_s: float = Field(default=20e-6, ge=0, lt=1e-3)
     """Host time to issue one kernel."""
+    kernel_gap_s: float = Field(default=1.9e-6, ge=0, lt=1e-3)
+    """What the GPU idles before a kernel that was issued in time. On the compute stream of DeepSeek's published profile
+    of a training step (deepseek-ai/profile-data, train.json; H800) 902 kernels are 1.5 us apart, which are 700 on the
+    bill of the same layers."""
     launch_blocking: bool = False
     """CUDA_LAUNCH_BLOCKING: the host waits for each kernel, so that its time adds to the GPU's."""
     cuda_graphs: bool = False

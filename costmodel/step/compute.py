@@ -383,20 +383,21 @@ _GRAPHED: dict[GraphScope, _Graphed] = {
 def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
 
-    Each pass over a block takes the longer of GPU time and launches x launch time; the excess is
-    a line of its own. CUDA graphs take the host out of the way; with blocking launches host and GPU
-    take turns. `made` are all other lines of the block.
+    Each pass over a block takes the longer of GPU time, with a gap before every kernel, and launches x launch
+    time; the excess is a line of its own. CUDA graphs take the host out of the way; with blocking launches host
+    and GPU take turns. `made` are all other lines of the block.
     """
     recipe, times, accelerator = placed.recipe, block.times, placed.accelerator
     bound = recipe.host.cpu_binding
     slowdown = accelerator.host_slowdown_bound if bound else accelerator.host_slowdown
     sent = [line for line in made if line.axis != "compute"]
-    (launches, gpu), (back_launches, back_gpu) = (
-        (_launches(placed, block, forward, here), passes_s + exposed_sum(here))
+    gap_s = recipe.host.kernel_gap_s * accelerator.is_gpu
+    (issued, gpu), (back_issued, back_gpu) = (
+        (_issued(placed, block, forward, here), passes_s + exposed_sum(here))
         for forward, passes_s in ((True, times.forward_s), (False, times.backward_s + times.recompute_s))
         for here in [[line for line in sent if (line.phase == "forward") == forward]]
     )
-    passes: list[tuple[Phase, ArrayLike, ArrayLike, ArrayLike]] = [("forward", launches, gpu, 1.0)]
+    passes: list[tuple[Phase, _Issued, ArrayLike, ArrayLike]] = [("forward", issued, gpu, 1.0)]
     weights = sum((item.backward_weight_s for item in times.by_operator.values()), np.asarray(0.0))
     weights = weights + exposed_sum(line for line in sent if line.phase == "backward_weight")
     # Where passes towards inputs and weights run apart, each waits for its own launches; else what the host adds
@@ -407,7 +408,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     passes.append(
         (
             "backward",
-            where(apart, np.maximum(back_launches - issued_weights, 0.0), back_launches),
+            back_issued.without(where(apart, issued_weights, 0.0)),
             where(apart, back_gpu - weights, back_gpu),
             where(apart, 1.0, 1.0 - of_weights),
         )
@@ -416,7 +417,10 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
         passes.append(
             (
                 "backward_weight",
-                where(apart, issued_weights, back_launches),
+                _Issued(
+                    where(apart, issued_weights, back_issued.launches),
+                    where(apart, issued_weights, back_issued.kernels),
+                ),
                 where(apart, weights, back_gpu),
                 where(apart, 1.0, of_weights),
             )
@@ -429,9 +433,11 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             phase=phase,
             cause="host",
             count=1.0,
-            formula="share * max(launches * launch_s - hidden * gpu_s, 0)",
+            formula="share * max(launches * launch_s - hidden * gpu_s, kernels * gap_s)",
             terms={
-                "launches": issued,
+                "launches": of_pass.launches,
+                "kernels": of_pass.kernels,
+                "gap_s": gap_s,
                 "launch_s": placed.launch_s * slowdown,
                 "gpu_s": gpu_s,
                 "hidden": 0.0 if recipe.host.launch_blocking else 1.0,
@@ -439,7 +445,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             },
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
         )
-        for phase, issued, gpu_s, share in passes
+        for phase, of_pass, gpu_s, share in passes
     ]
 
 
@@ -459,8 +465,19 @@ def _graphed(placed: PlacedJob) -> _Graphed:
     return _GRAPHED[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
 
 
-def _launches(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeLine]) -> Array:
-    """Count what the host issues in the forward pass of a block, or in the rest: kernels and collectives. [-]
+class _Issued(NamedTuple):
+    """What the host issues in a pass of a block, and the kernels and collectives among it. [-]"""
+
+    launches: Array
+    kernels: Array
+
+    def without(self, some: Array) -> _Issued:
+        """Return what is left without some kernels."""
+        return _Issued(np.maximum(self.launches - some, 0.0), np.maximum(self.kernels - some, 0.0))
+
+
+def _issued(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeLine]) -> _Issued:
+    """Count what the host issues in the forward pass of a block, or in the rest.
 
     A graph issues what it holds itself. Where two micro-batches share a pass, it is issued piece by piece.
     """
@@ -477,12 +494,13 @@ def _launches(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[Tim
     for line in sent:
         by_host = not (held.exchange if line.axis == "ep" else held.others)
         issued = issued + _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
+    kernels = np.asarray(issued)
     if block.role == "layer" and not forward:
         # Saving and restoring the random state of what is recomputed inside of a graph is part of it.
         issued = issued + _LAUNCHES_PER_CHECKPOINT * checkpoints
     if block.kind is not None and block.kind.is_moe and not held.exchange:
         issued = issued * (1.0 + (host.ep_overlap_launches - 1.0) * placed.pairs_passes)
-    return np.asarray(issued)
+    return _Issued(np.asarray(issued), kernels)
 
 
 def _kept_by_part(times: LayerTimes) -> dict[str, Array]:

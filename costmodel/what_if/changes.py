@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
 
-_HOST_LATENCIES = {"launch_s": "kernel launch", "step_overhead_s": "step overhead"}
+_HOST_LATENCIES = {
+    "launch_s": "kernel launch",
+    "kernel_gap_s": "gap between kernels",
+    "step_overhead_s": "step overhead",
+}
 _UNTRAINED = frozenset(
     (name, "fp4") for name in ("param_dtype", "gather_dtype", "grad_accum_dtype", "grad_reduce_dtype")
 )

@@ -62,6 +62,7 @@ LATENT = {
 QUIET = {
     "moe_balance": "balanced",
     "launch_s": 0.0,
+    "kernel_gap_s": 0.0,
     "overhead_fraction": 0.0,
     "allocator_slack": 0.0,
     "context_bytes": 0.0,

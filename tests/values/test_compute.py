@@ -299,6 +299,23 @@ def test_the_host_issues_kernels(job, switches, forward, backward):
 BACK = ("backward", "backward_weight")
 
 
+def test_the_gpu_idles_between_kernels():
+    """A gap before each of 11 and 16 kernels, where the host is not later; what is kept of random states is no kernel."""
+    gaps = {"kernel_gap_s": 2e-6}
+
+    def host_us(**job):
+        found = each_us(price(**{"switches": gaps, **job}), "compute.layer.host")
+        return found.pop("compute.layer.host.forward"), sum(found.values())
+
+    assert host_us() == (near(22.0), near(32.0))
+    assert host_us(recompute="full") == (near(22.0), near(2 * (16 + 11)))
+    assert host_us(gpus=2, layout="tp2")[0] == near(2 * (11 + 4))
+    slow = {**gaps, "launch_s": 9e-4}
+    without = each_us(price(switches={"launch_s": 9e-4}), "compute.layer.host")
+    assert each_us(price(switches=slow), "compute.layer.host") == near(without)
+    assert each_us(price(switches={**gaps, "cuda_graphs": True}), "compute.layer.host") == {}
+
+
 def test_host_and_gpu_take_turns_where_launches_block():
     est = price(switches={"launch_s": 1e-6, "launch_blocking": True})
     found = each_us(est, "compute.layer.host")
