@@ -313,4 +313,4 @@ def _changed_terms(before: Mapping[str, float], after: Mapping[str, float]) -> l
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"

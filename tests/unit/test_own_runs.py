@@ -438,3 +438,15 @@ def test_logs_that_are_called_alike_are_told_apart_by_their_folders(tmp_path):
         files[-1].write_text(json.dumps({**JOB, "layout": "tp2", "measured": {"step_time": "2s"}}))
     assert [one.name for one in read_runs(files)] == [str(file) for file in files]
     assert [one.name for one in read_runs(files[:1])] == ["job"]
+
+
+@pytest.mark.parametrize(
+    ("head", "cell", "size"),
+    [("peak_memory_gib", "2", 2 * 2**30), ("memory", "2 GB", 2e9), ("memory", "2 GiB", 2 * 2**30)],
+)
+def test_a_measured_memory_is_in_the_unit_of_its_column(tmp_path, head, cell, size):
+    path = tmp_path / "own.csv"
+    row = "llama3-8b,dgx-h100-ndr,8,16,2048,2,1.5 s"
+    path.write_text(f"model,cluster,gpus,global_batch,seq_len,tp,step_time,{head}\n{row},{cell}\n")
+    (run,) = read_runs([path])
+    assert (run.time_s, run.memory_bytes) == (1.5, size)

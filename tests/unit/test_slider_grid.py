@@ -10,7 +10,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.layout import parse_layout
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, slider_grid
+from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, _doublings, slider_grid
 
 
 def by_degrees(job):
@@ -124,3 +124,18 @@ def test_shares_of_every_position_are_the_whole_step():
     np.testing.assert_allclose(grid.shares.sum(axis=-1)[can], 1.0, rtol=1e-12)
     assert np.isnan(grid.step_time_s[~can]).all()
     assert (grid.reason <= len(grid.reasons)).all()
+
+
+@pytest.mark.parametrize(
+    ("own", "least", "most", "values"),
+    [
+        (8, 1, 16, (1, 2, 4, 8, 16)),
+        (8, 4, 8, (4, 8)),
+        (12, 1, 24, (1, 3, 6, 12, 24)),
+        (6, 0, 6, (1, 3, 6)),
+        (16, 3, 40, (4, 8, 16, 32)),
+        (5, 2, 9, (5,)),
+    ],
+)
+def test_values_are_halves_and_doubles_that_are_whole_and_in_range(own, least, most, values):
+    assert _doublings(own, least, most) == values

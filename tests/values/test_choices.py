@@ -265,3 +265,16 @@ def test_what_was_searched_and_held_is_said(capsys):
     out = capsys.readouterr().out
     assert "Searched" in out
     assert "Held as recipe megatron-core has it" in out
+
+
+@pytest.mark.parametrize("switches", [dict([pair]) for pair in _FREE])
+def test_choices_of_less_start_everywhere(switches):
+    job = dense()
+    placed = make_layout(gpus=job.layout.gpus, tp=8, pp=4)
+    assert starts(job, (Choice(switches),), placed).all()
+
+
+def test_a_choice_without_a_condition_is_an_error():
+    job = dense()
+    with pytest.raises(KeyError, match="pipelined-twice"):
+        starts(job, (Choice({"tp_overlap": "pipelined-twice"}),), make_layout(gpus=512, tp=8))

@@ -381,3 +381,13 @@ def test_advice_tells_the_values_on_both_sides():
     )
     said = _alternatives(found, "tp")
     assert said == "; the best with tp 1 is 50.0% slower, the best with tp 4 is 100.0% slower"
+
+
+def test_degrees_that_a_layout_leaves_out_are_one_whatever_the_question_tries():
+    """The question searches tp 1 and 2 at pp 1 only; asked for pp 2 alone, it is tp 1 that is priced."""
+    found = plan(free=("tp", "pp", "schedule", "vp"), gpus=4, fixed={"tp": [1, 2], "pp": [1, 2]})
+    frame = found.to_frame()
+    rows = frame[(frame.pp == 2) & (frame.tp == 1)]
+    slower = 100 * (rows.step_time_s.min() / frame.step_time_s.min() - 1)
+    said = found.why_not("pp2")
+    assert float(re.match(r"([\d.]+)% slower", said)[1]) == pytest.approx(slower, abs=0.051)
