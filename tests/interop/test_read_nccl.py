@@ -214,3 +214,11 @@ def test_the_lines_of_their_json():
     ]
     for text in ("[1]", "{}", '{"results": 3}', "no json", "[" * 100_000):
         assert lines_of_json(text) is None
+
+
+def test_what_is_wrong_is_a_warning_and_no_note(tmp_path):
+    file = tmp_path / "torn.log"
+    file.write_text("".join(log(8)[:-1]) + "    67108864      16777216   float     sum      -1   nonsense\n")
+    found = read_file(file)
+    assert found.warnings == ("torn.log:18: ends after 6 of 13 columns: was the log cut off?",)
+    assert found.notes == ()

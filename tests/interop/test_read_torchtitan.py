@@ -270,3 +270,11 @@ def test_optimizers_of_the_registry(said, optimizer, warned):
     found = import_torchtitan(text, gpus=8)
     assert found.job.get("optimizer") == optimizer
     assert bool(found.warnings) == warned
+
+
+def test_json_may_begin_with_lines_of_nothing(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(
+        '\n  {"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 2048}, "parallelism": {}}\n'
+    )
+    assert read_file(path, gpus=8).job["seq_len"] == 2048

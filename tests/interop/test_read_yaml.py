@@ -6,9 +6,9 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.interop.read_megatron_yaml import read_neox
+from costmodel.interop.read_megatron_yaml import _words, read_neox
 from costmodel.interop.reading import read as read_file
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, encoding_of
 
 ARGUMENTS = """
 ENV_VARS: {CUDA_DEVICE_MAX_CONNECTIONS: 1}
@@ -515,3 +515,39 @@ def test_neox_experts(keys, experts, pattern):
     )
     assert model.top_k == (1 if experts else 0)
     assert neox("moe_num_experts: 8\nmoe_top_k: 2\n").top_k == 2
+
+
+def test_a_table_as_the_words_of_a_command():
+    table = {
+        "swiglu": True,
+        "fp16": False,
+        "seed": None,
+        "deeper": {"a": 1},
+        "window_size": [127, 0],
+        "--lr": 0.1,
+    }
+    assert _words(table) == ["--swiglu", "--window-size", "127", "0", "--lr", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "window"), [("127,0", 128), ("(127, 0)", 128), ("-1,0", 0), ("4095 0", 4096), ("0,0", 1)]
+)
+def test_a_window_counts_the_query_and_minus_one_is_none(said, window, tmp_path):
+    flags = (
+        "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 8192 --vocab-size 1000 "
+        f"--max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 8 --bf16 --window-size '{said}'"
+    )
+    (tmp_path / "run.sh").write_text(flags)
+    model = read_file(tmp_path / "run.sh", gpus=8).job["model"]
+    assert model.sliding_window == window
+
+
+@pytest.mark.parametrize(
+    ("raw", "fine"), [(b"a\x00b\x00c\x00", True), (b"\x00a\x00b", True), (b"ab\x00cdefgh", False)]
+)
+def test_zero_bytes_are_utf_16_where_every_second_is_one(raw, fine):
+    if fine:
+        assert encoding_of(raw, "f").startswith("utf-16")
+    else:
+        with pytest.raises(CostModelError, match="^f: is not a text"):
+            encoding_of(raw, "f")
