@@ -50,7 +50,12 @@ class Flags:
     def words(self, flag: str) -> list[str]:
         """Return the values of a flag that takes several."""
         self._read.add(flag)
-        return [part for part in self._values.get(flag, []) if not part.endswith((".py", ")"))]
+        # What follows the last flag may be a script, or the end of the list that the flags stood in.
+        return [
+            part
+            for part in self._values.get(flag, [])
+            if not part.endswith(".py") and part.count(")") <= part.count("(")
+        ]
 
     def text(self, flag: str, default: str) -> str:
         """Return the value of a flag.

@@ -549,5 +549,5 @@ def test_zero_bytes_are_utf_16_where_every_second_is_one(raw, fine):
     if fine:
         assert encoding_of(raw, "f").startswith("utf-16")
     else:
-        with pytest.raises(CostModelError, match="^f: is not a text"):
+        with pytest.raises(CostModelError, match=r"^f: is not a text"):
             encoding_of(raw, "f")
