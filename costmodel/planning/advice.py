@@ -282,8 +282,7 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
     )
     dp = read("dp", named.pop("dp")) if "dp" in named else None
     # What the layout does not name stays as the question has it: policies free, degrees 1.
-    given = {**dict.fromkeys(_DEGREES, (1.0,)), **question.given}
-    given |= {axis: (1.0,) for axis in _DEGREES if axis not in named}
+    given = {**question.given, **dict.fromkeys(_DEGREES, (1.0,))}
     given |= {knob: read_codes(knob, value) for knob, value in named.items()}
     product = float(np.prod([given[axis][0] for axis in ("tp", "cp", "pp")]))
     if dp is not None and product * dp != float(job.layout.gpus):
@@ -318,7 +317,7 @@ def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str
         return f"it is the plan: {layout_text(est.job.layout)}"
     ours, theirs = est.exposed_by("axis"), plan.best.exposed_by("axis")
     step_s = float(plan.best.step_time_s)
-    moved = {axis: float(ours.get(axis, 0.0)) - float(theirs.get(axis, 0.0)) for axis in {*ours, *theirs}}
+    moved = {axis: float(ours.get(axis, 0.0)) - float(theirs.get(axis, 0.0)) for axis in {**theirs, **ours}}
     main = sorted(moved, key=lambda axis: -abs(moved[axis]))[:3]
     where = ", ".join(f"{axis} {moved[axis] / step_s:+.1%}" for axis in main)
     outside = [
