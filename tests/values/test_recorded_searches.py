@@ -29,17 +29,36 @@ DENSE = {
     "choose": False,
 }
 EXPERTS = {**DENSE, "model": model_file(MOE), "gpus": 16, "global_batch": 32}
-TIGHT = cluster_file(gpu={"memory": "600 MiB", "memory_vendor": "600 MiB"}, cluster={"price_usd_per_gpu_hour": 3})
+TIGHT = cluster_file(
+    gpu={"memory": "600 MiB", "memory_vendor": "600 MiB"}, cluster={"price_usd_per_gpu_hour": 3}
+)
 FAST = cluster_file(gpu={"memory_bandwidth": "4 TB/s"}, cluster={"price_usd_per_gpu_hour": 5})
 FEW = {"fix": {"sequence_parallel": 0, "vp": 1, "recompute": "none"}}
 SEARCHES = {
-    "dense": (DENSE, ("tp2", "tp3", "pp2 vp2", "tp2 dp4", "dp4", "cp2", "cp16", "ep2", {"tp": 4, "zero_stage": 3}, {"dp": 3})),
+    "dense": (
+        DENSE,
+        (
+            "tp2",
+            "tp3",
+            "pp2 vp2",
+            "tp2 dp4",
+            "dp4",
+            "cp2",
+            "cp16",
+            "ep2",
+            {"tp": 4, "zero_stage": 3},
+            {"dp": 3},
+        ),
+    ),
     "any framework": ({**DENSE, "framework": "any", "pipeline_layout": "even", **FEW}, ("pp4", "tp8", "pp8")),
     "tight": (
         {**DENSE, "cluster": TIGHT, "headroom": 0.05, "objective": "gpu-hours"},
         ("tp1", "tp2", "tp4", {"tp": 2, "pp": 4, "recompute": "full"}),
     ),
-    "limited": ({**DENSE, "max_memory": "700 MiB", "headroom": 0.1, "fix": {"pp": [1, 2]}}, ("tp1", "tp4 pp4")),
+    "limited": (
+        {**DENSE, "max_memory": "700 MiB", "headroom": 0.1, "fix": {"pp": [1, 2]}},
+        ("tp1", "tp4 pp4"),
+    ),
     "utilization": ({**EXPERTS, "objective": "mfu"}, ("ep8", "ep4 pp2", "tp2 etp2", "ep3")),
     "dollars": (
         {**EXPERTS, "cluster": [str(CLUSTER), FAST], "gpus": [4, 8], "objective": "tokens-per-dollar"}
@@ -48,7 +67,10 @@ SEARCHES = {
     ),
     "precisions": ({**DENSE, "precision": ["bf16", "fp8-delayed"], "gpus": [4, 8], **FEW}, ("tp2",)),
     "batch": ({**DENSE, "gpus": 16, "global_batch": 24, **FEW}, ("tp2",)),
-    "few tokens": ({**DENSE, "gpus": 8, "global_batch": 7, "cp": [1, 2, 4, 8], "seq_len": 8192, **FEW}, ("cp8",)),
+    "few tokens": (
+        {**DENSE, "gpus": 8, "global_batch": 7, "cp": [1, 2, 4, 8], "seq_len": 8192, **FEW},
+        ("cp8",),
+    ),
     "wide": (
         {**DENSE, "gpus": 16, "tp_in_domain": False, "fix": {"tp": 8, "recompute": "none"}},
         ("tp4", "tp8 pp2", "tp16"),
@@ -100,10 +122,14 @@ def told(name):
     return {
         "counts": [found.num_considered, found.num_priced, found.num_fit, len(found)],
         "rejected": plain(dict(found.rejected)),
-        "by_value": plain({knob: dict(sorted(best.items())) for knob, best in sorted(found.by_value.items())}),
+        "by_value": plain(
+            {knob: dict(sorted(best.items())) for knob, best in sorted(found.by_value.items())}
+        ),
         "top": rows(found.columns(6), 6),
         "kept": rows(found.columns(), 3),
-        "scores": plain([scores[0], scores[len(scores) // 2], scores[-1], found.asked_score, found.pick_score]),
+        "scores": plain(
+            [scores[0], scores[len(scores) // 2], scores[-1], found.asked_score, found.pick_score]
+        ),
         "front": rows(found.pareto_columns(), 6),
         "memory": plain([found.fastest_without_memory_limit_s, found.memory_gain]),
         "ranks": [found.better_than(float(scores[row])) for row in (0, len(scores) // 2, -1)],
@@ -114,7 +140,12 @@ def told(name):
         "why not": {str(layout): plain(found.why_not(layout)) for layout in why},
         "commands": plain(found.commands(2)),
         "machines": [
-            [one.job.cluster.name, one.job.precision.name, plain(one.est and float(one.est.step_time_s)), one.problem]
+            [
+                one.job.cluster.name,
+                one.job.precision.name,
+                plain(one.est and float(one.est.step_time_s)),
+                one.problem,
+            ]
             for one in (found.machines if found.has_machines else ())
         ],
     }
@@ -138,7 +169,13 @@ def test_a_search_finds_what_it_found(name):
 @pytest.mark.parametrize(("chunk", "count"), [(200, 3), (2000, 20)])
 def test_a_search_in_parts_keeps_what_it_keeps_at_once(objective, chunk, count):
     """The best, the front, the best of every value and of every placement do not hang on how a space is cut."""
-    asked = {**DENSE, "gpus": [4, 8], "objective": objective, "max_memory": "800 MiB", "fix": {"recompute": "none"}}
+    asked = {
+        **DENSE,
+        "gpus": [4, 8],
+        "objective": objective,
+        "max_memory": "800 MiB",
+        "fix": {"recompute": "none"},
+    }
     question = cm.plan(**asked).question
     whole, parts = Tally(), Tally()
     for tally, most in ((whole, 2**19), (parts, chunk)):
@@ -154,7 +191,9 @@ def test_a_search_in_parts_keeps_what_it_keeps_at_once(objective, chunk, count):
     assert parts.fastest_s == pytest.approx(whole.fastest_s, rel=1e-12)
     assert parts.best_score == pytest.approx(whole.best_score, rel=1e-12)
     for job, held in whole.placements.items():
-        cut, at_once = (sorted(one["score"][np.isfinite(one["score"])]) for one in (parts.placements[job], held))
+        cut, at_once = (
+            sorted(one["score"][np.isfinite(one["score"])]) for one in (parts.placements[job], held)
+        )
         assert cut == pytest.approx(at_once, rel=1e-12)
 
 
