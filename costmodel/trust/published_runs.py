@@ -592,11 +592,11 @@ def _modules(detail: str, maxtext: bool) -> tuple[str, ...]:
     found: list[str] = []
     for word, modules in _RECOMPUTE_WORDS:
         if word in detail:
-            found += [m for m in modules if m not in found]
+            found += modules
     parts = detail.replace("+", " ").replace(",", " ").split()
     if "mlp" in parts:
         # MaxText's experts are its layer's MLP.
         found += ["mlp", "moe"] if maxtext else ["mlp"]
     if "moe" in parts:
         found.append("moe")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
