@@ -1,0 +1,324 @@
+"""Bands, spreads, widenings and errors of tables on numbers small enough to count."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from costmodel.base.errors import DataError
+from costmodel.trust import bands, site_fit
+from costmodel.trust.calibration import factor_residuals, factor_runs
+from costmodel.trust.posterior import (
+    WIDENING_ROWS,
+    Priors,
+    _alone,
+    _information,
+    _log_density,
+    _most_probable,
+    _starts,
+    _widening,
+    posterior,
+)
+from costmodel.trust.published_runs import REQUIRED_COLUMNS, read_rows
+from costmodel.trust.site_fit import RunFit, RunsCalibration
+
+H100, A100 = "h100-sxm-80gb", "a100-sxm-80gb"
+
+
+def runs(*rows):
+    """Validated runs: accelerator, experts, quality, memory error."""
+    return pd.DataFrame(rows, columns=["accelerator", "num_experts", "quality", "memory_error"])
+
+
+def test_a_band_is_the_middle_of_measured_over_predicted():
+    """Eleven ratios 1.0, 1.1, ... 2.0: p10 and p90 are the second and the second last."""
+    ratio = np.linspace(1.0, 2.0, 11)
+    assert bands.band(pd.Series(1.0 / ratio - 1.0)) == {"low": 1.1, "high": 1.9, "runs": 11}
+
+
+def test_classes_of_runs():
+    found = bands.classes(runs((H100, 8, "A", 0.0), (H100, 0, "A", 0.0), (A100, 0, "A", 0.0)))
+    assert found.tolist() == ["hopper-moe", "hopper-dense", "ampere-dense"]
+
+
+def test_bands_of_classes_with_eight_runs():
+    """Eight dense runs on Hopper and seven on Ampere: unfitted they make one more class together."""
+    table = runs(*[(H100, 0, "A", 0.25)] * 8, *[(A100, 0, "C", 1.0)] * 7, *[(A100, 0, "B", -0.5)] * 1)
+    time = pd.Series(1.0, index=table.index[:15])
+    other = pd.Series(-0.5, index=table.index[:15])
+    found = bands.error_bands(table, time, other)
+    half, twice = ({"low": x, "high": x} for x in (0.5, 2.0))
+    assert found["time"] == {
+        "hopper-dense": {**half, "runs": 8},
+        "hopper-dense-unfitted": {**twice, "runs": 8},
+        "any-dense-unfitted": {**twice, "runs": 15},
+    }
+    # Of memory those of quality A and B: eight of 0.8 and one of 2.
+    assert found["memory"]["hopper-dense"] == {"low": 0.8, "high": 0.8, "runs": 8}
+    assert found["memory"]["any"]["runs"] == 9
+    assert set(found["memory"]) == {"hopper-dense", "any"}
+
+
+def test_machines_whose_kernels_nobody_timed_have_a_band():
+    table = runs(*[("mi355x", 0, "A", 0.0)] * 8, *[(H100, 0, "A", 0.0)] * 8)
+    assert bands.unmeasured(table.accelerator).tolist() == [True] * 8 + [False] * 8
+    guessed = bands.error_bands(table, pd.Series(dtype=float), pd.Series([1.0] * 8 + [0.0] * 8))["time"]
+    assert guessed["any-dense-estimated"] == {"low": 0.5, "high": 0.5, "runs": 8}
+
+
+def test_headroom_is_what_four_in_five_need():
+    """Eleven ratios 1.0, ... 2.0: p80 is 1.8, so 1 - 1/1.8 stays free; where all is less than said, nothing."""
+    ratio = np.linspace(1.0, 2.0, 11)
+    table = runs(*((H100, 0, "A", 1.0 / r - 1.0) for r in ratio), (A100, 8, "B", 1.0), (A100, 8, "C", -0.9))
+    found = bands.headroom(table)
+    assert found == {"hopper-dense": 0.444, "any": 0.438}  # with one of 0.5: p80 is 1.78
+    assert bands.headroom(runs(*[(H100, 0, "A", 1.0)] * 8))["any"] == 0.0
+
+
+def test_how_many_lie_in_their_band():
+    table = runs((H100, 0, "A", 0.0), (H100, 0, "A", 0.0), (H100, 0, "A", 0.0), (A100, 0, "A", 0.0))
+    errors = pd.Series([0.0, 1.0, -0.5, 0.0])
+    found = bands.coverage(table, errors, {"hopper-dense": {"low": 0.5, "high": 1.0}})
+    assert found.to_dict("records") == [{"class": "hopper-dense", "runs": 3, "inside": pytest.approx(2 / 3)}]
+
+
+def test_bands_as_a_file():
+    one = {"low": 0.9, "high": 1.1, "runs": 8.0}
+    text = bands.bands_text({"time": {"b": one, "a": one}}, {"any": 0.1}, ["x", "y"], ["z"], [H100])
+    assert text.removeprefix(bands.HEAD).splitlines() == [
+        "time:",
+        "  a: {low: 0.9, high: 1.1, runs: 8}",
+        "  b: {low: 0.9, high: 1.1, runs: 8}",
+        "headroom: {any: 0.1}  # share of memory to leave free so that 80 % of such runs fit",
+        "fitted_recipes: [x, y]",
+        "fitted_recipes_xla: [z]",
+        f"accelerators: [{H100}]",
+    ]
+
+
+def test_residuals_of_kernels(monkeypatch):
+    """Priced at 100 us: 110 us and 90 us count, of attention those not timed from the host, 40 us are too short."""
+    kernels = SimpleNamespace(matmul={"bf16": "m"}, grouped_matmul={"fp8": "g"}, attention={"flash": "a"})
+    device = SimpleNamespace(name=H100, generation="hopper", kernels=kernels)
+    monkeypatch.setattr(factor_residuals, "load_accelerator", lambda name: device)
+    monkeypatch.setattr(factor_residuals, "_device", lambda name: device)
+    took = SimpleNamespace(time_s=np.array([110e-6, 90e-6, 40e-6]), sources=["s", "t", "u"])
+    asked = {
+        (H100, "matmul", "bf16"): took,
+        (H100, "matmul", "fp8"): took,
+        (H100, "batched_matmul", "bf16"): took,
+        (H100, "grouped_matmul", "fp8"): took,
+        (H100, "grouped_matmul", "bf16"): took,
+        ("nobody's", "matmul", "bf16"): took,
+    }
+    timed = SimpleNamespace(**vars(took), host_timed=np.array([0, 1, 0]))
+    attention = {(H100, "flash"): timed, (H100, "cudnn"): timed, ("nobody's", "flash"): timed}
+    monkeypatch.setattr(factor_residuals, "read_matmul", lambda path: asked)
+    monkeypatch.setattr(factor_residuals, "read_attention", lambda paths: attention)
+    monkeypatch.setattr(factor_residuals, "predict_matmul", lambda rows, *_: np.full(3, 100e-6))
+    monkeypatch.setattr(factor_residuals, "predict_attention", lambda rows, *_, kernel: np.full(3, 100e-6))
+    found = factor_residuals.kernel_residuals("matmul.csv", ["attention.csv"])
+    up, down = np.log(1.1), np.log(0.9)
+    said = [
+        (one.factor, one.device, one.source, pytest.approx(one.residual))
+        for one in found.itertuples(index=False)
+    ]
+    assert said == [
+        ("matmul.hopper.16-bit", H100, "s", up),
+        ("matmul.hopper.16-bit", H100, "t", down),
+        ("grouped_matmul.hopper.8-bit", H100, "s", up),
+        ("grouped_matmul.hopper.8-bit", H100, "t", down),
+        ("attention.hopper", f"{H100} flash", "s", up),
+    ]
+
+
+def test_residuals_of_messages(monkeypatch):
+    """Up to 64 KiB a message is latency, from 64 MiB on transfer, and between them neither."""
+    size = np.array([2.0**16, 2.0**20, 2.0**26])
+    inside = SimpleNamespace(name="a", inner="nvlink", network=None, size_bytes=size, time_s=np.full(3, 2.0))
+    across = SimpleNamespace(name="b", inner="nvlink", network="ib", size_bytes=size, time_s=np.full(3, 8.0))
+    monkeypatch.setattr(factor_residuals, "read_runs", lambda table: [inside, across])
+    monkeypatch.setattr(
+        factor_residuals, "load_link", lambda name, size: SimpleNamespace(kind=f"kind-{name}")
+    )
+    monkeypatch.setattr(factor_residuals, "predict_inner", lambda run, inner: np.ones(3))
+    monkeypatch.setattr(factor_residuals, "predict", lambda run, inner, link: np.full(3, 2.0))
+    found = factor_residuals.collective_residuals("sweeps.csv")
+    assert found.values.tolist() == [
+        ["collective.kind-nvlink.latency", "a", "nvlink", pytest.approx(np.log(2.0))],
+        ["collective.kind-nvlink.transfer", "a", "nvlink", pytest.approx(np.log(2.0))],
+        ["collective.kind-ib.latency", "b", "ib", pytest.approx(np.log(4.0))],
+        ["collective.kind-ib.transfer", "b", "ib", pytest.approx(np.log(4.0))],
+    ]
+
+
+def test_fences_and_pooled_tables():
+    """Around a middle of 0 with deviations of 1: three robust deviations are 4.45."""
+    values = np.array([-1.0, 1.0, 0.0, -1.0, 1.0, 100.0])
+    middle = 0.5
+    reach = 3 * 1.4826 * 1.0  # deviations 1.5, .5, .5, 1.5, .5, 99.5: their median is 1
+    assert factor_residuals._fences(values) == pytest.approx((middle - reach, middle + reach))
+    cut = np.minimum(values, middle + reach)
+    assert factor_residuals._root_mean_square(values) == pytest.approx(np.sqrt(np.mean(cut**2)))
+    few, enough = np.array([0.3, -0.3]), np.array([0.3, -0.3, 0.3])
+    assert factor_residuals._own_or_pooled(few, 0.1) == (0.1, " (of all, as these are few)")
+    assert factor_residuals._own_or_pooled(enough, 0.1) == (pytest.approx(0.3, abs=1e-5), "")
+
+
+def test_slopes_of_a_figure():
+    """What grows with the first factor squared, and shrinks with the second."""
+    at = np.exp([factor_runs.STEP, -factor_runs.STEP])
+    figure = np.concatenate([at**2, 1.0 / at])
+    assert factor_runs._slopes(figure, 2).tolist() == pytest.approx([2.0, -1.0])
+    assert factor_runs._slopes(np.asarray(3.0), 2).tolist() == [0.0, 0.0]
+
+
+def normal(*scales):
+    return Priors(np.zeros(len(scales)), np.array(scales), np.full(len(scales), np.inf))
+
+
+def test_the_widening_of_rows_that_lie_apart():
+    """Two rows off by 1 and -1 and one by 9, which does not fit; the factor explains a part of one row's worth."""
+    residual, tail = np.array([1.0, -1.0, 9.0]), 3.0
+    slopes, scale = np.array([[1.0], [2.0], [5.0]]), np.array([1.0, 2.0, 1.0])
+    # Two slopes over scales of 1: 2 of information, halved by the tail; the prior's of scale 0.5 is 4.
+    told = 2.0 * 3.0 / 6.0
+    used = told / (told + 4.0)
+    squares = 2.0 * (4.0 / (3.0 + 1.0)) * 1.0
+    expected = np.sqrt((WIDENING_ROWS + squares) / (WIDENING_ROWS + 2.0 - used))
+    assert _widening(slopes, residual, normal(0.5), scale, tail, 1.0) == pytest.approx(expected, rel=1e-12)
+    # Twice as wide they count less, and the third is off by 4.5 still.
+    squares = 2.0 * (4.0 / (3.0 + 0.25))
+    expected = np.sqrt((WIDENING_ROWS + squares) / (WIDENING_ROWS + 2.0 - used))
+    assert _widening(slopes, residual, normal(0.5), scale, tail, 2.0) == pytest.approx(expected, rel=1e-12)
+    assert _widening(slopes, residual * 100, normal(0.5), scale, tail, 1.0) == 1.0
+
+
+def test_where_a_search_of_the_most_probable_begins():
+    """The prior; the way to the median row along the mean slope by variances; least squares."""
+    slopes, target = np.array([[1.0, 0.0], [1.0, 2.0]]), np.array([3.0, 5.0])
+    priors, scale = normal(1.0, 2.0), np.array([1.0, 0.5])
+    none, median, squares = _starts(slopes, target, priors, scale)
+    assert none.tolist() == [0.0, 0.0]
+    # Means 1 and 1 with variances 1 and 4: a reach of 5, so 4 is met by 0.8 and 3.2.
+    assert median.tolist() == pytest.approx([0.8, 3.2])
+    weights = np.diag([1.0, 4.0])
+    held = np.diag([1.0, 0.25])
+    assert squares.tolist() == pytest.approx(
+        (np.linalg.inv(slopes.T @ weights @ slopes + held) @ slopes.T @ weights @ target).tolist()
+    )
+    assert len(_starts(slopes[:0], target[:0], priors, scale[:0])) == 1
+
+
+def test_where_each_factor_alone_meets_most_rows():
+    """Rows ask 1, 2 and 6 of the first by weights 1, 1 and 3; one row of the second says nothing."""
+    slopes = np.array([[1.0, 0.0], [1.0, 0.0], [-3.0, 1.0], [0.0, 0.0]])
+    target = np.array([1.0, 2.0, -18.0, 50.0])
+    (found,) = _alone(slopes, target)
+    assert found.tolist() == [6.0, 0.0]
+    (even,) = _alone(slopes * [[1.0], [1.0], [1 / 3], [1.0]], target / [1, 1, 3, 1])
+    assert even.tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize("prior_tail", [np.inf, 1.0])
+def test_densities_and_information(prior_tail):
+    """Student's t of rows and prior written out; information is the curvature of the density where rows fit."""
+    slopes, target, scale, tail = np.array([[1.0], [0.5]]), np.array([0.2, 0.1]), np.array([0.1, 0.2]), 3.0
+    priors = Priors(np.zeros(1), np.array([0.5]), np.array([prior_tail]))
+    x, widening = np.array([0.3]), 1.3
+
+    def student(scaled, of):
+        return -0.5 * scaled**2 if np.isinf(of) else -0.5 * (of + 1.0) * np.log1p(scaled**2 / of)
+
+    rows = student((target - slopes[:, 0] * 0.3) / (1.3 * scale), tail).sum() - 2 * np.log(1.3)
+    width = -WIDENING_ROWS * (np.log(1.3) + 0.5 / 1.3**2)
+    expected = rows + width + student(0.3 / 0.5, prior_tail)
+    assert _log_density(slopes, target, priors, scale, tail, x, widening) == pytest.approx(
+        expected, rel=1e-12
+    )
+    none = np.zeros(1)
+    told = _information(slopes, np.zeros(2), scale, tail, none, priors)
+    # Fisher's of a t of 3: 4 / 6 of a normal's; 1 / 0.1^2 + 0.25 / 0.2^2 = 106.25; the prior's 4, which is that at its center.
+    assert told.tolist() == [[pytest.approx(106.25 * 4.0 / 6.0 + 4.0)]]
+
+
+def test_the_likeliest_of_several_ends():
+    """Five rows at 1 and two at 0 that all are sure of it: the five are right, wherever the search begins."""
+    slopes, target = np.ones((7, 1)), np.array([1.0] * 5 + [0.0] * 2)
+    args = slopes, target, normal(10.0), np.full(7, 0.01), 3.0
+    for starts in ([np.zeros(1), np.ones(1)], [np.ones(1), np.zeros(1)]):
+        x, _ = _most_probable(*args, starts)
+        assert x[0] == pytest.approx(1.0, abs=0.02)
+    found = posterior(lambda points: points @ np.ones((1, 7)), target, *args[2:])
+    assert found.center[0] == pytest.approx(1.0, abs=0.02)
+    assert found.residual.tolist() == pytest.approx((target - found.center[0]).tolist(), abs=1e-9)
+    assert found.scaled.tolist() == pytest.approx((found.residual / (found.widening * 0.01)).tolist())
+
+
+def fit(what, measured, before, left_out, after, why=""):
+    return RunFit("r", what, measured, before, left_out, after, 0.0, why)
+
+
+def test_errors_and_moves_of_runs(monkeypatch):
+    """Medians of three step times; memory counts in neither, and what does not fit not in how far they moved."""
+    fits = (
+        fit("time", 1.0, 0.5, 0.8, 0.9),
+        fit("time", 1.0, 2.0, 1.1, 1.05),
+        fit("time", 1.0, 4.0, 1.3, 1.2, "odd"),
+        fit("memory", 1.0, 9.0, 9.0, 9.0),
+    )
+    monkeypatch.setattr(site_fit, "site_scale", lambda est: 0.1)
+    monkeypatch.setattr(site_fit, "row_scale", lambda est: 0.2)
+    timed = SimpleNamespace(est=None, time_s=1.0)
+    found = RunsCalibration((timed, SimpleNamespace(est=None, time_s=np.nan)), None, (), fits)
+    assert found.errors == pytest.approx({"before": 1.0, "left_out": 0.2, "after": 0.1})
+    moved = found.moved
+    assert moved.asked == pytest.approx((1.0 + -0.5) / 2)
+    assert moved.taken == pytest.approx((0.8 - 0.475) / 2)
+    within = site_fit._WITHIN
+    assert (moved.site, moved.row) == pytest.approx((np.expm1(0.1 * within), np.expm1(0.2 * within)))
+    assert found.columns()["left_out"] == [0.8, 1.1, 1.3, 9.0]
+    assert found.columns()["fits"] == [True, True, False, True]
+    assert found.to_dict()["rows"][2]["fits"] is False
+    with pytest.raises(DataError, match="nothing to write"):
+        found.files("site.yaml")
+    none = RunsCalibration((timed,), None, (), fits[2:])
+    assert none.moved is None
+    assert RunsCalibration((timed,), None, (), fits[3:]).errors == dict.fromkeys(found.errors, 0.0)
+
+
+def test_a_move_and_what_was_told_of_it():
+    move = site_fit.FactorMove("m", "time", 0.1, 0.2, 0.4, 0.1)
+    assert move.told == pytest.approx(0.75)
+    assert move.moved == pytest.approx(1.5)
+    assert site_fit.FactorMove("m", "time", 0.1, 0.2, 0.4, 0.3).told == 0.0
+
+
+def test_blocks_on_a_diagonal():
+    found = site_fit._diagonal([np.array([[1.0, 2.0], [2.0, 3.0]]), np.array([[4.0]])])
+    assert found.tolist() == [[1.0, 2.0, 0.0], [2.0, 3.0, 0.0], [0.0, 0.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read the table"),
+        (b"\xff\xfe", "not a UTF-8 CSV file"),
+        (",".join(REQUIRED_COLUMNS).encode(), "no rows below the header"),
+        (",".join(REQUIRED_COLUMNS[1:]).encode(), f"lacks the column '{REQUIRED_COLUMNS[0]}'"),
+        ((",".join(REQUIRED_COLUMNS) + "\n1,2").encode(), "line 2: has more or fewer cells than the header"),
+        (
+            (",".join(REQUIRED_COLUMNS) + "\n" + "1," * len(REQUIRED_COLUMNS) + "1").encode(),
+            "line 2: has more or fewer cells",
+        ),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(tmp_path, text, said):
+    file = tmp_path / "runs.csv"
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(DataError) as error:
+        read_rows(file)
+    assert said in str(error.value)
+    assert str(error.value).startswith(str(file))
