@@ -393,6 +393,9 @@ class Memory(BaseModel):
     """Bytes an element of the copy that the gradient norm makes of one gradient at a time."""
     adam_temporary_bytes: float = Field(default=0.0, ge=0, le=16)
     """Bytes a parameter that an optimizer step of unfused kernels makes for a moment."""
+    flattens_parameters: bool = False
+    """Under ZeRO-2 the parameters are copied into one flat buffer a rank before the first step, and the allocator keeps
+    what they lay in for what fits there (GroupShardedOptimizerStage2 of Paddle)."""
     cuda_graph_pools: bool = True
     """Graphs of parts of a layer keep their inputs in pools of their own (PyTorch); XLA assigns all buffers beforehand."""
     allocator_slack: float = Field(default=0.04, ge=0, lt=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -9,7 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line, settled
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
+from costmodel.step.anatomy.matrices import layer_matrices
+from costmodel.step.anatomy.params import num_params
 from costmodel.step.critical_stage import Step
+from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
 _BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree", "nvls-sharp")]
@@ -54,7 +58,7 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
         (placed.shard.swaps > 1) & (placed.shard.swaps < layout.cp),
     )
     groups = broadcast_sum([np.asarray(some, dtype=np.float64) for some in several])[..., None]
-    return [
+    held = [
         *slack,
         memory_line(
             "reserve.cuda_context",
@@ -80,6 +84,56 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
         *_user_buffer_lines(step),
         *_multicast_lines(step, bill),
     ]
+    return [*held, *_left_empty_lines(step, [*bill.memory_lines, *held])]
+
+
+def _left_empty_lines(step: Step, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
+    """Return where parameters lay before they were copied into flat buffers, as far as nothing has come to lie there.
+
+    An allocator gives a tensor a chunk of its own, and one that is free to what fits: gradients, activations, and fp32
+    states of tensors that are at most half as large as the largest. It gives chunks back before memory runs out.
+    """
+    placed = step.placed
+    on = placed.layout.zero_stage == 2
+    if not placed.recipe.memory.flattens_parameters or not anywhere(on):
+        return []
+    fits = [line.bytes for line in lines if line.toll == "activation" or line.part == "gradients"]
+    states = [line.bytes for line in lines if line.part == "optimizer"]
+    return [
+        memory_line(
+            "reserve.left_by_flattening",
+            part="reserve",
+            seen="reserved",
+            axis="dp",
+            toll="state",
+            formula="left = max(left_bytes - fitting_bytes - small_share * state_bytes, 0); "
+            "on * min(left, max(memory_bytes - held_bytes, 0))",
+            terms={
+                "on": np.asarray(on, dtype=np.float64)[..., None],
+                "left_bytes": broadcast_sum([line.bytes for line in lines if line.part == "parameters"]),
+                "fitting_bytes": broadcast_sum(fits),
+                "small_share": _share_of_small(placed),
+                "state_bytes": broadcast_sum(states),
+                "memory_bytes": placed.cluster.accelerator.memory_bytes,
+                "held_bytes": broadcast_sum([line.bytes for line in lines]),
+            },
+            source="PaddlePaddle/Paddle group_sharded_optimizer_stage2.py _integration_params; "
+            "auto_growth_best_fit_allocator.cc: FLAGS_free_idle_chunk is false, idle chunks go when an allocation fails",
+        )
+    ]
+
+
+def _share_of_small(placed: PlacedJob) -> float:
+    """Share of a model's weights in layers whose matrices are at most half as large as its largest. [-]"""
+    model = placed.model
+    found = [
+        matrix
+        for kind in model.kind_of_layer
+        for matrix in layer_matrices(model, model.layer_kinds()[kind], placed.recipe, placed.precision)
+    ]
+    largest = max(one.elements / one.pieces for one in found)
+    small = sum(one.copies * one.elements for one in found if 2.0 * one.elements / one.pieces <= largest)
+    return small / num_params(model)
 
 
 # Products of a layer that gather through a user buffer, in what they compute in, and that scatter, in bf16.

@@ -7,6 +7,7 @@ from round_jobs import (
     MOE,
     SMALL,
     TABLE_PARAMS,
+    cluster_file,
     each_us,
     memory,
     near,
@@ -293,3 +294,61 @@ def test_gradients_that_are_whole_a_chunk_at_a_time(more, whole):
     held = states(price(model, switches={"reduce_each_chunk": True}, **job))
     params = [size / 2 for size in held["parameters"]]
     assert held["gradients"] == near([4 * size * (whole + (1 - whole) / 2) for size in params])
+
+
+FLAT = {
+    "gpus": 8,
+    "global_batch": 8,
+    "seq_len": 64,
+    "zero_stage": 2,
+    "switches": {"flattens_parameters": True, "separate_qkv": True, "separate_gate": True},
+}
+
+
+def flat(**changes):
+    """Return the estimate, and what flat buffers left empty."""
+    job = {**FLAT, **changes, "switches": {**FLAT["switches"], **changes.get("switches", {})}}
+    est = price(**job)
+    return est, memory(est, "reserve.left").get("reserve.left_by_flattening", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("separate", "small"),
+    [
+        # Queries and the projection have 2^20 weights each, keys and values half; the MLP's three have 2^22.
+        (("separate_qkv", "separate_gate"), 4 * 3 * MIB),
+        # 2^21 in one matrix is still half of one of the MLP's.
+        (("separate_gate",), 4 * 3 * MIB),
+        # Of gate and input in one matrix, of 2^23, the way out is half.
+        (("separate_qkv",), 4 * 7 * MIB),
+    ],
+)
+def test_what_parameters_leave_behind(separate, small):
+    """Gradients and activations lie there, and states of the small matrices: 12 bytes on one of eight ranks."""
+    est, left = flat(switches={name: name in separate for name in ("separate_qkv", "separate_gate")})
+    activations = sum(memory(est, "activation.").values())
+    assert left == near(2 * N - 4 * N / 8 - activations - 12 * small / 8)
+    assert left > 5e7
+
+
+def test_only_zero_2_copies_parameters_into_buffers_of_ranks():
+    assert [flat(zero_stage=stage)[1] > 0 for stage in range(4)] == [False, False, True, False]
+    assert flat(seq_len=1024)[1] == 0  # activations take more than there was
+    assert flat(switches={"flattens_parameters": False})[1] == 0
+
+
+def test_empty_chunks_are_given_back_before_memory_runs_out():
+    est, left = flat(switches={"allocator_slack": 0.1, "context_bytes": 2e7})
+    held = float(est.memory_bytes_per_gpu) - left
+    tight, rest = flat(
+        switches={"allocator_slack": 0.1, "context_bytes": 2e7},
+        cluster=cluster_file(gpu=dict.fromkeys(("memory", "memory_vendor"), f"{held + 3e7} B")),
+    )
+    assert rest == near(3e7)
+    assert tight.fits
+    short, none = flat(
+        switches={"allocator_slack": 0.1, "context_bytes": 2e7},
+        cluster=cluster_file(gpu=dict.fromkeys(("memory", "memory_vendor"), f"{held - 1e6} B")),
+    )
+    assert none == 0
+    assert not short.fits

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from costmodel.step.anatomy.operator_parts import Operator, Shard
+from costmodel.step.anatomy.operator_parts import Operator, Shard, column_inputs
 from costmodel.step.anatomy.operators import layer_operators
 from costmodel.step.anatomy.prediction import prediction_operators
 
@@ -34,6 +34,8 @@ class Matrix(NamedTuple):
         Whether EP deals them out.
     is_split : bool
         Whether TP (of experts: ETP) splits each.
+    pieces : float
+        Matrices that it is kept as, where a framework does not fuse those that share an input. [-]
     """
 
     name: str
@@ -42,6 +44,7 @@ class Matrix(NamedTuple):
     copies: float
     is_expert: bool
     is_split: bool
+    pieces: float = 1.0
 
     @property
     def elements(self) -> float:
@@ -55,12 +58,12 @@ class Matrix(NamedTuple):
 
 def layer_matrices(model: Model, kind: LayerKind, recipe: Recipe, precision: Precision) -> tuple[Matrix, ...]:
     """Return the weight matrices of one layer of a kind."""
-    return _matrices(layer_operators(model, kind, _whole(model), recipe, precision))
+    return _matrices(layer_operators(model, kind, _whole(model), recipe, precision), model, recipe)
 
 
 def prediction_matrices(model: Model, recipe: Recipe, precision: Precision) -> tuple[Matrix, ...]:
     """Return those that multi-token prediction has before one of its layers."""
-    return _matrices(prediction_operators(model, _whole(model), recipe, precision))
+    return _matrices(prediction_operators(model, _whole(model), recipe, precision), model, recipe)
 
 
 def _whole(model: Model) -> Shard:
@@ -81,7 +84,7 @@ def _whole(model: Model) -> Shard:
     )
 
 
-def _matrices(operators: Iterable[Operator]) -> tuple[Matrix, ...]:
+def _matrices(operators: Iterable[Operator], model: Model, recipe: Recipe) -> tuple[Matrix, ...]:
     """Return the matrices that operators have of their own."""
     return tuple(
         Matrix(
@@ -91,6 +94,7 @@ def _matrices(operators: Iterable[Operator]) -> tuple[Matrix, ...]:
             float(one.groups),
             is_expert=one.role == "expert",
             is_split=one.role in (*_SPLIT_ROLES, "expert"),
+            pieces=column_inputs(one.part, model, recipe) if one.role == "column" else 1.0,
         )
         for one in operators
         if one.kind in ("matmul", "grouped_matmul") and one.has_weight and one.has_parameters
