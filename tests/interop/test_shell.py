@@ -155,7 +155,32 @@ def test_a_circle_of_sources_is_refused(tmp_path):
         follow("source a.sh", folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if nvidia-smi; then exit 0; fi; run on",
+        '[ "$(hostname)" = login ] && exit 0; run on',
+        "./prepare.sh && exit 0; run on",
+        'if [ "$(id -u)" = 0 ]; then echo root; else exit; fi; run on',
+        'case $(uname) in "") exit 0;; *) exit 0;; esac; run on',
+        'if [ $# -lt 2 ]; then echo "usage: $0 A B"; exit 1; fi; run on',
+        "cd /data || exit 1; run on",
+        "return; run on",
+    ],
+)
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_script_goes_on_where_only_running_it_tells_whether_it_ends(script, doubtful):
+    """Nor does a check of the arguments end it: a reader gives none, and wants what would start with them."""
+    assert follow(script, doubtful=doubtful).launches[-1].words == ["run", "on"]
+
+
+@pytest.mark.parametrize("constant", ["08", "2#12", "1#0", "65#1", "8#", "0x"])
+def test_no_constants_of_the_shell(constant):
+    with pytest.raises(CostModelError, match="cannot read"):
+        evaluate(constant, {}.get, {}.setdefault)
+
+
 def test_arithmetic_of_something_unknown_is_unknown():
     assert evaluate("3 * N + 1", {"N": None}.get, lambda *_: None) is None
     assert evaluate("1 ? 2 : N", {"N": None}.get, lambda *_: None) == 2
-    assert evaluate("0x10 + 1_000", {}.get, lambda *_: None) == 1016
+    assert evaluate("0x10 + 1000", {}.get, lambda *_: None) == 1016

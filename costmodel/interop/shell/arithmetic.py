@@ -8,7 +8,7 @@ from collections.abc import Callable
 from costmodel.base.errors import CostModelError
 
 _TOKEN = re.compile(
-    r"\s*(?:(0[xX][0-9a-fA-F]+|\d[\d_]*)|([A-Za-z_]\w*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||\+\+|--|[-+*/%]=|[-+*/%<>=!~&|^?:(),]))"
+    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+#[0-9a-zA-Z@_]+|\d\w*)|([A-Za-z_]\w*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||\+\+|--|[-+*/%]=|[-+*/%<>=!~&|^?:(),]))"
 )
 _LEVELS = (
     ("||",),
@@ -23,9 +23,35 @@ _LEVELS = (
     ("*", "/", "%"),
 )
 _LARGEST = 2**63
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ@_"
+"""By value; up to base 36 the case of letters does not matter (bash(1), Arithmetic Evaluation)."""
 
 Look = Callable[[str], int | None]
 Store = Callable[[str, int | None], None]
+
+
+def integer_of(text: str) -> int | None:
+    """Return a constant of the shell's arithmetic, None if it is none: ``0x1f``, octal ``017``, ``2#101``.
+
+    >>> integer_of("0x1f"), integer_of("017"), integer_of("2#101"), integer_of("08")
+    (31, 15, 5, None)
+    """
+    base, mark, digits = text.partition("#")
+    if not mark:
+        base, digits = (
+            ("16", text[2:]) if text[:2].lower() == "0x" else ("8" if text[:1] == "0" else "10", text)
+        )
+    if not base.isdecimal() or not 2 <= int(base) <= len(_DIGITS) or not digits:
+        return None
+    radix, value = int(base), 0
+    for digit in digits if radix > 36 else digits.lower():
+        place = _DIGITS.find(digit)
+        if not 0 <= place < radix:
+            return None
+        value = value * radix + place
+        if value > _LARGEST:
+            raise CostModelError("arithmetic: the number is too large")
+    return value
 
 
 def evaluate(expression: str, look: Look, store: Store) -> int | None:
@@ -146,10 +172,10 @@ class _Sum:
             if self._peek() in ("++", "--"):
                 self.store(token, _apply(self._next()[0], value, 1))
             return value
-        try:
-            return int(token, 0 if token[:2].lower() == "0x" else 10)
-        except ValueError:
-            raise CostModelError(f"arithmetic: cannot read {self.text.strip()[:60]!r}") from None
+        number = integer_of(token)
+        if number is None:
+            raise CostModelError(f"arithmetic: cannot read {self.text.strip()[:60]!r}")
+        return number
 
 
 def _apply(operator: str, left: int | None, right: int | None) -> int | None:

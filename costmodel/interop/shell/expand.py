@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.shell.arithmetic import evaluate
+from costmodel.interop.shell.arithmetic import evaluate, integer_of
 
 _MARK = re.compile("([\ue000\ue002])([^\ue001]*)\ue001")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|(\d|[@*#?$!-]))")
 _INSIDE = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)$", re.S)
 _LONGEST = 2_000_000
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", re.S)
+_ESCAPES = {
+    **dict(zip("abefnrtv", "\a\b\x1b\f\n\r\t\v", strict=True)),
+    **{plain: plain for plain in "\\'\"?"},
+    "E": "\x1b",
+}
 
 
 def unset(name: str) -> str:
@@ -79,10 +85,13 @@ class Scope:
     def number(self, name: str) -> int | None:
         """Return a variable as arithmetic sees it."""
         value = self.text(name)
-        try:
-            return None if value is None else int(value.strip() or 0)
-        except ValueError:
+        if value is None:
             return None
+        plain = value.strip()
+        sign = -1 if plain[:1] == "-" else 1
+        digits = plain[1:] if plain[:1] in ("-", "+") else plain
+        number = integer_of(digits or "0")
+        return None if number is None else sign * number
 
 
 def arithmetic(expression: str, scope: Scope, outputs: Substitutes) -> int | None:
@@ -196,6 +205,12 @@ class _Fields:
 
     def _dollar(self, word: str, at: int, quoted: bool) -> int:
         """Read an expansion and return where it ends."""
+        if word.startswith("$'", at) and not quoted:
+            end = end_of_ansi(word, at + 2)
+            self.add(_escaped(word[at + 2 : end]))
+            return end + 1
+        if word.startswith('$"', at) and not quoted:
+            return at + 1  # translated, where a catalogue has it: the text itself
         if word.startswith("$((", at) and (end := _end_of_nest(word, at + 1)) and word[end - 2 : end] == "))":
             value = arithmetic(word[at + 3 : end - 2], self.scope, self.outputs)
             self.add(unknown(word[at:end]) if value is None else str(value))
@@ -328,6 +343,27 @@ def _trimmed(text: str, side: str, pattern: str, greedy: bool) -> str:
     return text
 
 
+def end_of_ansi(word: str, start: int) -> int:
+    """Return where ``$'…'`` closes, whose content starts at `start`: a quote behind a backslash does not."""
+    found = re.compile(r"(?:[^\\']|\\.)*", re.S).match(word, start)
+    return found.end() if found else len(word)
+
+
+def _escaped(text: str) -> str:
+    """Return what ``$'…'`` stands for (bash(1), QUOTING)."""
+
+    def of(found: re.Match[str]) -> str:
+        escape = found[1]
+        if escape[0] in "xuU":
+            code = int(escape[1:], 16)
+            return chr(code) if 0 < code < 0xD800 else ""
+        if escape[0] in "01234567":
+            return chr(int(escape, 8) % 256)
+        return _ESCAPES.get(escape, "\\" + escape)
+
+    return _ESCAPE.sub(of, text)
+
+
 def _end_of_quote(word: str, start: int) -> int:
     """Return where a double quote closes."""
     at = start
@@ -350,6 +386,9 @@ def _end_of_nest(word: str, start: int) -> int:
         char = word[at]
         if char == "\\":
             at += 2
+            continue
+        if word.startswith("$'", at) and opener == "(":
+            at = end_of_ansi(word, at + 2) + 1
             continue
         if char == '"':
             at = _end_of_quote(word, at + 1) + 1

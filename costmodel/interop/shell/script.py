@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +59,14 @@ class _LeaveError(Exception):
     def __init__(self, loops: int, goes_on: bool) -> None:
         super().__init__()
         self.loops, self.goes_on = loops, goes_on
+
+
+class _EndError(Exception):
+    """``return`` and ``exit`` on their way out of a function, a sourced file or the script."""
+
+    def __init__(self, returns: bool) -> None:
+        super().__init__()
+        self.returns = returns
 
 
 @dataclass
@@ -124,7 +133,8 @@ def follow(
         slurm.setdefault(option, value)
     scope = Scope({**_slurm_variables(slurm), **(environment or {})})
     walker = _Walker(scope, folder, doubtful)
-    walker.follow(parse(text))
+    with suppress(_EndError):
+        walker.follow(parse(text))
     slurm |= walker.slurm
     return Followed(walker.launches, scope, walker.files, slurm, walker.notes)
 
@@ -186,6 +196,8 @@ class _Walker:
         self.sources: list[Path] = []
         self.output: list[str] | None = None
         self.steps = self.depth = self.loops = 0
+        # How many conditions around a statement cannot be known, and how many functions and sourced files.
+        self.doubts = self.bodies = 0
 
     # What a statement does
 
@@ -213,6 +225,10 @@ class _Walker:
                 return True
             case Command():
                 return self.command(statement)
+            case Commands(apart=True):
+                with suppress(_EndError):
+                    return self.follow(statement)
+                return True
             case Commands():
                 return self.follow(statement)
             case If():
@@ -267,16 +283,33 @@ class _Walker:
 
     def branch(self, given: If) -> bool:
         """Follow the first branch whose condition holds."""
+        doubtful = False
         for condition, body in given.branches:
-            if condition is None or self.condition(condition):
-                return self.follow(body)
+            truth = True if condition is None else self.known(condition)
+            doubtful |= truth is None
+            if self.settled(truth):
+                with self.doubted(doubtful):
+                    return self.follow(body)
         return True
 
-    def condition(self, block: Commands) -> bool:
+    @contextmanager
+    def doubted(self, doubtful: bool) -> Iterator[None]:
+        """Follow what only running would tell whether it is reached: nothing in it ends the script."""
+        self.doubts += doubtful
+        try:
+            yield
+        finally:
+            self.doubts -= doubtful
+
+    def known(self, block: Commands) -> bool | None:
+        """Say whether a condition holds; None if only running it would tell."""
         result: bool | None = True
         for statement in block.statements:
             result = self.truth(statement)
-        return self.settled(result)
+        return result
+
+    def condition(self, block: Commands) -> bool:
+        return self.settled(self.known(block))
 
     def truth(self, statement: Statement) -> bool | None:
         """Say whether a statement succeeds; None if only running it would tell."""
@@ -318,17 +351,22 @@ class _Walker:
     def chain(self, given: Chain) -> bool:
         """Follow commands joined by ``&&``, ``||`` and ``|``."""
         result: bool | None = True
+        doubtful = False
         for operator, part in given.parts:
             if (operator == "&&" and result is False) or (operator == "||" and result is True):
                 continue
-            result = self.truth(part) if _is_test(part) else self.one(part)
+            with self.doubted(doubtful or operator == "|"):
+                result = self.truth(part) if _is_test(part) else self.one(part)
+            # Of a command, only running it tells whether it succeeds.
+            doubtful |= result is None or not _is_test(part)
         return self.settled(result) != given.negated
 
     def case(self, given: Case) -> bool:
         subject = without_marks(self.text(given.word))
         for patterns, body in given.branches:
             if any(fnmatch.fnmatchcase(subject, self.text(pattern)) for pattern in patterns):
-                return self.follow(body)
+                with self.doubted(bool(missing_in(self.text(given.word)))):
+                    return self.follow(body)
         return True
 
     def loop(self, given: Loop) -> None:
@@ -415,6 +453,8 @@ class _Walker:
             if self.loops:
                 count = words[1] if len(words) > 1 and re.fullmatch(r"[1-9]\d{0,3}", words[1]) else "1"
                 raise _LeaveError(int(count), name == "continue")
+        elif name in ("return", "exit"):
+            self._end(name == "return", words[1] if len(words) > 1 else "0")
         elif name in _SILENT:
             pass
         elif name in ("[", "test"):
@@ -425,6 +465,13 @@ class _Walker:
         else:
             self._launch(words, local)
         return True
+
+    def _end(self, returns: bool, status: str) -> None:
+        """Leave a function or the script; not where that is in doubt, nor where a check of what was given fails."""
+        if self.doubts or (returns and not self.bodies):
+            return
+        if returns or status == "0" or missing_in(status):
+            raise _EndError(returns)
 
     def _launch(self, words: list[str], local: dict[str, str]) -> None:
         """Note a command; a shell in it that gets a script as one word is followed into it."""
@@ -450,15 +497,29 @@ class _Walker:
             raise CostModelError("the script starts scripts in scripts without end")
         self.depth += 3
         try:
-            self.follow(parse(script))
+            with suppress(_EndError):
+                self.follow(parse(script))
         finally:
             self.depth -= 3
 
     def _call(self, name: str, arguments: list[str]) -> None:
         before = self.scope.arguments
         self.scope.arguments = list(arguments)
-        self.follow(self.functions[name])
-        self.scope.arguments = before
+        try:
+            self._followed_apart(self.functions[name])
+        finally:
+            self.scope.arguments = before
+
+    def _followed_apart(self, body: Commands) -> None:
+        """Follow the body of a function or a sourced file, which ``return`` leaves."""
+        self.bodies += 1
+        try:
+            self.follow(body)
+        except _EndError as end:
+            if not end.returns:
+                raise
+        finally:
+            self.bodies -= 1
 
     def _print(self, words: list[str]) -> None:
         """Follow ``printf -v`` and, inside ``$( … )``, what is written."""
@@ -518,8 +579,10 @@ class _Walker:
 
         self.sources.append(file)
         self.notes.append(f"source {file.name}: followed")
-        self.follow(parse(read_text(file).text))
-        self.sources.pop()
+        try:
+            self._followed_apart(parse(read_text(file).text))
+        finally:
+            self.sources.pop()
 
     def output_of(self, script: str) -> str:
         """Return what a command would write where that follows from the script, else a mark."""
@@ -548,7 +611,8 @@ class _Walker:
         before, held = self.output, dict(self.scope.values)
         self.output = []
         self.depth += 3
-        self.follow(block)
+        with suppress(_EndError):
+            self.follow(block)
         self.depth -= 3
         written, self.output = "\n".join(self.output), before
         self.scope.values = held
@@ -597,7 +661,7 @@ def _only_prints(statement: Statement) -> bool:
     """Whether a statement only sets variables and writes text."""
     if isinstance(statement, Command):
         writes_document = statement.words[:1] == ("cat",) and statement.document is not None
-        return writes_document or statement.words[:1] in (("echo",), ("printf",))
+        return writes_document or statement.words[:1] in (("echo",), ("printf",), ("exit",), ("return",))
     if isinstance(statement, Commands):
         return all(_only_prints(part) for part in statement.statements)
     return isinstance(statement, Assign)

@@ -102,6 +102,8 @@ class Commands:
     """Statements in order."""
 
     statements: tuple[Statement, ...] = field(default=())
+    apart: bool = False
+    """In a shell of their own, which ``exit`` leaves."""
 
 
 Statement = Assign | Command | If | Loop | Case | Function | Test | Chain | Commands
@@ -274,11 +276,12 @@ class _Reader:
         if self.peek(2) == "((":
             return Test((self._arithmetic(),), arithmetic=True)
         if self.peek() == "(" or word == "{":
+            apart = self.peek() == "("
             self.at += 1
             body = self.block({")", "}"})
             self._take(self.peek())
             self._redirects([])
-            return body
+            return replace(body, apart=apart)
         named = re.compile(r"([A-Za-z_][\w.-]*)\s*\(\)\s*").match(self.text, self.at)
         if named:
             self.at = named.end()
@@ -519,6 +522,9 @@ class _Reader:
         char = self.peek()
         if char == "\\":
             self.at += 2
+        elif self.peek(2) == "$'":
+            closing = re.compile(r"(?:[^\\']|\\.)*'?", re.S).match(self.text, self.at + 2)
+            self.at = closing.end() if closing else len(self.text)
         elif char == "'":
             self.at = self._close_of("'", self.at + 1)
         elif char == '"':
@@ -547,7 +553,9 @@ class _Reader:
         depth = 1
         while not self.at_end() and depth:
             char = self.peek()
-            if char in "'\"`" and not (char == "'" and opener == "{"):
+            if (char in "'\"`" or (self.peek(2) == "$'" and opener == "(")) and not (
+                char == "'" and opener == "{"
+            ):
                 self._skip_piece()
                 continue
             if char == "\\":
