@@ -267,17 +267,14 @@ def broadcast_sum(values: Iterable[Array]) -> Array:
     Lines that depend on few knobs are added up on their own small grid before they meet the
     large one, so that a search pays for the large grid once per sum and not once per line.
     """
-    by_shape: dict[tuple[int, ...], list[Array]] = {}
-    for value in values:
-        by_shape.setdefault(value.shape, []).append(value)
-    parts = [_sum_alike(alike) for alike in by_shape.values()]
-    own = [len(alike) > 1 and bool(shape) for shape, alike in by_shape.items()]
-    for left, right, union in _merge_order(tuple(by_shape)):
-        # Into what nobody else holds, as memory that is new costs more than the sum.
-        into = next((at for at in (left, right) if own[at] and parts[at].shape == union), None)
+    held = list(values)
+    if len(held) < 2:
+        return held[0] if held else _ZERO
+    groups, merges = _order_of_sums(tuple([value.shape for value in held]))
+    parts = [_sum_alike([held[at] for at in alike]) for alike in groups]
+    for left, right, into in merges:
         parts.append(np.add(parts[left], parts[right], out=None if into is None else parts[into]))
-        own.append(bool(union))
-    return np.asarray(parts[-1] if parts else 0.0)
+    return np.asarray(parts[-1])
 
 
 def _sum_alike(values: Sequence[Array]) -> Array:
@@ -292,18 +289,30 @@ def _sum_alike(values: Sequence[Array]) -> Array:
     return total
 
 
-@lru_cache(maxsize=256)
-def _merge_order(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return which two parts to add next, and their common shape; each sum is appended as a new part."""
-    alive = dict(enumerate(shapes))
-    order = []
-    for new in range(len(shapes), 2 * len(shapes) - 1):
-        unions = {(a, b): np.broadcast_shapes(alive[a], alive[b]) for a, b in combinations(alive, 2)}
+@lru_cache(maxsize=1024)
+def _order_of_sums(
+    shapes: tuple[tuple[int, ...], ...],
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, int, int | None], ...]]:
+    """Return which arrays have one shape, and which two of their sums to add next; each sum is appended as a new part.
+
+    Beside the two stands the part that their sum goes into: what nobody else holds, as memory that is new costs
+    more than the sum.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, shape in enumerate(shapes):
+        groups.setdefault(shape, []).append(index)
+    parts = list(groups)
+    own = [len(alike) > 1 and bool(shape) for shape, alike in groups.items()]
+    alive, order = set(range(len(parts))), []
+    while len(alive) > 1:
+        unions = {(a, b): np.broadcast_shapes(parts[a], parts[b]) for a, b in combinations(sorted(alive), 2)}
         best = min(unions, key=lambda pair: prod(unions[pair]))
-        alive = {part: shape for part, shape in alive.items() if part not in best}
-        alive[new] = unions[best]
-        order.append((*best, unions[best]))
-    return tuple(order)
+        union = unions[best]
+        order.append((*best, next((at for at in best if own[at] and parts[at] == union), None)))
+        alive = alive - set(best) | {len(parts)}
+        parts.append(union)
+        own.append(bool(union))
+    return tuple(map(tuple, groups.values())), tuple(order)
 
 
 def sum_exposed(lines: Iterable[TimeLine], before: Array | None = None) -> Array:

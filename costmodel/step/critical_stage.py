@@ -26,6 +26,7 @@ from costmodel.bill.lines import (
     anywhere,
     at_stage,
     broadcast_sum,
+    counted,
     highest_on_stages,
     lowest_on_stages,
     settled,
@@ -147,10 +148,12 @@ class Step:
         held = [passes_on_stages(self.placed, block) for block in self.blocks]
 
         def paid_beyond_waits(stage: int) -> Array:
-            paid = [
-                count * each + np.minimum(count, 1.0) * once
-                for count, each, once in zip((at_stage(h, stage) for h in held), each_s, once_s, strict=True)
-                if anywhere(count)
+            here = [at_stage(count, stage) for count in held]
+            paid = [counted(count, each) for count, each in zip(here, each_s, strict=True) if anywhere(count)]
+            paid += [
+                np.asarray(np.minimum(count, 1.0) * once)
+                for count, once in zip(here, once_s, strict=True)
+                if anywhere(once)
             ]
             return np.asarray(broadcast_sum(paid) - self.stage.waits_s[..., stage])
 

@@ -498,7 +498,4 @@ def collective_lines(
 
 def exposed_sum(lines: Iterable[TimeLine]) -> Array:
     """Exposed seconds of one execution of each line, added up. [s]"""
-    total: Array = np.asarray(0.0)
-    for line in lines:
-        total = total + line.exposed_each_s
-    return np.asarray(total)
+    return broadcast_sum([line.exposed_each_s for line in lines])

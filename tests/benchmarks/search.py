@@ -1,4 +1,4 @@
-"""Layouts priced per second and core, peak memory, a naive loop, a month drawn 10,000 times.
+"""Layouts priced per second and core in a small and a large space, peak memory, a naive loop, a month drawn 10,000 times.
 
 Run as ``python tests/benchmarks/search.py``.
 
@@ -18,6 +18,14 @@ from costmodel.planning.plan import make_question, search
 from costmodel.planning.search import build_spaces, priced_parts, rows_of
 
 ASKED = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 4096, "global_batch": 1536, "seq_len": 2048}
+LARGE = {
+    "model": "llama3-405b",
+    "cluster": "h100-ndr",
+    "gpus": 16384,
+    "global_batch": 2048,
+    "seq_len": 131072,
+}
+"""A search whose arrays outweigh what a bill costs however few layouts it has."""
 WHOLE_SPACE = {"framework": "any", "headroom": 0.0}
 REPEATS = 5
 LOOP = 200
@@ -62,6 +70,10 @@ def main() -> None:
     month = {**ASKED, "layout": "tp8 pp8", "tokens": 300e9, "samples": 10_000}
     month_s, _ = seconds(lambda: cm.run(**month))
     once_s = min(seconds(lambda: cm.estimate(layout="tp8 pp8", **ASKED))[0] for _ in range(REPEATS))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    large = make_question(**LARGE, **WHOLE_SPACE)
+    large_priced = search(large).num_priced
+    large_s = min(seconds(lambda: search(large))[0] for _ in range(REPEATS))
     print(
         json.dumps(
             {
@@ -75,7 +87,10 @@ def main() -> None:
                 "run_of_10000_samples_s": round(month_s, 3),
                 "scalar_loop_layouts_per_s": round(LOOP / loop_s),
                 "speed_over_scalar_loop": round(found.num_priced / warm_s * loop_s / LOOP),
-                "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "peak_memory_bytes": peak_bytes,
+                "large_layouts_priced": large_priced,
+                "large_search_warm_s": round(large_s, 3),
+                "large_search_layouts_per_s_per_core": round(large_priced / large_s),
             },
             indent=2,
         )
