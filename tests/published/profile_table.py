@@ -43,6 +43,8 @@ JOB = {
 ON_TWO_STREAMS = ("matmul.backward_weight", "quantise_and_permute")
 """Groups some of whose kernels run beside others that compute: their time is that in which they are all that does."""
 COMMUNICATION = ("dispatch", "combine", "exchange_wait")
+NO_KERNELS = ("waiting",)
+"""On the bill gaps between kernels of the compute stream, which this profile itself told; here idle time of all streams."""
 
 
 class Row(NamedTuple):
@@ -84,7 +86,7 @@ def rows() -> dict[str, Row]:
     found = {}
     for one in beside().groups:
         trace_s = one.trace_exposed_s if one.group in ON_TWO_STREAMS else one.trace_s
-        if one.bill_s and trace_s:
+        if one.bill_s and trace_s and one.group not in NO_KERNELS:
             found[one.group] = Row(one.group, one.bill_s, trace_s, one.bill_exposed_s, one.trace_exposed_s)
     computing = [row for name, row in found.items() if name not in COMMUNICATION]
     sums = (sum(values) for values in zip(*(row[1:] for row in computing), strict=True))

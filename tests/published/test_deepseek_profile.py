@@ -70,6 +70,7 @@ def products():
             input_bytes=1.03,
             output_bytes=4.0,
             accumulate=True,
+            alone=True,
         )
         rows.append((groups, float(made.value) / (2 * groups * m * n * k / (tflops * 1e12))))
     return rows
