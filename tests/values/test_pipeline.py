@@ -138,8 +138,9 @@ def test_messages_that_stop_a_rank(schedule, pp, vp, paid, waited):
         ("zb-h1", 4, 1, 8, 16, 6),
         # Its first rank has the head, and so much more to do that no message is waited for.
         ("zb-v", 4, 2, 8, 32, 0),
-        ("dualpipe", 4, 1, 8, 16, 9),
-        ("dualpipe-v", 4, 2, 8, 32, 19.5),
+        # The rank with the head hides the 0.75 of each of 8 - 4 micro-batches of 9, and the 1.5 of each of 8 - 6 of 19.5.
+        ("dualpipe", 4, 1, 8, 16, 6),
+        ("dualpipe-v", 4, 2, 8, 32, 16.5),
         # The first rank, with the head, hides those of micro-batches that are not in flight: of 2 * 8 + 12 and of
         # 4.5 * 8 + 6 messages 2 of five, and 4.5 of six.
         ("v-half", 4, 2, 8, 32, 18),

@@ -54,6 +54,13 @@ _PAIR = (
 _FIRST_BACK = "back_s - 0.5 * hops * mean_input_s"
 
 
+# Messages of a round of all ranks that a slower rank does not see, but for those of `alone` micro-batches.
+_HIDDEN = (
+    f"{_STAGE}; more_s = max(stage_s - mean_forward_s - mean_backward_s, 0); "
+    "hidden = max(micro_batches - alone, 0) * min(sent, more_s / max(message_s, 1e-12))"
+)
+
+
 def _dual(depth: str, part: str, alone: str, own: str) -> str:
     """Return DualPipe's bubble on ranks of which some are slower than the mean.
 
@@ -312,7 +319,8 @@ _RECORDS = (
             "2 * mean_input_s - backward_weight_s), 0)",
         ),
         held="stages + 1",
-        messages="micro_batches * (stages - 1) / stages + 3 * (0.5 * stages - 1)",
+        messages=f"sent = (stages - 1) / stages; alone = stages; {_HIDDEN}; "
+        "micro_batches * sent + 3 * (0.5 * stages - 1) - hidden",
         late="0",
         unpaired="0.5 * stages",
         pair_held="0",
@@ -334,7 +342,8 @@ _RECORDS = (
             f"where(first, {_FIRST_BACK} - w_s, 2 * b_s - depth * backward_weight_s)",
         ),
         held="stages + 0.5",
-        messages="2 * micro_batches * (stages - 1) / stages + 2.5 * (stages - 1)",
+        messages=f"sent = 2 * (stages - 1) / stages; alone = 2 * (stages - 1); {_HIDDEN}; "
+        "micro_batches * sent + 2.5 * (stages - 1) - hidden",
         late="0",
         unpaired="1 + 0.5 * (stages - 1)",
         pair_held="0",
