@@ -56,6 +56,8 @@ class StageTimes:
         Messages that the critical stage sends to others. [-]
     forward_window_s, backward_window_s : Array
         The least over stages of a pass and what the stage waits in a step: what may hide on every one. [s]
+    idle_s : Array
+        What the critical stage waits beside each further micro-batch where neighbours set the pace. [s]
     waits_s : Array
         What each looked-at stage (last dimension) waits for the critical one in a step. [s]
     """
@@ -64,6 +66,7 @@ class StageTimes:
     sent: schedules.Sent
     forward_window_s: Array
     backward_window_s: Array
+    idle_s: Array
     waits_s: Array
 
 
@@ -219,11 +222,13 @@ def critical_step(
 
     counts = [at_slowest(count) for count in held]
     waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
+    passes = {**{name: at_slowest(each) for name, each in of_stage.items()}, **shared}
     stage = StageTimes(
-        passes={**{name: at_slowest(each) for name, each in of_stage.items()}, **shared},
+        passes=passes,
         sent=schedules.Sent(*map(at_slowest, sent)),
         forward_window_s=lowest_on_stages(np.asarray(forward_s + waits_s)),
         backward_window_s=lowest_on_stages(np.asarray(backward_s + waits_s)),
+        idle_s=_idle_s(placed, passes),
         waits_s=waits_s,
     )
     return Step(
@@ -393,6 +398,29 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
         synchronized=placed.synchronized,
     )
     return where(_with_stages(unlike), micro_batches * stage_s + bubble_s, paced_s)
+
+
+def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:
+    """Return by how much the bubble of the critical stage grows with a micro-batch where neighbours set the pace. [s]
+
+    Its passes may then get shorter and the step not: what hides behind them has as long as before.
+    """
+    if placed.rings is None:
+        return np.asarray(0.0)
+    layout, few = placed.layout, placed.micro_batches
+    less_s, more_s = (
+        schedules.bubble_time_s(
+            layout.schedule,
+            stages=layout.pp,
+            micro_batches=micro_batches,
+            virtual_stages=layout.vp,
+            **passes,
+            pending_weight_fraction=placed.pending_weight_fraction,
+            synchronized=placed.synchronized,
+        )
+        for micro_batches in (few, few + 1.0)
+    )
+    return where(schedules.has_rings(layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0)
 
 
 def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

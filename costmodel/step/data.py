@@ -186,12 +186,18 @@ def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[Ti
     copies = settled(schedules.weight_copies(placed.layout.schedule))
     overlaps = recipe.overlap.dp_overlap != "none"
     backward = Window(
-        placed, stage.backward_window_s if overlaps else _NONE, step.ports(forward=False), one_stream=True
+        placed,
+        stage.backward_window_s + stage.idle_s if overlaps else _NONE,
+        step.ports(forward=False),
+        one_stream=True,
     )
     # Owners of whole tensors hand out their parameters after the step, not behind the next forward pass.
     handed_out = not overlaps or recipe.overlap.zero_by_tensor
     forward = Window(
-        placed, _NONE if handed_out else stage.forward_window_s, step.ports(forward=True), one_stream=True
+        placed,
+        _NONE if handed_out else stage.forward_window_s + stage.idle_s,
+        step.ports(forward=True),
+        one_stream=True,
     )
     lines: list[TimeLine] = []
     for part in parts:
