@@ -387,17 +387,26 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
     if not anywhere(unlike):
         return paced_s
-    bubble_s = schedules.bubble_time_s(
-        layout.schedule[..., None],
-        stages=layout.pp[..., None],
-        micro_batches=micro_batches,
-        virtual_stages=layout.vp[..., None],
+    largest, smallest = (share[..., None] for share in placed.chunk_shares)
+    waiting = {
+        "stages": layout.pp[..., None],
+        "micro_batches": micro_batches,
+        "virtual_stages": layout.vp[..., None],
         **of_stage,
         **{name: value[..., None] for name, value in shared.items()},
-        pending_weight_fraction=placed.pending_weight_fraction[..., None],
-        synchronized=placed.synchronized,
-    )
-    return where(_with_stages(unlike), micro_batches * stage_s + bubble_s, paced_s)
+        "pending_weight_fraction": placed.pending_weight_fraction[..., None],
+        "synchronized": np.asarray(float(placed.synchronized)),
+        "largest_chunk": largest,
+        "smallest_chunk": smallest,
+    }
+    schedule = layout.schedule[..., None]
+    waits_s = schedules.bubble_time_s(schedule, **waiting)
+    if placed.recipe.overlap.pp_overlap:
+        # What a slower stage hides of the messages is a part of what sets the pace.
+        message_s = np.where(layout.pp > 1, boundary_message(placed).made.value, 0.0)[..., None]
+        sent = schedules.waited_messages({**waiting, "schedule": schedule}, message_s)
+        waits_s = np.asarray(waits_s + sent * message_s)
+    return where(_with_stages(unlike), micro_batches * stage_s + waits_s, paced_s)
 
 
 def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.mesh import split_group
@@ -22,9 +21,6 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob, communication_line
 
 Array = NDArray[np.float64]
-
-_LEAST_S = 1e-12
-"""Shorter messages are none. [s]"""
 
 
 def time_lines(step: Step) -> list[TimeLine]:
@@ -92,8 +88,9 @@ def _message_lines(step: Step) -> list[TimeLine]:
     chunks = {"stages": layout.pp, "virtual_stages": layout.vp}
     messages = schedules.p2p_messages(layout.schedule, **chunks) * placed.micro_batches
     stops = sum(step.stage.sent) * placed.micro_batches * (layout.pp > 1)
-    exposed = _exposed_messages(step) if overlapped else np.asarray(stops)
     message = boundary_message(placed)
+    waited = schedules.waited_messages(_waiting(step), message.made.value) if overlapped else None
+    exposed = np.asarray(stops) if waited is None else waited
     cost = message.cost
     lines = [
         time_line(
@@ -130,26 +127,6 @@ def _message_lines(step: Step) -> list[TimeLine]:
         source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
     )
     return [*lines, of_others, _late_line(step, message.made)]
-
-
-def _exposed_messages(step: Step) -> Array:
-    """Count the messages that the slowest rank waits for: what it takes longer than the others hides some. [-]"""
-    schedule, message_s = step.placed.layout.schedule, boundary_message(step.placed).made.value
-    shape = _shape(step)
-    exposed = schedules.exposed_p2p_messages(**shape, message_s=message_s)
-    equal = schedules.exposed_p2p_messages(
-        schedule,
-        stages=shape["stages"],
-        micro_batches=shape["micro_batches"],
-        virtual_stages=shape["virtual_stages"],
-    )
-    passes = step.stage.passes
-    own_s = np.asarray(sum(passes[f"{name}_s"] for name in ("forward", "backward_input", "backward_weight")))
-    longer_s = own_s - passes["mean_forward_s"] - passes["mean_backward_s"]
-    longer_s = np.maximum(step.placed.micro_batches * longer_s - (equal - exposed) * message_s, 0.0)
-    slack_s = np.minimum(evaluate(schedules.slack_formula(schedule), _waiting(step)), longer_s)
-    hidden = np.where(slack_s > 0.0, slack_s / np.maximum(message_s, _LEAST_S), 0.0)
-    return np.asarray(np.maximum(exposed - hidden, 0.0))
 
 
 def _late_line(step: Step, message: Quantity) -> TimeLine:

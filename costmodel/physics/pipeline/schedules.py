@@ -6,6 +6,7 @@ The functions broadcast over arrays of codes (`schedule_code`: the position in `
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -444,6 +445,39 @@ def exposed_p2p_messages(
     formula = messages_formula(schedule)
     terms = _layout_terms(schedule, stages, micro_batches, virtual_stages)
     return evaluate(formula, {**_EQUALLY_FAST, **times, **terms})
+
+
+_LEAST_S = 1e-12
+"""Shorter messages are none. [s]"""
+
+
+def waited_messages(waiting: Mapping[str, ArrayLike], message_s: ArrayLike) -> Array:
+    """Return the messages whose time a rank pays: of those of its schedule it hides some by what it takes longer than others.
+
+    Parameters
+    ----------
+    waiting : mapping
+        `schedule` and all that its bubble is told, by the names of `bubble_time_s`.
+    message_s : array_like
+        Time of one message between neighbours. [s]
+
+    Returns
+    -------
+    messages : ndarray
+        A step. [-]
+    """
+    schedule = waiting["schedule"]
+    layout = {name: waiting[name] for name in ("stages", "micro_batches", "virtual_stages")}
+    times = {name: value for name, value in waiting.items() if name not in ("schedule", *layout)}
+    message_s = as_array(message_s)
+    exposed = exposed_p2p_messages(schedule, **layout, **times, message_s=message_s)
+    equal = exposed_p2p_messages(schedule, **layout)
+    own_s = sum(as_array(waiting[f"{name}_s"]) for name in ("forward", "backward_input", "backward_weight"))
+    longer_s = own_s - as_array(waiting["mean_forward_s"]) - as_array(waiting["mean_backward_s"])
+    longer_s = np.maximum(as_array(layout["micro_batches"]) * longer_s - (equal - exposed) * message_s, 0.0)
+    slack_s = np.minimum(evaluate(slack_formula(schedule), waiting), longer_s)
+    hidden = np.where(slack_s > 0.0, slack_s / np.maximum(message_s, _LEAST_S), 0.0)
+    return np.asarray(np.maximum(exposed - hidden, 0.0))
 
 
 def late_formula(schedule: ArrayLike) -> str:
