@@ -55,7 +55,10 @@ class StageTimes:
     sent : Sent
         Messages that the critical stage sends to others. [-]
     forward_window_s, backward_window_s : Array
-        The least over stages of a pass and what the stage waits in a step: what may hide on every one. [s]
+        The least over stages of a pass and half of what the stage waits in a step: what may hide on every one once a
+        step. It waits once, not for what it gathers at first and again for what it sums in the end. [s]
+    forward_each_s, backward_each_s : Array
+        The same for what is sent beside every micro-batch, which share what a stage waits. [s]
     idle_s : Array
         What the critical stage waits beside each further micro-batch where neighbours set the pace. [s]
     waits_s : Array
@@ -66,6 +69,8 @@ class StageTimes:
     sent: schedules.Sent
     forward_window_s: Array
     backward_window_s: Array
+    forward_each_s: Array
+    backward_each_s: Array
     idle_s: Array
     waits_s: Array
 
@@ -222,12 +227,15 @@ def critical_step(
 
     counts = [at_slowest(count) for count in held]
     waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
+    beside_each_s = 0.5 * waits_s / placed.micro_batches[..., None]
     passes = {**{name: at_slowest(each) for name, each in of_stage.items()}, **shared}
     stage = StageTimes(
         passes=passes,
         sent=schedules.Sent(*map(at_slowest, sent)),
-        forward_window_s=lowest_on_stages(np.asarray(forward_s + waits_s)),
-        backward_window_s=lowest_on_stages(np.asarray(backward_s + waits_s)),
+        forward_window_s=lowest_on_stages(np.asarray(forward_s + 0.5 * waits_s)),
+        backward_window_s=lowest_on_stages(np.asarray(backward_s + 0.5 * waits_s)),
+        forward_each_s=lowest_on_stages(np.asarray(forward_s + beside_each_s)),
+        backward_each_s=lowest_on_stages(np.asarray(backward_s + beside_each_s)),
         idle_s=_idle_s(placed, passes),
         waits_s=waits_s,
     )

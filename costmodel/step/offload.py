@@ -117,8 +117,8 @@ def _activation_lines(step: Step, bill: Bill) -> list[Line]:
     size = np.asarray((away.value / np.maximum(placed.in_flight, 1.0)).max(axis=-1))
     each, stage = placed.micro_batches, step.stage
     return [
-        _sent(step, _SAVED, size, each, stage.forward_window_s, "out", _SOURCE),
-        _sent(step, _FETCHED, size, each, stage.backward_window_s, "in", _SOURCE),
+        _sent(step, _SAVED, size, each, stage.forward_each_s, "out", _SOURCE),
+        _sent(step, _FETCHED, size, each, stage.backward_each_s, "in", _SOURCE),
         memory_line(
             "offloaded.activations",
             part="activation",
@@ -165,7 +165,7 @@ def _gradient_line(step: Step, bill: Bill) -> TimeLine:
         _GRADIENTS,
         size,
         times,
-        np.asarray(step.stage.backward_window_s + waited_s / times),
+        np.where(each, step.stage.backward_each_s, step.stage.backward_window_s) + waited_s / times,
         "out",
         "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
     )
@@ -180,8 +180,16 @@ def _parameter_lines(step: Step) -> list[TimeLine]:
     again = np.where(stays, 0.0, each) * float(placed.recipe.overlap.fsdp_reshard_after_forward)
     source = "ZeRO-Infinity, arXiv:2104.07857, section 6.2: fetched ahead of the gathers, all links of a host at once"
     return [
-        _sent(step, _PARAMETERS, size, each, stage.forward_window_s, "in", source),
-        _sent(step, _PARAMETERS_AGAIN, size, again, stage.backward_window_s, "in", source),
+        _sent(
+            step,
+            _PARAMETERS,
+            size,
+            each,
+            np.where(stays, stage.forward_window_s, stage.forward_each_s),
+            "in",
+            source,
+        ),
+        _sent(step, _PARAMETERS_AGAIN, size, again, stage.backward_each_s, "in", source),
     ]
 
 

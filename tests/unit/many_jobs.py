@@ -252,6 +252,8 @@ def whole_gradients(batch: Batch) -> Iterator[Checked]:
 def grouped_shards(batch: Batch) -> Iterator[Checked]:
     """HSDP with a node a group takes at most 1.02 times as long as FSDP where the NIC makes FSDP wait.
 
+    Inside of the node, messages of a group must take at most three quarters of what FSDP's ring takes: where eight NICs
+    together carry as much as the node's own links, those make it wait, and groups have as many bytes to send there.
     It must send at most a quarter over the NIC: HSDP's sum of gradients all falls on the last backward pass, and with
     one micro-batch, gradients in fp32 and parameters that stay gathered it is larger than all that FSDP sends.
     The optimizer, which has more to step on every GPU, is left out of both.
@@ -264,7 +266,7 @@ def grouped_shards(batch: Batch) -> Iterator[Checked]:
     switches = {**batch.question["switches"], "dp_overlap": "every-layer", "hsdp_overlap": True}
     switches |= {"offload_optimizer": False, "overhead_fraction": 0.0}
     both = replace(batch, question={**batch.question, "switches": switches})
-    step_s, nic_s, paid_s = [], [], []
+    step_s, nic_s, paid_s, inside_s = [], [], [], []
     for group in (np.zeros(len(batch)), np.maximum(np.floor(node), 1.0)):
         _, est = both.changed(zero_stage=3.0, shard_group=group)
         lines = est.bill.time_lines
@@ -272,11 +274,13 @@ def grouped_shards(batch: Batch) -> Iterator[Checked]:
         sent = [line for line in lines if line.axis == "dp" and line.toll == "communication"]
         step_s.append(batch.whole(est.step_time_s) - optimizer_s)
         nic_s.append(sum(batch.whole(line.seconds * (line.tier > 0)) for line in sent))
+        inside_s.append(sum(batch.whole(line.seconds * (line.tier == 0)) for line in sent))
         paid_s.append(sum(batch.whole(line.exposed_seconds * (line.tier > 0)) for line in sent))
     groups = (node >= 2) & (node % 1 == 0) & (layout.dp * layout.cp % np.maximum(node, 1.0) == 0)
     asked = (
         (paid_s[0] > 0.1 * step_s[0])
         & (nic_s[1] <= 0.25 * nic_s[0])
+        & (inside_s[1] <= 0.75 * nic_s[0])
         & groups
         & (layout.dp * layout.cp > node)
     )

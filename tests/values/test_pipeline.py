@@ -46,7 +46,14 @@ def test_bubbles_of_the_other_stages(schedule, m, times_others):
 def test_bubble_that_weight_gradients_fill(m):
     """ZB-H1: the others' W is not waited for, and three are put there, where there are micro-batches for it."""
     job = {"switches": {"cross_entropy": "chunked"}}
-    est = price({**SMALL, "vocab_size": 64}, gpus=4, layout="pp4", schedule="zb-h1", global_batch=m, **job)
+    est = price(
+        {**SMALL, "vocab_size": 2048 if m < 4 else 64},
+        gpus=4,
+        layout="pp4",
+        schedule="zb-h1",
+        global_batch=m,
+        **job,
+    )
     layer, head, embedding = (times(est, *part) for part in (LAYER, HEAD, EMBEDDING))
     others = 3 * (layer[0] + layer[1]) + embedding[0] + embedding[1]
     w = layer[2] + head[2]
