@@ -111,8 +111,28 @@ KEYS: tuple[Key, ...] = (
 
 _LISTS = ("--recompute-modules", "--cuda-graph-scope", "--hierarchical-context-parallel-sizes")
 _FLAG_OF: Mapping[str, Key] = {name: key for key in KEYS for name in key.keys}
+_REDUCES = "mixed_precision.grad_reduce_in_fp32"
 # Follow from other keys, or switch the recipe's own bundle of overlaps off, so that these hold.
-_FOLLOWS = frozenset({"comm_overlap", "model.overlap_p2p_comm", "model.batch_p2p_comm", "mixed_precision"})
+_FOLLOWS = frozenset(
+    {"comm_overlap", "model.overlap_p2p_comm", "model.batch_p2p_comm", "mixed_precision", _REDUCES}
+)
+_PRECISION_FIELDS: Mapping[str, str] = {
+    "bf16_mixed": "",
+    "bf16_with_fp8_delayed_scaling_mixed": "fp8:hybrid,fp8_recipe:delayed,fp8_margin:0,fp8_amax_history_len:1024,"
+    "fp8_amax_compute_algo:max,fp8_param_gather:true",
+    "bf16_with_fp8_current_scaling_mixed": "fp8:hybrid,fp8_recipe:tensorwise,first_last_layers_bf16:true,"
+    "num_layers_at_start_in_bf16:1,num_layers_at_end_in_bf16:1,fp8_param_gather:true",
+    "bf16_with_fp8_subchannel_scaling_mixed": "fp8:hybrid,fp8_recipe:blockwise,fp8_param_gather:false",
+    "bf16_with_mxfp8_mixed": "fp8:e4m3,fp8_recipe:mxfp8,fp8_param_gather:true,reuse_grad_buf_for_mxfp8_param_ag:true",
+    "bf16_with_nvfp4_mixed": "fp4:e2m1,fp4_recipe:nvfp4,fp8_param_gather:false",
+}
+"""What a precision's name sets beside bf16 parameters and gradients reduced in fp32 (training/mixed_precision.py)."""
+_RECORD_OF_PRECISION = (
+    "{{_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true,"
+    "params_dtype:{{_target_:torch.bfloat16,_call_:false}},pipeline_dtype:{{_target_:torch.bfloat16,_call_:false}},"
+    "autocast_enabled:false,grad_reduce_in_fp32:false{fields}}}"
+)
+_REDUCES_IN_RECORD = re.compile(r"\{.*\bgrad_reduce_in_fp32:(true|false)\b.*\}")
 _LINE = re.compile(r"\+?([a-z][\w.]*\.[\w.]+|mixed_precision|comm_overlap)=(.*)")
 
 
@@ -171,8 +191,25 @@ def read_overrides(text: str) -> dict[str, str]:
         match = _LINE.fullmatch(plain)
         if match is None:
             raise FrameworkConfigError(f"megatron-bridge: expected key=value, got {plain[:60]!r}")
-        found[match[1]] = match[2].strip("'\"")
+        key, value = match[1], match[2].strip("'\"")
+        record = _REDUCES_IN_RECORD.fullmatch(value) if key == "mixed_precision" else None
+        if record and key in found:
+            key, value = _REDUCES, record[1]  # the whole precision again, that of the name but for this
+        found[key] = value
     return found
+
+
+def precision_lines(named: str, *, reduces_in_bf16: bool) -> list[str]:
+    """Return the overrides of a precision.
+
+    Its name alone has gradients reduced in fp32, over what ``ddp`` says (megatron-bridge 0.3.1, training/config.py:1864).
+    The second line replaces the name, whatever the recipe had there, by all that it means, with that changed.
+    """
+    lines = [f"mixed_precision={named}"]
+    if reduces_in_bf16 and named in _PRECISION_FIELDS:
+        fields = f",{_PRECISION_FIELDS[named]}" if _PRECISION_FIELDS[named] else ""
+        lines.append(f"mixed_precision={_RECORD_OF_PRECISION.format(fields=fields)}")
+    return lines
 
 
 def flags_of(overrides: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
@@ -199,6 +236,12 @@ def flags_of(overrides: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
         and overrides.get("model.virtual_pipeline_model_parallel_size", "null") != "null"
     ):
         words["--no-overlap-p2p-communication"] = []
+    # What a precision's name says of it goes over `ddp`; that of fp16 reduces in fp16.
+    reduces = overrides.get(_REDUCES, "true" if overrides.get("mixed_precision") in _PRECISION_FIELDS else "")
+    if reduces == "true":
+        words.pop("--grad-reduce-in-bf16", None)
+    elif reduces == "false":
+        words["--grad-reduce-in-bf16"] = []
     flags = [part for flag, values in words.items() for part in (flag, *values)]
     return [*flags, *_precision_flags(overrides.get("mixed_precision"))], tuple(left)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.bridge_keys import flags_of, overrides_of, read_overrides
+from costmodel.interop.bridge_keys import flags_of, overrides_of, precision_lines, read_overrides
 from costmodel.interop.framework import (
     Imported,
     base_recipe,
@@ -45,9 +45,11 @@ def emit_nemo(job: Job) -> str:
     """
     counts = counts_of(job)
     values = overrides_of([*layout_flags(job, counts), *recipe_flags(job, counts)])
-    values["mixed_precision"] = _RECORD.precisions[job.precision.name]
     values |= _adapter_keys(job)
     lines = [f"{key}={value}" for key, value in values.items()]
+    lines += precision_lines(
+        _RECORD.precisions[job.precision.name], reduces_in_bf16=values["ddp.grad_reduce_in_fp32"] == "false"
+    )
     head = (
         f"# Megatron-Bridge overrides: {model_reference(job.model)} on {counts['gpus']} GPUs of "
         f"{job.cluster.name}, recipe {job.recipe.name}"

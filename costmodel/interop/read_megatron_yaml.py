@@ -74,7 +74,8 @@ _READ = frozenset(
     position_embedding_type max_position_embeddings swiglu squared_relu group_query_attention
     data_parallel_sharding_strategy use_megatron_fsdp zero_stage cp_comm_type cross_entropy_loss_fusion
     rotary_percent rotary_base norm_epsilon max_position_embeddings train_iters train_samples rampup_batch_size
-    attention_dropout hidden_dropout cross_entropy_fusion_impl moe_token_dispatcher_type moe_grouped_gemm""".split()  # noqa: SIM905
+    attention_dropout hidden_dropout cross_entropy_fusion_impl moe_token_dispatcher_type moe_grouped_gemm
+    grad_reduce_in_bf16""".split()  # noqa: SIM905
 )
 _SILENT = re.compile(
     r"_.*|gradient_as_bucket_view|fp8_(hybrid|e4m3|wgrad|margin|amax.*)|apex_.*|.*(init|seed|fusion|dropout|dtype|path|target|loss_scale|timers|kernel|interval|gcd).*|name|exp_manager"
@@ -161,6 +162,9 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     )
     flat["bf16"], flat["fp16"] = "bf16" in named or bool(flat.get("bf16")), "fp16" in named
     inside = _table(raw, "mixed_precision")
+    # The precision's own word goes over that of `ddp` (training/mixed_precision.py:122); a name says fp32 but for fp16.
+    reduces = inside.get("grad_reduce_in_fp32", _table(raw, "ddp").get("grad_reduce_in_fp32", True))
+    flat["grad_reduce_in_bf16"] = reduces is False and (bool(inside) or not isinstance(mixed, str))
     flat["fp8"] = inside.get("fp8") or flat.get("fp8")
     flat["fp8_recipe"] = (inside.get("fp8_recipe") or flat.get("fp8_recipe")) if flat["fp8"] else None
     if not flat.get("num_query_groups"):

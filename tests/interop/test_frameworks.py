@@ -518,3 +518,36 @@ def test_megatron_names_the_backend_that_dispatches():
         FrameworkConfigError, match="--moe-flex-dispatcher-backend: expected one of deepep, hybridep"
     ):
         import_megatron(text.replace("backend hybridep", "backend pplx"))
+
+
+BF16_RECORD = (
+    "mixed_precision={_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true,"
+    "params_dtype:{_target_:torch.bfloat16,_call_:false},pipeline_dtype:{_target_:torch.bfloat16,_call_:false},"
+    "autocast_enabled:false,grad_reduce_in_fp32:false"
+)
+
+
+@pytest.mark.parametrize(
+    ("precision", "record"),
+    [
+        ("bf16", BF16_RECORD + "}"),
+        (
+            "mxfp8",
+            BF16_RECORD
+            + ",fp8:e4m3,fp8_recipe:mxfp8,fp8_param_gather:true,reuse_grad_buf_for_mxfp8_param_ag:true}",
+        ),
+    ],
+)
+def test_gradients_of_bridge_are_reduced_in_bf16_only_where_the_precision_says_so(precision, record):
+    """The name of a precision sets fp32 over what ``ddp`` says (megatron-bridge 0.3.1, training/config.py:1864)."""
+    job = MEGATRON_JOBS["llama3"] | {"precision": precision, "cluster": "hgx-b200-ndr"}
+    switches = job.get("switches") or {}
+    text = emit(cm.estimate(**job | {"switches": switches | {"grad_reduce_dtype": "bf16"}}), "nemo")
+    assert text.splitlines()[-1] == record
+    assert import_nemo(text).job["switches"]["grad_reduce_dtype"] == "bf16"
+
+    without = text.replace(record + "\n", "")
+    assert "grad_reduce_dtype" not in import_nemo(without).job["switches"]
+    whole = emit(cm.estimate(**job | {"switches": switches | {"grad_reduce_dtype": "fp32"}}), "nemo")
+    assert "_target_" not in whole
+    assert "grad_reduce_dtype" not in import_nemo(whole).job["switches"]

@@ -130,6 +130,24 @@ def said(job, *names):
     return tuple(job.get(name) for name in names)
 
 
+@pytest.mark.parametrize(
+    ("ddp", "mixed", "reduced"),
+    [
+        ("true", "bf16_mixed", None),
+        # A name says fp32 over what `ddp` says; the whole precision says it itself.
+        ("false", "bf16_mixed", None),
+        ("true", "{bf16: true, grad_reduce_in_fp32: false}", "bf16"),
+        ("false", "{bf16: true, grad_reduce_in_fp32: true}", None),
+        ("false", "null", "bf16"),
+    ],
+)
+def test_what_gradients_of_bridge_are_reduced_in(tmp_path, ddp, mixed, reduced):
+    text = BRIDGE.replace("ddp: {", f"ddp: {{grad_reduce_in_fp32: {ddp}, ").replace("bf16_mixed", mixed)
+    found = read_file(written(tmp_path, text))
+
+    assert (found.job.get("switches") or {}).get("grad_reduce_dtype") == reduced
+
+
 def test_arguments_of_megatrons_tests(tmp_path):
     found = read_file(written(tmp_path, ARGUMENTS))
 
