@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from costmodel.base.errors import CostModelError
 from costmodel.interop.shell.arithmetic import evaluate
+from costmodel.interop.shell.expand import missing_in
 from costmodel.interop.shell.script import follow
 
 SNIPPETS = {
@@ -76,8 +77,6 @@ def test_what_is_missing_is_named_and_not_invented():
     launch = follow(
         'N=$(nvidia-smi -L | wc -l)\nrun --a $UNSET --b $N --c "$((N * 2))" --d "${UNSET}x"'
     ).launches[-1]
-
-    from costmodel.interop.shell.expand import missing_in
 
     missing = dict(zip(launch.words[1::2], map(missing_in, launch.words[2::2]), strict=True))
     assert missing["--a"] == "$UNSET is not set"
@@ -184,3 +183,22 @@ def test_arithmetic_of_something_unknown_is_unknown():
     assert evaluate("3 * N + 1", {"N": None}.get, lambda *_: None) is None
     assert evaluate("1 ? 2 : N", {"N": None}.get, lambda *_: None) == 2
     assert evaluate("0x10 + 1000", {}.get, lambda *_: None) == 1016
+
+
+def test_prints_are_followed_as_often_as_they_come():
+    """How deep a print is nested is counted, not how many there were."""
+    found = follow("for ((i=0; i<80; i++)); do N=$(echo $i); done; run $N")
+    assert found.launches[-1].words == ["run", "79"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [("seq 3", ["1", "2", "3"]), ("seq 2 4", ["2", "3", "4"]), ("seq 1 3 7", ["1", "4", "7"]), ("seq 5 4", [])],
+)
+def test_sequences(inside, words):
+    assert follow(f"run $({inside})").launches[-1].words == ["run", *words]
+
+
+@pytest.mark.parametrize("inside", ["seq 1 x", "seq x 3", "seq", "seq 1 12345678"])
+def test_no_sequences(inside):
+    assert missing_in(" ".join(follow(f"run $({inside})").launches[-1].words[1:]))

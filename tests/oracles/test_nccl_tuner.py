@@ -6,6 +6,7 @@ least of which is taken. Microseconds and bytes a microsecond; groups of one GPU
 
 from dataclasses import replace
 from math import log2
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,13 @@ from costmodel.describe.hardware.cluster import Tier
 from costmodel.describe.recipe import list_recipes, load_recipe
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.nccl import NCCL_ALGORITHMS, WAYS, collective_time
+from costmodel.physics.network.nccl import (
+    NCCL_ALGORITHMS,
+    WAYS,
+    _Candidate,
+    _without_kept_off,
+    collective_time,
+)
 
 BASE = {"ll": 6.6, "simple": 8.4, "pat": 8.0}
 NET = {"ll": 2.7, "simple": 14.0, "pat": 14.0}
@@ -234,3 +241,28 @@ def test_recipes_before_its_release_do_not_have_pat():
         "nemo-automodel",
         "torchtitan",
     }
+
+
+@pytest.mark.parametrize("exponent", [10, 20, 22, 26])
+def test_a_grid_of_groups_is_priced_as_each_of_them(exponent):
+    """Four ranks are too few for the switch, which eight take from 2 MiB on: neither is seen in the other."""
+    ranks, inside = np.array([2.0, 4.0, 8.0, 16.0, 64.0]), np.array([2.0, 4.0, 8.0, 8.0, 8.0])
+    dear = Fabric(nvls_latency_s=0.5, ll_bandwidth_bytes_per_s=1e11)
+    tiers = (replace(SWITCHED, fabric=type("Dear", (), {"constants": dear})()), OUTSIDE)
+    grid = collective_time("all_reduce", 2.0**exponent, Group(ranks, (inside, ranks)), tiers)
+    for at, (n, near) in enumerate(zip(ranks, inside, strict=True)):
+        alone = collective_time("all_reduce", 2.0**exponent, group(n, near), tiers)
+        assert grid.time_s[at] == pytest.approx(float(alone.time_s), rel=1e-12)
+        assert int(grid.algorithm[at]) == int(alone.algorithm)
+    names = [NCCL_ALGORITHMS[int(code)] for code in grid.algorithm]
+    assert (names[2] == "nvls") == (exponent > 20)
+    assert "nvls" not in names[:2]
+
+
+def test_what_is_kept_off_stays_where_it_cannot_be_had():
+    """Of three groups the first is barred already, the library leaves the second, the third has it."""
+    way = WAYS[0]._replace(kept_off="ranks == 4")
+    one = _Candidate(way, None, np.array([True, False, False]))
+    path = SimpleNamespace(terms={"ranks": np.array([2.0, 4.0, 8.0])})
+    assert _without_kept_off(one, 1.0, path).barred.tolist() == [True, True, False]
+    assert _without_kept_off(one._replace(barred=None), 1.0, path).barred.tolist() == [False, True, False]

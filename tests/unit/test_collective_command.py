@@ -11,7 +11,7 @@ from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.cli import main
 from costmodel.cli.sizes import parse_size, parse_sizes
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.estimates.collective import choices, place, price_collective
+from costmodel.estimates.collective import SEARCHED_SIZES, _crossover, choices, place, price_collective
 
 CLUSTER = load_cluster("h100-ndr")
 COLUMNS = [
@@ -217,3 +217,23 @@ def test_a_rack_scale_domain_holds_what_divides():
     assert float(place(rack, 256).group.members[0]) == 64
     with pytest.raises(LayoutError, match="concurrent"):
         place(rack, 8, concurrent=0.5)
+
+
+@pytest.mark.parametrize("concurrent", [1, 4, 8])
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "all_to_all"])
+def test_groups_that_share_ports_take_what_is_fastest_for_them(name, concurrent):
+    placed = place(CLUSTER, 64, members_per_node=1, concurrent=concurrent)
+    prices = price_collective(name, 2.0 ** np.arange(3, 33), placed)
+    library = [price for price in prices if price.family == "nccl"]
+    taken = sum(np.where(price.chosen, price.time_s, 0.0) for price in library)
+    np.testing.assert_allclose(taken, np.min([price.time_s for price in library], axis=0), rtol=1e-12)
+
+
+def test_crossovers_by_hand():
+    """1 us against a byte a nanosecond is 1 kB; without a part in bytes or start-up there is none."""
+    per_byte, one = SEARCHED_SIZES * 1e-9, np.ones_like(SEARCHED_SIZES)
+    assert _crossover(one * 1e-6, per_byte) == pytest.approx(1000.0, rel=1e-9)
+    assert np.isnan(_crossover(one, one * 0))
+    assert np.isnan(_crossover(one * 0, per_byte))
+    # Bytes lead from the first size on, though start-ups begin later.
+    assert _crossover(np.where(SEARCHED_SIZES > 1e6, 1e-9, 0.0), per_byte) == SEARCHED_SIZES[0]

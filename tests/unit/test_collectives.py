@@ -138,3 +138,17 @@ def test_two_step_all_to_all_sends_fewer_and_larger_messages_over_the_nic():
     two = two_level_time("all_to_all", "two-step", 64e6, 8, 8, **levels)
     assert float(two.latency_s) == pytest.approx(1e-6 + 7 * 5e-6)
     assert float(two.transfer_s) == pytest.approx(7 / 8 * 64e6 / 450e9 + 7 / 8 * 64e6 / 50e9)
+
+
+def test_what_hardware_each_algorithm_needs():
+    """All to all at once wants every pair connected, in-network a switch that adds; the others nothing."""
+    needs = {row: ALGORITHMS[row[0]][row[1]].needs for row in ROWS if ALGORITHMS[row[0]][row[1]].needs}
+    mesh = "all pairs connected"
+    assert needs == {
+        ("all_reduce", "one-shot"): mesh,
+        ("all_reduce", "two-shot"): mesh,
+        ("all_reduce", "in-network"): "in-network reduction",
+        ("all_gather", "direct"): mesh,
+        ("reduce_scatter", "direct"): mesh,
+        ("all_to_all", "direct"): mesh,
+    }

@@ -13,7 +13,15 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.precision import precision
 from costmodel.interop.assertions.tables import broken
-from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
+from costmodel.planning.choices import (
+    _CONDITIONS,
+    _FREE,
+    Choice,
+    _conditions,
+    _overlaps_experts,
+    choices_of,
+    starts,
+)
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import Pass, Tally, build_spaces, space_of
 from costmodel.step.price import price
@@ -278,3 +286,18 @@ def test_a_choice_without_a_condition_is_an_error():
     job = dense()
     with pytest.raises(KeyError, match="pipelined-twice"):
         starts(job, (Choice({"tp_overlap": "pipelined-twice"}),), make_layout(gpus=512, tp=8))
+
+
+def test_choices_of_less_need_nothing():
+    """Every layout starts without an overlap or graphs, also of a scope."""
+    for switches in ({"tp_overlap": "none"}, {"ep_overlap": False}, {"cuda_graphs": False, "cuda_graph_scope": "all"}):
+        assert _conditions(sparse(), Choice(switches)) == []
+    assert len(_conditions(sparse(), Choice({"ep_overlap": True, "cuda_graphs": False}))) == 1
+
+
+@pytest.mark.parametrize(("micro_batch", "fine"), [(2, True), (4, True), (8, False)])
+def test_exchanges_hide_behind_a_second_micro_batch(micro_batch, fine):
+    """512 sequences over 64 replicas are 8 each: two micro-batches of 4 hide one another, one of 8 nothing."""
+    job = sparse()
+    layout = make_layout(gpus=64, ep=8, micro_batch=micro_batch)
+    assert bool(np.all(_overlaps_experts(job, layout))) is fine

@@ -18,7 +18,8 @@ from round_jobs import (
 )
 
 from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S, moe_exchange_time
-from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier
+from costmodel.physics.network.mesh import Group, build_mesh, lies_in_boxes, slowest_tier, split_group
+from costmodel.physics.network.torus import Box
 
 GATHER = "tp.mlp.all_gather.forward"
 SUM = "tp.mlp.all_reduce.forward"
@@ -291,3 +292,32 @@ def test_copies_of_a_token_by_the_nodes_that_it_may_use():
     for limit, together in zip(limits, np.asarray(cost.made.value), strict=True):
         alone = moe_exchange_time(1000.0, 2000.0, 2.0, group, tiers, node_limit=limit)
         assert float(alone.made.value) == near(together)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sides", "whole"),
+    [
+        (16.0, (2.0, 2.0, 4.0), True),
+        (32.0, (2.0, 2.0, 4.0), True),  # two slices
+        (24.0, (2.0, 2.0, 4.0), False),  # one slice and a half
+        (3.0, (1.5, 2.0, 1.0), False),  # half a chip
+        (4.0, (8.0, 1.0, 1.0), False),  # half a box
+    ],
+)
+def test_groups_that_cover_boxes_of_chips(ranks, sides, whole):
+    """Ranks are whole sides, and whole slices of their product."""
+    box = Box(tuple(map(np.asarray, sides)), tuple(map(np.asarray, sides)))
+    group = Group(np.asarray(ranks), (np.asarray(ranks),), "tp", box)
+    assert bool(lies_in_boxes([group])) is whole
+    assert bool(lies_in_boxes([Group(np.asarray(7.0), (np.asarray(7.0),)), group])) is whole
+
+
+def test_shards_and_their_replicas():
+    """Of 16 ranks, 8 a node: shards of 4 stay inside, and of their four replicas two share a node."""
+    whole = Group(np.asarray(16.0), (np.asarray(8.0), np.asarray(16.0)), "dp")
+    inside, across = split_group(whole, 4)
+    assert (inside.ranks, inside.members, inside.dim) == (4.0, (4.0, 4.0), "dp")
+    assert (across.ranks, across.members, across.dim) == (4.0, (2.0, 4.0), "dp_replica")
+    wide, one = split_group(whole, 64)
+    assert (wide.ranks, wide.members) == (16.0, (8.0, 16.0))
+    assert (one.ranks, one.members) == (1.0, (1.0, 1.0))

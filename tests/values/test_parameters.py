@@ -164,3 +164,10 @@ def test_what_a_model_does_not_have_is_no_block(name):
     model = cm.load_model(name)
     blocks = [block for kind in model.layer_kinds() for block in layer_param_blocks(model, kind)]
     assert all(block.count > 0 for block in blocks)
+
+
+@pytest.mark.parametrize(
+    ("part", "leaf", "name"), [("norm", "", "norm"), ("norm", "input", "norm.input"), ("head", "", PATHS["head"])]
+)
+def test_names_of_blocks(part, leaf, name):
+    assert ParamBlock(part, leaf, 1.0, "replicated").name == name
