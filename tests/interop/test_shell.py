@@ -193,7 +193,12 @@ def test_prints_are_followed_as_often_as_they_come():
 
 @pytest.mark.parametrize(
     ("inside", "words"),
-    [("seq 3", ["1", "2", "3"]), ("seq 2 4", ["2", "3", "4"]), ("seq 1 3 7", ["1", "4", "7"]), ("seq 5 4", [])],
+    [
+        ("seq 3", ["1", "2", "3"]),
+        ("seq 2 4", ["2", "3", "4"]),
+        ("seq 1 3 7", ["1", "4", "7"]),
+        ("seq 5 4", []),
+    ],
 )
 def test_sequences(inside, words):
     assert follow(f"run $({inside})").launches[-1].words == ["run", *words]

@@ -290,7 +290,11 @@ def test_a_choice_without_a_condition_is_an_error():
 
 def test_choices_of_less_need_nothing():
     """Every layout starts without an overlap or graphs, also of a scope."""
-    for switches in ({"tp_overlap": "none"}, {"ep_overlap": False}, {"cuda_graphs": False, "cuda_graph_scope": "all"}):
+    for switches in (
+        {"tp_overlap": "none"},
+        {"ep_overlap": False},
+        {"cuda_graphs": False, "cuda_graph_scope": "all"},
+    ):
         assert _conditions(sparse(), Choice(switches)) == []
     assert len(_conditions(sparse(), Choice({"ep_overlap": True, "cuda_graphs": False}))) == 1
 

@@ -4,6 +4,8 @@ import pytest
 from round_jobs import CLUSTER, LATENT, MOE, QUIET, SMALL, TABLE_PARAMS, memory, near, price
 
 import costmodel as cm
+from costmodel.step.anatomy.operator_parts import PATHS
+from costmodel.step.anatomy.param_block import ParamBlock
 from costmodel.step.anatomy.params import layer_param_blocks
 
 HEAD = TABLE_PARAMS + 1024  # with the last norm
@@ -167,7 +169,8 @@ def test_what_a_model_does_not_have_is_no_block(name):
 
 
 @pytest.mark.parametrize(
-    ("part", "leaf", "name"), [("norm", "", "norm"), ("norm", "input", "norm.input"), ("head", "", PATHS["head"])]
+    ("part", "leaf", "name"),
+    [("norm", "", "norm"), ("norm", "input", "norm.input"), ("head", "", PATHS["head"])],
 )
 def test_names_of_blocks(part, leaf, name):
     assert ParamBlock(part, leaf, 1.0, "replicated").name == name
