@@ -70,11 +70,10 @@ def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
     """Return the values of every slider: powers of two around the job's own."""
     layout, model = job.layout, job.model
     own = {knob: int(getattr(layout, knob)) for knob in SLIDERS}
-    domain = min(job.cluster.tiers[0].size, 64)
     tokens = int(job.seq_len) // _MIN_TOKENS_A_RANK
     limits = {
         "gpus": (own["gpus"] // 8, min(own["gpus"] * 4, job.cluster.max_gpus)),
-        "tp": (1, max(domain if domain <= 16 else 16, own["tp"])),
+        "tp": (1, max(min(job.cluster.tiers[0].size, 16), own["tp"])),
         "pp": (1, min(model.num_layers, max(32, 2 * own["pp"]))),
         "cp": (1, max(min(16, tokens), own["cp"])),
         "ep": (1, min(model.num_experts, 256)) if model.num_experts else (1, 1),

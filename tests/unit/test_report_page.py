@@ -167,6 +167,10 @@ def test_small_jobs_have_a_page(job):
     page = report_page(cm.estimate(**{**JOB, **job}))
 
     assert "What if" in page
+    # A pipeline and a network are shown where there are any.
+    figures = embedded(page)["figures"]
+    assert ("pipeline" in figures) == ("pp" in job["layout"])
+    assert ("communication" in figures) == (job["gpus"] > 1)
 
 
 def test_names_are_escaped():

@@ -404,3 +404,14 @@ def test_a_slice_may_lie_in_any_direction_of_its_pod():
     assert sliced(pod, 28 * 16, (28, 4, 4)).tiers[0].shape == (28, 4, 4)
     with pytest.raises(LayoutError, match="does not fit on the 16x20x28"):
         sliced(pod, 28 * 20 * 20, (28, 20, 20))
+
+
+def test_of_a_job_file_a_mesh_reads_what_places_the_ranks(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "model: llama3-8b\ncluster: dgx-h100-ndr\ngpus: 16\nlayout: tp8\nglobal_batch: 16\nseq_len: 4096\n"
+    )
+    assert main(["mesh", str(file), "--format", "json"]) == 0
+    of_file = json.loads(capsys.readouterr().out)
+    assert main(["mesh", "-c", "dgx-h100-ndr", "-n", "16", "-l", "tp8", "--format", "json"]) == 0
+    assert of_file == json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.layout import parse_layout
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, _doublings, slider_grid
+from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, _doublings, slider_grid, slider_values
 
 
 def by_degrees(job):
@@ -139,3 +139,32 @@ def test_shares_of_every_position_are_the_whole_step():
 )
 def test_values_are_halves_and_doubles_that_are_whole_and_in_range(own, least, most, values):
     assert _doublings(own, least, most) == values
+
+
+def test_values_of_every_slider_by_hand():
+    """An eighth of the GPUs to four times; tp within a node; pp to the layers or 32; cp down to 512 tokens; no experts."""
+    job = {
+        "model": "llama3-8b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "layout": "tp2 pp2",
+        "global_batch": 128,
+    }
+    assert slider_values(cm.estimate(**job, seq_len=4096).job) == {
+        "gpus": (8, 16, 32, 64, 128, 256),
+        "tp": (1, 2, 4, 8),
+        "pp": (1, 2, 4, 8, 16, 32),
+        "cp": (1, 2, 4, 8),
+        "ep": (1,),
+        "micro_batch": (1, 2, 4, 8),
+    }
+    # 16 of a rack of 72, and never more than 16 ranks of 128 k tokens.
+    wide = {
+        **job,
+        "model": "deepseek-v3-671b",
+        "cluster": "gb200-nvl72",
+        "layout": "pp2 ep8",
+        "gpus": 72 * 16,
+    }
+    found = slider_values(cm.estimate(**{**wide, "global_batch": 576 * 8}, seq_len=131072).job)
+    assert (found["tp"], found["cp"]) == ((1, 2, 4, 8, 16), (1, 2, 4, 8, 16))
