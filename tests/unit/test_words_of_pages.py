@@ -1,0 +1,214 @@
+"""Cells of pages that few jobs reach, on answers made up of round numbers; files and bars of the command line."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from costmodel.base.answer import Listing
+from costmodel.base.errors import CostModelError
+from costmodel.cli import plan_input
+from costmodel.reporting import budgets
+from costmodel.reporting.comparison import _money_rows
+from costmodel.reporting.listings import list_grid
+from costmodel.reporting.plots.rooflines import _lowest
+from costmodel.what_if.compare import Spent
+from costmodel.whole_run import budget
+
+
+def purchase(**changes):
+    said = {
+        "rule": "a",
+        "num_params": 2e9,
+        "tokens": 4e10,
+        "loss": 2.5,
+        "train_usd": 1e3,
+        "serve_usd": 500.0,
+        "source": "s",
+    }
+    return budget.Purchase(**{**said, **changes})
+
+
+def bought(**changes):
+    said = {
+        "cluster": SimpleNamespace(accelerator=SimpleNamespace(name="h100")),
+        "price_usd_per_gpu_hour": 2.0,
+        "dollars": 1000.0,
+        "gpu_hours": 500.0,
+        "training_flops": 7.2e20,
+        "mfu": 0.4,
+        "effective_time": 0.9,
+        "precision": "bf16",
+        "days": 10.0,
+        "gpus": 8.0,
+        "served_tokens": 1e9,
+        "context": 8192,
+        "spread": {"dollars": {"p10": 900.0, "p50": 1000.0, "p90": 1100.0}},
+        "choices": (purchase(), purchase(tokens=1e10, serve_usd=None)),
+    }
+    return SimpleNamespace(**{**said, **changes})
+
+
+def cells(grid):
+    return {str(row[0]): [str(cell) for cell in row[1:]] for row in grid.rows}
+
+
+def test_what_a_budget_buys_by_rule(monkeypatch):
+    """Twenty tokens a parameter are whole, five have two digits; what is too large to serve says so."""
+    monkeypatch.setattr(budgets, "_headline", lambda found: None)
+    _, choices = budgets.budget_grids(bought())
+    assert [[str(cell) for cell in row] for row in choices.rows] == [
+        ["a", "2.0 B", "40.0 G", "20", "2.500", "$1,000", "$500", "$1,500"],
+        ["a", "2.0 B", "10.0 G", "5", "2.500", "$1,000", "too large", "–"],
+    ]
+    assert [column.title for column in choices.columns][-2:] == ["Serving", "Together"]
+    _, unserved = budgets.budget_grids(
+        bought(served_tokens=0.0, choices=(purchase(tokens=5.5e9, serve_usd=0.0),))
+    )
+    assert [[str(cell) for cell in row] for row in unserved.rows] == [
+        ["a", "2.0 B", "5.50 G", "2.8", "2.500", "$1,000"]
+    ]
+
+
+def test_what_serving_costs_is_known_between_the_sizes_that_are_priced(monkeypatch):
+    """Three sizes at 1, 2 and 4 dollars a token: between two of them by the logarithm; beyond the ends nothing."""
+    cluster = SimpleNamespace(accelerator=None)
+    flops = 1e22
+    small = budget._choices(cluster, flops, 100.0, 1.0, 0.0, 4096)[0]
+    n = small.num_params
+    prices = np.array([1.0, 2.0, 4.0])
+
+    def served(sizes):
+        monkeypatch.setattr(budget, "_serving_costs", lambda *_: (np.asarray(sizes), prices))
+        first = budget._choices(cluster, flops, 100.0, 1.0, 10.0, 4096)[0]
+        assert first.num_params == n
+        return first.serve_usd
+
+    assert small.serve_usd == 0.0
+    assert served([n / 4, n, 4 * n]) == pytest.approx(20.0)
+    assert served([n, 4 * n, 16 * n]) == pytest.approx(10.0)
+    assert served([n / 2, 2 * n, 4 * n]) == pytest.approx(15.0)
+    assert served([n / 16, n / 4, n]) == pytest.approx(40.0)
+    assert served([2 * n, 4 * n, 8 * n]) is None
+    assert served([n / 8, n / 4, n / 2]) is None
+
+
+def test_money_of_jobs_of_which_one_has_no_price():
+    ests = [
+        SimpleNamespace(
+            job=SimpleNamespace(
+                tokens=tokens,
+                cluster=SimpleNamespace(price_usd_per_gpu_hour=price, price_date=date),
+            )
+        )
+        for tokens, price, date in ((1e9, 2.5, "2026-01"), (2e9, None, ""), (3e9, 4.0, ""))
+    ]
+    spent = [Spent(10.0, 1200.0, 5000.0, dollars, 0.9, 1.0, 1.2, 0.5) for dollars in (3000.0, None, 4800.0)]
+    rows = {row[0].strip(): row[1:] for row in _money_rows(SimpleNamespace(estimates=ests, spent=spent), "")}
+    assert rows["dollars"] == ["$3,000 ($2.50/h, 2026-01)", "no price", "$4,800 ($4.00/h, given)"]
+    assert rows["days"] == ["10.0"] * 3
+    assert rows["GPU-hours"] == ["1,200"] * 3
+    assert rows["energy, MWh"] == ["5"] * 3
+    assert rows["p10 / p50 / p90"] == ["$2,700 / $3,000 / $3,600", "", "$4,320 / $4,800 / $5,760"]
+    assert rows["tokens"] == ["1.00 G", "2.00 G", "3.00 G"]
+    assert "done by, p10 mean p90" not in rows
+    unknown = SimpleNamespace(estimates=ests, spent=[*spent[:2], None])
+    assert _money_rows(unknown, "") == []
+
+
+def test_lists_of_every_kind():
+    table = {
+        "name": ["dense", "experts"],
+        "num_params": [8e9, 6.71e11],
+        "num_active_params": [8e9, 3.7e10],
+        "num_layers": [32, 61],
+        "hidden_size": [4096, 7168],
+        "num_heads": [32, 128],
+        "num_kv_heads": [8, 128],
+        "attention": ["gqa", "mla"],
+        "num_experts": [0, 256],
+    }
+    models = list_grid(Listing("models", table))
+    assert [list(row) for row in models.rows] == [
+        ["dense", "8,000,000,000", "", "32", "4096", "32/8", "gqa", ""],
+        ["experts", "671,000,000,000", "37,000,000,000", "61", "7168", "128/128", "mla", "256"],
+    ]
+    recipes = list_grid(Listing("recipes", {"name": ["a"], "description": ["b"]}))
+    assert (recipes.title, len(recipes.columns), recipes.rows) == ("Recipes", 2, [("a", "b")])
+    profiles = list_grid(Listing("profiles", {"k": ["link"], "n": ["x"], "o": [""], "t": ["X"]}))
+    assert (profiles.title, len(profiles.columns)) == ("Hardware profiles", 4)
+
+
+@pytest.mark.parametrize(("intensity", "lowest"), [((100.0, 50.0), 0.05), ((100.0, 4.0), 0.02)])
+def test_the_axis_of_shares_begins_below_the_lowest(intensity, lowest):
+    """At ridges of 100 and 100: half of the lowest share, and 5 % at most."""
+    points = [SimpleNamespace(flops_per_byte=one, tier="t") for one in intensity]
+    assert _lowest(points, np.array([7.0, 100.0]), ["s", "t"]) == pytest.approx(lowest)
+
+
+class Frame:
+    """A table that writes itself as bytes."""
+
+    def to_parquet(self, to, index):
+        assert index is False
+        to.write(b"rows")
+
+
+def test_parquet_replaces_only_where_it_may(tmp_path, capsys):
+    found, path = SimpleNamespace(to_frame=Frame), tmp_path / "a.parquet"
+    plan_input.write_parquet(found, str(path), force=False, quiet=False)
+    assert capsys.readouterr().err == f"wrote {path}\n"
+    with pytest.raises(CostModelError, match="exists; --force replaces it"):
+        plan_input.write_parquet(found, str(path), force=False, quiet=True)
+    path.write_bytes(b"")
+    plan_input.write_parquet(found, str(path), force=True, quiet=True)
+    assert path.read_bytes() == b"rows"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_is_shown_to_people_who_wait(monkeypatch):
+    """Never where nobody watches or quiet was asked for; after a second, once, and it goes when all is done."""
+    with plan_input.waiting("x", quiet=False) as progress:
+        assert progress is None
+    said = []
+
+    class Bar:
+        def __init__(self, **_):
+            pass
+
+        def add_task(self, what, total):
+            said.append(("add", what, total))
+            return 7
+
+        def start(self):
+            said.append("start")
+
+        def stop(self):
+            said.append("stop")
+
+        def update(self, task, completed, total):
+            said.append((task, completed, total))
+
+    import rich.progress
+
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    clock = iter([100.0, 100.5, 101.5, 103.0, 104.0])
+    monkeypatch.setattr(rich.progress, "Progress", Bar)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(plan_input.time, "monotonic", lambda: next(clock))
+    with plan_input.waiting("x", quiet=True) as progress:
+        assert progress is None
+    with plan_input.waiting("x", quiet=False) as progress:
+        progress(1, 9)
+        assert said == [("add", "x", None), (7, 1, 9)]
+        progress(2, 9)
+        progress(3, 9)
+    assert said[2:] == ["start", (7, 2, 9), (7, 3, 9), "stop"]
+    said.clear()
+    clock = iter([100.0, 100.1])
+    with plan_input.waiting("x", quiet=False) as progress:
+        progress(1, 1)
+    assert "stop" not in said
