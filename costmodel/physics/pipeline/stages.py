@@ -330,18 +330,37 @@ def _best_places(
     """Places of embedding and head that make the busiest stage lightest."""
     if pp < 2:
         return 0.0, 0.0
-    best = (np.inf, 0.0, 0.0)
-    for places in range(min(_MOST_PLACES, layers) + 1):
-        for embedding in (0.0, 1.0):
-            if fold == Fold.OWN and vp > 1 and (layers + embedding + places) % (pp * vp):
-                continue
-            split = Split(embedding, float(places), mtp_layers)
-            plan = plan_stages([0] * layers, 1, pp, split, fold=fold, every_stage=True)
-            work = float((plan.layers[0] + head * plan.has_head).max())
-            best = min(best, (round(work, 9), embedding + places, embedding))
-    if best[0] == np.inf:
+    by_chunks = fold == Fold.OWN and vp > 1
+    found = [
+        (busiest, places, embedding)
+        for busiest, places, embedding in _busiest_of_places(layers, pp, fold, head, mtp_layers)
+        if not (by_chunks and (layers + places) % (pp * vp))
+    ]
+    if not found:
         return _best_places(layers, pp, fold, 1.0, head, mtp_layers)
-    return best[2], best[1] - best[2]
+    _, places, embedding = min(found)
+    return embedding, places - embedding
+
+
+@lru_cache(maxsize=2048)
+def _busiest_of_places(
+    layers: int, pp: float, fold: float, head: float, mtp_layers: int
+) -> list[tuple[float, float, float]]:
+    """Return what each place of embedding and head makes: work of the busiest stage, places of both, of the embedding.
+
+    Looked at side by side, and once for all numbers of chunks: a search asks for dozens of pipelines.
+    """
+    embedding, of_head = np.ix_(np.arange(2.0), np.arange(min(_MOST_PLACES, layers) + 1.0))
+    split = Split(embedding, of_head, mtp_layers)
+    plan = plan_stages([0] * layers, 1, pp, split, fold=fold, every_stage=True)
+    work = (plan.layers[0] + head * plan.has_head).max(axis=-1)
+    columns = np.broadcast_arrays(work, embedding + of_head, embedding)
+    return [
+        (round(busiest, 9), places, of_embedding)
+        for busiest, places, of_embedding in zip(
+            *(column.ravel().tolist() for column in columns), strict=True
+        )
+    ]
 
 
 def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int) -> tuple[Chunk, ...]:
