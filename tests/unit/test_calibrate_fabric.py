@@ -5,6 +5,7 @@ from pathlib import Path
 from shutil import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from costmodel.base.errors import DataError
@@ -167,3 +168,36 @@ def test_curves_that_were_published_instead_of_points():
         "p5-2n-ar-curve": "auto",
         "p6-b200-4n-ar-curve": "ring",
     }
+
+
+def test_a_sweep_left_out_is_priced_by_the_others_of_its_link():
+    """Two sources agree, a third says twice the times: without it the others are priced well, and it by half."""
+    runs = [run._replace(name=f"one-{i}-{run.name}") for i, run in enumerate(synthetic_runs())]
+    odd = runs[4]._replace(name="odd-4-all_gather", time_s=2.0 * runs[4].time_s)
+    alone = runs[0]._replace(name="lone-8-all_reduce", inner="nvlink4")
+
+    points, unscored = calibrate_fabric.score_left_out([*runs, odd, alone], "source")
+
+    assert unscored == ["lone"]
+    # The only fit without "odd" sees no time that is twice too long; that without "one" sees nothing else.
+    assert points[points.run == odd.name].signed.mean() == pytest.approx(-0.5, abs=0.02)
+    assert points[points.run == runs[4].name].signed.mean() > 0.5
+    by_sweep, _ = calibrate_fabric.score_left_out([*runs, odd, alone], "sweep")
+    assert len(by_sweep) == len(points) == 11 * 10
+    assert by_sweep[by_sweep.run.str.startswith("one-8")].error.mean() < 0.1
+
+
+def test_the_summary_counts_points_and_sweeps_apart():
+    """One sweep of three points off by 10 %, one of a single point by 50 %: 20 % of points, 30 % of sweeps."""
+    points = pd.DataFrame(
+        {
+            "run": ["a", "a", "a", "b", "c"],
+            "network": ["nvlink4"] * 4 + ["ib-ndr"],
+            "nodes": [1.0] * 4 + [2.0],
+            "error": [0.1, 0.1, 0.1, 0.5, 0.04],
+        }
+    )
+    assert calibrate_fabric.summary(points).splitlines() == [
+        "one node: 2 sweeps, 4 points; mean of points 20.0%, of sweeps 30.0%, median of sweeps 30.0%",
+        "several nodes: 1 sweeps, 1 points; mean of points 4.0%, of sweeps 4.0%, median of sweeps 4.0%",
+    ]

@@ -254,7 +254,7 @@ def write_links(fitted: Mapping[str, Fitted], folder: Path) -> list[str]:
     return left
 
 
-def shipped(csv: Path, *, held_out: bool = False, folder: Path | None = None) -> str:
+def shipped(csv: Path, *, held_out: bool = False, left_out: str = "", folder: Path | None = None) -> str:
     """Fit, write the blocks where a folder is given, and return the errors as text.
 
     Parameters
@@ -263,12 +263,18 @@ def shipped(csv: Path, *, held_out: bool = False, folder: Path | None = None) ->
         Sweeps, one row a point.
     held_out : bool
         Fit each run alone and score the sizes left out, instead.
+    left_out : str
+        ``sweep`` or ``source``: what each fit does not see and is scored on, instead.
     folder : path, optional
         Of the link profiles to update.
     """
     if held_out:
         return report(held_out_alone(read_runs(csv)))
     runs = read_runs(csv) + curve_runs()
+    if left_out:
+        points, alone = score_left_out(runs, left_out)
+        only = [f"only {left_out} of its link, not scored: {', '.join(alone)}"] if alone else []
+        return "\n".join([report(points), "", summary(points), *only])
     fitted = fit_all(runs)
     left = write_links(fitted, folder) if folder else []
     return "\n".join([report(score(runs, lambda run: _price(run, fitted))), *left])
@@ -279,9 +285,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fit link constants to published nccl-tests sweeps.")
     parser.add_argument("csv", type=Path, help="sweeps, one row a point")
     parser.add_argument("--held-out", action="store_true", help="fit each run alone, score sizes left out")
+    parser.add_argument("--left-out", choices=LEFT_OUT, default="", help="fit without each, score it")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="folder of the link profiles to update")
     options = parser.parse_args(arguments)
-    print(shipped(options.csv, held_out=options.held_out, folder=options.write))
+    said = shipped(options.csv, held_out=options.held_out, left_out=options.left_out, folder=options.write)
+    print(said)
     return 0
 
 
@@ -296,6 +304,70 @@ def held_out_alone(runs: list[FabricRun]) -> pd.DataFrame:
         points = score_held_out([run], tiers, blank=True)
         frames.append(points)
     return pd.concat(frames, ignore_index=True)
+
+
+LEFT_OUT = ("sweep", "source")
+"""What `score_left_out` leaves out of a fit at a time."""
+
+
+def source_of(name: str) -> str:
+    """Return who measured a sweep and on what, which its name begins with.
+
+    >>> source_of("aic-h100_sxm-8-all_reduce-nccl2.29.2"), source_of("cscs-gh200-2n-ar"), source_of("cw-gb200-72-ar")
+    ('aic-h100_sxm', 'cscs-gh200', 'cw-gb200')
+    """
+    return re.split(r"-\d", name, maxsplit=1)[0]
+
+
+def score_left_out(runs: list[FabricRun], what: str) -> tuple[pd.DataFrame, list[str]]:
+    """Score every sweep by constants of its link that were fitted without it, or without its source.
+
+    The link inside the nodes of a sweep over a network is fitted to sweeps of one node, so does not see it either.
+
+    Parameters
+    ----------
+    runs : list of FabricRun
+        All sweeps.
+    what : str
+        One of `LEFT_OUT`.
+
+    Returns
+    -------
+    points : DataFrame
+        As of `score`.
+    alone : list of str
+        What cannot be scored, because its link has no other rows.
+    """
+    fitted = fit_all(runs)
+    frames, alone = [], []
+    parts: dict[tuple[str, str | None, str], list[FabricRun]] = {}
+    for run in runs:
+        name = run.name if what == "sweep" else source_of(run.name)
+        parts.setdefault((run.network or run.inner, run.network, name), []).append(run)
+    for (link, network, name), part in sorted(parts.items(), key=lambda item: (item[0][0], item[0][2])):
+        seen = {id(run) for run in part}
+        others = [run for run in runs if (run.network or run.inner, run.network) == (link, network)]
+        others = [run for run in others if id(run) not in seen]
+        if not others:
+            alone.append(name)
+            continue
+        like = fitted.get(FEW_RUNS.get(link, "")) if network else None
+        unseen = {**fitted, link: fit_link(link, others, fitted if network else {}, like)}
+        frames.append(score(part, partial(_price, fitted=unseen)))
+    return pd.concat(frames, ignore_index=True), alone
+
+
+def summary(points: pd.DataFrame) -> str:
+    """Return the mean error by points, and the mean and the median over sweeps, inside a node and between nodes."""
+    lines = []
+    for several, part in points.groupby(points["nodes"] > 1):
+        sweeps = part.groupby(["network", "run"]).error.mean()
+        where = "several nodes" if several else "one node"
+        lines.append(
+            f"{where}: {len(sweeps)} sweeps, {len(part)} points; mean of points {part.error.mean():.1%}, "
+            f"of sweeps {sweeps.mean():.1%}, median of sweeps {sweeps.median():.1%}"
+        )
+    return "\n".join(lines)
 
 
 def _price(run: FabricRun, fitted: Mapping[str, Fitted]) -> Array:
