@@ -272,6 +272,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     size = 2.0 * shard.expert_tokens * float(placed.model.hidden_size)
     return [
         *_own_buffer_lines(placed),
+        *_connection_lines(placed),
         memory_line(
             "buffer.ep.exchange",
             part="buffer",
@@ -285,6 +286,39 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             },
             source="tokens received by dispatch and sent by combine, bf16; gone again when the logits are alive",
         ),
+    ]
+
+
+# NCCL on eight H100: 32 channels to each peer, 10 MiB for the three protocols and 2 MiB at each end. With them the
+# first all-to-all takes 7 * 32 * 14 MiB, which are the 3.28 GB that nvidia-smi shows (NVIDIA/nccl issue 1685). Of
+# domains of more than eight nobody has published it.
+_CONNECTIONS = {"channels": 32.0, "channel_bytes": 14.0 * 2**20, "measured": 8.0}
+
+
+def _connection_lines(placed: PlacedJob) -> list[MemoryLine]:
+    """Return the buffers of connections to every peer behind a switch, which the library's all-to-all opens."""
+    recipe, ranks = placed.recipe, placed.layout.ep[..., None]
+    swaps = DISPATCHERS[recipe.moe.moe_dispatcher].dispatch == "all_to_all"
+    by_library = swaps and recipe.memory.communicator_bytes > 0
+    device = placed.cluster.accelerator
+    switched = placed.cluster.tiers[0].topology == "switch" and device.is_gpu and not device.has_own_stack
+    if not (by_library and switched and any(kind.is_moe for kind in placed.kinds) and anywhere(ranks > 1)):
+        return []
+    return [
+        memory_line(
+            "reserve.ep.connections",
+            part="reserve",
+            seen="device",
+            axis="ep",
+            toll="state",
+            formula="on * (min(members, measured) - 1) * channels * channel_bytes",
+            terms={
+                "on": np.asarray(ranks > 1, dtype=np.float64),
+                "members": placed.mesh.ep.members[0][..., None],
+                **_CONNECTIONS,
+            },
+            source="NVIDIA/nccl issue 1685: memory before and after the first all-to-all on eight H100",
+        )
     ]
 
 

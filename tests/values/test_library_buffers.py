@@ -34,6 +34,40 @@ def test_buffers_of_a_dispatcher_of_own_kernels(ranks, node, network):
     assert held == near({name: size for name, size in wanted.items() if size})
 
 
+@pytest.mark.parametrize(
+    ("ranks", "machine", "peers"),
+    [
+        (1, {}, 0),
+        (2, {}, 1),
+        (4, {}, 3),
+        (16, {}, 3),  # nodes of four
+        (8, {"cluster": "dgx-h100-ndr"}, 7),
+        (32, {"cluster": "dgx-h100-ndr"}, 7),
+        (32, {"cluster": "gb200-nvl72-ndr"}, 7),  # no more than were measured
+        (8, {"cluster": "mi300x-roce400"}, 0),  # a link to each and no switch
+    ],
+)
+def test_connections_that_an_all_to_all_opens(ranks, machine, peers):
+    """Of 32 channels to each peer, 14 MiB each: 3.288 GB for the seven others of a node."""
+    few = {**MOE, "num_experts": 32}
+    job = {"gpus": ranks, "layout": f"ep{ranks}", "global_batch": ranks, **machine}
+    est = price(few, switches={"communicator_bytes": 1.0}, **job)
+    name = "reserve.ep.connections"
+    assert memory(est, name) == near({name: peers * 469_762_048} if peers else {})
+
+
+def test_what_opens_no_connections_to_every_peer():
+    eight = {"gpus": 8, "layout": "ep8", "global_batch": 8}
+    for switches in (
+        {"communicator_bytes": 0.0},  # XLA sends from where things lie
+        {"communicator_bytes": 1.0, "moe_dispatcher": "all-gather"},
+        {"communicator_bytes": 1.0, "moe_dispatcher": "deep-ep"},
+    ):
+        assert memory(price(MOE, switches=switches, **eight), "reserve.ep") == {}
+    dense = price(switches={"communicator_bytes": 1.0}, gpus=8, layout="tp2", global_batch=8)
+    assert memory(dense, "reserve.ep") == {}
+
+
 def test_a_wide_model_needs_more_than_one_piece_of_the_heap():
     """Hidden 16,384 over 160 ranks: 10 x 20 x 128 x 2 slots of 34 kB are 1.8 GB, four pieces."""
     wide = {**MANY, "hidden_size": 16384, "num_heads": 128}
@@ -81,7 +115,7 @@ def test_every_recipe_with_deep_ep_counts_its_buffers_and_sms(recipe):
 @pytest.mark.parametrize("again", ["none", "selective"])
 def test_products_run_on_the_other_sms_while_an_exchange_hides(again):
     """What matrix products and attention take of all passes grows by 20 of 132 SMs for as long as it is hidden."""
-    job = {"gpus": 8, "layout": "ep8", "global_batch": 64, "cluster": "h100-ndr", "recompute": again}
+    job = {"gpus": 8, "layout": "ep8", "global_batch": 64, "cluster": "dgx-h100-ndr", "recompute": again}
     est = price({**MOE, "expert_ffn_size": 4096}, switches={**DEEP, "ep_overlap": True}, **job)
     one = line(est, "ep.moe.dispatch.forward")
     passes = [
