@@ -42,7 +42,8 @@ def short(value):
 
 
 def drawn(figure):
-    """Yield the words, bars and lines of each panel."""
+    """Yield the size, and the words, bars and lines of each panel."""
+    yield {"size": short(figure.get_size_inches()), "title": clean(figure.get_suptitle())}
     for axes in figure.axes:
         legend = axes.get_legend()
         yield {

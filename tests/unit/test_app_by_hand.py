@@ -1,0 +1,451 @@
+"""What the page shows, on tables and answers made up of few round texts; and the guard at its bounds."""
+
+import asyncio
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import costmodel as cm
+from costmodel.app import answers, guard
+from costmodel.app.asked import Texts
+from costmodel.app.limits import LIMITS
+from costmodel.app.link import FIGURES, State
+from costmodel.base.errors import LayoutError
+from costmodel.base.grid import Grid, columns
+
+WORDS = "a text of twenty-five ch."
+assert len(WORDS) == 25
+
+
+def lines(html):
+    """Return HTML with each tag that opens a part on a line of its own."""
+    return re.sub(r"(?<=>)(?=<(?:table|caption|thead|tbody|th|tr|td|p|/?ol|li|div))", "\n", html).splitlines()
+
+
+def test_a_bill_is_a_table_whose_lines_open():
+    """Two lines have a key and one of them is open; the sum has none. 24 characters are short and 25 are long."""
+    grid = Grid(
+        "A <bill>",
+        columns("Line", "Time >", "Tier", "Said"),
+        [("  tp.all_gather", "1 ms", "nvlink", WORDS), ("dp", "2 ms", "ib", "b"), ("step", "3 & 4", "", "")],
+        frozenset([2]),
+        "a > b",
+        ("tp.all_gather", "d&p", ""),
+    )
+    assert lines(answers.bill_table(grid, {"tp.all_gather": "<p>opened</p>"})) == [
+        '<div class="wide " tabindex="0" role="region" aria-label="A &lt;bill&gt;">',
+        '<table class="bill">',
+        "<caption>A &lt;bill&gt;</caption>",
+        "<thead>",
+        "<tr>",
+        '<th scope="col" class="text">Line</th>',
+        '<th scope="col" class="number">Time</th>',
+        '<th scope="col" class="text minor">Tier</th>',
+        '<th scope="col" class="text long">Said</th></tr></thead>',
+        "<tbody>",
+        '<tr class="part">',
+        '<th scope="row" class="text"><button type="button" data-line="tp.all_gather" aria-expanded="true">'
+        "tp.<wbr>all_<wbr>gather</button></th>",
+        '<td class="number">1 ms</td>',
+        '<td class="text minor">nvlink</td>',
+        f'<td class="text long">{WORDS}</td></tr>',
+        '<tr class="opened">',
+        '<td colspan="4">',
+        "<p>opened</p></td></tr>",
+        '<tr class="part">',
+        '<th scope="row" class="text"><button type="button" data-line="d&amp;p" aria-expanded="false">dp</button></th>',
+        '<td class="number">2 ms</td>',
+        '<td class="text minor">ib</td>',
+        '<td class="text long">b</td></tr>',
+        '<tr class="sum">',
+        '<th scope="row" class="text">step</th>',
+        '<td class="number">3 &amp; 4</td>',
+        '<td class="text minor"></td>',
+        '<td class="text long"></td></tr></tbody></table></div>',
+        '<p class="note">a &gt; b</p>',
+    ]
+    plain = answers.bill_table(Grid("t", columns("Line", "Said"), [("dp", WORDS[1:])]))
+    assert plain.endswith(
+        '<tr class="part"><th scope="row" class="text">dp</th><td class="text">' + WORDS[1:] + "</td></tr></tbody></table></div>"
+    )
+
+
+def test_layouts_are_buttons_with_their_commands(monkeypatch):
+    monkeypatch.setattr(answers, "command_text", lambda job, files: f"{job} & {files['f']}")
+    ests = [SimpleNamespace(job="x"), SimpleNamespace(job="y")]
+    assert answers._uses("trial", ests, 3, {"f": "g"}) == (
+        '<ol class="layouts"><li><button type="button" data-use="3">Use trial 1</button> <code>x &amp; g</code></li>'
+        '<li><button type="button" data-use="4">Use trial 2</button> <code>y &amp; g</code></li></ol>'
+    )
+
+
+def test_what_is_sampled_is_told_in_its_units():
+    figures = {
+        "step_time_s": 2.0,
+        "mfu": 0.5,
+        "memory_bytes_per_gpu": 2**30,
+        "days": 1234.56,
+        "gpu_hours": 98765.4,
+    }
+    samples = SimpleNamespace(figures=figures, quantile=lambda share, name: figures[name] * (0.5 + share))
+    grid = answers._spread(samples)
+    assert (grid.title, [column.title for column in grid.columns]) == (
+        "Where it lies",
+        ["Figure", "p10", "p50", "p90"],
+    )
+    assert [column.number for column in grid.columns] == [False, True, True, True]
+    assert [list(row) for row in grid.rows] == [
+        ["step time", "1.20 s", "2.00 s", "2.80 s"],
+        ["MFU", "30.0%", "50.0%", "70.0%"],
+        ["memory of a GPU", "614 MiB", "1.00 GiB", "1.40 GiB"],
+        ["days", "740.7", "1,234.6", "1,728.4"],
+        ["GPU-hours", "59,259", "98,765", "138,272"],
+    ]
+    days = SimpleNamespace(figures={"days": 1.0}, quantile=samples.quantile)
+    assert [row[0] for row in answers._spread(days).rows] == ["days"]
+
+
+class Est:
+    """An estimate that says what it is asked for."""
+
+    def __init__(self, host=(), samples=None):
+        self.bill = SimpleNamespace(
+            host_lines=host,
+            time_lines=[SimpleNamespace(name="pp")],
+            memory_lines=[SimpleNamespace(name="states")],
+        )
+        self.samples = samples
+
+    def with_samples(self, count):
+        return Est(samples=count)
+
+    def explain(self, line):
+        return SimpleNamespace(grids=lambda: [f"how {line}", f"why {line}"])
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Return a function that shows a view of a made-up estimate."""
+    asked = []
+
+    def show(est=None, job=None, **state):
+        given = est or Est()
+        monkeypatch.setattr(cm, "estimate", lambda **keywords: asked.append(keywords) or given)
+        asked.clear()
+        return answers.view(State(jobs=(job or Texts({"gpus": "8"}), Texts({"gpus": "4"})), **state))
+
+    monkeypatch.setattr(answers, "job_keywords", lambda job: job.said())
+    monkeypatch.setattr(answers, "headline", lambda est: "HEAD ")
+    monkeypatch.setattr(answers, "_assumed", lambda est, asked: [f"assumed {asked['gpus']}."])
+    monkeypatch.setattr(answers, "assumed_recipe", lambda asked, named_by: [f"recipe by {named_by}."])
+    monkeypatch.setattr(answers, "bill_table", lambda grid, opened=None: f"[{grid}|{opened}]")
+    monkeypatch.setattr(answers, "html_table", lambda grid: f"<{grid}>")
+    monkeypatch.setattr(answers, "_wrapped", lambda grid: f"{{{grid}}}")
+    monkeypatch.setattr(answers, "_spread", lambda samples: f"spread {samples}")
+    monkeypatch.setattr(answers.tables, "time_grid", lambda est, every_line: f"time {every_line}")
+    monkeypatch.setattr(answers.tables, "memory_grid", lambda est, every_line: f"memory {every_line}")
+    monkeypatch.setattr(answers.tables, "host_grid", lambda est: "host")
+    monkeypatch.setattr(answers.tables, "causes_grid", lambda samples: f"causes {samples}")
+    monkeypatch.setattr(answers.tables, "sampled_text", lambda samples: f"sampled {samples}")
+    show.asked = asked
+    return show
+
+
+HEAD = 'HEAD <p class="said">assumed 8.</p><p class="said">recipe by the field recipe.</p>'
+
+
+def test_a_view_shows_its_own_tables(shown):
+    Shown = answers.Shown
+    assert shown(view="bill") == Shown(HEAD, "[time True|{}]")
+    assert shown.asked == [{"gpus": "8"}]
+    assert shown(view="bill", line="pp") == Shown(HEAD, "[time True|{'pp': '<how pp><why pp>'}]")
+    assert shown(view="bill", line="states").body == "[time True|{'states': '<how states><why states>'}]"
+    assert shown(view="bill", line="dp") == Shown(HEAD, "[time True|{}]")
+    assert shown(view="memory") == Shown(HEAD, "[memory True|{}]")
+    assert shown(Est(host=("x",)), view="memory", line="pp").body == (
+        "[memory True|{'pp': '<how pp><why pp>'}]{host}"
+    )
+    assert shown(view="export") == Shown(HEAD)
+    assert shown(view="sure") == Shown(HEAD, '<p class="note">sampled 200.</p>{spread 200}{causes 200}')
+    second = shown(view="bill", second=True)
+    assert second.head == HEAD.replace("8", "4")
+    assert shown.asked == [{"gpus": "4"}]
+
+
+def test_what_cannot_be_sampled_shows_its_head_alone(shown, monkeypatch):
+    monkeypatch.setattr(Est, "with_samples", lambda self, count: Est())
+    assert shown(view="sure") == answers.Shown(HEAD)
+
+
+def test_a_figure_has_a_label_and_perhaps_a_sentence(shown, monkeypatch):
+    drawn = {"mesh": ("Mesh", lambda est: ({"data": 1}, "so & so")), "time": ("Time", lambda est: ({"data": 2}, ""))}
+    monkeypatch.setattr(answers, "FIGURES", {**drawn, "pipeline": ("Tasks", lambda est: None)})
+    Shown = answers.Shown
+    assert shown(view="figures", figure="mesh") == Shown(
+        HEAD, '<p class="note">so &amp; so</p>', {"data": 1}, "Mesh"
+    )
+    assert shown(view="figures", figure="time") == Shown(HEAD, "", {"data": 2}, "Time")
+    assert shown(view="figures", figure="pipeline") == Shown(
+        HEAD, '<p class="note">Tasks: this job has none.</p>', None, ""
+    )
+
+
+def test_figures_of_one_stage_and_one_gpu_are_none(monkeypatch):
+    for name in ("time", "memory", "compute", "communication"):
+        monkeypatch.setattr(answers.charts, f"{name}_chart", lambda est, n=name: n)
+    monkeypatch.setattr(answers.charts, "pipeline_chart", lambda est: ("pipeline", "said"))
+    monkeypatch.setattr(answers.charts, "tornado_chart", lambda found: f"tornado {found}")
+    monkeypatch.setattr(cm, "sensitivity", lambda est: "effects")
+
+    def drawn(pp, gpus):
+        est = SimpleNamespace(job=SimpleNamespace(layout=SimpleNamespace(pp=pp, gpus=gpus)))
+        return {name: draw(est) for name, (_, draw) in answers.FIGURES.items() if name != "mesh"}
+
+    assert answers.FIGURES["mesh"][1] is answers.charts.mesh_chart
+    assert drawn(2, 2) == {
+        "time": ("time", ""),
+        "memory": ("memory", ""),
+        "pipeline": ("pipeline", "said"),
+        "compute-roofline": ("compute", ""),
+        "communication-roofline": ("communication", ""),
+        "tornado": ("tornado effects", ""),
+    }
+    alone = drawn(1, 1)
+    assert {name for name, made in alone.items() if made is None} == {"pipeline", "communication-roofline"}
+    assert drawn(1, 2)["communication-roofline"] == ("communication", "")
+    assert set(answers.FIGURES) == set(FIGURES)
+
+
+def test_two_jobs_are_compared_and_an_error_says_of_which(monkeypatch):
+    def estimate(**keywords):
+        if keywords["gpus"] == "0":
+            raise LayoutError("layout: none")
+        return keywords["gpus"]
+
+    found = SimpleNamespace(remarks=lambda: ["b > a"], grids=lambda: ["one", "two"])
+    seen = []
+    monkeypatch.setattr(answers, "job_keywords", lambda job: job.said())
+    monkeypatch.setattr(answers, "_wrapped", lambda grid: f"{{{grid}}}")
+    monkeypatch.setattr(cm, "estimate", estimate)
+    monkeypatch.setattr(cm, "compare", lambda *ests, labels: seen.append((ests, labels)) or found)
+
+    def compared(first, second, model=""):
+        return answers.view(State(jobs=(Texts(first), Texts(second, model)), view="compare"))
+
+    assert compared({"gpus": "8"}, {"gpus": "4"}) == answers.Shown(body='<p class="note">b &gt; a</p>{one}{two}')
+    assert seen == [(("8", "4"), ("A", "B"))]
+    for wrong, name in ((({"gpus": "0"}, {"gpus": "4"}), "A"), (({"gpus": "8"}, {"gpus": "0"}), "B")):
+        with pytest.raises(LayoutError, match=rf"^job {name}: layout: none$"):
+            compared(*wrong)
+    none = compared({"gpus": "8"}, {})
+    assert "There is no second job yet" in none.body
+    with pytest.raises(KeyError):  # a model alone is a second job
+        compared({"gpus": "8"}, {}, "num_layers: 2")
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_whole_run_shows_its_tables_with_the_hours_last(monkeypatch, planned):
+    run = SimpleNamespace(is_planned=planned, est="E")
+    monkeypatch.setattr(cm, "run", lambda **keywords: run)
+    monkeypatch.setattr(answers, "run_keywords", lambda job, asked: {"asked": asked})
+    monkeypatch.setattr(answers, "run_grids", lambda run: ("whole", "hours", "spread"))
+    monkeypatch.setattr(answers, "run_remarks", lambda run: ["a remark"])
+    monkeypatch.setattr(answers, "headline", lambda est: f"HEAD {est}")
+    monkeypatch.setattr(answers, "_wrapped", lambda grid: f"{{{grid}}}")
+    shown = answers.view(State(view="run"))
+    assert shown.head == "HEAD E"
+    assert shown.body.endswith('<p class="note">a remark</p>{whole}{spread}{hours}')
+    assert shown.body.count("<p ") == 1 + planned
+    assert ("this is the planner&#x27;s" in shown.body) is planned
+
+
+def test_a_plan_lists_layouts_and_trials_with_buttons_in_one_count(monkeypatch):
+    def est(name):
+        return SimpleNamespace(job=name)
+
+    found = SimpleNamespace(
+        top=lambda count: [est(f"top{i}") for i in range(2)],
+        trials=lambda: [(est("trial0"), "why")],
+        advice=lambda: ["take <it>"],
+        question=SimpleNamespace(files={}),
+        best="best",
+    )
+    asked = []
+    monkeypatch.setattr(cm, "plan", lambda **keywords: asked.append(keywords) or found)
+    monkeypatch.setattr(answers, "plan_keywords", lambda job, search: {"search": search})
+    monkeypatch.setattr(answers, "command", lambda name, job, search: f"costmodel {name} & {search['tp']}")
+    monkeypatch.setattr(answers, "plan_grids", lambda found, count: ("best", "front", f"c{count}", "d", "tried"))
+    monkeypatch.setattr(answers, "bill_table", lambda grid: f"[{grid}]")
+    monkeypatch.setattr(answers, "_wrapped", lambda grid: f"{{{grid}}}")
+    monkeypatch.setattr(
+        answers, "_uses", lambda what, ests, before, files: f"({what} {[e.job for e in ests]} {before})"
+    )
+    monkeypatch.setattr(answers, "short_form", lambda job: {"model": "m", "tp": 2, "of": job})
+    monkeypatch.setattr(answers, "spelled_out", dict)
+    monkeypatch.setattr(answers, "texts_of", lambda values: {name: str(value) for name, value in values.items()})
+    monkeypatch.setattr(answers.charts, "pareto_chart", lambda found, best: {"data": best})
+    shown = answers.plan(Texts(), {"tp": "2"}, progress=print)
+    assert asked == [{"search": {"tp": "2"}, "progress": print}]
+    assert shown.body == (
+        '<p class="said">costmodel plan &amp; 2</p><p class="note">take &lt;it&gt;</p>'
+        "[tried](trial ['trial0'] 2)[best](layout ['top0', 'top1'] 0)[front]{c10}{d}"
+    )
+    assert shown.layouts == tuple({"tp": "2", "of": name} for name in ("top0", "top1", "trial0"))
+    assert (shown.head, shown.figure, shown.label) == (
+        "",
+        {"data": "best"},
+        "Step time against memory of the best layouts",
+    )
+
+
+def test_a_layout_nobody_named_is_said(monkeypatch):
+    monkeypatch.setattr(answers, "Beside", lambda est: SimpleNamespace(sentences=[f"{est} was taken.", "more"]))
+    monkeypatch.setattr(answers, "names_no_degree", lambda asked: "tp" not in asked)
+    assert answers._assumed("X", {}) == ["X was taken. The plan view looks for a better one."]
+    assert answers._assumed("X", {"tp": 2}) == []
+
+
+def test_a_job_file_names_the_model_that_lies_beside_it(monkeypatch):
+    made = SimpleNamespace(job=SimpleNamespace(model=SimpleNamespace(name="mine")))
+    monkeypatch.setattr(answers, "job_keywords", lambda job: {})
+    monkeypatch.setattr(cm, "estimate", lambda **_: made)
+    monkeypatch.setattr(answers, "job_file_text", lambda job, files: files)
+    assert answers.job_yaml(Texts({}, "num_layers: 2")) == {"mine": "model.yaml"}
+    assert answers.job_yaml(Texts()) is None
+
+
+def test_a_report_says_whether_its_layout_was_planned(monkeypatch):
+    monkeypatch.setattr(answers, "job_keywords", lambda job: {})
+    monkeypatch.setattr(answers, "named_or_planned", lambda asked: ("E", True))
+    monkeypatch.setattr(cm, "report", lambda est, is_planned, progress: (est, is_planned, progress))
+    assert answers.report(Texts(), progress=print) == ("E", True, print)
+
+
+# --- the guard at its bounds ---------------------------------------------------------------------
+
+HERE = "127.0.0.1:8080"
+
+
+async def read_all(scope, receive, send):
+    """Answer with the number of bytes that came."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"kept"), (b"X-Frame-Options", b"no")]})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+def sent(app=read_all, token="", kind="http", method="GET", query=b"", body=(b"",), headers=()):
+    """Return the messages that a request gets."""
+    pieces, told = list(body), []
+
+    async def receive():
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    async def send(message):
+        told.append(message)
+
+    scope = {"type": kind, "query_string": query}
+    if kind != "lifespan":
+        given = {"host": HERE, **dict(headers)}
+        scope["headers"] = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in given.items()]
+    if kind == "http":
+        scope["method"] = method
+    asyncio.run(guard.Guard(app, token)(scope, receive, send))
+    return told
+
+
+def status(**request):
+    return sent(**request)[0]["status"]
+
+
+def test_a_body_of_the_largest_size_and_its_envelope_gets_in_and_one_byte_more_does_not():
+    own, most = {"method": "POST", "headers": {"origin": f"http://{HERE}"}}, LIMITS.upload_bytes + 20_000
+    assert sent(**own, body=(b"x" * 20_000, b"x" * (most - 20_000)))[1]["body"] == str(most).encode()
+    start, body = sent(**own, body=(b"x" * 20_001, b"x" * (most - 20_000)))
+    assert start["status"] == 413
+    assert body == {
+        "type": "http.response.body",
+        "body": b"expected a file of at most 1,000,000 bytes\n",
+    }
+    for length, answer in ((most, 200), (most + 1, 413), ("1e3", 413), ("0", 200)):
+        headers = {"origin": f"http://{HERE}", "Content-Length": str(length)}
+        assert status(method="POST", headers=headers) == answer
+
+
+def test_an_answer_that_has_begun_is_not_begun_again():
+    async def eager(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await receive()
+
+    own = {"method": "POST", "headers": {"origin": f"http://{HERE}"}}
+    told = sent(eager, **own, body=(b"x" * (LIMITS.upload_bytes + 20_001),))
+    assert [message["type"] for message in told] == ["http.response.start"]
+
+
+def test_an_address_of_the_longest_size_gets_in_and_one_character_more_does_not():
+    most = 2 * LIMITS.link_characters
+    assert status(query=b"x" * most) == 200
+    start, body = sent(query=b"x" * (most + 1))
+    assert start["status"] == 414
+    assert body["body"] == b"expected an address of at most 16,000 characters\n"
+
+
+def test_headers_of_the_page_stay_but_for_those_of_the_guard():
+    start = sent()[0]
+    assert start["headers"] == [(b"x-own", b"kept"), *guard._HEADERS]
+    refused = sent(headers={"host": "evil.example" + "x" * 100})[0]
+    assert refused["status"] == 400
+    assert refused["headers"] == [(b"content-type", b"text/plain; charset=utf-8"), *guard._HEADERS]
+    assert sent(headers={"host": "e" * 100})[1]["body"] == f"this page is at 127.0.0.1, not at '{'e' * 80}'\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        ({"method": "HEAD"}, 200),
+        ({"method": "POST"}, 403),
+        ({"method": "POST", "headers": {"origin": f"http://{HERE}"}}, 200),
+        ({"headers": {"origin": f"http://{HERE}"}}, 200),
+        ({"headers": {"origin": "http://evil.example"}}, 403),
+        ({"headers": {"host": "[::1]:1", "origin": "http://[::1]:1"}}, 200),
+    ],
+)
+def test_who_may_ask(request_, answer):
+    assert status(**request_) == answer
+
+
+def test_sockets_and_the_start_of_the_page_pass():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope["type"], receive.__qualname__))
+
+    sent(app, kind="lifespan")
+    sent(app, kind="lifespan", token="t")
+    sent(app, kind="websocket", headers={"origin": f"http://{HERE}"})
+    assert [kind for kind, _ in seen] == ["lifespan", "lifespan", "websocket"]
+    # What a socket receives is not a file and is not counted.
+    assert all("_counted" not in name for _, name in seen)
+    assert sent(app, kind="websocket") == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_a_token_becomes_a_cookie_and_the_rest_of_the_address_stays():
+    (start, body) = sent(token="t0ken", query=b"gpus=8&tp=&token=t0ken&model=a%20b")
+    assert start["status"] == 303
+    assert start["headers"] == [
+        (b"location", b"/?gpus=8&tp=&model=a+b"),
+        (b"set-cookie", b"costmodel_token=t0ken; HttpOnly; SameSite=Strict; Path=/"),
+        *guard._HEADERS,
+    ]
+    assert body == {"type": "http.response.body", "body": b""}
+    for query, method in ((b"token=t0ken", "HEAD"), (b"token=t0keN", "GET"), (b"gpus=8", "GET")):
+        start, body = sent(token="t0ken", query=query, method=method)
+        assert start["status"] == 403
+        assert body["body"] == b"open the address that the program printed; it has a token\n"
+    other = {"host": "node17:80"}
+    for cookie, answer in (("costmodel_token=t0ken", 200), ("a=1; costmodel_token=t0ken", 200), ("a=t0ken", 403)):
+        assert status(token="t0ken", headers={**other, "cookie": cookie}) == answer
