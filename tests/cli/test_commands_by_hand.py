@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
-from costmodel.cli import main, output, pictures, plan_input
+from costmodel.cli import main, output, pictures, plan_input, texts
 from costmodel.cli.texts import GROUPS
 
 JOB = "-m llama3-8b -n 8 --global-batch 64 --seq-len 8k"
@@ -185,6 +185,77 @@ def test_every_command_takes_the_flags_that_it_took():
     found = list(flags())
     assert [row for row in found if row not in known] == []
     assert [row for row in known if row not in found] == []
+
+
+# --- examples in help ----------------------------------------------------------------------------
+
+
+def test_commands_among_examples_are_broken_where_a_shell_goes_on():
+    """At 30 columns: what is no command stays, with a backslash at its end too; a command and its next line are broken."""
+    plain = "a line of words that is longer than thirty columns, and ends \\"
+    after = "  --flags that no command stands before, longer than thirty"
+    command = "  costmodel plan -m llama3-70b --tp 1,2 \\"
+    goes_on = "      --fix schedule=1f1b --gpus 64"
+    assert texts.fitted("\n".join((plain, after)), 30) == f"{plain}\n{after}"
+    assert texts.fitted("\n".join((command, goes_on, after)), 30).splitlines() == [
+        "  costmodel plan \\",
+        "      -m llama3-70b --tp 1,2 \\",
+        "      --fix schedule=1f1b \\",
+        "      --gpus 64",
+        after,
+    ]
+    short = "  costmodel plan -m llama3-70b"
+    assert len(short) == 30
+    assert texts.fitted(short, 30) == short
+    assert texts.fitted(short, 29) == "  costmodel plan \\\n      -m llama3-70b"
+
+
+def test_flags_keep_their_values_and_pipes_do_not_belong_to_them():
+    line = 'costmodel run --all | jq -r .x > "a b" --out "c d" -q'
+    assert texts._broken(line, 20) == [
+        "costmodel run \\",
+        "    --all | jq \\",
+        '    -r .x > "a b" \\',
+        '    --out "c d" -q',
+    ]
+    assert texts._broken("  --one 1 --two 2 \\", 12) == ["  --one 1 \\", "  --two 2 \\"]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_help_is_fitted_to_the_terminal_alone(monkeypatch, is_terminal):
+    line = "costmodel plan -m llama3-70b"  # 28 columns
+    stdout = SimpleNamespace(isatty=lambda: is_terminal)
+    monkeypatch.setattr(texts.sys, "stdout", stdout)
+    for columns, broken in ((30, False), (29, is_terminal)):
+        monkeypatch.setattr(texts.shutil, "get_terminal_size", lambda c=columns: SimpleNamespace(columns=c))
+        assert ("\n" in texts.fitted(line)) is broken
+        # A command without examples has a help too.
+        assert not texts._built("measure").commands["attention"].epilog
+    assert texts._built("mcp").epilog
+    monkeypatch.setattr(texts.sys, "stdout", None)
+    assert texts.fitted(line) == line
+
+
+def test_summaries_are_shortened_where_there_is_room_for_a_line():
+    text = "word " * 12 + "word"
+    assert len(text) == 64
+    assert texts._shortened(text, 64) == text
+    assert texts._shortened(text, 63) == "word " * 11 + "word..."
+    assert texts._shortened(text, 40) == "word " * 6 + "word..."
+    assert texts._shortened(text, 39) == text
+
+
+def test_flags_that_are_not_given_stay_as_they_are():
+    def flag(**changes):
+        said = {"required": False, "default": None, "multiple": False, "process_value": lambda ctx, value: f"read {value}"}
+        made = SimpleNamespace(**{**said, **changes})
+        texts._leave_absent(made)
+        return [made.process_value(None, value) for value in (None, "", "x")]
+
+    left = [None, "", "read x"]
+    read = ["read None", "read ", "read x"]
+    assert flag() == flag(default="") == left
+    assert flag(required=True) == flag(default=0) == flag(multiple=True) == read
 
 
 if __name__ == "__main__":

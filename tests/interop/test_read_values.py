@@ -127,3 +127,68 @@ def test_both_times_of_a_row():
     assert bus_factor("all_reduce", 8) == 1.75
     assert bus_factor("all_gather", 8) == 0.875
     assert bus_factor("broadcast", 8) == 1.0
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 100,
+    "rms_norm_eps": 1e-5,
+}
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 4,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 10,
+    "max_position_embeddings": 3,
+    "type_vocab_size": 2,
+}
+
+
+def test_a_model_is_a_job_that_lacks_what_it_does_not_say(tmp_path):
+    found = read(tmp_path, {**LLAMA, "speak": "up"}, "config.json", gpus=8, vocab_size=9)
+    assert set(found.job) == {"gpus", "model"}
+    assert found.job["model"].num_layers == 2
+    assert found.missing == ("global_batch", "seq_len")
+    assert found.ignored == ("speak",)
+    assert (found.kind, found.unpriced, found.shape) == ("hf", "", {})
+    whole = read(tmp_path, LLAMA, "config.json", gpus=8, global_batch=4, seq_len=32)
+    assert (whole.missing, whole.ignored) == ((), ())
+
+
+def test_a_model_without_a_price_has_its_outline_and_says_why(tmp_path):
+    found = read(tmp_path, {**BERT, "speak": "up"}, "config.json", gpus=8, vocab_size=9)
+    assert found.job == {"gpus": 8}
+    assert (found.missing, found.notes) == ((), ())
+    assert found.ignored == ("speak",)
+    assert found.shape["num_params"] == 60 + 8 + 2 * (80 + 76 + 16) + 38  # as test_outlines adds up
+    assert found.unpriced
+    assert not found.unpriced.startswith(str(tmp_path))
+    assert "config.json" not in found.unpriced
+    assert found.warnings == ()
+    predicting = read(tmp_path, {**BERT, "num_nextn_predict_layers": 1}, "config.json")
+    assert predicting.warnings == ("num_nextn_predict_layers: these layers are not counted",)
+    assert predicting.unpriced == found.unpriced
+    with pytest.raises(CostModelError, match="model_type"):
+        read(tmp_path, {**BERT, "model_type": "nobody's"}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "said", "called"),
+    [
+        ("mine", "config.json", "meta/Llama-9/", "Llama-9"),
+        ("mine", "config.json", "", "mine"),
+        ("mine", "tiny.json", "", "tiny"),
+        ("mine", "mine.json", "", "mine"),
+        ("mine", "config.json", None, "mine"),
+    ],
+)
+def test_a_model_is_called_as_it_says_or_as_its_folder_or_its_file(tmp_path, folder, name, said, called):
+    (tmp_path / folder).mkdir()
+    found = read(tmp_path / folder, {**LLAMA, "_name_or_path": said}, name)
+    assert found.job["model"].name == called

@@ -3,16 +3,27 @@
 import asyncio
 import re
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
 import pytest
 
 import costmodel as cm
-from costmodel.app import answers, guard
-from costmodel.app.asked import Texts
-from costmodel.app.limits import LIMITS
-from costmodel.app.link import FIGURES, State
+from costmodel.app import answers, guard, link
+from costmodel.app.asked import (
+    Texts,
+    command,
+    job_keywords,
+    known_fields,
+    laid_over,
+    plan_keywords,
+    run_keywords,
+    texts_of,
+)
+from costmodel.app.limits import LIMITS, LimitError
+from costmodel.app.link import FIGURES, State, query_of, state_of
 from costmodel.base.errors import LayoutError
 from costmodel.base.grid import Grid, columns
+from costmodel.describe.jobs.fields import JOB_FIELDS
 
 WORDS = "a text of twenty-five ch."
 assert len(WORDS) == 25
@@ -320,6 +331,119 @@ def test_a_report_says_whether_its_layout_was_planned(monkeypatch):
     monkeypatch.setattr(answers, "named_or_planned", lambda asked: ("E", True))
     monkeypatch.setattr(cm, "report", lambda est, is_planned, progress: (est, is_planned, progress))
     assert answers.report(Texts(), progress=print) == ("E", True, print)
+
+
+# --- texts ---------------------------------------------------------------------------------------
+
+MODEL = "num_layers: 2\nhidden_size: 64\nnum_heads: 2\nffn_size: 128\ngated_mlp: true\nvocab_size: 100\n"
+
+
+def test_a_plan_is_asked_what_is_trained_and_not_the_layout_that_is_looked_at():
+    job = {"model": "llama3-8b", "gpus": "8", "tp": "4", "global_batch": "64", "seq_len": "8k"}
+    job = Texts({**job, "switches": "dp_overlap=none"})
+    asked = plan_keywords(job, {"tp": " 1,2 ", "pp": " ", "choose": "false", "fix": "pp=1 recompute=none"})
+    assert asked == {
+        "model": "llama3-8b",
+        "gpus": "8",
+        "global_batch": "64",
+        "seq_len": 8192,
+        "switches": {"dp_overlap": "none"},
+        "tp": "1,2",
+        "choose": False,
+        "fix": {"pp": "1", "recompute": "none"},
+    }
+    with pytest.raises(cm.CostModelError, match="global_batch"):
+        plan_keywords(Texts({"model": "llama3-8b", "gpus": "8", "seq_len": "8k"}), {"tp": "2"})
+    own = plan_keywords(Texts({**job.fields, "model": ""}, MODEL), {})
+    assert own["model"].num_layers == 2
+
+
+def test_a_run_is_asked_the_job_and_what_is_said_beside_it():
+    job = Texts({"model": "llama3-8b", "gpus": "8", "tp": "4"})
+    asked = run_keywords(job, {"spare_nodes": "2", "repair_s": " ", "days": "9"})
+    assert asked == {"model": "llama3-8b", "gpus": 8, "tp": 4, "spare_nodes": 2, "days": 9.0}
+
+
+def test_one_job_lies_over_another_and_a_model_over_a_file():
+    below = Texts({"model": "llama3-8b", "gpus": "8", "tp": "4"})
+    assert laid_over(below, Texts({"gpus": "16"})) == Texts({"model": "llama3-8b", "gpus": "16", "tp": "4"})
+    assert laid_over(below, Texts({"gpus": "16"}, MODEL)) == Texts({"gpus": "16", "tp": "4"}, MODEL)
+    own = Texts({"gpus": "8"}, MODEL)
+    assert laid_over(own, Texts({"tp": "2"})) == Texts({"gpus": "8", "tp": "2"}, MODEL)
+    assert laid_over(own, Texts({"model": "llama3-8b"})) == Texts({"model": "llama3-8b", "gpus": "8"})
+
+
+def test_values_become_texts_that_read_as_them():
+    values = {
+        "gpus": 64,
+        "tokens": 1.5e13,
+        "epochs": 0.1 + 0.2,
+        "axis_order": ["tp", "dp", "pp", "cp"],
+        "frozen": ("embedding", "head"),
+        "switches": {"dp_overlap": "none", "cuda_graphs": False},
+        "sequence_parallel": True,
+        "cluster": None,
+    }
+    assert texts_of(values) == {
+        "gpus": "64",
+        "tokens": "1.5e+13",
+        "epochs": "0.30000000000000004",
+        "axis_order": "tp dp pp cp",
+        "frozen": "embedding,head",
+        "switches": "dp_overlap=none cuda_graphs=false",
+        "sequence_parallel": "true",
+    }
+
+
+def test_known_fields_go_by_their_aliases():
+    assert known_fields({"set": "a=1", "zero": 2, "price": 1.5}, JOB_FIELDS, "x") == {
+        "switches": "a=1",
+        "zero_stage": "2",
+        "price_usd_per_gpu_hour": "1.5",
+    }
+    with pytest.raises(cm.CostModelError, match=r"^x: 'gpu' is not a field"):
+        known_fields({"gpu": 1}, JOB_FIELDS, "x")
+
+
+def test_commands_have_a_flag_for_every_text():
+    job = Texts({"model": "llama3-8b", "gpus": "8", "tp": "4", "switches": "a=1 b=2", "sequence_parallel": "no"})
+    whole = "-m llama3-8b -n 8 --tp 4 --no-sequence-parallel -s a=1 -s b=2"
+    said = command("estimate", job, ("--format", "json"))
+    assert sorted(said.split()) == sorted(f"costmodel estimate {whole} --format json".split())
+    assert command("estimate", Texts(job.fields, MODEL)).startswith("costmodel estimate -m model.yaml -n 8")
+    planned = command("plan", job, search={"tp": "1,2", "sequence_parallel": "true", "choose": "off"})
+    assert sorted(planned.split()) == sorted(
+        "costmodel plan -m llama3-8b -n 8 -s a=1 -s b=2 --tp 1,2 --sequence-parallel true --no-choose".split()
+    )
+    run = command("run", Texts({"gpus": "8"}), run={"spare_nodes": "2", "repair_s": " "})
+    assert run == "costmodel run -n 8 --spare-nodes 2"
+
+
+@pytest.mark.parametrize(("text", "fine"), [("x" * 2000, True), ("x" * 2001, False)])
+def test_a_text_of_the_longest_size_is_read(text, fine):
+    if fine:
+        assert job_keywords(Texts({"model": text, "gpus": "1", "global_batch": "1", "seq_len": "1"}))["model"] == text
+    else:
+        with pytest.raises(LimitError, match=r"model: expected at most 2,000 characters, got 2,001"):
+            job_keywords(Texts({"model": text}))
+
+
+def test_a_model_of_the_longest_size_is_unpacked_and_one_character_more_is_not():
+    for size, fine in ((100_000, True), (100_001, False)):
+        packed = link._packed("x" * size)
+        if fine:
+            assert link._unpacked(packed) == "x" * size
+        else:
+            with pytest.raises(LimitError):
+                link._unpacked(packed)
+    assert "model_file" in dict(parse_qsl(query_of(State(jobs=(Texts({}, MODEL), Texts())))))
+    parts = "&".join(f"a{i}=1" for i in range(401))
+    with pytest.raises(LimitError, match="expected at most 400 parts"):
+        state_of(parts)
+    longest = "model=" + "x" * (LIMITS.link_characters - 6)
+    assert state_of(longest).job.said()["model"] == longest[6:]
+    with pytest.raises(LimitError, match="expected at most 16,000 characters, got 16,001"):
+        state_of(longest + "x")
 
 
 # --- the guard at its bounds ---------------------------------------------------------------------

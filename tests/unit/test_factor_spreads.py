@@ -233,6 +233,14 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
         return np.hypot(said[f"unexplained.{name}"].spread, said[f"layout.{name}"].spread)
 
     of_all = scale("other")
+    left_out = {"other": "recipes", "unfitted-dense": "recipes", "hopper-dense": "families"}
+    for name, what in left_out.items():
+        families = 8 if name == "hopper-dense" else 10
+        count = f"{400 * families} runs of {families} families of sources"
+        assert said[f"unexplained.{name}"].source == f"{count}, {what} left out of the constants"
+        assert said[f"layout.{name}"].source.startswith(said[f"unexplained.{name}"].source + "; ")
+        assert said[f"layout.{name}"].center == 0.0
+        assert said[f"unexplained.{name}"].tail == 1e6
     assert scale("ampere-dense") ** 2 == pytest.approx((2 * 0.03**2 + 3 * of_all**2) / 5, rel=0.1)
     assert scale("hopper-dense") ** 2 == pytest.approx((8 * 0.12**2 + 3 * of_all**2) / 11, rel=0.1)
 

@@ -72,6 +72,58 @@ def test_what_a_budget_buys_by_rule(monkeypatch):
     ]
 
 
+def test_what_a_budget_is():
+    """Rows of money, hours, training, percentiles and serving; what was not asked is not said."""
+    within = {
+        "dollars": {"p10": 900.0, "p50": 1000.0, "p90": 1100.0},
+        "days": {"p10": 9.0, "p50": 10.0, "p90": 12.5},
+        "training_flops": {"p10": 6.5e20, "p50": 7.2e20, "p90": 8e20},
+    }
+    headline, _ = budgets.budget_grids(bought(spread=within))
+    assert headline.title == "A budget on h100"
+    said = {name: cells for name, (cells,) in cells(headline).items()}
+    assert said["budget"] == "$1,000 at $2.00 a GPU-hour"
+    assert said["GPU-hours"] == "500 on 8 GPUs in 10.0 days"
+    assert said["training"] == (
+        "7.2e+20 FLOP: MFU 40% in bf16, 90% of the time in steps that count"
+    )
+    assert said["p10 / p50 / p90"].startswith(
+        "$900 / $1,000 / $1,100 and 9.0 / 10.0 / 12.5 days for this training, or 6.5e+20 / 7.2e+20 / 8e+20 FLOP for this"
+    )
+    assert said["serving"] == "1.00 G tokens at a context of 8,192 tokens"
+    del within["days"]
+    for changes in ({"gpus": None}, {"days": None}):
+        few, _ = budgets.budget_grids(bought(spread=within, served_tokens=0.0, **changes))
+        said = {name: cells for name, (cells,) in cells(few).items()}
+        assert said["GPU-hours"] == "500"
+        assert said["p10 / p50 / p90"].startswith("$900 / $1,000 / $1,100 for this training, or")
+        assert "serving" not in said
+
+
+def test_sizes_that_are_served_are_priced_until_one_is_too_large(monkeypatch):
+    """From 1.2 times the smallest, each by the same factor, smaller models first whatever their counts come to."""
+    asked = []
+
+    def serving(model, accelerator, price_usd_per_gpu_hour, context):
+        asked.append((accelerator, price_usd_per_gpu_hour, context))
+        if model > 1e10:
+            raise CostModelError("too large")
+        return SimpleNamespace(usd_per_token=2.0 * model)
+
+    monkeypatch.setattr(budget, "serving", serving)
+    monkeypatch.setattr(budget, "dense_model", float)
+    monkeypatch.setattr(budget, "num_params", lambda model: 1e12 - model)
+    sizes, costs = budget._serving_costs("h100", 3.0, 4096)
+    assert set(asked) == {("h100", 3.0, 4096)}
+    assert (sizes[1:] > sizes[:-1]).all()
+    assert costs == pytest.approx(2.0 * (1e12 - sizes))
+    models = np.sort(1e12 - sizes)
+    assert models[0] == pytest.approx(1.2 * budget.SMALLEST)
+    ends = np.geomspace(1.2 * budget.SMALLEST, min(budget.LARGEST, 1e13), budget._SIZES)
+    assert models == pytest.approx(ends[ends <= 1e10])
+    assert len(asked) == len(sizes) + 1
+
+
 def test_what_serving_costs_is_known_between_the_sizes_that_are_priced(monkeypatch):
     """Three sizes at 1, 2 and 4 dollars a token: between two of them by the logarithm; beyond the ends nothing."""
     cluster = SimpleNamespace(accelerator=None)
@@ -138,7 +190,20 @@ def test_lists_of_every_kind():
     recipes = list_grid(Listing("recipes", {"name": ["a"], "description": ["b"]}))
     assert (recipes.title, len(recipes.columns), recipes.rows) == ("Recipes", 2, [("a", "b")])
     profiles = list_grid(Listing("profiles", {"k": ["link"], "n": ["x"], "o": [""], "t": ["X"]}))
-    assert (profiles.title, len(profiles.columns)) == ("Hardware profiles", 4)
+    assert profiles.title == "Hardware profiles"
+    assert [column.title for column in profiles.columns] == ["Kind", "Name", "Or", "Title"]
+    assert profiles.rows == [("link", "x", "", "X")]
+    assert [column.title for column in recipes.columns] == ["Recipe", "Description"]
+    assert [(column.title, column.number) for column in models.columns] == [
+        ("Model", False),
+        ("Parameters", True),
+        ("Active", True),
+        ("Layers", True),
+        ("Hidden", True),
+        ("Heads/KV", True),
+        ("Attention", False),
+        ("Experts", True),
+    ]
 
 
 @pytest.mark.parametrize(("intensity", "lowest"), [((100.0, 50.0), 0.05), ((100.0, 4.0), 0.02)])
