@@ -247,7 +247,12 @@ def test_summaries_are_shortened_where_there_is_room_for_a_line():
 
 def test_flags_that_are_not_given_stay_as_they_are():
     def flag(**changes):
-        said = {"required": False, "default": None, "multiple": False, "process_value": lambda ctx, value: f"read {value}"}
+        said = {
+            "required": False,
+            "default": None,
+            "multiple": False,
+            "process_value": lambda ctx, value: f"read {value}",
+        }
         made = SimpleNamespace(**{**said, **changes})
         texts._leave_absent(made)
         return [made.process_value(None, value) for value in (None, "", "x")]

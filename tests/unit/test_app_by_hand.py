@@ -78,7 +78,9 @@ def test_a_bill_is_a_table_whose_lines_open():
     ]
     plain = answers.bill_table(Grid("t", columns("Line", "Said"), [("dp", WORDS[1:])]))
     assert plain.endswith(
-        '<tr class="part"><th scope="row" class="text">dp</th><td class="text">' + WORDS[1:] + "</td></tr></tbody></table></div>"
+        '<tr class="part"><th scope="row" class="text">dp</th><td class="text">'
+        + WORDS[1:]
+        + "</td></tr></tbody></table></div>"
     )
 
 
@@ -190,7 +192,10 @@ def test_what_cannot_be_sampled_shows_its_head_alone(shown, monkeypatch):
 
 
 def test_a_figure_has_a_label_and_perhaps_a_sentence(shown, monkeypatch):
-    drawn = {"mesh": ("Mesh", lambda est: ({"data": 1}, "so & so")), "time": ("Time", lambda est: ({"data": 2}, ""))}
+    drawn = {
+        "mesh": ("Mesh", lambda est: ({"data": 1}, "so & so")),
+        "time": ("Time", lambda est: ({"data": 2}, "")),
+    }
     monkeypatch.setattr(answers, "FIGURES", {**drawn, "pipeline": ("Tasks", lambda est: None)})
     Shown = answers.Shown
     assert shown(view="figures", figure="mesh") == Shown(
@@ -244,7 +249,9 @@ def test_two_jobs_are_compared_and_an_error_says_of_which(monkeypatch):
     def compared(first, second, model=""):
         return answers.view(State(jobs=(Texts(first), Texts(second, model)), view="compare"))
 
-    assert compared({"gpus": "8"}, {"gpus": "4"}) == answers.Shown(body='<p class="note">b &gt; a</p>{one}{two}')
+    assert compared({"gpus": "8"}, {"gpus": "4"}) == answers.Shown(
+        body='<p class="note">b &gt; a</p>{one}{two}'
+    )
     assert seen == [(("8", "4"), ("A", "B"))]
     for wrong, name in ((({"gpus": "0"}, {"gpus": "4"}), "A"), (({"gpus": "8"}, {"gpus": "0"}), "B")):
         with pytest.raises(LayoutError, match=rf"^job {name}: layout: none$"):
@@ -286,7 +293,9 @@ def test_a_plan_lists_layouts_and_trials_with_buttons_in_one_count(monkeypatch):
     monkeypatch.setattr(cm, "plan", lambda **keywords: asked.append(keywords) or found)
     monkeypatch.setattr(answers, "plan_keywords", lambda job, search: {"search": search})
     monkeypatch.setattr(answers, "command", lambda name, job, search: f"costmodel {name} & {search['tp']}")
-    monkeypatch.setattr(answers, "plan_grids", lambda found, count: ("best", "front", f"c{count}", "d", "tried"))
+    monkeypatch.setattr(
+        answers, "plan_grids", lambda found, count: ("best", "front", f"c{count}", "d", "tried")
+    )
     monkeypatch.setattr(answers, "bill_table", lambda grid: f"[{grid}]")
     monkeypatch.setattr(answers, "_wrapped", lambda grid: f"{{{grid}}}")
     monkeypatch.setattr(
@@ -294,7 +303,9 @@ def test_a_plan_lists_layouts_and_trials_with_buttons_in_one_count(monkeypatch):
     )
     monkeypatch.setattr(answers, "short_form", lambda job: {"model": "m", "tp": 2, "of": job})
     monkeypatch.setattr(answers, "spelled_out", dict)
-    monkeypatch.setattr(answers, "texts_of", lambda values: {name: str(value) for name, value in values.items()})
+    monkeypatch.setattr(
+        answers, "texts_of", lambda values: {name: str(value) for name, value in values.items()}
+    )
     monkeypatch.setattr(answers.charts, "pareto_chart", lambda found, best: {"data": best})
     shown = answers.plan(Texts(), {"tp": "2"}, progress=print)
     assert asked == [{"search": {"tp": "2"}, "progress": print}]
@@ -311,7 +322,9 @@ def test_a_plan_lists_layouts_and_trials_with_buttons_in_one_count(monkeypatch):
 
 
 def test_a_layout_nobody_named_is_said(monkeypatch):
-    monkeypatch.setattr(answers, "Beside", lambda est: SimpleNamespace(sentences=[f"{est} was taken.", "more"]))
+    monkeypatch.setattr(
+        answers, "Beside", lambda est: SimpleNamespace(sentences=[f"{est} was taken.", "more"])
+    )
     monkeypatch.setattr(answers, "names_no_degree", lambda asked: "tp" not in asked)
     assert answers._assumed("X", {}) == ["X was taken. The plan view looks for a better one."]
     assert answers._assumed("X", {"tp": 2}) == []
@@ -406,7 +419,9 @@ def test_known_fields_go_by_their_aliases():
 
 
 def test_commands_have_a_flag_for_every_text():
-    job = Texts({"model": "llama3-8b", "gpus": "8", "tp": "4", "switches": "a=1 b=2", "sequence_parallel": "no"})
+    job = Texts(
+        {"model": "llama3-8b", "gpus": "8", "tp": "4", "switches": "a=1 b=2", "sequence_parallel": "no"}
+    )
     whole = "-m llama3-8b -n 8 --tp 4 --no-sequence-parallel -s a=1 -s b=2"
     said = command("estimate", job, ("--format", "json"))
     assert sorted(said.split()) == sorted(f"costmodel estimate {whole} --format json".split())
@@ -422,7 +437,10 @@ def test_commands_have_a_flag_for_every_text():
 @pytest.mark.parametrize(("text", "fine"), [("x" * 2000, True), ("x" * 2001, False)])
 def test_a_text_of_the_longest_size_is_read(text, fine):
     if fine:
-        assert job_keywords(Texts({"model": text, "gpus": "1", "global_batch": "1", "seq_len": "1"}))["model"] == text
+        assert (
+            job_keywords(Texts({"model": text, "gpus": "1", "global_batch": "1", "seq_len": "1"}))["model"]
+            == text
+        )
     else:
         with pytest.raises(LimitError, match=r"model: expected at most 2,000 characters, got 2,001"):
             job_keywords(Texts({"model": text}))
@@ -457,7 +475,13 @@ async def read_all(scope, receive, send):
     while more:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"kept"), (b"X-Frame-Options", b"no")]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"x-own", b"kept"), (b"X-Frame-Options", b"no")],
+        }
+    )
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
@@ -524,7 +548,10 @@ def test_headers_of_the_page_stay_but_for_those_of_the_guard():
     refused = sent(headers={"host": "evil.example" + "x" * 100})[0]
     assert refused["status"] == 400
     assert refused["headers"] == [(b"content-type", b"text/plain; charset=utf-8"), *guard._HEADERS]
-    assert sent(headers={"host": "e" * 100})[1]["body"] == f"this page is at 127.0.0.1, not at '{'e' * 80}'\n".encode()
+    assert (
+        sent(headers={"host": "e" * 100})[1]["body"]
+        == f"this page is at 127.0.0.1, not at '{'e' * 80}'\n".encode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -571,5 +598,9 @@ def test_a_token_becomes_a_cookie_and_the_rest_of_the_address_stays():
         assert start["status"] == 403
         assert body["body"] == b"open the address that the program printed; it has a token\n"
     other = {"host": "node17:80"}
-    for cookie, answer in (("costmodel_token=t0ken", 200), ("a=1; costmodel_token=t0ken", 200), ("a=t0ken", 403)):
+    for cookie, answer in (
+        ("costmodel_token=t0ken", 200),
+        ("a=1; costmodel_token=t0ken", 200),
+        ("a=t0ken", 403),
+    ):
         assert status(token="t0ken", headers={**other, "cookie": cookie}) == answer

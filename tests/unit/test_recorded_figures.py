@@ -6,13 +6,18 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
-from test_recorded_pages import JOBS, clean, free
+from test_recorded_pages import CLUSTER, JOBS, clean, free
 
 import costmodel as cm
+from costmodel.reporting import calibration
 from costmodel.reporting.html import charts
+from costmodel.reporting.plots.profiles import draw_beside, draw_classes
+from costmodel.reporting.plots.validation import draw_predicted
 
 RECORDED = Path(__file__).with_name("recorded_figures.jsonl")
 DIGITS = 4
@@ -21,6 +26,9 @@ SHOWN = {
     "comparison": ("bars",),
     "sensitivity": ("tornado",),
     "plan": ("pareto",),
+    "scaling": ("scaling",),
+    "collective": ("time",),
+    "made up": ("classes", "beside", "predicted", "fit"),
 }
 
 
@@ -43,7 +51,11 @@ def short(value):
 
 def drawn(figure):
     """Yield the size, and the words, bars and lines of each panel."""
-    yield {"size": short(figure.get_size_inches()), "title": clean(figure.get_suptitle())}
+    yield {
+        "size": short(figure.get_size_inches()),
+        "title": clean(figure.get_suptitle()),
+        "legends": [clean(one.get_text()) for legend in figure.legends for one in legend.get_texts()],
+    }
     for axes in figure.axes:
         legend = axes.get_legend()
         yield {
@@ -58,6 +70,14 @@ def drawn(figure):
             "legend": [clean(one.get_text()) for one in legend.get_texts()] if legend else [],
             "bars": [short(one.get_bbox().bounds) for one in axes.patches if hasattr(one, "get_bbox")][:60],
             "lines": [short(one.get_xydata())[:40] for one in axes.lines],
+            "styles": [f"{one.get_linestyle()} {one.get_marker()}" for one in axes.lines],
+            "ends": [short(axes.get_xlim()), short(axes.get_ylim())],
+            "ticks": [
+                clean(one.get_text())
+                for axis in (axes.xaxis, axes.yaxis)
+                if type(axis.get_major_formatter()).__name__ == "FixedFormatter"
+                for one in axis.get_ticklabels()
+            ],
             "points": [short(one.get_offsets())[:40] for one in axes.collections],
         }
 
@@ -89,6 +109,86 @@ def answers():
     both = {"layout": "tp4"}
     yield "comparison", "dense", lambda: cm.compare(cm.estimate(**dense), cm.estimate(**{**dense, **both}))
     yield "plan", "dense", lambda: cm.plan(**free(dense), choose=False)
+    several = {**free(dense), "gpus": [4, 8, 16]}
+    yield "scaling", "dense", lambda: cm.plan(**several, choose=False, tp=2, fix={"pp": [1, 2]})
+    for ranks in (4, 8):
+        sizes = [2.0**power for power in range(10, 28, 4)]
+        yield (
+            "collective",
+            f"{ranks} ranks",
+            lambda n=ranks: cm.collective("all-reduce", sizes, cluster=str(CLUSTER), ranks=n),
+        )
+    yield "made up", "answers", lambda: SimpleNamespace(plot=MadeUp())
+
+
+class MadeUp:
+    """Figures of answers that are made up, so that nothing fitted is in them."""
+
+    def named(self, name):
+        """Draw one."""
+        return getattr(self, name)()
+
+    def classes(self):
+        """Two classes and copies, one of them nothing exposed."""
+        rows = [
+            SimpleNamespace(name=name, busy_s=busy, exposed_s=exposed, count=count)
+            for name, busy, exposed, count in (
+                ("matmul", 0.5, 0.4, 1200),
+                ("nccl", 0.3, 0.1, 40),
+                ("copies", 0.05, 0, 7),
+            )
+        ]
+        trace = SimpleNamespace(
+            classes=rows[:2], copies=rows[2:], kind="trace", gpu="gpu 0", count=1247, window_s=1.0, idle_s=0.2
+        )
+        return draw_classes(trace)
+
+    def beside(self):
+        """A group that took longer than its bill, one that was faster, one all hidden."""
+        rows = [
+            SimpleNamespace(
+                group=name,
+                bill_s=bill,
+                bill_exposed_s=bill_exposed,
+                trace_s=trace,
+                trace_exposed_s=exposed,
+                difference_s=trace - bill,
+            )
+            for name, bill, bill_exposed, trace, exposed in (
+                ("attention", 0.2, 0.2, 0.3, 0.25),
+                ("gradients", 0.4, 0.1, 0.35, 0.0),
+                ("odd", 0.1, 0.15, 0.1, 0.1),
+            )
+        ]
+        beside = SimpleNamespace(groups=rows, job="a job", bill_step_s=1.0, trace_step_s=1.25)
+        return draw_beside(SimpleNamespace(beside=beside))
+
+    def predicted(self):
+        """Four runs of two accelerators, one of which was not priced."""
+        runs = pd.DataFrame(
+            {
+                "accelerator": ["h100", "a100", "h100", "h100"],
+                "measured_step_time_s": [1.0, 2.0, 4.0, 8.0],
+                "predicted_step_time_s": [1.1, 1.5, 4.0, np.nan],
+                "time_error": [0.1, -0.25, 0.0, np.nan],
+            }
+        )
+        return draw_predicted(SimpleNamespace(judged=runs))
+
+    def fit(self):
+        """An all-reduce of eight ranks, measured at twice what is fitted."""
+        size = np.array([1e6, 1e7])
+        run = SimpleNamespace(
+            primitive="all_reduce",
+            size_bytes=size,
+            group=SimpleNamespace(ranks=8),
+            time_s=2 * size / 1e9,
+            name="eight",
+        )
+        cluster = SimpleNamespace(name="ours", tiers=("as it is",))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(calibration, "price_run", lambda run, tiers, fitted: run.time_s / 2)
+            return calibration.draw_fit(SimpleNamespace(runs=[run], tiers=("fitted",)), cluster)
 
 
 def figures(kind, make):

@@ -18,7 +18,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded_tables.csv")
-ROOMS = ("base", "estimates", "interop", "trust", "whole_run", "planning", "what_if", "reporting", "cli", "app")
+ROOMS = (
+    "base",
+    "estimates",
+    "interop",
+    "trust",
+    "whole_run",
+    "planning",
+    "what_if",
+    "reporting",
+    "cli",
+    "app",
+)
 MOST = 250
 MOST_OF_A_DEFAULT = 40
 # Words with an operator between them: formulas are looked at, sentences are not.

@@ -84,9 +84,7 @@ def test_what_a_budget_is():
     said = {name: cells for name, (cells,) in cells(headline).items()}
     assert said["budget"] == "$1,000 at $2.00 a GPU-hour"
     assert said["GPU-hours"] == "500 on 8 GPUs in 10.0 days"
-    assert said["training"] == (
-        "7.2e+20 FLOP: MFU 40% in bf16, 90% of the time in steps that count"
-    )
+    assert said["training"] == ("7.2e+20 FLOP: MFU 40% in bf16, 90% of the time in steps that count")
     assert said["p10 / p50 / p90"].startswith(
         "$900 / $1,000 / $1,100 and 9.0 / 10.0 / 12.5 days for this training, or 6.5e+20 / 7.2e+20 / 8e+20 FLOP for this"
     )

@@ -1,0 +1,362 @@
+"""Rows and sentences of plans on made-up estimates of round numbers: machines, choices, what is beside, trees."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.planning import beside as beside_module
+from costmodel.planning import machines, scaling
+from costmodel.planning.beside import Beside, beside
+from costmodel.planning.choices import Choice
+from costmodel.planning.machines import Machine, machine_columns
+from costmodel.reporting import plans
+from costmodel.reporting.tree import tree_grid
+
+
+class Of(SimpleNamespace):
+    """A record of made-up values."""
+
+
+def cluster(name="c", **changes):
+    said = {
+        "name": name,
+        "accelerator": Of(name="h100", called="GPU"),
+        "price_usd_per_gpu_hour": 2.0,
+        "price_date": "2026-01",
+        "price_range_usd_per_gpu_hour": (1.5, 3.25),
+    }
+    return Of(**{**said, **changes})
+
+
+def job(where, gpus=8, tokens=None, name="bf16"):
+    return Of(
+        cluster=where,
+        layout=Of(gpus=gpus),
+        recipe=Of(name="nemo"),
+        precision=Of(name=name),
+        tokens=tokens,
+        slice="2x2",
+    )
+
+
+class Drawn:
+    """Samples of a step: p10, p50 and p90 of 0.9, 1.1 and 1.3 s."""
+
+    def interval(self):
+        return Of(low=0.9, high=1.3)
+
+    def quantile(self, share):
+        return {0.1: 0.9, 0.5: 1.1, 0.9: 1.3}[share]
+
+
+def estimate(of, **changes):
+    said = {
+        "job": of,
+        "step_time_s": np.asarray(1.0),
+        "mfu": np.asarray(0.4),
+        "memory_bytes_per_gpu": np.asarray(2.0**35),
+        "memory_capacity_bytes": 2.0**36,
+        "fits_probability": np.asarray(0.75),
+        "peak_flops_per_s": 1e15,
+        "sample": Drawn,
+        "gpu_hours": lambda tokens: np.asarray(tokens / 1e9),
+        "fits": True,
+    }
+    return Of(**{**said, **changes})
+
+
+RUN = Of(
+    days=12.25,
+    gpu_hours=2352.0,
+    paid_gpu_hours=2500.0,
+    energy_kwh=4400.0,
+    dollars=5000.0,
+    spread=lambda: {"days": (11.0, 12.0, 14.0), "dollars": (4500.0, 4900.0, 5700.0)},
+    finishing_dates=lambda start: {"p10": f"{start}+11", "p50": f"{start}+12", "p90": f"{start}+14"},
+)
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Return a machine with a whole run, one without, and one on which nothing fits."""
+    monkeypatch.setattr(machines, "layout_text", lambda layout: f"on {layout.gpus}")
+    monkeypatch.setattr(plans, "layout_text", lambda layout: f"on {layout.gpus}")
+    monkeypatch.setattr(plans, "off_middle", lambda drawn: "!")
+    monkeypatch.setattr(machines, "price_note", lambda cluster: f"note {cluster.name}")
+    first, second = job(cluster()), job(cluster("d", price_date="", price_range_usd_per_gpu_hour=None), 1)
+    third = job(cluster("e", price_usd_per_gpu_hour=None), 16)
+    return (
+        Machine(first, estimate(first), RUN),
+        Machine(second, estimate(second), problem="no tokens"),
+        Machine(third, problem="no layout"),
+    )
+
+
+def test_a_row_of_a_machine_has_every_figure_under_its_name(three):
+    """A trillion tokens take 1,000 GPU-hours at 2 dollars; what is not known is none."""
+    with_run, without, none = ({k: v[i] for k, v in machine_columns(three).items()} for i in range(3))
+    priced = {
+        "cluster": "c",
+        "accelerator": "h100",
+        "gpus": 8,
+        "recipe": "nemo",
+        "precision": "bf16",
+        "layout": "on 8",
+        "slice": "2x2",
+        "step_time_s": 1.0,
+        "step_time_s_p10": 0.9,
+        "step_time_s_p50": 1.1,
+        "step_time_s_p90": 1.3,
+        "mfu": 0.4,
+        "memory_bytes_per_gpu": 2.0**35,
+        "memory_capacity_bytes": 2.0**36,
+        "fits_probability": 0.75,
+        "price_usd_per_gpu_hour": 2.0,
+        "price_note": "note c",
+        "usd_per_trillion_tokens": 2000.0,
+    }
+    assert with_run == {
+        **priced,
+        "days": 12.25,
+        "days_p10": 11.0,
+        "days_p50": 12.0,
+        "days_p90": 14.0,
+        "gpu_hours": 2352.0,
+        "energy_kwh": 4400.0,
+        "dollars": 5000.0,
+        "dollars_p10": 4500.0,
+        "dollars_p50": 4900.0,
+        "dollars_p90": 5700.0,
+        "problem": "",
+    }
+    of_run = dict.fromkeys(set(with_run) - set(priced) - {"problem"})
+    second = {"cluster": "d", "gpus": 1, "layout": "on 1", "price_note": "note d"}
+    assert without == {**priced, **second, **of_run, "problem": "no tokens"}
+    nothing = {
+        name: value if name in ("accelerator", "recipe", "precision") else None
+        for name, value in priced.items()
+    }
+    third = {"cluster": "e", "gpus": 16, "price_note": "note e"}
+    assert none == {**nothing, **third, **of_run, "problem": "no layout"}
+    # Without a price there is no rent for tokens, though there is a layout.
+    free = job(cluster(price_usd_per_gpu_hour=None))
+    assert Machine(free, estimate(free)).usd_per_trillion_tokens is None
+
+
+def test_machines_side_by_side(three):
+    grid = plans.machines_grid(Of(machines=three), "2026-12-01")
+    assert [column.title for column in grid.columns] == ["", "8 GPUs of c", "1 GPU of d", "16 GPUs of e"]
+    assert [list(row) for row in grid.rows] == [
+        ["recipe", "nemo, bf16", "nemo, bf16", "nemo, bf16"],
+        ["layout", "on 8", "on 1", "no layout fits"],
+        ["step time", "1.000 s", "1.000 s", ""],
+        ["  p10 / p50 / p90", *["900 ms / 1.10 s / 1.30 s!"] * 2, ""],
+        ["MFU", *["40.0% of 1.000 PFLOP/s"] * 2, ""],
+        ["memory", *["32.0 GiB of 64.0 GiB"] * 2, ""],
+        ["price of an hour", "$2.00 (2026-01)", "$2.00 (given)", "no price"],
+        ["  lists", "$1.50 to $3.25", "", "$1.50 to $3.25"],
+        ["a trillion tokens", "$2,000", "$2,000", ""],
+        ["days", "12.2", "", ""],
+        ["  p10 / p50 / p90", "11.0 / 12.0 / 14.0", "", ""],
+        ["done by, p10 p50 p90", "2026-12-01+11, 2026-12-01+12, 2026-12-01+14", "", ""],
+        ["GPU-hours", "2,500", "", ""],
+        ["energy, MWh", "4", "", ""],
+        ["dollars", "$5,000", "", ""],
+        ["  p10 / p50 / p90", "4,500 / 4,900 / 5,700", "", ""],
+    ]
+    assert grid.strong == {8, 9, 14}
+    assert grid.note == (
+        "best first; a trillion tokens: nothing lost to failures; days and dollars: with failures; "
+        "1 GPU of d: no tokens; 16 GPUs of e: no layout"
+    )
+    plain = plans.machines_grid(Of(machines=three[1:]))
+    assert [row[0] for row in plain.rows][-3:] == ["price of an hour", "  lists", "a trillion tokens"]
+    assert "with failures" not in plain.note
+    unpriced = Machine(three[0].job, three[0].est, Of(**{**vars(RUN), "dollars": None, "spread": dict}))
+    rows = [list(row) for row in plans.machines_grid(Of(machines=[unpriced])).rows]
+    assert ["dollars", "no price"] in rows
+    assert sum(row[0] == "  p10 / p50 / p90" for row in rows) == 1  # of the step alone
+
+
+def test_machines_are_searched_one_by_one_and_sorted(monkeypatch):
+    """Of three machines the second is the plan's own and is not searched again; what does not fit comes last."""
+    jobs = [job(cluster(name)) for name in ("a", "b", "b", "none")]
+    ests = {"a": estimate(jobs[0], step_time_s=2.0), "b": estimate(jobs[1], step_time_s=1.5)}
+    searched = []
+
+    def search(question):
+        name = question.jobs[0].cluster.name
+        searched.append((name, len(question.jobs)))
+        if name == "none":
+            raise NoLayoutError("none fits")
+        return Of(best=ests[name])
+
+    weights = {"a": 1.0, "b": 1.0}
+    question = Of(jobs=tuple(jobs), weight=lambda of: weights[of.cluster.name])
+    monkeypatch.setattr(machines, "Found", Of(search=search))
+    monkeypatch.setattr(machines, "replace", lambda question, jobs: Of(jobs=jobs))
+    plan = Of(question=question, best=ests["b"])
+    found = machines.machines(plan)
+    assert [(one.job.cluster.name, one.est is None, one.problem) for one in found] == [
+        ("b", False, ""),
+        ("a", False, ""),
+        ("none", True, "none fits"),
+    ]
+    assert searched == [("a", 1), ("none", 1)]
+    weights["b"] = 2.0
+    assert [one.job.cluster.name for one in machines.machines(plan)] == ["a", "b", "none"]
+    assert machines.several_machines(question)
+    assert not machines.several_machines(Of(jobs=jobs[1:3]))
+    for other in (job(cluster("b"), 16), job(cluster("b"), name="fp8")):
+        assert machines.several_machines(Of(jobs=(jobs[1], other)))
+
+
+def test_a_whole_run_is_priced_where_tokens_are_known(monkeypatch):
+    where = cluster()
+    asked = []
+    monkeypatch.setattr(machines, "run_of", lambda *given, **more: asked.append((given, more)) or "run")
+    without, with_tokens = estimate(job(where)), estimate(job(where, tokens=1e9))
+    assert machines._priced("j", without) == ("j", without, None, "")
+    assert machines._priced("j", with_tokens) == ("j", with_tokens, "run", "")
+    assert asked == [((with_tokens, 1e9), {"samples": machines._RUNS})]
+
+    def refused(*_, **__):
+        raise CostModelError("no storage")
+
+    monkeypatch.setattr(machines, "run_of", refused)
+    assert machines._priced("j", with_tokens) == ("j", with_tokens, None, "no storage")
+
+
+def test_the_best_of_every_number_of_gpus(monkeypatch):
+    jobs = [job(cluster(), gpus) for gpus in (64, 8, 16)]
+    found = {id(one): estimate(one) for one in jobs}
+
+    def search(question):
+        (one,) = question.jobs
+        if one.layout.gpus == 8:
+            raise NoLayoutError("none")
+        return Of(best=found[id(one)])
+
+    monkeypatch.setattr(scaling, "search", search)
+    monkeypatch.setattr(scaling, "replace", lambda question, jobs: Of(jobs=jobs))
+    plan = Of(question=Of(jobs=jobs), asked_job=lambda pick: {5: 0}[pick], pick=5, best="own")
+    plan.best = estimate(jobs[0], step_time_s=9.0)
+    assert [(est.job.layout.gpus, float(est.step_time_s)) for est in scaling.best_of_each_job(plan)] == [
+        (16, 1.0),
+        (64, 9.0),
+    ]
+    with pytest.raises(CostModelError, match="scaling: one job was planned"):
+        scaling.best_of_each_job(Of(question=Of(jobs=jobs[:1])))
+
+
+def test_a_choice_is_held_where_all_of_it_is():
+    two = Choice({"a": 1, "b": True})
+
+    def of(**switches):
+        return Of(switches=switches, axis_order=("tp", "dp"))
+
+    assert two.holds(of(a=1, b=True))
+    assert not two.holds(of(a=1, b=False))
+    assert not two.holds(of(a=2, b=True))
+    order = Choice({"a": 1}, ("tp", "dp"))
+    assert order.holds(of(a=2))
+    assert not Choice({}, ("dp", "tp")).holds(of(a=1))
+    assert (str(order), order.turned) == ("axis order tp dp", "axis_order")
+    assert (str(two), two.turned) == ("a=1, b=true", "a")
+
+
+@pytest.fixture
+def aside(monkeypatch):
+    monkeypatch.setattr(beside_module, "layout_text", lambda layout: f"on {layout.gpus}")
+    monkeypatch.setattr(beside_module, "short_form", lambda of: {"gpus": of.layout.gpus})
+    return lambda **changes: estimate(job(cluster()), **changes)
+
+
+def test_what_is_said_beside_an_assumed_layout(aside):
+    """0.7 s for 1 s is 30 % less; as fast within a tie is nothing; where it does not fit the planner's does."""
+    assumed = "No layout is named; assumed: on 8, which fits."
+    pick = aside(step_time_s=0.7)
+    best = "The planner's best takes 700.0 ms a step and 32.0 GiB"
+    assert Beside(aside(), pick, "costmodel x").sentences == [assumed, f"{best}, 30.0% less: costmodel x"]
+    tied = aside(step_time_s=1.0 - 0.5 * beside_module.TIE_SHARE)
+    share = f"{beside_module.TIE_SHARE:.1%}"
+    assert Beside(aside(), tied, "c").sentences == [
+        assumed,
+        f"The planner finds nothing that is {share} faster.",
+    ]
+    edge = aside(step_time_s=1.0 - beside_module.TIE_SHARE)
+    assert "finds nothing" in Beside(aside(), edge, "c").sentences[1]
+    small = "No layout is named; assumed: on 8, which does not fit."
+    assert Beside(aside(fits=False), pick, "c").sentences == [small, f"{best}, and fits: c"]
+    assert Beside(aside(fits=False), tied, "c").sentences[1].endswith(", and fits: c")
+    assert Beside(aside(), refusal="none divides").sentences == [assumed, "Nor does another: none divides."]
+    assert Beside(aside()).sentences == [assumed, "No plan was made."]
+    assert Beside(aside()).record() is None
+    assert Beside(aside(), pick, "c").record() == {
+        "job": {"gpus": 8},
+        "step_time_s": 0.7,
+        "memory_bytes_per_gpu": 2.0**35,
+        "command": "c",
+    }
+
+
+def test_who_names_no_degree_gets_a_plan_beside(aside, monkeypatch):
+    est, asked = aside(), []
+
+    def planned(given):
+        asked.append(given)
+        if given.get("gpus") == 7:
+            raise NoLayoutError("plan: none divides")
+        return Of(best="best", commands=lambda count: [f"command {count}", "other"])
+
+    monkeypatch.setattr(beside_module, "planned", planned)
+    monkeypatch.setattr(beside_module, "names_no_degree", lambda given: "tp" not in given)
+    assert beside(est, {"tp": 2}) is None
+    assert asked == []
+    assert beside(est, {"gpus": 8}) == Beside(est, "best", "command 1")
+    assert beside(est, {"gpus": 7}) == Beside(est, refusal="none divides")
+
+
+def test_a_plan_takes_what_is_named_of_what_a_plan_knows(monkeypatch):
+    asked = []
+    monkeypatch.setattr(beside_module, "plan", lambda **given: asked.append(given) or Of(best=Of(job="j")))
+    monkeypatch.setattr(
+        beside_module,
+        "short_form",
+        lambda of: {"tp": 2, "switches": {}, "model": "m", "axis_order": "x", "gpus": 8},
+    )
+    given = {"model": "m", "gpus": 8, "tokens": None, "samples": 9, "objective": "step-time"}
+    beside_module.planned(given)
+    assert asked.pop() == {"model": "m", "gpus": 8, "objective": "step-time"}
+    assert beside_module.decided(given) == {"tp": 2, "switches": {}, "axis_order": "x"}
+    assert asked.pop() == {"model": "m", "gpus": 8}
+    monkeypatch.setattr(beside_module, "estimate", lambda **given: given)
+    monkeypatch.setattr(beside_module, "names_no_degree", lambda given: given["gpus"] == 8)
+    assert beside_module.named_or_planned({"model": "m", "gpus": 8}) == (
+        {"model": "m", "gpus": 8, "tp": 2, "switches": {}, "axis_order": "x"},
+        True,
+    )
+    assert beside_module.named_or_planned({"model": "m", "gpus": 4}) == ({"model": "m", "gpus": 4}, False)
+
+
+def test_a_tree_leaves_out_what_is_small_where_it_is_asked_to():
+    """A step of 10 s: a part of 9.5 s, and one of 0.5 s twice a quarter."""
+
+    def part(name, each_s, times=1.0, parts=()):
+        return Of(name=name, each_s=each_s, seconds=each_s * times, times=times, children=parts)
+
+    root = part("step", 10.0, parts=(part("layers", 9.5), part("head", 0.25, 2.0)))
+    whole = tree_grid(Of(root=root))
+    assert [list(row) for row in whole.rows] == [
+        ["step", "1", "10.00 s", "10.00 s", "100.0%"],
+        ["  layers", "1", "9.500 s", "9.500 s", "95.0%"],
+        ["  head", "2", "250.0 ms", "500.0 ms", "5.0%"],
+    ]
+    assert "left out" not in whole.note
+    few = tree_grid(Of(root=root), least_share=0.1)
+    assert [row[0] for row in few.rows] == ["step", "  layers"]
+    assert few.note.endswith(" Parts below 10.0% are left out; --all-lines shows them.")
+    assert (whole.title, whole.strong) == ("The step", {0})
+    assert [column.number for column in whole.columns] == [False, True, True, True, True]
