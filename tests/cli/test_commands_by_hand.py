@@ -14,6 +14,7 @@ from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from ruamel.yaml import YAML
@@ -53,7 +54,7 @@ FACES = (".remarks()", ".to_dict()", ".columns()", ".grids()")
 class Told(str):
     """An answer, or the text of one, that writes down whatever it is asked."""
 
-    truths = {}
+    truths: ClassVar = {}
 
     def __new__(cls, name, log):
         made = super().__new__(cls, name)

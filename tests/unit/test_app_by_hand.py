@@ -428,7 +428,7 @@ def test_commands_have_a_flag_for_every_text():
     assert command("estimate", Texts(job.fields, MODEL)).startswith("costmodel estimate -m model.yaml -n 8")
     planned = command("plan", job, search={"tp": "1,2", "sequence_parallel": "true", "choose": "off"})
     assert sorted(planned.split()) == sorted(
-        "costmodel plan -m llama3-8b -n 8 -s a=1 -s b=2 --tp 1,2 --sequence-parallel true --no-choose".split()
+        f"costmodel plan {'-m llama3-8b -n 8 -s a=1 -s b=2'} --tp 1,2 --sequence-parallel true --no-choose".split()
     )
     run = command("run", Texts({"gpus": "8"}), run={"spare_nodes": "2", "repair_s": " "})
     assert run == "costmodel run -n 8 --spare-nodes 2"

@@ -75,7 +75,7 @@ def drawn(figure):
             "ticks": [
                 clean(one.get_text())
                 for axis in (axes.xaxis, axes.yaxis)
-                if type(axis.get_major_formatter()).__name__ == "FixedFormatter"
+                if type(axis.get_major_formatter()).__name__ in ("FixedFormatter", "FuncFormatter")
                 for one in axis.get_ticklabels()
             ],
             "points": [short(one.get_offsets())[:40] for one in axes.collections],
@@ -111,8 +111,8 @@ def answers():
     yield "plan", "dense", lambda: cm.plan(**free(dense), choose=False)
     several = {**free(dense), "gpus": [4, 8, 16]}
     yield "scaling", "dense", lambda: cm.plan(**several, choose=False, tp=2, fix={"pp": [1, 2]})
+    sizes = [2.0**power for power in range(10, 28, 4)]
     for ranks in (4, 8):
-        sizes = [2.0**power for power in range(10, 28, 4)]
         yield (
             "collective",
             f"{ranks} ranks",
