@@ -293,7 +293,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
                 axis="dp",
                 toll="communication",
                 phase="param_sync",
-                count=1.0,
+                count=(placed.layout.pp > 1).astype(np.float64),
                 formula="max(most_s - own_s, 0)",
                 terms={"most_s": step.most_on_a_stage(each_s, once_s), "own_s": broadcast_sum(own_s)},
                 source="the step is as long as the slowest stage's: step/critical_stage.py",

@@ -107,7 +107,8 @@ def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
 
     Of GPUs also by generation (`of_generation`), where there are `LEAST_RUNS`: the older, the less it is, as kernels
     were longer beside the gaps between them. And of those beyond CUDA together (`OTHER_STACKS`), which stand for
-    generations of theirs that no run is published of: kernels that nobody timed and younger libraries lose more.
+    generations of theirs that no run is published of: kernels that nobody timed and younger libraries lose more. None is
+    below zero: a step takes no less than its parts, and a port would be busy for longer than the step lasts.
 
     Parameters
     ----------
@@ -120,19 +121,23 @@ def fit_constants(runs: pd.DataFrame) -> dict[tuple[str, bool], float]:
     found: dict[tuple[str, bool], float] = {}
     for is_gpu, kind in used.groupby("is_gpu"):
         general = weighted_median(-kind.log_ratio, weights[kind.index])
-        found["", bool(is_gpu)] = float(np.expm1(general))
+        found["", bool(is_gpu)] = _share(general)
         for family, group in kind.groupby("family"):
             if len(group) >= LEAST_RUNS:
                 own = _family_share(group, weights[group.index], general)
-                found[str(family), bool(is_gpu)] = float(np.expm1(own))
+                found[str(family), bool(is_gpu)] = _share(own)
     for generation, group in used[used.is_gpu].groupby("generation"):
         if len(group) >= LEAST_RUNS:
             share = weighted_median(-group.log_ratio, weights[group.index])
-            found[of_generation(str(generation)), True] = float(np.expm1(share))
+            found[of_generation(str(generation)), True] = _share(share)
     others = used[used.is_gpu & used.own_stack]
     if len(others) >= LEAST_RUNS:
-        found[OTHER_STACKS, True] = float(np.expm1(weighted_median(-others.log_ratio, weights[others.index])))
+        found[OTHER_STACKS, True] = _share(weighted_median(-others.log_ratio, weights[others.index]))
     return found
+
+
+def _share(logarithm: float) -> float:
+    return max(float(np.expm1(logarithm)), 0.0)
 
 
 def _family_share(group: pd.DataFrame, weights: pd.Series[float], general: float) -> float:

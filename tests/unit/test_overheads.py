@@ -230,3 +230,14 @@ def test_a_recipe_with_a_constant_on_tpus_has_their_band_there_and_not_on_gpus()
         ("maxtext-tpu", "dgx-h100-ndr", "hopper-dense-unfitted"),
     ):
         assert cm.estimate(**job, recipe=recipe, cluster=cluster).error_band.of == of
+
+
+def test_no_step_takes_less_than_its_parts():
+    fast = runs(("fast", "a", -0.05, 30, "m", True), ("other", "b", 0.10, 30, "m", True))
+    assert overheads.fit_constants(fast)["fast", True] == 0.0
+    shares = [
+        getattr(load_recipe(name).host, switch)
+        for name in list_recipes()
+        for switch in overheads.SWITCHES.values()
+    ]
+    assert all(share is None or share >= 0 for share in shares)
