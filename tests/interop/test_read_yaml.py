@@ -8,7 +8,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.interop.read_megatron_yaml import _words, read_neox
 from costmodel.interop.reading import read as read_file
-from costmodel.interop.text_file import TextFile, encoding_of
+from costmodel.interop.text_file import TextFile, decoded, encoding_of, read_text, shown
 
 ARGUMENTS = """
 ENV_VARS: {CUDA_DEVICE_MAX_CONNECTIONS: 1}
@@ -514,6 +514,58 @@ def test_neox_with_attention_and_mlp_side_by_side():
     assert (beside.rotary_share, beside.rope_theta) == (0.25, 20000.0)
 
 
+def test_what_neox_takes_where_a_file_is_silent():
+    """One table of tokens for both ends, GELU with biases, heads of their own, all layers dense, LayerNorm."""
+    model = neox()
+    assert (model.tied_embeddings, model.gated_mlp, model.linear_bias) == (True, False, True)
+    assert (model.num_kv_heads, model.num_experts, model.norm) == (4, 0, "layernorm")
+    assert not neox("no_weight_tying: true\n").tied_embeddings
+    assert neox("no_weight_tying: false\n").tied_embeddings
+    assert neox("num_kv_heads: 2\n").num_kv_heads == 2
+    for words, bias in (("", True), ("use_bias_in_mlp: true\n", True), ("use_bias_in_mlp: false\n", False)):
+        for gate in ("mlp_type: llama\n", "activation: swiglu\n"):
+            gated = neox(gate + words)
+            assert gated.gated_mlp
+            assert gated.linear_bias == bias
+
+
+@pytest.mark.parametrize(
+    ("more", "known"),
+    [
+        ("", ("fp16", 0, "none", 16)),
+        ("zero_optimization: {stage: 2}\n", ("fp16", 2, "none", 16)),
+        ("checkpoint_activations: true\n", ("fp16", 0, "full", 16)),
+        ("checkpoint_activations: false\n", ("fp16", 0, "none", 16)),
+        ("gradient_accumulation_steps: 3\n", ("fp16", 0, "none", 48)),
+        ("train_batch_size: 64\n", ("fp16", 0, "none", 64)),
+    ],
+)
+def test_what_neox_trains_by(more, known):
+    """Four sequences of eight GPUs at tp 2: four replicas, sixteen a step."""
+    found = read_neox(TextFile(SMALL_NEOX + more, "neox.yml"), {"gpus": 8})
+    assert said(found.job, "precision", "zero_stage", "recompute", "global_batch") == known
+
+
+@pytest.mark.parametrize(
+    ("said", "precision"),
+    [("precision: bfloat16", "bf16"), ("precision: fp16", "fp16"), ("bf16: {enabled: true}", "bf16")],
+)
+def test_precision_of_neox(said, precision):
+    text = SMALL_NEOX.replace("fp16: {enabled: true}", said)
+    assert text != SMALL_NEOX
+    assert read_neox(TextFile(text, "neox.yml"), {"gpus": 8}).job["precision"] == precision
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["gradient_accumulation_steps", "train_micro_batch_size_per_gpu", "model_parallel_size", "pipe_parallel_size"],
+)
+def test_counts_of_neox_that_are_no_numbers(key):
+    lines = [line for line in SMALL_NEOX.splitlines() if not line.startswith(key)]
+    with pytest.raises(CostModelError, match=f"^{key}: expected a whole number, got 'many'$"):
+        read_neox(TextFile("\n".join([*lines, f"{key}: many"]), "neox.yml"), {"gpus": 8})
+
+
 @pytest.mark.parametrize(
     ("keys", "experts", "pattern"),
     [
@@ -569,3 +621,53 @@ def test_zero_bytes_are_utf_16_where_every_second_is_one(raw, fine):
     else:
         with pytest.raises(CostModelError, match=r"^f: is not a text"):
             encoding_of(raw, "f")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mark", "found"),
+    [
+        ("utf-8", b"\xef\xbb\xbf", "utf-8-sig"),
+        ("utf-16-le", b"\xff\xfe", "utf-16"),
+        ("utf-16-be", b"\xfe\xff", "utf-16"),
+        ("utf-8", b"", "utf-8"),
+        ("utf-16-le", b"", "utf-16-le"),
+        ("utf-16-be", b"", "utf-16-be"),
+    ],
+)
+def test_marks_of_encodings_stand_at_the_beginning(encoding, mark, found):
+    text = "num_layers: 4"
+    raw = mark + text.encode(encoding)
+    assert encoding_of(raw, "f") == found
+    assert decoded(raw, "f") == text
+    if mark and encoding == "utf-8":
+        assert encoding_of(text.encode() + mark, "f") == "utf-8"
+
+
+def test_what_is_no_text_is_told_by_its_byte():
+    with pytest.raises(CostModelError, match=r"^f: is not a text in UTF-8 or UTF-16 \(byte 3\)$"):
+        decoded(b"abc\xff", "f")
+
+
+def test_files_that_are_no_texts(tmp_path):
+    empty = written(tmp_path, " \n")
+    with pytest.raises(CostModelError, match="is empty$"):
+        read_text(empty)
+    with pytest.raises(CostModelError, match="no such file$"):
+        read_text(tmp_path / "none.yaml")
+    with pytest.raises(CostModelError, match=r"is a folder without a config.json or run_config.yaml$"):
+        read_text(tmp_path)
+    text = written(tmp_path, "a: 1234567890", "long.yaml")
+    assert read_text(text, most_bytes=13) == TextFile("a: 1234567890", str(text), tmp_path)
+    with pytest.raises(CostModelError, match="expected at most 12 bytes$"):
+        read_text(text, most_bytes=12)
+    written(tmp_path, "b: 2", "run_config.yaml")
+    assert read_text(tmp_path).text == "b: 2"
+    written(tmp_path, "{}", "config.json")
+    assert read_text(tmp_path).text == "{}"
+
+
+def test_what_may_be_printed():
+    assert shown("a\tb  c\u202ed\x1b[31me") == "a b cde"
+    assert shown("x" * 300) == "x" * 300
+    assert shown("x" * 301) == "x" * 299 + "…"
+    assert shown("abcdef", most=4) == "abc…"

@@ -15,11 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded_tables.csv")
 ROOMS = (
     "base",
+    "bill",
+    "physics",
+    "describe",
+    "step",
     "estimates",
     "interop",
     "trust",
@@ -50,6 +55,8 @@ def leaves(value, path=()):
         yield from leaves({field.name: getattr(value, field.name) for field in fields(value)}, path)
     elif isinstance(value, (set, frozenset)):
         yield path, " ".join(sorted(map(str, value)))
+    elif isinstance(value, np.ndarray) and value.ndim == 0:
+        yield path, repr(value.item())
     elif isinstance(value, (list, tuple, np.ndarray)) and len(value) < 200:
         for place, held in enumerate(value):
             yield from leaves(held, (*path, str(place)))
@@ -88,6 +95,18 @@ def defaults(made):
                 yield from told if len(told) <= MOST_OF_A_DEFAULT else []
 
 
+def bounds(made):
+    """Return the default and the bounds of each field of a record, as pydantic or a named tuple holds them."""
+    if issubclass(made, BaseModel):
+        return {
+            f"{name}.__field__": " ".join([repr(field.default), *map(str, field.metadata)])
+            for name, field in made.model_fields.items()
+            if name in made.__annotations__ and "at 0x" not in repr((field.default, field.metadata))
+        }
+    given = getattr(made, "_field_defaults", {})
+    return {f"{name}.__field__": repr(value) for name, value in given.items() if isinstance(value, PLAIN)}
+
+
 def facts(file):
     """Return the values of a module by place."""
     module = importlib.import_module(file.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."))
@@ -100,6 +119,8 @@ def facts(file):
         held = inspect.unwrap(getattr(module, name))
         if isinstance(held, type) or inspect.isfunction(held):
             found |= {".".join((name, *path)): text for path, text in defaults(held)}
+        if isinstance(held, type):
+            found |= {f"{name}.{field}": told for field, told in bounds(held).items()}
         if is_dataclass(held):
             kept = held.__dataclass_params__
             found[f"{name}.__dataclass__"] = f"frozen {kept.frozen}, eq {kept.eq}, order {kept.order}"

@@ -135,3 +135,20 @@ def test_odds_of_fitting():
     assert (known.fits_with("megatron-core"), known.fits_with("x")) == (two, one)
     assert "run" in odds().layouts
     assert odds().fits_with("no such recipe") is odds().fits["other"]
+
+
+@pytest.mark.parametrize("held", ["3", "[launch]", "{}", "", "launch"])
+def test_factors_that_are_no_mapping(held, tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text(f"schema_version: 1\nprofile: site\nfactors: {held}\ncorrelation: []\n")
+    with pytest.raises(DataError, match=r"site.yaml: factors: expected a mapping of factors$"):
+        load_site(path)
+
+
+@pytest.mark.parametrize("said", ["null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"])
+def test_correlations_that_are_none(said, tmp_path):
+    path = tmp_path / "site.yaml"
+    text = site_text(made()).partition("correlation:")[0]
+    path.write_text(f"{text}correlation: {said}\n")
+    with pytest.raises(DataError, match=r"correlation: expected 2 rows of 2 numbers, 1 on the diagonal$"):
+        load_site(path)

@@ -411,3 +411,8 @@ def test_a_log_in_place_of_a_measured_time(tmp_path, capsys):
     assert "left out: 2 warm-up (steps 1 to 2, up to 4.5 times the steady step)" in capsys.readouterr().out
     assert main(["calibrate", "steps", f"{job}={tmp_path}/none.log"]) == 2
     assert "none.log: cannot be read" in capsys.readouterr().err
+
+
+def test_no_file_is_no_log():
+    with pytest.raises(DataError, match="^log: expected a file$"):
+        read_step_log([])

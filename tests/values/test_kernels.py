@@ -9,8 +9,11 @@ from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
     MatmulConstants,
+    MemoryConstants,
+    ScalarRate,
     attention_time,
     matmul_time,
+    memory_time,
 )
 
 PLAIN = {
@@ -259,3 +262,74 @@ def test_the_rate_is_that_of_the_mean_head():
     """Heads of 192 for queries and 64 for values reach what heads of 128 do: half-way in the logarithm."""
     flops = 2 * (192 + 64) * 8 * 32
     assert float(one_attention(qk_head_dim=192.0).value) == pytest.approx(flops / 0.625, rel=1e-9)
+
+
+BARE = MatmulConstants(num_sms=100, fixed_s=1e-6, peak_fraction=0.5, memory_fraction=0.5)
+FILLED = BARE._replace(
+    wave_fraction=0.5,
+    split_k=64,
+    small_tile_fraction=0.5,
+    epilogue_fraction=0.5,
+    sustained_loss=0.1,
+    cast_bytes_per_element=3,
+    cast_fixed_s=1e-6,
+    fixed_per_group_s=1e-6,
+    shared_rows=64,
+)
+ALWAYS = {"m", "n", "k", "groups", "input_bytes", "output_bytes", "peak_flops_per_s", "hbm_bytes_per_s"} | {
+    *("num_sms", "fixed_s", "peak_fraction", "memory_fraction", "tile_m", "tile_n", "ramp_k")
+}
+
+
+def named(constants=BARE, **asked):
+    """Return the names in a product's formula beyond those of every product."""
+    made = matmul_time(
+        512, 512, 512, constants=constants, peak_flops_per_s=1e14, memory_bandwidth_bytes_per_s=1e12, **asked
+    )
+    assert set(made.terms) >= ALWAYS
+    return set(made.terms) - ALWAYS
+
+
+def test_a_formula_names_what_its_kernel_has_and_nothing_else():
+    assert named() == set()
+    assert named(wave_fraction := BARE._replace(wave_fraction=0.5)) == {"wave_fraction"}
+    assert named(wave_fraction._replace(split_k=64)) == {"wave_fraction", "split_k"}
+    assert named(BARE._replace(split_k=64)) == set()
+    assert named(BARE._replace(small_tile_fraction=0.5)) == {"small_tile_fraction"}
+    assert named(BARE._replace(epilogue_fraction=0.5)) == {"epilogue_fraction"}
+    assert named(BARE._replace(fixed_per_group_s=1e-6)) == {"fixed_per_group_s"}
+    assert named(BARE._replace(shared_rows=64)) == {"shared_rows"}
+    power = BARE._replace(sustained_loss=0.1)
+    assert named(power) == {"sustained_loss"}
+    assert named(power, sustained=False) == {"sustained_loss", "sustained"}
+    assert named(power, alone=True) == {"sustained_loss", "sustained_flops"}
+    assert named(accumulate=True) == {"accumulate"}
+    assert named(cast=True) == set()
+    for key in ("cast_bytes_per_element", "cast_fixed_s"):
+        cast = BARE._replace(**{key: 1e-6})
+        assert named(cast) == set()
+        assert named(cast, cast=True) == {"cast", "cast_bytes_per_element", "cast_fixed_s"}
+    assert named(FILLED, cast=True, accumulate=True, sustained=False, alone=True) == {
+        *("wave_fraction", "split_k", "small_tile_fraction", "epilogue_fraction", "fixed_per_group_s"),
+        *("shared_rows", "sustained_loss", "sustained", "sustained_flops", "accumulate", "cast"),
+        *("cast_bytes_per_element", "cast_fixed_s"),
+    }
+
+
+def test_memory_bound_kernels_name_what_slows_them():
+    constants = MemoryConstants(bandwidth_fraction=0.5, fixed_s=1e-6)
+    machine = {"constants": constants, "memory_bandwidth_bytes_per_s": 1e12}
+    always = {"kernels", "fixed_s", "memory_fraction", "hbm_bytes_per_s", "moved_bytes"}
+    plain = memory_time(1e9, kernels=3, **machine)
+    assert (set(plain.terms), float(plain.value)) == (always, near(3e-6 + 2e-3))
+    slow = memory_time(1e9, cast_slowdown=1.5, **machine)
+    assert (set(slow.terms), float(slow.value)) == (always | {"cast_slowdown"}, near(1e-6 + 3e-3))
+    waves = memory_time(1e9, waves=1.25, **machine)
+    assert (set(waves.terms), float(waves.value)) == (always | {"waves"}, near(1e-6 + 2.5e-3))
+    # Of 1 GB, 0.4 GB of 1e9 elements at 5e11 a second: 2 ms rather than 0.8.
+    scalar = ScalarRate(scalar_bytes=4e8, scalar_elements=1e9, scalar_elements_per_s=5e11)
+    by_element = memory_time(1e9, scalar=scalar, **machine)
+    assert set(by_element.terms) == always | set(scalar._fields)
+    assert float(by_element.value) == near(1e-6 + 1.2e-3 + 2e-3)
+    fast = memory_time(1e9, scalar=scalar._replace(scalar_elements_per_s=1e13), **machine)
+    assert float(fast.value) == near(1e-6 + 2e-3)

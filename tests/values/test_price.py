@@ -1,6 +1,7 @@
 """One step as a whole: the slowest stage, what recipes add on top, reserves, stragglers, and the figures of it."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,8 @@ from round_jobs import (
     step_us,
 )
 
+from costmodel.describe.factors import Factors
+from costmodel.estimates.estimate import estimate_job
 from costmodel.step.critical_stage import Step
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
@@ -124,6 +127,28 @@ def test_reserves():
             "reserve.communicators": 5e8,
         }
     )
+
+
+def test_reserves_of_a_sample():
+    """States a tenth and activations a fifth more than the bill says; the allocator takes its tenth of both, and 5 %."""
+    est = price(gpus=2, global_batch=2, switches={"allocator_slack": 0.1})
+    factors = Factors({"states": 1.1, "activations": 1.2, "slack": 1.05})
+    off = estimate_job(replace(est.job, factors=factors))
+    states = (2 + 4) * N + 12 * N / 2
+    activations = 4 * (10 * MIB + 32768) + 4 * 28 * MIB + 2 * MIB + 10 * 32_768_000
+    assert memory(off, "reserve.") == near(
+        {
+            "reserve.misjudged.state": 0.1 * states,
+            "reserve.allocator_slack.state": (1.05 * 1.1 - 1) * 1.1 * states,
+            "reserve.misjudged.activation": 0.2 * activations,
+            "reserve.allocator_slack.activation": (1.05 * 1.1 - 1) * 1.2 * activations,
+        }
+    )
+    labels = {one.name: (one.part, one.axis, one.toll) for one in off.bill.memory_lines if "misjudged" in one.name}
+    assert labels == {
+        "reserve.misjudged.state": ("parameters", "compute", "state"),
+        "reserve.misjudged.activation": ("activation", "compute", "activation"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,12 @@
 change that is meant is recorded by ``python tests/values/test_recorded_bills.py``, which says what moved by how much;
 the commit says why. The jobs were drawn at random and kept where they ran code, or made lines, that none before them
 did; a job of something new is added to the file as ``{"job": {...}}``.
+
+`recorded_lines.csv` holds the words of each line of these bills: who causes it, where and when it is paid, what it is
+part of, how long it is held. The same script records them.
 """
 
+import csv
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -17,12 +21,31 @@ from costmodel.describe.models.model import make_model
 
 RECORDED = Path(__file__).with_name("recorded_bills.jsonl")
 NUMBERS = ("count", "bytes", "seconds", "exposed_seconds")
+LABELS = RECORDED.with_name("recorded_lines.csv")
+# Texts for people; numbers follow from the formula.
+NO_LABELS = ("name", "formula", "source")
 
 
-def bill_of(job):
-    """Return the sums of the lines of time by axis and phase, and each line of memory."""
+def priced(job):
+    """Return the estimate of a job of the file."""
     model = job["model"]
-    est = cm.estimate(**{**job, "model": make_model(model) if isinstance(model, dict) else model})
+    return cm.estimate(**{**job, "model": make_model(model) if isinstance(model, dict) else model})
+
+
+def labels_of(est):
+    """Return the words of each line of a bill, by where it stands and its name."""
+    bill = est.bill
+    for kind, lines in (("time", bill.time_lines), ("memory", bill.memory_lines), ("host", bill.host_lines)):
+        for line in lines:
+            words = {key: value for key, value in line._asdict().items() if isinstance(value, str)}
+            said = " ".join(
+                f"{key}={value}" for key, value in words.items() if value and key not in NO_LABELS
+            )
+            yield kind, line.name, said
+
+
+def bill_of(est):
+    """Return the sums of the lines of time by axis and phase, and each line of memory."""
     lines = est.columns("long")
     sums = defaultdict(lambda: [0.0] * len(NUMBERS))
     for at, bill in enumerate(lines["bill"]):
@@ -37,19 +60,26 @@ def bill_of(job):
 def record(text):
     """Return a line of the file, of the bill as it is now."""
     job = json.loads(text)["job"]
-    return {"job": job, "bill": bill_of(job)}
+    est = priced(job)
+    SEEN.update(labels_of(est))
+    return {"job": job, "bill": bill_of(est)}
 
 
+SEEN = set()
+with LABELS.open(newline="") as opened:
+    KNOWN_LABELS = {tuple(row) for row in csv.reader(opened)}
 LINES = [] if __name__ == "__main__" else [json.loads(text) for text in RECORDED.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("at", range(len(LINES)))
 def test_a_bill_is_as_it_was_accepted(at):
     job, known = LINES[at]["job"], LINES[at]["bill"]
-    found = bill_of(job)
+    est = priced(job)
+    found = bill_of(est)
     assert found.keys() == known.keys()
     for name, values in known.items():
         assert found[name] == pytest.approx(values, rel=1e-8, abs=1e-15), name
+    assert set(labels_of(est)) <= KNOWN_LABELS
 
 
 def test_every_recipe_schedule_and_mixer_has_a_bill():
@@ -73,6 +103,8 @@ def _rewrite():
             if was != become:
                 moved.append(f"{json.dumps(old['job'])}: {name}: {was} -> {become}")
     RECORDED.write_text("".join(json.dumps(line) + "\n" for line in new))
+    with LABELS.open("w", newline="") as opened:
+        csv.writer(opened, lineterminator="\n").writerows(sorted(SEEN))
     print("\n".join(moved[:40]), f"\n{len(moved)} sums moved, {len(new)} jobs")
 
 
