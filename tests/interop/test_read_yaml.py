@@ -558,7 +558,12 @@ def test_precision_of_neox(said, precision):
 
 @pytest.mark.parametrize(
     "key",
-    ["gradient_accumulation_steps", "train_micro_batch_size_per_gpu", "model_parallel_size", "pipe_parallel_size"],
+    [
+        "gradient_accumulation_steps",
+        "train_micro_batch_size_per_gpu",
+        "model_parallel_size",
+        "pipe_parallel_size",
+    ],
 )
 def test_counts_of_neox_that_are_no_numbers(key):
     lines = [line for line in SMALL_NEOX.splitlines() if not line.startswith(key)]
@@ -650,15 +655,15 @@ def test_what_is_no_text_is_told_by_its_byte():
 
 def test_files_that_are_no_texts(tmp_path):
     empty = written(tmp_path, " \n")
-    with pytest.raises(CostModelError, match="is empty$"):
+    with pytest.raises(CostModelError, match=r"is empty$"):
         read_text(empty)
-    with pytest.raises(CostModelError, match="no such file$"):
+    with pytest.raises(CostModelError, match=r"no such file$"):
         read_text(tmp_path / "none.yaml")
     with pytest.raises(CostModelError, match=r"is a folder without a config.json or run_config.yaml$"):
         read_text(tmp_path)
     text = written(tmp_path, "a: 1234567890", "long.yaml")
     assert read_text(text, most_bytes=13) == TextFile("a: 1234567890", str(text), tmp_path)
-    with pytest.raises(CostModelError, match="expected at most 12 bytes$"):
+    with pytest.raises(CostModelError, match=r"expected at most 12 bytes$"):
         read_text(text, most_bytes=12)
     written(tmp_path, "b: 2", "run_config.yaml")
     assert read_text(tmp_path).text == "b: 2"

@@ -145,7 +145,9 @@ def test_factors_that_are_no_mapping(held, tmp_path):
         load_site(path)
 
 
-@pytest.mark.parametrize("said", ["null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"])
+@pytest.mark.parametrize(
+    "said", ["null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"]
+)
 def test_correlations_that_are_none(said, tmp_path):
     path = tmp_path / "site.yaml"
     text = site_text(made()).partition("correlation:")[0]

@@ -295,5 +295,7 @@ def test_the_largest_part_of_a_host_that_is_full_is_named():
         f"does not fit the host: its 4 GPUs send {need / 2**30:.2f} GiB to a memory of {1e9 / 2**20:.0f} MiB, "
         f"{(need - 1e9) / 2**30:.2f} GiB too much, most of it optimizer.moments"
     ]
-    both = price(gpus=4, global_batch=4, zero_stage=0, cluster=host(memory="1 GB"), switches={**ON_HOST, **OFFLOAD})
+    both = price(
+        gpus=4, global_batch=4, zero_stage=0, cluster=host(memory="1 GB"), switches={**ON_HOST, **OFFLOAD}
+    )
     assert both.warnings[0].endswith("most of it optimizer.moments")

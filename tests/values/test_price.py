@@ -144,7 +144,9 @@ def test_reserves_of_a_sample():
             "reserve.allocator_slack.activation": (1.05 * 1.1 - 1) * 1.2 * activations,
         }
     )
-    labels = {one.name: (one.part, one.axis, one.toll) for one in off.bill.memory_lines if "misjudged" in one.name}
+    labels = {
+        one.name: (one.part, one.axis, one.toll) for one in off.bill.memory_lines if "misjudged" in one.name
+    }
     assert labels == {
         "reserve.misjudged.state": ("parameters", "compute", "state"),
         "reserve.misjudged.activation": ("activation", "compute", "activation"),
