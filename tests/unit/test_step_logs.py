@@ -414,5 +414,5 @@ def test_a_log_in_place_of_a_measured_time(tmp_path, capsys):
 
 
 def test_no_file_is_no_log():
-    with pytest.raises(DataError, match="^log: expected a file$"):
+    with pytest.raises(DataError, match=r"^log: expected a file$"):
         read_step_log([])
