@@ -352,7 +352,7 @@ MODEL = "num_layers: 2\nhidden_size: 64\nnum_heads: 2\nffn_size: 128\ngated_mlp:
 
 
 def test_a_plan_is_asked_what_is_trained_and_not_the_layout_that_is_looked_at():
-    job = {"model": "llama3-8b", "gpus": "8", "tp": "4", "global_batch": "64", "seq_len": "8k"}
+    job = {"model": "llama3-8b", "gpus": "8", "tp": "4", "pp": "2", "global_batch": "64", "seq_len": "8k"}
     job = Texts({**job, "switches": "dp_overlap=none"})
     asked = plan_keywords(job, {"tp": " 1,2 ", "pp": " ", "choose": "false", "fix": "pp=1 recompute=none"})
     assert asked == {
