@@ -20,7 +20,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
-from costmodel.cli import main, output, pictures, plan_input, texts
+from costmodel.cli import main, output, pictures, plan_input, read_input, texts
 from costmodel.cli.texts import GROUPS
 
 JOB = "-m llama3-8b -n 8 --global-batch 64 --seq-len 8k"
@@ -186,6 +186,103 @@ def test_every_command_takes_the_flags_that_it_took():
     found = list(flags())
     assert [row for row in found if row not in known] == []
     assert [row for row in known if row not in found] == []
+
+
+# --- files of other programs ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Return what a reader is asked, and a function that says what it answers."""
+    asked, answer = (
+        [],
+        SimpleNamespace(unpriced="", sweeps=(), remarks=("is odd",), job={"gpus": 8, "tp": 2, "env": 1}),
+    )
+    reading = SimpleNamespace(
+        kind_of=lambda path: "megatron",
+        read=lambda path, kind, **given: asked.append((kind, given)) or answer,
+    )
+    merge = import_module("costmodel.describe.jobs.merge")
+    monkeypatch.setitem(sys.modules, "costmodel.interop.reading", reading)
+    monkeypatch.setattr(merge, "read_job", lambda path: {"of": path})
+    return asked, answer
+
+
+def test_a_file_is_read_as_its_kind(foreign, tmp_path, capsys):
+    """As it is called, else as it looks; what is not there is a job file, whose reader says so."""
+    asked, _ = foreign
+    file = tmp_path / "train.sh"
+    file.write_text("x")
+    nothing = {"env": None, "vocab_size": None}
+    assert read_input.job_of_file(str(file), {}) == {"gpus": 8, "tp": 2}
+    assert asked.pop() == ("megatron", nothing)
+    assert capsys.readouterr().err == "Warning: is odd\n"
+    assert read_input.job_of_file(str(file), {"kind": "nemo"}) == {"gpus": 8, "tp": 2}
+    assert asked.pop()[0] == "nemo"
+    assert read_input.job_of_file(str(file), {"kind": "job"}) == {"of": str(file)}
+    assert read_input.job_of_file("no.yaml", {}) == {"of": "no.yaml"}
+    assert asked == []
+    # Flags come on top again; those with several values are no business of the reader's.
+    given = {"gpus": "16", "tp": "1,2", "env": ["A=1", "B=x=y"], "vocab_size": 9, "cluster": None}
+    assert read_input.job_of_file(str(file), given) == {"tp": 2}
+    assert asked.pop() == ("megatron", {"gpus": 16, "env": {"A": "1", "B": "x=y"}, "vocab_size": 9})
+
+
+def test_what_is_no_job_is_refused(foreign, tmp_path):
+    _, answer = foreign
+    file = tmp_path / "train.sh"
+    file.write_text("x")
+    answer.unpriced = "is a diffusion"
+    with pytest.raises(cm.CostModelError, match=r"train\.sh: the model cannot be priced: is a diffusion"):
+        read_input.job_of_file(str(file), {})
+    assert read_input.job_of_file(str(file), {"model": "llama3-8b"})["gpus"] == 8
+    answer.unpriced, answer.sweeps = "", ("sweep",)
+    assert read_input.job_of_file(str(file), {})["gpus"] == 8
+    answer.job = {}
+    with pytest.raises(cm.CostModelError, match="holds measurements, not a job"):
+        read_input.job_of_file(str(file), {})
+    for pair in ("A", "=1"):
+        with pytest.raises(cm.CostModelError, match=f"--env: expected NAME=VALUE, got '{pair}'"):
+            read_input.surroundings({"env": [pair]})
+
+
+@pytest.mark.parametrize(
+    ("text", "one"), [("8", True), ("4,8", False), ("1:8", False), ("tp cp", False), (8, True), (["8"], True)]
+)
+def test_one_value_has_no_marks_of_several(text, one):
+    assert read_input._is_one(text) is one
+
+
+def test_a_model_is_written_beside_its_job(tmp_path, capsys):
+    model, found = cm.load_model("llama3-8b"), SimpleNamespace(job={})
+    target = output.Target("yaml", tmp_path / "job.yaml", None, False)
+    assert read_input.write_model(found, target) == ""
+    found.job["model"] = "llama3-8b"
+    assert read_input.write_model(found, target) == ""
+    found.job["model"] = model
+    assert read_input.write_model(found, target._replace(out=None)) == ""
+    assert read_input.write_model(found, target) == "job.model.yaml"
+    beside = tmp_path / "job.model.yaml"
+    assert "num_layers: 32" in beside.read_text()
+    assert capsys.readouterr().err == f"wrote {beside}\n"
+    with pytest.raises(cm.CostModelError, match=r"job\.model\.yaml: exists; --force replaces it"):
+        read_input.write_model(found, target)
+    (tmp_path / "job.yaml").write_text("")  # which --force was given for
+    assert read_input.write_model(found, target) == "job.model.yaml"
+
+
+def test_a_job_file_is_printed_as_it_is(tmp_path, capsys, monkeypatch):
+    """Without a line more at its end; told once, and not where quiet was asked for."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("model: llama3-8b\ngpus: 8\nglobal_batch: 64\nseq_len: 8192\n")
+    assert main(["read", "a.yaml", "--format", "yaml"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.endswith("\n")
+    assert not printed.out.endswith("\n\n")
+    assert main(["read", "a.yaml", "--out", "b.yaml"]) == 0
+    assert (tmp_path / "b.yaml").read_text() == printed.out
+    assert main(["read", "a.yaml", "--out", "c.json"]) == 0
+    assert (tmp_path / "c.json").read_text().startswith("{")
 
 
 # --- examples in help ----------------------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 import asyncio
 import re
+import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
 
 import pytest
 
 import costmodel as cm
-from costmodel.app import answers, guard, link
+from costmodel.app import answers, assistants, guard, link, tools
 from costmodel.app.asked import (
     Texts,
     command,
@@ -464,6 +466,40 @@ def test_a_model_of_the_longest_size_is_unpacked_and_one_character_more_is_not()
         state_of(longest + "x")
 
 
+# --- assistants ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_an_assistant_is_told_how_far_a_search_is_while_it_goes_on(is_long):
+    future, asked, told = Future(), [], []
+
+    class Session:
+        async def report_progress(self, done, total, what):
+            told.append((done, total, what))
+            assert not future.done()
+            future.set_result("said")
+
+    class Crowd:
+        def submit(self, ask, given, **how):
+            asked.append((ask, given, how))
+            if is_long:
+                how["progress"](3, 10)
+            else:
+                threading.Timer(0.1, future.set_result, ["said"]).start()
+            return future
+
+    tool = tools.Tool("t", "", {}, print, is_long)
+    # A search that goes on for ever would end the test after a while.
+    threading.Timer(5.0, lambda: future.done() or future.set_result("late")).start()
+    context = SimpleNamespace(session=Session())
+    assert asyncio.run(assistants._asked(tool, {"gpus": 8}, Crowd(), context)) == "said"
+    ((ask, given, how),) = asked
+    assert (ask, given, how["most_s"]) == (print, {"gpus": 8}, LIMITS.plan_s if is_long else LIMITS.answer_s)
+    assert told == ([(3, 10, "layouts priced")] if is_long else [])
+    assert (how["progress"] is not None) is is_long
+    assert how["stop"].is_set()
+
+
 # --- the guard at its bounds ---------------------------------------------------------------------
 
 HERE = "127.0.0.1:8080"
@@ -567,6 +603,14 @@ def test_headers_of_the_page_stay_but_for_those_of_the_guard():
 )
 def test_who_may_ask(request_, answer):
     assert status(**request_) == answer
+
+
+def test_this_machine_has_names_in_any_case():
+    for name in ("localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "[::1]"):
+        assert guard.is_loopback(name), name
+    for name in ("localhost.evil.example", "0.0.0.0", "192.168.0.1", "", "local host"):
+        assert not guard.is_loopback(name), name
+    assert status(headers={"host": "LOCALHOST:8080"}) == 200
 
 
 def test_sockets_and_the_start_of_the_page_pass():

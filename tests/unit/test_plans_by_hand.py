@@ -1,5 +1,6 @@
 """Rows and sentences of plans on made-up estimates of round numbers: machines, choices, what is beside, trees."""
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,8 @@ from costmodel.planning.choices import Choice
 from costmodel.planning.machines import Machine, machine_columns
 from costmodel.reporting import plans
 from costmodel.reporting.tree import tree_grid
+
+plan_module = import_module("costmodel.planning.plan")
 
 
 class Of(SimpleNamespace):
@@ -360,3 +363,58 @@ def test_a_tree_leaves_out_what_is_small_where_it_is_asked_to():
     assert few.note.endswith(" Parts below 10.0% are left out; --all-lines shows them.")
     assert (whole.title, whole.strong) == ("The step", {0})
     assert [column.number for column in whole.columns] == [False, True, True, True, True]
+
+
+def test_layouts_to_try_are_told_with_their_rank_and_command(monkeypatch):
+    """The rows kept second and first: ranks count from one."""
+    monkeypatch.setattr(plan_module, "taken", lambda top, rows: (top, rows.tolist()))
+    monkeypatch.setattr(
+        plan_module, "plan_columns", lambda passes, kept, some: {"tp": [10 * row for row in some[1]]}
+    )
+    monkeypatch.setattr(plan_module, "command_text", lambda of, files: f"{of} {files}")
+    made = Of(
+        odds=Of(trials=lambda: [Of(row=1), Of(row=0)]),
+        passes=None,
+        kept=Of(top="top"),
+        estimate_of=lambda top, row: Of(job=f"{top} {row}"),
+        question=Of(files="f"),
+    )
+    assert plan_module.Plan._by_row(made) == {
+        1: {"tp": 10, "rank": 2, "command": "top 1 f"},
+        0: {"tp": 0, "rank": 1, "command": "top 0 f"},
+    }
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_runs_that_are_done_in_time(monkeypatch, several):
+    """Of 30 days one run takes 20 and another 30, with none to spare; one takes 31."""
+
+    class Run(Of):
+        def within(self):
+            return {"days": Of(margin=self.limit_days - self.days, expected=self.days, probability=0.875)}
+
+    def a_run(name, days):
+        where = cluster(name)
+        return Run(est=Of(job=job(where, 1024)), days=days)
+
+    monkeypatch.setattr(
+        plan_module, "replace", lambda run, limit_days: Run(**vars(run), limit_days=limit_days)
+    )
+    monkeypatch.setattr(plan_module, "run_of", lambda est, tokens: a_run("alone", tokens))
+    machines_of = [Of(run=a_run("a", 20.0)), Of(run=None), Of(run=a_run("b", 30.0)), Of(run=a_run("c", 31.0))]
+    best = Of(job=job(cluster(), tokens=30.5))
+    made = Of(best=best, has_machines=several, machines=machines_of)
+    said = plan_module.Plan.in_time(made, 30.0)
+    sure = "done in time with 88%."
+    if several:
+        assert said == [
+            f"In 30 days on 1,024 of a: yes, 20.0 expected, {sure}",
+            f"In 30 days on 1,024 of b: yes, 30.0 expected, {sure}",
+            f"In 30 days on 1,024 of c: no, 31.0 expected, {sure}",
+        ]
+    else:
+        assert said == [f"In 30 days on 1,024 of alone: no, 30.5 expected, {sure}"]
+    with pytest.raises(CostModelError, match="days: needs tokens"):
+        plan_module.Plan.in_time(Of(best=Of(job=job(cluster()))), 30.0)
+    with pytest.raises(CostModelError, match="start: needs tokens"):
+        plan_module.Plan.finished(Of(best=Of(job=job(cluster()))), "2026-12-01")

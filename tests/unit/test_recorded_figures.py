@@ -1,7 +1,7 @@
 """What figures draw, as it was last accepted: titles, words, bars and lines of each, on the jobs of recorded pages.
 
 `recorded_figures.jsonl` holds a line a part of a figure; a change that is meant is recorded by
-``python tests/unit/test_recorded_figures.py``. Sizes of letters and colours are not looked at.
+``python tests/unit/test_recorded_figures.py``. Sizes of letters are not looked at.
 """
 
 import json
@@ -49,12 +49,30 @@ def short(value):
     return float(f"{float(value):.{DIGITS}g}")
 
 
+def look(one):
+    """Return how a line or a bar is drawn: marks, dashes, hatches and colours."""
+    if hasattr(one, "get_marker"):
+        colours = one.get_color(), one.get_markeredgecolor(), one.get_markerfacecolor()
+        return f"{one.get_linestyle()} {one.get_marker()} {' '.join(map(named, colours))}"
+    if hasattr(one, "get_hatch") and hasattr(one, "get_bbox"):
+        return f"{one.get_hatch()} {named(one.get_facecolor())} {named(one.get_edgecolor())}"
+    return type(one).__name__
+
+
+def named(colour):
+    """Return a colour as hexadecimal digits, also none at all."""
+    from matplotlib.colors import to_hex
+
+    return colour if isinstance(colour, str) and colour == "none" else to_hex(colour, keep_alpha=True)
+
+
 def drawn(figure):
     """Yield the size, and the words, bars and lines of each panel."""
     yield {
         "size": short(figure.get_size_inches()),
         "title": clean(figure.get_suptitle()),
         "legends": [clean(one.get_text()) for legend in figure.legends for one in legend.get_texts()],
+        "handles": [look(one) for legend in figure.legends for one in legend.legend_handles],
     }
     for axes in figure.axes:
         legend = axes.get_legend()
@@ -70,7 +88,7 @@ def drawn(figure):
             "legend": [clean(one.get_text()) for one in legend.get_texts()] if legend else [],
             "bars": [short(one.get_bbox().bounds) for one in axes.patches if hasattr(one, "get_bbox")][:60],
             "lines": [short(one.get_xydata())[:40] for one in axes.lines],
-            "styles": [f"{one.get_linestyle()} {one.get_marker()}" for one in axes.lines],
+            "looks": [look(one) for one in (*axes.lines, *axes.patches)][:60],
             "ends": [short(axes.get_xlim()), short(axes.get_ylim())],
             "ticks": [
                 clean(one.get_text())

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from costmodel.base.errors import DataError
+from costmodel.base.errors import DataError, ProfileError
 from costmodel.trust import bands, site_fit
-from costmodel.trust.calibration import factor_residuals, factor_runs
+from costmodel.trust import posterior as posterior_module
+from costmodel.trust.calibration import cluster_profile, factor_residuals, factor_runs, kernel_fits
+from costmodel.trust.calibration.kernel_measurements import AttentionRows, MatmulRows
 from costmodel.trust.posterior import (
     WIDENING_ROWS,
     Priors,
@@ -324,3 +326,278 @@ def test_a_table_that_is_none_is_one_line(tmp_path, text, said):
         read_rows(file)
     assert said in str(error.value)
     assert str(error.value).startswith(str(file))
+
+
+def test_bands_that_no_run_has_have_their_columns():
+    none = bands.coverage(runs((H100, 0, "A", 0.0)), pd.Series([0.0]), {})
+    assert list(none.columns) == ["class", "runs", "inside"]
+    assert len(none) == 0
+
+
+def test_probes_are_ranked_by_their_density(monkeypatch):
+    """Of four probes the best three begin a search too, best last, after the prior; rows are not widened for that."""
+    began, densities = [], []
+    monkeypatch.setattr(posterior_module, "_BEST_PROBES", 3)
+    climbed = posterior_module._climbed
+    density = posterior_module._log_density
+    monkeypatch.setattr(
+        posterior_module, "_climbed", lambda *given: began.append(given[-1].tolist()) or climbed(*given)
+    )
+
+    def noted(slopes, *given):
+        if slopes.shape[1] == 0:
+            densities.append(given)
+        return density(slopes, *given)
+
+    monkeypatch.setattr(posterior_module, "_log_density", noted)
+    priors = normal(1.0)._replace(center=np.array([0.5]))
+    probes = [np.array([one]) for one in (3.0, 1.1, -2.0, 0.8)]
+    posterior(lambda points: points @ np.ones((1, 5)), np.full(5, 1.0), priors, np.full(5, 0.1), 3.0, probes)
+    assert began == [[0.5], [3.0], [0.8], [1.1]]
+    del densities[4:]  # a search asks for the density of where it is
+    assert [one[-1] for one in densities] == [1.0] * 4
+    assert [one[-2][0] for one in densities] == pytest.approx([2.5, 0.6, -2.5, 0.3])
+    assert [one[0][0] for one in densities] == pytest.approx([-2.0, -0.1, 3.0, 0.2])
+
+
+# --- fits of kernels -----------------------------------------------------------------------------
+
+
+def products(rows=9, **columns):
+    plain = {"m": 1024.0, "n": 1024.0, "k": 1024.0, "groups": 1.0, "output_bytes": 2.0}
+    plain |= {"accumulate": 0.0, "sustained": 0.0, "cast": 0.0, "time_s": 1e-4}
+    made = {
+        name: np.broadcast_to(np.asarray(columns.get(name, value)), rows).astype(float)
+        for name, value in plain.items()
+    }
+    return MatmulRows(
+        **{**made, "sustained": made["sustained"] > 0, "cast": made["cast"] > 0}, sources=("s",) * rows
+    )
+
+
+def test_which_constants_products_can_tell():
+    always = ["fixed_s", "peak_fraction", "memory_fraction", "wave_fraction", "epilogue_fraction", "ramp_k"]
+    assert list(kernel_fits.matmul_bounds(products(), "hopper")) == always
+    old = kernel_fits.matmul_bounds(products(), "ampere")
+    assert list(old) == [*always, "split_k", "small_tile_fraction"]
+    for rows, more in (
+        (products(29, sustained=1.0), ["sustained_loss"]),
+        (products(30, sustained=1.0), ["sustained_loss", "sustained_flops"]),
+        (products(40, sustained=[1.0] + 39 * [0.0]), ["sustained_loss"]),
+        (products(groups=[1.0] * 8 + [8.0]), ["fixed_per_group_s"]),
+        (products(cast=[0.0] * 8 + [1.0]), ["cast_bytes_per_element", "cast_fixed_s"]),
+    ):
+        assert list(kernel_fits.matmul_bounds(rows, "hopper")) == [*always, *more]
+
+
+def test_between_which_bounds_constants_are_fitted():
+    """Least, most, start; on a logarithm where they span decades."""
+    rows = products(30, sustained=1.0, groups=2.0, cast=1.0)
+    said = {
+        name: (*bound[:3], bound.log) for name, bound in kernel_fits.matmul_bounds(rows, "ampere").items()
+    }
+    assert said == {
+        "fixed_s": (1e-7, 3e-5, 2.5e-6, True),
+        "peak_fraction": (0.1, 1.0, 0.75, False),
+        "memory_fraction": (0.2, 0.95, 0.8, False),
+        "wave_fraction": (0.0, 1.0, 0.3, False),
+        "epilogue_fraction": (0.0, 1.5, 0.1, False),
+        "ramp_k": (1.0, 4000.0, 60.0, True),
+        "split_k": (200.0, 2e4, 3000.0, True),
+        "small_tile_fraction": (0.3, 1.0, 0.7, False),
+        "sustained_loss": (0.0, 0.5, 0.15, False),
+        "sustained_flops": (1e10, 5e12, 3e11, True),
+        "fixed_per_group_s": (1e-8, 2e-5, 1e-6, True),
+        "cast_bytes_per_element": (0.1, 30.0, 5.0, True),
+        "cast_fixed_s": (1e-7, 3e-5, 5e-6, True),
+    }
+    both = attentions(causal=[0, 1, 1, 1], host_timed=1.0)
+    said = {name: (*bound[:3], bound.log) for name, bound in kernel_fits.attention_bounds(both, 1).items()}
+    assert said == {
+        "backward.ramp_seq": (1.0, 600.0, 60.0, True),
+        "backward.wave_fraction": (0.0, 1.0, 0.5, False),
+        "backward.causal_fraction": (0.6, 1.05, 0.92, False),
+        "backward.side_bytes_per_element": (0.1, 40.0, 10.0, True),
+        "backward.peak_128": (0.05, 1.0, 0.5, False),
+        "backward.host_s": (1e-6, 2e-4, 5e-5, True),
+    }
+
+
+def test_what_is_known_is_not_fitted_and_the_cheapest_tile_is_kept(monkeypatch):
+    """Costs fall to the second tile and rise again; where the tile is known it is the only one."""
+    asked = []
+    costs = iter([3.0, 1.0, *[2.0] * 20])
+
+    def fit(predictor, time_s, bounds):
+        asked.append(sorted(bounds))
+        return {name: bound.start for name, bound in bounds.items()}, next(costs)
+
+    monkeypatch.setattr(kernel_fits, "fit", fit)
+    device = kernel_fits.Device("x", "hopper", 132, {"bf16": 1e15}, 3e12)
+    found = kernel_fits._fit_over_tiles(products(), device, "bf16", {"peak_fraction": 0.5})
+    assert (found.tile_m, found.tile_n) == kernel_fits.TILES[1]
+    assert (found.peak_fraction, found.num_sms, found.sustained_flops) == (0.5, 132, 1e11)
+    assert found.memory_fraction == 0.8
+    assert len(asked) == len(kernel_fits.TILES)
+    assert "peak_fraction" not in asked[0]
+    assert "memory_fraction" in asked[0]
+    asked.clear()
+    known = {"tile_m": 64.0, "tile_n": 96.0, "sustained_flops": 2e11}
+    found = kernel_fits._fit_over_tiles(products(), device, "bf16", known)
+    assert (found.tile_m, found.tile_n, found.sustained_flops, len(asked)) == (64.0, 96.0, 2e11, 1)
+    asked.clear()
+    old = kernel_fits.Device("x", "ampere", 108, {"bf16": 3e14}, 2e12)
+    found = kernel_fits._fit_over_tiles(products(), old, "bf16", {})
+    assert (found.tile_m, found.tile_n, len(asked)) == (256.0, 128.0, 1)
+
+
+def test_constants_of_one_pass_of_attention():
+    """Peaks go by the dimension of the head, times a ratio and at most 1; what was not told is nothing."""
+    parameters = {
+        "forward.peak_128": 0.8,
+        "forward.peak_64": 0.6,
+        "forward.ramp_seq": 50.0,
+        "forward.wave_fraction": 0.4,
+        "backward.peak_64": 0.3,
+        "backward.ramp_seq": 70.0,
+        "backward.wave_fraction": 0.2,
+        "backward.causal_fraction": 0.9,
+        "backward.side_bytes_per_element": 12.0,
+    }
+    forward = kernel_fits.pass_constants(parameters, "forward", 132, 128.0)
+    assert (forward.head_dims, forward.peak_fractions) == ((64.0, 128.0), (0.6, 0.8))
+    assert (forward.ramp_seq, forward.wave_fraction, forward.causal_fraction) == (50.0, 0.4, 1.0)
+    assert (forward.num_sms, forward.tile_rows, forward.side_bytes_per_element) == (132, 128.0, 0.0)
+    assert (forward.fixed_s, forward.memory_fraction) == (5e-6, 0.8)
+    backward = kernel_fits.pass_constants(parameters, "backward", 132, 64.0, 0.5)
+    assert (backward.head_dims, backward.peak_fractions, backward.tile_rows) == ((64.0,), (0.15,), 64.0)
+    assert (backward.causal_fraction, backward.side_bytes_per_element) == (0.9, 12.0)
+    assert kernel_fits.pass_constants(parameters, "forward", 132, 128.0, 1.5).peak_fractions == (
+        pytest.approx(0.9),
+        1.0,
+    )
+
+
+def attentions(rows=4, **columns):
+    plain = dict.fromkeys(("batch", "seq_len", "heads", "kv_heads"), 8.0)
+    plain |= {"qk_head_dim": 128.0, "v_head_dim": 128.0, "causal": 1.0, "passes": 2.0, "host_timed": 0.0}
+    plain |= {"window": 0.0, "time_s": 1e-3}
+    made = {
+        name: np.broadcast_to(np.asarray(columns.get(name, value)), rows).astype(float)
+        for name, value in plain.items()
+    }
+    return AttentionRows(**made, sources=("s",) * rows)
+
+
+def test_which_constants_attention_can_tell():
+    """Rows of a pass are its own and those of both; a share of causal ones is told by rows with and without."""
+    both = attentions()
+    assert list(kernel_fits.attention_bounds(both, 0)) == [
+        "forward.ramp_seq",
+        "forward.wave_fraction",
+        "forward.peak_128",
+    ]
+    backward = ["ramp_seq", "wave_fraction", "side_bytes_per_element", "peak_128"]
+    assert list(kernel_fits.attention_bounds(both, 1)) == [f"backward.{name}" for name in backward]
+    mixed = attentions(
+        causal=[0, 1, 1, 1],
+        passes=[0, 0, 1, 1],
+        host_timed=[0, 0, 1, 0],
+        qk_head_dim=[192, 128, 64, 64],
+        v_head_dim=[128, 128, 64, 64],
+    )
+    forward = ["ramp_seq", "wave_fraction", "causal_fraction", "peak_128", "peak_160"]
+    assert list(kernel_fits.attention_bounds(mixed, 0)) == [f"forward.{name}" for name in forward]
+    backward = ["ramp_seq", "wave_fraction", "side_bytes_per_element", "peak_64", "host_s"]
+    assert list(kernel_fits.attention_bounds(mixed, 1)) == [f"backward.{name}" for name in backward]
+
+
+# --- profiles of a fitted cluster ----------------------------------------------------------------
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """Return a function that writes the profile of a cluster of two tiers, of which some were fitted."""
+    entries = [
+        {"link": "nvlink4", "size": 8, "efficiency": 0.9},
+        {"link": "ndr", "added_latency": "1 us", "efficiency": 0.8},
+        {"link": "ndr", "oversubscription": 2},
+    ]
+    tiers = [
+        SimpleNamespace(name=name, link=link)
+        for name, link in (("node", "nvlink4"), ("rack", "ndr"), ("hall", "ndr"))
+    ]
+    monkeypatch.setattr(cluster_profile, "_tier_entries", lambda base, path: [dict(one) for one in entries])
+    monkeypatch.setattr(
+        cluster_profile, "_link_text", lambda name, one, measured: f"link {name} of {measured}"
+    )
+    monkeypatch.setattr(cluster_profile, "document_text", lambda content, notes: content)
+
+    def write(path, base, which):
+        cluster = SimpleNamespace(title="A cluster", tiers=tiers)
+        sources = {index: [f"sweep {index}", "both"] for index in which}
+        return cluster_profile.profile_texts(path, base, cluster, dict.fromkeys(which, "fit"), sources)
+
+    return write
+
+
+def test_a_fitted_cluster_inherits_and_its_outer_tiers_take_the_fitted_link(fitted, tmp_path):
+    path = tmp_path / "mine.yaml"
+    texts = fitted(path, "dgx", [1])
+    assert list(texts) == [tmp_path / "mine-rack.yaml", path]
+    assert texts[tmp_path / "mine-rack.yaml"] == "link mine-rack of sweep 1, both"
+    written = texts[path]
+    assert written["tiers"] == [
+        {"link": "nvlink4", "size": 8, "efficiency": 0.9},
+        {"link": "mine-rack"},
+        {"link": "mine-rack", "oversubscription": 2},
+    ]
+    assert (written["name"], written["inherit"], written["title"]) == ("mine", "dgx", "A cluster, calibrated")
+    assert (written["profile"], written["schema_version"]) == ("cluster", 1)
+    assert written["sources"]["calibration"]["title"] == "nccl-tests: sweep 1, both"
+    both = fitted(tmp_path / "mine.yml", "dgx", [0, 1])[tmp_path / "mine.yml"]
+    assert [one["link"] for one in both["tiers"]] == ["mine-node", "mine-rack", "mine-rack"]
+    assert both["tiers"][0] == {"link": "mine-node", "size": 8}
+    assert both["sources"]["calibration"]["title"] == "nccl-tests: sweep 0, both, sweep 1"
+
+
+def test_a_fitted_cluster_lies_beside_its_base_under_another_name(fitted, tmp_path):
+    beside = str(tmp_path / "base.yaml")
+    assert fitted(tmp_path / "mine.yaml", beside, [1])[tmp_path / "mine.yaml"]["inherit"] == "base"
+    for path, base, said in (
+        (tmp_path / "mine.txt", "dgx", "expected a file that ends in .yaml"),
+        (tmp_path / "dgx.yaml", "dgx", "expected another name than the cluster's it inherits from"),
+        (tmp_path / "base.yaml", beside, "expected another name"),
+        (tmp_path / "mine.yaml", str(tmp_path / "other" / "base.yml"), "whose links it needs"),
+    ):
+        with pytest.raises(ProfileError, match=said):
+            fitted(path, base, [1])
+
+
+def test_a_fitted_link_says_what_told_it(monkeypatch):
+    """Half told is told; no constant is told at 49 %."""
+    monkeypatch.setattr(cluster_profile, "document_text", lambda content, notes: content)
+    monkeypatch.setattr(cluster_profile, "fabric_block", lambda fabric, **more: (fabric, more))
+    told = {"a": (0.05, 0.5), "b": (0.1, 0.49), "c": (0.2, 1.0)}
+    confidence = {name: SimpleNamespace(spread=spread, told=share) for name, (spread, share) in told.items()}
+    one = SimpleNamespace(
+        tier=SimpleNamespace(link="ndr", latency_s=2e-6, base_latency_s=5e-6),
+        confidence=confidence,
+        fabric="constants",
+        points=12,
+        residual=0.03,
+    )
+    written = cluster_profile._link_text("mine", one, "sweeps")
+    assert written["notes"] == "Told by the sweeps: a ±5%, c ±20%. Mostly as in ndr: b."
+    assert written["latency"] == {"value": "2 us", "source": "calibration"}
+    assert written["base_latency"] == {"value": "5 us", "source": "calibration"}
+    measured = {"basis": "measured", "source": "sweeps", "points": 12, "residual": 0.03}
+    assert written["fabric"] == ("constants", measured)
+    assert (written["profile"], written["name"], written["inherit"], written["title"]) == (
+        "link",
+        "mine",
+        "ndr",
+        "ndr, calibrated",
+    )
+    bare = cluster_profile._link_text("mine", SimpleNamespace(**{**vars(one), "confidence": {}}), "sweeps")
+    assert bare["notes"] == "Told by the sweeps: nothing. Mostly as in ndr: nothing."
