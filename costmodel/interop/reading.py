@@ -58,8 +58,10 @@ READERS: dict[str, Reader] = {
             "costmodel",
             ("costmodel.interop.read_job", "read"),
             lambda look: (
-                look.has_any("layout", "cluster", "switches", "recipe", within="yaml")
-                and look.has_any("model", "gpus", "global_batch", "seq_len", within="yaml")
+                (
+                    look.has_any("layout", "cluster", "switches", "recipe", within="yaml")
+                    and look.has_any("model", "gpus", "global_batch", "seq_len", within="yaml")
+                )
                 # What has no default is enough.
                 or look.has_all("model", "gpus", "global_batch", "seq_len", within="yaml")
             ),
