@@ -188,6 +188,22 @@ def test_every_command_takes_the_flags_that_it_took():
     assert [row for row in known if row not in found] == []
 
 
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def test_a_plan_takes_no_replicas_from_a_job_file_and_what_is_emitted_has_to_run(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "model: llama3-8b\ngpus: 8\ntp: 2\ndp: 4\nglobal_batch: 64\nseq_len: 8192\n"
+    )
+    given = {"job": str(tmp_path / "a.yaml")}
+    asked = plan_input.asked_of(given)
+    assert asked == {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 64, "seq_len": 8192}
+    assert plan_input.asked_of(given, "job") == asked
+    assert plan_input.asked_of(given, "nemo") == {**asked, "framework": "nemo"}
+    assert plan_input.asked_of({**given, "framework": "megatron"}, "nemo")["framework"] == "megatron"
+    assert plan_input.asked_of({**given, "gpus": ["8", "16"], "tp": ["1,2"]})["gpus"] != 8
+
+
 # --- files of other programs ---------------------------------------------------------------------
 
 

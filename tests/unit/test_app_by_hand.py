@@ -432,6 +432,9 @@ def test_commands_have_a_flag_for_every_text():
     assert sorted(planned.split()) == sorted(
         f"costmodel plan {'-m llama3-8b -n 8 -s a=1 -s b=2'} --tp 1,2 --sequence-parallel true --no-choose".split()
     )
+    for text, flag in (("True", ""), ("ON", ""), ("yes", ""), ("no", "no-"), ("off", "no-"), ("", "")):
+        said = command("estimate", Texts({"gpus": "8", "sequence_parallel": text}))
+        assert said == f"costmodel estimate -n 8{f' --{flag}sequence-parallel' if text else ''}"
     run = command("run", Texts({"gpus": "8"}), run={"spare_nodes": "2", "repair_s": " "})
     assert run == "costmodel run -n 8 --spare-nodes 2"
 

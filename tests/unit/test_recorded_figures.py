@@ -59,6 +59,13 @@ def look(one):
     return type(one).__name__
 
 
+def some(points):
+    """Return twenty of many points, the first and the last among them."""
+    if len(points) <= 40:
+        return points
+    return points[np.linspace(0, len(points) - 1, 20).round().astype(int)]
+
+
 def named(colour):
     """Return a colour as hexadecimal digits, also none at all."""
     from matplotlib.colors import to_hex
@@ -87,7 +94,7 @@ def drawn(figure):
             "texts": [clean(one.get_text()) for one in axes.texts if one.get_text()],
             "legend": [clean(one.get_text()) for one in legend.get_texts()] if legend else [],
             "bars": [short(one.get_bbox().bounds) for one in axes.patches if hasattr(one, "get_bbox")][:60],
-            "lines": [short(one.get_xydata())[:40] for one in axes.lines],
+            "lines": [short(some(one.get_xydata())) for one in axes.lines],
             "looks": [look(one) for one in (*axes.lines, *axes.patches)][:60],
             "ends": [short(axes.get_xlim()), short(axes.get_ylim())],
             "ticks": [
@@ -96,7 +103,7 @@ def drawn(figure):
                 if type(axis.get_major_formatter()).__name__ in ("FixedFormatter", "FuncFormatter")
                 for one in axis.get_ticklabels()
             ],
-            "points": [short(one.get_offsets())[:40] for one in axes.collections],
+            "points": [short(some(one.get_offsets())) for one in axes.collections],
         }
 
 

@@ -1,6 +1,7 @@
 """The sliders of a report move through estimates: each position is one, or says why there is none."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,17 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.layout import parse_layout
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, _doublings, slider_grid, slider_values
+from costmodel.planning.space import REASONS
+from costmodel.what_if.slider_grid import (
+    MOST_POINTS,
+    PARTS,
+    SLIDERS,
+    _doublings,
+    _part_of,
+    _thinned,
+    slider_grid,
+    slider_values,
+)
 
 
 def by_degrees(job):
@@ -168,3 +179,37 @@ def test_values_of_every_slider_by_hand():
     }
     found = slider_values(cm.estimate(**{**wide, "global_batch": 576 * 8}, seq_len=131072).job)
     assert (found["tp"], found["cp"]) == ((1, 2, 4, 8, 16), (1, 2, 4, 8, 16))
+
+
+def test_groups_that_shard_together_divide_the_ranks():
+    """Eight ranks share parameters: of all positions those whose dp times cp they do not divide cannot run."""
+    grid = slider_grid(cm.estimate(**GROUPED))
+    gpus, tp, _, pp, *_ = np.meshgrid(*(grid.values[knob] for knob in SLIDERS), indexing="ij")
+    assert SLIDERS[:4] == ("gpus", "tp", "cp", "pp")
+    left_over = gpus % (tp * pp) == 0
+    ranks = gpus // (tp * pp)
+    parted = left_over & (ranks % 8 != 0)
+    said = grid.reasons.index(REASONS["sharding_not_divisible"]) + 1
+    assert (grid.reason == said).any()
+    assert (grid.reason[parted] != 0).all()
+    assert parted[grid.reason == said].all()
+
+
+def test_the_value_furthest_from_the_own_one_goes():
+    assert _thinned((1, 2, 4, 8, 16), 8) == (2, 4, 8, 16)
+    assert _thinned((4, 8, 16, 32, 64), 8) == (4, 8, 16, 32)
+    assert _thinned((2, 4, 8), 4) == (2, 4)  # as far: the largest
+
+
+@pytest.mark.parametrize(
+    ("axis", "toll", "part"),
+    [
+        ("pp", "bubble", "bubble"),
+        ("pp", "communication", "pp"),
+        ("grad", "communication", "dp"),
+        ("tp", "compute", "tp"),
+    ],
+)
+def test_lines_belong_to_parts(axis, toll, part):
+    assert "tp" in PARTS
+    assert _part_of(SimpleNamespace(axis=axis, toll=toll)) == part

@@ -88,13 +88,14 @@ def test_scientific_times():
 
 @pytest.fixture
 def overlapped(tmp_path):
-    """Compute 0-50 and 80-100, another kernel beside it 40-60, a gather 30-90, a copy 95-110. [us]"""
+    """Compute 0-50 and 80-100, another kernel beside it 40-60, a gather 30-90, a copy 95-110 and a memset in it. [us]"""
     events = [
         kernel(GEMM.format("tn"), 1000, 50),
         kernel(ADD, 1040, 20, stream=13),
         kernel(GATHER, 1030, 60, stream=21),
         kernel(GEMM.format("tn"), 1080, 20),
         kernel("Memcpy DtoD", 1095, 15, work="gpu_memcpy"),
+        kernel("Memset (Device)", 1105, 3, work="gpu_memset"),
         kernel("my_own_kernel", 1120, 5),
     ]
     return write_trace(tmp_path / "trace.json", events)
@@ -119,7 +120,7 @@ def test_what_is_exposed_idle_and_beside(overlapped):
         "elementwise": (1, 20.0, 10.0),
         "unknown": (1, 5.0, 5.0),
     }
-    assert [one.name for one in found.copies] == ["memcpy"]
+    assert [(one.name, one.count) for one in found.copies] == [("memcpy", 1), ("memset", 1)]
     # 95-100 a product computes; the rest of the copy is bare.
     assert found.copies[0].exposed_s == pytest.approx(10 * US, abs=1e-12)
     streams = {one.stream: one for one in found.streams}

@@ -9,7 +9,13 @@ import pytest
 from costmodel.base.errors import DataError, ProfileError
 from costmodel.trust import bands, site_fit
 from costmodel.trust import posterior as posterior_module
-from costmodel.trust.calibration import cluster_profile, factor_residuals, factor_runs, kernel_fits
+from costmodel.trust.calibration import (
+    cluster_profile,
+    factor_residuals,
+    factor_runs,
+    kernel_fits,
+    ship_factors,
+)
 from costmodel.trust.calibration.kernel_measurements import AttentionRows, MatmulRows
 from costmodel.trust.posterior import (
     WIDENING_ROWS,
@@ -601,3 +607,158 @@ def test_a_fitted_link_says_what_told_it(monkeypatch):
     )
     bare = cluster_profile._link_text("mine", SimpleNamespace(**{**vars(one), "confidence": {}}), "sweeps")
     assert bare["notes"] == "Told by the sweeps: nothing. Mostly as in ndr: nothing."
+
+
+# --- spreads of factors --------------------------------------------------------------------------
+
+
+def apart(*values):
+    """Standard deviation of logarithms."""
+    logs = np.log(values)
+    return float(np.sqrt(np.mean((logs - logs.mean()) ** 2)))
+
+
+def test_what_is_lent_to_devices_and_links_that_nobody_measured(monkeypatch):
+    """Shares of the peak after throttling, the best heads of forward passes, latencies and rates: measured ones only."""
+
+    def product(share, loss, basis="measured"):
+        return SimpleNamespace(peak_fraction=share, sustained_loss=loss, basis=basis)
+
+    def kernel(*peaks, basis="measured"):
+        return SimpleNamespace(forward=SimpleNamespace(peak_fractions=dict(enumerate(peaks)), basis=basis))
+
+    def blocks(matmul, attention):
+        made = SimpleNamespace(matmul=dict(enumerate(matmul)), attention=dict(enumerate(attention)))
+        return SimpleNamespace(kernels=SimpleNamespace(blocks=made))
+
+    def link(latency, base, efficiency, rate, basis="measured"):
+        fabric = SimpleNamespace(basis=basis, constants=SimpleNamespace(rate_factor=rate))
+        return SimpleNamespace(latency_s=latency, base_latency_s=base, efficiency=efficiency, fabric=fabric)
+
+    devices = {
+        "a": blocks(
+            [product(0.8, 0.25), product(0.7, 0.0), product(0.1, 0.0, "estimated")], [kernel(0.5, 0.6)]
+        ),
+        "b": blocks([product(0.9, 0.0)], [kernel(0.8, 0.3), kernel(0.9, basis="estimated")]),
+        "c": SimpleNamespace(kernels=None),
+    }
+    links = {
+        "x": link(1e-6, 4e-6, 0.8, 1.0),
+        "y": link(2e-6, 8e-6, 0.9, 0.5),
+        "z": link(9e-6, 9e-6, 0.1, 0.1, "estimated"),
+        "w": SimpleNamespace(fabric=None),
+    }
+    profiles = {"accelerator": devices, "link": links}
+    monkeypatch.setattr(ship_factors, "list_profiles", lambda kind: list(profiles[kind]))
+    monkeypatch.setattr(ship_factors, "load_accelerator", devices.get)
+    monkeypatch.setattr(ship_factors, "load_link", lambda name, size: links[name])
+    said = ship_factors._lent()
+    products = apart(0.6, 0.7, 0.9)
+    assert {name: one.spread for name, one in said.items()} == pytest.approx(
+        {
+            **{
+                f"{role}.other.{bits}-bit": products
+                for bits in (32, 16, 8, 4)
+                for role in ("matmul", "grouped_matmul")
+            },
+            "attention.other": apart(0.6, 0.8),
+            "collective.other.latency": apart(5e-6, 10e-6),
+            "collective.other.transfer": apart(0.8, 0.45),
+        }
+    )
+    assert {(one.center, one.tail, one.points) for one in said.values()} == {(0.0, np.inf, 0)}
+    assert said["matmul.other.8-bit"].source.endswith("the peak of 3 measured ones lie apart")
+    assert said["attention.other"].source.endswith("the peak of 2 measured ones lie apart")
+    assert said["collective.other.latency"].source.endswith("how far 2 measured fabrics lie apart")
+
+
+def a_runs_table(**columns):
+    return pd.DataFrame(columns)
+
+
+def test_families_count_by_the_root_of_their_runs():
+    table = a_runs_table(source_family=["a", "a", "a", "a", "b"], residual=[0.1] * 5)
+    assert ship_factors.family_weights(table).tolist() == [0.5] * 4 + [1.0]
+    power = ship_factors.FAMILY_POWER
+    assert ship_factors._family_counts(table).tolist() == pytest.approx([4 ** (power - 1.0)] * 4 + [1.0])
+
+
+def test_classes_are_of_a_generation_and_a_kind():
+    table = a_runs_table(accelerator=[H100, A100, H100], num_experts=[0, 8, 8])
+    found = ship_factors._classes(table)
+    assert {name: group.index.tolist() for name, group in found.items()} == {
+        "hopper-dense": [0],
+        "ampere-moe": [1],
+        "hopper-moe": [2],
+    }
+
+
+def test_runs_beside_their_slopes(monkeypatch):
+    """On GPUs the errors without the own source count, elsewhere those of the fit: 1.25 times as long, less 20 %."""
+    scored = pd.DataFrame(
+        {
+            "id": ["a", "b", "c"],
+            "family": ["f", "f", "g"],
+            "is_gpu": [True, False, True],
+            "log_ratio": np.log([9.0, 1.25, 9.0]),
+        },
+        index=[4, 5, 6],
+    )
+    found = pd.DataFrame({"time:launch": [0.1, 0.2, 0.3]}, index=pd.Index(["a", "b", "d"], name="id"))
+    errors = {"source_family": [0.25, 0.0, 1.0], "family": [0.5, 1.0, -0.5]}
+    runs_of = pd.DataFrame(
+        {"id": ["a", "b", "d"], "skipped_reason": ["", "odd", ""], "memory_error": [0.6, np.nan, np.nan]}
+    )
+    monkeypatch.setattr(ship_factors, "scored_runs", lambda checked: scored)
+    monkeypatch.setattr(ship_factors, "fit_constants", lambda runs: "constants")
+    monkeypatch.setattr(ship_factors, "share_of", lambda constants, family, gpu: 0.0 if gpu else -0.2)
+    monkeypatch.setattr(ship_factors, "held_out_errors", lambda runs, by: by)
+    monkeypatch.setattr(ship_factors, "joined_errors", lambda by: pd.Series(errors[by], index=[4, 5, 6]))
+    checked = SimpleNamespace(judged=runs_of, runs=runs_of)
+    made = ship_factors.residual_runs(checked, found)
+    assert made.time.residual.to_dict() == pytest.approx({"a": -np.log(1.25), "b": -np.log(1.0)}, abs=1e-12)
+    assert made.other.to_dict() == pytest.approx({"a": -np.log(1.5), "b": -np.log(2.0), "c": np.log(2.0)})
+    assert made.memory.residual.to_dict() == pytest.approx({"a": -np.log(1.6)})
+    assert list(made.priced.index) == ["a", "d"]
+    assert made.priced["time:launch"].tolist() == [0.1, 0.3]
+
+
+def test_runs_of_gpus_whose_kernels_were_timed(monkeypatch):
+    def device(*bases):
+        matmul = {str(i): SimpleNamespace(basis=basis) for i, basis in enumerate(bases)}
+        return SimpleNamespace(kernels=SimpleNamespace(blocks=SimpleNamespace(matmul=matmul, attention={})))
+
+    known = {
+        "some": device("estimated", "measured"),
+        "none": device("estimated"),
+        "bare": SimpleNamespace(kernels=None),
+    }
+    monkeypatch.setattr(ship_factors, "load_accelerator", known.get)
+    table = a_runs_table(accelerator=["some", "none", "bare", "some"], is_gpu=[True, True, True, False])
+    assert ship_factors._timed(table).index.tolist() == [0]
+
+
+def test_room_is_what_odds_leave_beyond_the_other_factors(monkeypatch):
+    """A spread of 0.1 of which 0.06 are explained: 0.08; where more is explained than there is, nothing."""
+    both = a_runs_table(recipe=["x", "x", "y"])
+    monkeypatch.setattr(ship_factors, "_both", lambda runs: both)
+    monkeypatch.setattr(ship_factors, "_ran", lambda runs: both.iloc[:1])
+    known = {"spreads": [0.0036], "asked": []}
+
+    def variance(rows, spreads, prefix):
+        known["asked"].append((rows.index.tolist(), prefix))
+        return pd.Series(known["spreads"] * len(rows))
+
+    monkeypatch.setattr(ship_factors, "known_variance", variance)
+    fits = ship_factors.FitOdds(-0.05, 0.1, 12, "source")
+    found = ship_factors.room(None, "x", fits, {})
+    assert found == ship_factors.Said(-0.05, pytest.approx(0.08), np.inf, 12, "source")
+    known["spreads"] = [0.02]
+    assert ship_factors.room(None, "other", fits, {}).spread == 0.0
+    assert known["asked"] == [([0, 1], "memory:"), ([0], "memory:")]
+
+
+def test_sources_that_tell_what_failed_and_what_did_not():
+    table = a_runs_table(source=["a", "a", "b", "b", "c"], oom=[True, False, True, True, False])
+    found = ship_factors._both(SimpleNamespace(priced=table))
+    assert found.index.tolist() == [0, 1]
