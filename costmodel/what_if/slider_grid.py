@@ -223,8 +223,6 @@ def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ..
     micro_batches = layout.micro_batches(job.global_batch)
     stopped = (layout.pp > 1) & ~valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     rule(REASONS["schedule_cannot_run"], np.asarray(stopped))
-    group, ranks = layout.shard_group, layout.dp * layout.cp
-    rule(REASONS["sharding_not_divisible"], np.asarray((group > 0) & (ranks % np.maximum(group, 1.0) != 0)))
     return reason, tuple(said)
 
 

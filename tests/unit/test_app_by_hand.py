@@ -472,6 +472,170 @@ def test_a_model_of_the_longest_size_is_unpacked_and_one_character_more_is_not()
 # --- assistants ----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def tooled(monkeypatch):
+    """Return what the functions behind the tools are asked; tables are told by their names."""
+    asked = []
+    record = {
+        "lines": [
+            {
+                "name": f"l{i}",
+                "axis": "tp",
+                "toll": "t",
+                "exposed_seconds": i % 30,
+                "differences": [0, (-1) ** i * i],
+                "bill": bill,
+            }
+            for i, bill in enumerate(["time"] * 30 + ["memory"] * 30)
+        ],
+        "jobs": ["a", "b"],
+        "mfu": 0.4,
+        **dict.fromkeys(("objective", "held", "top", "advice"), "x"),
+        **dict.fromkeys(("num_layouts_considered", "num_layouts_priced", "num_layouts_fit", "more"), 7),
+    }
+
+    class Answer(SimpleNamespace):
+        def grids(self, **options):
+            asked.append(("grids", options))
+            return ["a table"]
+
+        def to_dict(self, **options):
+            asked.append(("record", options))
+            return dict(record)
+
+        def remarks(self):
+            return ["a remark"]
+
+        def explain(self, line):
+            return Lines([SimpleNamespace(name=f"{line}{i}") for i in range(26 if line == "many" else 25)])
+
+    class Lines(list):
+        grids, to_dict, remarks = Answer.grids, Answer.to_dict, Answer.remarks
+
+    def answers_as(name):
+        def ask(*given, **more):
+            asked.append((name, given, more))
+            return Answer(warnings=("w",), given=more)
+
+        return ask
+
+    for name in ("estimate", "plan", "compare"):
+        monkeypatch.setattr(cm, name, answers_as(name))
+    monkeypatch.setattr(tools, "drawn", lambda grids, remarks: " ".join(grids))
+    monkeypatch.setattr(tools, "Beside", lambda est: SimpleNamespace(sentences=["It was assumed.", "x"]))
+    monkeypatch.setattr(tools, "assumed_recipe", lambda asked, named_by: [f"recipe by {named_by}"])
+    return asked
+
+
+SAID = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": "8k"}
+SHORT = "-m llama3-8b -n 8 --global-batch 64 --seq-len 8k"
+READ = {**SAID, "seq_len": 8192}
+
+
+def test_a_tool_for_an_estimate_tells_the_largest_lines(tooled):
+    said = tools.estimate({**SAID, "tp": None})
+    assert tooled[0] == ("estimate", (), READ)
+    assert said.text == (
+        "a table\nIt was assumed.\nThe tool plan finds the best layout.\nrecipe by the field recipe\na remark\n\n"
+        f"The same: costmodel estimate {SHORT}"
+    )
+    lines = said.record.pop("lines")
+    twice = [seconds for seconds in range(29, 16, -1) for _ in range(2)]
+    assert [line["exposed_seconds"] for line in lines] == twice[:25]
+    assert set(lines[0]) == {"name", "axis", "toll", "exposed_seconds"}
+    assert said.record == {
+        "mfu": 0.4,
+        **dict.fromkeys(("objective", "held", "top", "advice"), "x"),
+        **dict.fromkeys(("num_layouts_considered", "num_layouts_priced", "num_layouts_fit", "more"), 7),
+        "warnings": ["w"],
+        "command": f"costmodel estimate {SHORT}",
+    }
+    assert "assumed." not in tools.estimate({**SAID, "tp": 2}).text
+
+
+def test_a_tool_for_a_plan_hands_on_what_is_said(tooled):
+    given = {**SAID, "tp": [1, 2], "pp": None, "fix": {"recompute": "none"}, "recipe": None}
+    said = tools.plan(given, progress=print)
+    assert tooled[0] == (
+        "plan",
+        (),
+        {
+            **READ,
+            "gpus": "8",
+            "global_batch": "64",
+            "tp": "1,2",
+            "fix": {"recompute": "none"},
+            "progress": print,
+        },
+    )
+    assert tooled[1:] == [("record", {"count": 5}), ("grids", {"count": 5, "commands": True})]
+    assert set(said.record) == {
+        *(
+            "objective",
+            "held",
+            "num_layouts_considered",
+            "num_layouts_priced",
+            "num_layouts_fit",
+            "top",
+            "advice",
+        ),
+        "command",
+    }
+    assert said.record["command"] == f"costmodel plan {SHORT} --tp 1,2 --fix recompute=none"
+
+
+def test_a_tool_opens_at_most_twenty_five_lines(tooled):
+    said = tools.explain({**SAID, "line": "tp."})
+    assert said.text == f"a table\na remark\n\nThe same: costmodel explain {SHORT} --line tp."
+    with pytest.raises(
+        cm.CostModelError, match=r"^line: 26 lines begin with 'many', at most 25 are shown: many0, "
+    ):
+        tools.explain({**SAID, "line": "many"})
+    for given in (SAID, {**SAID, "line": None}):
+        with pytest.raises(cm.CostModelError, match=r"^line: missing"):
+            tools.explain(given)
+
+
+def test_a_tool_compares_a_job_with_what_is_otherwise(tooled):
+    said = tools.compare({"first": SAID, "second": {"tp": 2}})
+    (first, second, compared, *_) = tooled
+    assert (first, second) == (("estimate", (), READ), ("estimate", (), {**READ, "tp": 2}))
+    assert (compared[0], compared[2]) == ("compare", {"labels": ("first", "second")})
+    assert [one.given.get("tp") for one in compared[1]] == [None, 2]
+    # The largest differences of each bill, whichever way they go.
+    names = [line["name"] for line in said.record["lines"]]
+    assert names == [f"l{i}" for i in (*range(29, 4, -1), *range(59, 34, -1))]
+    assert said.record["jobs"] == ["a", "b"]
+    assert said.record["command"].splitlines() == [
+        f"costmodel estimate {SHORT}",
+        "costmodel estimate -m llama3-8b -n 8 --tp 2 --global-batch 64 --seq-len 8192",
+    ]
+    for wrong in (
+        {"first": SAID},
+        {"first": SAID, "second": {}, "third": {}},
+        {"first": SAID, "second": "tp2"},
+    ):
+        with pytest.raises(cm.CostModelError, match=r"^compare: expected first and second"):
+            tools.compare(wrong)
+
+
+def test_a_file_is_read_as_it_is_called_or_as_it_begins(monkeypatch):
+    named = []
+
+    def read_upload(name, content):
+        named.append((name, content))
+        return SimpleNamespace(job=Texts({"gpus": "8", "model": "m"}))
+
+    monkeypatch.setattr(tools, "read_upload", read_upload)
+    assert tools._job_of({"file": " {}", "gpus": 16}) == Texts({"gpus": "16", "model": "m"})
+    assert tools._job_of({"file": "x: 1", "model": None}) == Texts({"gpus": "8", "model": "m"})
+    assert tools._job_of({"file": "{}", "file_name": "train.sh"}).said()["gpus"] == "8"
+    assert named == [("config.json", b" {}"), ("file", b"x: 1"), ("train.sh", b"{}")]
+    assert tools._job_of({"gpus": 4, "file": None, "file_name": "a"}) == Texts({"gpus": "4"})
+    with pytest.raises(cm.CostModelError, match=r"^job: 'gpu' is not a field"):
+        tools._job_of({"gpu": 4})
+
+
 @pytest.mark.parametrize("is_long", [True, False])
 def test_an_assistant_is_told_how_far_a_search_is_while_it_goes_on(is_long):
     future, asked, told = Future(), [], []

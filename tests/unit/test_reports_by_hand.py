@@ -4,6 +4,7 @@ Each was looked at when it was written. One that is meant to change is written b
 ``python tests/unit/test_reports_by_hand.py``.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Of
@@ -13,7 +14,8 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from costmodel.base.grid import Grid
+from costmodel.base.errors import CostModelError
+from costmodel.base.grid import Grid, columns
 from costmodel.describe.hardware.hardware import load_link
 from costmodel.physics.network.fabric import Fabric
 from costmodel.reporting import (
@@ -30,6 +32,7 @@ from costmodel.reporting import (
     watch,
 )
 from costmodel.reporting import mesh as meshes
+from costmodel.reporting.html import page
 from costmodel.trust.calibration import fabric_fit
 from costmodel.trust.site_fit import FactorMove, RunFit
 from costmodel.trust.validation import GROUPINGS
@@ -504,11 +507,148 @@ def answers():
         patch.setattr(runs, "off_middle", lambda run: run)
         rows = [*runs._off_middle(["", "far"]), *runs._off_middle(["", ""])]
     yield "beside the median", [" | ".join(row) for row in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, html in parts_of_page(patch):
+            yield f"page: {name}", re.sub(r"(?<=>)(?=<[^/])", "\n", html).split("\n")
     prices = [
         Of(price_usd_per_gpu_hour=2.5, price_note="given"),
         Of(price_usd_per_gpu_hour=None, price_note="no price"),
     ]
     yield "prices", [runs._price(one) for one in prices]
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+class Row(dict):
+    """A line of the bill, as records have it."""
+
+
+def an_est(**changes):
+    where = Of(price_usd_per_gpu_hour=2.0, tiers=[])
+    said_of_job = {
+        "tokens": 1e12,
+        "cluster": where,
+        "recipe": Of(name="r & d"),
+        "global_batch": 2048,
+        "layout": Of(pp=2, gpus=16),
+    }
+    said = {
+        "job": Of(**{**said_of_job, **changes.pop("job", {})}),
+        "step_time_s": np.asarray(1.5),
+        "mfu": np.asarray(0.4),
+        "mfu_causal": np.asarray(0.35),
+        "memory_bytes_per_gpu": np.asarray(2.0**35),
+        "memory_capacity_bytes": 2.0**36,
+        "fits": True,
+        "fits_host": True,
+        "fits_probability": np.asarray(0.875),
+        "tokens_per_s_per_gpu": np.asarray(12345.6),
+        "samples": None,
+        "device_word": "GPU",
+        "warnings": ["a < b", "c"],
+        "days": lambda tokens: np.asarray(tokens / 1e11),
+        "gpu_hours": lambda tokens: np.asarray(tokens / 1e9),
+        "bill": Of(host_lines=("x",)),
+        "model_flops": lambda: 3e15,
+        "peak_flops_per_s": 1e15,
+        "tokens_per_step": np.asarray(4096.0),
+    }
+    return Of(**{**said, **changes})
+
+
+def parts_of_page(patch):
+    """Yield the parts of a report's page, each made of stand-ins for its tables and figures."""
+
+    def grid(name):
+        return Grid(name, columns("A", "B >"), [("x", "1")])
+
+    tables = page.tables
+    for name in ("band_text", "job_text", "tolls_text"):
+        patch.setattr(tables, name, lambda est, n=name: f"<{n}>")
+    patch.setattr(tables, "spent_text", lambda samples: f", spent {samples}")
+    patch.setattr(tables, "causes_grid", lambda samples: grid(f"causes {samples}"))
+    patch.setattr(tables, "time_grid", lambda est, every_line: grid(f"time {every_line}"))
+    patch.setattr(tables, "memory_grid", lambda est, every_line: grid(f"memory {every_line}"))
+    patch.setattr(tables, "host_grid", lambda est: grid("host"))
+    patch.setattr(page, "price_text", lambda cluster: "a price")
+    patch.setattr(page, "job_title", lambda est: "m & n")
+    for name in ("time", "memory", "compute", "communication"):
+        patch.setattr(page.charts, f"{name}_chart", lambda est, n=name: f"chart {n}")
+    patch.setattr(page.charts, "pipeline_chart", lambda est: ("chart pipeline", "a <note>"))
+    patch.setattr(
+        page.charts, "mesh_chart", lambda est: ("chart mesh", "a note") if est.bill.host_lines else None
+    )
+    patch.setattr(page.charts, "pareto_chart", lambda plan, est: "chart pareto")
+    patch.setattr(page.charts, "tornado_chart", lambda found: "chart tornado")
+    patch.setattr(page, "top_grid", lambda plan, count: grid(f"top {count}"))
+    patch.setattr(page, "front_grid", lambda plan: grid("front"))
+    patch.setattr(page, "rejected_grid", lambda plan: grid("rejected"))
+    patch.setattr(page, "sensitivity_grids", lambda found: [grid("numbers"), grid("switches")])
+    patch.setattr(page, "sensitivity_remarks", lambda found: ["a > b"])
+    patch.setattr("costmodel.estimates.mesh.mesh_of", lambda est: "rows")
+    patch.setattr("costmodel.reporting.mesh.mesh_grid", lambda rows, est: grid(f"mesh of {rows}"))
+    patch.setattr(page, "run_grids", lambda run: (grid("whole"), grid("hours"), grid("spread")))
+    patch.setattr(
+        page,
+        "run_of",
+        lambda est, tokens: Of(finishing_dates=lambda start: {"p10": f"{start}+", "p90": "end"}),
+    )
+    record = {"gpus": 16, "switches": {"a": True, "b": "x"}, "model": "m"}
+    patch.setattr(page, "input_record", lambda job: record)
+    lines = [
+        Row(name="tp", formula="a * b", exposed_seconds=0.5, seconds=1.0, tier="node", source="s"),
+        Row(name="dp", formula="c", exposed_seconds=0.0, seconds=0.25, tier="", source="t"),
+        Row(name="none", formula="d", exposed_seconds=0.0, seconds=0.0, tier="net", source="u"),
+    ]
+    patch.setattr(page, "time_records", lambda est: lines)
+    patch.setattr(page, "source_record", lambda job: {"h100": {"peak": "a sheet"}})
+    lone = an_est(
+        job={"tokens": None, "layout": Of(pp=1, gpus=1)}, bill=Of(host_lines=()), fits=False, warnings=[]
+    )
+    unpriced = an_est(
+        job={"cluster": Of(price_usd_per_gpu_hour=None)}, fits=False, fits_host=False, device_word="chip"
+    )
+    yield "headline", page.headline(an_est(), ", the planner's")
+    yield "headline of a run without a price", page.headline(unpriced)
+    yield "headline of one step", page.headline(lone)
+    yield "warnings", page.warned(an_est()) + page.warned(lone)
+    yield "run", page._whole_run(an_est(), "2026-12-01")
+    yield "run of no day", page._whole_run(an_est()) + page._whole_run(lone)
+
+    def refused(est, tokens):
+        raise CostModelError("no <storage>")
+
+    patch.setattr(page, "run_of", refused)
+    yield "run that is refused", page._whole_run(an_est())
+    yield "how sure", page._uncertain(an_est(samples="S")) + page._uncertain(an_est())
+    yield "what if", page._sliders(an_est())
+    figures = {}
+    for est, whose in ((an_est(), ""), (lone, " of one GPU")):
+        for name in ("_bills", "_pipeline", "_rooflines", "_mesh"):
+            yield f"{name[1:]}{whose}", getattr(page, name)(est, figures)
+    yield "plans", page._plans(Of(advice=lambda: ["do <it>"]), an_est(), figures)
+    yield "sensitivity", page._sensitivity(None, figures)
+    yield "figures", " ".join(f"{name}: {made}." for name, made in figures.items())
+    yield "assumptions", page._assumptions(an_est())
+    patch.setattr(page, "changed_switches", lambda est: ["a=true"])
+    yield "job", str(page.job_record(an_est()))
+    yield "script", page._script_json({"a": "</script><!--"})
+    values = {knob: (1, 2) for knob in page.SLIDERS}
+    cube = np.array([1.0, 2.0])
+    shares = np.array([[0.5, np.nan]])
+    made = Of(
+        values=values,
+        start=dict.fromkeys(values, 1),
+        reasons=("why",),
+        step_time_s=cube,
+        memory_bytes=cube,
+        shares=shares,
+        reason=np.array([0, 1]),
+        plain=np.array([True, False]),
+    )
+    patch.setattr(page.charts, "marker", lambda name: f"mark {name}")
+    yield "grid", str(page.grid_record(made))
 
 
 def plain(said):

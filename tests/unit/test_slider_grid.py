@@ -103,8 +103,6 @@ def test_every_position_is_an_estimate_or_is_refused_as_one(job):
     for index in some:
         at = places[index]
         seen.add(bool(grid.reason[at]))
-        if grid.reason[at] and "shard_group" in grid.reasons[grid.reason[at] - 1]:
-            continue  # an estimate rounds what a search leaves out
         if grid.reason[at]:
             with pytest.raises(CostModelError):
                 cm.estimate(**job_at(job, est, grid, at))
@@ -186,13 +184,17 @@ def test_groups_that_shard_together_divide_the_ranks():
     grid = slider_grid(cm.estimate(**GROUPED))
     gpus, tp, _, pp, *_ = np.meshgrid(*(grid.values[knob] for knob in SLIDERS), indexing="ij")
     assert SLIDERS[:4] == ("gpus", "tp", "cp", "pp")
-    left_over = gpus % (tp * pp) == 0
-    ranks = gpus // (tp * pp)
-    parted = left_over & (ranks % 8 != 0)
-    said = grid.reasons.index(REASONS["sharding_not_divisible"]) + 1
+    parted = (gpus % (tp * pp) == 0) & (gpus // (tp * pp) % 8 != 0)
+    said = grid.reasons.index(REASONS["shard_group_not_divisible"]) + 1
     assert (grid.reason == said).any()
     assert (grid.reason[parted] != 0).all()
     assert parted[grid.reason == said].all()
+
+
+def test_a_group_of_what_is_not_sharded_divides_nothing():
+    """Without ZeRO an estimate is priced whatever the group is, and so is where its sliders stand."""
+    grid = slider_grid(cm.estimate(**{**GROUPED, "zero_stage": 0, "shard_group": 7}))
+    assert grid.reason[tuple(grid.start[knob] for knob in SLIDERS)] == 0
 
 
 def test_the_value_furthest_from_the_own_one_goes():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import ndtri
 
 from costmodel.base.errors import DataError, ProfileError
 from costmodel.trust import bands, site_fit
@@ -762,3 +763,31 @@ def test_sources_that_tell_what_failed_and_what_did_not():
     table = a_runs_table(source=["a", "a", "b", "b", "c"], oom=[True, False, True, True, False])
     found = ship_factors._both(SimpleNamespace(priced=table))
     assert found.index.tolist() == [0, 1]
+
+
+def test_spreads_of_memory(monkeypatch):
+    """Peaks off by 0, 1, ... 4 % of states whose slope is 1: the reach of SHARE of them settles the size."""
+    residual = np.linspace(0.0, 0.04, 5)
+    memory = pd.DataFrame(
+        {"residual": residual, "memory:activations": 0.0, "memory:states": 1.0, "memory:slack": 0.0}
+    )
+    told = {"activations": 0.03, "states": 0.02, "": 0.05}
+    monkeypatch.setattr(
+        ship_factors,
+        "told_apart",
+        lambda residual, on: dict(told) if set(on) == {"activations", "states"} else None,
+    )
+    reaches = []
+    monkeypatch.setattr(ship_factors, "tail_of", lambda reach: reaches.append(reach) or 6.0)
+    monkeypatch.setattr(ship_factors, "with_tail", lambda normal, tail: normal * 2.0)
+    monkeypatch.setattr(ship_factors, "fit_odds", lambda runs: {"x": "odds"})
+    monkeypatch.setattr(ship_factors, "room", lambda runs, name, one, spreads: (name, one, spreads))
+    found = ship_factors.memory_spreads(SimpleNamespace(memory=memory))
+    assert reaches[0].tolist() == pytest.approx((residual / 0.02).tolist())
+    share = ship_factors.SHARE
+    wider = np.quantile(residual / 0.02, share) / (2.0 * ndtri(0.5 + 0.5 * share))
+    spreads = {"activations": wider * 0.03, "states": wider * 0.02, "slack": wider * 0.05}
+    assert found.pop("room.x") == ("x", "odds", pytest.approx(spreads))
+    assert {name: one.spread for name, one in found.items()} == pytest.approx(spreads)
+    assert {(one.center, one.tail, one.points) for one in found.values()} == {(0.0, 6.0, 5)}
+    assert found["slack"].source.startswith("squared residuals of 5 measured peaks")

@@ -102,6 +102,23 @@ def test_noise_between_tables():
     assert rows["dense"]["median_%"] == pytest.approx(20)
     assert rows["moe"]["median_%"] == pytest.approx(50)
     assert (rows["all"]["count"], rows["all"]["median_%"]) == (2, pytest.approx(35))
+    assert rows["all"]["p90_%"] == pytest.approx(20 + 0.9 * 30)
+
+
+def test_noise_of_three_tables():
+    """10, 11 and 20 s for one layout: 9.1, 50 and 45 % apart; of quality C nothing."""
+    sources = ("nemo-24.05", "nemo-24.09", "nemo-25.02")
+    rows = [
+        row
+        for source, time in zip(sources, (10, 11, 20), strict=True)
+        for row in times((1, time), source=source)
+    ]
+    (dense, everything) = (
+        checked(*rows, *times((1, 99), source="nemo-25.04", quality="C")).noise_floor().to_dict("records")
+    )
+    assert (dense["pairs"], everything["pairs"], dense["count"]) == ("dense", "all", 3)
+    assert dense["median_%"] == pytest.approx(45)
+    assert dense["p90_%"] == pytest.approx(45 + 0.8 * 5)
 
 
 def test_out_of_memory():
