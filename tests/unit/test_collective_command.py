@@ -189,6 +189,18 @@ def test_one_rank_costs_nothing(capsys):
         (["all-reduce", "--size", "1GB", "-n", "8", "--tier", "leef"], "did you mean 'leaf'"),
         (["all-reduce", "--size", "1GB", "-n", "8", "--alpha", "1us"], "--alpha and --bandwidth together"),
         (["all-reduce", "--size", "1GB", "-n", "9999999"], "do not fit"),
+        (
+            ["all-reduce", "--size", "1GB", "-n", "286720", "-c", "tpu-v5p"],
+            "ranks: 286720 do not fit on the 143360 chips of tpu-v5p",
+        ),
+        (
+            ["all-reduce", "--size", "1GB", "-n", "143424", "-c", "tpu-v5p", "--members-per-node", "64"],
+            "ranks: 143424 do not fit on the 143360 chips of tpu-v5p",
+        ),
+        (
+            ["all-reduce", "--size", "1GB", "-n", "96", "-c", "tpu-v5p", "--members-per-node", "5"],
+            "members-per-node: 5 does not divide 96 ranks",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_code_two(capsys, arguments, message):

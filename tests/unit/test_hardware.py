@@ -618,3 +618,14 @@ def test_a_parent_lends_what_its_child_does_not_say(tmp_path):
     ):
         profile_files.find_profile("cluster", "h100-sxm-80gb", folders)
     assert profile_files.find_profile("cluster", "mi355x", folders).stem == "mi355x-roce400"
+
+
+def test_a_page_of_a_profile_as_plain_data():
+    page = hardware_profile("ib-ndr")
+    held = page.to_dict()
+    assert list(held) == ["schema_version", "kind", "name", "numbers"]
+    assert (held["schema_version"], held["kind"], held["name"]) == (1, "link", "ib-ndr")
+    assert held["numbers"] == [number._asdict() for number in page.numbers]
+    assert page.columns() == {key: [number[key] for number in held["numbers"]] for key in held["numbers"][0]}
+    assert page.device_word == "GPU"
+    assert hardware_profile("tpu-v5p", kind="cluster").device_word == "chip"

@@ -7,6 +7,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import RecipeError
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.switches import HOME, Settings
@@ -18,6 +19,8 @@ from costmodel.describe.recipe import (
     list_recipes,
     load_recipe,
     make_recipe,
+    resolved_for,
+    usual_overhead,
     with_switches,
 )
 from costmodel.describe.reliability import Health
@@ -156,3 +159,30 @@ def test_who_says_nothing_of_its_mfu_prints_none():
     assert est.mfu_printed is None
     assert est.to_dict()["mfu_printed"] is None
     assert "prints" not in dict(est.grids()[0].rows)["MFU"]
+
+
+@pytest.mark.parametrize("device", ["b200-sxm-180gb", "h100-sxm-80gb", "v100-sxm2-32gb", "mi300x", "tpu-v7x"])
+def test_what_a_recipe_leaves_to_the_device(device):
+    """`auto` is the vendor's kernel, `torch` PyTorch's; what is named stays, as does a share that is given."""
+    accelerator = load_accelerator(device)
+    plain = load_recipe("megatron-core")
+    for said, kernel in (
+        ("auto", accelerator.software.attention),
+        ("torch", accelerator.software.torch_attention),
+        ("flash3", "flash3"),
+    ):
+        found = resolved_for(plain.replaced("attention_kernel", said), accelerator)
+        assert found.kernels.attention_kernel == kernel
+    for said in ("auto", "sms"):
+        found = resolved_for(plain.replaced("collectives_on", said), accelerator).overlap.collectives_on
+        assert found == (accelerator.collectives_on if said == "auto" else said)
+    usual = usual_overhead(accelerator.generation, accelerator.has_own_stack)
+    assert (
+        resolved_for(plain.replaced("overhead_fraction", None), accelerator).host.overhead_fraction == usual
+    )
+    assert resolved_for(plain.replaced("overhead_fraction", 0.01), accelerator).host.overhead_fraction == 0.01
+
+
+def test_the_kernels_of_a_vendor_and_of_torch_differ_on_hopper():
+    software = load_accelerator("h100-sxm-80gb").software
+    assert (software.attention, software.torch_attention) == ("cudnn", "flash2")
