@@ -207,3 +207,15 @@ def test_sequences(inside, words):
 @pytest.mark.parametrize("inside", ["seq 1 x", "seq x 3", "seq", "seq 1 12345678"])
 def test_no_sequences(inside):
     assert missing_in(" ".join(follow(f"run $({inside})").launches[-1].words[1:]))
+
+
+@pytest.mark.parametrize(
+    "command",
+    """source . export unset shift eval read printf echo cd let local declare set test [ trap exec wait sleep command
+    builtin env time nohup true false : dirname basename cat tee mkdir readarray mapfile typeset readonly alias break
+    continue return seq sbatch srun bash sh python torchrun""".split(),  # noqa: SIM905
+)
+def test_a_command_alone_ends_nothing(command):
+    """A line that somebody forgot to finish; `return` ends no script that is not sourced."""
+    launches = follow(f"{command}\nrun 1\n").launches
+    assert launches[-1].words == ["run", "1"] or command == "return"

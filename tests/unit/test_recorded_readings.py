@@ -2,7 +2,7 @@
 
 Of every type a small config, the same without each of its keys (what is the default?), with each of its numbers
 doubled and its words and truths turned (which field follows?), and with each key more that its reader looks for, as
-true, false, 3 and a list of layers.
+true, false, 3 and a list of layers; keys that are known and change nothing are listed.
 `recorded_readings.jsonl` holds a type a line: the model and the outline that were read, and of each change only what
 it changed, or the error. A change that is meant is recorded by ``python tests/unit/test_recorded_readings.py``. A new
 type needs no record.
@@ -40,6 +40,10 @@ WRAPPED = {
         f"laguna {word}": (0, {**OUTLINED["laguna"][1], "model_type": "laguna", "gating": word})
         for word in ("per-head", "per-element")
     },
+    "gpt_neo told twice": (
+        0,
+        {**TINY["gpt_neo"][1], "model_type": "gpt_neo", "attention_layers": ["global", "local"] * 2},
+    ),
     **{f"flat {kind}": (0, {"model_type": kind, **WIDE, "vision_config": {}}) for kind in _FLAT_TYPE},
 }
 CONFIGS = TINY | PUBLISHED | OUTLINED | WRAPPED
@@ -118,14 +122,15 @@ def readings(kind):
     _, config = CONFIGS[kind]
     base = read(config, kind)
     found = {"": base}
+    looked = looked_for(config, kind)
     more = {
-        f"{value} {key}": {**config, key: value}
-        for key in looked_for(config, kind)
-        for value in (True, False, 3, [0, 1, 1, 1])
+        f"{value} {key}": {**config, key: value} for key in looked for value in (True, False, 3, [0, 1, 1, 1])
     }
     found |= {
         name: changed for name, other in more.items() if (changed := difference(base, read(other, kind)))
     }
+    # Keys that are known and change nothing.
+    found["silent"] = [key for key in looked if not any(name.split()[-1:] == [key] for name in found)]
     for key in config:
         rest = {name: value for name, value in config.items() if name != key}
         changes = {f"without {key}": rest}

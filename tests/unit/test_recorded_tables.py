@@ -121,6 +121,8 @@ def facts(file):
             found |= {".".join((name, *path)): text for path, text in defaults(held)}
         if isinstance(held, type):
             found |= {f"{name}.{field}": told for field, told in bounds(held).items()}
+        if hasattr(held, "__total__"):
+            found[f"{name}.__total__"] = str(held.__total__)
         if is_dataclass(held):
             kept = held.__dataclass_params__
             found[f"{name}.__dataclass__"] = f"frozen {kept.frozen}, eq {kept.eq}, order {kept.order}"

@@ -5,11 +5,13 @@ import pytest
 from round_jobs import CLUSTER, LATENT, MOE, SMALL, model_file
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError
+from costmodel.describe.factors import PRIOR
 from costmodel.describe.jobs.job import job_of, load_job_file, make_job, parse_job, precision_on, spelled_out
 from costmodel.describe.jobs.known_words import known_words
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.recipe_page import recipe, recipes_table, set_text
+from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 BASE = {"cluster": str(CLUSTER), "recipe": "megatron-core", "gpus": 16, "global_batch": 64, "seq_len": 1024}
 
@@ -228,6 +230,54 @@ def test_what_a_job_says_of_itself():
     assert not job(pp=2, pipeline_layout="Ett|ttL").balanced_stages
     assert [chunk.layers for chunk in job(pp=2, pipeline_layout="Ettt|tL").pipeline_layout] == [3, 1]
     assert job(price=2.5).cluster.price_usd_per_gpu_hour == 2.5
+
+
+def test_every_field_arrives(tmp_path):
+    """Each is given another value than what is taken where nothing is said, and stands in the job under its own name."""
+    file = tmp_path / "site.yaml"
+    numbers = "{center: 0.1, spread: 0.2, tail: 5, prior_center: 0, prior_spread: 0.3}"
+    file.write_text(
+        f"schema_version: 1\nprofile: site\nfactors:\n  launch: {numbers}\ncorrelation:\n  - [1]\n"
+    )
+    plain = job()
+    assert (plain.site, plain.belief, plain.tokens) == ("", PRIOR, None)
+    assert (plain.precision.name, plain.optimizer.name, plain.axis_order) == ("bf16", "adamw", DEFAULT_ORDER)
+    order = ("tp", "cp", "pp", "dp")
+    assert order != DEFAULT_ORDER
+    one = job(
+        precision="fp16",
+        optimizer="lion",
+        axis_order=order,
+        tokens=3e9,
+        site=str(file),
+        lora_rank=4,
+        lora_targets="q_proj",
+        packed_len=256,
+        packed_spread=0.5,
+        switches={"sync_every": 1, "straggler_jitter": 0.01, "fused_norm": False},
+    )
+    assert (one.precision.name, one.optimizer.name, one.axis_order, one.tokens) == (
+        "fp16",
+        "lion",
+        order,
+        3e9,
+    )
+    assert (one.site, one.belief.names, one.belief.center) == (str(file), ("launch",), (0.1,))
+    assert float(one.factors.of("launch")) == pytest.approx(np.exp(0.1))
+    assert one.tuning.lora_rank == 4
+    assert float(one.packing.span(one.seq_len)) != 256
+    assert (one.health.straggler_jitter, one.recipe.kernels.fused_norm) == (0.01, False)
+    assert (float(one.global_batch), float(one.seq_len)) == (64, 1024)
+    assert job(recipe="torchtitan").recipe.name == "torchtitan"
+    assert job(dataset_samples=1000, epochs=3).tokens == 3 * 1000 * 1024
+    assert job(dataset_samples=1000).tokens == 1000 * 1024
+    assert job(dataset_samples=1000, packed_len=256).tokens == 1000 * 256
+
+
+@pytest.mark.parametrize("name", ["model", "cluster", "recipe", "site"])
+def test_what_is_neither_a_name_nor_the_thing(name):
+    with pytest.raises(CostModelError, match=f"^{name}: expected a text, got 3"):
+        make_job(**{"model": model_file(SMALL), **BASE, name: 3})
 
 
 def test_what_fp8_means_on_a_machine():

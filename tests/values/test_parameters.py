@@ -1,12 +1,23 @@
 """Parameters and FLOPs of small models by hand, and parameters against operators for every shipped model."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 from round_jobs import CLUSTER, LATENT, MOE, QUIET, SMALL, TABLE_PARAMS, memory, near, price
 
 import costmodel as cm
+from costmodel.describe.models.model import make_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.step.anatomy.operator_parts import PATHS
 from costmodel.step.anatomy.param_block import ParamBlock
-from costmodel.step.anatomy.params import layer_param_blocks
+from costmodel.step.anatomy.params import (
+    embedding_param_blocks,
+    head_param_blocks,
+    layer_param_blocks,
+    mtp_param_blocks,
+)
 
 HEAD = TABLE_PARAMS + 1024  # with the last norm
 NORMS = 2 * 1024
@@ -174,3 +185,54 @@ def test_what_a_model_does_not_have_is_no_block(name):
 )
 def test_names_of_blocks(part, leaf, name):
     assert ParamBlock(part, leaf, 1.0, "replicated").name == name
+
+
+# Of every block: how it is sharded, whether tokens are multiplied with it, and weights side by side where several.
+KEPT = """
+attention: kv_down replicated matrix, kv_up tp matrix, out tp matrix, out.bias replicated, q_down replicated matrix,
+  q_up tp matrix, qk_norm replicated, qkv tp matrix, qkv.bias tp, sinks tp
+embedding: norm replicated, of_layers replicated, of_layers.norm replicated, of_layers.projection replicated matrix,
+  position replicated, token tp
+experts: fc1 expert matrix, fc1 expert matrix 2, fc1.bias expert, fc2 expert matrix, fc2.bias expert
+head: norm replicated, output tp matrix
+mixer: branches tp matrix, compress replicated matrix, compress.position replicated, conv tp, decay tp, gates tp matrix,
+  gates_down replicated matrix, gates_up tp matrix, in tp matrix, index_k replicated matrix, index_norm replicated,
+  index_q replicated matrix, index_weights replicated matrix, norm replicated, norm tp, out tp matrix,
+  step_up tp matrix, step_up.bias tp, x_down tp matrix
+mlp: activation replicated, fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias replicated,
+  layer_embedding replicated matrix
+mtp: norm replicated, projection tp matrix
+norm: - replicated, layer_embedding replicated
+router: router replicated matrix, router.bias replicated
+shared: fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias replicated, gate replicated matrix
+"""
+
+
+def kept(model):
+    """Return the words of `KEPT` for all blocks of a model, by part."""
+    layers = [one for kind in model.layer_kinds() for one in layer_param_blocks(model, kind)]
+    blocks = (*layers, *embedding_param_blocks(model), *head_param_blocks(model), *mtp_param_blocks(model))
+    for one in blocks:
+        several = f" {one.tensors}" if one.tensors > 1 else ""
+        yield one.part, f"{one.leaf or '-'} {one.sharding}{' matrix' if one.is_matrix else ''}{several}"
+
+
+def test_how_every_block_is_kept():
+    """Of all models that have a recorded bill, and of an odd one."""
+    by_part = re.findall(r"(\w+): (.*?)(?= \w+: |$)", " ".join(KEPT.split()))
+    known = {part: set(words.split(", ")) for part, words in by_part}
+    recorded = Path(__file__).with_name("recorded_bills.jsonl").read_text().splitlines()
+    models = {json.dumps(model): model for model in (json.loads(line)["job"]["model"] for line in recorded)}
+    odd = {
+        **MOE,
+        "shared_expert_ffn_size": 256,
+        "shared_expert_gate": True,
+        "linear_bias": True,
+        "gated_mlp": False,
+    }
+    made = [make_model({"name": "odd", **odd}), make_model({"name": "act", **SMALL, "activation_params": 1})]
+    made += [make_model(one) if isinstance(one, dict) else load_model(one) for one in models.values()]
+    found = {}
+    for part, words in (pair for model in made for pair in kept(model)):
+        found.setdefault(part, set()).add(words)
+    assert found == known
