@@ -416,3 +416,13 @@ def test_a_log_in_place_of_a_measured_time(tmp_path, capsys):
 def test_no_file_is_no_log():
     with pytest.raises(DataError, match=r"^log: expected a file$"):
         read_step_log([])
+
+
+def test_a_peak_of_nothing_is_none():
+    collector = StepCollector("log")
+    step = LINES["deepspeed"]
+    collector.take(step.replace("MaxMemAllocated=19.50GB", "MaxMemAllocated=0.0GB"))
+    assert collector.found().memory_bytes == {}
+    collector.take(step)
+    collector.take(step.replace("19.50GB", "18.0GB"))
+    assert collector.found().memory_bytes == {"max_allocated": 19.5 * 2**30}
