@@ -20,7 +20,9 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
-from costmodel.cli import main, output, pictures, plan_input, read_input, texts
+from costmodel import cli
+from costmodel.base.version import __version__
+from costmodel.cli import main, output, pictures, plan_input, read_input, streams, texts
 from costmodel.cli.texts import GROUPS
 
 JOB = "-m llama3-8b -n 8 --global-batch 64 --seq-len 8k"
@@ -186,6 +188,61 @@ def test_every_command_takes_the_flags_that_it_took():
     found = list(flags())
     assert [row for row in found if row not in known] == []
     assert [row for row in known if row not in found] == []
+
+
+# --- the program itself --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["-h"], ["--help"], ["plan", "-h"], ["hardware", "list", "-h"]])
+def test_help_has_a_short_flag_everywhere(words, capsys):
+    assert main(words) == 0
+    assert "-h, --help" in capsys.readouterr().out
+
+
+def test_the_program_says_its_version_and_installs_its_completion(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"costmodel {__version__}\n"
+    assert main([]) == 2
+    assert "--install-completion" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (cm.CostModelError("dollars: expected more"), 2, "Error: --budget: expected more\n"),
+        (cm.CostModelError("a\nb"), 2, "Error: a b\n"),
+        (BrokenPipeError(), 141, ""),
+        (SystemExit(3), 141, ""),
+        (UnicodeDecodeError("utf-8", b"x", 7, 8, "bad"), 2, "not text in UTF-8 (bad at byte 7)"),
+        (OSError(28, "No space left"), 2, "Error: cannot write the output: No space left\n"),
+        (OSError(13, "Permission denied", "a.yaml"), 2, "Error: a.yaml: Permission denied\n"),
+    ],
+)
+def test_what_stops_a_command_is_one_line_and_a_code(error, code, said, capsys, monkeypatch):
+    dropped = []
+
+    def stop(**_):
+        raise error
+
+    monkeypatch.setattr(cli, "root", stop)
+    monkeypatch.setattr(streams, "drop_output", lambda: dropped.append(True))
+    assert main(["run", "--budget", "5"]) == code
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.err.count("\n") == (1 if said else 0)
+    lost = isinstance(error, (BrokenPipeError, SystemExit)) or getattr(error, "errno", 0) == 28
+    assert bool(dropped) is lost
+
+
+def test_a_bug_is_not_taken_for_wrong_input(monkeypatch):
+    def stop(**_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "root", stop)
+    with pytest.raises(ZeroDivisionError):
+        main([])
+    monkeypatch.setattr(cli, "root", lambda **_: "no code")
+    assert main([]) == 0
 
 
 # --- plans ---------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ import pytest
 
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.planning import beside as beside_module
-from costmodel.planning import machines, scaling
+from costmodel.planning import machines, no_layout, scaling
 from costmodel.planning.beside import Beside, beside
 from costmodel.planning.choices import Choice
 from costmodel.planning.machines import Machine, machine_columns
+from costmodel.planning.no_layout import dividing_batch, dividing_gpus, lacking_factor
 from costmodel.reporting import plans
 from costmodel.reporting.tree import tree_grid
 
@@ -418,3 +419,83 @@ def test_runs_that_are_done_in_time(monkeypatch, several):
         plan_module.Plan.in_time(Of(best=Of(job=job(cluster()))), 30.0)
     with pytest.raises(CostModelError, match="start: needs tokens"):
         plan_module.Plan.finished(Of(best=Of(job=job(cluster()))), "2026-12-01")
+
+
+# --- where nothing fits --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cured(monkeypatch):
+    """Return a function that asks for cures of a job, and which jobs were searched for them; some find nothing."""
+    searched = []
+
+    def ask(make, of, fits=lambda change: True):
+        searched.clear()
+
+        def feasible(question):
+            change = question.jobs[0].change
+            searched.append(change)
+            return {"step_time_s": np.array([1.5])} if fits(change) else None
+
+        monkeypatch.setattr(no_layout, "feasible", feasible)
+        monkeypatch.setattr(
+            no_layout, "job_with", lambda job, **change: Of(**{**vars(job), "change": change})
+        )
+        monkeypatch.setattr(no_layout, "replace", lambda question, jobs: Of(jobs=jobs))
+        return [(one.change, one.step_time_s) for one in make(Of(), of)], list(searched)
+
+    return ask
+
+
+def a_job(gpus, batch, most=1024, topology="tree"):
+    tiers = [Of(size=8, topology="tree"), Of(size=most, topology=topology)]
+    return Of(layout=Of(gpus=gpus), global_batch=batch, cluster=Of(tiers=tiers, gpus_per_node=8))
+
+
+def test_another_batch_is_tried_where_it_shares_few_factors_with_the_gpus(cured):
+    """72 GPUs have 9 that 1,024 has not: 1,008 is searched; of 1,008 nothing is."""
+    said = [("global_batch = 1008 instead of 1024", 1.5)]
+    assert cured(no_layout._other_batch, a_job(72, 1024)) == (said, [{"global_batch": 1008.0}])
+    assert cured(no_layout._other_batch, a_job(72, 1024), lambda _: False) == ([], [{"global_batch": 1008.0}])
+    assert cured(no_layout._other_batch, a_job(72, 1008)) == ([], [])
+
+
+def test_more_gpus_are_tried_until_some_do_and_then_fewer(cured):
+    """Twice, then four times: 256 do. Halves between 128 and them: 192 do and 160 not."""
+    said, searched = cured(no_layout._more_gpus, a_job(64, 1024), lambda change: change["gpus"] >= 192)
+    assert said == [("192 GPUs", 1.5)]
+    assert [change["gpus"] for change in searched] == [128, 256, 192, 160]
+    # The fewest that are looked at are three quarters and five eighths of those.
+    said, searched = cured(no_layout._more_gpus, a_job(64, 1024), lambda change: change["gpus"] > 128)
+    assert [change["gpus"] for change in searched] == [128, 256, 192, 160]
+    assert said == [("160 GPUs", 1.5)]
+    # Whole nodes only: between 8 and 16 there are none.
+    said, searched = cured(no_layout._more_gpus, a_job(8, 1024))
+    assert (said, [change["gpus"] for change in searched]) == ([("16 GPUs", 1.5)], [16])
+    # Slices come in some sizes; a machine has an end.
+    said, searched = cured(no_layout._more_gpus, a_job(64, 1024, topology="torus"))
+    assert (said, [change["gpus"] for change in searched]) == ([("128 GPUs", 1.5)], [128])
+    said, searched = cured(no_layout._more_gpus, a_job(64, 1024, most=255), lambda _: False)
+    assert (said, [change["gpus"] for change in searched]) == ([], [128])
+    said, searched = cured(no_layout._more_gpus, a_job(64, 1024, most=10**9), lambda _: False)
+    assert len(searched) == no_layout._MOST_GPU_DOUBLINGS
+
+
+def test_numbers_of_gpus_that_a_batch_divides():
+    """64 lies a node off 72, and 80 too: the lower first; beyond a quarter nothing is offered."""
+    assert dividing_gpus(72, 1024, 8) == 64
+    assert dividing_gpus(72, 5 * 1024, 8) == 64
+    assert dividing_gpus(56, 1024, 8) == 64
+    assert dividing_gpus(40, 1024, 8) == 32
+    assert dividing_gpus(24, 1024, 8) is None
+    assert dividing_gpus(7, 1024, 8) == 8
+    assert dividing_gpus(5, 1024, 8) == 4
+    assert dividing_gpus(3, 1024, 1) is None
+    assert (dividing_batch(24, 2050), dividing_batch(24, 2053), dividing_batch(72, 16)) == (2040, 2064, 72)
+    assert [lacking_factor(*one) for one in ((72, 1024), (72, 1008), (72, 3), (64, 7), (45, 9))] == [
+        9,
+        1,
+        3,
+        1,
+        5,
+    ]

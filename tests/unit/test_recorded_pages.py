@@ -91,6 +91,18 @@ def answers():
         )
 
 
+def keys(record, path=""):
+    """Yield the keys of a record by their places; lines of a list are alike, and names of lines are no keys."""
+    if isinstance(record, dict):
+        for key, held in record.items():
+            if re.fullmatch(r"[a-z][a-z0-9_]*", str(key)):
+                yield f"{path}{key}"
+                yield from keys(held, f"{path}{key}.")
+    elif isinstance(record, (list, tuple)):
+        for held in record[:3]:
+            yield from keys(held, path)
+
+
 def plain(value):
     """Return a value of a column to six digits; the names of model files are ours."""
     if isinstance(value, (float, np.floating)):
@@ -126,6 +138,7 @@ def told(answer):
             "note": note,
         }
     yield {"remarks": [clean(one) for one in answer.remarks() if not FITTED.search(one)]}
+    yield {"keys of the record": " ".join(sorted(set(keys(answer.to_dict()))))}
     if not hasattr(answer, "columns") or getattr(answer, "shape", ()):
         return  # of many layouts each line would be a row a layout
     columns = {name: [plain(value) for value in values] for name, values in answer.columns().items()}

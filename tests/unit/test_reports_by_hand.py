@@ -20,6 +20,7 @@ from costmodel.describe.hardware.hardware import load_link
 from costmodel.physics.network.fabric import Fabric
 from costmodel.reporting import (
     calibration,
+    comparison,
     hardware,
     imports,
     own_runs,
@@ -28,6 +29,7 @@ from costmodel.reporting import (
     runs,
     step_times,
     steps,
+    training_runs,
     validation,
     watch,
 )
@@ -508,6 +510,11 @@ def answers():
         rows = [*runs._off_middle(["", "far"]), *runs._off_middle(["", ""])]
     yield "beside the median", [" | ".join(row) for row in rows]
     with pytest.MonkeyPatch.context() as patch:
+        yield from runs_of(patch)
+    with pytest.MonkeyPatch.context() as patch:
+        yield from compared(patch)
+    yield from differences()
+    with pytest.MonkeyPatch.context() as patch:
         for name, html in parts_of_page(patch):
             yield f"page: {name}", re.sub(r"(?<=>)(?=<[^/])", "\n", html).split("\n")
     prices = [
@@ -515,6 +522,195 @@ def answers():
         Of(price_usd_per_gpu_hour=None, price_note="no price"),
     ]
     yield "prices", [runs._price(one) for one in prices]
+
+
+# --- whole runs and jobs side by side ------------------------------------------------------------
+
+
+def a_run(**changes):
+    lines = [
+        Of(axis="compute", toll="compute", exposed_seconds=0.6),
+        Of(axis="dp", toll="communication", exposed_seconds=0.3),
+        Of(axis="resilience", toll="other", exposed_seconds=0.1),
+    ]
+    est = Of(
+        job=Of(model=Of(name="m"), cluster=Of(name="c")),
+        mfu=0.4,
+        bill=Of(time_lines=lines),
+        warnings=["odd"],
+        fits=True,
+        fits_probability=0.74,
+    )
+    within = {
+        "dollars": Of(limit=1e6, margin=2.5e5, probability=0.875),
+        "days": Of(limit=20.0, margin=-0.5, probability=0.25),
+    }
+    spread = {"days": (9.0, 10.0, 12.25), "energy_kwh": (9e5, 1e6, 2e6), "dollars": (1e5, 2e5, 3e5)}
+    said = {
+        "est": est,
+        "reliability": Of(
+            name="rsc-1",
+            planned_stops_per_day=0.5,
+            checkpointing="async",
+            step_time_error=0.05,
+            failure_rate_error=0.7,
+            downtime_error=0.1,
+        ),
+        "checkpoint": Of(size_bytes=2.0**40, write_s=90.0, pause_s=5.0),
+        "mean_time_between_failures_s": 9000.0,
+        "interruptions": 1234.0,
+        "failures_per_s": 1e-4,
+        "planned_stops": 5.0,
+        "intervals_s": {"young": 600.0, "daly": 900.0},
+        "interval_s": 7200.0,
+        "dollars": 750000.0,
+        "price_usd_per_gpu_hour": 2.0,
+        "price_note": "given",
+        "is_planned": False,
+        "days": 20.5,
+        "tokens": 1e12,
+        "steps": 36000,
+        "gpus": 1000.0,
+        "step_time_s": 1.0,
+        "effective_training_time_ratio": 0.9,
+        "gpu_hours": 12500.0,
+        "spare_gpu_hours": 250.0,
+        "spare_nodes": 1,
+        "pays_spares": False,
+        "energy_kwh": 4.5e6,
+        "gpu_power_w": 1100.0,
+        "pue": 1.25,
+        "energy_at_tdp_kwh": 4.5e5,
+        "within": lambda: within,
+        "lost_gpu_hours": lambda: {
+            "lost_steps": 500.0,
+            "restart": 1500.0,
+            "stragglers": 9e9,
+            "jitter_of": 9e9,
+        },
+        "spread": lambda *_: spread,
+        "samples": 1000,
+        "seed": 3,
+        "step_samples": Of(factors=range(12)),
+        "headline_place": 0.5,
+    }
+    return Of(**{**said, **changes})
+
+
+def runs_of(patch):
+    """Yield tables and sentences of whole runs."""
+    patch.setattr(training_runs, "job_text", lambda est: "the job")
+    patch.setattr(training_runs, "memory_text", lambda est: "the memory")
+    patch.setattr(
+        training_runs, "off_middle", lambda run: "far from the median of them" if run.is_planned else ""
+    )
+    calm = {
+        "failures_per_s": 0.0,
+        "dollars": None,
+        "price_note": "nobody knows",
+        "is_planned": True,
+        "spare_nodes": 0,
+        "within": dict,
+        "reliability": Of(
+            **{**vars(a_run().reliability), "planned_stops_per_day": 0.0, "step_time_error": None}
+        ),
+    }
+    yield "whole run", training_runs.run_grids(a_run())
+    yield "whole run without failures", training_runs.run_grids(a_run(**calm))[:1]
+    yield "how sure of a step", training_runs.run_grids(a_run(**calm))[2:]
+    yield (
+        "whole run that pays its spares",
+        [Grid("", (), [training_runs.run_grids(a_run(pays_spares=True))[0].rows[4]])],
+    )
+    surer = Of(**{**vars(a_run().est), "fits_probability": 0.75})
+    none = Of(**{**vars(a_run().est), "fits": False, "warnings": []})
+    for name, run in {
+        "hardly fits": a_run(),
+        "of a plan hardly fits": a_run(is_planned=True),
+        "fits": a_run(est=surer),
+        "does not fit": a_run(est=none),
+    }.items():
+        yield f"a run that {name}", training_runs.run_remarks(run)
+
+
+def compared(patch):
+    """Yield what is said of jobs beside the first."""
+    patch.setattr(comparison, "_stages_moved", lambda before, after: "")
+
+    def line(toll, *values, bill="time"):
+        return Of(bill=bill, toll=toll, difference=lambda job, v=values: v[job] - v[0])
+
+    lines = [
+        line("compute", 0.5, 0.4, 0.9, 0.5),
+        line("compute", 0.1, 0.1, 0.2, 0.1),
+        line("bubble", 0.1, 0.4, 0.0, 0.1),
+        line("communication", 0.3, 0.1, 0.4, 0.3),
+        line("optimizer", 0.0, 0.0, 0.01, 0.0),
+        line("state", 1e9, 9e9, 1e9, 1e9, bill="memory"),
+    ]
+    times = (1.0, 0.8, 1.5, 1.0)
+    odds = [
+        Of(low=low, high=high, probability=chance)
+        for low, high, chance in ((1, 1, 0), (0.75, 0.85, 0.9), (1.2, 1.9, 0.05), (1.0, 1.2, 0.5))
+    ]
+    found = Of(
+        estimates=[Of(step_time_s=time) for time in times],
+        labels=("a", "b", "c", "d"),
+        lines=lines,
+        odds=odds,
+    )
+    yield "jobs side by side", comparison.compare_remarks(found)
+    sure = [Of(low=1.0, high=1.0 + 1e-10, probability=1.0)] * 4
+    yield "jobs that nothing is unsure of", comparison.compare_remarks(Of(**{**vars(found), "odds": sure}))
+    patch.undo()
+    patch.setattr(comparison, "slowest_stage", lambda est: est.slowest)
+
+    def staged(pp, slowest, fullest):
+        return Of(job=Of(layout=Of(pp=pp)), slowest=slowest, worst_stage=fullest)
+
+    two = staged(4, 1, 0)
+    yield (
+        "stages",
+        [
+            comparison._stages_moved(two, other) or "nothing"
+            for other in (
+                two,
+                staged(4, 2, 0),
+                staged(4, 1, 3),
+                staged(4, 2, 3),
+                staged(8, 2, 3),
+                staged(1, 0, 0),
+            )
+        ],
+    )
+    yield "rows of stages", [" | ".join(row) for row in comparison._stage_rows([two, staged(1, 0, 0)])]
+    yield "rows of no stages", comparison._stage_rows([staged(1, 0, 0)])
+
+
+def differences():
+    """Yield what moved between bills."""
+
+    def line(name, bill, *values):
+        return Of(
+            name=name,
+            bill=bill,
+            values=values,
+            why=("", f"why {name}"),
+            difference=lambda job: values[job] - values[0],
+        )
+
+    lines = [
+        line("a", "time", 1.0, 0.5),
+        line("b", "time", 0.0, 0.004),
+        line("c", "time", 0.1, 0.104),
+        line("d", "memory", 2.0**30, 2.0**31),
+    ]
+    moved = {"time": lines[:3], "memory": lines[3:]}
+    found = Of(lines=lines, labels=("x", "y"), largest=lambda bill, job: moved[bill])
+    yield (
+        "differences",
+        [comparison._difference_grid(found, bill, 1, every) for bill in moved for every in (False, True)][:3],
+    )
 
 
 # --- the page ------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Bands, spreads, widenings and errors of tables on numbers small enough to count."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -791,3 +792,31 @@ def test_spreads_of_memory(monkeypatch):
     assert {name: one.spread for name, one in found.items()} == pytest.approx(spreads)
     assert {(one.center, one.tail, one.points) for one in found.values()} == {(0.0, 6.0, 5)}
     assert found["slack"].source.startswith("squared residuals of 5 measured peaks")
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_factors_and_odds_are_printed_and_written_where_asked(monkeypatch, tmp_path, capsys, write):
+    asked = []
+
+    def noted(name, made):
+        monkeypatch.setattr(ship_factors, name, lambda *given: asked.append((name, given)) or made)
+
+    gpus = pd.DataFrame({"is_gpu": [True, False, True]})
+    noted("measured_spreads", {"m": 1})
+    noted("read_runs", SimpleNamespace(time=gpus))
+    noted("time_spreads", {"t": 2})
+    noted("memory_spreads", {"s": 3})
+    noted("fit_odds", "odds")
+    monkeypatch.setattr(ship_factors, "layout_parts", lambda runs: runs.index.tolist())
+    monkeypatch.setattr(ship_factors, "text", lambda said: f"factors {said}\n")
+    monkeypatch.setattr(ship_factors, "odds_text", lambda fits, alike: f"{fits} {alike}\n")
+    data = tmp_path / "describe" / "data"
+    data.mkdir(parents=True)
+    monkeypatch.setattr(ship_factors, "__file__", str(tmp_path / "trust" / "calibration" / "x.py"))
+    assert ship_factors.main(["runs", "matmul", "sweeps", "a1", "a2", *(["--write"] if write else [])]) == 0
+    factors, odds = "factors {'t': 2, 's': 3}\n", "odds [0, 2]\n"
+    assert capsys.readouterr().out == factors + odds
+    written = {path.name: path.read_text() for path in data.iterdir()}
+    assert written == ({"factors.yaml": factors, "odds.yaml": odds} if write else {})
+    paths = Path("matmul"), [Path("a1"), Path("a2")], Path("sweeps")
+    assert asked[:2] == [("measured_spreads", paths), ("read_runs", (Path("runs"),))]
