@@ -27,6 +27,7 @@ from costmodel.reporting import (
     profiles,
     recipes,
     runs,
+    sensitivity,
     step_times,
     steps,
     training_runs,
@@ -514,6 +515,7 @@ def answers():
     with pytest.MonkeyPatch.context() as patch:
         yield from compared(patch)
     yield from differences()
+    yield from effects()
     with pytest.MonkeyPatch.context() as patch:
         for name, html in parts_of_page(patch):
             yield f"page: {name}", re.sub(r"(?<=>)(?=<[^/])", "\n", html).split("\n")
@@ -685,6 +687,54 @@ def compared(patch):
     )
     yield "rows of stages", [" | ".join(row) for row in comparison._stage_rows([two, staged(1, 0, 0)])]
     yield "rows of no stages", comparison._stage_rows([staged(1, 0, 0)])
+
+
+def effects():
+    """Yield what numbers and switches are worth: of three numbers one moves nothing, of three switches two."""
+
+    def effect(name, kind, less, more, memory=0.0, **changes):
+        said = {
+            "name": name,
+            "kind": kind,
+            "less": less,
+            "more": more,
+            "memory_more": memory,
+            "reach": max(abs(less), abs(more)),
+            "elasticity": (more - less) / 0.2,
+            "memory_elasticity": memory / 0.1,
+            "removed": "gone",
+            "created": "come",
+            "now": 1e12,
+            "unit": "B/s",
+            "value": 1e12,
+            "other": "none",
+        }
+        return Of(**{**said, **changes})
+
+    numbers = [
+        effect("small", "rate", 0.01, -0.01),
+        effect("large", "latency", -0.1, 0.2),
+        effect("none", "rate", 0.0, 0.00005),
+    ]
+    found = Of(effects=numbers, total=lambda kind: {"rate": -0.9, "latency": 0.1}[kind], change=0.1)
+    patched = {
+        "_value": lambda effect: "now",
+        "_switches_grid": lambda found, effects: Grid("s", (), [(one.name,) for one in effects]),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, made in patched.items():
+            patch.setattr(sensitivity, name, made)
+        yield "worth of numbers", sensitivity.sensitivity_grids(found)[:1]
+        yield "worth of all numbers", sensitivity.sensitivity_grids(found, every_one=True)[:1]
+        yield "worth of one number", sensitivity.sensitivity_grids(found, top=1)[:1]
+        turned = [
+            effect("saves memory", "switch", 0.0, 0.3, -0.2),
+            effect("saves time", "switch", 0.0, -0.1, 0.9),
+            effect("saves nothing", "switch", 0.0, 0.4, 0.4),
+            effect("does nothing", "switch", 0.0, 0.0),
+        ]
+        found.effects = [*numbers, *turned]
+        yield "worth of switches", [sensitivity.sensitivity_grids(found, top=top)[1] for top in (1, 2, 3)]
 
 
 def differences():

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import ndtri
 
 from costmodel.base.errors import DataError, ProfileError
+from costmodel.physics.kernels.roofline import MatmulConstants
 from costmodel.trust import bands, site_fit
 from costmodel.trust import posterior as posterior_module
 from costmodel.trust.calibration import (
@@ -16,6 +17,7 @@ from costmodel.trust.calibration import (
     factor_residuals,
     factor_runs,
     kernel_fits,
+    library_fp4,
     ship_factors,
 )
 from costmodel.trust.calibration.kernel_measurements import AttentionRows, MatmulRows
@@ -820,3 +822,73 @@ def test_factors_and_odds_are_printed_and_written_where_asked(monkeypatch, tmp_p
     assert written == ({"factors.yaml": factors, "odds.yaml": odds} if write else {})
     paths = Path("matmul"), [Path("a1"), Path("a2")], Path("sweeps")
     assert asked[:2] == [("measured_spreads", paths), ("read_runs", (Path("runs"),))]
+
+
+# --- 4-bit products of the library ---------------------------------------------------------------
+
+
+def test_a_chip_takes_the_shared_fit_with_casts_of_its_own():
+    """A share of 0.7; a chip whose kernels gain 1.2 on its measured sibling 0.84, one that gains 2 no more than 0.98."""
+
+    def fit_of(share, cast=1.0, fixed=1e-6):
+        constants = MatmulConstants(
+            **library_fp4.FIXED,
+            fixed_s=2e-6,
+            peak_fraction=share,
+            cast_bytes_per_element=cast,
+            cast_fixed_s=fixed,
+        )
+        return kernel_fits.MatmulFit(constants, 9, 0.05, ("s",))
+
+    shared = fit_of(0.7)
+    others = {
+        "b200-sxm-180gb": fit_of(0.5, 4.0, 3e-6),
+        "b300": fit_of(0.6, 5.0, 4e-6),
+        "gb200": fit_of(0.4),
+        "gb300": fit_of(0.8),
+    }
+    found = {name: library_fp4.of_chip(name, shared, others) for name in others}
+    assert {name: one.constants.peak_fraction for name, one in found.items()} == pytest.approx(
+        {"b200-sxm-180gb": 0.7, "b300": 0.84, "gb200": 0.7, "gb300": 0.98}
+    )
+    one = found["b300"].constants
+    assert (one.cast_bytes_per_element, one.cast_fixed_s, one.fixed_s) == (5.0, 4e-6, 2e-6)
+    assert found["b300"][1:] == (9, 0.05, ("s",), "in the sustained rows")
+
+
+def test_the_shared_fit_leaves_each_row_out_once(monkeypatch, tmp_path):
+    """Four products of 2 TFLOP on a peak of 10 PFLOP/s: each is predicted from the other three, then all from all."""
+    table = tmp_path / "fp4.csv"
+    rows = "\n".join(f"chip,1e4,1e4,1e4,{rate},s{rate}" for rate in (1000, 2000, 4000, 5000))
+    table.write_text(f"# a note\ngpu,m,n,k,tflops,source\n{rows}\n")
+    asked = []
+
+    def fit(predictor, time_s, bounds):
+        asked.append(
+            (time_s.tolist(), predictor({"fixed_s": 2e-6, "peak_fraction": 0.7}).tolist(), sorted(bounds))
+        )
+        return {"fixed_s": float(len(time_s)), "peak_fraction": 0.7}, 0.0
+
+    def matmul_time(m, n, k, constants, peak_flops_per_s, memory_bandwidth_bytes_per_s, input_bytes):
+        assert (constants.tile_m, memory_bandwidth_bytes_per_s, input_bytes) == (
+            128.0,
+            5e12,
+            library_fp4.INPUT_BYTES["nvfp4"],
+        )
+        return SimpleNamespace(value=2.0 * m * n * k / peak_flops_per_s + constants.fixed_s * 1e-3)
+
+    monkeypatch.setattr(library_fp4, "fit", fit)
+    monkeypatch.setattr(library_fp4, "matmul_time", matmul_time)
+    device = SimpleNamespace(peak_flops_per_s={"fp4": 1e16}, memory_bandwidth_bytes_per_s=5e12)
+    found = library_fp4.fit_library(table, lambda name: device)
+    times = [2e-3, 1e-3, 5e-4, 4e-4]
+    assert [one[0] for one in asked] == [
+        pytest.approx([time for index, time in enumerate(times) if index != left]) for left in range(4)
+    ] + [pytest.approx(times)]
+    assert asked[0][1] == pytest.approx([2e-4 + 2e-9] * 3)
+    assert asked[-1][2] == sorted(library_fp4.BOUNDS)
+    # Three rows make a fixed time of 3 ms.
+    errors = [abs(3.2e-3 / time - 1.0) for time in times]
+    assert found.held_out_error == pytest.approx(np.mean(errors))
+    assert (found.points, found.constants.fixed_s) == (4, 4.0)
+    assert found.sources == ("s1000", "s2000", "s4000", "s5000")

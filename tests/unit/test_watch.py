@@ -2,13 +2,14 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.whole_run.watch import LEAST_LINES, Watcher
+from costmodel.whole_run.watch import LEAST_LINES, RECENT_LINES, Band, Watch, Watcher
 
 JOB = {
     "model": "llama3-8b",
@@ -65,6 +66,26 @@ def test_states_and_since_when(tmp_path, factors, state, since):
 
     assert seen.state == state
     assert seen.since_step == since
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ([0.9] * 5, ("inside", 5)),  # the ends belong to the band
+        ([1.2] * 5, ("inside", 5)),
+        ([0.89] * 5, ("faster", 5)),
+        ([1.21] * 5, ("slower", 5)),
+        ([1.21] * 4, ("unknown", 4)),
+        ([1.0] * 30 + [1.21] * 4, ("inside", RECENT_LINES)),
+        ([1.0, *[1.21] * 5], ("slower", 5)),
+        ([*[1.21] * 8, 1.0, 1.0], ("slower", 10)),  # three of the last five are
+        ([*[1.21] * 8, 1.0, 1.0, 1.0], ("inside", 11)),
+    ],
+)
+def test_where_lines_lie_at_the_ends_of_the_band(seconds, said):
+    times = SimpleNamespace(times_s=np.array(seconds), running=np.ones(len(seconds), dtype=bool))
+    seen = Watch(None, times, Band(0.9, 1.0, 1.2), None)
+    assert seen._lines == said
 
 
 def test_a_step_after_a_checkpoint_is_expected_to_be_slow(tmp_path):

@@ -33,7 +33,7 @@ def purchase(**changes):
 
 def bought(**changes):
     said = {
-        "cluster": SimpleNamespace(accelerator=SimpleNamespace(name="h100")),
+        "cluster": SimpleNamespace(name="c", accelerator=SimpleNamespace(name="h100")),
         "price_usd_per_gpu_hour": 2.0,
         "dollars": 1000.0,
         "gpu_hours": 500.0,
@@ -120,6 +120,42 @@ def test_sizes_that_are_served_are_priced_until_one_is_too_large(monkeypatch):
     ends = np.geomspace(1.2 * budget.SMALLEST, min(budget.LARGEST, 1e13), budget._SIZES)
     assert models == pytest.approx(ends[ends <= 1e10])
     assert len(asked) == len(sizes) + 1
+
+
+def test_what_a_budget_tells_in_percentiles():
+    """Steps of 0.9, 1, ... 1.3 of what is expected: p10, p50 and p90 are 0.94, 1.1 and 1.26; a choice takes half of it."""
+    said = vars(bought())
+    del said["spread"]
+    said["choices"] = (purchase(train_usd=500.0),)
+    over = np.array([0.9, 1.0, 1.1, 1.2, 1.3])
+    found = budget.Budget(**said, step_over_expected=over)
+    ends = {"p10": 0.94, "p50": 1.1, "p90": 1.26}
+    times = {"dollars": 1000.0, "gpu_hours": 500.0, "days": 10.0}
+    expected = {name: {key: value * end for key, end in ends.items()} for name, value in times.items()}
+    flops = np.percentile(7.2e20 / over, [10, 50, 90])
+    assert set(found.spread) == {*expected, "training_flops"}
+    for name, within in expected.items():
+        assert found.spread[name] == pytest.approx(within), name
+    assert list(found.spread["training_flops"].values()) == pytest.approx(flops.tolist())
+    (row,) = found.to_dict()["choices"]
+    assert {key: row[key] for key in row if "_p" in key and key != "num_params"} == {
+        "tokens_per_parameter": 20.0,
+        "train_usd_p10": pytest.approx(470.0),
+        "train_usd_p50": pytest.approx(550.0),
+        "train_usd_p90": pytest.approx(630.0),
+        "days_p10": pytest.approx(4.7),
+        "days_p50": pytest.approx(5.5),
+        "days_p90": pytest.approx(6.3),
+    }
+    record = found.to_dict()
+    names = ("price_usd_per_gpu_hour", "dollars", "gpu_hours", "training_flops", "mfu", "effective_time")
+    names += ("precision", "days", "gpus", "served_tokens", "context")
+    assert {name: record[name] for name in names} == {name: said[name] for name in names}
+    assert (record["cluster"], record["samples"]) == ("c", 5)
+    assert found.columns()["days_p90"] == [pytest.approx(6.3)]
+    endless = budget.Budget(**{**said, "days": None}, step_over_expected=over)
+    assert "days" not in endless.spread
+    assert endless.to_dict()["choices"][0]["days_p10"] is None
 
 
 def test_what_serving_costs_is_known_between_the_sizes_that_are_priced(monkeypatch):
