@@ -8,9 +8,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.shell.arithmetic import evaluate
+from costmodel.interop.shell.arithmetic import evaluate, integer_of
 from costmodel.interop.shell.expand import missing_in
-from costmodel.interop.shell.script import follow
+from costmodel.interop.shell.script import follow, gpus_per_node, options_of
 
 SNIPPETS = {
     "defaults": 'A=${NONE:-7}; B=${A-x}; C=${A:+yes}; D=${NONE2:=kept}; run --n "$A" "$B" "$C" "$D" "$NONE2"',
@@ -219,3 +219,75 @@ def test_a_command_alone_ends_nothing(command):
     """A line that somebody forgot to finish; `return` ends no script that is not sourced."""
     launches = follow(f"{command}\nrun 1\n").launches
     assert launches[-1].words == ["run", "1"] or command == "return"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("-N 4 --gpus-per-node=8", {"nodes": "4", "gpus-per-node": "8"}),
+        ("-N4 -n8 -G2", {"nodes": "4", "ntasks": "8", "gpus": "2"}),
+        ("--exclusive --nodes 2", {"exclusive": "", "nodes": "2"}),
+        ("--nodes= --ntasks 2", {"nodes": "", "ntasks": "2"}),
+        ("--nodelist a- -t 5", {"nodelist": "a-", "time": "5"}),
+        ("-J 'mine' -p \"big\" -A me", {"job-name": "mine", "partition": "big", "account": "me"}),
+        ("--NODES 2 word", {"nodes": "2"}),
+        ("--nodes 2 --nodes 3", {"nodes": "3"}),
+        ("--wait", {"wait": ""}),
+    ],
+)
+def test_options_of_slurm(words, found):
+    assert options_of(words.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ("--gpus-per-node=8", "8"),
+        ("--gpus-per-node=a100:4", "4"),
+        ("--gpus-per-node=gpu:h100:2", "2"),
+        ("--gpus-per-node=none", ""),
+        ("--gres=gpu:4", "4"),
+        ("--gres=gpu:a100-80:4", "4"),
+        ("--gres=shard:2,gpu:8", "8"),
+        ("--gres=shard:2", ""),
+        ("--gres=gpu", ""),
+        ("--gres=gpu:a100:4,nvme:1", "4"),
+        ("--gres=craynetwork:1,gpu:nvidia_a100.80gb:3", "3"),
+        ("--gpus-per-node=2 --gres=gpu:4", "2"),
+        ("--nodes=2", ""),
+    ],
+)
+def test_gpus_of_a_node_and_what_slurm_sets(options, gpus):
+    assert gpus_per_node(options_of(options.split())) == gpus
+    found = follow(f"#SBATCH {options}\nrun ${{SLURM_GPUS_ON_NODE-none}} ${{SLURM_GPUS_PER_NODE-none}}\n")
+    assert found.launches[-1].words[1:] == [gpus or "none"] * 2
+
+
+def test_what_slurm_sets_are_numbers():
+    script = "run ${SLURM_NNODES-none} ${SLURM_JOB_NUM_NODES-none} ${SLURM_NTASKS_PER_NODE-none}\n"
+    known = {"": ["none"] * 3, "--nodes=2": ["2", "2", "none"], "--nodes=2-4": ["none"] * 3}
+    known["--ntasks-per-node=8 -N 3"] = ["3", "3", "8"]
+    for options, words in known.items():
+        assert follow(f"#SBATCH {options}\n{script}").launches[-1].words[1:] == words
+    both = follow("#SBATCH --nodes=2\n#SBATCH --nodes=3\n" + script)
+    assert both.slurm["nodes"] == "2"
+
+
+@pytest.mark.parametrize("text", ["2#1#0", "1#0", "65#1", "#1", "2#", "8#9", "0x", "x", "", "0xg"])
+def test_constants_that_are_none(text):
+    assert integer_of(text) is None
+
+
+def test_constants_of_any_base():
+    known = {
+        "36#z": 35,
+        "36#Z": 35,
+        "37#Z": None,
+        "62#Z": 61,
+        "64#_": 63,
+        "64#@": 62,
+        "0X1F": 31,
+        "0": 0,
+        "10": 10,
+    }
+    assert {text: integer_of(text) for text in known} == known

@@ -154,3 +154,8 @@ def test_correlations_that_are_none(said, tmp_path):
     path.write_text(f"{text}correlation: {said}\n")
     with pytest.raises(DataError, match=r"correlation: expected 2 rows of 2 numbers, 1 on the diagonal$"):
         load_site(path)
+
+
+def test_a_device_is_no_site():
+    with pytest.raises(DataError, match=r"^/dev/null: is a pipe or a device, expected a file$"):
+        load_site("/dev/null")

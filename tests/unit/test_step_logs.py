@@ -426,3 +426,23 @@ def test_a_peak_of_nothing_is_none():
     collector.take(step)
     collector.take(step.replace("19.50GB", "18.0GB"))
     assert collector.found().memory_bytes == {"max_allocated": 19.5 * 2**30}
+
+
+def test_what_a_rotated_log_had_not_ended_is_read(tmp_path):
+    file = tmp_path / "train.log"
+    file.write_text(megatron(1, 2.0))
+    follower = LogFollower(file)
+    assert follower.look()
+    with file.open("a") as stream:
+        stream.write(megatron(2, 2.0).rstrip("\n"))
+    os.replace(file, tmp_path / "train.log.1")
+    file.write_text(megatron(3, 2.0))
+    assert follower.look()
+    assert follower.collector.found().number.tolist() == [1, 2, 3]
+    assert not follower.look()
+    os.replace(file, tmp_path / "train.log.2")  # nobody has the name yet
+    assert not follower.look()
+    file.write_text(megatron(4, 2.0))
+    assert follower.look()
+    assert follower.collector.found().number.tolist() == [1, 2, 3, 4]
+    follower.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.base import yaml_files
-from costmodel.base.errors import ProfileError
+from costmodel.base.errors import CostModelError, ProfileError
 from costmodel.base.yaml_files import (
     MOST_CHARACTERS,
     SHIPPED,
@@ -180,3 +180,8 @@ def test_the_build_parses_all_that_is_shipped(tmp_path):
         "hooks"
     ]
     assert (root / hook["custom"]["path"]).is_file()
+
+
+def test_a_device_is_no_file():
+    with pytest.raises(CostModelError, match=r"^/dev/null: is a pipe or a device, expected a file$"):
+        read_mapping(Path("/dev/null"), example="a: 1")

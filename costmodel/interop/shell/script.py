@@ -176,8 +176,12 @@ def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, str]:
 
 def gpus_per_node(slurm: Mapping[str, str]) -> str:
     """Return what a Slurm job asks for on each node, empty if it does not say."""
-    for option in ("gpus-per-node", "gres"):
-        found = re.search(r"(?:gpu(?::[\w-]+)?:|^)(\d+)", slurm.get(option, ""))
+    # sbatch(1): --gpus-per-node=[type:]number, --gres=gpu[:type]:number among others.
+    for option, pattern in (
+        ("gpus-per-node", r"(?:[\w.-]+:)*(\d+)"),
+        ("gres", r"(?:.*,)?gpu(?::[\w.-]+)?:(\d+)"),
+    ):
+        found = re.match(pattern, slurm.get(option, ""))
         if found:
             return found[1]
     return ""
