@@ -16,7 +16,9 @@ from costmodel.trust.calibration import (
     cluster_profile,
     factor_residuals,
     factor_runs,
+    kernel_blocks,
     kernel_fits,
+    kernel_profile,
     library_fp4,
     ship_factors,
 )
@@ -892,3 +894,184 @@ def test_the_shared_fit_leaves_each_row_out_once(monkeypatch, tmp_path):
     assert found.held_out_error == pytest.approx(np.mean(errors))
     assert (found.points, found.constants.fixed_s) == (4, 4.0)
     assert found.sources == ("s1000", "s2000", "s4000", "s5000")
+
+
+# --- kernels of a user's own timings, and their blocks -------------------------------------------
+
+
+def a_device(**changes):
+    said = {
+        "name": "x",
+        "generation": "hopper",
+        "num_sms": 132,
+        "peak_flops_per_s": {"bf16": 1e15},
+        "memory_bandwidth_bytes_per_s": 2e12,
+        "kernels": None,
+    }
+    return SimpleNamespace(**{**said, **changes})
+
+
+def test_copies_tell_their_fixed_time_and_share_of_the_bandwidth():
+    """2 us and 0.8 of 2 TB/s; the profile's 0.4 are off by how much longer they would take."""
+    size = np.geomspace(1e5, 1e9, 12)
+    rows = SimpleNamespace(size_bytes=size, time_s=2e-6 + size / 1.6e12)
+    old = SimpleNamespace(memory=SimpleNamespace(fixed_s=2e-6, bandwidth_fraction=0.4))
+    accelerator = a_device(kernels=old)
+    found = kernel_profile._memory(rows, accelerator, accelerator, "mine")
+    assert (found.section, found.name, found.points) == ("memory", "", 12)
+    assert found.block["bandwidth_fraction"] == 0.8
+    assert found.block["fixed"] == "2 us"
+    assert {key: found.block[key] for key in ("basis", "source", "points", "held_out_error")} == {
+        "basis": "measured",
+        "source": "mine",
+        "points": 12,
+        "held_out_error": 0.0,
+    }
+    assert found.held_out_error < 1e-3
+    assert found.before == pytest.approx(np.mean((2e-6 + size / 0.8e12) / rows.time_s - 1.0))
+    assert np.isnan(kernel_profile._memory(rows, accelerator, a_device(), "mine").before)
+
+
+def test_a_power_limit_that_rows_do_not_show_stays(monkeypatch):
+    asked = []
+    old = SimpleNamespace(sustained_loss=0.2, sustained_flops=3e11)
+    accelerator = a_device(kernels=SimpleNamespace(matmul={"bf16": old}, grouped_matmul={}))
+    fitted = SimpleNamespace(points=9, held_out_error=0.04)
+    monkeypatch.setattr(kernel_profile, "fit_matmul", lambda *given: asked.append(given[2:]) or fitted)
+    monkeypatch.setattr(
+        kernel_profile, "predict_matmul", lambda rows, *_: rows.time_s * np.array([1.5] + 8 * [0.75])
+    )
+    monkeypatch.setattr(kernel_profile, "matmul_block", lambda found: {"of": found.points, "source": "x"})
+
+    def fit_of(op="matmul", rows=None):
+        return kernel_profile._matmul(op, "bf16", rows or products(), accelerator, accelerator, "mine")
+
+    found = fit_of()
+    assert found == (
+        "matmul",
+        "bf16",
+        9,
+        pytest.approx((0.5 + 8 * 0.25) / 9),
+        0.04,
+        {"of": 9, "source": "mine"},
+    )
+    assert asked.pop() == ("bf16", {"sustained_loss": 0.2, "sustained_flops": 3e11})
+    fit_of(rows=products(sustained=[1.0] + 8 * [0.0]))
+    assert asked.pop() == ("bf16", {})
+    assert np.isnan(fit_of("grouped_matmul").before)
+    assert asked.pop() == ("bf16", {})
+
+
+@pytest.mark.parametrize(
+    ("passes", "ratio"),
+    [([0, 1, 0, 1], None), ([2, 2, 2, 2], kernel_profile.BACKWARD_RATIO), ([0, 2, 2, 2], None)],
+)
+def test_passes_that_were_timed_together_share_their_constants(monkeypatch, passes, ratio):
+    asked = []
+    fitted = SimpleNamespace(points=4, held_out_error=0.04)
+    monkeypatch.setattr(kernel_profile, "fit_attention", lambda *given: asked.append(given[2]) or fitted)
+    monkeypatch.setattr(kernel_profile, "predict_attention", lambda rows, *_: rows.time_s * 1.25)
+    monkeypatch.setattr(
+        kernel_profile,
+        "attention_block",
+        lambda *given: {"forward": {"a": 1, "source": "x"}, "backward": {"b": 2}},
+    )
+    accelerator = a_device(kernels=SimpleNamespace(attention={"flash": "old"}))
+    rows = attentions(passes=passes)
+    found = kernel_profile._attention("flash", rows, accelerator, accelerator, "mine")
+    block = {"forward": {"a": 1, "source": "mine"}, "backward": {"b": 2, "source": "mine"}}
+    assert found == ("attention", "flash", 4, pytest.approx(0.25), 0.04, block)
+    assert asked == [ratio]
+    assert np.isnan(kernel_profile._attention("cudnn", rows, accelerator, accelerator, "mine").before)
+    for alone in (0.0, 1.0):
+        said = kernel_profile._attention("x", attentions(passes=alone), accelerator, accelerator, "mine")
+        assert said == "attention x: expected attention_fwd and attention_bwd, or attention_fwd_bwd"
+
+
+def test_kernels_of_too_few_rows_or_too_large_errors_are_problems(monkeypatch):
+    """Nine rows are enough and eight not; an error of 15 % is taken and one of 16 % said."""
+    errors = iter([0.15, 0.16, 0.0])
+
+    def result(section):
+        def made(name, *given):
+            return kernel_profile.KernelResult(section, name, 9, 0.1, next(errors), {})
+
+        return made
+
+    for name, section in (("_matmul", "matmul"), ("_attention", "attention")):
+        monkeypatch.setattr(kernel_profile, name, result(section))
+    monkeypatch.setattr(
+        kernel_profile, "_memory", lambda *_: kernel_profile.KernelResult("memory", "", 9, 0.1, 0.0, {})
+    )
+
+    def timings(rows):
+        memory = SimpleNamespace(time_s=[1] * rows)
+        return SimpleNamespace(
+            matmul={("matmul", "fp8"): products(rows), ("matmul", "bf16"): products(9)},
+            attention={},
+            memory=memory,
+        )
+
+    few, problems = kernel_profile.fit_kernels(timings(8), a_device(), "mine")
+    assert few == []
+    assert problems == ["matmul fp8: 8 rows; expected at least 9", "memory: 8 rows; expected at least 9"]
+    found, problems = kernel_profile.fit_kernels(timings(9), a_device(), "mine")
+    assert [one.section for one in found] == ["matmul", "matmul", "memory"]
+    assert problems == [
+        "matmul matmul: rows left out are missed by 16% on average, more than 15% (--max-error)"
+    ]
+
+
+def test_constants_of_products_as_profiles_write_them():
+    """What is zero is left out; a share of the peak is at most 0.98, and a loss is none below 0."""
+    plain = MatmulConstants(
+        fixed_s=2.5e-6,
+        peak_fraction=0.7654,
+        memory_fraction=0.8,
+        num_sms=132,
+        tile_m=128,
+        tile_n=256,
+        wave_fraction=0.3456,
+        ramp_k=61.23,
+    )
+    assert kernel_blocks._constants(plain) == {
+        "fixed": "2.5 us",
+        "peak_fraction": 0.765,
+        "memory_fraction": 0.8,
+        "tile": [128, 256],
+        "wave_fraction": 0.346,
+        "ramp_k": 61.2,
+    }
+    full = plain._replace(
+        split_k=3000.0,
+        small_tile_fraction=0.7,
+        epilogue_fraction=0.1234,
+        sustained_loss=0.2,
+        sustained_flops=3.5e11,
+        cast_bytes_per_element=5.0,
+        cast_fixed_s=4e-6,
+        fixed_per_group_s=2e-7,
+    )
+    block = kernel_blocks._constants(full, scale=2.0, sustained=0.5)
+    assert block["peak_fraction"] == 0.98
+    assert block["sustained_loss"] == 0.6
+    assert kernel_blocks._constants(full, sustained=1.25).get("sustained_loss") is None
+    assert {key: block[key] for key in ("split_k", "small_tile_fraction", "epilogue_fraction")} == {
+        "split_k": 3000.0,
+        "small_tile_fraction": 0.7,
+        "epilogue_fraction": 0.123,
+    }
+    assert (block["sustained_flops"], block["cast_bytes_per_element"], block["cast_fixed"]) == (
+        "350 GFLOP",
+        5.0,
+        "4 us",
+    )
+    assert block["fixed_per_group"] == "0.2 us"
+    assert "fixed_per_group" not in kernel_blocks._constants(full._replace(fixed_per_group_s=1e-7))
+    fit = kernel_fits.MatmulFit(full._replace(fixed_s=9e-6), 12, 0.04567, ("a", "b", "a"), "seen")
+    assert kernel_blocks.without_host(fit).constants.fixed_s == kernel_blocks.KERNEL_FLOOR_S
+    assert kernel_blocks.without_host(fit._replace(constants=plain)).constants.fixed_s == 2.5e-6
+    written = kernel_blocks.matmul_block(fit)
+    assert (written["basis"], written["points"], written["held_out_error"]) == ("measured", 12, 0.046)
+    assert written["source"].endswith("; power limit: seen")
+    assert "power limit" not in kernel_blocks.matmul_block(fit._replace(power_limit=""))["source"]
