@@ -184,7 +184,7 @@ def read_quantity(name: str, text: object, unit: str) -> float:
 
 
 def _field(unit: str) -> BeforeValidator:
-    """Make the pydantic validator that reads text of dimension `unit` (numbers pass through)."""
+    """Make the pydantic validator that reads text of dimension `unit`; a bare number has two readings."""
 
     def read(value: object) -> float:
         return parse_quantity(value, unit)
@@ -193,8 +193,8 @@ def _field(unit: str) -> BeforeValidator:
 
 
 def _schema(unit: str) -> WithJsonSchema:
-    """Say what a file may have there: a text with a unit, or a number in SI units."""
-    return WithJsonSchema({"type": ["string", "number"], "examples": [_EXAMPLE[unit]]})
+    """Say what a file may have there: a text with a unit."""
+    return WithJsonSchema({"type": "string", "examples": [_EXAMPLE[unit]]})
 
 
 Bytes = Annotated[float, _field("B"), _schema("B")]

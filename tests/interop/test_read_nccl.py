@@ -222,3 +222,16 @@ def test_what_is_wrong_is_a_warning_and_no_note(tmp_path):
     found = read_file(file)
     assert found.warnings == ("torn.log:18: ends after 6 of 13 columns: was the log cut off?",)
     assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.0, "busbw is 0.875 times algbw, as 2 ranks have; 8 ranks of all_reduce have 1.75"),
+        (2 * 15 / 14, "busbw is 1.875 times algbw, as 16 ranks have; 8 ranks of all_reduce have 1.75"),
+    ],
+)
+def test_bandwidths_of_other_ranks_than_are_listed(tmp_path, factor, said):
+    """A start, a head, two more lines, eight devices and the columns: the fastest of four rows is the first, line 14."""
+    with pytest.raises(CostModelError, match=f"run.log:14: {said}$"):
+        sweeps(tmp_path, log(8, factor=factor))

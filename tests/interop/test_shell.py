@@ -291,3 +291,81 @@ def test_constants_of_any_base():
         "10": 10,
     }
     assert {text: integer_of(text) for text in known} == known
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        *(
+            "[[ a == b",
+            "[ a = b",
+            "[ a = ",
+            "if true; then run 2",
+            "if",
+            "if true",
+            "for x in a b; do run $x",
+            "for",
+        ),
+        *(
+            "for x",
+            "for ((i=0; i<2",
+            "case x in a) run 2",
+            "case",
+            "case x",
+            "while true; do",
+            "while",
+            "until false",
+        ),
+        *(
+            "f() { run 2",
+            "f()",
+            "function",
+            "function f",
+            'run "abc',
+            "run 'abc",
+            "run $(echo",
+            "run ${A",
+            "run $((1 +",
+        ),
+        *(
+            "A=(1 2",
+            "A[",
+            "A[1",
+            "cat <<EOF\nabc",
+            "cat <<",
+            "cat <<<",
+            "(run 2",
+            "{ run 2",
+            "run `echo",
+            "run >",
+            "run <",
+        ),
+        *(
+            "fi",
+            "done",
+            "esac",
+            ")",
+            "}",
+            ";;",
+            "&&",
+            "|",
+            "||",
+            "run 2 &&",
+            "run 2 |",
+            "!",
+            "! !",
+            "$(",
+            "${",
+            "$((",
+            "\\",
+        ),
+    ],
+)
+def test_a_script_that_somebody_did_not_finish_is_no_traceback(unfinished):
+    for text in (unfinished, f"run 1\n{unfinished}", f"run 1\n{unfinished}\nrun 3\n"):
+        try:
+            launches = follow(text).launches
+        except CostModelError as error:
+            assert "\n" not in str(error)
+        else:
+            assert text == unfinished or ["run", "1"] in [launch.words for launch in launches]

@@ -5,9 +5,20 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from costmodel.base.errors import UnitError
-from costmodel.base.units import format_bytes, format_seconds, format_si, parse_quantity
+from costmodel.base.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Seconds,
+    Watts,
+    format_bytes,
+    format_seconds,
+    format_si,
+    parse_quantity,
+)
 
 DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -165,3 +176,22 @@ def test_zero_and_infinity_print():
     assert format_si(0, "B/s") == "0 B/s"
     assert format_bytes(0) == "0 B"
     assert "inf" in format_si(math.inf, "B/s")
+
+
+@pytest.mark.parametrize(
+    ("sort", "text", "value"),
+    [
+        (Bytes, "80 GiB", 80 * 2**30),
+        (BytesPerSecond, "3.35 TB/s", 3.35e12),
+        (FlopsPerSecond, "989 TFLOP/s", 989e12),
+        (Seconds, "2 us", 2e-6),
+        (Watts, "700 W", 700.0),
+    ],
+)
+def test_a_field_reads_a_text_and_no_bare_number(sort, text, value):
+    field = TypeAdapter(sort)
+    assert field.validate_python(text) == pytest.approx(value)
+    assert field.json_schema()["type"] == "string"
+    for other in (5, 5.0, "5", "5 parsecs"):
+        with pytest.raises(ValidationError):
+            field.validate_python(other)
