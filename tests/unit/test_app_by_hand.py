@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 import costmodel as cm
-from costmodel.app import answers, assistants, guard, link, tools
+from costmodel.app import answers, assistants, guard, link, serve, tools
 from costmodel.app.asked import (
     Texts,
     command,
@@ -665,6 +665,72 @@ def test_an_assistant_is_told_how_far_a_search_is_while_it_goes_on(is_long):
     assert told == ([(3, 10, "layouts priced")] if is_long else [])
     assert (how["progress"] is not None) is is_long
     assert how["stop"].is_set()
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "said"),
+    [
+        ("127.0.0.1", "", "http://127.0.0.1:80/"),
+        ("::1", "", "http://[::1]:80/"),
+        ("0.0.0.0", "a&b", "http://here:80/?token=a%26b"),
+        ("::", "t", "http://here:80/?token=t"),
+        ("", "t", "http://here:80/?token=t"),
+        ("node17", "t", "http://node17:80/?token=t"),
+    ],
+)
+def test_the_address_is_told_first_and_what_a_token_does(monkeypatch, host, token, said):
+    monkeypatch.setattr(serve.socket, "gethostname", lambda: "here")
+    lines = []
+    serve._announce(host, SimpleNamespace(getsockname=lambda: ("x", 80)), token, lines.append)
+    assert lines[0] == said
+    assert lines[-1] == "Ctrl-C ends it."
+    assert len(lines) == 2 + bool(token)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_page_is_served_and_all_is_closed(monkeypatch, host):
+    """Workers that wait for their turn answer, searches do not wait; a token only where others get here."""
+    pytest.importorskip("nicegui", reason="nicegui is not installed (extra app)")
+    pytest.importorskip("plotly", reason="plotly is not installed")
+    made, closed, ran = [], [], []
+
+    class Crowd:
+        def __init__(self, count, queue, busy):
+            made.append((count, queue, busy.partition(";")[0]))
+            self.name = len(made)
+
+        def warm(self):
+            made.append(f"warm {self.name}")
+
+        def close(self):
+            closed.append(self.name)
+
+    monkeypatch.setattr(serve, "Workers", Crowd)
+    monkeypatch.setattr(serve, "_token", lambda: "secret")
+    listening = SimpleNamespace(close=lambda: closed.append("socket"))
+    monkeypatch.setattr(serve, "_listening", lambda host, port: (listening, ran.append((host, port)))[0])
+    monkeypatch.setattr(serve, "_announce", lambda *given: ran.append(given))
+
+    def run(listens, token, workers, plans, announce):
+        ran.append((listens, token, workers.name, plans.name))
+        announce()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        serve.serve(host, 8080, print)
+    token = "" if host == "127.0.0.1" else "secret"
+    # The second is made after the first; what is warmed is the first.
+    assert made == [
+        (LIMITS.answers_at_once, serve._WAITING, "too many wait for an answer"),
+        (LIMITS.plans_at_once, 0, f"{LIMITS.plans_at_once} searches are running, which is the limit here"),
+        "warm 1",
+    ]
+    assert ran == [(host, 8080), (listening, token, 1, 2), (host, listening, token, print)]
+    assert closed == ["socket", 1, 2]
 
 
 # --- the guard at its bounds ---------------------------------------------------------------------

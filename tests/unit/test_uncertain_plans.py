@@ -84,6 +84,7 @@ def test_what_does_not_fit_is_never_the_best_and_its_regret_counts_where_it_fits
     assert found.quantile(0.9)[0] == np.inf
 
 
+@pytest.mark.filterwarnings("error")  # what does not vary is correlated with nothing
 def test_what_settles_between_two_is_the_shared_factor_that_moves_their_ratio():
     drawn = np.random.default_rng(0).lognormal(0.0, 0.1, (200, 3))
     names = {"kernels": drawn[:, :1], "links": drawn[:, 1:2], "still": np.ones((200, 1))}
@@ -91,6 +92,7 @@ def test_what_settles_between_two_is_the_shared_factor_that_moves_their_ratio():
     found = Odds(np.arange(3), times, times, np.isfinite(times), names)
     assert found.trial(1, 0).settles == "links"
     assert found.trial(0, 0).settles == found.trial(2, 0).settles == ""
+    assert found._decides(2, 0) == ""
 
 
 def test_layouts_share_what_their_knobs_have_in_common(plan):
