@@ -19,10 +19,10 @@ def runs_grid(found: Runs) -> Grid:
     def row(name: str, said: Callable[[TrainingRun], str]) -> list[str]:
         return [name, *(said(run) for run in found.runs)]
 
-    def spread(name: str, scale: float, form: str) -> Callable[[TrainingRun], str]:
+    def spread(name: str, form: str) -> Callable[[TrainingRun], str]:
         def said(run: TrainingRun) -> str:
             values = run.spread().get(name)
-            return "" if values is None else " / ".join(f"{value * scale:{form}}" for value in values)
+            return "" if values is None else " / ".join(f"{value:{form}}" for value in values)
 
         return said
 
@@ -36,12 +36,12 @@ def runs_grid(found: Runs) -> Grid:
         row("step time", lambda run: format_seconds(run.step_time_s, 4)),
         row("MFU", lambda run: f"{float(run.est.mfu):.1%}"),
         row("days", lambda run: f"{run.days:,.1f}"),
-        row("  p10 / p50 / p90", spread("days", 1.0, ",.1f")),
+        row("  p10 / p50 / p90", spread("days", ",.1f")),
         *_off_middle(found.runs),
         row("GPU-hours", lambda run: f"{run.paid_gpu_hours:,.0f}"),
         row("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
         row("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
-        row("  p10 / p50 / p90", spread("dollars", 1.0, ",.0f")),
+        row("  p10 / p50 / p90", spread("dollars", ",.0f")),
         row("price of a GPU-hour", _price),
         row("interruptions", lambda run: f"{run.interruptions:,.0f}"),
     ]

@@ -4,6 +4,7 @@ Each was looked at when it was written. One that is meant to change is written b
 ``python tests/unit/test_reports_by_hand.py``.
 """
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -915,6 +916,57 @@ def plain(said):
 
 def found():
     return {name: [plain(one) for one in said] for name, said in answers()}
+
+
+def test_a_page_holds_its_parts_in_order_and_tells_after_each(monkeypatch):
+    parts = ("warned", "_whole_run", "_uncertain", "_sliders", "_assumptions")
+    for name in parts:
+        monkeypatch.setattr(page, name, lambda est, *_, n=name: f"({n})")
+    monkeypatch.setattr(page, "headline", lambda est, whose: f"(headline{whose})")
+    for name in ("_bills", "_pipeline", "_rooflines", "_mesh"):
+        monkeypatch.setattr(page, name, lambda est, figures, n=name: figures.update({n: 1}) or f"({n})")
+    monkeypatch.setattr(page, "_plans", lambda plan, est, figures: f"({plan})")
+    monkeypatch.setattr(page, "_sensitivity", lambda found, figures: f"({found})")
+    stand_ins = {
+        "plotly_library": lambda: "LIBRARY",
+        "command_text": lambda job: "costmodel a & b",
+        "job_title": lambda est: "m & n",
+        "slider_grid": lambda est: "grid",
+        "grid_record": lambda grid: grid,
+        "job_record": lambda est: "record",
+        "_asset": lambda name: {
+            "page.html": "<!--title-->|<!--version-->|<!--made-->|<!--style-->|<!--body-->|<!--script-->|<!--data-->|"
+            "<!--library-->"
+        }.get(name, f"[{name} GPU]"),
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(page, name, stand_in)
+    asked, ticks = [], []
+    est = an_est(require_single=asked.append, device_word="chip")
+    made = page.report_page(est, plan="plan", found="worth", is_planned=True, tick=lambda: ticks.append(1))
+    title, version, said, style, body, script, data, library = made.split("|")
+    assert asked == ["report"]
+    assert len(ticks) == 5
+    assert (title, version, library) == ("m &amp; n: 1.500 s a step", page.__version__, "LIBRARY")
+    assert said.startswith(page.__version__)
+    assert said.endswith("the same on the command line: <code>costmodel a &amp; b</code>")
+    assert (style, script) == ("[page.css GPU]", "[page.js chip]")
+    assert body.splitlines() == [
+        f"(headline{page.tables.PLANNED})",
+        "(warned)",
+        "(_whole_run)",
+        f'<p class="printed">costmodel {said}</p>',
+        *(f"({name})" for name in ("_uncertain", "_sliders", "_bills", "_pipeline", "_rooflines", "_mesh")),
+        "(plan)",
+        "(worth)",
+        "(_assumptions)",
+    ]
+    figures = dict.fromkeys(("_bills", "_pipeline", "_rooflines", "_mesh"), 1)
+    assert json.loads(data) == {"figures": figures, "grid": "grid", "job": "record"}
+    bare = page.report_page(est).split("|")[4].splitlines()
+    assert bare[0] == "(headline)"
+    assert "(plan)" not in bare
+    assert len(bare) == 11
 
 
 KNOWN = {} if __name__ == "__main__" else YAML(typ="safe", pure=True).load(FILE.read_text())
