@@ -12,6 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.interop.shell.arithmetic import evaluate, integer_of
 from costmodel.interop.shell.expand import missing_in
 from costmodel.interop.shell.script import follow, gpus_per_node, options_of
+from costmodel.interop.shell.syntax import parse
 
 SNIPPETS = {
     "defaults": 'A=${NONE:-7}; B=${A-x}; C=${A:+yes}; D=${NONE2:=kept}; run --n "$A" "$B" "$C" "$D" "$NONE2"',
@@ -368,3 +369,24 @@ def test_a_script_that_somebody_did_not_finish_is_no_traceback(unfinished):
         with suppress(CostModelError):
             launches = [launch.words for launch in follow(text).launches]
             assert text == unfinished or ["run", "1"] in launches
+
+
+def test_what_is_not_known_is_not_empty():
+    """The output of a program may be anything: no default stands in for it, and a test of it has no answer."""
+    words = follow('X=$(nvidia-smi -L)\nrun "${X:-8}" "${X:+set}" "${Y:-8}" "${X-8}"').launches[-1].words[1:]
+    assert missing_in(words[0]).startswith("it is the output of")
+    assert words[1:3] == ["set", "8"]
+    assert missing_in(words[3]).startswith("it is the output of")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[ a == b ]]", ("a", "==", "b")),
+        ("[[ -z $A && ! -n b ]]", ("-z", "$A", "&&", "!", "-n", "b")),
+        ("[[ ( a < b ) || c ]]", ("(", "a", "<", "b", ")", "||", "c")),
+    ],
+)
+def test_words_of_a_test(text, words):
+    (test,) = parse(text).statements
+    assert test.words == words
