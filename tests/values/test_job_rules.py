@@ -393,3 +393,13 @@ def test_heads_of_a_latent_model():
 def test_slices_that_cannot_be(more, said):
     with pytest.raises(CostModelError, match=said):
         job(**{"cluster": "tpu-v5p", "gpus": 64, **more, "recipe": "maxtext-tpu"})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "most"), [(10**7, 10**7), ([16, 10**7], 10**7), ([10**6, 16, 10**7], 10**7)]
+)
+def test_more_gpus_than_there_are(gpus, most):
+    with pytest.raises(
+        LayoutError, match=rf"^gpus: {most} is more than cluster round-cluster can hold \(\d+\)$"
+    ):
+        job(gpus=gpus)

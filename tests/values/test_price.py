@@ -20,9 +20,11 @@ from round_jobs import (
     step_us,
 )
 
+from costmodel.base.errors import RecipeError
 from costmodel.describe.factors import Factors
 from costmodel.estimates.estimate import estimate_job
 from costmodel.step.critical_stage import Step
+from costmodel.step.price import _measured_load
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
 ON_TOP = ("overhead.", "resilience.")
@@ -274,3 +276,19 @@ def test_a_stage_that_waits_pays_for_that_much_less():
 
     assert most([0.0, 0.0]) == 2.5
     assert most([3.0, 0.0]) == 1.5
+
+
+def test_measured_loads_of_ranks():
+    """Tokens of eight experts 1 to 8: of pairs the last has 15 of 36, four times as many as a quarter is 60 / 36."""
+
+    def busiest(degrees, loads=(1, 2, 3, 4, 5, 6, 7, 8)):
+        moe, model = SimpleNamespace(moe_loads=loads), SimpleNamespace(num_experts=8)
+        layout = SimpleNamespace(ep=np.asarray(degrees, dtype=float))
+        return _measured_load(SimpleNamespace(recipe=SimpleNamespace(moe=moe), model=model, layout=layout))
+
+    assert float(busiest(4)) == near(60 / 36)
+    assert busiest([1, 2, 4, 8]).tolist() == near([1, 52 / 36, 60 / 36, 64 / 36])
+    assert busiest([[8], [3]]).tolist() == [near([64 / 36]), [1]]
+    assert float(busiest(8, (1,) * 8)) == 1
+    with pytest.raises(RecipeError, match=r"^moe_loads: expected a load for each of 8 experts, got 7$"):
+        busiest(4, (1,) * 7)
