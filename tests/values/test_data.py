@@ -485,6 +485,17 @@ def test_low_rank_gradients():
     )
 
 
+@pytest.mark.parametrize(("layers", "most", "norm"), [(4, 2, 1024), (3, 2, 0), (2, 1, 1024)])
+def test_low_rank_gradients_of_the_stage_that_has_most(layers, most, norm):
+    """Of two stages the first has a table and half of the layers, or one more; the last a table and a norm."""
+    model = {**SMALL, "num_layers": layers}
+    job = {"gpus": 4, "global_batch": 4, "layout": "pp2", "zero_stage": 0}
+    est = price(model, switches={"gradient_compression": "powersgd"}, **job)
+    layer = 4 * (4 * 1024 + 2048 + 1024 + 8192 + 4096) + 2 * 1024
+    sent = most * layer + 4 * (1024 + 32000) + norm
+    assert each_us(est, "dp.")["dp.dense.grad_all_reduce"] == near(ring_us(4 * sent, passes=2))
+
+
 def test_tiers_of_gradient_messages():
     assert float(line(price(**TWO), SCATTER).tier) == 0
     assert float(line(price(**EIGHT), SCATTER).tier) == 1
