@@ -4,12 +4,13 @@ Of every base of `foreign_bases.yaml` the same without each of its keys (what is
 doubled, its truths turned and its words as other bases of its kind have them, and with each key more that the reader's
 source names, as true, false and 3.
 `recorded_variants.jsonl` holds a base a line: its answer, of each variant what it changes or the error, and the
-variants that change nothing. A change that is meant is recorded by ``python tests/interop/test_recorded_variants.py``.
+variants that change nothing. A change that is meant is recorded by ``python tests/interop/test_recorded_variants.py``, of some bases by their names behind it.
 """
 
 import ast
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,4 +181,10 @@ def test_a_file_is_read_as_it_was(row):
 
 
 if __name__ == "__main__":
-    RECORDED.write_text("".join(json.dumps(record(base), sort_keys=True) + "\n" for base in BASES))
+    old = {json.loads(line)["base"]: line for line in RECORDED.read_text().splitlines()}
+    wanted = sys.argv[1:] or OF_NAME
+    lines = [
+        json.dumps(record(base), sort_keys=True) if name in wanted else old[name]
+        for name, base in OF_NAME.items()
+    ]
+    RECORDED.write_text("".join(f"{line}\n" for line in lines))
