@@ -4,7 +4,8 @@ Of every base of `foreign_bases.yaml` the same without each of its keys (what is
 doubled, its truths turned and its words as other bases of its kind have them, and with each key more that the reader's
 source names, as true, false and 3.
 `recorded_variants.jsonl` holds a base a line: its answer, of each variant what it changes or the error, and the
-variants that change nothing. A change that is meant is recorded by ``python tests/interop/test_recorded_variants.py``, of some bases by their names behind it.
+variants that change nothing. A change that is meant is recorded by ``python tests/interop/test_recorded_variants.py``, of some
+bases by their names behind it.
 """
 
 import ast

@@ -28,6 +28,7 @@ def read(tmp_path, text, name, **given):
     [
         ("--train-iters 500", 500 * 16 * 128),
         ("--train-samples 3200", 3200 * 128),
+        ("--train-samples 1", 128),
         ("", None),
         # A batch that grows: its mean is not in the flags.
         ("--train-iters 500 --rampup-batch-size 4 4 1000", None),
