@@ -104,6 +104,7 @@ def overlapped(tmp_path):
 def test_what_is_exposed_idle_and_beside(overlapped):
     found = profile(overlapped)
     assert (found.count, found.busy_s) == (5, pytest.approx(155 * US, abs=1e-12))
+    assert found.gpu == "NVIDIA H100"
     assert found.window_s == pytest.approx(125 * US, abs=1e-12)
     assert found.idle_s == pytest.approx(10 * US, abs=1e-12)
     assert found.gaps_s == pytest.approx([10 * US], abs=1e-12)

@@ -158,6 +158,20 @@ def test_what_a_budget_tells_in_percentiles():
     assert endless.to_dict()["choices"][0]["days_p10"] is None
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gpus": 8}, "give --budget USD, or both --gpus and --days"),
+        ({"days": 9}, "give --budget USD, or both --gpus and --days"),
+        ({}, "give --budget USD, or both --gpus and --days"),
+        ({"gpus": 8, "days": 9, "dollars": 1e5}, "are one too many; leave one out"),
+    ],
+)
+def test_a_budget_is_money_or_people_and_days(given, said):
+    with pytest.raises(CostModelError, match=said):
+        budget.budget(**given)
+
+
 def test_what_serving_costs_is_known_between_the_sizes_that_are_priced(monkeypatch):
     """Three sizes at 1, 2 and 4 dollars a token: between two of them by the logarithm; beyond the ends nothing."""
     cluster = SimpleNamespace(accelerator=None)
