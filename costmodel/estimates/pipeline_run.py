@@ -158,7 +158,7 @@ def stages_in_order(priced: Priced) -> StagePlan:
     if not interleaves(priced):
         return placed.stages
     chunks, mtp = int(placed.layout.vp), placed.model.mtp_layers
-    held = placed.split.chunks or chunks_on_ranks(placed.stages, chunks, mtp)
+    held = placed.split.chunks or chunks_on_ranks(placed.stages, chunks, mtp, placed.split)
     return _cut(priced, p * chunks, Split(mtp_layers=mtp, chunks=held))
 
 

@@ -315,8 +315,8 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
         return job.pipeline_layout
     if schedules.fold(job.layout.schedule).any():
         return ()
-    plan = place_job(job, every_stage=True).stages
-    return chunks_on_ranks(plan, int(job.layout.vp), job.model.mtp_layers)
+    placed = place_job(job, every_stage=True)
+    return chunks_on_ranks(placed.stages, int(job.layout.vp), job.model.mtp_layers, placed.split)
 
 
 def head_in_layers(job: Job) -> float:

@@ -192,7 +192,7 @@ _RECORDS = (
         # a stage that is slower by more, as it has the head, does not wait for that.
         bubble=f"{_BEFORE_AND_BEHIND}; unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
         "plain_s = plain_forward_s + plain_backward_s; "
-        "slower_s = max(forward_s + backward_s - plain_s, 0); "
+        "slower_s = max(forward_s + backward_s - mean_forward_s - mean_backward_s, 0); "
         "waits_s = max((micro_batches / stages - 1) * unlike * plain_s - micro_batches * slower_s, 0); "
         # While the ranks behind have the first micro-batch of the last chunk, or the last one of the first, it runs two
         # chunks for each of them. A single group of p goes round chunk after chunk at the slowest rank's pace.

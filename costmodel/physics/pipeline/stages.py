@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -363,7 +362,7 @@ def _busiest_of_places(
     ]
 
 
-def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int) -> tuple[Chunk, ...]:
+def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int, split: Split | None = None) -> tuple[Chunk, ...]:
     """Write out which layers run where: chunk i of the model on rank i mod pp, `vp` of them a rank.
 
     Parameters
@@ -374,33 +373,40 @@ def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int) -> tuple[Chunk, .
         Chunks on each rank. [-]
     mtp_layers : int
         Multi-token-prediction layers, which the plan counts with the last rank's layers. [-]
+    split : Split, optional
+        By which the plan was made: whose places the embedding and the head take.
 
     Returns
     -------
     chunks : tuple of Chunk
-        In the order of the model. Chunks are as large as the fullest rank's; a rank that holds less has it
-        less in the chunk of the head, or of the embedding, and then in its others, one layer at a time.
+        In the order of the model. Every rank deals its layers evenly, one more to each of its first chunks, so that
+        ranks which hold less wait for no chunk that is larger than the fullest rank's. Places of the embedding are
+        left empty in the first chunks, those of the head in the last.
     """
+    rule = split or Split()
     held = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
-    ranks = held.size
-    full = ceil(held.max() / vp)
-    by_rank = [_dealt(int(layers), vp, full) for layers in held]
-    # The embedding is in the first chunk.
-    by_rank[0].reverse()
-    last = ranks * vp - 1
+    by_rank = [_dealt(int(layers), vp) for layers in held]
+    by_rank[0] = _dealt(int(held[0]), vp, round(float(rule.embedding)))
+    by_rank[-1] = _dealt(int(held[-1]), vp, round(float(rule.head)), at_the_end=True)
+    last = held.size * vp - 1
     return tuple(
-        Chunk(int(i == 0), by_rank[i % ranks][i // ranks], mtp_layers * (i == last), int(i == last))
-        for i in range(ranks * vp)
+        Chunk(int(i == 0), by_rank[i % held.size][i // held.size], mtp_layers * (i == last), int(i == last))
+        for i in range(held.size * vp)
     )
 
 
-def _dealt(layers: int, vp: int, full: int) -> list[int]:
-    """Deal the layers of a rank to chunks of at most `full`; the last makes room before the others."""
-    tail = max(full - (full * vp - layers), 0)
-    if vp == 1:
-        return [layers]
-    each, more = divmod(layers - tail, vp - 1)
-    return [each + (i < more) for i in range(vp - 1)] + [tail]
+def _dealt(layers: int, vp: int, places: int = 0, *, at_the_end: bool = False) -> list[int]:
+    """Deal the layers of a rank, and places beside them, to its chunks; the places are emptied from one end.
+
+    >>> _dealt(5, 4), _dealt(17, 6, 1), _dealt(4, 2, 2, at_the_end=True)
+    ([2, 1, 1, 1], [2, 3, 3, 3, 3, 3], [3, 1])
+    """
+    each, more = divmod(layers + places, vp)
+    found = [each + (i < more) for i in range(vp)]
+    for i in reversed(range(vp)) if at_the_end else range(vp):
+        emptied = min(places, found[i])
+        found[i], places = found[i] - emptied, places - emptied
+    return found
 
 
 def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -> tuple[Array, Array]:
@@ -413,7 +419,7 @@ def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -
     vp : array_like
         Chunks on each rank. [-]
     chunks : sequence of Chunk
-        What each holds where that is written out; else layers are dealt as in `chunks_on_ranks`.
+        What each holds where that is written out; else layers are dealt evenly, as in `chunks_on_ranks`.
 
     Returns
     -------
@@ -428,7 +434,7 @@ def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -
         full = by_rank.sum(axis=0) == by_rank.sum(axis=0).max()
         return np.asarray(held.max() / most), np.asarray(by_rank[:, full].min() / most)
     largest = np.ceil(most / np.asarray(vp, dtype=np.float64))
-    smallest = np.maximum(most - (np.asarray(vp, dtype=np.float64) - 1.0) * largest, 0.0)
+    smallest = np.floor(most / np.asarray(vp, dtype=np.float64))
     return np.asarray(largest / most), np.asarray(smallest / most)
 
 
