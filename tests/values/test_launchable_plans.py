@@ -280,3 +280,28 @@ def test_models_with_state_spaces_get_no_virtual_stages():
     assert set(hybrid.by_value["vp"]) == {1.0}
     assert "_select_layers_for_pipeline_parallel" in hybrid.why_not({"pp": 2, "vp": 59})
     assert set(cm.plan(model="llama3-8b", **job).by_value["vp"]) > {1.0}
+
+
+def test_unlike_chunks_are_simulated_besides_and_the_difference_is_told():
+    """36 layers on eight ranks of four chunks: half of the ranks hold one chunk of two layers, and each round waits."""
+    job = {
+        "model": "gpt-oss-120b",
+        "cluster": "dgx-h100-ndr",
+        "recipe": "megatron-core",
+        "gpus": 64,
+        "seq_len": 4096,
+    }
+    told = "interleaved run step by step takes"
+    uneven = cm.estimate(**job, layout="pp8 vp4 ep8", global_batch=64)
+    layers = [held.layers for held in written(uneven)]
+    assert (sorted(layers[:8]), layers[8:]) == ([1] * 4 + [2] * 4, [1] * 24)
+    assert any(told in line for line in uneven.warnings)
+    even = cm.estimate(**{**job, "model": "llama3-8b"}, layout="pp8 vp4", global_batch=64)
+    assert not any(told in line for line in even.warnings)
+
+
+def written(est):
+    """Chunks of an estimate, in the order of the model."""
+    placed = est.priced.placed
+    plan = plan_stages(placed.model.kind_of_layer, len(placed.kinds), 8, placed.split, every_stage=True)
+    return chunks_on_ranks(plan, 4, 0, placed.split)
