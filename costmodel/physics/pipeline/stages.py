@@ -362,7 +362,9 @@ def _busiest_of_places(
     ]
 
 
-def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int, split: Split | None = None) -> tuple[Chunk, ...]:
+def chunks_on_ranks(
+    plan: StagePlan, vp: int, mtp_layers: int, split: Split | None = None
+) -> tuple[Chunk, ...]:
     """Write out which layers run where: chunk i of the model on rank i mod pp, `vp` of them a rank.
 
     Parameters
