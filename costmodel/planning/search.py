@@ -38,7 +38,7 @@ from costmodel.step.price import price_unsharded
 
 Array = NDArray[np.float64]
 
-PLACEMENTS_KEPT = 128
+PLACEMENTS_KEPT = 1024
 """Best placements of a job that are priced again with other choices."""
 
 CHUNK_LAYOUTS = 2**19

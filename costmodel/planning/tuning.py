@@ -18,6 +18,7 @@ from costmodel.describe.jobs.layout_text import value_text
 from costmodel.planning.best import Columns
 from costmodel.planning.choices import Choice, choices_of
 from costmodel.planning.search import Pass, Question, Tally, space_of
+from costmodel.planning.space import PLACEMENT_KNOBS
 
 LEAST_GAIN = 0.0005
 """Shares of a score that a choice has to save to be built upon. [-]"""
@@ -92,11 +93,16 @@ class Tuned:
             best, taken, after = min(tried, key=lambda one: one[0])
             if best > score * (1.0 - LEAST_GAIN):
                 return
-            helping = {str(choice) for gained, choice, _ in tried if gained < score}
+            helping = {str(choice) for _, choice, with_it in tried if self._helps(with_it, current)}
             current, score = after, best
             candidates = tuple(
                 one for one in candidates if str(one) in helping and one.turned != taken.turned
             )
+
+    def _helps(self, after: Pass, before: Pass) -> bool:
+        """Say whether a pass makes any placement faster: the best one with a choice may need another choice first."""
+        now, then = (_by_placement(self.tally.placements.get(one.number)) for one in (after, before))
+        return any(score < then.get(at, 0.0) * (1.0 - LEAST_GAIN) for at, score in now.items())
 
     def _chosen(self, before: Pass, choice: Choice, placements: Columns) -> Pass:
         """Return the pass of one choice more over some placements, as the last one."""
@@ -106,6 +112,14 @@ class Tuned:
         self.question = replace(self.question, jobs=(*self.question.jobs, job))
         self.passes.append(one)
         return one
+
+
+def _by_placement(found: Columns | None) -> dict[tuple[float, ...], float]:
+    """Return the best score of each placement that was kept."""
+    if found is None:
+        return {}
+    keys = zip(*(found[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True)
+    return dict(zip(keys, found["score"].tolist(), strict=True))
 
 
 def searched(question: Question) -> dict[str, str]:
