@@ -212,8 +212,11 @@ def _limits(plan: Found) -> str:
 def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
     # Other choices are left out on both sides: what a constraint costs does not hang on them.
-    question = replace(plan.question, chooses=False)
-    score = plan.asked_score
+    question, score = replace(plan.question, chooses=False), plan.asked_score
+    if not np.isfinite(score):
+        # Nothing that was asked for starts with the recipe's own switches: those of the fastest stand on both sides.
+        question = replace(question, jobs=(plan.jobs[int(plan.kept.top["job"][0])],))
+        score = float(plan.kept.top["score"][0])
     changed: list[tuple[str, Question]] = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()

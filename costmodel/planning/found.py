@@ -215,14 +215,20 @@ class Found:
     @property
     def fastest_without_memory_limit_s(self) -> float:
         """Step time of the fastest layout whether it fits or not, for the pick's job as its recipe has it. [s]."""
-        return float(self._fastest_s[self.asked_job(self.pick)])
+        return float(self._fastest_s[self._plain_job])
 
     @property
     def memory_gain(self) -> float:
         """Share of the step that memory enough for any layout would save, with the recipe's own switches. [-]."""
-        job = self.asked_job(self.pick)
-        fitting_s = self._best_score.get(job, np.inf) / self.question.weight(self.question.jobs[job])
+        job = self._plain_job
+        fitting_s = self._best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
         return 1.0 - min(self.fastest_without_memory_limit_s / fitting_s, 1.0)
+
+    @property
+    def _plain_job(self) -> int:
+        """The pick's job as its recipe has it; where nothing asked for starts with those switches, with the pick's."""
+        plain = self.asked_job(self.pick)
+        return plain if plain in self._fastest_s else int(self.kept.top["job"][self.pick])
 
     @property
     def asked_score(self) -> float:

@@ -1,6 +1,7 @@
 """What a plan hands out: equal rows merged, the simplest of those as fast, money, commands and job files that reprice."""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -303,3 +304,29 @@ def test_scales_are_compared_in_words_that_people_use(objective):
     assert grid.rows[0][-1] == "1.00"
     if objective == "tokens-per-dollar":
         assert row[1].startswith(f"{1e6 / dollars:.1f}"[:3])
+
+
+QWEN = {
+    "model": "qwen3-235b-a22b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": 256,
+    "global_batch": 1024,
+    "seq_len": 4096,
+}
+"""Experts on nodes: dispatchers, graphs and overlaps help only together, and other layouts than the best without them."""
+
+
+def test_naming_values_that_are_searched_finds_nothing_faster():
+    whole = cm.plan(**QWEN, framework="megatron")
+    for named in ({"tp": 1}, {"tp": 2}, {"tp": 1, "cp": 4}, {"pp": 16}):
+        part = cm.plan(**QWEN, framework="megatron", **named)
+        assert float(part.fastest.step_time_s) >= 0.9995 * float(whole.fastest.step_time_s), named
+    assert not re.search("[0-9]% faster", whole.why_not("tp1 cp4 pp8 vp6 ep16"))
+
+
+def test_what_only_starts_with_other_switches_is_explained_with_them():
+    """Experts over 16 GPUs of nodes of eight need a dispatcher that knows nodes, which the recipe does not have."""
+    found = cm.plan(**QWEN, framework="megatron", fix={"tp": 4, "pp": 8, "vp": 4, "ep": 16})
+    assert all(0 <= gain < 1 for _, gain in found.gains())
+    assert 0 < found.memory_gain < 1
+    assert any(line.startswith("With memory enough for any layout") for line in found.advice())
