@@ -388,8 +388,8 @@ def chunks_on_ranks(
     rule = split or Split()
     held = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
     by_rank = [_dealt(int(layers), vp) for layers in held]
-    by_rank[0] = _dealt(int(held[0]), vp, round(float(rule.embedding)))
-    by_rank[-1] = _dealt(int(held[-1]), vp, round(float(rule.head)), at_the_end=True)
+    by_rank[0] = _dealt(int(held[0]), vp, round(float(np.asarray(rule.embedding))))
+    by_rank[-1] = _dealt(int(held[-1]), vp, round(float(np.asarray(rule.head))), at_the_end=True)
     last = held.size * vp - 1
     return tuple(
         Chunk(int(i == 0), by_rank[i % held.size][i // held.size], mtp_layers * (i == last), int(i == last))
