@@ -1,6 +1,7 @@
 """Slices of a torus, from the profile to the bill: shapes, where axes come to lie, and what is refused."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -415,3 +416,20 @@ def test_of_a_job_file_a_mesh_reads_what_places_the_ranks(tmp_path, capsys):
     of_file = json.loads(capsys.readouterr().out)
     assert main(["mesh", "-c", "dgx-h100-ndr", "-n", "16", "-l", "tp8", "--format", "json"]) == 0
     assert of_file == json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "shape", "said"),
+    [
+        ("tpu-v5e", (4, 4, 4), "expected 2 sides"),
+        ("tpu-v5e", (32, 16), ""),
+        ("tpu-v5p", (8, 8), "expected 3 sides"),
+        ("tpu-v5p", (64, 4, 4), ""),
+    ],
+)
+def test_a_shape_of_other_sides_than_the_pod_is_told_how_many(cluster, shape, said):
+    pod = load_cluster(cluster)
+    with pytest.raises(LayoutError) as raised:
+        sliced(pod, math.prod(shape), shape)
+    assert str(raised.value).endswith(f": {said}") == bool(said)
+    assert ("sides" in str(raised.value)) == bool(said)
