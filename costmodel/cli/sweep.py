@@ -36,7 +36,8 @@ def sweep(
     """Plan every point of a grid of models, clusters, scales, batches and link speeds.
 
     A point without a feasible layout is a row that says why. The rows are the same whatever the
-    number of workers, and whether the sweep was interrupted or not.
+    number of workers, and whether the sweep was interrupted or not. Points of wrong input are rows
+    and a word on stderr; where every point is one, the exit code is 2.
     """
     from concurrent.futures import ProcessPoolExecutor
     from functools import partial
@@ -59,4 +60,9 @@ def sweep(
             progress=progress,
             say=lambda text: typer.echo(f"Note: {text}.", err=True),
         )
+    first = f"{len(done.refused)} of {len(done)} points are wrong input, the first: "
+    if done.rows and len(done.refused) == len(done):
+        raise cm.CostModelError(first + str(done.refused[0]["problem"]))
     show(answer_result(done), target)
+    if done.refused and not target.quiet:
+        typer.echo(f"Note: {first}{done.refused[0]['problem']}", err=True)

@@ -73,6 +73,11 @@ def emit_megatron(job: Job) -> str:
     notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
     unknown = ["--rotary-base"] if job.model.position == "rope" and not job.model.rope_theta else []
     unknown += [] if job.model.norm_epsilon else ["--norm-epsilon"]
+    if _crosses_streams(job):
+        notes.append(
+            "# CUDA_DEVICE_MAX_CONNECTIONS stays unset: 1, which orders what tensor and context parallelism overlap, would "
+            "queue the exchange of experts behind them (--overlap-moe-expert-parallel-comm)"
+        )
     if unknown:
         notes.append(f"# left to you: model: {', '.join(unknown)} of its config.json (else 10000, 1e-5)")
     return "\n".join([*notes, text])
@@ -81,6 +86,12 @@ def emit_megatron(job: Job) -> str:
 def _environment(job: Job) -> list[str]:
     """Return variables that the program asks for."""
     return ["CUDA_DEVICE_MAX_CONNECTIONS=1"] if connections(job) else []
+
+
+def _crosses_streams(job: Job) -> bool:
+    """Return whether overlaps want one queue of kernels and several at once; Megatron-LM only warns."""
+    ordered = bool(job.layout.tp > 1) or bool(job.layout.cp > 1)
+    return ordered and bool(job.model.num_experts) and job.recipe.moe.ep_overlap and not connections(job)
 
 
 def by_matrix(job: Job) -> bool:

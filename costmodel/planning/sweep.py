@@ -80,6 +80,11 @@ class Sweep(Answer):
         """Rows of points whose worker failed every time, with their inputs."""
         return tuple(row for row in self.rows if row["status"] == "failed")
 
+    @property
+    def refused(self) -> tuple[Row, ...]:
+        """Rows of points whose input is wrong."""
+        return tuple(row for row in self.rows if row["status"] == "wrong input")
+
     def columns(self) -> dict[str, list[Any]]:
         """Return the rows as columns."""
         return {name: [row[name] for row in self.rows] for name in COLUMNS}

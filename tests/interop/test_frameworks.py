@@ -551,3 +551,20 @@ def test_gradients_of_bridge_are_reduced_in_bf16_only_where_the_precision_says_s
     whole = emit(cm.estimate(**job | {"switches": switches | {"grad_reduce_dtype": "fp32"}}), "nemo")
     assert "_target_" not in whole
     assert "grad_reduce_dtype" not in import_nemo(whole).job["switches"]
+
+
+def test_overlaps_that_want_one_queue_and_several_are_told():
+    """With experts' overlap one connection would queue the exchange behind what tensor parallelism orders: a note, no export."""
+    job = {
+        "model": "mixtral-8x7b",
+        "cluster": "dgx-h100-ndr",
+        "recipe": "megatron-core",
+        "gpus": 64,
+        "seq_len": 4096,
+    }
+    for overlap in (True, False):
+        switches = {"ep_overlap": overlap}
+        est = cm.estimate(**job, layout="tp2 pp2 vp4 ep4", global_batch=256, switches=switches)
+        text = emit(est, "megatron")
+        assert ("CUDA_DEVICE_MAX_CONNECTIONS stays unset" in text) == overlap
+        assert ("export CUDA_DEVICE_MAX_CONNECTIONS=1\n" in text) != overlap

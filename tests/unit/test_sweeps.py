@@ -12,6 +12,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.cli import main
 from costmodel.planning import kept_points
 from costmodel.planning import sweep as sweeps
 from costmodel.planning.kept_points import KeptPoints, KeptPointsError
@@ -245,3 +246,16 @@ def test_wrong_input():
         sweep([{}], gpus=8)
     with pytest.raises(CostModelError, match="bandwidth_scale: expected a number from 1e-06 to"):
         scaled_cluster("dgx-h100-ndr", -1.0)
+
+
+def test_points_of_wrong_input_are_told_and_a_grid_of_them_is_refused(tmp_path, capsys):
+    grid = {"cluster": "dgx-h100-ndr", "gpus": [8], "global_batch": 64, "seq_len": 4096, "tp": 1, "pp": 1}
+    for models, code, counted in ((["llama3-8b", "llama9"], 0, "1 of 2"), (["llama9"], 2, "1 of 1")):
+        file = tmp_path / "grid.yaml"
+        file.write_text(json.dumps({**grid, "model": models}))
+        assert main(["sweep", str(file)]) == code
+        said = capsys.readouterr()
+        assert f"{counted} points are wrong input, the first: model: 'llama9' is unknown" in said.err
+        assert ("wrong input" in said.out) == (code == 0)
+        assert main(["sweep", str(file), "--quiet"]) == code
+        assert ("points are wrong input" in capsys.readouterr().err) == (code == 2)
