@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.reading import read as read_field
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, own_head, tokens_of
@@ -57,11 +59,12 @@ _ALL_OF_LIGER = ("enable_liger_kernel", "use_liger_kernel", "liger_kernel")
 _MODEL = ("model_name_or_path", "base_model", "model", "model_id_or_path")
 _LENGTH = ("cutoff_len", "sequence_len", "max_length", "max_seq_length", "model_max_length")
 _MICRO = ("per_device_train_batch_size", "micro_batch_size")
+_EPOCHS = ("num_epochs", "num_train_epochs")
 _TUNING = ("finetuning_type", "adapter", "tuner_type", "train_type", "sft_type")
 # Data, logs, learning rates, evaluation, checkpoints: without effect on a step's time or memory.
 _HARMLESS = re.compile(
     r"do_.*|dataset.*|template|max_samples|overwrite.*|preprocessing.*|dataloader.*|output_dir|.*_steps|plot_.*|save_.*"
-    r"|report_to|learning_rate|.*epochs?|lr_.*|warmup.*|ddp_.*|val_.*|eval.*|per_device_eval.*|trust_remote_code|seed"
+    r"|report_to|learning_rate|lr_.*|warmup.*|ddp_.*|val_.*|eval.*|per_device_eval.*|trust_remote_code|seed"
     r"|logging.*|weight_decay|max_grad_norm|adam_.*|hub_.*|wandb.*|push_.*|chat_template.*|train_on_inputs|group_by_length"
     r"|strict|tokenizer.*|model_type|special_tokens|tf32|resume.*|early_.*|debug|local_rank|pad_to.*|datasets?|lora_.*"
     r"|gradient_checkpointing.*|flash_attention|flash_attn|attn_impl.*|cosine.*|run_name|shuffle.*|streaming|remove_.*"
@@ -122,6 +125,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
     if _packs(raw):
         notes.append(_PACKED)
+    _take_epochs(raw, job, notes)
     tuning = next((str(raw[key]) for key in _TUNING if raw.get(key)), "full")
     take_tuning(raw, tuning, job, notes, warnings)
     unpriced = ["freeze_trainable_layers"]
@@ -135,7 +139,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     facts: dict[str, Any] = {}
     if "optimizer" not in job:
         take_optimizer(optimizer, job, facts, warnings)
-    known = {*_MODEL, *_LENGTH, *_MICRO, *_TUNING, *_TAKEN, *TUNING_KEYS, *_LIGER, *_ALL_OF_LIGER}
+    known = {*_MODEL, *_LENGTH, *_MICRO, *_EPOCHS, *_TUNING, *_TAKEN, *TUNING_KEYS, *_LIGER, *_ALL_OF_LIGER}
     left = tuple(
         key
         for key, value in raw.items()
@@ -146,7 +150,12 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if not chosen:
             _take_kernels(raw, _EAGER_RECIPE, job)
         found = _joined(file, named, job, notes, warnings)
-        return dataclasses.replace(found, ignored=(*found.ignored, *left), facts={**facts, **found.facts})
+        return dataclasses.replace(
+            found,
+            job={**found.job, **tokens_of(_steps(raw), found.job)},
+            ignored=(*found.ignored, *left),
+            facts={**facts, **found.facts},
+        )
     if (rings or 1) > 1:
         _take_method("ring", job)
     fsdp = _table(raw, "fsdp_config")
@@ -334,6 +343,33 @@ def _steps(raw: Mapping[str, Any]) -> int | None:
     """Return the steps that a run is ended after, None where its epochs end it."""
     steps = raw.get("max_steps")
     return steps if type(steps) is int else None
+
+
+def _take_epochs(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str]) -> None:
+    """Read how often the data is passed over; without the samples of a data set that is said, and is no length.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If it is no number of passes.
+    """
+    key = next((name for name in _EPOCHS if raw.get(name) not in (None, "auto")), None)
+    if key is None:
+        return
+    try:
+        if isinstance(raw[key], bool):
+            raise TypeError
+        epochs = read_field("epochs", float(raw[key]))
+    except (CostModelError, TypeError, ValueError):
+        raise FrameworkConfigError(
+            f"{key}: expected a number from {FIELD['epochs'].least:g} to {FIELD['epochs'].most:g}, got {shown(raw[key])}"
+        ) from None
+    if job.get("epochs") is not None or job.get("tokens") is not None:
+        return
+    if job.get("dataset_samples") is not None:
+        job["epochs"] = epochs
+    elif _steps(raw) is None or (_steps(raw) or 0) < 1:
+        notes.append(f"{key}: {epochs:g}; give --dataset-samples, and they set the tokens of the whole run")
 
 
 def _of_jobs(missing: Iterable[str]) -> tuple[str, ...]:

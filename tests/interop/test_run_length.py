@@ -60,3 +60,58 @@ def test_steps_of_axolotl(tmp_path):
     text = "base_model: llama3-8b\nsequence_len: 2048\nmicro_batch_size: 2\nmax_steps: {}\n"
     assert read(tmp_path, text.format(300), "a.yaml", gpus=8).job["tokens"] == 300 * 16 * 2048
     assert "tokens" not in read(tmp_path, text.format(-1), "a.yaml", gpus=8).job
+
+
+def test_steps_beside_a_deepspeed_configuration(tmp_path):
+    text = "base_model: llama3-8b\nsequence_len: 2048\nmicro_batch_size: 2\nmax_steps: 300\ndeepspeed: zero2.json\n"
+    assert read(tmp_path, text, "a.yaml", gpus=8).job["tokens"] == 300 * 16 * 2048
+
+
+AXOLOTL = "base_model: llama3-8b\nsequence_len: 2048\nmicro_batch_size: 2\n{}\n"
+FACTORY = "model_name_or_path: llama3-8b\nstage: sft\ncutoff_len: 2048\nper_device_train_batch_size: 2\n{}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "epochs"),
+    [
+        (AXOLOTL.format("num_epochs: 3"), 3),
+        (FACTORY.format("num_train_epochs: 2.5"), 2.5),
+        (FACTORY.format(""), None),
+    ],
+)
+def test_epochs_over_a_data_set(tmp_path, text, epochs):
+    job = read(tmp_path, text, "a.yaml", gpus=8, dataset_samples=52_000).job
+    assert job.get("epochs") == epochs
+    assert "tokens" not in job
+    assert read(tmp_path, text, "a.yaml", gpus=8, dataset_samples=52_000, epochs=7).job["epochs"] == 7
+
+
+def test_epochs_of_a_file_reach_the_run(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(AXOLOTL.format("num_epochs: 3"), encoding="utf-8")
+    job = cm.read(str(path), gpus=8, cluster="dgx-a100-hdr", dataset_samples=1000).job
+    assert cm.run(**job).tokens == 3 * 1000 * 2048
+
+
+@pytest.mark.parametrize(
+    ("more", "given", "said"),
+    [
+        ("", {}, True),
+        # Neither what the caller says nor steps that end the run leave anything to tell.
+        ("", {"tokens": 1e9}, False),
+        ("", {"dataset_samples": 1000}, False),
+        ("max_steps: 300", {}, False),
+        ("max_steps: -1", {}, True),
+    ],
+)
+def test_epochs_without_samples_are_told(tmp_path, more, given, said):
+    found = read(tmp_path, AXOLOTL.format(f"num_epochs: 3\n{more}"), "a.yaml", gpus=8, **given)
+    told = "num_epochs: 3; give --dataset-samples, and they set the tokens of the whole run"
+    assert (told in found.notes) == said
+    assert ("epochs" in found.job) == ("dataset_samples" in given)
+
+
+@pytest.mark.parametrize("value", ["three", "0", "-1", "true", "[3]", ".nan"])
+def test_wrong_epochs_are_refused(tmp_path, value):
+    with pytest.raises(cm.CostModelError, match=r"num_epochs: expected a number from 0\.001 to 1e\+06, got "):
+        read(tmp_path, AXOLOTL.format(f"num_epochs: {value}"), "a.yaml", gpus=8)
