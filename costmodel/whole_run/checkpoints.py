@@ -9,12 +9,16 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes
+from costmodel.bill.quantity import quantity
 from costmodel.physics.run.goodput import checkpoint_write_s
 from costmodel.step.anatomy.params import num_params
+from costmodel.step.anatomy.trained import num_trained_params
 from costmodel.step.optimizer import whole_state_bytes
+from costmodel.step.states import FROZEN_BYTES
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
+    from costmodel.describe.jobs.job import Job
     from costmodel.estimates.estimate import Estimate
 
 # To gather states and start the copy; ByteCheckpoint (arXiv:2407.20143) reports stalls below a second. Assumed.
@@ -51,7 +55,8 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     Returns
     -------
     Checkpoint
-        Gradients are not saved: bytes a parameter are those of the recipe's states in the memory bill.
+        Gradients are not saved: bytes a parameter are those of the recipe's states in the memory bill. Of a job of
+        adapters they alone are saved; the base that they lie on is read again after a failure.
 
     Raises
     ------
@@ -60,9 +65,7 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     """
     job = est.job
     recipe, layout, cluster = job.recipe, job.layout, job.cluster
-    # A copy of the gradient that a recipe counts among the main weights is not saved either.
-    width = recipe.dtypes.param_bytes() + min(recipe.dtypes.master_weights_bytes, 4.0)
-    size = num_params(job.model) * width + whole_state_bytes(job)
+    size, base = _saved_bytes(job)
     nodes = max(float(layout.gpus) / cluster.gpus_per_node, 1.0)
     write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)
     # States that every replica holds are copied by one of them.
@@ -72,15 +75,32 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
         checkpoint_write_s(size, 1.0, node_bytes_per_s=write_bytes_per_s, shared_bytes_per_s=np.inf)
     )
     load = size / read_bytes_per_s
+    again = base / read_bytes_per_s
     if how == "blocking":
-        return Checkpoint(size, write, pause_s=write, persist_s=0.0, load_s=load)
+        return Checkpoint(size, write, pause_s=write, persist_s=0.0, load_s=load + again)
     copy += _SNAPSHOT_S
     _require_host_memory(est, how, size / holders * float(est.priced.placed.gpus_per_host))
     if how == "async":
-        return Checkpoint(size, write, pause_s=copy, persist_s=write, load_s=load)
+        return Checkpoint(size, write, pause_s=copy, persist_s=write, load_s=load + again)
     link = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth_bytes_per_s
     across = size / holders / link
-    return Checkpoint(size, write, pause_s=copy, persist_s=across, load_s=across + copy)
+    return Checkpoint(size, write, pause_s=copy, persist_s=across, load_s=across + copy + again)
+
+
+def _saved_bytes(job: Job) -> tuple[float, float]:
+    """Bytes of a checkpoint, and of what is not in it and has to be read beside it: the base of adapters. [B]"""
+    dtypes, tuning, whole = job.recipe.dtypes, job.tuning, float(num_params(job.model))
+    # A copy of the gradient that a recipe counts among the main weights is not saved either.
+    width = dtypes.param_bytes() + min(dtypes.master_weights_bytes, 4.0)
+    if tuning.whole:
+        return whole * width + whole_state_bytes(job), 0.0
+    trained = num_trained_params(job.model, tuning, job.recipe, job.precision)
+    # What a job that trains a part may have for an optimizer steps all of it alike.
+    states = quantity(job.optimizer.matrices.state_bytes, moments_bytes=dtypes.moments_bytes).value
+    saved = trained * (width + float(states))
+    if tuning.lora_rank:
+        return saved, whole * FROZEN_BYTES
+    return saved + (whole - trained) * FROZEN_BYTES, 0.0
 
 
 def _require_host_memory(est: Estimate, how: str, copied_bytes: float) -> None:

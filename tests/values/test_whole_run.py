@@ -178,6 +178,26 @@ def test_copies_of_gradients_are_not_saved():
     assert describe_checkpoint(est, "blocking", STORE).size_bytes == near(14 * N)
 
 
+def test_adapters_are_saved_and_their_base_is_read_again():
+    """Rank 16 beside q alone: 16 x (1,024 + 1,024) in each of 4 layers, 14 bytes each; 2 bytes a weight of the base."""
+    est = price(lora_rank=16, lora_targets="q")
+    size = 14 * 4 * 16 * 2048
+    blocking, beside, replica = (
+        describe_checkpoint(est, how, STORE) for how in ("blocking", "async", "replica")
+    )
+    assert {found.size_bytes for found in (blocking, beside, replica)} == {size}
+    assert blocking.pause_s == near(size / STORE)
+    assert (blocking.load_s, beside.load_s) == near((size / STORE + 2 * N / STORE,) * 2)
+    assert replica.load_s == near(replica.persist_s + replica.pause_s + 2 * N / STORE)
+
+
+def test_frozen_parts_are_saved_without_states():
+    """The token table at 2 bytes, all else at 14; nothing is read beside it."""
+    found = describe_checkpoint(price(frozen="embedding"), "blocking", STORE)
+    assert found.size_bytes == near(14 * (N - TABLE_PARAMS) + 2 * TABLE_PARAMS)
+    assert found.load_s == near(found.size_bytes / STORE)
+
+
 @pytest.mark.parametrize(("gpus", "write", "read"), [(4, 3e9, 4e9), (16, 10e9, 11e9)])
 def test_storage_by_nodes_and_in_all(gpus, write, read):
     """One node writes 3 GB/s and reads 4; of four the store takes 10 and gives 11."""
