@@ -64,7 +64,7 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
         If the cluster has no storage and none is given.
     """
     job = est.job
-    recipe, layout, cluster = job.recipe, job.layout, job.cluster
+    layout, cluster = job.layout, job.cluster
     size, base = _saved_bytes(job)
     nodes = max(float(layout.gpus) / cluster.gpus_per_node, 1.0)
     write_bytes_per_s, read_bytes_per_s = _storage(cluster, nodes, storage_bytes_per_s)
