@@ -96,7 +96,7 @@ def plan(
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
     if emit:
-        text = found.job_file() if emit == JOB else cm.emit(found.best, emit)
+        text = found.job_file() if emit == JOB else cm.emit(found.best, emit, given.get("job") or "")
         typer.echo(text, nl=False) if target.out is None else write_file(target.out, text, target)
         if not target.quiet:
             typer.echo("\n".join(remarks), err=True)

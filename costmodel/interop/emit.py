@@ -9,13 +9,30 @@ from costmodel.base.errors import choices_hint
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.assertions.tables import require_launchable
 from costmodel.interop.framework import FrameworkConfigError, require_launched
+from costmodel.interop.own_words import with_own_words
+from costmodel.interop.reading import kind_of
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
 
 
-def emit(est: Estimate, framework: str) -> str:
+def emit(est: Estimate, framework: str, source: str = "") -> str:
     """Return the configuration of a priced layout for a framework.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+    framework : str
+        A name in `costmodel.describe.frameworks.FRAMEWORKS`.
+    source : str, optional
+        The file that the job was read from. Where it is the framework's own job file, what it says beside the
+        layout stays as it is, and what does not stay is said; Axolotl's alone so far.
+
+    Returns
+    -------
+    str
+        The file's text.
 
     Raises
     ------
@@ -31,5 +48,7 @@ def emit(est: Estimate, framework: str) -> str:
     require_launchable(framework, est.job)
     module, function = record.exporter.split(":")
     text = str(getattr(import_module(module), function)(est.job))
+    if source and framework == "axolotl" and kind_of(source) == "trainer":
+        text = with_own_words(text, source)
     require_launchable(framework, est.job, text)
     return text

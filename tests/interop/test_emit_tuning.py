@@ -136,3 +136,60 @@ def test_the_inputs_of_an_answer_make_the_same_bill(more):
         line.name: float(line.each_s) for line in est.bill.time_lines
     }
     assert float(back.memory_bytes_per_gpu) == float(est.memory_bytes_per_gpu)
+
+
+OWN = """base_model: llama3-8b
+adapter: lora
+lora_r: 32
+lora_alpha: 16
+lora_target_linear: true
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+num_epochs: 3
+optimizer: adamw_torch
+bf16: auto
+"""
+
+
+def rewritten(tmp_path, text, **more):
+    """Axolotl's configuration of the job in a file of its own, and its mapping."""
+    path = tmp_path / "axo.yaml"
+    path.write_text(text, encoding="utf-8")
+    given = {"gpus": 8, "cluster": "dgx-h100-ndr", "recompute": "full", "zero_stage": 2, **more}
+    est = cm.estimate(**cm.read(str(path), **given).estimate_keywords())
+    written = emit(est, "axolotl", str(path))
+    return written, parse_mapping(written, "axolotl", example="key: value")
+
+
+def test_what_axolotl_says_itself_stays(tmp_path):
+    text, raw = rewritten(tmp_path, OWN)
+    assert (raw["lora_r"], raw["lora_alpha"], raw["sample_packing"]) == (32, 16, True)
+    assert "lora_dropout" not in raw
+    lines = text.splitlines()
+    assert "# other than in axo.yaml: optimizer (was adamw_torch), bf16 (was auto)" in lines
+    assert "# in axo.yaml alone: num_epochs" in lines
+    _, raw = rewritten(
+        tmp_path, OWN.replace("sample_packing: true", "sample_packing: false\nlora_dropout: 0.05")
+    )
+    assert (raw["sample_packing"], raw["lora_dropout"]) == (False, 0.05)
+
+
+def test_what_axolotl_cannot_keep_is_said(tmp_path):
+    """The scale of another rank is not this one's; Axolotl packs no batch of two over context ranks."""
+    text, raw = rewritten(tmp_path, OWN, lora_rank=8)
+    assert (raw["lora_r"], raw["lora_alpha"]) == (8, 16)
+    assert "lora_r (was 32)" in text
+    text, raw = rewritten(
+        tmp_path, OWN.replace("alpha: 16", "alpha: 48\ncontext_parallel_size: 2"), lora_rank=8
+    )
+    assert (raw["lora_alpha"], raw["sample_packing"]) == (16, False)
+    assert "lora_alpha (was 48), sample_packing (was True)" in text
+
+
+def test_words_of_another_trainer_are_not_carried(tmp_path):
+    path = tmp_path / "factory.yaml"
+    path.write_text("model_name_or_path: llama3-8b\nstage: sft\nlora_alpha: 3\n", encoding="utf-8")
+    est = priced("axolotl", lora_rank=8, zero_stage=3)
+    assert emit(est, "axolotl", str(path)) == emit(est, "axolotl")
