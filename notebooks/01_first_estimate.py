@@ -166,7 +166,7 @@ est22 = cm.estimate(
     global_batch=4,
     seq_len=2048,
     precision="fp16",
-    recipe="megatron-2021",
+    recipe="megatron-2022",
     recompute="selective",
     zero_stage=0,
 )

@@ -110,7 +110,9 @@ def calls(monkeypatch):
         return lambda plots, target: log.append(f"draw {plots}")
 
     def run(line, **truths):
-        monkeypatch.setattr(Told, "truths", {"fits": True, "estimates": [], **truths})
+        monkeypatch.setattr(
+            Told, "truths", {"fits": True, "estimates": [], "refused": (), "rows": (), **truths}
+        )
         SAID["vary"] = {"": Told("first", log), "tp=4": Told("second", log)}
         SAID["named_or_planned"] = (Told("est", log), True)
         log.clear()

@@ -202,8 +202,10 @@ def test_names_of_any_type_are_one_short_line(call, keywords):
 def test_a_number_for_the_order_of_the_axes_of_a_grid_is_one_line(tmp_path, capsys):
     grid = tmp_path / "g.yaml"
     grid.write_text("model: dense-1b\ngpus: [8]\nglobal_batch: 16\nseq_len: 2048\naxis_order: 4096\n")
-    assert main(["sweep", str(grid), "-q", "--format", "csv"]) == 0
-    assert "axis_order: expected the axes, innermost first" in capsys.readouterr().out
+    assert main(["sweep", str(grid), "-q", "--format", "csv"]) == 2
+    said = capsys.readouterr()
+    assert "axis_order: expected the axes, innermost first" in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
 
 
 @pytest.mark.parametrize("layers", range(1, 10))
