@@ -71,3 +71,33 @@ def ordinal(number: int) -> str:
     """
     teen = number % 100 in (11, 12, 13)
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def wanted(message: str) -> str:
+    """Return in plain words what a message of pydantic's says a value should be.
+
+    >>> wanted("Input should be a valid integer, unable to parse string as an integer")
+    'a whole number'
+    >>> wanted("Input should be greater than 0"), wanted("Input should be 'none' or 'all'")
+    ('a number greater than 0', "'none' or 'all'")
+    """
+    text = (
+        message.removeprefix("Input should be ")
+        .replace("a valid ", "a ")
+        .replace("a integer", "a whole number")
+    )
+    text = text.replace("a boolean", "true or false").split(", unable to ")[0]
+    text = f"a number {text}" if text.startswith(("greater", "less")) else text
+    return text.replace("a tuple", "a list such as [16, 16]").replace(
+        "a dictionary", "keys with a value each"
+    )
+
+
+def rule(message: str) -> str:
+    """Return what a message of pydantic's says is wrong: what is expected, or the sentence of a check of our own.
+
+    >>> rule("Input should be less than 2"), rule("Value error, a: needs b")
+    ('expected a number less than 2', 'a: needs b')
+    """
+    own = message.removeprefix("Value error, ")
+    return own if own != message else f"expected {wanted(message)}"

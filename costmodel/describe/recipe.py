@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
+from costmodel.base.words import rule
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, UNWRITTEN, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
@@ -592,7 +593,7 @@ def _checked(values: dict[str, Any]) -> Recipe:
         path = first["loc"][1:] if first["loc"][0] in GROUPS else first["loc"]
         key = ".".join(str(part) for part in path)
         raise RecipeError(
-            f"recipe {values.get('name', '')}: {key}: {first['msg'].removeprefix('Value error, ')}, got {shown(first['input'])}"
+            f"recipe {values.get('name', '')}: {key}: {rule(first['msg'])}, got {shown(first['input'])}"
         ) from None
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.base.words import DEVICE
+from costmodel.base.words import wanted as wanted_of
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import AttentionKernel, CollectiveCores
 from costmodel.describe.hardware.fabric import FabricConstants
@@ -138,11 +139,8 @@ class AcceleratorFile(_Profile):
     @model_validator(mode="after")
     def _numbers_agree(self) -> Self:
         """Refuse what no device can be: usable memory above the fitted one, no 16-bit peak."""
-        if self.memory.value > self.memory_vendor.value:
-            raise ValueError(
-                "memory: expected at most memory_vendor, what is fitted, of which programs can use "
-                "a little less: give both"
-            )
+        if problem := memory_problem(self.memory.value, self.memory_vendor.value):
+            raise ValueError(problem)
         if self.memory.value < LEAST_USABLE * self.memory_vendor.value:
             raise ValueError(
                 f"memory: expected at least {LEAST_USABLE:.0%} of memory_vendor; "
@@ -408,6 +406,18 @@ def _citations(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]
             yield from _citations(child, (*path, str(key)))
 
 
+def memory_problem(usable: float, fitted: float) -> str:
+    """Say why so much memory cannot be usable of what is fitted, both in bytes; nothing where it can."""
+    if usable <= fitted:
+        return ""
+    return f"memory: expected at most memory_vendor, what is fitted ({_both(fitted)}), got {_both(usable)}"
+
+
+def _both(size: float) -> str:
+    """Return a size in the units of programs and of data sheets: a mix-up of these is how one exceeds the other."""
+    return f"{size / 2**30:.1f} GiB, {size / 1e9:.1f} GB"
+
+
 def explain(item: Any, schema: type[BaseModel]) -> str:
     """Return one pydantic error as one line: key path, what is expected, what was given."""
     loc = [str(part) for part in item["loc"]]
@@ -426,13 +436,7 @@ def explain(item: Any, schema: type[BaseModel]) -> str:
             text = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
             return f"{'.'.join(loc)}: {text}" if loc else text
         case _:
-            text = item["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
-            text = text.replace("a integer", "a whole number").replace("a boolean", "true or false")
-            text = f"a number {text}" if text.startswith(("greater", "less")) else text
-            text = text.removesuffix(", unable to parse string as a number")
-            text = text.replace("a tuple", "a list such as [16, 16]").replace(
-                "a dictionary", "keys with a value each"
-            )
+            text = wanted_of(item["msg"])
             if item["type"] == "string_pattern_mismatch":
                 text = "small letters, digits and hyphens" if "a-z0-9" in text else "letters"
             loc = [part for part in loc if part != "[key]"]

@@ -35,7 +35,7 @@ from costmodel.describe.jobs.layout import (
 )
 from costmodel.describe.jobs.packing import Packing, make_packing
 from costmodel.describe.jobs.policy import Policy
-from costmodel.describe.jobs.reading import keywords, read, read_array, require_complete
+from costmodel.describe.jobs.reading import keywords, read, read_array, require_alike, require_complete
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.jobs.tuning import Tuning, make_tuning
 from costmodel.describe.models.model import Model
@@ -181,6 +181,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
     if "price_usd_per_gpu_hour" in given:
         the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
     layout = layout_of_job(given)
+    require_alike(given)
     the_cluster = sliced_for(the_cluster, layout, one("slice") if "slice" in given else None)
     if the_cluster.accelerator.kernels is None:
         raise ProfileError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD, FIELDS, canonical, names, unknown_field
+from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, canonical, names, unknown_field
 from costmodel.describe.jobs.switches import is_switch, require_switch, takes_several
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
@@ -22,6 +22,8 @@ Array = NDArray[np.float64]
 
 _TRUTHS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
 _LONGEST_NAME = 4096
+ARRAYS = ("gpus", "global_batch", "seq_len", *(name for name in names(LAYOUT_FIELDS) if name != "dp"))
+"""Fields of which an estimate in Python takes a value a layout."""
 
 
 def keywords(
@@ -220,12 +222,39 @@ def _code(field: Field, given: Any) -> float:
 
 def _refusal(field: Field, given: Any) -> LayoutError:
     """Return the error that says what a field takes and what it got."""
-    note = " (lists are for the Python API)" if isinstance(given, list | tuple) else ""
+    note = _one_value(field) if isinstance(given, list | tuple) else ""
     if field.kind == "word" and isinstance(given, str):
         return LayoutError(
             f"{field.name}: {shown(given)} is unknown; {choices_hint(given[:60], field.words)}"
         )
     return LayoutError(f"{field.name}: expected {field.allowed}, got {shown(_plain(given))}{note}")
+
+
+def _one_value(field: Field) -> str:
+    """Return what a field takes in place of a list."""
+    if field.name in ARRAYS:
+        return " (lists are for the Python API)"
+    hint = f", {field.hint}" if field.hint and not field.words else ""
+    return f" (one value{hint}{'; costmodel.sweep takes several' if field.swept else ''})"
+
+
+def require_alike(given: Mapping[str, Any]) -> None:
+    """Refuse lists of a job that do not go together.
+
+    Raises
+    ------
+    LayoutError
+        One line with the fields and how many values each has.
+    """
+    shapes = {name: read_array(name, given[name]).shape for name in ARRAYS if name in given}
+    try:
+        np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        said = {name: "x".join(map(str, shape)) for name, shape in shapes.items() if shape}
+        raise LayoutError(
+            f"{', '.join(said)}: expected lists of one length, value by value, got "
+            f"{', '.join(f'{length} of {name}' for name, length in said.items())}; costmodel.sweep takes every combination"
+        ) from None
 
 
 def _plain(given: Any) -> Any:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
+from costmodel.base.words import rule
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.recipe import GROUPS, Dtypes, Recipe, with_switches
@@ -131,6 +132,4 @@ def _checked(held: _Held, changes: Mapping[str, Any]) -> _Held:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(
-            f"job: {key}: {first['msg'].removeprefix('Value error, ')}, got {shown(first['input'])}"
-        ) from None
+        raise RecipeError(f"job: {key}: {rule(first['msg'])}, got {shown(first['input'])}") from None
