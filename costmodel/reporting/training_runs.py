@@ -44,7 +44,7 @@ def _headline(run: TrainingRun) -> Grid:
         ("memory", memory_text(est)),
         (
             "calendar time",
-            f"{run.days:,.1f} days for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
+            f"{calendar_text(run.days)} for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
             f"{format_seconds(run.step_time_s, 4)}{_middle(run)}",
         ),
         (
@@ -54,7 +54,7 @@ def _headline(run: TrainingRun) -> Grid:
         ),
         (
             "GPU-hours",
-            f"{run.gpu_hours:,.0f}, and {run.spare_gpu_hours:,.0f} of {plural(run.spare_nodes, 'spare node')}"
+            f"{_hours_text(run.gpu_hours, run)}, and {run.spare_gpu_hours:,.0f} of {plural(run.spare_nodes, 'spare node')}"
             + (
                 ""
                 if run.pays_spares or not run.spare_nodes
@@ -149,7 +149,7 @@ def _hours(run: TrainingRun) -> Grid:
 
 def _hours_row(label: str, hours: float, run: TrainingRun) -> list[str]:
     """Return one row."""
-    return [label, f"{hours:,.0f}", f"{hours / run.gpu_hours:.1%}"]
+    return [label, _hours_text(hours, run), f"{hours / run.gpu_hours:.1%}"]
 
 
 def _spread(run: TrainingRun) -> Grid:
@@ -157,8 +157,15 @@ def _spread(run: TrainingRun) -> Grid:
     given = run.reliability
     rows = []
     for name, values in run.spread().items():
+        title = _SPREAD_TITLES[name]
+        if run.days < 1.0 and name != "interruptions":
+            title, scale = (
+                ("hours", 24.0) if name == "days" else (title, 1e-3 if name == "energy_kwh" else 1.0)
+            )
+            rows.append([title, *(_small(value * scale) for value in values)])
+            continue
         scale, digits = (1e-3, 0) if name == "energy_kwh" else (1.0, 1 if name == "days" else 0)
-        rows.append([_SPREAD_TITLES[name], *(f"{value * scale:,.{digits}f}" for value in values)])
+        rows.append([title, *(f"{value * scale:,.{digits}f}" for value in values)])
     step = (
         f"step time as {len(run.step_samples.factors)} uncertain factors have it"
         if given.step_time_error is None
@@ -173,7 +180,30 @@ def _spread(run: TrainingRun) -> Grid:
 
 def off_middle(run: TrainingRun) -> str:
     """Say that the headline's days are far from the median of the runs drawn; empty where they are near."""
-    return off_middle_text(run.headline_place, f"{float(run.spread(50)['days'][0]):,.1f} days")
+    return off_middle_text(run.headline_place, f"{calendar_text(float(run.spread(50)['days'][0]))}")
+
+
+def calendar_text(days: float) -> str:
+    """Return the time of a run: in days, or below one in hours, minutes or seconds.
+
+    >>> calendar_text(20.54), calendar_text(1.0), calendar_text(0.5), calendar_text(0.01)
+    ('20.5 days', '1.0 days', '12.0 h', '14.4 min')
+    """
+    return f"{days:,.1f} days" if days >= 1.0 else format_duration(days * 86400.0)
+
+
+def _hours_text(hours: float, run: TrainingRun) -> str:
+    """Return GPU-hours, in whole ones where the run takes a day."""
+    return f"{hours:,.0f}" if run.days >= 1.0 else _small(hours)
+
+
+def _small(value: float) -> str:
+    """Return a figure of a short run in three digits.
+
+    >>> _small(18.44), _small(0.02), _small(1234.5), _small(0.0)
+    ('18.4', '0.02', '1,234', '0')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
 def _factor(error: float) -> str:
