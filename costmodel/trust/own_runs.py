@@ -12,20 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.base.errors import CostModelError, DataError, near_hint, shown
-from costmodel.base.units import read_quantity
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, canonical, names
+from costmodel.describe.jobs.measured import (
+    MEMORY,
+    TIME,
+    measured_kind,
+    measured_memory,
+    measured_time,
+    read_measured,
+)
 from costmodel.describe.jobs.merge import merge_jobs, read_job
 from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate, estimate_job
 from costmodel.interop.text_file import read_text
-from costmodel.trust.memory_kinds import MEMORY_KINDS
 from costmodel.trust.published_runs import REQUIRED_COLUMNS, job_of_row
 from costmodel.trust.step_times import StepTimes, step_times
 
 NAMED = ("name", "id")
-TIME = ("step_time", "step_time_s", "measured_step_time_s")
-MEMORY = ("memory", "peak_memory_gib", "measured_memory_bytes")
 _BESIDE = (*NAMED, *TIME, *MEMORY, "memory_kind", "job", "notes", "source", "reference")
 """Columns of a table that are no fields of a job."""
 _MOST_ROWS = 5000
@@ -160,16 +164,16 @@ def _require_known(file: Path, columns: Sequence[str]) -> None:
 
 def _published(row: Mapping[str, str]) -> OwnRun | None:
     """Return a row in the columns of the published runs, none where it was not measured."""
-    time_s, memory = _measured_time(row), _measured_memory(row)
+    time_s, memory = measured_time(row), measured_memory(row)
     if row.get("oom") == "true" or not (np.isfinite(time_s) or np.isfinite(memory)):
         return None
     full = {**dict.fromkeys((*REQUIRED_COLUMNS, "source", "notes", "reference"), ""), **row}
-    return OwnRun(row.get("id", "row"), estimate_job(job_of_row(full)), time_s, memory, _kind(row))
+    return OwnRun(row.get("id", "row"), estimate_job(job_of_row(full)), time_s, memory, measured_kind(row))
 
 
 def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path, place: str) -> OwnRun | None:
     """Return a row in the fields of a job, called by its place where it has no name; none where it was not measured."""
-    time_s, memory = _measured_time(row), _measured_memory(row)
+    time_s, memory = measured_time(row), measured_memory(row)
     if not (np.isfinite(time_s) or np.isfinite(memory)):
         return None
     below = merge_jobs(base, read_job(folder / row["job"])) if "job" in row else base
@@ -178,62 +182,12 @@ def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path, place
     }
     est = estimate(**merge_jobs(below, fields))
     name = next((row[key] for key in NAMED if key in row), place)
-    return OwnRun(name, est, time_s, memory, _kind(row))
+    return OwnRun(name, est, time_s, memory, measured_kind(row))
 
 
 def _of_job_file(file: Path, base: Mapping[str, Any]) -> OwnRun:
     """Return a job file with what was measured."""
     said = read_mapping(file, example="measured: {step_time: 5.2s}").get("measured")
-    if not isinstance(said, Mapping) or not said:
-        raise DataError(
-            f"{file}: measured: expected what was measured, such as {{step_time: 5.2s, memory: 61GiB}}"
-        )
-    for key in said:
-        if key not in (*TIME, *MEMORY, "memory_kind"):
-            raise DataError(
-                f"{file}: measured: {shown(key)} is unknown; expected step_time, memory, memory_kind"
-            )
-    row = {str(key): str(value) for key, value in said.items()}
+    time_s, memory, kind = read_measured(said, str(file))
     est = estimate(**merge_jobs(base, read_job(file)))
-    try:
-        time_s, memory = _measured_time(row), _measured_memory(row)
-        kind = _kind(row)
-    except CostModelError as error:
-        raise DataError(f"{file}: measured: {error}") from None
-    if not (np.isfinite(time_s) or np.isfinite(memory)):
-        raise DataError(f"{file}: measured: expected step_time or memory")
     return OwnRun(file.stem, est, time_s, memory, kind)
-
-
-def _measured_time(row: Mapping[str, str]) -> float:
-    """Return the measured step time, nan for none; a bare number means seconds. [s]"""
-    key = next((key for key in TIME if key in row), "")
-    return _positive(key, row[key], "s") if key else float("nan")
-
-
-def _measured_memory(row: Mapping[str, str]) -> float:
-    """Return the measured memory, nan for none. [B]"""
-    key = next((key for key in MEMORY if key in row), "")
-    if not key:
-        return float("nan")
-    return _positive(key, row[key], "B") * (2.0**30 if key == "peak_memory_gib" else 1.0)
-
-
-def _positive(key: str, text: str, unit: str) -> float:
-    """Read a quantity; a bare number is in the unit of the column."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = read_quantity(key, text, unit)
-    if not 0 < value < 1e18:
-        raise DataError(f"{key}: expected more than 0, got {shown(text)}")
-    return value
-
-
-def _kind(row: Mapping[str, str]) -> str:
-    """Return how memory was measured."""
-    kind = row.get("memory_kind", "")
-    if kind not in MEMORY_KINDS:
-        hint = near_hint(kind, MEMORY_KINDS) or f"expected {', '.join(filter(None, MEMORY_KINDS))}"
-        raise DataError(f"memory_kind: {shown(kind)} is unknown; {hint}")
-    return kind

@@ -5,6 +5,9 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.profile_schema import memory_problem
+from costmodel.describe.jobs.measured import MEMORY_KINDS
+from costmodel.describe.jobs.merge import read_job
+from costmodel.trust import memory_kinds
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-a100-hdr", "gpus": 64, "global_batch": 256, "seq_len": 4096}
 
@@ -59,3 +62,31 @@ def test_memory_above_the_fitted_one_shows_both():
         "memory: expected at most memory_vendor, what is fitted (119.2 GiB, 128.0 GB), got 120.0 GiB, 128.8 GB"
     )
     assert memory_problem(128e9, 128e9) == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ("{step_time: soon}", "step_time"),
+        ("{step_time: 0}", "step_time: expected more than 0, got '0'"),
+        ("{memory: 3 apples}", "memory"),
+        ("{memory: 61GiB, memory_kind: guessed}", "memory_kind: 'guessed' is unknown"),
+        ("{memory_kind: stated}", "expected step_time or memory"),
+        ("{pace: 3}", "'pace' is unknown"),
+        ("soon", "expected what was measured"),
+    ],
+)
+def test_what_was_measured_is_checked_in_every_job_file(tmp_path, measured, said):
+    path = tmp_path / "job.yaml"
+    path.write_text(f"gpus: 8\nmeasured: {measured}\n", encoding="utf-8")
+    with pytest.raises(CostModelError) as error:
+        read_job(path)
+    assert str(error.value).startswith(f"{path}: measured: ")
+    assert said in str(error.value)
+
+
+def test_what_was_measured_is_no_field_of_the_job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("gpus: 8\nmeasured: {step_time: 5.2s, memory_kind: stated}\n", encoding="utf-8")
+    assert read_job(path) == {"gpus": 8}
+    assert MEMORY_KINDS == memory_kinds.MEMORY_KINDS

@@ -33,6 +33,7 @@ from costmodel.describe.jobs.layout import (
     require_possible,
     torus_problem,
 )
+from costmodel.describe.jobs.measured import read_measured
 from costmodel.describe.jobs.packing import Packing, make_packing
 from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.reading import keywords, read, read_array, require_alike, require_complete
@@ -495,5 +496,7 @@ def _job_keys(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
             f"{name}: is the profile of a piece of hardware ({kind}), not a job; "
             f"{_PROFILES[kind].format(name=name)} (costmodel hardware check {name} tells whether it can be used)"
         )
+    if MEASURED in raw:
+        read_measured(raw[MEASURED], name)
     fields = {key: value for key, value in raw.items() if key != MEASURED}
     return keywords(fields, JOB_FIELDS, who=name, thing="field of a job")

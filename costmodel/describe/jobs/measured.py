@@ -1,0 +1,74 @@
+"""What was measured of a job, as job files and tables of own runs say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodel.base.errors import CostModelError, DataError, near_hint, shown
+from costmodel.base.units import read_quantity
+
+TIME = ("step_time", "step_time_s", "measured_step_time_s")
+MEMORY = ("memory", "peak_memory_gib", "measured_memory_bytes")
+MEMORY_KINDS = ("max_allocated", "max_reserved", "nvidia-smi", "stated", "")
+"""Ways of measuring memory, those of `costmodel.trust.memory_kinds`."""
+
+
+def read_measured(said: object, where: str) -> tuple[float, float, str]:
+    """Return step time, memory and how it was measured; nan for what was not. [s], [B]
+
+    Raises
+    ------
+    DataError
+        If nothing was measured, a key is unknown, or a value cannot be read.
+    """
+    if not isinstance(said, Mapping) or not said:
+        raise DataError(
+            f"{where}: measured: expected what was measured, such as {{step_time: 5.2s, memory: 61GiB}}"
+        )
+    for key in said:
+        if key not in (*TIME, *MEMORY, "memory_kind"):
+            raise DataError(
+                f"{where}: measured: {shown(key)} is unknown; expected step_time, memory, memory_kind"
+            )
+    row = {str(key): str(value) for key, value in said.items()}
+    try:
+        time_s, memory, kind = measured_time(row), measured_memory(row), measured_kind(row)
+    except CostModelError as error:
+        raise DataError(f"{where}: measured: {error}") from None
+    if not {*row} & {*TIME, *MEMORY}:
+        raise DataError(f"{where}: measured: expected step_time or memory")
+    return time_s, memory, kind
+
+
+def measured_time(row: Mapping[str, str]) -> float:
+    """Return the measured step time, nan for none; a bare number means seconds. [s]"""
+    key = next((key for key in TIME if key in row), "")
+    return _positive(key, row[key], "s") if key else float("nan")
+
+
+def measured_memory(row: Mapping[str, str]) -> float:
+    """Return the measured memory, nan for none. [B]"""
+    key = next((key for key in MEMORY if key in row), "")
+    if not key:
+        return float("nan")
+    return _positive(key, row[key], "B") * (2.0**30 if key == "peak_memory_gib" else 1.0)
+
+
+def _positive(key: str, text: str, unit: str) -> float:
+    """Read a quantity; a bare number is in the unit of the column."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = read_quantity(key, text, unit)
+    if not 0 < value < 1e18:
+        raise DataError(f"{key}: expected more than 0, got {shown(text)}")
+    return value
+
+
+def measured_kind(row: Mapping[str, str]) -> str:
+    """Return how memory was measured."""
+    kind = row.get("memory_kind", "")
+    if kind not in MEMORY_KINDS:
+        hint = near_hint(kind, MEMORY_KINDS) or f"expected {', '.join(filter(None, MEMORY_KINDS))}"
+        raise DataError(f"memory_kind: {shown(kind)} is unknown; {hint}")
+    return kind
