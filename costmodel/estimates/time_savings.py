@@ -19,6 +19,8 @@ from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at, schedule_code
 from costmodel.step.price import chunks_of, price
 
+_MORE = 1e-6
+"""Share of a step by which changes together have to save more than one of them: less is a sum in another order. [-]"""
 _MOST_CHUNKS = 16
 
 
@@ -150,5 +152,5 @@ def _together(job: Job, found: list[TimeSaving], before_s: float) -> Iterator[Ti
     changed = replace(job, layout=layout, axis_order=order, balanced_stages=balanced)
     if _runs(changed):
         both = _saving(" ".join(one.flags for one in found), changed, before_s)
-        if both.saved > max(one.saved for one in found):
+        if both.saved > max(one.saved for one in found) + _MORE:
             yield both
