@@ -1,12 +1,9 @@
 """What each command hands to the function behind it, and what it shows of the answer: a call a line.
 
 The functions of `costmodel` are stood in for by ones that write down what they are given, so nothing is priced.
-`commands_by_hand.yaml` holds the command lines and their calls. `recorded_flags.csv` holds the flags of every command
-as they were last accepted; a change that is meant is recorded by ``python tests/cli/test_commands_by_hand.py``.
+`commands_by_hand.yaml` holds the command lines and their calls.
 """
 
-import csv
-import inspect
 import shlex
 import sys
 from functools import partial
@@ -23,7 +20,6 @@ import costmodel as cm
 from costmodel import cli
 from costmodel.base.version import __version__
 from costmodel.cli import main, output, pictures, plan_input, read_input, streams, texts
-from costmodel.cli.texts import GROUPS
 
 JOB = "-m llama3-8b -n 8 --global-batch 64 --seq-len 8k"
 
@@ -136,60 +132,6 @@ def test_a_command_asks_and_shows(case, calls, capsys, tmp_path, monkeypatch):
     assert calls(case["line"].replace("JOB", JOB), **case.get("answers", {})) == case["calls"]
     said = capsys.readouterr()
     assert (said.out.splitlines(), said.err.splitlines()) == (case.get("out", []), case.get("err", []))
-
-
-# --- flags ---------------------------------------------------------------------------------------
-
-RECORDED = Path(__file__).with_name("recorded_flags.csv")
-
-
-def commands():
-    """Yield the name, the function and the examples of every command, those of groups too."""
-    for names in GROUPS.values():
-        for name in names:
-            module = import_module(f"costmodel.cli.{name}")
-            held = getattr(module, name, None) or module.app
-            if inspect.isfunction(held):
-                yield name, held, module.EPILOG
-            else:
-                for one in held.registered_commands:
-                    yield f"{name} {one.name}", one.callback, one.epilog or ""
-
-
-def facts(name, parameter):
-    """Return what a flag or an argument takes, without its help."""
-    kind, said = parameter.annotation.__origin__, parameter.annotation.__metadata__[0]
-    return [
-        name,
-        f"{said.default} {said.param_decls} {said.metavar}",
-        f"{kind} {said.min} {said.max}",
-        f"{parameter.default!r} {said.show_default} {bool(said.help)} {said.hidden}",
-    ]
-
-
-def flags():
-    """Yield a row a flag: those that many commands share are told once, under the first of them."""
-    told = set()
-    for name, function, examples in commands():
-        lines = [line.strip() for line in examples.replace("\b", "").split("\n")]
-        yield [name, "examples", *(line for line in lines if "costmodel" in line)]
-        shared = []
-        for flag, parameter in inspect.signature(function).parameters.items():
-            row = facts(flag, parameter)
-            if tuple(row) in told:
-                shared.append(flag)
-            else:
-                yield [name, *row]
-            told.add(tuple(row))
-        yield [name, "shared", " ".join(shared)]
-
-
-def test_every_command_takes_the_flags_that_it_took():
-    with RECORDED.open(newline="") as opened:
-        known = list(csv.reader(opened))
-    found = list(flags())
-    assert [row for row in found if row not in known] == []
-    assert [row for row in known if row not in found] == []
 
 
 # --- the program itself --------------------------------------------------------------------------
@@ -434,8 +376,3 @@ def test_flags_that_are_not_given_stay_as_they_are():
     read = ["read None", "read ", "read x"]
     assert flag() == flag(default="") == left
     assert flag(required=True) == flag(default=0) == flag(multiple=True) == read
-
-
-if __name__ == "__main__":
-    with RECORDED.open("w", newline="") as opened:
-        csv.writer(opened, lineterminator="\n").writerows(flags())
