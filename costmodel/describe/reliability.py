@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,7 +17,6 @@ from costmodel.base.yaml_files import read_mapping
 
 Stragglers = Literal["none", "normal", "lognormal"]
 Checkpointing = Literal["blocking", "async", "replica"]
-CHECKPOINTING: tuple[str, ...] = get_args(Checkpointing)
 _NODE_OF_THE_RATES = 8.0
 
 

@@ -114,7 +114,8 @@ def one_of_field(field: Field) -> Schema:
 
 def _numbers(kind: str) -> Callable[[Field], list[Schema]]:
     def made(field: Field) -> list[Schema]:
-        bounds = {"minimum": field.least, "maximum": field.most}
+        number = int if kind == "integer" else float
+        bounds = {"minimum": number(field.least), "maximum": number(field.most)}
         return [{"type": kind, **bounds}, {"type": "string", "pattern": _NUMBER}]
 
     return made

@@ -10,7 +10,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
-from costmodel.describe.jobs.keywords import PlaceKeywords
+from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.signature import shows
@@ -178,7 +178,7 @@ class MeshTable(Answer):
 
 
 @shows(PLACE_FIELDS)
-def mesh(**placed: Unpack[PlaceKeywords]) -> MeshTable:
+def mesh(**placed: Unpack[JobKeywords]) -> MeshTable:
     """Place the axes of a layout on a cluster; needs no model.
 
     Parameters

@@ -27,7 +27,7 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER, usual_recipe
-from costmodel.describe.jobs.keywords import GridKeywords
+from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.reading import keywords, read, require_complete
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate, estimate
@@ -101,7 +101,7 @@ class Sweep(Answer):
         return len(self.rows)
 
 
-def grid(**asked: Unpack[GridKeywords]) -> list[dict[str, Any]]:
+def grid(**asked: Unpack[PlanKeywords]) -> list[dict[str, Any]]:
     """Return the points of a grid: keywords in `AXES` may be lists, all others are the same everywhere.
 
     Raises
@@ -161,7 +161,7 @@ def sweep(
     seed: int = 0,
     progress: Progress | None = None,
     say: Callable[[str], object] = warnings.warn,
-    **asked: Unpack[GridKeywords],
+    **asked: Unpack[PlanKeywords],
 ) -> Sweep:
     """Plan every point of a sweep, on this core or on an executor.
 

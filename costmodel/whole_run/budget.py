@@ -18,7 +18,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
 from costmodel.describe.jobs.job import precision_on
-from costmodel.describe.jobs.keywords import BudgetKeywords
+from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
@@ -289,7 +289,7 @@ def serving(
 
 
 @shows(BUDGET_FIELDS)
-def budget(**asked: Unpack[BudgetKeywords]) -> Budget:
+def budget(**asked: Unpack[RunKeywords]) -> Budget:
     """Say what model to train on how many tokens for a budget.
 
     Parameters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,40 +38,30 @@ Turned = Literal["", "placement", "policy"]
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """A field of a job or of a search.
+    """A field of a job or of a search: a row of ``describe/data/fields.csv``.
 
     Attributes
     ----------
     name : str
         Key of a job file, keyword in Python, column of a CSV.
-    kind : str
-        How a value is read, see `Kind`.
-    group : str
-        See `Group`.
-    meaning : str
-        What it says, in the words of every help text and table.
-    hint : str
-        How it is written, for help texts.
+    group, kind, turned : str
+        See `Group`, `Kind` and `Turned`.
+    unit : str
+        Of its numbers; ``text`` and ``bool`` for what is none.
     least, most : float
         Range of a number; what lies outside is refused wherever it comes from.
     default : object
         Value where none is given; none if there is no single one.
     default_text : str
         The default in words where `default` cannot say it.
-    required : bool
-        Whether a job is incomplete without it.
-    unit : str
-        Of its numbers; ``text`` and ``bool`` for what is none.
+    thousand : float
+        What ``k`` stands for, 0 where ``16k`` has two readings and is refused.
     flag, short : str
         Of the command line; ``--name`` where none is named.
     aliases : tuple of str
         Other names that mean the same in a file, as a keyword and as a flag.
-    thousand : float
-        What ``k`` stands for, 0 where ``16k`` has two readings and is refused.
-    choices : callable
-        Returns the words that a word may be; looked up late, because their home needs numpy.
-    turned : str
-        Whether `plan` searches over it, see `Turned`.
+    required : bool
+        Whether a job is incomplete without it.
     several : bool
         Whether `plan` takes several values at once (a field that is turned always does).
     swept : bool
@@ -85,31 +74,35 @@ class Field:
         Whether tables of layouts have a column of it.
     slider : bool
         Whether the page about a job has a slider for it.
+    choices : tuple of str
+        The words that a word may be, where the table lists them.
+    meaning, hint : str
+        What it says, and how it is written, in the words of every help text.
     """
 
     name: str
-    kind: Kind
     group: Group
+    kind: Kind
+    unit: str
+    least: float
+    most: float
+    default: object
+    default_text: str
+    thousand: float
+    flag: str
+    short: str
+    aliases: tuple[str, ...]
+    turned: Turned
+    required: bool
+    several: bool
+    swept: bool
+    places: bool
+    degree: bool
+    column: bool
+    slider: bool
+    choices: tuple[str, ...]
     meaning: str
-    hint: str = ""
-    least: float = 0.0
-    most: float = 0.0
-    default: object = None
-    default_text: str = ""
-    required: bool = False
-    unit: str = "-"
-    flag: str = ""
-    short: str = ""
-    aliases: tuple[str, ...] = ()
-    thousand: float = 0.0
-    choices: Callable[[], tuple[str, ...]] | None = None
-    turned: Turned = ""
-    several: bool = False
-    swept: bool = False
-    places: bool = False
-    degree: bool = False
-    column: bool = False
-    slider: bool = False
+    hint: str
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -121,7 +114,11 @@ class Field:
     @property
     def words(self) -> tuple[str, ...]:
         """The words it may be, empty where it is none."""
-        return self.choices() if self.choices is not None else ()
+        if self.name == "schedule":  # late: its table needs numpy, which `--help` does not pay for
+            from costmodel.physics.pipeline.schedule_table import SCHEDULES
+
+            return tuple(SCHEDULES)
+        return self.choices
 
     @property
     def default_said(self) -> str:

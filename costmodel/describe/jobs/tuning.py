@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from costmodel.base.errors import CostModelError, choices_hint
 
-BASE_DTYPES = ("bf16", "fp8", "nf4")
 BASE_BYTES = {"bf16": 2.0, "fp8": 1.0, "nf4": 0.5 + 0.127 / 8.0}
 """Bytes of a frozen weight. NF4: four bits, and 0.127 for the constants of blocks of 64, themselves quantised
 (T. Dettmers et al., "QLoRA," arXiv:2305.14314, section 3)."""
