@@ -5,39 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import read_hf_config
-from costmodel.describe.models.outlines import outline_of
 from costmodel.interop.framework import Imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a model; `given` may complete a job around it. One without a price is outlined.
+    """Read a model; `given` may complete a job around it.
 
     Raises
     ------
     CostModelError
-        If the file cannot be read as a model.
+        If the file cannot be read as a model, or the model cannot be priced.
     """
     raw = parse_json(file.text, file.name)
-    try:
-        found = read_hf_config(raw, _name_of(file, raw))
-    except ModelConfigError as error:
-        outline = outline_of(raw, file.name, _name_of(file, raw))
-        if outline is None:
-            raise
-        reason = str(error).split(": ", 1)[-1]
-        return Imported(
-            {key: value for key, value in given.items() if key != "vocab_size"},
-            (),
-            outline.ignored,
-            (),
-            outline.left_out,
-            shape=outline.shape,
-            unpriced=reason,
-        )
+    found = read_hf_config(raw, _name_of(file, raw))
     job = {**given, "model": found.model}
     job.pop("vocab_size", None)
     missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]

@@ -18,6 +18,41 @@ LATENT = {
     "v_head_dim": 20,
 }
 
+LATENT_ROUTED = {
+    **LATENT,
+    **ROUTED,
+    "intermediate_size": 96,
+    "n_routed_experts": 6,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+}
+INDEXER = {"index_head_dim": 16, "index_n_heads": 2, "index_topk": 4}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}
+MAMBA1 = {
+    "mamba_d_state": 6,
+    "mamba_d_conv": 3,
+    "mamba_dt_rank": 5,
+    "mamba_expand": 2,
+    "use_mamba_kernels": False,
+}
+MAMBA2 = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 6,
+    "mamba_d_conv": 3,
+    "mamba_expand": 2,
+}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+
 TINY: dict[str, tuple[int, dict[str, object]]] = {
     "afmoe": (388108, {**WIDE, **ROUTED, "num_experts": 6, "num_shared_experts": 2, "num_dense_layers": 2}),
     "apertus": (227016, {**GROUPED}),
@@ -274,6 +309,140 @@ TINY: dict[str, tuple[int, dict[str, object]]] = {
     "starcoder2": (164864, {**GROUPED}),
     "vaultgemma": (212032, {**WIDE}),
     "youtu": (251104, {**LATENT, "intermediate_size": 96, "tie_word_embeddings": False}),
+    "bamba": (295940, {**GROUPED, **MAMBA2, "attn_layer_indices": [1]}),
+    "deepseek_v2": (358240, {**LATENT_ROUTED}),
+    "deepseek_v32": (366048, {**LATENT_ROUTED, **INDEXER}),
+    "falcon_h1": (384496, {**WIDE, **MAMBA2, "mamba_d_ssm": 128, "mamba_rms_norm": True}),
+    "gemma4_text": (
+        458236,
+        {
+            **WIDE,
+            "layer_types": MIXED,
+            "global_head_dim": 40,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": 500,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+            "num_kv_shared_layers": 1,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4_unified_text": (964256, {**WIDE, "layer_types": MIXED, "sliding_window": 16}),
+    "glm_moe_dsa": (
+        362144,
+        {
+            **LATENT_ROUTED,
+            **INDEXER,
+            "indexer_types": ["full", "shared", "full", "shared"],
+        },
+    ),
+    "granitemoehybrid": (
+        709124,
+        {
+            **GROUPED,
+            **MAMBA2,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 56,
+            "layer_types": ["mamba", "attention", "mamba", "mamba"],
+        },
+    ),
+    "jamba": (
+        377314,
+        {
+            **GROUPED,
+            **MAMBA1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 3,
+            "expert_layer_offset": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "kimi_linear": (
+        393504,
+        {
+            **{**LATENT_ROUTED, "q_lora_rank": None},
+            "num_experts": 6,
+            "num_experts_per_token": 2,
+            "num_shared_experts": 2,
+            "linear_num_heads": 4,
+            "linear_head_dim": 12,
+            "linear_conv_kernel_dim": 3,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+        },
+    ),
+    "lfm2": (
+        201312,
+        {
+            **GROUPED,
+            "block_multiple_of": 16,
+            "block_ffn_dim_multiplier": 1.3,
+            "block_auto_adjust_ff_dim": True,
+            "conv_L_cache": 3,
+            "conv_bias": True,
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+        },
+    ),
+    "mimo_v2_flash": (
+        358088,
+        {
+            **WIDE,
+            **ROUTED,
+            "v_head_dim": 16,
+            "n_routed_experts": 6,
+            "layer_types": MIXED,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+    ),
+    "minimax": (
+        670976,
+        {
+            **WIDE,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+        },
+    ),
+    "nemotron_h": (
+        226392,
+        {
+            **{key: value for key, value in WIDE.items() if key != "num_hidden_layers"},
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 6,
+            "conv_kernel": 3,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "moe_shared_expert_intermediate_size": 56,
+            "n_shared_experts": 1,
+        },
+    ),
+    "olmo_hybrid": (254768, {**WIDE, **DELTA, "linear_num_value_heads": 2}),
+    "qwen3_5_moe_text": (
+        440388,
+        {**WIDE, **DELTA, **ROUTED, "num_experts": 6, "shared_expert_intermediate_size": 56},
+    ),
+    "qwen3_5_text": (220996, {**WIDE, **DELTA, "tie_word_embeddings": True}),
+    "qwen3_next": (
+        401540,
+        {
+            **WIDE,
+            **DELTA,
+            **ROUTED,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 56,
+            "mlp_only_layers": [1],
+        },
+    ),
 }
 
 PUBLISHED: dict[str, tuple[int, dict[str, object]]] = {

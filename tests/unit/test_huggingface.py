@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 from small_configs import CARDS, PUBLISHED, TINY
-from small_outlines import OUTLINED
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config, supported_types
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import same_shape
 from costmodel.describe.models.model_files import load_model
-from costmodel.describe.models.outlines import outline_of
 from costmodel.step.anatomy.params import num_params
 
 DATA = Path(__file__).parents[1] / "data"
@@ -335,7 +333,7 @@ def test_every_family_is_tested():
     elsewhere |= {"glm4v_moe_text", "glm4v_text", "qwen2_5_vl_text", "qwen2_vl_text"}
     elsewhere |= {"qwen3_vl_moe_text", "qwen3_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"}
     elsewhere |= {*CARDS, "yi"}
-    assert set(supported_types()) - tested - set(TINY | PUBLISHED | OUTLINED) == elsewhere
+    assert set(supported_types()) - tested - set(TINY | PUBLISHED) == elsewhere
 
 
 def test_resaved_keys_mean_the_same():
@@ -455,7 +453,7 @@ def test_ignored_keys_are_reported_and_harmless_ones_are_not():
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"model_type": "lama"}, "model_type 'lama' is not supported; did you mean 'llama'"),
+        ({"model_type": "lama"}, "model_type 'lama' (layers 32, hidden size 4,096, vocabulary 128,256) is not supported; did you mean 'llama'"),
         ({"model_type": "rwkv"}, "linear attention or state space"),
         ({"model_type": "deepseek_v4"}, "sparse attention"),
         ({"model_type": None, "architectures": None}, "missing 'model_type'"),
@@ -508,19 +506,9 @@ def test_files_and_folders(tmp_path):
     ],
 )
 def test_values_of_another_kind_are_one_line(kind, changes):
-    _, config = {**TINY, **OUTLINED}[kind]
+    _, config = TINY[kind]
     with pytest.raises(ModelConfigError):
         read_hf_config({**config, **changes, "model_type": kind}, "x")
-
-
-@pytest.mark.parametrize("kind", sorted(OUTLINED))
-def test_a_model_without_its_number_of_layers_is_not_counted(kind):
-    """No number is no zero."""
-    _, config = OUTLINED[kind]
-    for name in ("num_hidden_layers", "num_layers", "num_blocks", "n_layers"):
-        if name in config and "layers_block_type" not in config and "decoder_layers" not in config:
-            with pytest.raises(ModelConfigError):
-                outline_of({**config, name: None, "model_type": kind}, "x")
 
 
 def test_towers_are_left_out_at_every_depth():

@@ -61,7 +61,7 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
     renamed = RENAMED.get(str(text.raw.get("model_type")), {})
     config_of_text = {renamed.get(key, key): value for key, value in text.raw.items()}
     keys = Keys(config_of_text, origin, text.defaults)
-    reader = _reader_of(keys.need("model_type"), origin)
+    reader = _reader_of(keys)
     try:
         values = {**common_values(keys), **reader(keys)}
         values |= launch_details(keys, values)
@@ -120,13 +120,31 @@ def _is_empty(value: Any) -> bool:
     return value is None or value is False or value == [] or value == {}
 
 
-def _reader_of(model_type: Any, origin: str) -> Callable[[Keys], dict[str, Any]]:
-    """Return the function that reads a type."""
-    if model_type in REFUSED_TYPES:
-        raise ModelConfigError(f"{origin}: model_type {model_type!r}: {REFUSED_TYPES[model_type]}")
-    if model_type not in READERS:
-        raise ModelConfigError(
-            f"{origin}: model_type {model_type!r} is not supported; "
-            f"{choices_hint(str(model_type), supported_types())}"
-        )
-    return READERS[model_type]
+def _reader_of(keys: Keys) -> Callable[[Keys], dict[str, Any]]:
+    """Return the function that reads a config of this type.
+
+    Raises
+    ------
+    ModelConfigError
+        If the type is refused or unknown; the size is said, so that a reader knows what was found.
+    """
+    kind = keys.need("model_type")
+    if kind in READERS:
+        return READERS[kind]
+    reason = REFUSED_TYPES.get(kind)
+    said = f": {reason}" if reason else f" is not supported; {choices_hint(kind, supported_types())}"
+    raise keys.refuse(f"model_type {kind!r}{_size_of(keys.raw)}{said}")
+
+
+_SIZES = {
+    "layers": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "decoder_layers", "num_blocks"),
+    "hidden size": ("hidden_size", "d_model", "n_embd", "embedding_dim"),
+    "vocabulary": ("vocab_size",),
+}
+
+
+def _size_of(raw: Mapping[str, Any]) -> str:
+    """Return how large a model is that cannot be read, such as `` (layers 2, hidden size 64)``."""
+    found = {word: [raw[key] for key in names if type(raw.get(key)) is int] for word, names in _SIZES.items()}
+    sizes = ", ".join(f"{word} {values[0]:,}" for word, values in found.items() if values)
+    return f" ({sizes})" if sizes else ""
