@@ -453,7 +453,10 @@ def test_ignored_keys_are_reported_and_harmless_ones_are_not():
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"model_type": "lama"}, "model_type 'lama' (layers 32, hidden size 4,096, vocabulary 128,256) is not supported; did you mean 'llama'"),
+        (
+            {"model_type": "lama"},
+            "hidden size 4,096, vocabulary 128,256) is not supported; did you mean 'llama'",
+        ),
         ({"model_type": "rwkv"}, "linear attention or state space"),
         ({"model_type": "deepseek_v4"}, "sparse attention"),
         ({"model_type": None, "architectures": None}, "missing 'model_type'"),
