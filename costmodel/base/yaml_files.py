@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 250_000
 """Longer files are no job, profile or model, and take the reader more than a few seconds."""
 COMPILED = Path(__file__).with_name("compiled")
-SHIPPED = ("hardware_profiles", "costmodel/describe/data")
+SHIPPED = ("hardware_profiles", "costmodel/describe/data", "costmodel/interop/keys")
 
 
 MOST_LEVELS = 50

@@ -19,7 +19,7 @@ from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.describe.recipe import list_recipes, load_recipe, resolved_for
+from costmodel.describe.recipe import Recipe, list_recipes, load_recipe, resolved_for
 from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
@@ -94,6 +94,12 @@ class Imported:
         unread = f"not read, and may matter: {', '.join(self.ignored)}"
         model = (f"the model cannot be priced: {self.unpriced}",) if self.unpriced else ()
         return (*model, *self.warnings, *((unread,) if self.ignored else ()))
+
+
+def changed_switches(read: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return the switches of a file that differ from those of its recipe."""
+    current = recipe.switches
+    return {key: value for key, value in read.items() if current[key] != value}
 
 
 def unsaid_switches(job: Job, imported: Imported) -> list[str]:
@@ -243,6 +249,16 @@ def counts_of(job: Job) -> dict[str, int]:
     found = {name: round(float(numbers[name])) for name in numbers if FIELD[name].kind == "whole"}
     found["micro_batches"] = round(float(job.micro_batches))
     return found
+
+
+def data_degrees(counts: Mapping[str, int]) -> tuple[int, int]:
+    """Return replicas and shards of the data-parallel ranks; cp shards together with the latter."""
+    if not counts["zero_stage"]:
+        return counts["dp"], 1
+    if not counts["shard_group"]:
+        return 1, counts["dp"]
+    shard = max(1, counts["shard_group"] // counts["cp"])
+    return counts["dp"] // shard, shard
 
 
 def require_same_model(job: Job, model: Model, framework: str) -> None:

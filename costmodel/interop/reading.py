@@ -105,19 +105,13 @@ READERS: dict[str, Reader] = {
         Reader(
             "torchtitan",
             "torchtitan",
-            ("costmodel.interop.read_torchtitan", "read"),
+            ("costmodel.interop.torchtitan", "read"),
             lambda look: (
                 (look.form == "toml" and look.has_any("training", "parallelism"))
                 or (look.form == "json" and look.has_all("training", "parallelism"))
+                or "# settings of torchtitan" in look.start
             ),
-            "pytorch/torchtitan 9810191bb, config/job_config.py; the registry as of 00d1c0e4",
-        ),
-        Reader(
-            "torchtitan-registry",
-            "torchtitan",
-            ("costmodel.interop.read_torchtitan", "read_registry"),
-            lambda look: look.is_python and "Trainer.Config" in look.start,
-            "pytorch/torchtitan 00d1c0e4, models/*/config_registry.py",
+            "pytorch/torchtitan 9810191bb, config/job_config.py",
         ),
         Reader(
             "trainer",

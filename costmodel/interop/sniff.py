@@ -46,8 +46,6 @@ class Look:
         Why it has no form though it begins like one.
     name, start : str
         The file's name, and its first characters.
-    is_python : bool
-        Whether its name is that of Python code.
     """
 
     form: str = ""
@@ -57,7 +55,6 @@ class Look:
     is_log: bool = False
     problem: str = ""
     name: str = ""
-    is_python: bool = False
     start: str = ""
 
     def has_any(self, *keys: str, within: str = "") -> bool:
@@ -88,8 +85,6 @@ def look_at(file: TextFile) -> Look:
                 return Look(problem=str(error).removeprefix(f"{name}: "), name=name, is_log=is_log)
         else:
             return Look("json", raw, name=name)
-    if suffix == "py":
-        return Look(name=name, is_python=True, start=text[:200_000])
     script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")
     flags = len(set(_FLAG.findall(text[:200_000])))
     if suffix == "toml" or (

@@ -1,58 +1,279 @@
-"""torchtitan's configurations: a function of its Python registry out, every form of them in.
+"""torchtitan's configurations: job files of three ages read, a function of its Python registry written.
 
-Since February 2026 torchtitan takes a Python function by ``--module`` and ``--config`` (torchtitan 0.3.0,
-``torchtitan/config/manager.py``), and no TOML. Sizes of the model live in torchtitan's Python; family and flavor
-name a preset here where one is known. What is written is read by `costmodel.interop.read_torchtitan`.
+Job files are TOML of 2024 to February 2026 and the JSON that torchtitan saves since; what their keys mean stands in
+``keys/torchtitan.yaml``. Since February 2026 torchtitan takes a Python function by ``--module`` and ``--config``
+(torchtitan 0.3.0, ``torchtitan/config/manager.py``), and no TOML, so that one is written. Sizes of the model live in
+torchtitan's Python; family and flavor name a preset here where one is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.models.model import Model, same_shape
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.assertions.torchtitan import SEVERAL_STAGES
+from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
     base_recipe,
+    changed_switches,
     counts_of,
+    data_degrees,
     left_of,
+    own_head,
     steps_of,
+    tokens_of,
     unsaid_switches,
 )
-from costmodel.interop.read_torchtitan import DEFAULT_RECIPE, FLAVORS, content, imported, registry
-from costmodel.interop.trainers import data_degrees
+from costmodel.interop.keys import Values, key_table
+from costmodel.interop.optimizer_names import take_optimizer
+from costmodel.interop.sniff import parse_json
+from costmodel.interop.text_file import TextFile
 from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
 _RECORD = FRAMEWORKS["torchtitan"]
-# The function whose data, tokenizer, optimizer and loss a flavor takes over: its own, or its family's nearest.
-_BASES = {
-    "llama3-8b": "llama3_8b",
-    "llama3-70b": "llama3_70b",
-    "llama3-405b": "llama3_405b",
-    "deepseek-v2-lite": "deepseek_v3_16b",
-    "deepseek-v2-236b": "deepseek_v3_671b",
-    "deepseek-v3-671b": "deepseek_v3_671b",
-    "gpt-oss-20b": "gpt_oss_20b",
-    "gpt-oss-120b": "gpt_oss_120b",
-    "qwen3-0.6b": "qwen3_0_6b",
-    "qwen3-1.7b": "qwen3_1_7b",
-    "qwen3-4b": "qwen3_1_7b",
-    "qwen3-8b": "qwen3_14b",
-    "qwen3-14b": "qwen3_14b",
-    "qwen3-32b": "qwen3_32b",
-    "qwen3-30b-a3b": "qwen3_30b_a3b",
-    "qwen3-235b-a22b": "qwen3_30b_a3b",
+_KEYS = key_table("torchtitan")
+_CONVERTERS: Mapping[str, str] = _KEYS.more["words"]["converters"]
+_SCHEDULES = {theirs.lower(): ours for ours, theirs in _RECORD.schedules.items() if theirs}
+_FLAVORS = {
+    (family.lower(), flavor.lower()): name for name, (family, flavor, *_) in _KEYS.more["models"].items()
 }
-_SPELLED = {"a3b": "A3B", "a22b": "A22B"}
-_CONVERTERS = {"fp8-current": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter"}
+WRITTEN = "# settings of torchtitan"
+"""What stands at the head of a module that is written here."""
+_SEVERAL_STAGES: Sequence[str] = _KEYS.more["words"]["several_stages"]
+_DEGREES = ("tp", "cp", "pp", "ep", "etp")
+
+
+def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a job file; `given` are keywords of a job that go on top, ``gpus`` where the shard degree is -1.
+
+    Raises
+    ------
+    CostModelError
+        If the text is neither TOML nor JSON, or a value is of the wrong kind.
+    """
+    text = file.text
+    if WRITTEN in text:
+        own = {name: value for name, value in own_head(text).items() if name == "recipe"}
+        return _imported(written_tables(text), {**own, **given})
+    try:
+        raw = parse_json(text, "torchtitan") if text.lstrip().startswith("{") else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FrameworkConfigError(
+            f"torchtitan: neither TOML nor JSON: {str(error).splitlines()[0][:80]}"
+        ) from None
+    if "parallelism" not in raw and "training" not in raw:
+        raise FrameworkConfigError("torchtitan: neither [parallelism] nor [training] in the file")
+    return _imported(raw, given)
+
+
+def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
+    """Read a job file's content."""
+    said = Values(_KEYS, raw, "torchtitan")
+    warnings: list[str] = []
+    notes: list[str] = []
+    facts: dict[str, Any] = {}
+    job: dict[str, Any] = {"recipe": given.get("recipe") or _RECORD.recipe}
+    job |= {axis: given.get(axis) or said[axis] for axis in _DEGREES}
+    ranks = _take_data_ranks(said, given, job, warnings)
+    job |= _batch_of(said, job["pp"], ranks)
+    if not said.said("tokens_per_rank"):
+        facts["local_batch"] = said["local_batch"]
+    job["model"] = model = given.get("model") or _model_of(said, notes)
+    job |= _stages_of(said, job["pp"])
+    layers = said["layers_per_stage"] if job["schedule"] == "interleaved" else None
+    if layers and isinstance(model, str):
+        places = load_model(model).num_layers + said["first_less"] + said["last_less"]
+        job["vp"] = -(-places // (job["pp"] * layers))
+    elif layers:
+        notes.append("pipeline_parallel_layers_per_stage: virtual stages need the model's layers; give vp")
+    job["recompute"] = _recompute_of(said, notes)
+    job["precision"] = given.get("precision") or _precision_of(said, warnings)
+    _take_optimizer(said, job, facts, warnings)
+    if said["cpu_offload"]:
+        facts["offload_param"] = True
+        warnings.append(
+            "training.enable_cpu_offload: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
+        )
+    if said["model"].lower() == "flux":
+        warnings.append("flux is a diffusion model: no model here is like it")
+    switches = {**_switches_of(said, job), **(given.get("switches") or {})}
+    job |= {key: value for key, value in given.items() if key not in ("env", "vocab_size", "gpus")}
+    job["switches"] = switches
+    job |= tokens_of(said["steps"] if type(said["steps"]) is int else None, job)
+    missing = [key for key in REQUIRED if job.get(key) is None]
+    return Imported(
+        {key: value for key, value in job.items() if value is not None},
+        ("cluster", *missing),
+        said.unread(),
+        tuple(notes),
+        tuple(warnings),
+        facts,
+    )
+
+
+def _take_data_ranks(
+    said: Values, given: Mapping[str, Any], job: dict[str, Any], warnings: list[str]
+) -> int | None:
+    """Put GPUs and sharding into a job; return the data-parallel ranks, None where all that is left shards."""
+    replicate, shard, gpus = said["replicate"], said["shard"], given.get("gpus")
+    if shard == 0 or shard < -1:
+        raise FrameworkConfigError(
+            f"{said.key('shard')}: expected at least 1, or -1 for all that is left, got {shown(shard)}"
+        )
+    others = job["tp"] * job["cp"] * job["pp"] * replicate
+    if shard > 0 and gpus is not None and gpus != others * shard:
+        warnings.append(
+            f"gpus = {gpus}: the degrees of the file make {others * shard} GPUs, which are priced; "
+            "give --layout to place it on others"
+        )
+    if shard < 0 and gpus is not None:
+        shard = max(1, gpus // others)
+    known = shard > 0
+    sharded = not known or shard * job["cp"] > 1
+    job["gpus"] = others * shard if known else None
+    job["zero_stage"] = 3 if sharded or replicate == 1 else 0
+    job["shard_group"] = shard * job["cp"] if known and replicate > 1 and sharded else 0
+    return replicate * shard if known else None
+
+
+def _batch_of(said: Values, pp: int, ranks: int | None) -> dict[str, Any]:
+    """Read tokens and batch, of a file of any age."""
+    seq, per_rank, per_step = said["seq_len"], said["tokens_per_rank"], said["tokens_per_step"]
+    if per_rank is not None and seq:
+        cuts = said["pipeline_micro_batches"] if pp > 1 else None
+        sequences = max(1, per_rank // seq)
+        steps = per_step // seq if per_step and per_step > 0 else None
+        return {
+            "seq_len": seq,
+            "micro_batch": max(1, sequences // cuts) if cuts else sequences,
+            "global_batch": steps or (ranks and ranks * sequences),
+        }
+    local, total = said["local_batch"], said["global_batch"]
+    return {
+        "seq_len": seq,
+        "micro_batch": said["pipeline_micro_batch"] if pp > 1 else local,
+        "global_batch": total if total > 0 else ranks and ranks * local,
+    }
+
+
+def _model_of(said: Values, notes: list[str]) -> str | None:
+    """Return our name of the model."""
+    name, flavor = said["model"], said["flavor"]
+    if known := _FLAVORS.get((name.lower(), flavor.lower())):
+        return known
+    named = [said["hub_model"]]
+    if not (name and flavor):
+        # A flavor that is not known is a debugging model, whatever its tokenizer.
+        named.append(str(said["hub_assets"]).rstrip("/").rsplit("/", 1)[-1])
+    for candidate in filter(None, named):
+        try:
+            load_model(candidate)
+        except CostModelError:
+            continue
+        return str(candidate)
+    notes.append(
+        f"model {f'{name} {flavor}'.strip() or 'unnamed'}: sizes live in torchtitan's code; give a model"
+    )
+    return None
+
+
+def _stages_of(said: Values, pp: int) -> dict[str, Any]:
+    """Read the schedule and the virtual stages."""
+    if pp == 1:
+        return {"schedule": "none", "vp": 1}
+    if said["schedule"].lower() not in _SCHEDULES:
+        words = [word for word in _RECORD.schedules.values() if word]
+        raise said.error(said.key("schedule"), f"one of {', '.join(words)}", said["schedule"])
+    schedule = _SCHEDULES[said["schedule"].lower()]
+    return {"schedule": schedule, "vp": 2 if schedule in _SEVERAL_STAGES else 1}
+
+
+def _recompute_of(said: Values, notes: list[str]) -> str:
+    """Read activation checkpointing: a mode, or since 2026 the name of a class."""
+    classes: Mapping[str, str] = _KEYS.more["words"]["recompute_classes"]
+    kind = said["recompute_class"].rsplit(".", 1)[-1].lower()
+    if kind in classes and not said.said("recompute"):
+        return classes[kind]
+    if said["recompute"] == "memory_budget":
+        notes.append("activation_checkpoint.mode memory_budget is priced as selective")
+        return "selective"
+    mode = str(said.choice("recompute", RECOMPUTE_POLICIES))
+    if mode == "selective" and said["recompute_option"] != "op":
+        notes.append(f"selective_ac_option {said['recompute_option']!r} is priced as 'op'")
+    return mode
+
+
+def _precision_of(said: Values, warnings: list[str]) -> str:
+    """Read the precision: converters decide, a [quantize…] or [float8] table alone enables nothing."""
+    made = [
+        each.get("_type") or each.get("__class__") if isinstance(each, dict) else each
+        for each in said["converters_made"]
+    ]
+    for converter in (*said["converters"], *made):
+        name = str(converter).lower().removesuffix(".config").rsplit("torchtitan.", 1)[-1]
+        if name not in _CONVERTERS and not name.startswith("quantize"):
+            name = name.rsplit(".", 1)[-1]
+        if name in _CONVERTERS:
+            return _CONVERTERS[name]
+        experts_only = name.startswith(tuple(_KEYS.more["words"]["experts_only"]))
+        what = "low precision of the experts alone has no price; priced in bf16"
+        warnings.append(f"converter {name}: {what if experts_only else 'is not known, and not priced'}")
+    if said["float8_linear"]:
+        return "fp8-current"
+    return "fp32" if said["param_dtype"] == "float32" else "bf16"
+
+
+def _switches_of(said: Values, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the switches that differ from those of the recipe."""
+    base = load_recipe(job["recipe"])
+    # By default torchtitan keeps layers gathered where a pipeline would gather them again each time; a recipe that
+    # keeps them in pipelines says so by itself.
+    reshards = job["pp"] == 1 or base.overlap.fsdp_pp_keeps_gathered
+    unpipelined = "none" if base.overlap.tp_overlap == "pipelined" else base.overlap.tp_overlap
+    read: dict[str, Any] = {
+        "grad_reduce_dtype": "bf16" if said["reduce_dtype"] == "bfloat16" else "fp32",
+        "fsdp_reshard_after_forward": reshards
+        if said["reshard"] == "default"
+        else said["reshard"] == "always",
+        "tp_overlap": "pipelined" if said["async_tp"] else unpipelined,
+    }
+    if said.said("no_cuda_graphs"):
+        read["cuda_graphs"] = not said["no_cuda_graphs"]
+    if job["cp"] > 1:
+        read["cp_method"] = "ring" if said["rotate"] == "alltoall" else "all-gather"
+    # Said even where it is the recipe's: files of all ages differ in it.
+    return {**changed_switches(read, base), "compiled": said["compiled"]}
+
+
+def _take_optimizer(said: Values, job: dict[str, Any], facts: dict[str, Any], warnings: list[str]) -> None:
+    """Take the optimizer; beside one of matrices embeddings and norms keep AdamW."""
+    name = str(said["optimizer"] or "AdamW")
+    if name.lower().endswith(("optimizerscontainer", "optimizersinbackwardcontainer")):
+        listed = [
+            str(each.get("optimizer_name") or "") for each in said["param_groups"] if isinstance(each, dict)
+        ]
+        name = next((each for each in listed if each and not each.lower().startswith("adam")), "AdamW")
+    # Functions of the registry: default_adamw, _dist_muon_optimizer.
+    take_optimizer(re.sub(r"^_*(?:default_)?|_optimizers?$", "", name), job, facts, warnings)
+    if said["steps_in_backward"]:
+        warnings.append(
+            "the optimizer steps inside the backward pass: gradients are priced as kept until its end"
+        )
+
+
+_CLASSES = {"fp8-current": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter"}
 _POLICIES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 
 
@@ -65,12 +286,17 @@ def emit_torchtitan(job: Job) -> str:
         If torchtitan does not have the model.
     """
     counts = counts_of(job)
-    name = _registered(job.model)
-    family, flavor = _flavor(name)
-    base = _BASES[name]
+    family, flavor, base = _registered(job.model)
     policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
     compiled = job.recipe.kernels.compiled
-    pipelined = job.recipe.overlap.tp_overlap == "pipelined"
+    tables = _KEYS.nested(
+        {
+            **_training(job, counts),
+            **_parallelism(job, counts),
+            "compiled": compiled,
+            "async_tp": job.recipe.overlap.tp_overlap == "pipelined",
+        }
+    )
     imports = [
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
         f"from torchtitan.models.{family} import model_registry",
@@ -80,19 +306,23 @@ def emit_torchtitan(job: Job) -> str:
     if policy != "none":
         kind = _POLICIES[policy].split(".")[0]
         imports.insert(1, f"from torchtitan.distributed.activation_checkpoint import {kind}")
-    if job.precision.name in _CONVERTERS:
-        imports.insert(0, f"from torchtitan.components.quantization import {_CONVERTERS[job.precision.name]}")
+    made = [f'"{flavor}"', 'attn_backend="flex"']
+    if job.model.mtp_layers:
+        made.append(f"num_mtp_layers={job.model.mtp_layers}")
+    if converter := _CLASSES.get(job.precision.name):
+        imports.insert(0, f"from torchtitan.components.quantization import {converter}")
+        made.append(f"converters=[{converter}.Config(model_compile_enabled={compiled})]")
+    compiles = ", ".join(f"{key}={value}" for key, value in tables["compile"].items())
     body = [
         f"config = {base}()",
-        f"config.model_spec = model_registry({', '.join(_model_arguments(job, flavor))})",
-        f"config.training = {_call('TrainingConfig', _training(job, counts))}",
-        f"config.parallelism = {_call('ParallelismConfig', _parallelism(job, counts))}",
+        f"config.model_spec = model_registry({', '.join(made)})",
+        f"config.training = {_call('TrainingConfig', tables['training'])}",
+        f"config.parallelism = {_call('ParallelismConfig', tables['parallelism'])}",
         f"config.activation_checkpoint = {_POLICIES[policy]}",
-        f"config.compile = CompileConfig(enable={compiled}, enable_async_tensor_parallel={pipelined})",
+        f"config.compile = CompileConfig({compiles})",
         "return config",
     ]
-    text = "\n".join([*imports, "", "", "def job() -> Trainer.Config:", *(f"    {line}" for line in body)])
-    back = import_torchtitan(text, recipe=base_recipe(job, DEFAULT_RECIPE))
+    back = _imported(tables, {"recipe": base_recipe(job, _RECORD.recipe)})
     notes = [
         f"# model {job.model.name} on {counts['gpus']} GPUs of {job.cluster.name}, recipe {job.recipe.name}",
         f"# settings of {_RECORD.release}",
@@ -100,38 +330,54 @@ def emit_torchtitan(job: Job) -> str:
     ]
     notes += [f"# no setting for the recipe's {switch}" for switch in unsaid_switches(job, back)]
     notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
-    return "\n".join([*notes, text]) + "\n"
+    function = ["def job() -> Trainer.Config:", *(f"    {line}" for line in body)]
+    return "\n".join([*notes, *imports, "", "", *function]) + "\n"
 
 
-def _registered(model: Model) -> str:
-    """Return the name of ours for a model of torchtitan's registry: its own, or that of one of the same shape."""
-    if model.name in _BASES:
-        return model.name
-    for name in _BASES:
+def written_tables(text: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of a module that `emit_torchtitan` wrote; it is parsed, never run.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If it is more than what is written here.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Assign(targets=[ast.Attribute(attr="model_spec")], value=ast.Call() as call):
+                    family = re.findall(r"^from torchtitan\.models\.(\w+) import", text, re.M)
+                    made = [ast.unparse(each.func) for each in ast.walk(call) if isinstance(each, ast.Call)]
+                    flavor = ast.literal_eval(call.args[0])
+                    found["model"] = {"name": family[0], "flavor": flavor, "converters": made[1:]}
+                case ast.Assign(
+                    targets=[ast.Attribute(attr=part)], value=ast.Call(func=kind, keywords=words)
+                ):
+                    said = {str(word.arg): ast.literal_eval(word.value) for word in words}
+                    found[part] = {"_type": ast.unparse(kind).removesuffix(".Config"), **said}
+                case ast.Assign(targets=[ast.Attribute(attr=part)], value=ast.Constant(value=None)):
+                    found[part] = {"_type": "none"}
+    except (SyntaxError, ValueError, IndexError, RecursionError):
+        raise FrameworkConfigError(
+            "torchtitan: not as costmodel writes it; of another module read what torchtitan saves as JSON"
+        ) from None
+    return found
+
+
+def _registered(model: Model) -> tuple[str, str, str]:
+    """Return family, flavor and function of a model of torchtitan's registry: its own, or one of the same shape."""
+    written = {
+        name: (each[0], each[1], each[2]) for name, each in _KEYS.more["models"].items() if len(each) > 2
+    }
+    if model.name in written:
+        return written[model.name]
+    for name, spelled in written.items():
         if same_shape(load_model(name), model):
-            return name
+            return spelled
     raise FrameworkConfigError(
-        f"emit: torchtitan has no model {model.name}; it has {', '.join(sorted(_BASES))}"
+        f"emit: torchtitan has no model {model.name}; it has {', '.join(sorted(written))}"
     )
-
-
-def _flavor(name: str) -> tuple[str, str]:
-    """Return family and flavor of a model of ours, as torchtitan spells them."""
-    family, flavor = next(spelled for spelled, ours in FLAVORS.items() if ours == name)
-    if family == "gpt_oss":
-        return family, flavor
-    return family, "-".join(_SPELLED.get(part, part.upper()) for part in flavor.split("-"))
-
-
-def _model_arguments(job: Job, flavor: str) -> list[str]:
-    """Return what the family's registry is asked for."""
-    made = [f'"{flavor}"', 'attn_backend="flex"']
-    if job.model.mtp_layers:
-        made.append(f"num_mtp_layers={job.model.mtp_layers}")
-    if job.precision.name in _CONVERTERS:
-        converter = _CONVERTERS[job.precision.name]
-        made.append(f"converters=[{converter}.Config(model_compile_enabled={job.recipe.kernels.compiled})]")
-    return made
 
 
 def _training(job: Job, counts: Mapping[str, int]) -> dict[str, Any]:
@@ -139,47 +385,44 @@ def _training(job: Job, counts: Mapping[str, int]) -> dict[str, Any]:
     # The pipeline cuts the local batch; without one, accumulation does.
     cuts = counts["micro_batches"] if counts["pp"] > 1 else 1
     return {
-        "local_batch_size": counts["micro_batch"] * cuts,
-        "global_batch_size": counts["global_batch"],
+        "local_batch": counts["micro_batch"] * cuts,
+        "global_batch": counts["global_batch"],
         "seq_len": counts["seq_len"],
         **({"steps": steps} if (steps := steps_of(job)) else {}),
-        "mixed_precision_param": "float32" if job.precision.name == "fp32" else "bfloat16",
-        "mixed_precision_reduce": "bfloat16" if job.recipe.dtypes.grad_reduce_dtype == "bf16" else "float32",
-        "disable_cuda_graphs": not job.recipe.host.cuda_graphs,
+        "param_dtype": "float32" if job.precision.name == "fp32" else "bfloat16",
+        "reduce_dtype": "bfloat16" if job.recipe.dtypes.grad_reduce_dtype == "bf16" else "float32",
+        "no_cuda_graphs": not job.recipe.host.cuda_graphs,
     }
 
 
 def _parallelism(job: Job, counts: Mapping[str, int]) -> dict[str, Any]:
     """Return degrees, sharding and the pipeline."""
-    overlap, memory = job.recipe.overlap, job.recipe.memory
+    overlap, memory, piped = job.recipe.overlap, job.recipe.memory, counts["pp"] > 1
     replicate, shard = data_degrees(counts)
-    kept = counts["pp"] > 1 and overlap.fsdp_pp_keeps_gathered
+    reshard = "default" if piped and overlap.fsdp_pp_keeps_gathered else "always"
     values: dict[str, Any] = {
-        "data_parallel_replicate_degree": replicate,
-        "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "never"
-        if not overlap.fsdp_reshard_after_forward
-        else "default"
-        if kept
-        else "always",
-        "tensor_parallel_degree": counts["tp"],
-        "enable_sequence_parallel": bool(job.layout.sequence_parallel) or counts["tp"] == 1,
-        "context_parallel_degree": counts["cp"],
-        "pipeline_parallel_degree": counts["pp"],
-        "expert_parallel_degree": counts["ep"],
+        "replicate": replicate,
+        "shard": shard,
+        "reshard": reshard if overlap.fsdp_reshard_after_forward else "never",
+        "tp": counts["tp"],
+        "sequence_parallel": bool(job.layout.sequence_parallel) or counts["tp"] == 1,
+        "cp": counts["cp"],
+        "pp": counts["pp"],
+        "ep": counts["ep"],
     }
-    if counts["pp"] > 1:
-        schedule = schedule_at(job.layout.schedule).name
-        first, last = int(memory.embedding_as_layer), int(memory.head_as_layer)
-        values |= {
-            "pipeline_parallel_schedule": _RECORD.schedules[schedule],
-            "pipeline_parallel_microbatch_size": counts["micro_batch"],
-            "pipeline_parallel_first_stage_less_layers": first,
-            "pipeline_parallel_last_stage_less_layers": last,
-        }
-        if schedule in SEVERAL_STAGES and counts["vp"] != 2:
-            places = job.model.num_layers + first + last
-            values["pipeline_parallel_layers_per_stage"] = -(-places // (counts["pp"] * counts["vp"]))
+    if not piped:
+        return values
+    schedule = schedule_at(job.layout.schedule).name
+    first, last = int(memory.embedding_as_layer), int(memory.head_as_layer)
+    values |= {
+        "schedule": _RECORD.schedules[schedule],
+        "pipeline_micro_batch": counts["micro_batch"],
+        "first_less": first,
+        "last_less": last,
+    }
+    if schedule in _SEVERAL_STAGES and counts["vp"] != 2:
+        places = job.model.num_layers + first + last
+        values["layers_per_stage"] = -(-places // (counts["pp"] * counts["vp"]))
     return values
 
 
@@ -190,30 +433,3 @@ def _call(name: str, values: Mapping[str, Any]) -> str:
         for key, value in values.items()
     )
     return f"{name}(\n{lines}    )"
-
-
-def import_torchtitan(text: str, *, recipe: str = DEFAULT_RECIPE, gpus: int | None = None) -> Imported:
-    """Read a configuration: a module of the Python registry, TOML, or JSON that torchtitan saved.
-
-    Parameters
-    ----------
-    text : str
-        The file.
-    recipe : str
-        Recipe that gives what has no key.
-    gpus : int, optional
-        GPUs, where the shard degree is -1 ("the rest").
-
-    Raises
-    ------
-    FrameworkConfigError
-        If the text is none of them, or a value is of the wrong kind.
-    """
-    given = {"recipe": recipe} | ({} if gpus is None else {"gpus": gpus})
-    raw = registry(text, "") if "Trainer.Config" in text else content(text)
-    found = imported(raw, given)
-    if found.job.get("gpus") is None:
-        raise FrameworkConfigError(
-            "torchtitan: parallelism.data_parallel_shard_degree is -1 (the rest); give gpus"
-        )
-    return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.framework import counts_of, left_of, model_reference, steps_of
+from costmodel.interop.framework import counts_of, data_degrees, left_of, model_reference, steps_of
 from costmodel.interop.tuning import peft_modules
 
 if TYPE_CHECKING:
@@ -138,13 +138,3 @@ def _adapter_keys(job: Job) -> dict[str, Any]:
 
 def _recomputes(job: Job) -> bool:
     return RECOMPUTE_POLICIES[int(job.layout.recompute)] == "full"
-
-
-def data_degrees(counts: Mapping[str, int]) -> tuple[int, int]:
-    """Return replicas and shards of the data-parallel ranks; cp shards together with the latter."""
-    if not counts["zero_stage"]:
-        return counts["dp"], 1
-    if not counts["shard_group"]:
-        return 1, counts["dp"]
-    shard = max(1, counts["shard_group"] // counts["cp"])
-    return counts["dp"] // shard, shard

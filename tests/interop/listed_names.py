@@ -48,13 +48,6 @@ def bridge() -> set[str]:
     return {name.rsplit(".", 1)[-1] for key in KEYS for name in key.keys}
 
 
-def torchtitan() -> set[str]:
-    """Return the settings that are written for torchtitan."""
-    text = _text("torchtitan.py")
-    body = text[text.index("def _training(") : text.index("def _call(")]
-    return set(KEYWORD.findall(body))
-
-
 def deepspeed() -> set[str]:
     """Return the keys of the first level, of ZeRO and of what has no price."""
     return {*read_deepspeed.KEYS, *read_deepspeed._HARMLESS_ZERO, *read_deepspeed._UNPRICED}
@@ -77,7 +70,6 @@ def axolotl() -> set[str]:
 LISTED = {
     "megatron": megatron,
     "megatron-bridge": bridge,
-    "torchtitan": torchtitan,
     "deepspeed": deepspeed,
     "accelerate": accelerate,
     "axolotl": axolotl,

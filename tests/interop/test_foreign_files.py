@@ -9,15 +9,14 @@ import json
 from pathlib import Path
 
 import pytest
+from texts import read_as
 
 import costmodel as cm
 from costmodel.describe.models.huggingface import model_from_hf_config
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
-from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron import import_megatron
-from costmodel.interop.torchtitan import import_torchtitan
 from costmodel.step.anatomy.params import num_params
 
 DATA = Path(__file__).parents[1] / "data"
@@ -231,7 +230,7 @@ enable = false
 
 
 def test_torchtitan_llama3_70b():
-    found = import_torchtitan(LLAMA3_70B, gpus=64)
+    found = read_as("torchtitan", LLAMA3_70B, gpus=64)
     expected = {
         "gpus": 64,
         "tp": 8,
@@ -247,8 +246,7 @@ def test_torchtitan_llama3_70b():
     }
     assert part(found, *expected) == expected
     assert part(found, "compiled") == {"compiled": False}
-    with pytest.raises(FrameworkConfigError, match="give gpus"):
-        import_torchtitan(LLAMA3_70B)
+    assert "gpus" in read_as("torchtitan", LLAMA3_70B).missing
 
 
 def torchtitan(parallelism, training="", more=""):
@@ -256,7 +254,7 @@ def torchtitan(parallelism, training="", more=""):
         '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\nseq_len = 8192\n'
         f"{training}\n[parallelism]\n{parallelism}\n{more}"
     )
-    return import_torchtitan(text, gpus=64)
+    return read_as("torchtitan", text, gpus=64)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """A layout written for a framework and read back gives the same bill; wrong files are refused in one line."""
 
 import json
+from functools import partial
 
 import pytest
+from texts import read_as
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -13,7 +15,6 @@ from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron import import_megatron
 from costmodel.interop.megatron_text import layer_pattern
 from costmodel.interop.nemo import import_nemo
-from costmodel.interop.torchtitan import import_torchtitan
 
 MEGATRON_JOBS = {
     "gpt3": {
@@ -253,7 +254,7 @@ def test_torchtitan_round_trip(name):
     text = emit(ours, "torchtitan")
     assert "no setting for" not in text
     compile(text, "job.py", "exec")
-    back = import_torchtitan(text)
+    back = read_as("torchtitan", text)
     assert back.ignored == ()
     assert_same_bill(ours, cm.estimate(**back.estimate_keywords(cluster=asked["cluster"])))
 
@@ -281,9 +282,11 @@ def test_plan_emits_what_comes_back_the_same(framework):
         **{**FRAMEWORKS[framework].values, "vp": 1},
     )
     text = emit(found.best, framework)
-    reader = {"megatron": import_megatron, "torchtitan": import_torchtitan, "deepspeed": import_deepspeed}[
-        framework
-    ]
+    reader = {
+        "megatron": import_megatron,
+        "torchtitan": partial(read_as, "torchtitan"),
+        "deepspeed": import_deepspeed,
+    }[framework]
     assert_same_bill(found.best, cm.estimate(**reader(text).estimate_keywords(cluster="dgx-h100-ndr")))
 
 
@@ -363,9 +366,8 @@ def test_torchtitan_new_json_and_the_rest_degree():
         },
         "parallelism": {"data_parallel_shard_degree": -1, "tensor_parallel_degree": 2},
     }
-    with pytest.raises(FrameworkConfigError, match="give gpus"):
-        import_torchtitan(json.dumps(saved))
-    back = import_torchtitan(json.dumps(saved), gpus=64)
+    assert "gpus" in read_as("torchtitan", json.dumps(saved)).missing
+    back = read_as("torchtitan", json.dumps(saved), gpus=64)
     assert (back.job["micro_batch"], back.job["global_batch"], back.job["seq_len"]) == (2, 128, 8192)
     assert back.job["zero_stage"] == 3
     assert "model" in back.missing
@@ -391,11 +393,15 @@ def test_deepspeed_batch_any_two():
         (import_megatron, "--num-layers two", "--num-layers: expected a whole number, got 'two'"),
         (import_megatron, "--num-layers 2", "--hidden-size is missing"),
         (import_megatron, "--num-layers '2", "cannot read the arguments"),
-        (import_torchtitan, "= nothing", "neither TOML nor JSON"),
-        (import_torchtitan, "a = 1", "neither [parallelism] nor [training]"),
-        (import_torchtitan, "[parallelism]\ntensor_parallel_degree = 'x'", "expected int"),
+        (partial(read_as, "torchtitan"), "= nothing", "neither TOML nor JSON"),
+        (partial(read_as, "torchtitan"), "a = 1", "neither [parallelism] nor [training]"),
         (
-            import_torchtitan,
+            partial(read_as, "torchtitan"),
+            "[parallelism]\ntensor_parallel_degree = 'x'",
+            "expected a whole number",
+        ),
+        (
+            partial(read_as, "torchtitan"),
             "[parallelism]\ndata_parallel_shard_degree=1\npipeline_parallel_degree=2\n"
             "pipeline_parallel_schedule='2F2B'",
             "expected one of GPipe",

@@ -1,13 +1,12 @@
-"""torchtitan's files of three ages read, and its Python registry, which is parsed and never run."""
+"""torchtitan's files of three ages read."""
 
 import json
 
 import pytest
+from texts import read_as
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.reading import read as read_file
-from costmodel.interop.torchtitan import import_torchtitan
 
 OF_2024 = """
 [model]
@@ -55,24 +54,6 @@ OF_2026 = {
     "compile": {"enable": True, "enable_async_tensor_parallel": True},
     "activation_checkpoint": {"_type": "torchtitan.FullAC"},
 }
-REGISTRY = """
-import os
-raise SystemExit("never run")
-
-def small() -> Trainer.Config:
-    return Trainer.Config(
-        model_spec=model_registry("8B"),
-        training=TrainingConfig(local_batch_size=2, seq_len=4 * 1024),
-        parallelism=ParallelismConfig(tensor_parallel_degree=2, data_parallel_shard_degree=4),
-        activation_checkpoint=ActivationCheckpointConfig(mode="full"),
-    )
-
-def in_eight_bits() -> Trainer.Config:
-    config = small()
-    config.model_converters = ModelConvertersContainer.Config(converters=[Float8LinearConverter.Config(emulate=True)])
-    config.parallelism.tensor_parallel_degree = 4
-    return config
-"""
 
 
 def read(tmp_path, text, name="job.toml", **given):
@@ -151,24 +132,6 @@ def test_names_of_2026(tmp_path):
     assert read(tmp_path, text, "config.json", gpus=64).job["global_batch"] == 16 * 4
 
 
-def test_the_registry_by_name(tmp_path):
-    small = read(tmp_path, REGISTRY, "llama3/config_registry.py", env={"config": "small"})
-    expected = {
-        "model": "llama3-8b",
-        "gpus": 8,
-        "tp": 2,
-        "seq_len": 4096,
-        "micro_batch": 2,
-        "recompute": "full",
-    }
-    assert part(small, *expected) == expected
-
-    fp8 = read(tmp_path, REGISTRY, "llama3/config_registry.py", env={"config": "in_eight_bits"})
-    assert part(fp8, "precision", "tp", "gpus") == {"precision": "fp8-current", "tp": 4, "gpus": 16}
-    with pytest.raises(CostModelError, match="--env config=NAME \\(there are in_eight_bits, small\\)"):
-        read(tmp_path, REGISTRY, "llama3/config_registry.py")
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -187,11 +150,11 @@ def test_what_has_no_price_is_said(tmp_path, more, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[training]\nseq_len = 'long'", "training.seq_len: expected int, got 'long'"),
+        ("[training]\nseq_len = 'long'", "training.seq_len: expected a whole number, got 'long'"),
         ("training = 3\n[parallelism]\n", "training: expected a table, got 3"),
         (
             "[training]\n[activation_checkpoint]\nmode = 'some'",
-            "expected none, selective or full, got 'some'",
+            "expected one of none, selective, full, got 'some'",
         ),
         ("[training\n", "not TOML"),
     ],
@@ -206,70 +169,12 @@ def test_wrong_files_are_one_line(tmp_path, text, words):
 def test_a_recipe_that_reshards_in_pipelines_is_told_otherwise():
     """torchtitan's default keeps layers gathered in a pipeline, and reshards without one."""
     head = "[parallelism]\ndata_parallel_shard_degree = 8\n"
-    piped = import_torchtitan(head + "pipeline_parallel_degree = 2\n", recipe="composer-fsdp")
+    piped = read_as("torchtitan", head + "pipeline_parallel_degree = 2\n", recipe="composer-fsdp")
     assert piped.job["switches"]["fsdp_reshard_after_forward"] is False
-    assert "fsdp_reshard_after_forward" not in import_torchtitan(head, recipe="composer-fsdp").job["switches"]
-
-
-TAKEN_OVER = """
-from elsewhere.config_registry import llama3_8b
-from torchtitan.models.llama3 import model_registry
-
-def mine() -> Trainer.Config:
-    config = llama3_8b()
-    config.model_spec = model_registry("8B")
-    config.training.seq_len = 4096
-{more}    return config
-"""
-WHOLE = """    config.training = TrainingConfig(local_batch_size=2, seq_len=4096)
-    config.parallelism = ParallelismConfig(tensor_parallel_degree=2, data_parallel_shard_degree=4)
-    config.activation_checkpoint = None
-"""
-
-
-def test_what_another_file_says_is_not_taken_for_a_default():
-    with pytest.raises(
-        FrameworkConfigError, match="training, parallelism, activation_checkpoint; read that file"
-    ):
-        import_torchtitan(TAKEN_OVER.format(more=""), gpus=8)
-    # Set key by key it is still the other file's.
-    part = "    config.parallelism.tensor_parallel_degree = 2\n"
-    with pytest.raises(FrameworkConfigError, match=r"takes over llama3_8b\(\) of another file"):
-        import_torchtitan(TAKEN_OVER.format(more=part), gpus=8)
-    found = import_torchtitan(TAKEN_OVER.format(more=WHOLE), gpus=8)
-    assert (found.job["model"], found.job["tp"], found.job["micro_batch"]) == ("llama3-8b", 2, 2)
-    assert found.job["recompute"] == "none"
-
-
-def test_another_programs_configuration_is_refused():
-    text = "def rl() -> Controller.Config:\n    return Controller.Config(trainer=Trainer.Config(training=TrainingConfig()))\n"
-    with pytest.raises(FrameworkConfigError, match=r"expected a Trainer\.Config, returns a Controller"):
-        import_torchtitan(text, gpus=8)
-
-
-@pytest.mark.parametrize(
-    ("said", "optimizer", "warned"),
-    [
-        ("default_adamw(lr=3e-4)", None, False),
-        ("_dist_muon_optimizer(lr=1e-3)", "muon", False),
-        ("OptimizersContainer.Config()", None, False),
-        (
-            'OptimizersContainer.Config(param_groups=[ParamGroupConfig(pattern="a", optimizer_name="AdamW"), '
-            'ParamGroupConfig(pattern=".*", optimizer_name="Lion")])',
-            "lion",
-            False,
-        ),
-        ("default_prodigy(lr=1)", None, True),
-    ],
-)
-def test_optimizers_of_the_registry(said, optimizer, warned):
-    text = (
-        "def one() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('8B'), "
-        f"optimizer={said}, training=TrainingConfig(local_batch_size=1, seq_len=128))\n"
+    assert (
+        "fsdp_reshard_after_forward"
+        not in read_as("torchtitan", head, recipe="composer-fsdp").job["switches"]
     )
-    found = import_torchtitan(text, gpus=8)
-    assert found.job.get("optimizer") == optimizer
-    assert bool(found.warnings) == warned
 
 
 def test_json_may_begin_with_lines_of_nothing(tmp_path):
@@ -278,3 +183,30 @@ def test_json_may_begin_with_lines_of_nothing(tmp_path):
         '\n  {"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 2048}, "parallelism": {}}\n'
     )
     assert read_file(path, gpus=8).job["seq_len"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "ours"),
+    [
+        ({"_type": "OptimizersContainer"}, None),
+        (
+            {
+                "_type": "OptimizersContainer",
+                "param_groups": [{"optimizer_name": "AdamW"}, {"optimizer_name": "Lion"}],
+            },
+            "lion",
+        ),
+        ({"name": "_dist_muon_optimizer"}, "muon"),
+    ],
+)
+def test_the_optimizer_of_the_matrices_counts(optimizer, ours):
+    text = json.dumps({"training": {"seq_len": 128}, "parallelism": {}, "optimizer": optimizer})
+    assert read_as("torchtitan", text, gpus=8).job.get("optimizer") == ours
+
+
+def test_a_module_of_anybody_else_is_not_guessed_at():
+    text = (
+        "# settings of torchtitan 0.3.0\ndef job():\n    config.training = TrainingConfig(seq_len=length())\n"
+    )
+    with pytest.raises(CostModelError, match="not as costmodel writes it"):
+        read_as("torchtitan", text, gpus=8)

@@ -6,6 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from texts import read_as
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -18,7 +19,6 @@ from costmodel.interop.megatron import import_megatron
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.read_trainer import read, read_accelerate
 from costmodel.interop.text_file import TextFile
-from costmodel.interop.torchtitan import import_torchtitan
 from costmodel.step.price import chunks_of
 
 SUFFIX = {"megatron": ".sh", "torchtitan": ".py", "deepspeed": ".json", "nemo": ".txt"}
@@ -55,7 +55,7 @@ def read_back(framework, text, job):
     if framework == "megatron":
         return import_megatron(text)
     if framework == "torchtitan":
-        return import_torchtitan(text)
+        return read_as("torchtitan", text)
     if framework == "deepspeed":
         return import_deepspeed(text)
     if framework == "nemo":

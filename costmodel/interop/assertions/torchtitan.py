@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.interop.assertions.record import WORDS, Arguments, Table, rows
-from costmodel.interop.read_torchtitan import FLAVORS, registry
+from costmodel.interop.keys import key_table
+from costmodel.interop.torchtitan import written_tables
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ _STAGES = "torchtitan/distributed/pipeline_parallel.py"
 _TRAINER = "torchtitan/trainer.py"
 _DECODER = "torchtitan/models/common/decoder.py"
 
-SEVERAL_STAGES = ("interleaved", "zb-v", "dualpipe-v")
-"""Schedules of several stages a rank, two unless layers per stage say otherwise."""
+_WORDS = key_table("torchtitan").more
+_SEVERAL_STAGES = _WORDS["words"]["several_stages"]
 
 _POSITIONS = {"llama3": 131072, "deepseek_v3": 16384, "gpt_oss": 131072, "qwen3": 40960}
 """Longest sequence of each family's rotary table (torchtitan/models/*/__init__.py, `max_seq_len`)."""
 
-_FAMILY_OF = {ours: family for (family, _), ours in FLAVORS.items()}
+_FAMILY_OF = {ours: family for ours, (family, *_) in _WORDS["models"].items()}
 _METHODS = {"ring": "ring", "all-gather": "all_gather", "ulysses": "ulysses", "a2a+p2p": "ring"}
 _PLACES = "layers + first_stage_less_layers + last_stage_less_layers"
 
@@ -37,7 +38,7 @@ def arguments(job: Job) -> Arguments:
     piped, sharded = layout.pp > 1, layout.zero_stage > 0
     group = np.where(layout.shard_group > 0, layout.shard_group, layout.dp * layout.cp)
     shard = np.where(sharded, np.maximum(group / layout.cp, 1.0), 1.0)
-    several = np.asarray([name in SEVERAL_STAGES for name in SCHEDULES])
+    several = np.asarray([name in _SEVERAL_STAGES for name in SCHEDULES])
     looped = several[np.asarray(layout.schedule, dtype=np.int64)]
     weights = float(recipe.memory.embedding_as_layer) + float(recipe.memory.head_as_layer)
     each = np.ceil((model.num_layers + weights) / (layout.pp * layout.vp))
@@ -86,7 +87,7 @@ _DEGREES = """data_parallel_replicate_degree data_parallel_shard_degree tensor_p
 
 def written(text: str) -> dict[str, ArrayLike]:
     """Return what a configuration says of the same arguments."""
-    raw = registry(text, "")
+    raw = written_tables(text)
     training, parallel, compiled = raw["training"], raw["parallelism"], raw["compile"]
     found: dict[str, ArrayLike] = {name: float(training[name]) for name in _TRAINING}
     found |= {name: float(parallel[name]) for name in _DEGREES}

@@ -1,0 +1,10 @@
+"""Texts read as files of a kind, for the tests of this folder."""
+
+from costmodel.interop.framework import Imported
+from costmodel.interop.reading import read_file
+from costmodel.interop.text_file import TextFile
+
+
+def read_as(kind: str, text: str, name: str = "", **given: object) -> Imported:
+    """Read a text as a file of a kind, by its own name if it has one."""
+    return read_file(TextFile(text, name or kind), kind, **given)
