@@ -1,7 +1,7 @@
 """What every answer can: be data, be a frame, show itself in a notebook, and be drawn.
 
-Data about an answer stands beside it. What draws it is above it and registers here, under the name of
-the answer's class; the first answer that wants to be seen imports `costmodel.reporting`.
+Data about an answer stands beside it. What draws it is above it, in the table of `costmodel.reporting.faces`, under
+the name of the answer's class; it is imported when an answer is first seen.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.grid import grid_called, html_table
@@ -25,46 +28,59 @@ if TYPE_CHECKING:
 _DRAWN_BY = "costmodel.reporting.faces"
 
 
-class Face(ABC):
-    """How answers of one kind are seen: their tables, and their figures by name.
+class Drawing(NamedTuple):
+    """Where the functions are that draw answers of one kind, as ``module:name`` inside `costmodel.reporting`.
 
-    A method without underscore, other than those of this class, is a figure and returns what
-    matplotlib draws on.
+    Attributes
+    ----------
+    grids : str
+        Returns the tables of an answer; takes their options.
+    remarks : str
+        Returns the sentences below them, none where it is empty.
+    figures : mapping
+        By name, what draws each figure.
     """
 
-    registered: ClassVar[dict[str, type[Face]]] = {}
+    grids: str
+    remarks: str = ""
+    figures: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, answer: Any) -> None:
+
+class Face:
+    """How an answer of one kind is seen: its tables, remarks, and figures by name."""
+
+    def __init__(self, kind: str, answer: Any = None) -> None:
+        self._drawing: Drawing = import_module(_DRAWN_BY).DRAWINGS[kind]
         self._answer = answer
 
-    @abstractmethod
+    def _call(self, function: str, **options: Any) -> Any:
+        module, _, name = function.partition(":")
+        return getattr(import_module(f"costmodel.reporting.{module}"), name)(self._answer, **options)
+
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people."""
+        found: list[Grid] = self._call(self._drawing.grids, **options)
+        return found
 
     def remarks(self) -> list[str]:
         """Return sentences that stand below the tables."""
-        return []
+        return list(self._call(self._drawing.remarks)) if self._drawing.remarks else []
 
-    def html(self) -> str:
-        """Return the answer as a notebook shows it."""
-        return "".join(html_table(grid) for grid in self.grids())
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Return the names of the figures."""
-        return tuple(name for name in vars(cls) if not name.startswith("_") and not hasattr(Face, name))
+        return tuple(self._drawing.figures)
 
-    @classmethod
-    def require(cls, name: str) -> None:
-        """Refuse a name of no figure.
+    def require(self, name: str) -> str:
+        """Return the name of a figure with underscores.
 
         Raises
         ------
         CostModelError
             If there is none of that name.
         """
-        if name.replace("-", "_") not in cls.names():
-            raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, cls.names())}")
+        if name.replace("-", "_") not in self.names():
+            raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, self.names())}")
+        return name.replace("-", "_")
 
     def named(self, name: str) -> Any:
         """Draw the figure of that name.
@@ -74,41 +90,21 @@ class Face(ABC):
         CostModelError
             If there is none.
         """
-        self.require(name)
-        return getattr(self, name.replace("-", "_"))()
+        return self._call(self._drawing.figures[self.require(name)])
 
     __call__ = named
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = self.names()
-        raise AttributeError(f"no figure is called {name!r}; {choices_hint(name, known)}")
+        if name not in self.names():
+            raise AttributeError(f"no figure is called {name!r}; {choices_hint(name, self.names())}")
+        return partial(self.named, name)
 
 
 def to_json(record: Mapping[str, Any] | list[Any]) -> str:
     """Return a record as JSON; a number that JSON does not have is an error, not a ``NaN``."""
     return json.dumps(record, allow_nan=False, indent=2, ensure_ascii=False)
-
-
-AnyFace = TypeVar("AnyFace", bound=type[Face])
-
-
-def face(kind: str) -> Callable[[AnyFace], AnyFace]:
-    """Register what draws answers whose class is called `kind`."""
-
-    def register(drawn: AnyFace) -> AnyFace:
-        Face.registered[kind] = drawn
-        return drawn
-
-    return register
-
-
-def face_of(kind: str) -> type[Face]:
-    """Return what draws answers whose class is called `kind`."""
-    if not Face.registered:
-        import_module(_DRAWN_BY)
-    return Face.registered[kind]
 
 
 class Answer(ABC):
@@ -134,7 +130,7 @@ class Answer(ABC):
     @property
     def plot(self) -> Face:
         """Figures by name: ``answer.plot.names()`` lists them."""
-        return face_of(type(self).__name__)(self)
+        return Face(type(self).__name__, self)
 
     @property
     def device_word(self) -> str:
@@ -150,7 +146,9 @@ class Answer(ABC):
         return [called(remark, self.device_word) for remark in self.plot.remarks()]
 
     def _repr_html_(self) -> str:
-        return called(self.plot.html(), self.device_word)
+        first, *rest = map(html_table, self.grids())
+        items = "".join(f"<li>{escape(remark)}</li>" for remark in self.remarks())
+        return "".join([first, f"<ul>{items}</ul>" if items else "", *rest])
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ def planned_figure(kind: str, plot: str, figure: str, *, force: bool) -> Callabl
     CostModelError
         If there is no such figure, or its file cannot be written.
     """
-    from costmodel.base.answer import face_of
+    from costmodel.base.answer import Face
     from costmodel.reporting.figures import check_picture
 
-    face = face_of(kind)
+    face = Face(kind)
     name = figure or face.names()[0]
     face.require(name)
     path = plan_picture(plot, force=force)

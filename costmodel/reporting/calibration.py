@@ -13,12 +13,14 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.estimates.collective import bus_bytes
 from costmodel.physics.network.fabric import constants_of
 from costmodel.reporting.figures import new_figure
+from costmodel.trust.calibrate import FabricCalibration
 from costmodel.trust.calibration.cluster_fit import ClusterFit, price_run
 from costmodel.trust.calibration.fabric_fit import BASE_FIELDS, quantity_text
 
 
-def fit_grids(fit: ClusterFit, cluster: Cluster) -> list[Grid]:
+def fit_grids(found: FabricCalibration) -> list[Grid]:
     """Return the tables of a fit: constants, errors by sweep and by size, straight lines."""
+    fit, cluster = found.fit, found.cluster
     return [*constant_grids(fit, cluster), run_grid(fit), decade_grid(fit), line_grid(fit)]
 
 
@@ -124,8 +126,9 @@ def line_grid(fit: ClusterFit) -> Grid:
     return Grid("Straight lines", titles, rows, note=note)
 
 
-def draw_fit(fit: ClusterFit, cluster: Cluster) -> Any:
+def draw_fit(found: FabricCalibration) -> Any:
     """Draw measured bus bandwidths as dots and the fit as lines, over size."""
+    fit, cluster = found.fit, found.cluster
     figure, axes = new_figure(f"Measured (dots) and fitted (lines), from {cluster.name}")
     for run in fit.runs:
         bus = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks)) / 1e9

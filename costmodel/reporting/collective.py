@@ -85,11 +85,13 @@ def _figures(price: Price, index: int) -> list[str]:
     ]
 
 
-def headline(title: str, prices: Sequence[Price]) -> str:
-    """Answer in a sentence: the time, by what, and what dominates."""
-    best = best_of(prices, 0)
+def cost_remarks(found: CollectiveCosts) -> list[str]:
+    """Answer in a sentence, where one size is asked for: the time, by what, and what dominates."""
+    if not found.one_size:
+        return []
+    best = best_of(found.prices, 0)
     time = format_seconds(float(best.time_s[0]), 4)
-    return f"{title}: {time} by {label(best)}; {dominant(best)} dominates."
+    return [f"{found.title}: {time} by {label(best)}; {dominant(best)} dominates."]
 
 
 def range_grid(title: str, prices: Sequence[Price], placed: Placed) -> Grid:

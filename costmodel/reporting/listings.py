@@ -9,14 +9,14 @@ from costmodel.base.answer import Listing
 from costmodel.base.grid import Grid, columns
 
 
-def list_grid(listing: Listing) -> Grid:
+def list_grids(listing: Listing) -> list[Grid]:
     """Return a list as a table."""
     rows = list(zip(*listing.table.values(), strict=True))
     if listing.what == "models":
-        return _models(listing.table)
+        return [_models(listing.table)]
     if listing.what == "recipes":
-        return Grid("Recipes", columns("Recipe", "Description"), rows)
-    return Grid("Hardware profiles", columns("Kind", "Name", "Or", "Title"), rows)
+        return [Grid("Recipes", columns("Recipe", "Description"), rows)]
+    return [Grid("Hardware profiles", columns("Kind", "Name", "Or", "Title"), rows)]
 
 
 def _models(table: Mapping[str, Sequence[Any]]) -> Grid:

@@ -9,8 +9,13 @@ import numpy as np
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import TimeLine
-from costmodel.estimates.mesh import MeshRow
+from costmodel.estimates.mesh import MeshRow, MeshTable
 from costmodel.estimates.priced_job import PricedJob
+
+
+def mesh_grids(found: MeshTable) -> list[Grid]:
+    """Return a row an axis."""
+    return [mesh_grid(found.rows)]
 
 
 def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:

@@ -49,6 +49,11 @@ def plan_grids(
     return [*grids, trials_grid(plan)]
 
 
+def plan_remarks(plan: Plan) -> list[str]:
+    """Explain the pick in a few sentences."""
+    return list(plan.advice())
+
+
 def machines_grid(plan: Plan, start: str = "") -> Grid:
     """Return the best layout on each machine side by side: a row a figure, time and money with p10 and p90."""
     found = plan.machines
@@ -400,7 +405,13 @@ _SPENT = (
 )
 
 
-def sweep_grid(done: Sweep) -> Grid:
+def sweep_remarks(done: Sweep) -> list[str]:
+    """Say how many points failed."""
+    failed = len(done.failed)
+    return [f"Warning: {plural(failed, 'point')} failed; run again with --resume"] if failed else []
+
+
+def sweep_grids(done: Sweep) -> list[Grid]:
     """Return the rows of a sweep; days, energy and dollars where the points say how far they train."""
     rows = []
     money = [
@@ -435,4 +446,4 @@ def sweep_grid(done: Sweep) -> Grid:
         *(title for title, _, _ in money),
     )
     note = "days, energy and dollars: nothing lost to failures" if money else ""
-    return Grid(plural(len(done), "point"), columns(*titles), rows, note=note)
+    return [Grid(plural(len(done), "point"), columns(*titles), rows, note=note)]

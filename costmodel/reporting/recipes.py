@@ -6,7 +6,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.describe.jobs.recipe_page import RecipePage, set_text
 
 
-def recipe_grid(page: RecipePage) -> Grid:
+def recipe_grids(page: RecipePage) -> list[Grid]:
     """Return the switches as a table; those that differ from the default stand out."""
     record = page.to_dict()
     rows = [
@@ -16,4 +16,5 @@ def recipe_grid(page: RecipePage) -> Grid:
     changed = frozenset(i for i, row in enumerate(record["switches"]) if row["value"] != row["default"])
     title = f"{record['name']}: {record['description']}"
     titles = columns("Switch", "Value", "Default", "Choices", "Meaning")
-    return Grid(title, titles, rows, changed, f"source: {record['source']}" if record["source"] else "")
+    note = f"source: {record['source']}" if record["source"] else ""
+    return [Grid(title, titles, rows, changed, note)]

@@ -13,7 +13,7 @@ from costmodel.what_if.runs import Runs
 from costmodel.whole_run.run import TrainingRun
 
 
-def runs_grid(found: Runs) -> Grid:
+def runs_grids(found: Runs) -> list[Grid]:
     """Return a row a figure, a column a run; below each figure from where to where it may lie."""
 
     def row(name: str, said: Callable[[TrainingRun], str]) -> list[str]:
@@ -50,7 +50,7 @@ def runs_grid(found: Runs) -> Grid:
         rows.append([name, *(said.get(name, "") for said in told)])
     strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
     note = "At list prices dollars are rent: spare nodes are paid with a --price of your own or --spare-nodes only."
-    return Grid("Runs side by side", columns("", *found.labels), rows, strong, note)
+    return [Grid("Runs side by side", columns("", *found.labels), rows, strong, note)]
 
 
 def _off_middle(runs: Sequence[TrainingRun]) -> list[list[str]]:

@@ -8,14 +8,14 @@ import numpy as np
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.trust.calibrate import StepCalibration
-from costmodel.trust.calibration.kernel_profile import KernelResult
-from costmodel.trust.step_residuals import MeasuredStep, PartFactor
+from costmodel.reporting.step_times import log_remarks
+from costmodel.trust.calibrate import KernelCalibration, StepCalibration
+from costmodel.trust.step_residuals import PartFactor
 
 
-def step_grids(steps: Sequence[MeasuredStep], parts: Sequence[PartFactor]) -> list[Grid]:
+def step_grids(found: StepCalibration) -> list[Grid]:
     """Return the residual of each step, and what each part alone could explain."""
-    rows = []
+    steps, parts, rows = found.steps, found.parts, []
     for step in steps:
         model, memory = float(step.estimate.step_time_s), step.model_memory_bytes
         row = [
@@ -62,7 +62,7 @@ def _change(one: PartFactor) -> str:
     return format_seconds(one.factor) if one.part == "constant" else f"x {one.factor:.3f}"
 
 
-def kernel_grid(results: Sequence[KernelResult], accelerator: str) -> Grid:
+def kernel_grids(found: KernelCalibration) -> list[Grid]:
     """Return the fitted kernels: error of the profile as it was, and of the fit on rows left out."""
     rows = [
         [
@@ -72,10 +72,11 @@ def kernel_grid(results: Sequence[KernelResult], accelerator: str) -> Grid:
             f"{one.before:.1%}" if np.isfinite(one.before) else "–",
             f"{one.held_out_error:.1%}",
         ]
-        for one in results
+        for one in found.results
     ]
-    titles = columns("Kernel", "Kind", "Rows >", f"{accelerator} was off >", "Fit, held out >")
-    return Grid("Fitted kernels", titles, rows, note="Mean relative error of the time.")
+    off = f"{found.accelerator.name} was off >"
+    titles = columns("Kernel", "Kind", "Rows >", off, "Fit, held out >")
+    return [Grid("Fitted kernels", titles, rows, note="Mean relative error of the time.")]
 
 
 FAR_OFF = 1.3
@@ -104,8 +105,14 @@ def far_off_remark(measured_over_model: Sequence[float]) -> list[str]:
     ]
 
 
-def overhead_remark(found: StepCalibration) -> list[str]:
-    """Say which constant would fit best, where one was tried."""
+def step_remarks(found: StepCalibration) -> list[str]:
+    """Say what was read of logs, and which constant fits best, where one was tried."""
+    logs = [log_remarks(step.name, step.times) for step in found.steps if step.times is not None]
+    off = far_off_remark([step.time_s / float(step.estimate.step_time_s) for step in found.steps])
+    return [*(line for said in logs for line in said), *off, *_overhead_remark(found)]
+
+
+def _overhead_remark(found: StepCalibration) -> list[str]:
     if not any(one.part == "constant" for one in found.parts):
         return []
     sign = "add" if found.overhead_s >= 0 else "take off"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
@@ -32,15 +31,17 @@ PLANNED = " (the planner's: none was named)"
 
 
 def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
-    """Return the tables of an estimate of one layout, in the order they are read.
+    """Return the tables of one layout in the order they are read, or the first rows of many.
 
     Parameters
     ----------
     est : Estimate
-        Of one layout.
+        Of one layout or many.
     every_line : bool
         Also show lines of less than half a percent one by one.
     """
+    if est.shape:
+        return [layouts_grid(est)]
     return [
         headline_grid(est),
         *([causes_grid(est.samples)] if est.samples is not None else []),
@@ -49,6 +50,11 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
         *([host_grid(est)] if est.bill.host_lines else []),
         mesh_grid(mesh_of(est), est),
     ]
+
+
+def estimate_remarks(est: Estimate) -> list[str]:
+    """Return the warnings."""
+    return [f"Warning: {warning}" for warning in est.warnings]
 
 
 CAUSES = 3
@@ -301,17 +307,6 @@ def host_grid(est: Estimate) -> Grid:
     rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])
     strong = frozenset(range(len(records), len(rows)))
     return Grid("Memory of a host", columns("Memory", "Toll", "Size >", "Of the host >"), rows, strong)
-
-
-def estimate_html(est: Estimate) -> str:
-    """Return an estimate as a notebook shows it; many layouts as the first rows of the wide form."""
-    if est.shape:
-        return html_table(layouts_grid(est))
-    parts = [html_table(grid) for grid in estimate_grids(est)]
-    if est.warnings:
-        items = "".join(f"<li>{escape(warning)}</li>" for warning in est.warnings)
-        parts.insert(1, f"<p><b>Warnings</b></p><ul>{items}</ul>")
-    return f"<div>{''.join(parts)}</div>"
 
 
 def layouts_grid(est: Estimate) -> Grid:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.estimates.timeline import StepTimeline
+from costmodel.estimates.trace import Trace
 from costmodel.reporting.series import bubble_text
 
 
-def trace_grid(timeline: StepTimeline) -> Grid:
+def trace_grids(trace: Trace) -> list[Grid]:
     """Return a row a stage: time in tasks, idle time and most memory."""
+    timeline = trace.timeline
     rows = [
         [
             f"{stage}",
@@ -32,4 +33,4 @@ def trace_grid(timeline: StepTimeline) -> Grid:
         )
     ).rstrip()
     titles = columns("Stage >", "In tasks >", "Idle >", "Of the step >", "Most memory >")
-    return Grid("Stages of a step", titles, rows, note=note)
+    return [Grid("Stages of a step", titles, rows, note=note)]

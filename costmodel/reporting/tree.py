@@ -7,7 +7,7 @@ from costmodel.base.units import format_seconds
 from costmodel.estimates.tree import StepTree, tree_rows
 
 
-def tree_grid(found: StepTree, *, least_share: float = 0.0) -> Grid:
+def tree_grids(found: StepTree, *, least_share: float = 0.0) -> list[Grid]:
     """Return the tree as a table, indented."""
     rows = [
         [
@@ -22,4 +22,4 @@ def tree_grid(found: StepTree, *, least_share: float = 0.0) -> Grid:
     note = "Exposed time. Count: inside one of the parent; each: of one; a step: of all of them in a step."
     hidden = f" Parts below {least_share:.1%} are left out; --all-lines shows them." if least_share else ""
     titles = columns("Part", "Count >", "Each >", "A step >", "Share >")
-    return Grid("The step", titles, rows, frozenset({0}), note + hidden)
+    return [Grid("The step", titles, rows, frozenset({0}), note + hidden)]

@@ -55,6 +55,11 @@ def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
     return grids
 
 
+def validation_remarks(checked: Validation) -> list[str]:
+    """Say why rows were left out."""
+    return list(checked.skipped)
+
+
 def _summary_grid(title: str, frame: pd.DataFrame) -> Grid:
     """Return one summary as a table; the first column names the group."""
     group = str(frame.columns[0])

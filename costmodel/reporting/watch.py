@@ -35,6 +35,11 @@ def watch_grids(seen: Watch) -> list[Grid]:
     return [Grid(f"Watch {seen.times.log.name}", columns("", "Now"), rows)]
 
 
+def watch_remarks(seen: Watch) -> list[str]:
+    """Say in one line where steps lie, since when, and what that costs."""
+    return [watch_line(seen)]
+
+
 def watch_line(seen: Watch) -> str:
     """Say in one line where steps lie, since when, and what that costs."""
     band, low = seen.band, seen.state == "faster"

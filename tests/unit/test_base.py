@@ -4,12 +4,13 @@ import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from costmodel.base import own_files, version
-from costmodel.base.answer import Answer, Face, Listing, face, face_of, to_json
+from costmodel.base.answer import Answer, Drawing, Face, Listing, to_json
 from costmodel.base.csv_text import to_csv
 from costmodel.base.distinct import distinct
 from costmodel.base.divisors import divisors
@@ -30,6 +31,7 @@ from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
 from costmodel.base.screen import column_widths
 from costmodel.base.version import install_command
 from costmodel.base.words import called, common_device, errors_called, ordinal, plural
+from costmodel.reporting import faces
 
 
 def test_cells_of_a_csv():
@@ -184,21 +186,6 @@ def test_a_table_as_html():
     assert "<thead>" not in html_table(GRID._replace(columns=columns("", "")))
 
 
-class SmallFace(Face):
-    def grids(self, **options):
-        title = f"of GPUs, {sorted(options)}"
-        return [GRID._replace(title=title), GRID._replace(title="second")]
-
-    def remarks(self):
-        return ["A GPU."]
-
-    def time_line(self):
-        return "drawn", self._answer
-
-    def _hidden(self):
-        return None
-
-
 class Small(Answer):
     device_word = "chip"
 
@@ -210,19 +197,27 @@ class Small(Answer):
 
 
 def test_what_every_answer_can(monkeypatch):
-    monkeypatch.setattr(Face, "registered", {})
+    drawn = SimpleNamespace(
+        grids=lambda answer, **options: [GRID._replace(title=f"of GPUs, {sorted(options)}"), GRID],
+        remarks=lambda answer: ["A GPU <b>."],
+        line=lambda answer: ("drawn", answer),
+    )
+    monkeypatch.setitem(sys.modules, "costmodel.reporting.small", drawn)
+    monkeypatch.setitem(
+        faces.DRAWINGS, "Small", Drawing("small:grids", "small:remarks", {"time_line": "small:line"})
+    )
     answer = Small()
-    assert face("Small")(SmallFace) is SmallFace
-    assert face_of("Small") is SmallFace
-    assert type(answer.plot) is SmallFace
     assert answer.plot.names() == ("time_line",)
-    assert answer.plot.named("time-line") == answer.plot("time_line") == ("drawn", answer)
-    assert [grid.title for grid in answer.grids(wide=1)] == ["of chips, ['wide']", "second"]
-    assert answer.remarks() == ["A chip."]
-    assert answer._repr_html_().count("<table>") == 2
-    assert "a chip &amp; b" in answer._repr_html_()
+    assert answer.plot.named("time-line") == answer.plot("time_line") == answer.plot.time_line()
+    assert answer.plot.time_line() == ("drawn", answer)
+    assert answer.grids(wide=1)[0].title == "of chips, ['wide']"
+    assert answer.remarks() == ["A chip <b>."]
+    page = answer._repr_html_()
+    assert page.count("<table>") == 2
+    assert "a chip &amp; b" in page
+    assert page.index("</table>") < page.index("<li>A chip &lt;b&gt;.</li>")
     assert answer.to_frame()["a"].tolist() == [1, 2]
-    SmallFace.require("time-line")
+    assert Face("Small").require("time-line") == "time_line"
     for wrong in ("time_lin", "_hidden", "grids", "names"):
         with pytest.raises(CostModelError, match=f"figure: '{wrong}' is unknown; .*known: time_line"):
             answer.plot.named(wrong)
@@ -230,13 +225,6 @@ def test_what_every_answer_can(monkeypatch):
         answer.plot.timeline  # noqa: B018
     with pytest.raises(AttributeError, match=r"^_nothing$"):
         answer.plot._nothing  # noqa: B018
-
-
-def test_an_answer_without_its_own_words():
-    class Plain(SmallFace):
-        remarks = Face.remarks
-
-    assert Plain(None).remarks() == []
     assert Answer.device_word.fget(None) == "GPU"
 
 

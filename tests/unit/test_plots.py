@@ -8,6 +8,7 @@ import pytest
 from famous_jobs import DEEPSEEK_V3, LLAMA3_405B
 
 import costmodel as cm
+from costmodel.base.answer import Face
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 from costmodel.cli import main
@@ -16,7 +17,6 @@ from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.estimates.roofline import communication_points
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import figures
-from costmodel.reporting.faces import EstimateFace
 from costmodel.reporting.figures import FILLS, save
 from costmodel.reporting.plots.mesh_map import group_numbers
 from costmodel.reporting.plots.rooflines import operator_points
@@ -61,7 +61,7 @@ def test_bars_of_the_waterfall_follow_one_another(est):
     assert ends[-1] == pytest.approx(ends[-2]) == pytest.approx(float(est.step_time_s))
 
 
-@pytest.mark.parametrize("name", EstimateFace.names())
+@pytest.mark.parametrize("name", Face("Estimate").names())
 def test_every_figure_names_the_job_and_its_units(est, name, tmp_path):
     figure = est.plot.named(name)
     title = figure.get_suptitle()

@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli import plan_input
 from costmodel.reporting import budgets
 from costmodel.reporting.comparison import _money_rows
-from costmodel.reporting.listings import list_grid
+from costmodel.reporting.listings import list_grids
 from costmodel.reporting.plots.rooflines import _lowest
 from costmodel.what_if.compare import Spent
 from costmodel.whole_run import budget
@@ -230,14 +230,14 @@ def test_lists_of_every_kind():
         "attention": ["gqa", "mla"],
         "num_experts": [0, 256],
     }
-    models = list_grid(Listing("models", table))
+    (models,) = list_grids(Listing("models", table))
     assert [list(row) for row in models.rows] == [
         ["dense", "8,000,000,000", "", "32", "4096", "32/8", "gqa", ""],
         ["experts", "671,000,000,000", "37,000,000,000", "61", "7168", "128/128", "mla", "256"],
     ]
-    recipes = list_grid(Listing("recipes", {"name": ["a"], "description": ["b"]}))
+    (recipes,) = list_grids(Listing("recipes", {"name": ["a"], "description": ["b"]}))
     assert (recipes.title, len(recipes.columns), recipes.rows) == ("Recipes", 2, [("a", "b")])
-    profiles = list_grid(Listing("profiles", {"k": ["link"], "n": ["x"], "o": [""], "t": ["X"]}))
+    (profiles,) = list_grids(Listing("profiles", {"k": ["link"], "n": ["x"], "o": [""], "t": ["X"]}))
     assert profiles.title == "Hardware profiles"
     assert [column.title for column in profiles.columns] == ["Kind", "Name", "Or", "Title"]
     assert profiles.rows == [("link", "x", "", "X")]

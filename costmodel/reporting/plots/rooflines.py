@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.estimates.roofline import AxisTraffic, communication_points, operator_rows
+from costmodel.estimates.roofline import AxisTraffic, Roofline, communication_points, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS, new_figure
 from costmodel.reporting.series import job_title
@@ -44,6 +44,16 @@ def operator_points(est: Estimate) -> list[OperatorPoint]:
         if row.flops > 0 and row.name.endswith(".forward") and (name := row.name.removesuffix(".forward"))
     ]
     return sorted(found, key=lambda point: -point.share)
+
+
+def draw_compute(found: Roofline) -> Any:
+    """Draw operators under the roofs of the GPU."""
+    return draw_compute_roofline(found.est)
+
+
+def draw_communication(found: Roofline) -> Any:
+    """Draw axes against the ridge points of the fabric."""
+    return draw_communication_roofline(found.est)
 
 
 _MARKERS = "osD^vP*Xph<>8dH"

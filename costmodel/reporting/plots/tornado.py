@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.units import format_seconds
 from costmodel.reporting.figures import empty_figure, fill
 from costmodel.reporting.series import job_title
+from costmodel.what_if.sensitivity import sensitivity
 
 if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
     from costmodel.what_if.sensitivity import Effect, Sensitivity
 
 MOST_BARS = 12
@@ -31,6 +33,11 @@ def effect_label(effect: Effect) -> str:
     if effect.before and effect.after.startswith(f"{effect.before}+"):
         return f"{effect.name}: + {effect.after.removeprefix(f'{effect.before}+')}"
     return f"{effect.name}: {effect.before} → {effect.after}"
+
+
+def draw_tornado_of(est: Estimate) -> Any:
+    """Draw what each number and each switch of a job is worth."""
+    return draw_tornado(sensitivity(est))
 
 
 def draw_tornado(found: Sensitivity) -> Any:
