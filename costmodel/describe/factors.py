@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
+from costmodel.physics.run.distributions import normal_quantile, student_quantile
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -511,14 +512,12 @@ def draw(
 
 def quantile(name: str, share: float, belief: Belief = PRIOR) -> float:
     """Return the value that a factor does not exceed with a probability of `share`. [-]"""
-    from scipy.special import ndtri
-
     one = factors()[name]
     center, spread, tail = one.center, one.spread, one.tail
     if name in belief.names:
         index = belief.names.index(name)
         center, spread, tail = belief.center[index], belief.spread[index], belief.tail[index]
-    return float(np.exp(center + spread * with_tail(np.asarray(ndtri(share)), tail)))
+    return float(np.exp(center + spread * with_tail(normal_quantile(share), tail)))
 
 
 def _normal(name: str, count: int, seed: int, layouts: int) -> Array:
@@ -533,15 +532,9 @@ def _normal(name: str, count: int, seed: int, layouts: int) -> Array:
 @lru_cache(maxsize=16)
 def _quantiles(count: int) -> Array:
     """Return the middles of `count` equal parts of the standard normal distribution."""
-    from scipy.special import ndtri
-
-    return np.asarray(ndtri((np.arange(count) + 0.5) / count))
+    return normal_quantile((np.arange(count) + 0.5) / count)
 
 
 def with_tail(z: Array, tail: float) -> Array:
     """Return standard normal values as those of Student's t of so many degrees of freedom, quantile by quantile."""
-    if not np.isfinite(tail):
-        return z
-    from scipy.special import ndtr, stdtrit
-
-    return np.asarray(stdtrit(tail, ndtr(z)))
+    return student_quantile(tail, z) if np.isfinite(tail) else z

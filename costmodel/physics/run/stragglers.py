@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.physics.run.distributions import log_normal_cdf, normal_cdf
+
 Array = NDArray[np.float64]
 
 _STEPS, _STEP = 600, 0.02  # each way from zero, in standard deviations
@@ -22,10 +24,8 @@ _STEPS, _STEP = 600, 0.02  # each way from zero, in standard deviations
 @cache
 def _grid() -> tuple[Array, Array]:
     """Return standard deviations and the logarithm of the normal distribution function there."""
-    from scipy.special import log_ndtr
-
     x = _STEP * np.arange(-_STEPS, _STEPS + 1)
-    return np.asarray(x, dtype=np.float64), np.asarray(log_ndtr(x))
+    return x, log_normal_cdf(x)
 
 
 def expected_maximum_normal(num_ranks: ArrayLike) -> Array:
@@ -102,10 +102,8 @@ def _one_rank(times: RankTimes) -> tuple[Array, Array]:
 
 def _later_than(x: Array, spread: float, heavy_tail: bool) -> Array:
     """Return the probability that a healthy rank takes longer than each of `x`."""
-    from scipy.special import ndtr
-
     z = (np.log(x) + spread**2 / 2.0) / spread if heavy_tail else (x - 1.0) / spread
-    return np.asarray(ndtr(-z))
+    return normal_cdf(-z)
 
 
 def maximum_moments(num_ranks: ArrayLike, times: RankTimes) -> tuple[Array, Array]:
