@@ -15,29 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
 
-Stragglers = Literal["none", "normal", "lognormal"]
 Checkpointing = Literal["blocking", "async", "replica"]
 _NODE_OF_THE_RATES = 8.0
-
-
-class Health(BaseModel):
-    """How alike the ranks of a cluster are, and whether a step waits for the slowest."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    stragglers: Stragglers = "none"
-    """Whether steps wait for the slowest rank, and how step times of ranks are distributed."""
-    straggler_variation: float = Field(default=0.015, ge=0, le=1)
-    """Coefficient of variation between ranks. 8 % between GPUs of one type, averaged over five machines
-    (Sinha et al., "Not All GPUs Are Created Equal," SC22, arXiv:2208.11035), read as the span of the
-    central 99 %, 5.4 standard deviations."""
-    straggler_slow_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Probability that a rank is a slow one; MegaScale (arXiv:2402.15627, section 6.3) found 0.5 % of its
-    machines about 10 % slow, and took them out."""
-    straggler_slowdown: float = Field(default=0.1, ge=0, le=10)
-    """How much longer a slow rank takes."""
-    straggler_jitter: float = Field(default=0.0, ge=0, le=1)
-    """Coefficient of variation of one rank's step around its own mean, made of independent pieces."""
 
 
 class Reliability(BaseModel):

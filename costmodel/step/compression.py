@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
-from costmodel.describe.recipe import DTYPE_BYTES
+from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.network.gradient_compression import (
     compression,
     compression_traffic,

@@ -22,7 +22,6 @@ from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.describe.precision import without_weight_gradients
-from costmodel.describe.recipe import GraphScope
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
@@ -372,7 +371,7 @@ class _Graphed(NamedTuple):
 
 
 _NO_GRAPH = _Graphed((), others=False, exchange=False)
-_GRAPHED: dict[GraphScope, _Graphed] = {
+_GRAPHED: dict[str, _Graphed] = {
     "all": _Graphed((), others=True, exchange=True),
     "static": _Graphed((), others=True, exchange=False),
     "attention": _Graphed(("attention", "router"), others=False, exchange=False),

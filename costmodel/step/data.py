@@ -28,7 +28,7 @@ from costmodel.bill.lines import (
     time_line,
 )
 from costmodel.bill.quantity import quantity
-from costmodel.describe.recipe import DTYPE_BYTES
+from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.physics.pipeline import schedules
 from costmodel.step import compression

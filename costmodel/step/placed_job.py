@@ -16,12 +16,11 @@ from costmodel.describe.factors import OTHER, Factors
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.packing import Packing
-from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.tuning import Tuning
 from costmodel.describe.optimizers import Optimizer
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
-from costmodel.describe.reliability import Health
+from costmodel.describe.switch_table import Health, Policy
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh

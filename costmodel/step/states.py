@@ -23,7 +23,7 @@ from costmodel.bill.lines import (
     settled,
 )
 from costmodel.describe.precision import quantised_weight_bytes
-from costmodel.describe.recipe import DTYPE_BYTES
+from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import (
     layer_param_blocks,

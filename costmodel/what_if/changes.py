@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.jobs.changes import Change, Kind, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.policy import Policy
-from costmodel.describe.jobs.switches import HOME, is_number, switch_choices, switch_field
-from costmodel.describe.recipe import GROUP_OF, RecomputeModule
+from costmodel.describe.jobs.switches import HOME, is_number, switch, switch_choices
+from costmodel.describe.recipe import GROUP_OF
+from costmodel.describe.switch_table import Policy
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Tier
@@ -212,12 +212,10 @@ def _alternatives(name: str, now: Any) -> list[Any]:
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, int):
-        least = next((rule.ge for rule in switch_field(name).metadata if hasattr(rule, "ge")), 0)
-        return [value for value in (now - 1, now + 1) if value >= least]
+        return [value for value in (now - 1, now + 1) if value >= switch(name).bounds[0]]
     if isinstance(now, tuple):
-        if switch_field(name).annotation != tuple[RecomputeModule, ...]:
+        if not (known := switch(name).choices):
             return []  # what was measured has no alternatives
-        known = get_args(RecomputeModule)
         return [tuple(m for m in now if m != gone) for gone in now if len(now) > 1] + [
             (*now, more) for more in known if more not in now
         ]

@@ -9,7 +9,6 @@ from costmodel.base.errors import RecipeError
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.jobs.job import make_job
-from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.switches import HOME, Settings
 from costmodel.describe.recipe import (
     GROUP_OF,
@@ -23,7 +22,7 @@ from costmodel.describe.recipe import (
     usual_overhead,
     with_switches,
 )
-from costmodel.describe.reliability import Health
+from costmodel.describe.switch_table import SWITCHES, Health, Policy
 from costmodel.estimates.estimate import estimate_job
 
 JOB = {"model": "llama3-8b", "gpus": 16, "tp": 2, "global_batch": 16, "seq_len": 4096, "zero_stage": 0}
@@ -32,24 +31,51 @@ JOB = {"model": "llama3-8b", "gpus": 16, "tp": 2, "global_batch": 16, "seq_len":
 def test_a_switch_has_one_name_and_one_place():
     held = [name for home in (*GROUPS.values(), Policy, Health) for name in home.model_fields]
     assert len(held) == len(set(held)) == len(HOME)
+    assert set(held) == set(SWITCHES)
     assert tuple(GROUPS) == ("kernels", "dtypes", "overlap", "moe", "host", "memory")
     assert Recipe.model_fields.keys() == {*LABELS, *GROUPS}
     assert not set(held) & {*LABELS, *GROUPS}
+    assert all(switch.meaning.strip().endswith(".") for switch in SWITCHES.values())
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_a_preset_says_its_switches_in_their_groups(name):
-    raw = read_mapping(
-        files("costmodel") / "describe" / "data" / "recipes" / f"{name}.yaml", example="source: x"
-    )
-    assert raw.keys() <= {*LABELS, *GROUPS}
-    assert raw["source"]
-    recipe = load_recipe(name)
-    for group in raw.keys() - set(LABELS):
-        for switch, value in raw[group].items():
-            read = recipe.switches[switch]
-            assert (list(read) if isinstance(read, tuple) else read) == value, switch
-    assert make_recipe(recipe.model_dump()) == recipe
+def test_a_default_and_the_ends_of_a_range_are_in_it_and_no_number_beyond():
+    for name, switch in SWITCHES.items():
+        home = HOME[name]
+        assert getattr(home.model_validate({name: switch.default}), name) == switch.default
+        assert getattr(home(), name) == switch.default
+        for side, end in zip((-1, 1), switch.bounds, strict=True):
+            if abs(end) == float("inf") or switch.kind == "numbers":
+                continue
+            closed = switch.range[0 if side < 0 else -1] in "[]"
+            for value, fits in ((end, closed), (end + side * max(abs(end), 1.0), False)):
+                given = int(value) if switch.kind == "whole" else value
+                if fits:
+                    assert getattr(home.model_validate({name: given}), name) == value
+                else:
+                    with pytest.raises(ValueError, match=r"Input should be (less|greater) than"):
+                        home.model_validate({name: given})
+    for loads, said in (
+        ((-1.0, 2.0), "greater than or equal to 0"),
+        ((0.0,), "expected tokens of some expert"),
+    ):
+        with pytest.raises(RecipeError, match=said):
+            make_recipe({"name": "mine", "moe_loads": loads})
+    with pytest.raises(RecipeError, match="bucket_elements: expected 0, or 1 and more"):
+        make_recipe({"name": "mine", "bucket_elements": 0.5})
+
+
+def test_a_preset_says_its_switches_in_their_groups():
+    for name in list_recipes():
+        path = files("costmodel") / "describe" / "data" / "recipes" / f"{name}.yaml"
+        raw = read_mapping(path, example="source: x")
+        assert raw.keys() <= {*LABELS, *GROUPS}
+        assert raw["source"]
+        recipe = load_recipe(name)
+        for group in raw.keys() - set(LABELS):
+            for switch, value in raw[group].items():
+                read = recipe.switches[switch]
+                assert (list(read) if isinstance(read, tuple) else read) == value, switch
+        assert make_recipe(recipe.model_dump()) == recipe
 
 
 def test_values_by_group_and_by_name_are_the_same_recipe():
@@ -61,9 +87,8 @@ def test_values_by_group_and_by_name_are_the_same_recipe():
     assert with_switches(by_group, {"moe_imbalance": 2.0}).host == by_group.host
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_a_wrong_recipe_is_one_line():
+    for values, message in (
         ({"kernel": {}}, "'kernel' is unknown; did you mean 'kernels'"),
         (
             {"kernels": {"fused_nrm": True}},
@@ -75,12 +100,10 @@ def test_values_by_group_and_by_name_are_the_same_recipe():
         ({"host": {"launch_s": 1.0}}, r"recipe mine: launch_s: .*less than 0.001, got 1.0"),
         ({"memory": {"selective_modules": ["core"]}}, r"recipe mine: selective_modules\.0: .*got 'core'"),
         ({"overlaps": "none"}, "'overlaps' is unknown"),
-    ],
-)
-def test_a_wrong_recipe_is_one_line(values, message):
-    with pytest.raises(RecipeError, match=message) as raised:
-        make_recipe({"name": "mine", **values})
-    assert "\n" not in str(raised.value)
+    ):
+        with pytest.raises(RecipeError, match=message) as raised:
+            make_recipe({"name": "mine", **values})
+        assert "\n" not in str(raised.value)
 
 
 def test_switches_of_the_job_reach_the_job():
@@ -105,17 +128,14 @@ def test_a_job_switched_is_the_job_made_so():
         assert estimate_job(made).step_time_s == estimate_job(switched).step_time_s
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_wrong_switches_of_the_job_are_refused():
+    for changes, message in (
         ({"sync_evry": 2}, "switches: 'sync_evry' is unknown; did you mean 'sync_every'"),
         ({"sync_every": 0}, "job: sync_every: .*greater than or equal to 1, got 0"),
         ({"stragglers": "yes"}, "job: stragglers: .*got 'yes'"),
-    ],
-)
-def test_wrong_switches_of_the_job_are_refused(changes, message):
-    with pytest.raises(RecipeError, match=message):
-        cm.estimate(**JOB, switches=changes)
+    ):
+        with pytest.raises(RecipeError, match=message):
+            cm.estimate(**JOB, switches=changes)
 
 
 def test_the_record_gives_every_switch_back():
@@ -133,25 +153,22 @@ def test_one_switch_is_replaced_and_no_other():
         assert {key for key, value in marked.items() if value != recipe.switches[key]} == {name}
 
 
-@pytest.mark.parametrize(
-    ("name", "figure", "said"),
-    [
+def test_the_mfu_that_a_framework_prints_stands_beside_ours():
+    for name, figure, said in (
         ("maxtext", "mfu_causal", "; maxtext prints "),
         ("megatron-2021", "hfu", "; megatron-2021 prints "),
         ("megatron-core", "mfu", ""),
-    ],
-)
-def test_the_mfu_that_a_framework_prints_stands_beside_ours(name, figure, said):
-    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 8192, "recompute": "full"}
-    est = cm.estimate(**job, recipe=name, layout="tp2")
-    # All three differ for this job: attention is counted twice over, and forward runs again.
-    assert float(est.mfu_causal) < float(est.mfu) < float(est.hfu)
-    assert float(est.mfu_printed) == float(getattr(est, figure))
-    record = est.to_dict()["mfu_printed"]
-    assert record["value"] == float(getattr(est, figure))
-    assert record["source"]
-    row = dict(est.grids()[0].rows)["MFU"]
-    assert (f"{said}{float(est.mfu_printed):.1%}" in row) if said else ("prints" not in row)
+    ):
+        job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 8192, "recompute": "full"}
+        est = cm.estimate(**job, recipe=name, layout="tp2")
+        # All three differ for this job: attention is counted twice over, and forward runs again.
+        assert float(est.mfu_causal) < float(est.mfu) < float(est.hfu)
+        assert float(est.mfu_printed) == float(getattr(est, figure))
+        record = est.to_dict()["mfu_printed"]
+        assert record["value"] == float(getattr(est, figure))
+        assert record["source"]
+        row = dict(est.grids()[0].rows)["MFU"]
+        assert (f"{said}{float(est.mfu_printed):.1%}" in row) if said else ("prints" not in row)
 
 
 def test_who_says_nothing_of_its_mfu_prints_none():
@@ -161,26 +178,23 @@ def test_who_says_nothing_of_its_mfu_prints_none():
     assert "prints" not in dict(est.grids()[0].rows)["MFU"]
 
 
-@pytest.mark.parametrize("device", ["b200-sxm-180gb", "h100-sxm-80gb", "v100-sxm2-32gb", "mi300x", "tpu-v7x"])
-def test_what_a_recipe_leaves_to_the_device(device):
+def test_what_a_recipe_leaves_to_the_device():
     """`auto` is the vendor's kernel, `torch` PyTorch's; what is named stays, as does a share that is given."""
-    accelerator = load_accelerator(device)
     plain = load_recipe("megatron-core")
-    for said, kernel in (
-        ("auto", accelerator.software.attention),
-        ("torch", accelerator.software.torch_attention),
-        ("flash3", "flash3"),
-    ):
-        found = resolved_for(plain.replaced("attention_kernel", said), accelerator)
-        assert found.kernels.attention_kernel == kernel
-    for said in ("auto", "sms"):
-        found = resolved_for(plain.replaced("collectives_on", said), accelerator).overlap.collectives_on
-        assert found == (accelerator.collectives_on if said == "auto" else said)
-    usual = usual_overhead(accelerator.generation, accelerator.has_own_stack)
-    assert (
-        resolved_for(plain.replaced("overhead_fraction", None), accelerator).host.overhead_fraction == usual
-    )
-    assert resolved_for(plain.replaced("overhead_fraction", 0.01), accelerator).host.overhead_fraction == 0.01
+    for device in ("b200-sxm-180gb", "h100-sxm-80gb", "v100-sxm2-32gb", "mi300x", "tpu-v7x"):
+        accelerator = load_accelerator(device)
+
+        def found(name, said, accelerator=accelerator):
+            return resolved_for(plain.replaced(name, said), accelerator).switches[name]
+
+        assert found("attention_kernel", "auto") == accelerator.software.attention
+        assert found("attention_kernel", "torch") == accelerator.software.torch_attention
+        assert found("attention_kernel", "flash3") == "flash3"
+        assert found("collectives_on", "auto") == accelerator.collectives_on
+        assert found("collectives_on", "sms") == "sms"
+        usual = usual_overhead(accelerator.generation, accelerator.has_own_stack)
+        assert found("overhead_fraction", None) == usual
+        assert found("overhead_fraction", 0.01) == 0.01
 
 
 def test_the_kernels_of_a_vendor_and_of_torch_differ_on_hopper():

@@ -1,7 +1,5 @@
 """Context parallelism: K and V on their way round the group, by each method, and what attention hides."""
 
-from typing import get_args
-
 import numpy as np
 import pytest
 from round_jobs import (
@@ -25,7 +23,7 @@ from round_jobs import (
 
 import costmodel as cm
 from costmodel.base.errors import LayoutError
-from costmodel.describe.recipe import ContextMethod
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.interop.megatron_job import CP_TYPES
 from costmodel.step.context import METHODS
 
@@ -398,7 +396,7 @@ def test_two_groups_have_communicators():
 
 
 def test_every_method_is_a_record():
-    assert tuple(METHODS) == get_args(ContextMethod) == tuple(CP_TYPES)
+    assert tuple(METHODS) == SWITCHES["cp_method"].choices == tuple(CP_TYPES)
 
 
 def test_layouts_side_by_side_are_those_one_by_one():

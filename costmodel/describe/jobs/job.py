@@ -35,7 +35,6 @@ from costmodel.describe.jobs.layout import (
 )
 from costmodel.describe.jobs.measured import read_measured
 from costmodel.describe.jobs.packing import Packing, make_packing
-from costmodel.describe.jobs.policy import Policy
 from costmodel.describe.jobs.reading import keywords, read, read_array, require_alike, require_complete
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.jobs.tuning import Tuning, make_tuning
@@ -44,8 +43,8 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
 from costmodel.describe.precision import Precision, precision
 from costmodel.describe.recipe import Recipe, load_recipe, require_cores, resolved_for
-from costmodel.describe.reliability import Health
 from costmodel.describe.site import NO_SITE, Site, load_site
+from costmodel.describe.switch_table import Health, Policy
 from costmodel.physics.network.gradient_compression import METHODS, compression
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import Chunk, parse_chunks, require_chunks

@@ -15,7 +15,7 @@ from costmodel.base.errors import CostModelError, LayoutError, RecipeError, Unit
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, canonical, names, unknown_field
-from costmodel.describe.jobs.switches import is_switch, require_switch, takes_several
+from costmodel.describe.jobs.switches import HOME, require_switch, takes_several
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 Array = NDArray[np.float64]
@@ -449,7 +449,7 @@ def _read_choices(field: Field, given: Any) -> dict[str, Any]:
     turned = tuple(other for other in FIELDS if other.turned)
     found: dict[str, Any] = {}
     for key, value in pairs:
-        if isinstance(key, str) and canonical(key) not in names(turned) and is_switch(key):
+        if isinstance(key, str) and canonical(key) not in names(turned) and key in HOME:
             raise LayoutError(
                 f"{field.name}: {key} is a switch of the recipe, not a knob of the layout; give it as -s {key}={value} "
                 f"(switches={{{key!r}: ...}}), which holds it too"

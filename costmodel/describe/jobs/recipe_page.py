@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 from costmodel.base.answer import Answer, Listing
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.switches import HOME, Settings, switch_field
-from costmodel.describe.meanings import meanings_of
+from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe, list_recipes, load_recipe
+from costmodel.describe.switch_table import SWITCHES
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class RecipePage(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the switches as plain data."""
-        meanings, recipe = switch_meanings(), self.settings.recipe
+        recipe = self.settings.recipe
         values, defaults = self.settings.plain(), Settings(Recipe(name=recipe.name)).plain()
         return {
             "schema_version": 1,
@@ -34,7 +33,7 @@ class RecipePage(Answer):
                     "value": value,
                     "default": defaults[key],
                     "choices": _choices(key),
-                    "meaning": meanings[key],
+                    "meaning": SWITCHES[key].meaning,
                 }
                 for key, value in values.items()
             ],
@@ -86,24 +85,12 @@ def recipes_table() -> Listing:
     )
 
 
-def switch_meanings() -> dict[str, str]:
-    """Return the text below each switch's field, in one line."""
-    return {name: said for home in dict.fromkeys(HOME.values()) for name, said in meanings_of(home).items()}
-
-
 def _choices(name: str) -> str:
     """Return what a switch may be, as a text."""
-    annotation = switch_field(name).annotation
-    for plain, words in ((bool, "true or false"), (int, "whole number"), (float, "number")):
-        if annotation is plain:
-            return words
-    if NoneType in get_args(annotation):
-        return "number, or null"
-    options = [str(choice) for choice in get_args(annotation)]
-    if "Ellipsis" in options:
-        inner = get_args(get_args(annotation)[0])
-        return "some of " + ", ".join(str(choice) for choice in inner)
-    return ", ".join(options)
+    kind, words = SWITCHES[name].kind, ", ".join(SWITCHES[name].choices)
+    said = {"truth": "true or false", "whole": "whole number", "open number": "number, or null"}
+    said |= {"word": words, "words": f"some of {words}", "numbers": "numbers"}
+    return said.get(kind, "number")
 
 
 def set_text(value: Any) -> str:

@@ -6,49 +6,23 @@ A switch has one name, and that name one place: a group of the recipe, the job's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.words import rule
 from costmodel.describe.jobs.fields import FIELD
-from costmodel.describe.jobs.policy import Policy
-from costmodel.describe.recipe import GROUPS, Dtypes, Recipe, with_switches
-from costmodel.describe.reliability import Health
+from costmodel.describe.recipe import GROUPS, Recipe, with_switches
+from costmodel.describe.switch_table import SWITCHES, Dtypes, Health, Policy, Switch, Switches
 
-_HOMES: tuple[type[BaseModel], ...] = (*GROUPS.values(), Policy, Health)
+_HOMES: tuple[type[Switches], ...] = (*GROUPS.values(), Policy, Health)
 
-HOME: Mapping[str, type[BaseModel]] = {name: home for home in _HOMES for name in home.model_fields}
+HOME: Mapping[str, type[Switches]] = {name: home for home in _HOMES for name in home.model_fields}
 """Which model holds each switch, in the order in which switches are shown."""
 
 NUMERIC = frozenset((*Dtypes.model_fields, "gradient_compression", "sync_every", "outer_momentum"))
 """Switches that change what is computed: the model that comes out is another one."""
-
-_Held = TypeVar("_Held", Policy, Health)
-
-
-def switch_field(name: str) -> FieldInfo:
-    """Return type, default and bounds of a switch.
-
-    Raises
-    ------
-    RecipeError
-        If there is none of that name.
-    """
-    require_switch(name)
-    return HOME[name].model_fields[name]
-
-
-def is_switch(name: str) -> bool:
-    """Say whether a recipe has a switch of this name."""
-    try:
-        switch_field(name)
-    except (RecipeError, KeyError):
-        return False
-    return True
 
 
 def require_switch(name: str, where: str = "switches") -> None:
@@ -67,21 +41,32 @@ def require_switch(name: str, where: str = "switches") -> None:
         raise RecipeError(f"{where}: {shown(name)} is unknown; {choices_hint(name[:60], HOME)}")
 
 
+def switch(name: str) -> Switch:
+    """Return the row of a switch.
+
+    Raises
+    ------
+    RecipeError
+        If there is none of that name.
+    """
+    require_switch(name)
+    return SWITCHES[name]
+
+
 def switch_choices(name: str) -> tuple[str, ...]:
-    """Return the values a literal switch can take, empty for numbers and booleans."""
-    options = get_args(switch_field(name).annotation)
-    return () if NoneType in options else tuple(str(choice) for choice in options)
+    """Return the words that a switch can be one of, empty for all others."""
+    found = switch(name)
+    return found.choices if found.kind == "word" else ()
 
 
 def is_number(name: str) -> bool:
     """Say whether a switch is a number, which may be left to the device."""
-    annotation = switch_field(name).annotation
-    return annotation is float or NoneType in get_args(annotation)
+    return switch(name).kind in ("number", "open number", "elements")
 
 
 def takes_several(name: str) -> bool:
-    """Say whether a switch is a list of words."""
-    return isinstance(switch_field(name).default, tuple)
+    """Say whether a switch is a list."""
+    return switch(name).kind in ("words", "numbers")
 
 
 class Settings(NamedTuple):
@@ -107,7 +92,7 @@ class Settings(NamedTuple):
         for name in changes:
             require_switch(name)
 
-        def of(*homes: type[BaseModel]) -> dict[str, Any]:
+        def of(*homes: type[Switches]) -> dict[str, Any]:
             return {name: value for name, value in changes.items() if HOME[name] in homes}
 
         return Settings(
@@ -123,7 +108,7 @@ class Settings(NamedTuple):
         }
 
 
-def _checked(held: _Held, changes: Mapping[str, Any]) -> _Held:
+def _checked(held: Switches, changes: Mapping[str, Any]) -> Switches:
     """Return a model with some fields changed and checked."""
     if not changes:
         return held
