@@ -9,19 +9,17 @@ older versions, with the older names, are read too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.base.files import refuse_endless
-from costmodel.describe.models.huggingface_details import launch_details
-from costmodel.describe.models.huggingface_experts import routing_groups
-from costmodel.describe.models.huggingface_families import READERS, RENAMED
-from costmodel.describe.models.huggingface_keys import REFUSED_TYPES, Keys, shapes_nothing
-from costmodel.describe.models.huggingface_layers import common_values
+from costmodel.describe.models.huggingface_families import Family, families, read_fields
+from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing
+from costmodel.describe.models.huggingface_layers import common_values, routing_groups
 from costmodel.describe.models.huggingface_wrappers import language_model
-from costmodel.describe.models.model import Model, make_model
+from costmodel.describe.models.model import MOST, Model, make_model
 
 
 class HuggingFaceModel(NamedTuple):
@@ -58,13 +56,12 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
     else:
         origin, raw = str(config), _read_json(Path(config))
     text = language_model(raw, origin)
-    renamed = RENAMED.get(str(text.raw.get("model_type")), {})
-    config_of_text = {renamed.get(key, key): value for key, value in text.raw.items()}
-    keys = Keys(config_of_text, origin, text.defaults)
-    reader = _reader_of(keys)
+    keys = Keys(text.raw, origin, text.defaults)
+    family = _family_of(keys)
+    keys.raw = {family.keys.get(key, key): value for key, value in keys.raw.items()}
     try:
-        values = {**common_values(keys), **reader(keys)}
-        values |= launch_details(keys, values)
+        values = {**common_values(keys), **read_fields(keys, family)}
+        values |= _launch_details(keys, values)
         if values.get("num_experts"):
             values |= routing_groups(keys)
     except ModelConfigError:
@@ -86,7 +83,7 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
 
 def supported_types() -> tuple[str, ...]:
     """Return every ``model_type`` that can be read."""
-    return tuple(sorted(READERS))
+    return tuple(families())
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -120,8 +117,8 @@ def _is_empty(value: Any) -> bool:
     return value is None or value is False or value == [] or value == {}
 
 
-def _reader_of(keys: Keys) -> Callable[[Keys], dict[str, Any]]:
-    """Return the function that reads a config of this type.
+def _family_of(keys: Keys) -> Family:
+    """Return how a config of this type is read.
 
     Raises
     ------
@@ -129,9 +126,9 @@ def _reader_of(keys: Keys) -> Callable[[Keys], dict[str, Any]]:
         If the type is refused or unknown; the size is said, so that a reader knows what was found.
     """
     kind = keys.need("model_type")
-    if kind in READERS:
-        return READERS[kind]
-    reason = REFUSED_TYPES.get(kind)
+    if kind in families():
+        return families()[kind]
+    reason = by_name("refused").get(kind)
     said = f": {reason}" if reason else f" is not supported; {choices_hint(kind, supported_types())}"
     raise keys.refuse(f"model_type {kind!r}{_size_of(keys.raw)}{said}")
 
@@ -148,3 +145,73 @@ def _size_of(raw: Mapping[str, Any]) -> str:
     found = {word: [raw[key] for key in names if type(raw.get(key)) is int] for word, names in _SIZES.items()}
     sizes = ", ".join(f"{word} {values[0]:,}" for word, values in found.items() if values)
     return f" ({sizes})" if sizes else ""
+
+
+# What a launch file says of a model and no price depends on. A key of an unexpected kind (a base for each layer) is
+# passed over: it has no price, and no one setting to write.
+_THETA = ("rope_theta", "rotary_emb_base", "rope_base", "rotary_base")
+_EPSILON = (
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "layernorm_epsilon",
+    "norm_epsilon",
+    "norm_eps",
+    "layer_norm_rms_epsilon",
+)
+_LENGTH = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "max_seq_len",
+    "model_max_length",
+    "seq_length",
+)
+_SHARE = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_percent")
+
+
+def _launch_details(keys: Keys, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of `Model` that frameworks have to be told of, as far as a config says them as one number.
+
+    Parameters
+    ----------
+    keys : Keys
+        The config; nothing is noted as read, for these names are known to shape nothing.
+    values : mapping
+        What its family's reader has made of it.
+    """
+    raw = keys.raw
+    found: dict[str, Any] = {"norm_epsilon": _number(raw, _EPSILON, below=1)}
+    length = _number(raw, _LENGTH, below=MOST)
+    position = values.get("position", "rope")
+    if position != "learned" and length is not None and length == int(length):
+        found["context_length"] = int(length)
+    # transformers 5 has all of a rotation in one table, one inside another where layers differ.
+    table = raw.get("rope_parameters")
+    tables = [table if isinstance(table, dict) else {}, raw]
+    if position == "rope":
+        found["rope_theta"] = next((n for n in (_number(each, _THETA) for each in tables) if n), None)
+    if position == "rope" and values.get("attention") != "mla":
+        shares = (_number(each, _SHARE, below=1 + 1e-9) for each in tables)
+        found["rotary_share"] = next((share for share in shares if share), _share_of_dims(raw, values))
+    return {name: value for name, value in found.items() if value}
+
+
+def _share_of_dims(raw: Mapping[str, Any], values: Mapping[str, Any]) -> float | None:
+    """Return the rotated share where a config counts the dimensions that are (GPT-J)."""
+    dims, width = raw.get("rotary_dim"), values.get("head_dim")
+    hidden, heads = values.get("hidden_size"), values.get("num_heads")
+    if width is None and type(hidden) is int and type(heads) is int and heads > 0:
+        width = hidden // heads
+    if type(dims) is not int or type(width) is not int or not 0 < dims < width:
+        return None
+    return dims / width
+
+
+def _number(raw: Mapping[str, Any], names: tuple[str, ...], below: float = float("inf")) -> float | None:
+    """Return the first of some keys that is a positive number below a bound."""
+    for name in names:
+        value = raw.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < below:
+            return float(value)
+    return None

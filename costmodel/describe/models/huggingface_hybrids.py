@@ -1,13 +1,15 @@
-"""Readers of configs whose layers mix tokens by linear attention or state space beside attention."""
+"""Parts of families of HuggingFace configs whose layers mix tokens by linear attention or state space beside attention.
+
+The functions stand under `parts` in ``huggingface.yaml``, where the other fields of their families are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costmodel.describe.models.huggingface_experts import latent, sparse_step
 from costmodel.describe.models.huggingface_keys import Keys
-from costmodel.describe.models.huggingface_layers import biases, expert_layers, grouped, leading_dense
+from costmodel.describe.models.huggingface_layers import expert_layers, sparse_steps
 
 FULL = ("full_attention", "attention")
 
@@ -48,30 +50,20 @@ def _delta(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _qwen_next(keys: Keys) -> dict[str, Any]:
-    """Return Qwen3-Next and Qwen3.5: three gated delta rules and one gated attention in four layers."""
+def qwen_next(keys: Keys) -> dict[str, Any]:
+    """Return the layers of Qwen3-Next and Qwen3.5: three gated delta rules and one attention in four; experts or not."""
     layers, every = keys.need("num_hidden_layers"), keys.get("full_attention_interval", default=4)
     kinds = keys.get("layer_types")
     if kinds is None:
         kinds = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
-    keys.get("mamba_ssm_dtype")
-    if keys.get("attn_output_gate", default=True) is False:
-        raise keys.refuse("attn_output_gate: attention without its gate is not supported")
-    values = {
-        **grouped(keys),
-        **biases(keys),
-        **_mixed("d", _delta(keys), _listed(keys, kinds, ("linear_attention",))),
-        "qk_norm": True,
-        "attention_gate": True,
-        "mtp_layers": keys.get("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0),
-    }
-    dense, step = keys.get("mlp_only_layers", default=[]), sparse_step(keys)
+    values = _mixed("d", _delta(keys), _listed(keys, kinds, ("linear_attention",)))
+    experts = sparse_steps(keys)
     count = keys.get("num_experts", "num_local_experts", default=0)
     if not count:
         return {**values, "ffn_size": keys.need("intermediate_size")}
     return {
         **values,
-        **expert_layers(keys, [i not in dense and (i + 1) % step == 0 for i in range(layers)]),
+        **experts,
         "ffn_size": keys.get("intermediate_size", default=0),
         "num_experts": count,
         "top_k": keys.need("num_experts_per_tok"),
@@ -81,21 +73,13 @@ def _qwen_next(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _olmo_hybrid(keys: Keys) -> dict[str, Any]:
-    """Return OLMo hybrid: gated delta rules, and attention normed over all heads."""
-    attends = _listed(keys, keys.need("layer_types"), ("linear_attention",))
-    return {
-        **grouped(keys),
-        **biases(keys),
-        **_mixed("d", _delta(keys), attends),
-        "ffn_size": keys.need("intermediate_size"),
-        "qk_norm": True,
-        "qk_norm_all_heads": True,
-    }
+def olmo_hybrid(keys: Keys) -> dict[str, Any]:
+    """Return OLMo hybrid: gated delta rules in the layers that its list names."""
+    return _mixed("d", _delta(keys), _listed(keys, keys.need("layer_types"), ("linear_attention",)))
 
 
-def _kimi_linear(keys: Keys) -> dict[str, Any]:
-    """Return Kimi Linear: channel-wise gated delta rules and latent attention, experts."""
+def kimi_delta(keys: Keys) -> dict[str, Any]:
+    """Return Kimi Linear's channel-wise gated delta rules, under its own keys or those of transformers."""
     inner, layers = keys.get("linear_attn_config", default={}), keys.need("num_hidden_layers")
     if "full_attn_layers" in inner:
         # Counted from one in the published files.
@@ -108,53 +92,30 @@ def _kimi_linear(keys: Keys) -> dict[str, Any]:
         "head_dim": inner.get("head_dim") or keys.need("linear_head_dim"),
         "conv_kernel": inner.get("short_conv_kernel_size") or keys.need("linear_conv_kernel_dim"),
     }
-    width = keys.need("moe_intermediate_size")
-    keys.get("moe_layer_freq", "moe_router_activation_func")
-    return {
-        **{**latent(keys), "q_lora_rank": keys.get("q_lora_rank", default=0)},
-        **_mixed("k", sizes, attends),
-        **leading_dense(keys),
-        "position": "none" if keys.get("mla_use_nope", default=False) else "rope",
-        "ffn_size": keys.need("intermediate_size"),
-        "num_experts": keys.need("num_experts"),
-        "top_k": keys.need("num_experts_per_token", "num_experts_per_tok"),
-        "expert_ffn_size": width,
-        "shared_expert_ffn_size": width * keys.get("num_shared_experts", default=0),
-        "mtp_layers": keys.get("num_nextn_predict_layers", default=0),
-    }
+    return _mixed("k", sizes, attends)
 
 
-def _minimax(keys: Keys) -> dict[str, Any]:
-    """Return MiniMax-Text-01: seven lightning attentions and one attention in eight layers, experts everywhere."""
+def lightning(keys: Keys) -> dict[str, Any]:
+    """Return MiniMax-Text-01's layers: lightning attention, and attention in the named ones."""
     older = keys.get("attn_type_list")
     if older is None:
         kinds = keys.need("layer_types")
     else:
         keys.get("layer_types")
         kinds = ["full_attention" if kind else "linear_attention" for kind in older]
-    values = grouped(keys)
     heads = keys.need("num_attention_heads")
     dim = keys.get("head_dim", default=keys.need("hidden_size") // heads)
     sizes = {"kind": "lightning", "heads": heads, "head_dim": dim}
-    if keys.get("shared_intermediate_size", default=0):
-        raise keys.refuse("shared_intermediate_size: a shared expert is not supported")
-    keys.get("num_mtp_modules", "shared_moe_mode", "postnorm", "layernorm_full_attention_alpha")
-    return {
-        **values,
-        **_mixed("l", sizes, _listed(keys, kinds, ("linear_attention",))),
-        "num_experts": keys.need("num_local_experts"),
-        "top_k": keys.need("num_experts_per_tok"),
-        "expert_ffn_size": keys.need("intermediate_size"),
-    }
+    return _mixed("l", sizes, _listed(keys, kinds, ("linear_attention",)))
 
 
 _LETTERS = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 _NAMES = {"linear_attention": "mamba", "attention": "full_attention"}
 
 
-def _nemotron_h(keys: Keys) -> dict[str, Any]:
+def nemotron_h(keys: Keys) -> dict[str, Any]:
     """Return Nemotron-H: each layer is one block, of state space, attention, MLP, or experts."""
-    written, named = keys.get("hybrid_override_pattern"), keys.get("layers_block_type")
+    written = keys.get("hybrid_override_pattern")
     if written is not None:
         kinds = [_LETTERS.get(letter, letter) for letter in written]
     else:
@@ -165,15 +126,9 @@ def _nemotron_h(keys: Keys) -> dict[str, Any]:
         raise keys.refuse(
             f"hybrid_override_pattern: has {len(kinds)} layers, num_hidden_layers another number"
         )
-    if keys.get("moe_latent_size"):
-        raise keys.refuse("moe_latent_size: experts of a latent width cannot be priced yet")
-    del named
-    heads = keys.need("mamba_num_heads")
-    keys.get("expand")
-    width = keys.get("head_dim", "attention_head_dim")
     sizes = {
         "kind": "mamba-2",
-        "heads": heads,
+        "heads": keys.need("mamba_num_heads"),
         "head_dim": keys.need("mamba_head_dim"),
         "groups": keys.need("n_groups"),
         "state": keys.need("ssm_state_size"),
@@ -182,23 +137,15 @@ def _nemotron_h(keys: Keys) -> dict[str, Any]:
         "conv_bias": keys.get("use_conv_bias", default=True),
         "bias": keys.get("mamba_proj_bias", "use_bias", default=False),
     }
-    mixing = {"mamba": "m", "full_attention": "f"}
+    width = keys.get("head_dim", "attention_head_dim")
     values = {
-        **grouped(keys),
         **({} if width is None else {"head_dim": width}),
-        **biases(keys),
         "num_layers": len(kinds),
-        "position": "none",
-        "gated_mlp": False,
-        "linear_bias": keys.get("mlp_bias", default=False),
-        "attention_pattern": "".join(mixing.get(kind, "n") for kind in kinds),
+        "attention_pattern": "".join({"mamba": "m", "full_attention": "f"}.get(kind, "n") for kind in kinds),
         "mixers": {"m": sizes} if "mamba" in kinds else {},
         "mlp_pattern": "".join({"mlp": "d", "moe": "e"}.get(kind, "n") for kind in kinds),
         "ffn_size": keys.get("intermediate_size", default=0) if "mlp" in kinds else 0,
-        "mtp_layers": 0,
     }
-    if keys.get("num_nextn_predict_layers", default=0):
-        raise keys.refuse("num_nextn_predict_layers: prediction layers of several blocks are not supported")
     if "moe" not in kinds:
         return values
     shared = keys.get("moe_shared_expert_intermediate_size", default=0)
@@ -229,41 +176,29 @@ def _prefixed_mamba2(keys: Keys, inner: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def _gated_mlp(keys: Keys) -> dict[str, Any]:
-    """Return grouped attention, its biases, and a gated MLP with or without."""
-    return {
-        **grouped(keys),
-        **biases(keys),
-        "ffn_size": keys.need("intermediate_size"),
-        "linear_bias": keys.get("mlp_bias", default=False),
-    }
-
-
-def _bamba(keys: Keys) -> dict[str, Any]:
+def bamba(keys: Keys) -> dict[str, Any]:
     """Return Bamba: state space everywhere but in the named layers."""
     full = keys.get("attn_layer_indices", default=[])
     sizes = _prefixed_mamba2(keys, keys.need("mamba_expand") * keys.need("hidden_size"))
     attends = [number in full for number in range(keys.need("num_hidden_layers"))]
-    return {**_gated_mlp(keys), **_mixed("m", sizes, attends)}
+    return _mixed("m", sizes, attends)
 
 
-def _falcon_h1(keys: Keys) -> dict[str, Any]:
+def falcon_h1(keys: Keys) -> dict[str, Any]:
     """Return Falcon-H1: attention and state space side by side in every layer."""
     inner = keys.get("mamba_d_ssm") or keys.need("mamba_expand") * keys.need("hidden_size")
     norm = keys.get("mamba_rms_norm", default=False)
     sizes = _prefixed_mamba2(keys, inner, norm=norm, beside_attention=True)
-    return {**_gated_mlp(keys), **_mixed("m", sizes, [False] * keys.need("num_hidden_layers"))}
+    return _mixed("m", sizes, [False] * keys.need("num_hidden_layers"))
 
 
-def _granite_hybrid(keys: Keys) -> dict[str, Any]:
+def granite_hybrid(keys: Keys) -> dict[str, Any]:
     """Return Granite 4: state space and attention, a shared MLP, experts in the larger ones."""
     named = keys.get("layer_types", "layers_block_type", default=["mamba"] * keys.need("num_hidden_layers"))
     attends = _listed(keys, named, ("mamba", "linear_attention"))
     sizes = _prefixed_mamba2(keys, keys.need("mamba_expand") * keys.need("hidden_size"))
     shared = keys.need("shared_intermediate_size")
     values = {
-        **grouped(keys),
-        **biases(keys),
         **_mixed("m", sizes, attends),
         "position": "rope" if keys.get("position_embedding_type", default="nope") == "rope" else "none",
     }
@@ -279,7 +214,7 @@ def _granite_hybrid(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _jamba(keys: Keys) -> dict[str, Any]:
+def jamba(keys: Keys) -> dict[str, Any]:
     """Return Jamba: one attention in eight layers, experts in every second."""
     layers, hidden = keys.need("num_hidden_layers"), keys.need("hidden_size")
     period, offset = keys.need("attn_layer_period"), keys.need("attn_layer_offset")
@@ -295,12 +230,7 @@ def _jamba(keys: Keys) -> dict[str, Any]:
         "inner_norms": True,
     }
     ffn, count = keys.need("intermediate_size"), keys.need("num_experts")
-    values = {
-        **grouped(keys),
-        **_mixed("m", sizes, [number % period == offset for number in range(layers)]),
-        "position": "none",
-        "ffn_size": ffn,
-    }
+    values = _mixed("m", sizes, [number % period == offset for number in range(layers)])
     period, offset = keys.need("expert_layer_period"), keys.need("expert_layer_offset")
     if count < 2:
         keys.get("num_experts_per_tok")
@@ -314,7 +244,7 @@ def _jamba(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _lfm2(keys: Keys) -> dict[str, Any]:
+def lfm2(keys: Keys) -> dict[str, Any]:
     """Return LFM2: short convolutions, and attention in the named layers; with or without experts."""
     layers, hidden = keys.need("num_hidden_layers"), keys.need("hidden_size")
     named = keys.get("layer_types")
@@ -328,12 +258,7 @@ def _lfm2(keys: Keys) -> dict[str, Any]:
         "conv_kernel": keys.need("conv_L_cache"),
         "bias": keys.get("conv_bias", default=False),
     }
-    values = {
-        **grouped(keys),
-        **_mixed("c", sizes, _listed(keys, named, ("conv", "short_conv"))),
-        "tied_embeddings": keys.get("tie_word_embeddings", "tie_embedding", default=True),
-        "qk_norm": True,
-    }
+    values = _mixed("c", sizes, _listed(keys, named, ("conv", "short_conv")))
     ffn = keys.need("intermediate_size", "block_ff_dim")
     if not (count := keys.get("num_experts", default=0)):
         if keys.get("block_auto_adjust_ff_dim", default=True):
@@ -354,20 +279,10 @@ def _lfm2(keys: Keys) -> dict[str, Any]:
     }
 
 
-HYBRID_READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
-    "bamba": _bamba,
-    "falcon_h1": _falcon_h1,
-    "granitemoehybrid": _granite_hybrid,
-    "jamba": _jamba,
-    "kimi_linear": _kimi_linear,
-    "lfm2": _lfm2,
-    "lfm2_moe": _lfm2,
-    "minimax": _minimax,
-    "minimax_m1": _minimax,
-    "minimax_text_01": _minimax,
-    "nemotron_h": _nemotron_h,
-    "olmo_hybrid": _olmo_hybrid,
-    "qwen3_5_moe_text": _qwen_next,
-    "qwen3_5_text": _qwen_next,
-    "qwen3_next": _qwen_next,
+HYBRID_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    part.__name__: part
+    for part in (
+        *(bamba, falcon_h1, granite_hybrid, jamba, kimi_delta, lfm2, lightning, nemotron_h, olmo_hybrid),
+        qwen_next,
+    )
 }

@@ -1,26 +1,58 @@
-"""What readers of HuggingFace configs share: heads, biases, and which layers are windowed or have experts."""
+"""What families of HuggingFace configs share: values of the table, heads, biases, windows, and layers with experts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from costmodel.base.errors import ModelConfigError, shown
 from costmodel.describe.models.huggingface_keys import Keys
 
-_FULL, _WINDOWED = (
-    ("full_attention", "attention", "global"),
-    ("sliding_attention", "chunked_attention", "local"),
-)
+HIDDEN = ("hidden_size", "n_embd", "n_embed")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+HEADS = ("num_attention_heads", "n_head")
+_FULL = ("full_attention", "attention", "global")
+_WINDOWED = ("sliding_attention", "chunked_attention", "local")
+
+
+def value_of(keys: Keys, said: Any) -> Any:
+    """Return what an entry of ``huggingface.yaml`` means for a config; the table's head says how it is written."""
+    if isinstance(said, dict):
+        return value_of(keys, said["then"] if value_of(keys, said["if"]) else said["else"])
+    if not isinstance(said, str) or not re.search(r"[!|]", said):
+        return said
+    first, *rest = re.split(r" (\*|\+|//) ", said)
+    value = _term(keys, first)
+    for sign, text in zip(rest[::2], rest[1::2], strict=True):
+        other = _term(keys, text)
+        value = value * other if sign == "*" else value + other if sign == "+" else value // other
+    return value
+
+
+def _term(keys: Keys, text: str) -> Any:
+    """Return a number, or the value of a key: ``a, b !``, ``a | default``, ``a | default | null``, ``a ! | null``."""
+    named, *defaults = text.split(" | ")
+    if re.fullmatch(r"[\d.]+", named):
+        return json.loads(named)
+    names = named.removesuffix(" !").split(", ")
+    values = [json.loads(default) for default in defaults]
+    if named.endswith("!"):
+        if values and names[0] in keys.raw:
+            return keys.get(*names, default=values[0])
+        return keys.need(*names)
+    return keys.get(*names, default=values[-1] if names[0] in keys.raw else values[0])
 
 
 def common_values(keys: Keys) -> dict[str, Any]:
     """Return what all families share, some under older names."""
     listed = keys.get("hybrid_override_pattern", "layers_block_type")
-    layers = keys.get("num_hidden_layers", "n_layer", "n_layers", default=len(listed) if listed else None)
+    layers = keys.get(*LAYERS, default=len(listed) if listed else None)
     return {
-        "num_layers": keys.need("num_hidden_layers", "n_layer", "n_layers") if layers is None else layers,
-        "hidden_size": keys.need("hidden_size", "n_embd", "n_embed"),
-        "num_heads": keys.need("num_attention_heads", "n_head"),
+        "num_layers": keys.need(*LAYERS) if layers is None else layers,
+        "hidden_size": keys.need(*HIDDEN),
+        "num_heads": keys.need(*HEADS),
         "vocab_size": keys.need("vocab_size"),
         "tied_embeddings": keys.get("tie_word_embeddings", default=False),
     }
@@ -28,10 +60,7 @@ def common_values(keys: Keys) -> dict[str, Any]:
 
 def grouped(keys: Keys) -> dict[str, Any]:
     """Return grouped-query attention with rotary positions and a gated MLP."""
-    hidden, heads = (
-        keys.need("hidden_size", "n_embd", "n_embed"),
-        keys.need("num_attention_heads", "n_head"),
-    )
+    hidden, heads = keys.need(*HIDDEN), keys.need(*HEADS)
     # transformers rounds a head's width down where the heads do not divide the model's.
     whole = type(hidden) is int and type(heads) is int and heads > 0
     uneven = hidden // heads if whole and hidden % heads else None
@@ -42,16 +71,20 @@ def grouped(keys: Keys) -> dict[str, Any]:
     }
 
 
-def biases(keys: Keys, *, default: bool = False) -> dict[str, Any]:
+def biases(keys: Keys, default: bool = False) -> dict[str, Any]:
     """Return `attention_bias` of the families where it means all four projections."""
     bias = keys.get("attention_bias", default=default)
     return {"qkv_bias": bias, "attention_out_bias": bias}
 
 
-def plain(keys: Keys, width: Any) -> dict[str, Any]:
-    """Return what GPT-likes have: LayerNorm, biases everywhere, an MLP of two matrices, 4 times the width."""
+def plain(keys: Keys, width: str = "") -> dict[str, Any]:
+    """Return what GPT-likes have: LayerNorm, biases everywhere, an MLP of two matrices, 4 times the width.
+
+    `width` is the key that may say another one.
+    """
+    ffn = keys.get(width) if width else None
     return {
-        "ffn_size": width if width is not None else 4 * keys.need("hidden_size", "n_embd", "n_embed"),
+        "ffn_size": 4 * keys.need(*HIDDEN) if ffn is None else ffn,
         "gated_mlp": False,
         "norm": "layernorm",
         "qkv_bias": True,
@@ -60,9 +93,27 @@ def plain(keys: Keys, width: Any) -> dict[str, Any]:
     }
 
 
+def latent(keys: Keys) -> dict[str, Any]:
+    """Return multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
+    # `head_dim` and `num_key_value_heads` are looked at only to be passed over: a re-saved file
+    # has the rotary part as `head_dim`, and latent attention has no KV heads.
+    keys.get("head_dim", "num_key_value_heads", "qk_head_dim")
+    if keys.get("attention_bias", default=False):
+        raise keys.refuse("attention_bias: biases of latent attention cannot be priced")
+    return {
+        "gated_mlp": True,
+        "attention": "mla",
+        "q_lora_rank": keys.need_or_null("q_lora_rank"),
+        "kv_lora_rank": keys.need("kv_lora_rank"),
+        "qk_nope_head_dim": keys.need("qk_nope_head_dim"),
+        "qk_rope_head_dim": keys.need("qk_rope_head_dim"),
+        "v_head_dim": keys.need("v_head_dim"),
+    }
+
+
 def windows(keys: Keys, window: int | None, kinds: Sequence[str]) -> dict[str, Any]:
     """Turn a list of layer types into "all windowed but every n-th", or else into a pattern."""
-    layers = keys.need("num_hidden_layers", "n_layer", "n_layers")
+    layers = keys.need(*LAYERS)
     if strange := sorted({str(kind) for kind in kinds} - {*_FULL, *_WINDOWED}):
         raise keys.refuse(f"layer_types: {strange[0]!r} is not supported (full and sliding attention are)")
     if len(kinds) != layers:
@@ -73,48 +124,55 @@ def windows(keys: Keys, window: int | None, kinds: Sequence[str]) -> dict[str, A
     every = full[0] if full else 0
     if full == [number for number in range(1, layers + 1) if every and number % every == 0]:
         return {"sliding_window": window, "full_attention_every": every}
-    return {
-        "sliding_window": window,
-        "attention_pattern": "".join("f" if kind in _FULL else "w" for kind in kinds),
-    }
+    pattern = "".join("f" if kind in _FULL else "w" for kind in kinds)
+    return {"sliding_window": window, "attention_pattern": pattern}
 
 
-def patterned_windows(
-    keys: Keys, window: int | None, default_every: int, *, first: int = 0
-) -> dict[str, Any]:
+def full_or_sliding(full: Sequence[bool]) -> list[str]:
+    """Return the types of layers that have full attention or not."""
+    return ["full_attention" if each else "sliding_attention" for each in full]
+
+
+def patterned_windows(keys: Keys, window: Any, every: Any, first: int = 0) -> dict[str, Any]:
     """Return windows given by `layer_types`, or in older files by a repeating pattern.
 
     `first` is 1 where the first layer of each period is the full one instead of the last.
     """
-    every = keys.get("sliding_window_pattern", "_sliding_window_pattern", default=default_every)
+    width = value_of(keys, window)
+    period = keys.get("sliding_window_pattern", "_sliding_window_pattern", default=value_of(keys, every))
     kinds = keys.get("layer_types")
-    if isinstance(every, str):
+    if isinstance(period, str):
         # EXAONE writes the period as letters, such as LLLG.
-        every = every.upper().index("G") + 1 if "G" in every.upper() else 0
+        period = period.upper().index("G") + 1 if "G" in period.upper() else 0
     if kinds is None:
-        layers = keys.need("num_hidden_layers")
-        full = [bool(every) and (i + 1 - first) % every == 0 for i in range(layers)]
-        kinds = ["full_attention" if whole else "sliding_attention" for whole in full]
-    return windows(keys, window, kinds)
+        layers = range(1, keys.need("num_hidden_layers") + 1)
+        kinds = full_or_sliding([bool(period) and (number - first) % period == 0 for number in layers])
+    return windows(keys, width, kinds)
 
 
-def switched_windows(keys: Keys) -> dict[str, Any]:
-    """Return Qwen's windows, which count only where `use_sliding_window` says so."""
-    window = keys.get("sliding_window", default=4096)
-    first_windowed = keys.get("max_window_layers", default=28)
-    kinds = keys.get("layer_types")
-    if not keys.get("use_sliding_window", default=False):
+def late_windows(keys: Keys, window: Any, first: Any, **switch: Any) -> dict[str, Any]:
+    """Return windows from the layer `first` on, unless `layer_types` says where; none where the switch `if` is off."""
+    width, begin, kinds = value_of(keys, window), value_of(keys, first), keys.get("layer_types")
+    if not value_of(keys, switch["if"]):
         return {}
     if kinds is None:
-        layers = keys.need("num_hidden_layers")
-        kinds = ["sliding_attention" if i >= first_windowed else "full_attention" for i in range(layers)]
-    return windows(keys, window, kinds)
+        kinds = full_or_sliding([i < begin for i in range(keys.need("num_hidden_layers"))])
+    return windows(keys, width, kinds)
+
+
+def listed_windows(keys: Keys, window: Any, unlisted: str) -> dict[str, Any]:
+    """Return windows where `layer_types` says; a file without it has them in all layers or none, or is refused."""
+    width = value_of(keys, window)
+    kinds = keys.need("layer_types") if unlisted == "refused" else keys.get("layer_types")
+    if kinds is not None:
+        return windows(keys, width, kinds)
+    return {"sliding_window": width} if unlisted == "all" else {}
 
 
 def expert_layers(keys: Keys, kinds: Sequence[bool]) -> dict[str, Any]:
     """Turn "has experts" of each layer into leading dense layers and a period, or else into a pattern."""
     layers = len(kinds)
-    if layers != keys.need("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+    if layers != keys.need(*LAYERS, "num_layers"):
         raise keys.refuse(f"mlp_layer_types: has {layers} layers, expected as many as num_hidden_layers")
     first = list(kinds).index(True) if True in kinds else layers
     for step in range(1, layers - first + 1):
@@ -132,3 +190,53 @@ def leading_dense(keys: Keys, default: int | None = None) -> dict[str, Any]:
         return expert_layers(keys, [kind == "sparse" for kind in kinds])
     leading = keys.get("first_k_dense_replace", default=default)
     return {"first_dense_layers": keys.need("first_k_dense_replace") if leading is None else leading}
+
+
+def sparse_steps(keys: Keys) -> dict[str, Any]:
+    """Return which layers of a Qwen have experts: every so many, but for the named dense ones."""
+    dense, step = keys.get("mlp_only_layers", default=[]), keys.get("decoder_sparse_step", default=1)
+    if type(step) is not int or step < 1:
+        raise ModelConfigError(f"decoder_sparse_step: expected a whole number >= 1, got {shown(step)}")
+    layers = range(keys.need("num_hidden_layers"))
+    return expert_layers(keys, [i not in dense and (i + 1) % step == 0 for i in layers])
+
+
+def routed(keys: Keys, leading: int | None = None) -> dict[str, Any]:
+    """Return leading dense layers, then routed and shared experts of one width."""
+    width, freq = keys.need("moe_intermediate_size"), keys.get("moe_layer_freq", default=1)
+    experts = keys.need("n_routed_experts", "num_local_experts", "num_experts")
+    shared = keys.get("n_shared_experts", "num_shared_experts", default=0)
+    kinds = leading_dense(keys, leading)
+    if freq != 1:
+        first, layers = kinds.get("first_dense_layers", 0), keys.need("num_hidden_layers")
+        each = freq if isinstance(freq, list) else [int(i >= first and i % freq == 0) for i in range(layers)]
+        kinds = expert_layers(keys, [bool(kind) for kind in each])
+    return {
+        **kinds,
+        "ffn_size": keys.get("intermediate_size", default=0),
+        "num_experts": experts,
+        "top_k": keys.need("num_experts_per_tok"),
+        "expert_ffn_size": width,
+        "shared_expert_ffn_size": shared * width,
+    }
+
+
+def routing_groups(keys: Keys) -> dict[str, Any]:
+    """Return the groups that routing is limited to (DeepSeek-V2, arXiv:2405.04434, section 2.2.2), if to fewer than all.
+
+    Whatever family names them: a `topk_method` of greedy leaves them unused.
+    """
+    groups, used = keys.get("n_group", "num_expert_group", default=None), keys.get("topk_group", default=None)
+    limited = groups is not None and used is not None and 1 <= used < groups
+    limited = limited and keys.get("topk_method", default="") != "greedy"
+    return {"expert_groups": groups, "groups_per_token": used} if limited else {}
+
+
+COMMON_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    part.__name__: part
+    for part in (
+        *(biases, grouped, late_windows, latent, leading_dense, listed_windows, patterned_windows, plain),
+        *(routed, sparse_steps),
+    )
+}
+"""What rows of the table name under ``parts``, with those of `huggingface_odd` and `huggingface_hybrids`."""

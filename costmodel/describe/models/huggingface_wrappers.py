@@ -11,112 +11,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError
+from costmodel.describe.models.huggingface_keys import by_name, table
 
 _TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
-
-# The language model of a wrapper whose file does not say the type of it.
-_INNER_TYPE = {
-    "aria": "aria_text",
-    "aya_vision": "cohere2",
-    "cohere2_vision": "cohere2",
-    "deepseek_vl": "llama",
-    "deepseek_vl_hybrid": "llama",
-    "deepseek_vl_v2": "deepseek_v2",
-    "emu3": "emu3_text_model",
-    "gemma3": "gemma3_text",
-    "gemma3n": "gemma3n_text",
-    "gemma4": "gemma4_text",
-    "glm4v": "glm4v_text",
-    "glm4v_moe": "glm4v_moe_text",
-    "got_ocr2": "qwen2",
-    "granite_speech": "granite",
-    "idefics2": "mistral",
-    "idefics3": "llama",
-    "internvl": "qwen2",
-    "janus": "llama",
-    "kimi_k25": "kimi_k2",
-    "kimi_vl": "deepseek_v3",
-    "lfm2_vl": "lfm2",
-    "llama4": "llama4_text",
-    "llava": "llama",
-    "llava_next": "llama",
-    "llava_next_video": "llama",
-    "llava_onevision": "qwen2",
-    "mistral3": "mistral",
-    "mllama": "mllama_text_model",
-    "ovis2": "qwen2",
-    "paligemma": "gemma",
-    "perception_lm": "llama",
-    "qwen2_5_vl": "qwen2_5_vl_text",
-    "qwen2_audio": "qwen2",
-    "qwen2_vl": "qwen2_vl_text",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
-    "smolvlm": "llama",
-    "video_llava": "llama",
-    "vipllava": "llama",
-    "voxtral": "llama",
-}
-
-# Wrappers of before nesting: the language model's keys are beside those of the tower.
-_FLAT_TYPE = {
-    "llava_llama": "llama",
-    "llava_mistral": "mistral",
-    "llava_qwen": "qwen2",
-    "phi3_v": "phi3",
-    "phi4_multimodal": "phi3",
-    "phi4mm": "phi3",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_vl": "qwen2",
-}
-
-# Class defaults (transformers 5.23, models/*/configuration_*.py) that published nested configs leave out.
-CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma": {
-        "vocab_size": 256000,
-        "hidden_size": 3072,
-        "intermediate_size": 24576,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "head_dim": 256,
-    },
-    "gemma3_text": {
-        "vocab_size": 262208,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "sliding_window": 4096,
-    },
-    "llama": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-    },
-    "mistral": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
-    "qwen2": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-    },
-}
 
 
 class Text(NamedTuple):
@@ -147,12 +44,12 @@ def language_model(raw: Mapping[str, Any], origin: str) -> Text:
         alone = {name: value for name, value in raw.items() if not _is_tower(name, value)}
         return Text({**alone, "model_type": inner} if inner else alone, {}, (), towers)
     nested = dict(raw[key])
-    if kind not in _INNER_TYPE:
+    if kind not in by_name("inner_type"):
         nested = dict(_with_type(nested))
     if any(isinstance(nested.get(name), dict) for name in _TEXT_KEYS):
         deeper = language_model({**nested, "model_type": nested.get("model_type", kind)}, origin)
         return deeper._replace(left_out=(*towers, *deeper.left_out))
-    nested.setdefault("model_type", _INNER_TYPE.get(kind, kind))
+    nested.setdefault("model_type", by_name("inner_type").get(kind, kind))
     # Some files give the language model the type of the whole.
     nested["model_type"] = _flat_type(str(nested["model_type"]), nested) or nested["model_type"]
     if "tie_word_embeddings" in raw:
@@ -162,7 +59,7 @@ def language_model(raw: Mapping[str, Any], origin: str) -> Text:
     outer = tuple(
         sorted(name for name, value in raw.items() if name not in seen and not _is_tower(name, value))
     )
-    return Text(nested, CLASS_DEFAULTS.get(str(nested["model_type"]), {}), outer, towers)
+    return Text(nested, table("class_defaults").get(str(nested["model_type"]), {}), outer, towers)
 
 
 def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -209,7 +106,7 @@ def _flat_type(kind: str, raw: Mapping[str, Any]) -> str:
         if "max_window_layers" in raw:
             return "qwen2"
         return "minicpm" if "scale_depth" in raw else "llama"
-    return _FLAT_TYPE.get(kind, "")
+    return by_name("flat_type").get(kind, "")
 
 
 def _is_tower(name: str, value: Any) -> bool:
