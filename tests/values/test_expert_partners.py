@@ -142,8 +142,8 @@ def test_random_routing_is_that_of_independent_tokens():
 
 
 def test_groups_of_a_config():
-    from costmodel.describe.models.huggingface_layers import routing_groups
     from costmodel.describe.models.huggingface_keys import Keys
+    from costmodel.describe.models.huggingface_layers import routing_groups
 
     assert cm.load_model("deepseek-v3").expert_groups == 8
     assert cm.load_model("deepseek-v3").groups_per_token == 4
