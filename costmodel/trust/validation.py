@@ -24,7 +24,6 @@ from costmodel.trust.memory_kinds import seen_memory_bytes
 from costmodel.trust.published_runs import (
     Row,
     job_of_row,
-    memory_kind_of_row,
     read_rows,
     recipe_of_row,
     shipped_runs,
@@ -142,7 +141,7 @@ def price_row(row: Row) -> Run:
             predicted = float(estimate.step_time_s)
             if not np.isfinite(predicted) or predicted <= 0:
                 raise CostModelError(f"the model gives no usable step time ({predicted})")
-            peak_gib = seen_memory_bytes(estimate.bill, memory_kind_of_row(row)) / 2**30
+            peak_gib = seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30
     except CostModelError as error:
         estimate, peak_gib, reason = None, None, str(error)
     return Run(
@@ -172,8 +171,7 @@ def price_row(row: Row) -> Run:
 
 
 _LAYOUT_COLUMNS = (
-    *("tp", "pp", "vp", "cp", "ep", "mbs", "gbs", "seq_len", "zero_stage", "recompute", "recompute_detail"),
-    *("cuda_graphs", "ep_overlap", "fused_kernels_note"),
+    *("tp", "pp", "vp", "cp", "ep", "mbs", "gbs", "seq_len", "zero_stage", "recompute", "switches"),
 )
 
 

@@ -11,7 +11,6 @@ from costmodel.describe.jobs.switches import switch_choices
 from costmodel.describe.recipe import list_recipes, load_recipe, usual_overhead
 from costmodel.estimates.priced_job import error_bands
 from costmodel.trust import bands, overheads
-from costmodel.trust.published_runs import job_of_row, read_rows, shipped_runs
 from costmodel.trust.source_families import source_family
 
 
@@ -180,38 +179,6 @@ def test_shipped_bands_name_recipes_and_machines_and_every_recipe_has_both_const
         host = load_recipe(name).host
         assert host.overhead_fraction is None or 0 <= host.overhead_fraction <= 1
         assert host.overhead_fraction_xla > 0
-
-
-@pytest.mark.parametrize(
-    ("said", "recompute", "share"),
-    [
-        ("", "none", 0.0),
-        ("optimizer states", "none", 0.0),
-        ("activations of 20 layers to CPU", "none", 0.5),
-        ("activations of 95 layers to CPU", "none", 1.0),
-        ("activations to host: layer input", "full", 1.0),
-        ("activations to host: layer input, q/k/v projections", "selective", 0.0),
-    ],
-)
-def test_activations_that_a_row_says_wait_on_the_host(said, recompute, share):
-    row = next(row for row in read_rows(shipped_runs()) if row["framework"] == "megatron-bridge")
-    job = job_of_row({**row, "layers": "80", "pp": "2", "vp": "1", "offload": said, "recompute": recompute})
-    assert job.policy.offload_activations == share
-
-
-def test_steps_of_the_gb200_ladder_turn_on_what_they_are_named_for():
-    ladder = [row for row in read_rows(shipped_runs()) if row["source"] == "gb200-ladder"]
-    first = ladder[0]
-    for step, fused, scope, bound in (
-        (2, False, "attention", False),
-        (3, True, "attention", False),
-        (9, True, "attention", True),
-        (10, True, "static", True),
-    ):
-        note = f"dispatcher deepep; cumulative step {step} of 13"
-        recipe = job_of_row({**first, "cuda_graphs": "true", "fused_kernels_note": note}).recipe
-        assert (recipe.moe.router_fusion, recipe.host.cpu_binding) == (fused, bound)
-        assert recipe.host.cuda_graph_scope == scope
 
 
 def test_a_recipe_with_a_constant_on_tpus_has_their_band_there_and_not_on_gpus():

@@ -1,9 +1,12 @@
-"""A row of a table of measurements, read as the table means it."""
+"""A row of a table of measurements, cell by cell."""
+
+import json
 
 import pytest
 
 from costmodel.base.errors import CostModelError
-from costmodel.trust.published_runs import _attention_kernel, job_of_row
+from costmodel.describe.recipe import list_recipes
+from costmodel.trust.published_runs import _table, job_of_row, read_rows, recipe_of_row, shipped_runs
 from costmodel.trust.validation import validate
 
 ROW = {
@@ -20,85 +23,89 @@ ROW = {
     "gpus": "64",
     "gpus_per_node": "8",
     "nvlink_domain": "8",
-    "nic_gbit_per_gpu": "200",
-    "network": "ib",
+    "nic_gbit_per_gpu": "100",
+    "network": "roce",
     "precision": "bf16",
-    "tp": "1",
+    "tp": "2",
     "pp": "1",
     "mbs": "1",
     "gbs": "512",
     "recompute": "full",
+    "recipe": "megatron-core",
+    "switches": "",
 }
 
 
-@pytest.mark.parametrize(("framework", "gbit"), [("nemo", 200), ("aleph-scaling", 25)])
-def test_the_rate_that_a_table_prints_is_that_of_a_gpu_unless_the_table_means_a_node(framework, gbit):
-    between = job_of_row({**ROW, "framework": framework}).cluster.tiers[-1]
-    assert between.bandwidth_bytes_per_s == pytest.approx(gbit * 1e9 / 8)
+def test_cells_are_the_job():
+    switches = {"dropout": True, "moe_balance": "balanced", "selective_modules": ["core_attn"]}
+    row = {**ROW, "cp": "2", "pp": "4", "vp": "5", "zero_stage": "2", "switches": json.dumps(switches)}
+    job = job_of_row(row)
+    layout = {
+        name: float(getattr(job.layout, name)) for name in ("tp", "cp", "pp", "vp", "zero_stage", "etp")
+    }
+    assert layout == {"tp": 2, "cp": 2, "pp": 4, "vp": 5, "zero_stage": 2, "etp": 2}
+    assert (job.recipe.name, job.recipe.moe.moe_balance) == ("megatron-core", "balanced")
+    assert job.recipe.memory.selective_modules == ("core_attn",)
+    nodes = job.cluster.tiers[-1]
+    assert (nodes.size, nodes.bandwidth_bytes_per_s) == (64, pytest.approx(100e9 / 8))
 
 
-def test_nodes_of_four_share_the_rate_of_a_node_by_four():
-    row = {**ROW, "framework": "aleph-scaling", "gpus_per_node": "4", "nvlink_domain": "4"}
-    assert job_of_row(row).cluster.tiers[-1].bandwidth_bytes_per_s == pytest.approx(50e9 / 8)
+def test_a_layout_string_and_a_named_cluster_are_taken():
+    deep = {**ROW, "pp": "2", "vp": "2", "layers": "4", "pp_layout": "Et|t|t|tL"}
+    assert len(job_of_row(deep).pipeline_layout) == 4
+    torus = {**ROW, "cluster": "tpu-v5e", "accelerator": "tpu-v5e", "gpus": "512", "nvlink_domain": "256"}
+    assert job_of_row(torus).slice == "16x16"
+    # Without the cell: an accelerator that comes in pods, in as few as hold the job.
+    assert job_of_row({**torus, "cluster": "", "nvlink_domain": ""}).slice == "16x16"
+
+
+def test_an_empty_cell_takes_what_is_usual():
+    """2 x A100's NICs of 200 Gbit/s, ZeRO-1, and the framework's recipe of the year."""
+    bare = {key: cell for key, cell in ROW.items() if key not in ("recipe", "switches", "recompute")}
+    job = job_of_row({**bare, "nic_gbit_per_gpu": "", "network": ""})
+    assert job.cluster.tiers[-1].bandwidth_bytes_per_s == pytest.approx(200e9 / 8)
+    assert (float(job.layout.zero_stage), float(job.layout.recompute)) == (1, 0)
+    assert (job.recipe.name, job.recipe.moe.moe_balance) == ("nemo", "balanced")
+    years = {
+        year: recipe_of_row({**bare, "framework": "megatron-lm", "year": year})
+        for year in ("2021", "2022", "")
+    }
+    assert years == {"2021": "megatron-2021", "2022": "megatron-2022", "": "megatron-core"}
+
+
+def test_without_a_column_of_switches_plain_columns_count():
+    bare = {key: cell for key, cell in ROW.items() if key != "switches"}
+    bare |= {"grad_dtype": "bf16", "dropout": "true", "attention_kernel": "flash"}
+    recipe = job_of_row(bare).recipe
+    assert (recipe.dtypes.grad_reduce_dtype, recipe.kernels.dropout) == ("bf16", True)
+    assert recipe.kernels.attention_kernel == job_of_row(ROW).recipe.kernels.attention_kernel
+    assert job_of_row({**bare, "switches": ""}).recipe == job_of_row(ROW).recipe
 
 
 @pytest.mark.parametrize(
-    ("source", "reference", "named", "kernel"),
+    ("cells", "sentence"),
     [
-        ("mlperf-v3.0", "results/dgxh100_n64_nemo", "flash", "flash1"),
-        ("some", "results/n96_ngc23.04_pytorch", "flash", "flash1"),
-        ("some", "results/eos_n64_ngc23.09_nemo", "flash", "flash"),
-        ("some", "results/n96_ngc23.04_pytorch", "cudnn", "cudnn"),
-        ("some", "a table of 2023", "flash", "flash"),
+        ({"switches": "{dropout"}, "switches: not JSON"),
+        ({"switches": "[1]"}, "switches: expected names and values"),
+        ({"switches": '{"dropuot": true}'}, "dropuot"),
+        ({"recipe": "megatron-cor"}, "megatron-core"),
+        ({"recipe": "", "framework": "ours"}, "recipe is not given, and none is known for framework 'ours'"),
+        ({"mbs": ""}, "mbs is not given"),
+        ({"mbs": "two"}, "mbs: expected a whole number, got 'two'"),
+        ({"accelerator": "mi300x", "nic_gbit_per_gpu": ""}, "nic_gbit_per_gpu is not given"),
     ],
 )
-def test_flash_attention_is_the_first_version_in_containers_before_the_second(
-    source, reference, named, kernel
-):
-    row = {**ROW, "source": source, "reference": reference, "attention_kernel": named}
-    assert _attention_kernel(row) == kernel
+def test_what_a_row_cannot_say(cells, sentence):
+    with pytest.raises(CostModelError, match=sentence) as refused:
+        job_of_row({**ROW, **cells})
+    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("framework", "inferred", "part"),
-    [
-        ("torchtitan", "accelerator variant", "h100-hbm2e-96gb-500w"),
-        ("torchtitan", "", "h100-sxm-80gb"),
-        ("nemo", "accelerator variant", "h100-sxm-80gb"),
-    ],
-)
-def test_an_h100_of_torchtitan_that_no_table_names(framework, inferred, part):
-    row = {**ROW, "framework": framework, "inferred": inferred, "accelerator": "h100-sxm-80gb"}
-    assert job_of_row(row).cluster.accelerator.name == part
-
-
-@pytest.mark.parametrize(
-    ("framework", "precision", "stage", "priced"),
-    [
-        ("megatron-deepspeed", "bf16", "0", 1),
-        ("deepspeed", "bf16", "0", 1),
-        ("megatron-deepspeed", "bf16", "3", 3),
-        ("megatron-deepspeed", "fp16", "0", 0),
-        ("nemo", "bf16", "0", 0),
-    ],
-)
-def test_deepspeeds_optimizer_for_bf16_shards_its_states_at_stage_0(framework, precision, stage, priced):
-    row = {**ROW, "framework": framework, "precision": precision, "zero_stage": stage}
-    assert float(job_of_row(row).layout.zero_stage) == priced
-
-
-@pytest.mark.parametrize(
-    ("said", "fused"), [("fused RMSNorm off", False), ("fused RMSNorm on", True), ("", True)]
-)
-def test_a_norm_whose_kernel_a_row_says_is_off(said, fused):
-    row = {**ROW, "framework": "paddlenlp", "notes": f"PaddleNLP; {said}"}
-    assert job_of_row(row).recipe.kernels.fused_norm is fused
-
-
-def test_a_node_of_no_gpus_shares_no_nic():
-    row = {**ROW, "framework": "aleph-scaling", "gpus_per_node": "0", "nic_gbit_per_gpu": "800"}
-    with pytest.raises(CostModelError, match=r"^gpus_per_node: expected at least 1, got 0$"):
-        job_of_row(row)
+def test_usual_recipes_exist_and_shipped_rows_name_theirs():
+    assert {usual["recipe"] for usual in _table("framework_recipes.csv")} <= set(list_recipes())
+    rows = read_rows(shipped_runs())
+    assert {row["recipe"] for row in rows} <= set(list_recipes())
+    assert len({row["framework"] for row in rows}) > 20
 
 
 def test_where_no_row_is_timed_tables_are_empty():

@@ -4,7 +4,6 @@ import pytest
 from round_jobs import MOE, price
 
 import costmodel as cm
-from costmodel.trust import published_runs
 
 SLOW = {"launch_s": 9e-4}
 FOUR = {"gpus": 4, "layout": "ep4", "global_batch": 8}
@@ -81,36 +80,6 @@ def test_bound_cores_of_a_grace_host():
     x86 = {**job, "cluster": "dgx-h100-ndr"}
     est = cm.estimate(**x86, layout="ep8", switches={"cpu_binding": False, "launch_s": 1e-5})
     assert launches(est)[1] == pytest.approx(10)
-
-
-@pytest.mark.parametrize(
-    ("notes", "scope"),
-    [
-        ("cuda graphs full_iteration; dispatcher hybridep", "all"),
-        (
-            "cuda graphs local full layer (static shapes: tokendrop padded); dispatcher default all-to-all",
-            "all",
-        ),
-        (
-            "cuda graphs transformer_engine [attn, moe_router, moe_preprocess]; dispatcher hybridep",
-            "attention",
-        ),
-        ("cuda graphs transformer_engine [moe_router, moe_preprocess]; dispatcher hybridep", "router"),
-        ("dispatcher hybridep 32 sms; te cuda graphs moe_router+moe_preprocess", "router"),
-        ("dispatcher deepep", "static"),
-    ],
-)
-def test_scopes_that_rows_name(notes, scope):
-    assert published_runs._graph_scope(notes) == scope
-
-
-def test_dropped_tokens_are_padded_to_the_mean():
-    row = {
-        "framework": "megatron-bridge",
-        "fused_kernels_note": "tokendrop capacity 1.0, padded",
-        "notes": "",
-    }
-    assert published_runs._switches(row)["moe_capacity_factor"] == 1.0
 
 
 def test_sharded_parameters_are_prefetched_unless_switched_off():

@@ -10,7 +10,6 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks, require_chunks
 from costmodel.physics.pipeline.stages import Split, plan_stages
 from costmodel.step.price import price
-from costmodel.trust import published_runs
 
 DEEPSEEK = "Et*4|(t*4|)*14tmL"
 """Megatron-Bridge recipes/deepseek/deepseek_v3.py, 16 chunks."""
@@ -141,29 +140,3 @@ def test_a_job_with_a_written_layout():
     assert float(price(given_one).bill.step_time_s()) < float(price(even).bill.step_time_s())
     with pytest.raises(LayoutError, match="needs 8"):
         make_job(**{**job, "layout": "pp4 vp2 ep64"}, pipeline_layout=DEEPSEEK)
-
-
-def test_rows_of_published_runs_say_how_layers_are_dealt():
-    row = {
-        "pp_layout": "embedding and loss count as layers (126+2)",
-        "framework": "megatron-bridge",
-        "notes": "",
-    }
-    assert published_runs._pipeline_layout(row) is None
-    switches = published_runs._switches(row)
-    assert (switches["embedding_as_layer"], switches["head_as_layer"]) == (True, True)
-    assert published_runs._pipeline_layout({**row, "pp_layout": DEEPSEEK}) == DEEPSEEK
-
-
-@pytest.mark.parametrize(
-    ("framework", "year", "etp"),
-    [
-        ("megatron-bridge", "2025", 1),
-        ("megatron-lm", "2025", 1),
-        ("megatron-lm", "2023", 4),
-        ("nemo", "2025", 4),
-    ],
-)
-def test_expert_tensor_degree_that_no_row_prints(framework, year, etp):
-    row = {"framework": framework, "year": year, "tp": "4", "accelerator": "h100-sxm-80gb"}
-    assert published_runs._usual_etp(row) == etp
