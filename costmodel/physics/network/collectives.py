@@ -1,16 +1,22 @@
 r"""Textbook alpha-beta times of every collective x algorithm, and which algorithm is valid where.
 
-These are the formulas of the literature, by name, on one flat tier (`ALGORITHMS`) or on nodes of g ranks
-(`TWO_LEVEL`); `costmodel.physics.network.nccl` prices what NCCL does on a real fabric. Links are full
-duplex, one message at a time per port (Hockney 1994), without contention. Each record's formula is what
-is evaluated, over these numbers, scalars or arrays:
+The formulas of the literature stand in ``collectives.csv``, a record a row, on one flat tier (`ALGORITHMS`) or
+on nodes of g ranks (`TWO_LEVEL`); `costmodel.physics.network.nccl` prices what NCCL does on a real fabric.
+Links are full duplex, one message at a time per port (Hockney 1994), without contention. Each record's formula
+is what is evaluated, over the steps of `STEPS` and these numbers, scalars or arrays:
 
 - ``size_bytes``, the full logical tensor S: reduced buffer, gathered output, scattered input, all that
   one rank sends in an all-to-all, the message of a send, what a root holds [B];
 - ``ranks``, the group n [-]; ``start_s``, start-up of one message, alpha [s]; ``bytes_per_s``, what one
-  rank sends in one direction, 1/beta [B/s]; ``add_s_per_byte``, local reduction of one byte, gamma [s/B].
+  rank sends in one direction, 1/beta [B/s]; ``add_s_per_byte``, local reduction of one byte, gamma [s/B];
+- over nodes ``node_ranks``, g, ``nodes``, N [-], and start-up and rate of one rank inside a node and between
+  nodes: ``node_start_s``, ``net_start_s`` [s], ``node_bytes_per_s``, ``net_bytes_per_s`` [B/s]; a node has g times
+  ``net_bytes_per_s`` to the outside.
 
-A group of one is free.
+A group of one is free. A record with ``stages`` is a pipeline of so many hops whose message is cut into chunks.
+With :math:`k` chunks :math:`t = (p - 1 + k)(\alpha + S\beta/k)`, least at :math:`k^2 = (p - 1) S\beta/\alpha`,
+never less than one chunk; the cross term :math:`2\sqrt{(p-1)\alpha S\beta}` is half filling the pipe and half
+extra start-ups.
 
 References
 ----------
@@ -24,22 +30,22 @@ References
    J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 """
 
+import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError, choices_hint
-from costmodel.bill.formula import evaluate, run
+from costmodel.bill.formula import evaluate, names_of, run
 
 __all__ = [
     "ALGORITHMS",
     "TWO_LEVEL",
     "Algorithm",
     "CollectiveTime",
-    "TwoLevel",
     "crossover_between_bytes",
     "crossover_size_bytes",
     "textbook_time",
@@ -61,47 +67,58 @@ class CollectiveTime(NamedTuple):
         return np.asarray(self.latency_s + self.transfer_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """One textbook algorithm of one collective on a flat tier.
+class Algorithm(NamedTuple):
+    """One textbook algorithm of one collective: a row of ``collectives.csv``.
 
     Attributes
     ----------
     primitive, name : str
         What it does, and what it is called.
+    over : str
+        ``ranks`` of a flat tier, or ``nodes``.
     latency, transfer : str
         The part without and the part with bytes, as expressions. [s]
-    steps : str
-        Named expressions that both use, each with its semicolon; empty if none.
+    stages : str
+        Hops of a pipeline of chunks, whose whole message takes `transfer`; empty where messages are not cut.
     valid : str
-        True for groups that it holds for.
+        True for groups that it holds for; empty for all.
     needs : str
         Hardware without which it cannot run; empty if none.
     source : str
         Reference of this module.
+    note : str
+        What ranks send to whom.
     """
 
     primitive: str
     name: str
+    over: str
     latency: str
     transfer: str
-    steps: str
+    stages: str
     valid: str
     needs: str
     source: str
+    note: str
 
     @property
     def formula(self) -> str:
         """Steps ``latency_s`` and ``transfer_s``, and their sum."""
-        return (
-            f"{self.steps}latency_s = where(ranks > 1, {self.latency}, 0); "
-            f"transfer_s = where(ranks > 1, {self.transfer}, 0); latency_s + transfer_s"
-        )
+        if self.over == "nodes":
+            text = f"latency_s = {self.latency}; transfer_s = {self.transfer}; latency_s + transfer_s"
+        elif self.stages:
+            text = f"stages = {self.stages}; wire_s = {self.transfer}; {_CHUNKED}"
+        else:
+            text = (
+                f"latency_s = where(ranks > 1, {self.latency}, 0); "
+                f"transfer_s = where(ranks > 1, {self.transfer}, 0); latency_s + transfer_s"
+            )
+        return _with_steps(text)
 
     def applies(self, num_ranks: ArrayLike) -> NDArray[np.bool_]:
         """Say for which group sizes the formula holds."""
         n = np.asarray(num_ranks, dtype=np.float64)
-        return np.broadcast_to(evaluate(self.valid, {"ranks": n}) > 0, n.shape)
+        return np.broadcast_to(evaluate(_with_steps(self.valid or "1"), {"ranks": n}) > 0, n.shape)
 
     def time(
         self,
@@ -151,248 +168,52 @@ def _set_bits(n: Array) -> Array:
     )
 
 
-_ANY = "1"
-_POWER_OF_TWO = "log2(ranks) == floor(log2(ranks))"
-_MESH = "all pairs connected"
-_SWITCH = "in-network reduction"
-_LOG = "ceil(log2(ranks))"
-_SHARDS = "(ranks - 1) / ranks * size_bytes"
+STEPS: Mapping[str, str] = {
+    "log_ranks": "ceil(log2(ranks))",
+    "others_bytes": "(ranks - 1) / ranks * size_bytes",
+    # The largest power of two up to n, and whether ranks beyond it fold their vector into a partner first.
+    "core": "floor(log2(ranks))",
+    "folded": "ceil(log2(ranks)) - floor(log2(ranks))",
+    "in_node_bytes": "(node_ranks - 1) / node_ranks * size_bytes",
+    "between_bytes": "(nodes - 1) / nodes * size_bytes",
+}
+"""What several records use."""
 
-# p the largest power of two up to n; ranks beyond it fold their vector into a partner first.
-_FOLDED = "core = floor(log2(ranks)); folded = ceil(log2(ranks)) - core; "
-
-
-def _pipelined(stages: str, wire_s: str) -> tuple[str, str, str]:
-    r"""Return steps, latency and transfer part of a pipeline of `stages` hops with the best chunk size.
-
-    With :math:`k` chunks :math:`t = (p - 1 + k)(\alpha + S\beta/k)`, least at
-    :math:`k^2 = (p - 1) S\beta/\alpha`; never less than one chunk. The cross term
-    :math:`2\sqrt{(p-1)\alpha S\beta}` is half filling the pipe and half extra start-ups.
-    """
-    steps = (
-        f"stages = {stages}; fill = stages - 1; wire_s = {wire_s}; "
-        "cross_s = sqrt(max(fill, 0) * start_s * wire_s); "
-    )
-    chunked = "fill * wire_s > start_s"
-    latency = f"where({chunked}, fill * start_s + cross_s, stages * start_s)"
-    transfer = f"where({chunked}, wire_s + cross_s, stages * wire_s)"
-    return steps, latency, transfer
-
-
-def _algorithm(
-    primitive: str,
-    name: str,
-    latency: str,
-    transfer: str,
-    source: str,
-    *,
-    steps: str = "",
-    valid: str = _ANY,
-    needs: str = "",
-) -> Algorithm:
-    return Algorithm(
-        primitive=primitive,
-        name=name,
-        latency=latency,
-        transfer=transfer,
-        steps=steps,
-        valid=valid,
-        needs=needs,
-        source=source,
-    )
-
-
-_CHAIN = _pipelined("ranks - 1", "size_bytes / bytes_per_s")
-_TWO_TREE = _pipelined(f"2 * {_LOG} + 1", "size_bytes / bytes_per_s")
-# An inner rank of one tree is a leaf of the other, so each sends and receives twice the vector.
-_DOUBLE_TREE = _pipelined(f"2 * {_LOG} + 1", "size_bytes * (2 / bytes_per_s + add_s_per_byte)")
-
-_RECORDS: tuple[Algorithm, ...] = (
-    _algorithm("send_recv", "direct", "start_s", "size_bytes / bytes_per_s", "Hockney 1994"),
-    # The root sends to all in turn.
-    _algorithm(
-        "broadcast", "linear", "(ranks - 1) * start_s", "(ranks - 1) * size_bytes / bytes_per_s", "by count"
-    ),
-    # Informed ranks double each step.
-    _algorithm("broadcast", "binomial", f"{_LOG} * start_s", f"{_LOG} * size_bytes / bytes_per_s", "[1]"),
-    # Binomial scatter, then ring all-gather (van de Geijn), for long buffers.
-    _algorithm(
-        "broadcast",
-        "scatter-all-gather",
-        f"({_LOG} + ranks - 1) * start_s",
-        f"2 * {_SHARDS} / bytes_per_s",
-        "[1]",
-    ),
-    # Chunks flow down a chain, at the best (real) number of chunks.
-    _algorithm("broadcast", "chain", _CHAIN[1], _CHAIN[2], "by count", steps=_CHAIN[0]),
-    # Two binary trees with half of the buffer each: the leading terms; the exact schedule depends on
-    # how the trees are coloured.
-    _algorithm("broadcast", "two-tree", _TWO_TREE[1], _TWO_TREE[2], "[3]", steps=_TWO_TREE[0]),
-    _algorithm(
-        "reduce",
-        "linear",
-        "(ranks - 1) * start_s",
-        "(ranks - 1) * size_bytes * (1 / bytes_per_s + add_s_per_byte)",
-        "by count",
-    ),
-    _algorithm(
-        "reduce",
-        "binomial",
-        f"{_LOG} * start_s",
-        f"{_LOG} * size_bytes * (1 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-    ),
-    # Recursive-halving reduce-scatter, then binomial gather (Rabenseifner).
-    _algorithm(
-        "reduce",
-        "reduce-scatter-gather",
-        f"2 * {_LOG} * start_s",
-        f"{_SHARDS} * (2 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-        valid=_POWER_OF_TWO,
-    ),
-    # The root deals one shard at a time; a gather backwards.
-    _algorithm("scatter", "linear", "(ranks - 1) * start_s", f"{_SHARDS} / bytes_per_s", "by count"),
-    # The root hands whole subtrees on.
-    _algorithm("scatter", "binomial", f"{_LOG} * start_s", f"{_SHARDS} / bytes_per_s", "[1]"),
-    _algorithm("gather", "linear", "(ranks - 1) * start_s", f"{_SHARDS} / bytes_per_s", "by count"),
-    _algorithm("gather", "binomial", f"{_LOG} * start_s", f"{_SHARDS} / bytes_per_s", "[1]"),
-    # Linear reduce, then linear broadcast.
-    _algorithm(
-        "all_reduce",
-        "naive",
-        "2 * (ranks - 1) * start_s",
-        "(ranks - 1) * size_bytes * (2 / bytes_per_s + add_s_per_byte)",
-        "by count",
-    ),
-    # Binomial reduce, then binomial broadcast, not pipelined.
-    _algorithm(
-        "all_reduce",
-        "tree",
-        f"2 * {_LOG} * start_s",
-        f"{_LOG} * size_bytes * (2 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-    ),
-    # Reduce-scatter and all-gather round a ring: bandwidth-optimal.
-    _algorithm(
-        "all_reduce",
-        "ring",
-        "2 * (ranks - 1) * start_s",
-        f"{_SHARDS} * (2 / bytes_per_s + add_s_per_byte)",
-        "[4]",
-    ),
-    # Exchange whole vectors at distance 1, 2, 4 …, for short vectors.
-    _algorithm(
-        "all_reduce",
-        "recursive-doubling",
-        "(core + 2 * folded) * start_s",
-        "core * size_bytes * (1 / bytes_per_s + add_s_per_byte) "
-        "+ folded * size_bytes * (2 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-        steps=_FOLDED,
-    ),
-    # Recursive halving, then recursive doubling (Rabenseifner); needs full bisection bandwidth.
-    _algorithm(
-        "all_reduce",
-        "halving-doubling",
-        "2 * (core + folded) * start_s",
-        "size_bytes * (2 / bytes_per_s + add_s_per_byte) * (1 - 0.5 ** core + folded)",
-        "[1]",
-        steps=_FOLDED,
-    ),
-    # Reduce up and broadcast down two binary trees with half of the vector each: leading terms.
-    _algorithm("all_reduce", "double-tree", _DOUBLE_TREE[1], _DOUBLE_TREE[2], "[3]", steps=_DOUBLE_TREE[0]),
-    # All send their whole vector to all at once.
-    _algorithm(
-        "all_reduce",
-        "one-shot",
-        "start_s",
-        "(ranks - 1) * size_bytes * (1 / bytes_per_s + add_s_per_byte)",
-        "by count",
-        needs=_MESH,
-    ),
-    # Direct reduce-scatter, direct all-gather.
-    _algorithm(
-        "all_reduce",
-        "two-shot",
-        "2 * start_s",
-        f"{_SHARDS} * (2 / bytes_per_s + add_s_per_byte)",
-        "by count",
-        needs=_MESH,
-    ),
-    # Each rank reads its shard reduced by the switch and multicasts it: S + S/n out and in; the
-    # additions happen in the switch (NVLS).
-    _algorithm(
-        "all_reduce",
-        "in-network",
-        "2 * start_s",
-        "size_bytes * (1 + 1 / ranks) / bytes_per_s",
-        "by count",
-        needs=_SWITCH,
-    ),
-    _algorithm("all_gather", "ring", "(ranks - 1) * start_s", f"{_SHARDS} / bytes_per_s", "[1]"),
-    # Held shards double each step.
-    _algorithm(
-        "all_gather",
-        "recursive-doubling",
-        f"{_LOG} * start_s",
-        f"{_SHARDS} / bytes_per_s",
-        "[1]",
-        valid=_POWER_OF_TWO,
-    ),
-    # The same for any n; the final local rotation (one copy of S in memory) is not charged.
-    _algorithm("all_gather", "bruck", f"{_LOG} * start_s", f"{_SHARDS} / bytes_per_s", "[2]"),
-    # All to all at once, start-ups overlapped.
-    _algorithm("all_gather", "direct", "start_s", f"{_SHARDS} / bytes_per_s", "by count", needs=_MESH),
-    _algorithm(
-        "reduce_scatter",
-        "ring",
-        "(ranks - 1) * start_s",
-        f"{_SHARDS} * (1 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-    ),
-    _algorithm(
-        "reduce_scatter",
-        "pairwise",
-        "(ranks - 1) * start_s",
-        f"{_SHARDS} * (1 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-    ),
-    # Halves at distance n/2, n/4 …; commutative reductions.
-    _algorithm(
-        "reduce_scatter",
-        "recursive-halving",
-        f"{_LOG} * start_s",
-        f"{_SHARDS} * (1 / bytes_per_s + add_s_per_byte)",
-        "[1]",
-        valid=_POWER_OF_TWO,
-    ),
-    _algorithm(
-        "reduce_scatter",
-        "direct",
-        "start_s",
-        f"{_SHARDS} * (1 / bytes_per_s + add_s_per_byte)",
-        "by count",
-        needs=_MESH,
-    ),
-    _algorithm("all_to_all", "pairwise", "(ranks - 1) * start_s", f"{_SHARDS} / bytes_per_s", "[1]"),
-    # Blocks hop once per set bit of their distance, for short messages; ``set_bits`` is that sum,
-    # n/2 log2 n for powers of two. Two local copies of S are not charged.
-    _algorithm(
-        "all_to_all",
-        "bruck",
-        f"{_LOG} * start_s",
-        "set_bits / ranks * size_bytes / bytes_per_s",
-        "[2]",
-    ),
-    _algorithm("all_to_all", "direct", "start_s", f"{_SHARDS} / bytes_per_s", "by count", needs=_MESH),
+_CHUNKED = (
+    "fill = stages - 1; cross_s = sqrt(max(fill, 0) * start_s * wire_s); cut = fill * wire_s > start_s; "
+    "latency_s = where(ranks > 1, where(cut, fill * start_s + cross_s, stages * start_s), 0); "
+    "transfer_s = where(ranks > 1, where(cut, wire_s + cross_s, stages * wire_s), 0); latency_s + transfer_s"
 )
 
-ALGORITHMS: dict[str, dict[str, Algorithm]] = {
-    primitive: {one.name: one for one in _RECORDS if one.primitive == primitive}
-    for primitive in dict.fromkeys(one.primitive for one in _RECORDS)
-}
+
+def _with_steps(formula: str) -> str:
+    """Put the steps of `STEPS` that a formula uses before it."""
+    used = names_of(formula)
+    return "".join(f"{name} = {step}; " for name, step in STEPS.items() if name in used) + formula
+
+
+def _read() -> list[Algorithm]:
+    """Return the records of ``collectives.csv``."""
+    table = files("costmodel.physics.network") / "collectives.csv"
+    with table.open(encoding="utf-8", newline="") as lines:
+        return [Algorithm(**row) for row in csv.DictReader(lines)]
+
+
+def _by_name(records: list[Algorithm]) -> dict[str, dict[str, Algorithm]]:
+    """Sort records by collective and name."""
+    found: dict[str, dict[str, Algorithm]] = {}
+    for record in records:
+        found.setdefault(record.primitive, {})[record.name] = record
+    return found
+
+
+_RECORDS = _read()
+
+ALGORITHMS = _by_name([record for record in _RECORDS if record.over == "ranks"])
 """Every algorithm on a flat tier, by collective and name."""
+
+TWO_LEVEL = _by_name([record for record in _RECORDS if record.over == "nodes"])
+"""Every algorithm over nodes, by collective and name."""
 
 
 def textbook_time(
@@ -463,90 +284,6 @@ def _row(primitive: str, algorithm: str) -> Algorithm:
         hint = choices_hint(algorithm, [*rows, "auto"])
         raise LayoutError(f"algorithm of {primitive}: unknown {algorithm!r}; {hint}")
     return rows[algorithm]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoLevel:
-    """One textbook algorithm over nodes, its phases one after the other.
-
-    The formula is over ``size_bytes``, ``node_ranks`` g, ``nodes`` N, and start-up and rate of one rank
-    inside a node and between nodes (a node has g times ``net_bytes_per_s`` to the outside).
-
-    Attributes
-    ----------
-    primitive, name : str
-        What it does, and what it is called.
-    latency, transfer : str
-        The part without and the part with bytes, as expressions. [s]
-    source : str
-        What it is, in words.
-    """
-
-    primitive: str
-    name: str
-    latency: str
-    transfer: str
-    source: str
-
-    @property
-    def formula(self) -> str:
-        """Steps ``latency_s`` and ``transfer_s``, and their sum."""
-        return f"latency_s = {self.latency}; transfer_s = {self.transfer}; latency_s + transfer_s"
-
-
-_IN_NODE = "(node_ranks - 1) / node_ranks * size_bytes"
-_OVER_NET = "(nodes - 1) / nodes * size_bytes"
-_NODE_START = "(node_ranks - 1) * node_start_s"
-_NET_START = "(nodes - 1) * net_start_s"
-
-
-def _gathered(primitive: str) -> TwoLevel:
-    return TwoLevel(
-        primitive=primitive,
-        name="two-level",
-        latency=f"{_NET_START} + {_NODE_START}",
-        transfer=f"{_OVER_NET} / node_ranks * (1 / net_bytes_per_s + add_s_per_byte) "
-        f"+ {_IN_NODE} * (1 / node_bytes_per_s + add_s_per_byte)",
-        source="a g-th over the NICs, then all of it in the node; a reduce-scatter backwards",
-    )
-
-
-_TWO_LEVEL_RECORDS: tuple[TwoLevel, ...] = (
-    TwoLevel(
-        primitive="all_reduce",
-        name="two-level",
-        latency=f"2 * {_NODE_START} + 2 * {_NET_START}",
-        transfer=f"{_IN_NODE} * (2 / node_bytes_per_s + add_s_per_byte) "
-        f"+ {_OVER_NET} / node_ranks * (2 / net_bytes_per_s + add_s_per_byte)",
-        source="reduce-scatter in the node, all-reduce of a g-th by every rank's NIC, all-gather in the node",
-    ),
-    TwoLevel(
-        primitive="all_reduce",
-        name="node-leaders",
-        latency=f"2 * {_NODE_START} + 2 * {_NET_START} + ceil(log2(node_ranks)) * node_start_s",
-        transfer=f"{_IN_NODE} * (2 / node_bytes_per_s + add_s_per_byte) "
-        f"+ {_OVER_NET} * (2 / net_bytes_per_s + add_s_per_byte) "
-        "+ ceil(log2(node_ranks)) * size_bytes / node_bytes_per_s",
-        source="all-reduce in the node, of the whole vector among one rank a node, broadcast: leaves all "
-        "but one NIC of a node idle",
-    ),
-    _gathered("all_gather"),
-    _gathered("reduce_scatter"),
-    TwoLevel(
-        primitive="all_to_all",
-        name="two-step",
-        latency=f"where(node_ranks > 1, node_start_s, 0) + {_NET_START}",
-        transfer=f"{_IN_NODE} / node_bytes_per_s + {_OVER_NET} / net_bytes_per_s",
-        source="to the local rank on the target's rail, then one message a node (PXN-like): N - 1 messages "
-        "instead of (N - 1) g, each g times as long",
-    ),
-)
-
-TWO_LEVEL: dict[str, dict[str, TwoLevel]] = {
-    primitive: {one.name: one for one in _TWO_LEVEL_RECORDS if one.primitive == primitive}
-    for primitive in dict.fromkeys(one.primitive for one in _TWO_LEVEL_RECORDS)
-}
-"""Every algorithm over nodes, by collective and name."""
 
 
 def two_level_time(

@@ -1,4 +1,4 @@
-r"""How the GPUs of one tier are wired, as far as prices depend on it: a record a kind.
+r"""How the GPUs of one tier are wired, as far as prices depend on it: a row of ``topologies.csv`` a kind.
 
 A tier's bandwidth is what a GPU sends in one direction over all of its ports together. What a group gets of
 that depends on the wiring, and is text over the tier's terms: ``{tier}_members``, ``{tier}_domain`` (GPUs
@@ -18,14 +18,15 @@ References
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from importlib.resources import files
+from typing import NamedTuple
 
 from costmodel.base.errors import CostModelError, choices_hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(NamedTuple):
     """One kind of wiring.
 
     Attributes
@@ -41,8 +42,8 @@ class Topology:
         Whether links run along dimensions, so that a domain has a shape.
     innermost : bool
         Whether it can only be the innermost tier.
-    source : str
-        Where the shares come from.
+    source, note : str
+        Where the shares come from, and why.
     """
 
     name: str
@@ -53,76 +54,23 @@ class Topology:
     shaped: bool
     innermost: bool
     source: str
+    note: str
 
 
-SWITCH = Topology(
-    name="switch",
-    ring="1",
-    pairs="1",
-    send="1",
-    forwards=False,
-    shaped=False,
-    innermost=False,
-    source="every port reaches every other at its rate",
-)
-FULL_MESH = Topology(
-    name="full-mesh",
-    # A pair has its own wire: a group uses those between its members.
-    ring="(max({tier}_members - 1, 1) / ({tier}_domain - 1))",
-    pairs="(max({tier}_members - 1, 1) / ({tier}_domain - 1))",
-    send="(1 / ({tier}_domain - 1))",
-    forwards=False,
-    shaped=False,
-    innermost=True,
-    source="[1]: k - 1 rings without a common wire",
-)
-DRAGONFLY = Topology(
-    name="dragonfly",
-    # Over the direct links, or over all of them twice.
-    ring="max(1 / max({tier}_parts - 1, 1), 0.5)",
-    pairs="max(({tier}_members / {below} - 1) / max({tier}_parts - 1, 1), 0.5)",
-    send="1",
-    forwards=False,
-    shaped=False,
-    innermost=False,
-    source="[2]: minimal or Valiant routing between groups, whichever gives more",
-)
-RAILS = Topology(
-    name="rails",
-    ring="1",
-    pairs="1",
-    send="1",
-    forwards=True,
-    shaped=False,
-    innermost=False,
-    source="[3]: one switch for the GPUs of an index",
-)
-PAIRED = Topology(
-    name="paired",
-    # The second core of a chip takes what rings bring from the memory that it shares with the first.
-    ring="1",
-    pairs="0.5",
-    send="1",
-    forwards=False,
-    shaped=False,
-    innermost=True,
-    source="two cores share the ports of their chip and its memory: what both need crosses them once",
-)
-TORUS = Topology(
-    name="torus",
-    ring="1",
-    pairs="1",
-    send="1",
-    forwards=False,
-    shaped=True,
-    innermost=True,
-    source="formulas of costmodel.physics.network.torus",
-)
+def _read() -> dict[str, Topology]:
+    """Return the records of ``topologies.csv`` by name."""
+    found = {}
+    with (files("costmodel.physics.network") / "topologies.csv").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            flags = {name: row.pop(name) == "yes" for name in ("forwards", "shaped", "innermost")}
+            found[row["name"]] = Topology(**row, **flags)
+    return found
 
-TOPOLOGIES: Mapping[str, Topology] = {
-    one.name: one for one in (SWITCH, FULL_MESH, DRAGONFLY, RAILS, PAIRED, TORUS)
-}
+
+TOPOLOGIES: Mapping[str, Topology] = _read()
 """Every kind of wiring, by name."""
+
+SWITCH, TORUS = TOPOLOGIES["switch"], TOPOLOGIES["torus"]
 
 
 def topology(name: str) -> Topology:
