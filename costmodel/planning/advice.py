@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -213,32 +213,39 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
     # Other choices are left out on both sides: what a constraint costs does not hang on them.
     question, score = replace(plan.question, chooses=False), plan.asked_score
+    jobs: Sequence[int] = range(len(question.jobs))
     if not np.isfinite(score):
         # Nothing that was asked for starts with the recipe's own switches: those of the fastest stand on both sides.
-        question = replace(question, jobs=(plan.jobs[int(plan.kept.top["job"][0])],))
+        jobs = (int(plan.kept.top["job"][0]),)
+        question = replace(question, jobs=(plan.jobs[jobs[0]],))
         score = float(plan.kept.top["score"][0])
-    changed: list[tuple[str, Question]] = [
+    gains = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()
         if knob in question.named
     ]
     if np.isfinite(question.max_memory_bytes):
-        changed.append(
-            (
-                f"max-memory {format_bytes(question.max_memory_bytes)}",
-                replace(question, max_memory_bytes=np.inf),
-            )
-        )
+        unlimited = replace(question, max_memory_bytes=np.inf)
+        gains.append((f"max-memory {format_bytes(question.max_memory_bytes)}", unlimited))
+    saved = [(name, 1.0 - _best_score(asked) / score) for name, asked in gains]
     if spared := question.spared(plan.best.job):
-        changed.append((f"headroom {spared:.1%}", replace(question, headroom=0.0)))
-    if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= plan.best.job.cluster.tiers[0].size:
-        changed.append(("tp inside the domain", replace(question, tp_in_domain=False)))
-    gains = [
-        (name, 1.0 - float(Found.search(asked, keep=1).kept.top["score"][0]) / score)
-        for name, asked in changed
-    ]
-    gains.append(("memory of the GPU", plan.memory_gain))
-    return [*gains, *_shared_factor_gains(question, score)]
+        saved.append((f"headroom {spared:.1%}", 1.0 - plan.score_in_device(jobs) / score))
+    domain = plan.best.job.cluster.tiers[0].size
+    if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= domain:
+        # What lies inside the domain has been priced.
+        wider = tuple(tp for job in question.jobs for tp in question.values(job)["tp"] if tp > domain)
+        beyond = replace(question.without("tp"), given={**question.given, "tp": wider}, tp_in_domain=False)
+        saved.append(("tp inside the domain", 1.0 - min(_best_score(beyond), score) / score))
+    saved.append(("memory of the GPU", plan.memory_gain))
+    return [*saved, *_shared_factor_gains(question, score)]
+
+
+def _best_score(question: Question) -> float:
+    """Return the best score of a question; infinite where no layout is left."""
+    try:
+        return float(Found.search(question, keep=1).kept.top["score"][0])
+    except NoLayoutError:
+        return float("inf")
 
 
 _TOLD = 0.0005

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.words import called, common_device
+from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Columns, Kept, best_rows, taken, with_firsts
@@ -73,6 +74,7 @@ class Found:
         rejected: Counter[str],
         fastest_s: Mapping[int, float],
         best_score: Mapping[int, float],
+        best_in_device: Mapping[int, float],
         by_value: Mapping[str, Mapping[float, float]],
     ) -> None:
         self.question = question
@@ -85,6 +87,8 @@ class Found:
         self.by_value = by_value
         self._fastest_s = fastest_s
         self._best_score = best_score
+        self._best_in_device = best_in_device
+        self._estimates: dict[tuple[float, ...], Estimate] = {}
 
     @classmethod
     def search(cls, question: Question, *, keep: int = KEPT, progress: Progress | None = None) -> Self:
@@ -139,6 +143,7 @@ class Found:
             rejected=+rejected,
             fastest_s=tally.fastest_s,
             best_score=tally.best_score,
+            best_in_device=tally.best_in_device,
             by_value=tally.by_value,
         )
 
@@ -155,9 +160,12 @@ class Found:
         return int(self.kept.top["score"].size)
 
     def estimate_of(self, columns: Mapping[str, Array], row: int) -> Estimate:
-        """Return the estimate of one kept row."""
-        job = self.jobs[int(columns["job"][row])]
-        return estimate_job(replace(job, layout=layout_of(columns, row)))
+        """Return the estimate of one kept row; of one layout there is one estimate."""
+        key = tuple(float(columns[name][row]) for name in ("job", "gpus", *KNOBS))
+        if key not in self._estimates:
+            job = self.jobs[int(key[0])]
+            self._estimates[key] = estimate_job(replace(job, layout=layout_of(columns, row)))
+        return self._estimates[key]
 
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
@@ -234,6 +242,10 @@ class Found:
     def asked_score(self) -> float:
         """Best score of the jobs as they were asked, before other choices; less is better."""
         return min(self._best_score.get(index, np.inf) for index in range(len(self.question.jobs)))
+
+    def score_in_device(self, jobs: Sequence[int]) -> float:
+        """Best score of some jobs were none of the device's memory kept free; less is better."""
+        return min(self._best_in_device.get(index, np.inf) for index in jobs)
 
     def better_than(self, score: float) -> int:
         """Count the layouts that fit and score better (the rank of one is one more)."""

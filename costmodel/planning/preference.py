@@ -84,9 +84,11 @@ def by_simplicity(rows: Columns, jobs: Sequence[Job]) -> Indices:
     return np.lexsort(keys[::-1])
 
 
-def unlike(rows: Columns, jobs: Sequence[Job]) -> Indices:
-    """Return rows without those that equal a simpler one in score and memory, in order of score."""
-    order = by_simplicity(rows, jobs)
+def unlike(rows: Columns, order: Indices) -> Indices:
+    """Return rows without those that equal a simpler one in score and memory, in order of score.
+
+    `order` has all rows, the simplest first.
+    """
     # Rounded in steps of a relative 1e-9, so that sums in another order are still equal.
     score, memory = (np.rint(np.log(rows[name][order]) / _SAME) for name in ("score", "memory_bytes"))
     _, first = np.unique(np.stack([score, memory, rows["job"][order]]), axis=1, return_index=True)
@@ -94,11 +96,10 @@ def unlike(rows: Columns, jobs: Sequence[Job]) -> Indices:
     return np.asarray(kept[np.lexsort((rows["memory_bytes"][kept], rows["score"][kept]))])
 
 
-def simplest_tie(rows: Columns, jobs: Sequence[Job], among: Indices) -> int:
-    """Return the simplest row whose score is within a tie of the best one's."""
-    near = among[rows["score"][among] <= (1.0 + TIE_SHARE) * rows["score"][among].min()]
-    taken = {name: values[near] for name, values in rows.items()}
-    return int(near[by_simplicity(taken, jobs)[0]])
+def simplest_tie(score: Array, order: Indices, among: Indices) -> int:
+    """Return the simplest row whose score is within a tie of the best one's; `order` has all rows, the simplest first."""
+    near = among[score[among] <= (1.0 + TIE_SHARE) * score[among].min()]
+    return int(order[np.isin(order, near)][0])
 
 
 def listed(rows: Columns, jobs: Sequence[Job], asked: Sequence[int]) -> tuple[Indices, Indices]:
@@ -117,8 +118,9 @@ def listed(rows: Columns, jobs: Sequence[Job], asked: Sequence[int]) -> tuple[In
     asked : sequence of int
         Which job of the question each of `jobs` is, with or without switches that the search has turned.
     """
-    different = unlike(rows, jobs)
-    pick, fastest = simplest_tie(rows, jobs, different), int(different[0])
+    order = by_simplicity(rows, jobs)
+    different = unlike(rows, order)
+    pick, fastest = simplest_tie(rows["score"], order, different), int(different[0])
 
     def family(row: int) -> tuple[float, ...]:
         return (asked[int(rows["job"][row])], *(float(rows[name][row]) for name in _FAMILY))
@@ -131,10 +133,10 @@ def listed(rows: Columns, jobs: Sequence[Job], asked: Sequence[int]) -> tuple[In
         held = np.asarray(rows_of_one)
         while held.size:
             near = rows["score"][held] <= (1.0 + TIE_SHARE) * rows["score"][held[0]]
-            best = pick if pick in held[near] else simplest_tie(rows, jobs, held)
+            best = pick if pick in held[near] else simplest_tie(rows["score"], order, held)
             shown[best] = int(near.sum())
             held = held[~near]
     if fastest not in shown and family(fastest) != family(pick):
         shown[fastest] = 1
-    order = sorted(shown, key=lambda row: (row != pick, row != fastest, rows["score"][row], row))
-    return np.asarray(order), np.asarray([shown[row] for row in order])
+    best_first = sorted(shown, key=lambda row: (row != pick, row != fastest, rows["score"][row], row))
+    return np.asarray(best_first), np.asarray([shown[row] for row in best_first])

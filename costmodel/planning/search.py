@@ -216,6 +216,8 @@ class Tally:
     by_value: dict[str, dict[float, float]] = field(default_factory=dict)
     best_score: dict[int, float] = field(default_factory=dict)
     """Best score of each job."""
+    best_in_device: dict[int, float] = field(default_factory=dict)
+    """Best score of each job were none of the device's memory kept free."""
     first: dict[int, Columns] = field(default_factory=dict)
     """Best layout of each job, a row."""
     placements: dict[int, Columns] = field(default_factory=dict)
@@ -228,6 +230,9 @@ class Tally:
         self.num_priced += part.num_possible
         step_s = np.where(part.possible, part.step_time_s, np.inf)
         self.fastest_s[part.job] = min(self.fastest_s.get(part.job, np.inf), float(step_s.min()))
+        whole_bytes = min(question.max_memory_bytes, job.cluster.accelerator.memory_bytes)
+        in_device = weight * float(np.where(part.fits(whole_bytes), part.step_time_s, np.inf).min())
+        self.best_in_device[part.job] = min(self.best_in_device.get(part.job, np.inf), in_device)
         fits = part.fits(question.limit_bytes(job))
         fit = np.flatnonzero(fits)
         if not fit.size:

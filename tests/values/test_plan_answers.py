@@ -13,7 +13,7 @@ from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.short_form import command_text, short_form
-from costmodel.planning.preference import TIE_SHARE, listed, num_things, simplest_tie, unlike
+from costmodel.planning.preference import TIE_SHARE, by_simplicity, listed, num_things, simplest_tie, unlike
 from costmodel.whole_run.run import run_of
 
 ONE = {
@@ -71,7 +71,7 @@ def test_equal_rows_are_one(jobs):
         {"score": 2.0, "job": 1.0},
     )
     # Of rows 0 and 1 the unsharded one; row 4 is another job.
-    assert sorted(unlike(table, jobs).tolist()) == [1, 2, 3, 4]
+    assert sorted(unlike(table, by_simplicity(table, jobs)).tolist()) == [1, 2, 3, 4]
 
 
 def test_the_simplest_of_a_tie(jobs):
@@ -84,9 +84,9 @@ def test_the_simplest_of_a_tie(jobs):
         {"score": 1.003, "tp": 4.0, "sequence_parallel": 1.0},
     )
     assert TIE_SHARE == 0.005
-    assert simplest_tie(table, jobs, every) == 1
+    assert simplest_tie(table["score"], by_simplicity(table, jobs), every) == 1
     fewer = rows({"score": 1.0, "gpus": 16.0}, {"score": 1.004, "tp": 8.0, "cp": 2.0})
-    assert simplest_tie(fewer, jobs, np.arange(2)) == 1
+    assert simplest_tie(fewer["score"], by_simplicity(fewer, jobs), np.arange(2)) == 1
 
 
 def test_rows_that_are_listed(jobs):
