@@ -1,19 +1,19 @@
 """The command line: parses, calls, formats; computes nothing.
 
-Only typer is imported here: commands are read when one is asked for (`texts.Commands`), and import what they
+Only typer is imported here: commands are read when one is asked for (`group.LazyGroup`), and import what they
 need when they run.
 """
 
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from costmodel.base.version import __version__
-from costmodel.cli.texts import EXAMPLES, GroupedCommands, fitted, show_help
+from costmodel.cli.group import LazyGroup
 
 __all__ = ["main", "root"]
 
@@ -26,12 +26,21 @@ gc.set_threshold(500_000)
 
 root = typer.Typer(
     name="costmodel",
-    cls=GroupedCommands,
+    cls=LazyGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_EXAMPLES = """\b
+Examples:
+  costmodel estimate --model llama3-8b --gpus 64 --layout "tp2 pp1" --global-batch 512 --seq-len 8192
+  costmodel plan --model llama3-70b --gpus 64 --global-batch 128 --seq-len 8192
+  costmodel mesh --cluster llama3-roce --gpus 16384 --layout "tp8 pp16" --axis-order "tp cp pp dp"
+  costmodel hardware show h100-sxm-80gb
+  costmodel model show deepseek-v3-671b
+"""
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,13 +49,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@root.callback(invoke_without_command=True, epilog=fitted(EXAMPLES))
+@root.callback(epilog=_EXAMPLES)
 def _start(
-    context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     """Price any distributed LLM training layout before you run it, line by line.
 
@@ -54,8 +61,6 @@ def _start(
     when the job does not fit and with --expect when an expectation is not met, 4 and 5 of watch when
     steps leave the band, 141 when the reader of a pipe has gone.
     """
-    if context.invoked_subcommand is None:
-        show_help(context)
 
 
 _READER_GONE = 141
@@ -68,12 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from costmodel.cli.streams import drop_output, prepare
 
     prepare()
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = root(
-            args=None if arguments is None else list(arguments), prog_name="costmodel", standalone_mode=False
-        )
+        code = root(args=given, prog_name="costmodel", standalone_mode=False)
     except CostModelError as error:
-        return _refuse(_by_flag(str(error), sys.argv[1:] if arguments is None else arguments))
+        return _refuse(_by_flag(str(error), given))
     except (BrokenPipeError, SystemExit):
         # The reader (head, less) has gone, of which the parser makes an exit of its own: nobody is left to tell.
         drop_output()
@@ -88,12 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"{error.filename}: {error.strerror}")
     except Exception as error:
         # Usage errors are classes of the parser that typer carries inside; they know their own message.
-        message = getattr(error, "format_message", None)
-        if message is None:
+        if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "costmodel"
-        return _refuse(f"{_usage(error, message)} (see {command} --help)")
+        return _refuse(f"{_usage(error)} (see {command} --help)")
     return code if isinstance(code, int) else 0
 
 
@@ -113,15 +116,12 @@ def _by_flag(message: str, arguments: Sequence[str]) -> str:
     return message if alike else f"{used}:{rest}"
 
 
-def _usage(error: Any, message: Callable[[], str]) -> str:
+def _usage(error: Any) -> str:
     """Say what is wrong with a command line."""
     from costmodel.cli.unknown_option import unknown_option
 
-    return (
-        unknown_option(error)
-        if hasattr(error, "option_name") and hasattr(error, "possibilities")
-        else message()
-    )
+    is_unknown = hasattr(error, "option_name") and hasattr(error, "possibilities")
+    return unknown_option(error) if is_unknown else str(error.format_message())
 
 
 def _refuse(message: str) -> int:

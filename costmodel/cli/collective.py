@@ -1,84 +1,75 @@
 """``costmodel collective``: what one collective costs on a fabric, by every algorithm."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import typer
 
+from costmodel.base.errors import CostModelError, LayoutError, UnitError
+from costmodel.base.units import read_quantity
 from costmodel.cli import options as opt
-from costmodel.cli.job_options import takes_output
+from costmodel.cli.command import command
+from costmodel.cli.output import Target, planned_figure
 
-EPILOG = """\b
-Examples:
-  costmodel collective all-reduce --size 1GB --ranks 64 --cluster h100-ndr
-  costmodel collective all-gather --sizes 8B:16GiB --ranks 16 --members-per-node 1 --out sweep.csv
-  costmodel collective all-reduce --size 1MB --ranks 8 --alpha 1us --bandwidth 450GB/s
-  costmodel collective moe-dispatch --size 28MiB --ranks 32 --top-k 8 --node-limit 4 -c h800-cx7
-"""
+MAX_SIZES = 2000
 
 
-@takes_output()
+@command(
+    """
+    costmodel collective all-reduce --size 1GB --ranks 64 --cluster h100-ndr
+    costmodel collective all-gather --sizes 8B:16GiB --ranks 16 --members-per-node 1 --out sweep.csv
+    costmodel collective all-reduce --size 1MB --ranks 8 --alpha 1us --bandwidth 450GB/s
+    costmodel collective moe-dispatch --size 28MiB --ranks 32 --top-k 8 --node-limit 4 -c h800-cx7
+    """
+)
 def collective(
-    output: Mapping[str, Any],
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="COLLECTIVE",
-            help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, scatter, gather, "
-            "send-recv, moe-dispatch or moe-combine.",
-            show_default=False,
-        ),
-    ],
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs of the group.")],
-    size: Annotated[
-        str,
-        typer.Option(
-            "--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."
-        ),
-    ] = "",
-    sizes: Annotated[
-        str,
-        typer.Option("--sizes", metavar="FROM:TO[:FACTOR]", help="A range of sizes, such as 8B:16GB."),
-    ] = "",
-    cluster: opt.ClusterOption = None,
-    members: Annotated[
-        int | None,
-        typer.Option(
-            "--members-per-node",
-            help="Members inside one innermost domain; 1 for a data-parallel group of full TP nodes.  [default: as many as fit]",
-        ),
-    ] = None,
-    concurrent: Annotated[
-        float, typer.Option("--concurrent", min=1.0, help="Groups at a time that share each port and link.")
-    ] = 1.0,
-    tier: Annotated[
-        str | None,
-        typer.Option("--tier", help="Tier of the textbook formulas.  [default: the outermost one crossed]"),
-    ] = None,
-    alpha: Annotated[
-        str, typer.Option("--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …")
-    ] = "",
-    bandwidth: Annotated[str, typer.Option("--bandwidth", help="… and this rate per GPU (450GB/s).")] = "",
-    top_k: Annotated[int, typer.Option("--top-k", min=1, help="Experts of a token, for moe-*.")] = 8,
-    node_limit: Annotated[
-        int, typer.Option("--node-limit", min=0, help="Nodes that a token may go to, 0 for all, for moe-*.")
-    ] = 0,
-    imbalance: Annotated[
-        float, typer.Option("--imbalance", min=1.0, help="Busiest rank's tokens over the mean, for moe-*.")
-    ] = 1.0,
-    profiles: opt.ProfilesOption = None,
-    plot: opt.PlotOption = "",
+    target: Target,
+    name: str = typer.Argument(
+        ...,
+        metavar="COLLECTIVE",
+        help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, scatter, gather, "
+        "send-recv, moe-dispatch or moe-combine.",
+        show_default=False,
+    ),
+    ranks: int = typer.Option(..., "--ranks", "-n", help="GPUs of the group."),
+    size: str = typer.Option(
+        "", "--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."
+    ),
+    sizes: str = typer.Option(
+        "", "--sizes", metavar="FROM:TO[:FACTOR]", help="A range of sizes, such as 8B:16GB."
+    ),
+    cluster: str | None = opt.CLUSTER,
+    members: int | None = typer.Option(
+        None,
+        "--members-per-node",
+        help="Members inside one innermost domain; 1 for a data-parallel group of full TP nodes.  [default: as many as fit]",
+    ),
+    concurrent: float = typer.Option(
+        1.0, "--concurrent", min=1.0, help="Groups at a time that share each port and link."
+    ),
+    tier: str | None = typer.Option(
+        None, "--tier", help="Tier of the textbook formulas.  [default: the outermost one crossed]"
+    ),
+    alpha: str = typer.Option(
+        "", "--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …"
+    ),
+    bandwidth: str = typer.Option("", "--bandwidth", help="… and this rate per GPU (450GB/s)."),
+    top_k: int = typer.Option(8, "--top-k", min=1, help="Experts of a token, for moe-*."),
+    node_limit: int = typer.Option(
+        0, "--node-limit", min=0, help="Nodes that a token may go to, 0 for all, for moe-*."
+    ),
+    imbalance: float = typer.Option(
+        1.0, "--imbalance", min=1.0, help="Busiest rank's tokens over the mean, for moe-*."
+    ),
+    profiles: list[Path] | None = opt.PROFILES,
+    plot: str = opt.PLOT,
 ) -> None:
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
     import costmodel as cm
-    from costmodel.base.errors import LayoutError
-    from costmodel.base.units import read_quantity
-    from costmodel.cli.output import answer_result, plan_output, show
-    from costmodel.cli.pictures import planned_figure
-    from costmodel.cli.sizes import parse_size, parse_sizes
 
-    target = plan_output(**output)
-    draw = planned_figure("CollectiveCosts", plot, "", force=output["force"])
+    draw = planned_figure("CollectiveCosts", plot, target)
     if bool(size) == bool(sizes):
         raise LayoutError("size: expected either --size, such as 1GB, or --sizes, such as 8B:16GB")
     if bool(alpha) != bool(bandwidth):
@@ -99,5 +90,43 @@ def collective(
         node_limit=node_limit,
         imbalance=imbalance,
     )
-    show(answer_result(found), target)
-    draw(found.plot, target)
+    target.show(found)
+    draw(found)
+
+
+def parse_size(text: str) -> float:
+    """Read a size in bytes, without a space before the unit; a bare number is one of bytes.
+
+    >>> parse_size("1GB"), parse_size("64MiB"), parse_size("8")
+    (1000000000.0, 67108864.0, 8.0)
+    """
+    size = read_quantity("size", f"{text} B" if re.fullmatch(r"\s*[0-9]+\s*", text) else text, "B")
+    if size <= 0:
+        raise UnitError(f"size: expected more than 0 bytes; got {text!r}")
+    return size
+
+
+def parse_sizes(text: str) -> list[float]:
+    """Read ``FROM:TO`` or ``FROM:TO:FACTOR`` as a geometric range with both ends; the factor is 2.
+
+    >>> parse_sizes("1KiB:6KiB")
+    [1024.0, 2048.0, 4096.0, 6144.0]
+    """
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        raise CostModelError(f"sizes: expected FROM:TO or FROM:TO:FACTOR, such as 8B:16GB; got {text!r}")
+    low, high = parse_size(parts[0]), parse_size(parts[1])
+    try:
+        factor = float(parts[2]) if len(parts) == 3 else 2.0
+    except ValueError:
+        factor = 0.0
+    if not 1.0 < factor < 1e6:
+        raise CostModelError(f"sizes: expected a factor above 1; got {parts[2]!r}")
+    if low > high:
+        raise CostModelError(f"sizes: expected a range that goes up; got {text!r}")
+    sizes = [low]
+    while sizes[-1] * factor <= high * (1 + 1e-12):
+        sizes.append(sizes[-1] * factor)
+        if len(sizes) > MAX_SIZES:
+            raise CostModelError(f"sizes: {text!r} has more than {MAX_SIZES} sizes")
+    return sizes if sizes[-1] >= high * (1 - 1e-12) else [*sizes, high]

@@ -1,115 +1,80 @@
 """``costmodel measure``: this machine's kernels and collectives, for `costmodel calibrate`."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 import typer
 
-from costmodel.cli import options as opt
-from costmodel.cli.job_options import takes_output
-from costmodel.cli.output import Target
-from costmodel.cli.texts import command_group
+from costmodel.cli.collective import parse_sizes
+from costmodel.cli.command import command, command_group
+from costmodel.cli.output import Target, waiting
 
-app = command_group("Measure kernels and collectives of this machine (needs torch and a GPU).")
-DeviceOption = Annotated[
-    str, typer.Option("--device", help="cuda, or cpu to try the path.  [default: cuda]", show_default=False)
-]
-SmallOption = Annotated[bool, typer.Option("--small", help="Few and small shapes, for a trial.")]
-
-MATMUL_EPILOG = """\b
-Example:
-  costmodel measure matmul --dtypes bf16,fp8 --out matmul.csv
-"""
-COLLECTIVES_EPILOG = """\b
-Examples:
-  torchrun --nproc-per-node 8 -m costmodel measure collectives --sizes 1KiB:4GiB --out sweep.log
-  costmodel measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
-"""
+measure = command_group("measure")
+_FILES = ("out", "force", "quiet")
+_DEVICE = typer.Option(
+    "cuda", "--device", help="cuda, or cpu to try the path.  [default: cuda]", show_default=False
+)
+_SMALL = typer.Option(False, "--small", help="Few and small shapes, for a trial.")
 
 
-def _kernels(
-    what: str, device: str, small: bool, output: Mapping[str, Any], dtypes: Sequence[str] = ("bf16",)
-) -> None:
+def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequence[str] = ("bf16",)) -> None:
     """Time one kind of kernel and write its CSV."""
     import costmodel as cm
-    from costmodel.cli.output import plan_output
-    from costmodel.cli.plan_input import waiting
 
-    target = plan_output(opt.Format.csv, **output)
     with waiting(f"measuring {what}", quiet=target.quiet) as progress:
         text = cm.measure.kernels(what, dtypes=dtypes, device=device, small=small, progress=progress)
-    _put(text, target)
+    target.put(text)
 
 
-def _put(text: str, target: Target) -> None:
-    """Print a text or write it."""
-    from costmodel.cli.output import write_file
-
-    if target.out is not None:
-        write_file(target.out, text, target)
-    else:
-        sys.stdout.write(text)
-
-
-@app.command("matmul", epilog=MATMUL_EPILOG)
-@takes_output("out", "force", "quiet")
+@command(
+    "costmodel measure matmul --dtypes bf16,fp8 --out matmul.csv", group=measure, name="matmul", output=_FILES
+)
 def matmul(
-    output: Mapping[str, Any],
-    dtypes: Annotated[
-        str, typer.Option("--dtypes", help="Of bf16, fp16, tf32, fp32 and fp8, by commas.")
-    ] = "bf16",
-    device: DeviceOption = "cuda",
-    small: SmallOption = False,
+    target: Target,
+    dtypes: str = typer.Option("bf16", "--dtypes", help="Of bf16, fp16, tf32, fp32 and fp8, by commas."),
+    device: str = _DEVICE,
+    small: bool = _SMALL,
 ) -> None:
     """Time the matrix products of transformer layers."""
-    _kernels("matmul", device, small, output, [one.strip() for one in dtypes.split(",")])
+    _kernels("matmul", device, small, target, [dtype.strip() for dtype in dtypes.split(",")])
 
 
-@app.command("attention")
-@takes_output("out", "force", "quiet")
-def attention(
-    output: Mapping[str, Any],
-    device: DeviceOption = "cuda",
-    small: SmallOption = False,
-) -> None:
+@command(group=measure, name="attention", output=_FILES)
+def attention(target: Target, device: str = _DEVICE, small: bool = _SMALL) -> None:
     """Time fused attention, forward and backward, with and without a causal mask."""
-    _kernels("attention", device, small, output)
+    _kernels("attention", device, small, target)
 
 
-@app.command("memory")
-@takes_output("out", "force", "quiet")
-def memory(
-    output: Mapping[str, Any],
-    device: DeviceOption = "cuda",
-    small: SmallOption = False,
-) -> None:
+@command(group=measure, name="memory", output=_FILES)
+def memory(target: Target, device: str = _DEVICE, small: bool = _SMALL) -> None:
     """Time copies on the device, which the memory's bandwidth bounds."""
-    _kernels("memory", device, small, output)
+    _kernels("memory", device, small, target)
 
 
-@app.command("collectives", epilog=COLLECTIVES_EPILOG)
-@takes_output("out", "force", "quiet")
+@command(
+    """
+    torchrun --nproc-per-node 8 -m costmodel measure collectives --sizes 1KiB:4GiB --out sweep.log
+    costmodel measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
+    """,
+    group=measure,
+    name="collectives",
+    output=_FILES,
+)
 def collectives(
-    output: Mapping[str, Any],
-    names: Annotated[
-        str, typer.Option("--collectives", help="Which, by commas.  [default: the four of training]")
-    ] = "all-reduce,all-gather,reduce-scatter,all-to-all",
-    sizes: Annotated[
-        str, typer.Option("--sizes", metavar="FROM:TO", help="Bytes of the full tensor.")
-    ] = "1KiB:1GiB",
-    local: Annotated[
-        int, typer.Option("--local", help="Start this many ranks here, instead of torchrun.")
-    ] = 0,
-    device: DeviceOption = "cuda",
+    target: Target,
+    names: str = typer.Option(
+        "all-reduce,all-gather,reduce-scatter,all-to-all",
+        "--collectives",
+        help="Which, by commas.  [default: the four of training]",
+    ),
+    sizes: str = typer.Option("1KiB:1GiB", "--sizes", metavar="FROM:TO", help="Bytes of the full tensor."),
+    local: int = typer.Option(0, "--local", help="Start this many ranks here, instead of torchrun."),
+    device: str = _DEVICE,
 ) -> None:
     """Time collectives over torch.distributed and print them as nccl-tests does."""
     import costmodel as cm
-    from costmodel.cli.output import plan_output
-    from costmodel.cli.plan_input import waiting
-    from costmodel.cli.sizes import parse_sizes
 
-    target = plan_output(None, **output)
     span = parse_sizes(sizes)
     with waiting("measuring collectives", quiet=target.quiet) as progress:
         text = cm.measure.collectives(
@@ -121,4 +86,4 @@ def collectives(
             progress=progress,
         )
     if text:  # of rank 0
-        _put(text, target)
+        target.put(text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
     from costmodel.base.answer import Answer
     from costmodel.base.grid import Grid
 
+_PATIENCE_S = 1.0
+
 
 class Result(NamedTuple):
-    """The three faces of one answer; only those that are asked for are made."""
+    """The three forms of one answer; only those that are asked for are made."""
 
     grids: Callable[[], Sequence[Grid]]
     record: Callable[[], Any]
@@ -28,8 +32,8 @@ class Result(NamedTuple):
     """JSON in a form of its own instead of `record`, for files that other programs read."""
 
 
-def answer_result(answer: Answer, **options: Any) -> Result:
-    """Return the faces of an answer; `options` are those of its tables."""
+def result_of(answer: Answer, **options: Any) -> Result:
+    """Return the forms of an answer; `options` are those of its tables."""
     return Result(
         grids=lambda: answer.grids(**options),
         record=answer.to_dict,
@@ -39,40 +43,89 @@ def answer_result(answer: Answer, **options: Any) -> Result:
 
 
 class Target(NamedTuple):
-    """Where to write, and in which format."""
+    """Where a result goes and in which format, decided before any work is done."""
 
     format: Format
     out: Path | None
     csv: Path | None
     quiet: bool
+    force: bool
+
+    @classmethod
+    def of(
+        cls,
+        format: Format | None = None,
+        out: str = "",
+        csv: str = "",
+        force: bool = False,
+        quiet: bool = False,
+    ) -> Target:
+        """Decide format and files from the flags.
+
+        Raises
+        ------
+        CostModelError
+            If a file exists without `force`, its folder does not, or both files are the same.
+        """
+        path, csv_path = checked_file(out, force), checked_file(csv, force)
+        if path is not None and path == csv_path:
+            raise CostModelError(f"--out and --csv: both name {path}")
+        endings = {".csv": Format.csv, ".json": Format.json}
+        if format is None:
+            format = endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
+        return cls(format, path, csv_path, quiet, force)
+
+    def file(self, name: str) -> Path | None:
+        """Check another file to write; none where none is named."""
+        return checked_file(name, self.force)
+
+    def show(self, found: Answer | Result, **options: Any) -> None:
+        """Print or write an answer, and its CSV where that is asked for too."""
+        result = found if isinstance(found, Result) else result_of(found, **options)
+        if self.csv is not None:
+            self.write(self.csv, _text(result, Format.csv))
+        self.put(_text(result, self.format, width=_terminal_width() if self.out is None else None))
+        if self.format is Format.csv:
+            for remark in result.remarks:
+                self.note(remark)
+
+    def put(self, text: str) -> None:
+        """Print a text, or write it where a file is named."""
+        if self.out is not None:
+            self.write(self.out, text)
+        else:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def write(self, path: Path, content: str | bytes) -> None:
+        """Write a file whole, and say so.
+
+        Raises
+        ------
+        CostModelError
+            If the file cannot be written.
+        """
+        write_whole(path, content)
+        self.wrote(path)
+
+    def wrote(self, path: Path) -> None:
+        """Say that a file was written."""
+        self.note(f"wrote {one_line(str(path))}")
+
+    def note(self, text: str) -> None:
+        """Say something on stderr, unless it was asked to be quiet."""
+        if not self.quiet:
+            print(text, file=sys.stderr)
 
 
-def plan_output(
-    format: Format | None,
-    out: str,
-    csv: str = "",
-    *,
-    force: bool = False,
-    quiet: bool = False,
-) -> Target:
-    """Decide format and files before any work is done, and refuse files that exist.
+def checked_file(name: str, force: bool) -> Path | None:
+    """Return the file to write, none for stdout.
 
     Raises
     ------
     CostModelError
-        If a file exists without `force`, its folder does not, or both files are the same.
+        If it is no file, exists without `force`, or its folder does not.
     """
-    path, csv_path = _file(out, force), _file(csv, force)
-    if path is not None and path == csv_path:
-        raise CostModelError(f"--out and --csv: both name {path}")
-    endings = {".csv": Format.csv, ".json": Format.json}
-    if format is None:
-        format = endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
-    return Target(format, path, csv_path, quiet)
-
-
-def _file(name: str, force: bool) -> Path | None:
-    """Return the file to write, none for stdout."""
     if name in ("", "-"):
         return None
     path = Path(name)
@@ -87,19 +140,82 @@ def _file(name: str, force: bool) -> Path | None:
     return path
 
 
-def show(result: Result, target: Target) -> None:
-    """Print or write a result, and its CSV where that is asked for too."""
-    if target.csv is not None:
-        write_file(target.csv, _text(result, Format.csv), target)
-    text = _text(result, target.format, to_terminal=target.out is None)
-    if target.out is not None:
-        write_file(target.out, text, target)
-    else:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    if target.format is Format.csv and not target.quiet:
-        for remark in result.remarks:
-            print(remark, file=sys.stderr)
+def _text(result: Result, format: Format, width: int | None = None) -> str:
+    """Return a result as text."""
+    if format is Format.json:
+        from costmodel.base.answer import to_json
+
+        return (to_json(result.record()) if result.json_text is None else result.json_text()) + "\n"
+    if format is Format.csv:
+        from costmodel.base.csv_text import to_csv
+
+        return to_csv(result.table())
+    from costmodel.base.screen import drawn
+
+    return drawn(result.grids(), result.remarks, width=width)
+
+
+def _terminal_width() -> int | None:
+    """Return the width of the terminal that shows the result, none where it goes elsewhere."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
+def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Callable[[Answer], None]:
+    """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such figure, or its file cannot be written.
+    """
+    from costmodel.base.answer import Face
+    from costmodel.reporting.figures import check_picture, save
+
+    face = Face(kind)
+    name = figure or face.names()[0]
+    face.require(name)
+    path = target.file(plot)
+    if path is not None:
+        check_picture(path)
+
+    def draw(answer: Answer) -> None:
+        if path is not None:
+            save(answer.plot.named(name), path)
+            target.wrote(path)
+
+    return draw
+
+
+@contextmanager
+def waiting(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on stderr once something takes longer than a second, only where a person watches."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+    start = time.monotonic()
+    shown = False
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if not shown and time.monotonic() - start > _PATIENCE_S:
+            bar.start()
+            shown = True
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield progress
+    finally:
+        if shown:
+            bar.stop()
 
 
 def hold(answer: Any, expected: Sequence[str]) -> None:
@@ -121,42 +237,3 @@ def hold(answer: Any, expected: Sequence[str]) -> None:
         typer.echo(f"Not met: {outcome.sentence}.", err=True)
     if missed:
         raise typer.Exit(3)
-
-
-def _text(result: Result, format: Format, *, to_terminal: bool = False) -> str:
-    """Return a result as text."""
-    if format is Format.json and result.json_text is not None:
-        return result.json_text() + "\n"
-    if format is Format.json:
-        from costmodel.base.answer import to_json
-
-        return to_json(result.record()) + "\n"
-    if format is Format.csv:
-        from costmodel.base.csv_text import to_csv
-
-        return to_csv(result.table())
-    from costmodel.base.screen import drawn
-
-    return drawn(result.grids(), result.remarks, width=_terminal_width() if to_terminal else None)
-
-
-def _terminal_width() -> int | None:
-    """Return the width of the terminal that shows the result, none where it goes elsewhere."""
-    if not sys.stdout.isatty():
-        return None
-    from shutil import get_terminal_size
-
-    return get_terminal_size().columns
-
-
-def write_file(path: Path, content: str | bytes, target: Target) -> None:
-    """Write a file whole, and say so.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be written.
-    """
-    write_whole(path, content)
-    if not target.quiet:
-        print(f"wrote {one_line(str(path))}", file=sys.stderr)

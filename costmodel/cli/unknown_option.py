@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -48,7 +47,10 @@ def unknown_option(error: Any) -> str:
         return said
     if context.info_name == "sweep":
         return f"{said}; the keys of the grid file say what is swept"
-    holders = [name for name, command in _commands(context.parent.command) if given in _flags(command)]
+    group = context.parent.command
+    holders = [
+        name for name in group.list_commands(context) if given in _flags(group.get_command(context, name))
+    ]
     if not holders:
         return said
     others = ", ".join(f"costmodel {name}" for name in holders[:3])
@@ -57,9 +59,4 @@ def unknown_option(error: Any) -> str:
 
 def _flags(command: Any) -> list[str]:
     """Return the long flags of a command."""
-    return sorted({flag for one in command.params for flag in one.opts if flag.startswith("--")})
-
-
-def _commands(group: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the commands of a group by name."""
-    yield from getattr(group, "commands", {}).items()
+    return sorted({flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")})

@@ -13,7 +13,7 @@ import typer
 
 import costmodel as cm
 from costmodel.cli import main, root
-from costmodel.cli.texts import GROUPS
+from costmodel.cli.group import COMMANDS as ENTRIES
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -496,14 +496,14 @@ def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
 
 
 def test_the_help_says_of_every_command_what_its_own_help_says():
-    commands = typer.main.get_command(root).commands
-    assert list(commands) == [name for names in GROUPS.values() for name in names]
-    here = {path.stem for path in (ROOT / "costmodel" / "cli").glob("*.py")}
-    assert set(commands) <= here
-    for summaries in GROUPS.values():
-        for name, summary in summaries.items():
-            assert commands[name].name == name
-            assert " ".join(commands[name].help.split()).startswith(summary), name
+    group = typer.main.get_command(root)
+    readme = (ROOT / "README.md").read_text()
+    assert group.list_commands(None) == list(ENTRIES)
+    for name, entry in ENTRIES.items():
+        command = group.get_command(None, name)
+        assert command.name == name
+        assert " ".join(command.help.split()).startswith(entry.summary), name
+        assert f"costmodel {name}" in readme, name
 
 
 def test_help_of_all_reads_no_command(tmp_path):
@@ -511,7 +511,7 @@ def test_help_of_all_reads_no_command(tmp_path):
 import sys
 from costmodel.cli import main
 main(["--help"])
-shared = ("costmodel.cli.texts", "costmodel.cli.streams")
+shared = ("costmodel.cli.group", "costmodel.cli.streams")
 print([m for m in sys.modules if m.startswith("costmodel.cli.") and m not in shared], file=sys.stderr)
 """
     assert python("-c", code, cwd=tmp_path).stderr == "[]\n"
@@ -561,8 +561,7 @@ def test_the_command_line_starts_without_numpy_pandas_or_pydantic(tmp_path):
 def test_estimate_as_a_process_loads_no_pandas(tmp_path):
     code = f"""
 import sys
-from costmodel.cli import main, root
-from costmodel.cli.texts import GROUPS
+from costmodel.cli import main
 code = main(["estimate", *{SMALL!r}, "--format", "csv"])
 print(code, [m for m in ("pandas", "matplotlib", "scipy") if m in sys.modules], file=sys.stderr)
 """

@@ -1,8 +1,6 @@
 """What a stranger stumbled over: open layouts, headlines far from the median, files named twice, flags that are not there."""
 
 import json
-import shlex
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import costmodel as cm
 from costmodel.base.percentiles import off_middle_text, place_of
 from costmodel.base.units import format_bytes
 from costmodel.cli import main
-from costmodel.cli.texts import fitted
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.collective import size_text
 
@@ -182,19 +179,6 @@ def test_the_textbooks_bubble_stands_beside_the_bills():
     (line,) = cm.estimate(**job, layout="tp8 pp4", schedule="zb-h1").explain("pp.bubble")
     assert line.beside == ""  # no textbook has one for it
     assert all(one.beside == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send"))
-
-
-@pytest.mark.parametrize("width", [38, 60, 78])
-def test_examples_are_broken_where_a_shell_goes_on(width):
-    for module in ("estimate", "run", "plan", "compare", "sweep"):
-        epilog = import_module(f"costmodel.cli.{module}").EPILOG
-        broken = fitted(epilog, width)
-        assert all(
-            len(line) <= width or len(shlex.split(line.rstrip("\\"))) <= 3 for line in broken.splitlines()
-        ), module
-        joined = [" ".join(text.replace("\\\n", " ").split()) for text in (epilog, broken)]
-        assert joined[0] == joined[1]
-    assert fitted(epilog) == epilog  # not in a pipe
 
 
 def test_csv_of_several_runs_has_what_is_left_of_limits():

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.cli import main
-from costmodel.cli.sizes import parse_size, parse_sizes
+from costmodel.cli.collective import parse_size, parse_sizes
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.estimates.collective import SEARCHED_SIZES, _crossover, choices, place, price_collective
 

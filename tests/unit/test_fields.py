@@ -14,7 +14,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.cli import main
-from costmodel.cli.completion import complete
+from costmodel.cli.options import complete
 from costmodel.describe.jobs import keywords as typed
 from costmodel.describe.jobs.fields import (
     BUDGET_FIELDS,

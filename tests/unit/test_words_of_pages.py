@@ -1,7 +1,5 @@
 """Cells of pages that few jobs reach, on answers made up of round numbers; files and bars of the command line."""
 
-import io
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 
 from costmodel.base.answer import Listing
 from costmodel.base.errors import CostModelError
-from costmodel.cli import plan_input
 from costmodel.reporting import budgets
 from costmodel.reporting.comparison import _money_rows
 from costmodel.reporting.listings import list_grids
@@ -259,69 +256,3 @@ def test_the_axis_of_shares_begins_below_the_lowest(intensity, lowest):
     """At ridges of 100 and 100: half of the lowest share, and 5 % at most."""
     points = [SimpleNamespace(flops_per_byte=one, tier="t") for one in intensity]
     assert _lowest(points, np.array([7.0, 100.0]), ["s", "t"]) == pytest.approx(lowest)
-
-
-class Frame:
-    """A table that writes itself as bytes."""
-
-    def to_parquet(self, to, index):
-        assert index is False
-        to.write(b"rows")
-
-
-def test_parquet_replaces_only_where_it_may(tmp_path, capsys):
-    found, path = SimpleNamespace(to_frame=Frame), tmp_path / "a.parquet"
-    plan_input.write_parquet(found, str(path), force=False, quiet=False)
-    assert capsys.readouterr().err == f"wrote {path}\n"
-    with pytest.raises(CostModelError, match="exists; --force replaces it"):
-        plan_input.write_parquet(found, str(path), force=False, quiet=True)
-    path.write_bytes(b"")
-    plan_input.write_parquet(found, str(path), force=True, quiet=True)
-    assert path.read_bytes() == b"rows"
-    assert capsys.readouterr().err == ""
-
-
-def test_a_bar_is_shown_to_people_who_wait(monkeypatch):
-    """Never where nobody watches or quiet was asked for; after a second, once, and it goes when all is done."""
-    with plan_input.waiting("x", quiet=False) as progress:
-        assert progress is None
-    said = []
-
-    class Bar:
-        def __init__(self, **_):
-            pass
-
-        def add_task(self, what, total):
-            said.append(("add", what, total))
-            return 7
-
-        def start(self):
-            said.append("start")
-
-        def stop(self):
-            said.append("stop")
-
-        def update(self, task, completed, total):
-            said.append((task, completed, total))
-
-    import rich.progress
-
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    clock = iter([100.0, 100.5, 101.5, 103.0, 104.0])
-    monkeypatch.setattr(rich.progress, "Progress", Bar)
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(plan_input.time, "monotonic", lambda: next(clock))
-    with plan_input.waiting("x", quiet=True) as progress:
-        assert progress is None
-    with plan_input.waiting("x", quiet=False) as progress:
-        progress(1, 9)
-        assert said == [("add", "x", None), (7, 1, 9)]
-        progress(2, 9)
-        progress(3, 9)
-    assert said[2:] == ["start", (7, 2, 9), (7, 3, 9), "stop"]
-    said.clear()
-    clock = iter([100.0, 100.1])
-    with plan_input.waiting("x", quiet=False) as progress:
-        progress(1, 1)
-    assert "stop" not in said

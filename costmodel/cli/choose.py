@@ -1,0 +1,205 @@
+"""What chooses a layout: ``costmodel plan`` and ``sweep``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from costmodel.base.errors import CostModelError, shown
+from costmodel.base.version import install_command
+from costmodel.cli import options as opt
+from costmodel.cli.command import command, merged_job
+from costmodel.cli.output import Result, Target, planned_figure, waiting
+from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, PLAN_FIELDS
+
+if TYPE_CHECKING:
+    from costmodel.planning.plan import Plan
+
+_JOB = "job"
+"""What ``--emit`` takes beside the names of frameworks: a job file of ours."""
+_WRITTEN = ", ".join((*(name for name in FIELD["framework"].words if name != ANY_FRAMEWORK), _JOB))
+
+
+@command(
+    r"""
+    costmodel plan -m gpt3-175b -c dgx-a100-hdr -n 4096 --global-batch 1536 --seq-len 2048
+    costmodel plan -m llama3-70b -n 64 --global-batch 128 --seq-len 8192 --tp 1,2,4,8 \
+        --fix schedule=1f1b --max-memory 72GiB --why-not "tp8 pp4" --csv plans.csv
+    costmodel plan job.yaml --gpus 256,512,1024 --objective gpu-hours --format json
+    costmodel plan job.yaml --emit megatron > flags.txt
+    costmodel plan job.yaml --gpus 512 --emit job --out best.yaml
+    """,
+    fields=PLAN_FIELDS,
+    several=True,
+)
+def plan(
+    given: Mapping[str, Any],
+    target: Target,
+    why_not: list[str] | None = typer.Option(
+        None, "--why-not", metavar="LAYOUT", help="Explain why this is not the plan."
+    ),
+    top: int = typer.Option(10, "--top", min=1, help="Layouts to show."),
+    emit: str = typer.Option(
+        "", "--emit", help=f"Print the best layout for a framework, or as a job file: {_WRITTEN}."
+    ),
+    commands: bool = typer.Option(False, "--commands", help="Print the command line of every layout shown."),
+    start: str = opt.START,
+    days: str = typer.Option(
+        "", "--days", metavar="DAYS", help="Say whether the run is done in so many, and how surely."
+    ),
+    plot: str = opt.PLOT,
+    figure: str = typer.Option(
+        "", "--figure", help="Which: pareto or scaling (of several GPU counts).  [default: pareto]"
+    ),
+    check: bool = typer.Option(False, "--check", help="Exit with code 3 if no layout is found."),
+) -> None:
+    """Find the best layout: every one that divides is priced; the best, the front and the reasons are shown.
+
+    Knobs that are not given take every sensible value. Wrong input and constraints that nothing
+    meets are one line that names the constraint and what would do.
+    """
+    import costmodel as cm
+    from costmodel.base.allocator import keep_freed_memory
+    from costmodel.describe.jobs.reading import read
+
+    draw = planned_figure("Plan", plot, target, figure)
+    asked = _asked(given, emit)
+    if start:
+        try:
+            date.fromisoformat(start)
+        except ValueError:
+            raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
+    within = read("days", days) if days else None
+    for what, text in (("start", start), ("days", days)):
+        if text and asked.get("tokens") is None and asked.get("dataset_samples") is None:
+            raise CostModelError(f"{what}: needs --tokens, for a run that ends")
+    keep_freed_memory()
+    try:
+        with waiting("pricing layouts", quiet=target.quiet) as progress:
+            found = cm.plan(**asked, progress=progress)
+    except cm.NoLayoutError as error:
+        if not check:
+            raise
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(3) from None
+    answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
+    remarks = [
+        *found.remarks(),
+        f"Price it alone: {found.commands(1)[0]}",
+        *(found.finished(start) if start else []),
+        *(found.in_time(within) if within is not None else []),
+        *(f"Why not {text}: {answer}" for text, answer in answers),
+    ]
+    if emit:
+        target.put(found.job_file() if emit == _JOB else cm.emit(found.best, emit, given.get("job") or ""))
+        target.note("\n".join(remarks))
+        return
+    if target.out is not None and target.out.suffix.lower() == ".parquet":
+        _write_parquet(found, target)
+        target = target._replace(out=None)
+    gains = found.gains()
+    target.show(
+        Result(
+            grids=lambda: found.grids(count=top, gains=gains, commands=commands, start=start),
+            record=lambda: found.to_dict(count=top, gains=gains, answers=answers),
+            table=found.columns,
+            remarks=remarks,
+        )
+    )
+    draw(found)
+
+
+def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
+    """Turn flags and the job file below them into the keywords of `costmodel.plan`.
+
+    Raises
+    ------
+    CostModelError
+        If a value cannot be read or something without a default is missing.
+    """
+    merged = merged_job(given, several=True)
+    # In a job file a degree is a decision; dp follows from the rest.
+    merged.pop("dp", None)
+    # What is emitted has to run.
+    if emit and emit != _JOB and not merged.get("framework"):
+        merged["framework"] = emit
+    return merged
+
+
+def _write_parquet(found: Plan, target: Target) -> None:
+    """Write the kept layouts as parquet.
+
+    Raises
+    ------
+    CostModelError
+        If pyarrow is missing.
+    """
+    made = BytesIO()
+    try:
+        found.to_frame().to_parquet(made, index=False)
+    except ImportError:
+        raise CostModelError(f"parquet needs pyarrow: {install_command('parquet')}; or use --csv") from None
+    assert target.out is not None
+    target.write(target.out, made.getvalue())
+
+
+@command(
+    """
+    costmodel sweep grid.yaml --workers 2 --resume done.jsonl --csv points.csv
+    where grid.yaml holds, for instance:
+      model: [llama3-8b, llama3-70b]
+      cluster: dgx-h100-ndr
+      gpus: [64, 128, 256]
+      bandwidth_scale: [1, 2]
+      global_batch: 512
+      seq_len: 8192
+    """
+)
+def sweep(
+    target: Target,
+    file: str = typer.Argument(..., metavar="GRID.yaml", help="Keywords of plan; lists are the axes."),
+    workers: int = typer.Option(1, "--workers", min=1, help="Processes."),
+    resume: str = typer.Option(
+        "", "--resume", metavar="FILE", help="Keep finished points here, and go on from them."
+    ),
+    samples: int = opt.SAMPLES,
+    seed: int = opt.SEED,
+    retries: int = typer.Option(2, "--retries", min=0, help="New attempts when a worker dies."),
+) -> None:
+    """Plan every point of a grid of models, clusters, scales, batches and link speeds.
+
+    A point without a feasible layout is a row that says why. The rows are the same whatever the
+    number of workers, and whether the sweep was interrupted or not. Points of wrong input are rows
+    and a word on stderr; where every point is one, the exit code is 2.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from functools import partial
+
+    import costmodel as cm
+
+    points = cm.points_of(cm.read_grid(file), who=file)
+    executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
+    with waiting("planning points", quiet=target.quiet) as progress:
+        done = cm.sweep(
+            points,
+            executor=executor,
+            resume=resume or None,
+            samples=samples,
+            seed=seed,
+            retries=retries,
+            progress=progress,
+            say=lambda text: typer.echo(f"Note: {text}.", err=True),
+        )
+    if not done.refused:
+        return target.show(done)
+    said = (
+        f"{len(done.refused)} of {len(done)} points are wrong input, the first: {done.refused[0]['problem']}"
+    )
+    if len(done.refused) == len(done):
+        raise cm.CostModelError(said)
+    target.show(done)
+    target.note(f"Note: {said}")

@@ -1,0 +1,277 @@
+"""What every command shares: the flags of a job and of its result, and how a job is merged from a file and flags."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import typer
+
+from costmodel.base.errors import CostModelError
+from costmodel.cli import options as opt
+from costmodel.cli.group import COMMANDS, Group
+from costmodel.cli.output import Target
+from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import FIELD
+
+_Command = Callable[..., Any]
+OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
+
+
+def command_group(name: str) -> typer.Typer:
+    """Return a group of commands."""
+    group = typer.Typer(cls=Group, rich_markup_mode=None, add_completion=False, help=COMMANDS[name].summary)
+    group.callback()(lambda: None)
+    return group
+
+
+def _with_output(
+    format: opt.Format | None = opt.FORMAT,
+    out: str = opt.OUT,
+    csv: str = opt.CSV,
+    force: bool = opt.FORCE,
+    quiet: bool = opt.QUIET,
+) -> None:
+    """Hold the flags of the output."""
+
+
+def _with_surroundings(
+    stragglers: bool | None = opt.STRAGGLERS,
+    profiles: list[Path] | None = opt.PROFILES,
+    kind: str | None = opt.FROM,
+    vocab_size: int | None = opt.VOCAB_SIZE,
+    env: list[str] | None = opt.ENV,
+) -> None:
+    """Hold the flags of a job that are no fields."""
+
+
+def _with_job_file(job: str = opt.JOB_FILE) -> None:
+    """Hold the argument that names a job file."""
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function with their annotations resolved, all as keywords."""
+    kinds = typing.get_type_hints(function)
+    found = inspect.signature(function).parameters.values()
+    return [p.replace(annotation=kinds[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in found]
+
+
+@cache
+def _flag(field: Field, several: bool) -> inspect.Parameter:
+    """Return the parameter of a field's flag; values are read later, by the field's one reader."""
+    many = several and opt.takes_several(field)
+    kind: Any = str | None
+    if field.kind in ("switches", "choices") or many:
+        kind = list[str] | None
+    elif field.kind == "truth":
+        kind = bool | None
+    default = opt.of_field(field.name, several=several)
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _joined(name: str, value: Any, several: bool) -> Any:
+    """Return what a flag was given that may be repeated or hold several values: one text, or the texts of orders."""
+    field = FIELD.get(name)
+    if not (several and field is not None and opt.takes_several(field) and isinstance(value, list)):
+        return value
+    if len(value) < 2:
+        return value[0] if value else None
+    return value if field.kind == "order" else ",".join(value)
+
+
+def command(
+    examples: str = "",
+    *,
+    fields: Iterable[Field] = (),
+    several: bool = False,
+    job_file: bool = True,
+    output: Iterable[str] = OUTPUT_FLAGS,
+    group: typer.Typer | None = None,
+    name: str = "",
+) -> Callable[[_Command], _Command]:
+    """Make a command of a function: with the flags of a job (its parameter `given`) and of a result (`target`).
+
+    Parameters
+    ----------
+    examples : str
+        Lines for the end of its help.
+    fields : iterable of Field
+        Of a job, those that it takes.
+    several : bool
+        Whether a flag may name several values where a search takes them.
+    job_file : bool
+        Whether fields may come from a job file as well.
+    output : iterable of str
+        Which of `OUTPUT_FLAGS` it takes.
+    group, name : typer.Typer, str
+        Where it belongs to a group of commands: which, and what it is called there.
+
+    Notes
+    -----
+    A parameter of the function's own replaces one of the same name. What a command returns, if anything, is
+    shown; one that has more to do takes `target` and shows its answer itself.
+    """
+    taken = tuple(fields)
+
+    def decorate(function: _Command) -> _Command:
+        own = [p for p in _parameters(function) if p.name not in ("given", "target")]
+        replaced = {p.name for p in own}
+        job: list[inspect.Parameter] = []
+        if taken:
+            surroundings = [
+                p
+                for p in _parameters(_with_surroundings)
+                if p.name != "stragglers" or FIELD["switches"] in taken
+            ]
+            file = _parameters(_with_job_file) if job_file else []
+            job = [*file, *(_flag(field, several) for field in taken), *surroundings]
+        job = [p for p in job if p.name not in replaced]
+        rest = [p for p in _parameters(_with_output) if p.name in set(output) - replaced]
+        wanted = inspect.signature(function).parameters
+
+        def run(**values: Any) -> None:
+            target = Target.of(**{p.name: values[p.name] for p in rest})
+            keywords = {p.name: values[p.name] for p in own}
+            if "given" in wanted:
+                keywords["given"] = {p.name: _joined(p.name, values[p.name], several) for p in job}
+            if "target" in wanted:
+                keywords["target"] = target
+            found = function(**keywords)
+            if found is not None:
+                target.show(found)
+
+        lines = inspect.cleandoc(examples)
+        heading = "Examples" if "\n" in lines else "Example"
+        run.epilog = f"\b\n{heading}:\n{indent(lines, '  ')}\n" if examples else ""  # type: ignore[attr-defined]
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        parameters = [*job, *own, *rest]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        if group is not None:
+            group.command(name, epilog=run.epilog)(run)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def merged_job(
+    given: Mapping[str, Any], file: str | None = None, *, complete: bool = True, several: bool = False
+) -> dict[str, Any]:
+    """Lay the flags over the job file and return the keywords of `costmodel.estimate`.
+
+    Parameters
+    ----------
+    given : mapping
+        The flags, as a command gets them.
+    file : str, optional
+        Job file instead of the one among the flags.
+    complete : bool
+        Refuse a job that lacks something without a default.
+    several : bool
+        Leave flags that may name several values to those who search over them.
+
+    Raises
+    ------
+    CostModelError
+        If a value cannot be read, or something without a default is missing.
+    """
+    from costmodel.describe.jobs.merge import merge_jobs, with_stragglers
+    from costmodel.describe.jobs.reading import read, require_complete
+
+    path = given.get("job", "") if file is None else file
+    flags = {
+        name: value if several and opt.takes_several(FIELD[name]) else read(name, value)
+        for name, value in given.items()
+        if name in FIELD and value is not None
+    }
+    switches = with_stragglers(flags.get("switches"), given.get("stragglers"))
+    merged = merge_jobs(job_of_file(path, given) if path else {}, {**flags, "switches": switches})
+    if complete:
+        require_complete(merged)
+    return _with_profiles(merged, given.get("profiles"))
+
+
+def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
+    """Return a job whose clusters are looked up in the user's folders too."""
+    if not profiles:
+        return merged
+    import costmodel as cm
+    from costmodel.describe.jobs.reading import read_several
+
+    names = read_several("cluster", merged.get("cluster", FIELD["cluster"].default))
+    found = [cm.load_cluster(name, profile_path=profiles) for name in names]
+    return {**merged, "cluster": found[0] if len(found) == 1 else found}
+
+
+def job_of_file(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of a job that any file describes; what has no price is said on stderr.
+
+    Raises
+    ------
+    CostModelError
+        If the file cannot be read, or its model cannot be priced.
+    """
+    from costmodel.describe.jobs.merge import read_job
+    from costmodel.interop.reading import kind_of
+    from costmodel.interop.reading import read as read_file
+
+    kind = given.get("kind") or (kind_of(path) if Path(path).exists() else "job")
+    if kind == "job":
+        return read_job(path)
+    # Flags of searches may name several values; only those that a reader needs to follow the file go in.
+    one = {name: value for name, value in given.items() if name not in FIELD or _is_one(value)}
+    asked = surroundings(one)
+    found = read_file(path, kind, **asked)
+    if found.unpriced and given.get("model") is None:
+        raise CostModelError(f"{path}: the model cannot be priced: {found.unpriced}")
+    if found.sweeps and not found.job:
+        raise CostModelError(f"{path}: holds measurements, not a job; costmodel calibrate reads them")
+    for remark in found.remarks:
+        typer.echo(f"Warning: {remark}", err=True)
+    # What the flags said comes on top again, as it was given.
+    return {name: value for name, value in found.job.items() if name in FIELD and asked.get(name) is None}
+
+
+def _is_one(value: Any) -> bool:
+    return not (isinstance(value, str) and any(mark in value for mark in (",", ":", " ")))
+
+
+def surroundings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what flags say of a file's surroundings: fields of a job, variables, vocabulary.
+
+    Raises
+    ------
+    CostModelError
+        If a value cannot be read, or a variable has no name.
+    """
+    from costmodel.describe.jobs.merge import with_stragglers
+    from costmodel.describe.jobs.reading import read
+
+    found = {name: read(name, value) for name, value in given.items() if name in FIELD and value is not None}
+    if (switches := with_stragglers(found.get("switches"), given.get("stragglers"))) is not None:
+        found["switches"] = switches
+    env = {}
+    for pair in given.get("env") or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise CostModelError(f"--env: expected NAME=VALUE, got {pair!r}")
+        env[name] = value
+    return {**found, "env": env or None, "vocab_size": given.get("vocab_size")}
+
+
+def short_names(files: list[str]) -> list[str]:
+    """Return the names of files without folder and ending where that tells them apart; a file's second is numbered.
+
+    >>> short_names(["x/a.yaml", "b.yaml"]), short_names(["a.yaml", "a.yaml"])
+    (['a', 'b'], ['a.yaml', 'a.yaml (2)'])
+    """
+    stems = [Path(file).stem for file in files]
+    if len(set(stems)) == len(stems):
+        return stems
+    before = [files[:index].count(file) for index, file in enumerate(files)]
+    return [f"{file} ({count + 1})" if count else file for file, count in zip(files, before, strict=True)]

@@ -1,0 +1,142 @@
+"""Files and tables of others, and of ours: ``costmodel read``, ``schema`` and ``validate``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from costmodel.base.errors import CostModelError
+from costmodel.cli import options as opt
+from costmodel.cli.command import command, surroundings
+from costmodel.cli.output import Result, Target, planned_figure, waiting
+from costmodel.describe.jobs.fields import JOB_FIELDS
+
+if TYPE_CHECKING:
+    from costmodel.interop.framework import Imported
+
+
+class ReadFormat(StrEnum):
+    """Forms of what was read."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
+@command(
+    """
+    costmodel read train.sh
+    costmodel read config.json --format json | jq .model.num_params
+    costmodel read ds_config.json --gpus 64 --micro-batch 1 --precision bf16 --out job.yaml
+    costmodel read run.slurm --env MODEL_SIZE=8B --env TP=2
+    """,
+    fields=JOB_FIELDS,
+    output=("out", "force", "quiet"),
+)
+def read(
+    given: Mapping[str, Any],
+    target: Target,
+    job: str = typer.Argument(
+        ...,
+        metavar="FILE",
+        help="Launch script, framework configuration, config.json, nccl-tests log or job file.",
+        show_default=False,
+    ),
+    format: ReadFormat | None = typer.Option(
+        None, "--format", help="table, json or yaml (a job file); default: by --out."
+    ),
+    collective: str = typer.Option(
+        "", "--collective", help="Of a log that does not name it, such as all_reduce."
+    ),
+    ranks: int | None = typer.Option(None, "--ranks", min=2, help="GPUs of a log without a list of them."),
+    nodes: int | None = typer.Option(None, "--nodes", min=1, help="Hosts of a log without a list of them."),
+) -> None:
+    """Read a file of another program: what it trains, on what, how, and what was not understood.
+
+    What the file leaves to its surroundings (GPUs, vocabulary, "auto") is given by flags of the same names.
+    """
+    from costmodel.interop.answer import job_yaml, record
+    from costmodel.interop.reading import read as read_file
+    from costmodel.reporting.imports import import_grids
+
+    endings = {".yaml": ReadFormat.yaml, ".yml": ReadFormat.yaml, ".json": ReadFormat.json}
+    form = format or endings.get(target.out.suffix if target.out else "", ReadFormat.table)
+    log: dict[str, Any] = {"collective": collective or None, "ranks": ranks, "nodes": nodes}
+    found = read_file(job, given["kind"] or "", **surroundings(given), **log)
+    if form is ReadFormat.yaml:
+        target.put(job_yaml(found, _write_model(found, target)))
+    else:
+        shape = opt.Format.json if form is ReadFormat.json else opt.Format.table
+        target._replace(format=shape).show(Result(lambda: import_grids(found), lambda: record(found), dict))
+    for remark in found.remarks:
+        target.note(f"Warning: {remark}")
+
+
+def _write_model(found: Imported, target: Target) -> str:
+    """Write the model that a file describes beside a job file, and return its name; nothing for stdout."""
+    from costmodel.describe.models.model import Model
+    from costmodel.interop.answer import model_yaml
+
+    model = found.job.get("model")
+    if not isinstance(model, Model) or target.out is None:
+        return ""
+    path = target.out.with_name(f"{target.out.stem}.model.yaml")
+    if path.exists() and not target.out.exists():
+        raise CostModelError(f"{path}: exists; --force replaces it")
+    target.write(path, model_yaml(model))
+    return path.name
+
+
+@command(
+    """
+    costmodel schema job --out job.schema.json
+    costmodel schema hardware | jq keys
+    and a file names its schema in its first line:
+    # yaml-language-server: $schema=job.schema.json
+    """,
+    output=("out", "force", "quiet"),
+)
+def schema(
+    target: Target,
+    kind: str = typer.Argument(..., help="Of the file: job, grid (of sweep), hardware, model or recipe."),
+) -> None:
+    """Print the JSON Schema of a kind of file, by which editors complete and check it."""
+    import costmodel as cm
+    from costmodel.base.answer import to_json
+
+    target.put(to_json(cm.schema(kind)) + "\n")
+
+
+@command(
+    """
+    costmodel validate
+    costmodel validate runs.csv --csv predicted.csv --worst 10
+    costmodel validate runs.csv --plot predicted.png
+    costmodel validate runs.csv --format json
+    """
+)
+def validate(
+    target: Target,
+    file: str = typer.Argument(
+        "", help="Table of runs (CSV); without one, the published runs that are shipped."
+    ),
+    worst: int = typer.Option(0, "--worst", min=0, help="Also list the runs furthest off."),
+    plot: str = opt.PLOT,
+) -> None:
+    """Price every run of a table and compare with what was measured.
+
+    The columns are those of tests/published/runs.csv, which is shipped: recipe names the recipe, switches
+    (JSON) what the run set otherwise; an empty cell takes what is usual. Errors are relative to the
+    measurement, over rows of quality A and B. A row that cannot be priced is counted with its
+    reason. --csv writes a row per run.
+    """
+    import costmodel as cm
+
+    draw = planned_figure("Validation", plot, target)
+    with waiting("pricing runs", quiet=target.quiet) as progress:
+        checked = cm.validate(file or None, progress=progress)
+    target.show(checked, worst=worst)
+    draw(checked)

@@ -1,0 +1,85 @@
+"""The commands: under which heading they are listed, where they are, and how one is read when it is asked for."""
+
+import csv
+from importlib import import_module
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from costmodel.base.errors import CostModelError, choices_hint
+
+
+class Entry(NamedTuple):
+    """A command: the heading of the README that it stands under, its module in this folder, what its help begins with."""
+
+    heading: str
+    module: str
+    summary: str
+
+
+def _read_entries() -> dict[str, Entry]:
+    with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as table:
+        return {row.pop("command"): Entry(**row) for row in csv.DictReader(table)}
+
+
+COMMANDS = _read_entries()
+
+
+class Group(TyperGroup):
+    """Several commands, whose help is the answer where none of them is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Print the help, and exit with code 2, where there is nothing to parse."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
+class LazyGroup(Group):
+    """All commands: the help of all reads none of them, and a call reads its own."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, in the order of the headings."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Read one command: the function of that name in its module, or the group of commands."""
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(import_module(f"costmodel.cli.{COMMANDS[cmd_name].module}"), cmd_name)
+        if isinstance(found, typer.Typer):
+            group: Any = get_command(found)
+            group.name = cmd_name
+            return group
+        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+        alone.command(cmd_name, epilog=found.epilog)(found)
+        return get_command(alone)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command.
+
+        Raises
+        ------
+        CostModelError
+            If there is none of that name.
+        """
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise CostModelError(f"no command is called {args[0]!r}; {choices_hint(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write one section a heading, a line a command where the terminal is wide enough for that."""
+        room = formatter.width - 6 - max(map(len, COMMANDS))
+        for heading in dict.fromkeys(entry.heading for entry in COMMANDS.values()):
+            rows = [
+                (name, shorten(entry.summary, room, placeholder="...") if room > 40 else entry.summary)
+                for name, entry in COMMANDS.items()
+                if entry.heading == heading
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)

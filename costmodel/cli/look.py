@@ -1,0 +1,228 @@
+"""What looks into an estimate: ``explain``, ``compare``, ``sensitivity``, ``roofline``, ``profile`` and ``trace``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from costmodel.cli import options as opt
+from costmodel.cli.command import command, merged_job, short_names
+from costmodel.cli.output import Result, Target, planned_figure, result_of, waiting
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
+
+_SMALL_SHARE = 0.002
+
+
+@command(
+    r"""
+    costmodel explain job.yaml --line compute.mlp.fc1.forward
+    costmodel explain job.yaml --line tp.
+    costmodel explain -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp8" \
+        --global-batch 2048 --seq-len 8192 --tree
+    """,
+    fields=JOB_FIELDS,
+)
+def explain(
+    given: Mapping[str, Any],
+    line: str = typer.Option("", "--line", metavar="NAME", help="A line, or the beginning of several names."),
+    tree: bool = typer.Option(
+        False, "--tree", help="Step, stage, micro-batch, layer and operator as a tree."
+    ),
+    every_line: bool = typer.Option(
+        False, "--all-lines", help="Also show the parts of the tree below 0.2 %."
+    ),
+) -> Result:
+    """Open up the bill: each line's formula with its numbers put in, units, tier and source.
+
+    A job is given as to `estimate`. Printed numbers have seven digits: the last step of each formula,
+    recomputed by hand, gives the line; count times line is what the step pays.
+    """
+    import costmodel as cm
+
+    if tree and line:
+        raise cm.CostModelError("--tree and --line: give one of them")
+    est = cm.estimate(**merged_job(given))
+    if tree:
+        return result_of(est.tree(), least_share=0.0 if every_line else _SMALL_SHARE)
+    return result_of(est.explain(line))
+
+
+@command(
+    """
+    costmodel compare before.yaml after.yaml
+    costmodel compare job.yaml --vary tp=4,8
+    costmodel compare h200.yaml v6e.yaml --tokens 1T --start 2026-12-01 --price dgx-h200-ndr=2.5,tpu-v6e=1.8
+    costmodel compare job.yaml --vary recompute=none,full --vary dp_overlap=none,last-micro-batch
+    costmodel compare job.yaml --vary zero=0,1,2,3 --plot zero.svg
+    """,
+    fields=JOB_FIELDS,
+)
+def compare(
+    given: Mapping[str, Any],
+    target: Target,
+    job: list[str] | None = opt.JOB_FILES,
+    vary: list[str] | None = typer.Option(
+        None,
+        "--vary",
+        metavar="NAME=A,B",
+        help="Values of a field or a recipe switch; several flags give all combinations.",
+    ),
+    start: str = opt.START,
+    plot: str = opt.PLOT,
+    every_line: bool = typer.Option(False, "--all-lines", help="Also list what moves less than 0.5 %."),
+) -> None:
+    """Lay bills side by side: the difference line by line, what moved and why.
+
+    Every job is compared with the first; with one value to vary, the job as given is the first.
+    Differences of lines add up to the difference of step times (and of memory).
+    """
+    import costmodel as cm
+
+    draw = planned_figure("Comparison", plot, target)
+    files, found = job or [""], {}
+    for name, file in zip(short_names(files), files, strict=True):
+        for label, est in cm.vary(vary or [], **merged_job(given, file)).items():
+            parts = (name if len(files) > 1 else "", label)
+            found[" ".join(part for part in parts if part) or "as given"] = est
+    comparison = cm.compare(*found.values(), labels=list(found))
+    if start and any(est.job.tokens is None for est in comparison.estimates):
+        raise cm.CostModelError("start: needs --tokens, for a run that ends")
+    target.show(comparison, every_line=every_line, start=start)
+    draw(comparison)
+
+
+@command(
+    """
+    costmodel sensitivity job.yaml
+    costmodel sensitivity job.yaml --plot tornado.svg
+    costmodel sensitivity job.yaml --by 0.5 --format csv
+    """,
+    fields=JOB_FIELDS,
+)
+def sensitivity(
+    given: Mapping[str, Any],
+    target: Target,
+    by: float = typer.Option(0.1, "--by", help="How much less and more of each number."),
+    plot: str = opt.PLOT,
+    top: int = typer.Option(
+        15, "--top", min=1, help="Numbers, and switches, to list: those that move, or save, most."
+    ),
+    every_one: bool = typer.Option(False, "--all", help="List all, also what moves nothing."),
+) -> None:
+    """Show what each number of the hardware and each switch of the recipe is worth.
+
+    Elasticity is the change of step time in percent per percent of the number, from 10 % less and 10 %
+    more. Beside it stand the lines that shrink and grow most: the bottleneck that goes, and the one
+    that comes.
+    """
+    import costmodel as cm
+
+    draw = planned_figure("Sensitivity", plot, target)
+    est = cm.estimate(**merged_job(given))
+    with waiting("pricing variants", quiet=target.quiet) as progress:
+        found = cm.sensitivity(est, change=by, progress=progress)
+    target.show(found, every_one=every_one, top=top)
+    draw(found)
+
+
+@command(
+    """
+    costmodel roofline job.yaml
+    costmodel roofline -m llama3-70b -n 512 -l "tp8 pp4" --global-batch 512 --seq-len 8192 --all
+    """,
+    fields=JOB_FIELDS,
+)
+def roofline(
+    given: Mapping[str, Any],
+    every_operator: bool = typer.Option(False, "--all", help="Also list passes below 0.1 % of the step."),
+) -> Result:
+    """Show where operators lie under the GPU's roofs, and each axis against the tiers of the fabric.
+
+    The first asks for FLOPs per byte of memory, the second for FLOPs per byte sent: left of a ridge point
+    bytes set the pace. With the regime of each axis, what would move it, and the critical batch.
+    """
+    import costmodel as cm
+
+    return result_of(cm.roofline(cm.estimate(**merged_job(given))), every_operator=every_operator)
+
+
+@command(
+    """
+    costmodel trace job.yaml --out step.json      # open in ui.perfetto.dev or chrome://tracing
+    costmodel trace job.yaml --schedule zb-h1 --vp 1
+    """,
+    fields=JOB_FIELDS,
+)
+def trace(given: Mapping[str, Any]) -> Result:
+    """Write one step as a trace: a process a pipeline stage, a thread a stream, a counter of memory.
+
+    The schedule is simulated with the durations of the bill; the last slice ends at its step time.
+    Without --out a table shows how long each stage works and stands idle.
+    """
+    import costmodel as cm
+
+    found = cm.trace(cm.estimate(**merged_job(given)))
+    return result_of(found)._replace(json_text=found.to_json)
+
+
+@command(
+    """
+    costmodel profile trace.json.gz                  # PyTorch profiler
+    costmodel profile report.sqlite                  # nsys export --type sqlite report.nsys-rep
+    costmodel profile trace.json.gz --job job.yaml --plot beside.png
+    costmodel profile trace.json.gz --job job.yaml --write site.yaml
+    costmodel profile trace.json.gz --job job.yaml --set attention_kernel=flash3 --format json
+    """,
+    fields=JOB_FIELDS,
+)
+def profile(
+    given: Mapping[str, Any],
+    target: Target,
+    trace: Path = typer.Argument(
+        ...,
+        metavar="TRACE",
+        help="Trace of the PyTorch profiler (JSON, also gzipped), or SQLite export of Nsight Systems.",
+        show_default=False,
+    ),
+    job: str = typer.Option("", "--job", metavar="JOB.yaml", help="Job that ran; flags go on top of it."),
+    device: int | None = typer.Option(
+        None, "--device", help="Which GPU of the trace.  [default: the one that did most]"
+    ),
+    step_range: str = typer.Option(
+        "",
+        "--step-range",
+        metavar="TEXT",
+        help="What the names of ranges that are steps begin with.  [default: ProfilerStep#3, iteration 3 …]",
+    ),
+    write: str = typer.Option(
+        "",
+        "--write",
+        "-w",
+        metavar="FILE.yaml",
+        help="Write what it says of the model's factors, for --site.",
+    ),
+    plot: str = opt.PLOT,
+    figure: str = typer.Option(
+        "", "--figure", help="Which: classes or beside.  [default: beside with a job, else classes]"
+    ),
+) -> None:
+    """Add up a profiler's trace of real steps: by class, stream and step, and beside the bill of a job.
+
+    A job, by --job or by its flags, is laid beside it group by group, the largest difference first. Kernels are told
+    by their names; those that no family has are listed.
+    """
+    import costmodel as cm
+
+    beside = bool(job) or any(value is not None for name, value in given.items() if name in FIELD)
+    draw = planned_figure("TraceProfile", plot, target, figure or ("beside" if beside else "classes"))
+    path = target.file(write)
+    est = cm.estimate(**merged_job(given, job)) if beside else None
+    found = cm.profile(trace, est, device=device, step_range=step_range)
+    files = found.files(path) if path is not None else {}
+    target.show(found)
+    for file, text in files.items():
+        target.write(file, text)
+    draw(found)

@@ -1,0 +1,135 @@
+"""One step: ``costmodel estimate``, ``mesh`` and ``report``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import typer
+
+from costmodel.cli import options as opt
+from costmodel.cli.command import command, merged_job
+from costmodel.cli.output import Target, hold, planned_figure, result_of, waiting
+from costmodel.describe.jobs.fields import JOB_FIELDS, PLACE_FIELDS, names
+
+
+@command(
+    r"""
+    costmodel estimate -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp8" \
+        --global-batch 2048 --seq-len 8192 --tokens 15.6e12
+    costmodel estimate job.yaml --recompute full --set attention_kernel=flash3
+    costmodel estimate job.yaml --samples 200 --format json | jq .uncertainty.time_causes
+    costmodel estimate job.yaml --plot pipeline.svg --figure pipeline
+    costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
+    """,
+    fields=JOB_FIELDS,
+)
+def estimate(
+    given: Mapping[str, Any],
+    target: Target,
+    every_line: bool = typer.Option(False, "--all-lines", help="Also list the lines below 0.5 %."),
+    samples: int = opt.SAMPLES,
+    seed: int = opt.SEED,
+    expect: list[str] | None = opt.EXPECT,
+    check: bool = opt.CHECK,
+    form: opt.Form = typer.Option(
+        opt.Form.long, "--form", help="CSV with a row a line of the bill, or a row a layout."
+    ),
+    plot: str = opt.PLOT,
+    figure: str = typer.Option(
+        "",
+        "--figure",
+        help="Which: time, memory, pipeline, compute-roofline, communication-roofline or mesh.  [default: time]",
+    ),
+) -> None:
+    """Price one training step: step time, MFU and memory per GPU, with the lines they add up from.
+
+    A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. Where no
+    degree of the layout is named, the planner's best stands beside what was assumed.
+    """
+    import costmodel as cm
+    from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
+
+    draw = planned_figure("Estimate", plot, target, figure)
+    for text in expect or []:
+        cm.read_expected(text)
+    asked = merged_job(given)
+    est = cm.estimate(**asked)
+    if samples:
+        est = est.with_samples(samples, seed)
+    result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
+    remarks = [*(assumed_recipe(asked) if target.format is opt.Format.table else []), *result.remarks]
+    # Asked here, since a search is twice as much to import as an estimate.
+    if names_no_degree(asked) and (planned := cm.beside(est, asked)) is not None:
+        result = result._replace(record=lambda: {**est.to_dict(), "planned": planned.record()})
+        remarks = [*planned.sentences, *remarks]
+    target.show(result._replace(remarks=remarks))
+    draw(est)
+    if check and not est.fits:
+        raise typer.Exit(3)
+    hold(est, expect or [])
+
+
+@command(
+    """
+    costmodel mesh -c llama3-roce -n 16384 -l "tp8 cp1 pp16" --axis-order "tp cp pp dp"
+    costmodel mesh -c dgx-h100-ndr -n 64 --tp 2 --zero 3 --shard-group 4
+    """,
+    fields=PLACE_FIELDS,
+)
+def mesh(given: Mapping[str, Any]) -> Any:
+    """Show each axis of a layout: its factor, its groups, the link they meet on and what they send.
+
+    Needs no model; of a job file it reads what places the ranks.
+    """
+    import costmodel as cm
+
+    job, places = merged_job(given, complete=False), names(PLACE_FIELDS)
+    return cm.mesh(**{name: value for name, value in job.items() if name in places})
+
+
+@command(
+    """
+    costmodel report job.yaml --html report.html
+    costmodel report -m llama3-70b -n 64 -l "tp8 pp4" --global-batch 128 --seq-len 8192 --html r.html
+    costmodel report job.yaml --html report.html --no-plan --force
+    """,
+    fields=JOB_FIELDS,
+    output=("force", "quiet"),
+)
+def report(
+    given: Mapping[str, Any],
+    target: Target,
+    html: str = typer.Option(..., "--html", metavar="FILE", help="Write the page here; - prints it."),
+    with_plan: bool = typer.Option(True, "--plan/--no-plan", help="Search for other layouts of the job."),
+    with_sensitivity: bool = typer.Option(
+        True, "--sensitivity/--no-sensitivity", help="Vary each number and each switch."
+    ),
+    samples: int = typer.Option(
+        200, "--samples", min=10, help="Samples of everything uncertain, for p10 to p90."
+    ),
+    seed: int = opt.SEED,
+    start: str = opt.START,
+) -> None:
+    """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
+
+    The page needs no network: it can be mailed, archived and opened from a login node. To
+    make it takes plotly (the extra `report`). Where no degree of the layout is named, it is the planner's.
+    """
+    import costmodel as cm
+
+    target = target._replace(out=target.file(html))
+    with waiting("writing the page", quiet=target.quiet) as progress:
+        est, is_planned = cm.named_or_planned(merged_job(given))
+        page = cm.report(
+            est,
+            plan=with_plan,
+            sensitivities=with_sensitivity,
+            samples=samples,
+            seed=seed,
+            start=start,
+            is_planned=is_planned,
+            progress=progress,
+        )
+    target.put(page)

@@ -1,0 +1,149 @@
+"""The whole run: ``costmodel run``, ``watch`` and ``budget``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from costmodel.cli import options as opt
+from costmodel.cli.command import command, merged_job, short_names
+from costmodel.cli.output import Target, hold, result_of
+from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, RUN_FIELDS
+
+if TYPE_CHECKING:
+    from costmodel.whole_run.watch import Watch, Watcher
+
+
+@command(
+    r"""
+    costmodel run -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp4" --zero 2 --recipe llama3 \
+        --axis-order "tp cp pp dp" --global-batch 2048 --seq-len 8192 --tokens 15.6e12
+    costmodel run job.yaml --tokens 2e12 --reliability rsc-1 --checkpointing blocking --price 2.10
+    costmodel run h200.yaml b200.yaml --tokens 5T --csv both.csv
+    costmodel run job.yaml --budget 5e6 --expect "days_p90 < 60"
+    costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
+    """,
+    fields=(*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]),
+)
+def run(
+    given: Mapping[str, Any],
+    target: Target,
+    job: list[str] | None = opt.JOB_FILES,
+    start: str = opt.START,
+    expect: list[str] | None = opt.EXPECT,
+    check: bool = opt.CHECK,
+) -> None:
+    """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
+
+    The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
+    say how far to train; with --tokens they are limits: what is left, and how surely they are kept. With --tokens and
+    --days but without --gpus, replicas are added until it is done in time.
+    Where no degree of the layout is named, it is the planner's. Several job files are laid side by side.
+    """
+    import costmodel as cm
+
+    for text in expect or []:
+        cm.read_expected(text, whole_run=True)
+    files = job or [""]
+    found = [cm.run(**merged_job(given, file, complete=False)) for file in files]
+    dated = []
+    for name, one in zip(short_names(files), found, strict=True):
+        if start:
+            days = ", ".join(f"{percent} {day}" for percent, day in one.finishing_dates(start).items())
+            dated.append(f"{name + ': ' if len(files) > 1 else ''}started on {start}, done by {days}.")
+    result = result_of(found[0] if len(found) == 1 else cm.runs(*found, labels=short_names(files)))
+    target.show(result._replace(remarks=[*result.remarks, *dated]))
+    if check and not all(one.est.fits for one in found):
+        raise typer.Exit(3)
+    for one in found:
+        hold(one, expect or [])
+
+
+EXIT_CODES = {"inside": 0, "unknown": 0, "slower": 4, "faster": 5}
+"""By where the steps lay last."""
+
+
+@command(
+    """
+    costmodel watch train.log --job job.yaml --once
+    costmodel watch train.log --job job.yaml --tokens 2e12 --price 2.10 --interval 5min
+    costmodel watch train.log --job job.yaml --stop || scontrol requeue $SLURM_JOB_ID
+    """,
+    fields=(*JOB_FIELDS, *RUN_FIELDS),
+)
+def watch(
+    given: Mapping[str, Any],
+    target: Target,
+    log: str = typer.Argument(..., metavar="LOG", help="What the framework prints while it trains."),
+    job: str = opt.JOB_OPTION,
+    once: bool = typer.Option(False, "--once", help="Look once, and print where the steps lie."),
+    interval: str = typer.Option(
+        "30s", "--interval", metavar="TIME", help="Between two looks.  [default: 30s]"
+    ),
+    stop: bool = typer.Option(False, "--stop", help="End as soon as steps leave the band."),
+) -> None:
+    """Follow a training log: say when steps leave the band of the estimate, since when, and what it costs.
+
+    Quiet while they do not. It goes on through rotated and truncated logs, until the run's last step or
+    Ctrl-C. The exit code says where steps lay last: 0 inside the band, 4 slower, 5 faster; 2 is wrong input.
+    """
+    import costmodel as cm
+    from costmodel.base.units import read_quantity
+
+    pause_s = read_quantity("--interval", interval, "s")
+    if pause_s <= 0:
+        raise cm.CostModelError(f"--interval: expected more than 0 s, got {interval!r}")
+    asked = merged_job(given, job)
+    seen: Watch | None
+    if once:
+        seen = cm.watch(log, **asked)
+        target.show(seen)
+    else:
+        seen = _followed(cm.Watcher(Path(log), **asked), pause_s, stop=stop)
+        if seen is not None and (target.out is not None or target.csv is not None):
+            target.show(seen)
+    if seen is not None:
+        raise typer.Exit(EXIT_CODES[seen.state])
+
+
+def _followed(watcher: Watcher, pause_s: float, *, stop: bool) -> Watch | None:
+    """Look again and again, and print a line whenever the state changes."""
+    seen: Watch | None = None
+    said = "inside"
+    try:
+        while True:
+            seen = watcher.look() or seen
+            if seen is not None:
+                if seen.state not in (said, "unknown"):
+                    said = seen.state
+                    print(seen.remarks()[0], flush=True)
+                if seen.is_done or (stop and EXIT_CODES[seen.state]):
+                    return seen
+            time.sleep(pause_s)
+    except KeyboardInterrupt:
+        print("", file=sys.stderr)
+        return seen
+
+
+@command(
+    """
+    costmodel budget --budget 5e6 --days 30
+    costmodel budget -c llama3-roce --gpus 16384 --days 54 --mfu 0.38
+    costmodel budget --budget 1e6 --serve-tokens 1e13 --context 8192
+    """,
+    fields=BUDGET_FIELDS,
+    job_file=False,
+)
+def budget(given: Mapping[str, Any]) -> Any:
+    """Say what model to train, and on how many tokens, for a budget, by the published scaling laws.
+
+    Give --budget, or --gpus and --days; --budget with one of them gives the other.
+    """
+    import costmodel as cm
+
+    return cm.budget(**merged_job(given, complete=False))
