@@ -1,11 +1,13 @@
 """Recipes: how a training framework of some era runs a step.
 
 A recipe is a list of documented behaviours (kernels, fusions, dtypes, overlaps, host overhead),
-never a speed. Presets live in ``describe/data/recipes/*.yaml``; a user overrides single switches.
+never a speed. Presets live in ``describe/data/recipes/*.yaml`` and say what differs from the defaults, or from the
+recipe that they name as ``base``; a user overrides single switches.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
@@ -152,39 +154,50 @@ def load_recipe(name: str) -> Recipe:
     """
     if name not in list_recipes():
         raise RecipeError(f"recipe: {shown(name)} is unknown; {_meant(name)}")
+    return make_recipe({"name": name, **_preset(name)})
+
+
+def _preset(name: str) -> dict[str, Any]:
+    """Read a preset: switches and launches that it does not name are those of its base."""
     raw = read_mapping(_folder() / f"{name}.yaml", example="zero_stage: 1", error=RecipeError)
-    return make_recipe({"name": name, **raw})
+    inherited = _preset(raw.pop("base")) if "base" in raw else {}
+    return {**inherited, "prints": None, **raw, **_overheads(name)}
+
+
+def _overheads(name: str) -> dict[str, float | None]:
+    """Return the shares of a step that nothing explains, by switch; none on GPUs where no runs tell. [-]"""
+    shares = _fitted_overheads()
+    others = shares["any", "xla"]
+    return {
+        "overhead_fraction": shares.get((name, "gpu")),
+        "overhead_fraction_xla": shares.get((name, "xla"), others),
+    }
+
+
+@cache
+def _fitted_overheads() -> dict[tuple[str, str], float]:
+    """Read the shares by recipe and device, which `costmodel.trust.overheads` writes. [-]"""
+    with (files("costmodel") / "describe" / "data" / "overheads.csv").open(encoding="utf-8") as table:
+        return {(row["recipe"], row["on"]): float(row["share"]) for row in csv.DictReader(table)}
 
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:
-    """Validate a recipe: its switches in their groups, as in a preset's file, or by name alone.
+    """Validate a recipe given as labels and switches by name, as in a preset's file.
 
     Raises
     ------
     RecipeError
-        If a switch or group does not exist, stands in another group, or has a value it cannot take.
+        If a switch does not exist or has a value it cannot take.
     """
-    return _checked(_nested(values))
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Put switches that are given by name into their groups."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if key in LABELS:
             found[key] = _launches(value) if key == "launches" else value
         elif key in GROUP_OF:
             found.setdefault(GROUP_OF[key], {})[key] = value
-        elif key not in GROUPS:
-            raise RecipeError(f"recipe: switch {key!r} is unknown; {choices_hint(key, [*GROUP_OF, *GROUPS])}")
-        elif not isinstance(value, Mapping):
-            raise RecipeError(f"recipe: {key}: expected switches such as {_example(key)}, got {value!r}")
         else:
-            for name in value:
-                if GROUP_OF.get(name) != key:
-                    raise RecipeError(f"recipe: {key}: {_misplaced(name, key)}")
-            found.setdefault(key, {}).update(value)
-    return found
+            raise RecipeError(f"recipe: switch {key!r} is unknown; {choices_hint(key, GROUP_OF)}")
+    return _checked(found)
 
 
 def _launches(given: Any) -> Any:
@@ -192,18 +205,8 @@ def _launches(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     named = FRAMEWORKS.get(given.get("framework", "none"))
-    return {**asdict(named.launches), **given} if named else given
-
-
-def _example(group: str) -> str:
-    return next(iter(GROUPS[group].model_fields))
-
-
-def _misplaced(name: str, group: str) -> str:
-    """Say why a switch cannot stand in a group."""
-    if name in GROUP_OF:
-        return f"switch {name!r} stands in {GROUP_OF[name]}"
-    return f"switch {name!r} is unknown; {choices_hint(name, GROUPS[group].model_fields)}"
+    plain = {"framework": "none", "pipeline_layouts": False, "keeps": {}, "chooses": ()}
+    return {**(asdict(named.launches) if named else plain), **given}
 
 
 def _checked(values: dict[str, Any]) -> Recipe:

@@ -142,9 +142,7 @@ def _orders(field: Field) -> list[Schema]:
 
 
 def _switches(field: Field) -> list[Schema]:
-    held = {
-        name: switch for home in dict.fromkeys(HOME.values()) for name, switch in _fields_of(home).items()
-    }
+    held = _switch_schemas(dict.fromkeys(HOME.values()))
     texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+=.*$"}}
     # ``no``, ``0.5`` or ``none`` in quotes are read as well, so a text is refused only where words are asked for.
     return [_record(held), texts]
@@ -211,9 +209,9 @@ def _schema_of(model: type[BaseModel]) -> Schema:
     return model.model_json_schema(schema_generator=_Documented)
 
 
-def _fields_of(home: type[BaseModel]) -> dict[str, Schema]:
-    """Return what each switch of a group takes."""
-    return dict(_schema_of(home)["properties"])
+def _switch_schemas(homes: Iterable[type[BaseModel]]) -> dict[str, Schema]:
+    """Return what each switch of some groups takes."""
+    return {name: switch for home in homes for name, switch in _schema_of(home)["properties"].items()}
 
 
 def _model() -> Schema:
@@ -227,12 +225,8 @@ def _recipe() -> Schema:
     labels = {name: said for name, said in _schema_of(Recipe)["properties"].items() if name in LABELS}
     labels["prints"] = _schema_of(Prints)
     labels["launches"] = {"type": "object", "description": labels["launches"].get("description", "")}
-    groups = {name: _record(_fields_of(home)) for name, home in GROUPS.items()}
-    for group in groups.values():
-        # A group may be named and left empty.
-        group["type"] = ["object", "null"]
-    flat = {name: switch for home in GROUPS.values() for name, switch in _fields_of(home).items()}
-    return _record({**labels, **groups, **flat})
+    labels["base"] = {"enum": list(list_recipes()), "description": "Recipe whose switches hold beside these."}
+    return _record({**labels, **_switch_schemas(GROUPS.values())})
 
 
 def _hardware() -> Schema:

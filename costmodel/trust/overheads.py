@@ -1,7 +1,7 @@
 """The one constant of each recipe that may be fitted to whole runs: the share of a step nothing explains.
 
     python -m costmodel.trust.overheads RUNS.csv            # report
-    python -m costmodel.trust.overheads RUNS.csv --write    # and write describe/data/recipes, describe/data/error_bands.yaml
+    python -m costmodel.trust.overheads RUNS.csv --write    # and write tables of describe/data
     python -m costmodel.trust.overheads RUNS.csv --bands    # and write the bands alone, of the constants as they are
 
 Kernels and collectives are priced from micro-benchmarks. What real steps take beyond that (gaps
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from costmodel.base.yaml_files import document, document_text, node
+from costmodel.base.yaml_files import document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes, load_recipe, resolved_for
 from costmodel.trust.bands import bands_text, classes, error_bands, headroom
@@ -54,6 +54,9 @@ HELD_BACK = ("korthikanti22", "deepseek-v3", "llama3", "megatron-moe-modelzoo")
 
 SWITCHES = {True: "overhead_fraction", False: "overhead_fraction_xla"}
 """Switch of a recipe that holds the constant, on GPUs and elsewhere."""
+
+DEVICES = {True: "gpu", False: "xla"}
+"""What the table of constants calls them."""
 
 Constants = Mapping[tuple[str, bool], float]
 """Share by recipe family and whether the accelerator is a GPU; family "" is all others."""
@@ -208,28 +211,21 @@ def joined_errors(held_out: pd.DataFrame) -> pd.Series[float]:
     return errors
 
 
-def write_constants(constants: Constants, runs: pd.DataFrame, folder: Path) -> None:
-    """Write the shares into the recipe files of `folder`, with what they were fitted to."""
+def constants_text(constants: Constants, runs: pd.DataFrame) -> str:
+    """Return the shares of recipes as CSV, with what each was fitted to."""
     used = runs[~runs.source.isin(HELD_BACK)]
+    rows = ["recipe,on,share,basis"]
     for name in list_recipes():
         family = FAMILIES.get(name, name)
-        path = folder / f"{name}.yaml"
-        recipe = document(path.read_text())
-        host = recipe.setdefault("host", node({}))
-        for is_gpu, switch in SWITCHES.items():
-            own = used[(used.family == family) & (used.is_gpu == is_gpu)]
+        for is_gpu, device in DEVICES.items():
             if (family, is_gpu) in constants:
-                why = f"fitted to {len(own)} runs of {own.source.nunique()} sources"
-            else:
-                why = (
-                    "that of its generation: unexplained.yaml"
-                    if is_gpu
-                    else "median of the recipes with enough runs"
-                )
-            by_generation = is_gpu and (family, is_gpu) not in constants
-            host[switch] = None if by_generation else round(share_of(constants, family, is_gpu), 3) + 0.0
-            host.yaml_add_eol_comment(f"# {why}, trust/overheads.py", switch)
-        path.write_text(document_text(recipe))
+                own = used[(used.family == family) & (used.is_gpu == is_gpu)]
+                share = round(constants[family, is_gpu], 3) + 0.0
+                rows.append(f"{name},{device},{share},{len(own)} runs of {own.source.nunique()} sources")
+    rows.append(
+        f"any,xla,{round(share_of(constants, '', False), 3) + 0.0},median of the recipes with enough runs"
+    )
+    return "\n".join(rows) + "\n"
 
 
 def write_generations(constants: Constants, runs: pd.DataFrame, file: Path) -> None:
@@ -293,7 +289,7 @@ def main(arguments: list[str]) -> int:
             )
     presets = Path(__file__).parents[1] / "describe" / "data"
     if "--write" in arguments:
-        write_constants(constants, runs, presets / "recipes")
+        (presets / "overheads.csv").write_text(constants_text(constants, runs))
         write_generations(constants, runs, presets / "unexplained.yaml")
     if "--write" in arguments or "--bands" in arguments:
         fitted_errors = _errors(runs, constants) if "--write" in arguments else runs.time_error

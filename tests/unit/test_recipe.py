@@ -64,42 +64,55 @@ def test_a_default_and_the_ends_of_a_range_are_in_it_and_no_number_beyond():
         make_recipe({"name": "mine", "bucket_elements": 0.5})
 
 
-def test_a_preset_says_its_switches_in_their_groups():
+def test_a_preset_names_only_what_differs():
+    plain = Recipe(name="plain").switches
     for name in list_recipes():
         path = files("costmodel") / "describe" / "data" / "recipes" / f"{name}.yaml"
         raw = read_mapping(path, example="source: x")
-        assert raw.keys() <= {*LABELS, *GROUPS}
+        assert raw.keys() <= {*LABELS, *GROUP_OF, "base"}
         assert raw["source"]
         recipe = load_recipe(name)
-        for group in raw.keys() - set(LABELS):
-            for switch, value in raw[group].items():
-                read = recipe.switches[switch]
-                assert (list(read) if isinstance(read, tuple) else read) == value, switch
-        assert make_recipe(recipe.model_dump()) == recipe
+        below = load_recipe(raw["base"]).switches if "base" in raw else plain
+        for switch in raw.keys() & set(GROUP_OF):
+            read = recipe.switches[switch]
+            assert (list(read) if isinstance(read, tuple) else read) == raw[switch], (name, switch)
+            assert read != below[switch], f"{name}: {switch} is what it would be"
+        for switch in GROUP_OF.keys() - raw.keys() - {"overhead_fraction", "overhead_fraction_xla"}:
+            assert recipe.switches[switch] == below[switch]
 
 
-def test_values_by_group_and_by_name_are_the_same_recipe():
-    by_group = make_recipe({"name": "mine", "moe": {"moe_imbalance": 1.5}, "host": {"launch_s": 1e-5}})
-    by_name = make_recipe({"name": "mine", "moe_imbalance": 1.5, "launch_s": 1e-5})
-    assert by_group == by_name
-    assert (by_group.moe.moe_imbalance, by_group.host.launch_s) == (1.5, 1e-5)
-    assert with_switches(by_group, {"moe_imbalance": 2.0}).moe.moe_imbalance == 2.0
-    assert with_switches(by_group, {"moe_imbalance": 2.0}).host == by_group.host
+def test_a_base_lends_its_switches_and_launches_and_nothing_that_is_said_of_it():
+    """Megatron-Bridge of 26.06 on Megatron-Bridge on NeMo on Megatron-Core; one constant of its own for all."""
+    newest, bridge, nemo, core = map(
+        load_recipe, ("megatron-bridge-2606", "megatron-bridge", "nemo", "megatron-core")
+    )
+    assert newest.launches == bridge.launches == nemo.launches != core.launches
+    assert newest.host.launch_s == core.host.launch_s == 36e-6
+    assert (core.overlap.nccl_pat, nemo.overlap.nccl_pat, bridge.overlap.nccl_pat) == (True, False, True)
+    assert (newest.host.overhead_fraction, nemo.host.overhead_fraction) == (0.149, 0.123)
+    assert newest.description != bridge.description
+    # AXLearn inherits of MaxText on TPUs, but nobody says how it counts the MFU that it prints, nor was it fitted.
+    axlearn, maxtext = load_recipe("axlearn"), load_recipe("maxtext-tpu")
+    assert maxtext.prints.mfu == "causal"
+    assert axlearn.prints is None
+    assert (axlearn.host.overhead_fraction_xla, maxtext.host.overhead_fraction_xla) == (0.184, 0.152)
+    assert axlearn.host.overhead_fraction is None
+
+
+def test_a_switch_changed_leaves_all_others():
+    mine = make_recipe({"name": "mine", "moe_imbalance": 1.5, "launch_s": 1e-5})
+    assert (mine.moe.moe_imbalance, mine.host.launch_s) == (1.5, 1e-5)
+    changed = with_switches(mine, {"moe_imbalance": 2.0})
+    assert (changed.moe.moe_imbalance, changed.host) == (2.0, mine.host)
 
 
 def test_a_wrong_recipe_is_one_line():
     for values, message in (
-        ({"kernel": {}}, "'kernel' is unknown; did you mean 'kernels'"),
-        (
-            {"kernels": {"fused_nrm": True}},
-            "kernels: switch 'fused_nrm' is unknown; did you mean 'fused_norm'",
-        ),
-        ({"kernels": {"dp_overlap": "none"}}, "kernels: switch 'dp_overlap' stands in overlap"),
-        ({"kernels": {"sync_every": 5}}, "kernels: switch 'sync_every' is unknown"),
-        ({"kernels": "flash2"}, "kernels: expected switches such as attention_kernel, got 'flash2'"),
-        ({"host": {"launch_s": 1.0}}, r"recipe mine: launch_s: .*less than 0.001, got 1.0"),
-        ({"memory": {"selective_modules": ["core"]}}, r"recipe mine: selective_modules\.0: .*got 'core'"),
-        ({"overlaps": "none"}, "'overlaps' is unknown"),
+        ({"kernels": {}}, "'kernels' is unknown"),
+        ({"fused_nrm": True}, "switch 'fused_nrm' is unknown; did you mean 'fused_norm'"),
+        ({"sync_every": 5}, "switch 'sync_every' is unknown"),
+        ({"launch_s": 1.0}, r"recipe mine: launch_s: .*less than 0.001, got 1.0"),
+        ({"selective_modules": ["core"]}, r"recipe mine: selective_modules\.0: .*got 'core'"),
     ):
         with pytest.raises(RecipeError, match=message) as raised:
             make_recipe({"name": "mine", **values})
