@@ -149,7 +149,7 @@ def _write_parquet(found: Plan, target: Target) -> None:
 
 @command(
     """
-    costmodel sweep grid.yaml --workers 2 --resume done.jsonl --csv points.csv
+    costmodel sweep grid.yaml --workers 2 --resume done.sqlite --csv points.csv
     where grid.yaml holds, for instance:
       model: [llama3-8b, llama3-70b]
       cluster: dgx-h100-ndr
@@ -192,7 +192,6 @@ def sweep(
             seed=seed,
             retries=retries,
             progress=progress,
-            say=lambda text: typer.echo(f"Note: {text}.", err=True),
         )
     if not done.refused:
         return target.show(done)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -160,7 +159,6 @@ def sweep(
     samples: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
-    say: Callable[[str], object] = warnings.warn,
     **asked: Unpack[PlanKeywords],
 ) -> Sweep:
     """Plan every point of a sweep, on this core or on an executor.
@@ -179,16 +177,13 @@ def sweep(
     retries : int
         How often a chunk is given out again when its worker fails. [-]
     resume : path, optional
-        File that keeps finished chunks; where it exists already, these are not computed again. While
-        another sweep has it, this one waits.
+        SQLite file that keeps finished chunks; where it exists already, these are not computed again.
     samples : int
         Of the uncertain factors, that the layout of each point is priced at again; 0 for none. [-]
     seed : int
         Of the samples: the same values of a factor for every point.
     progress : callable, optional
         Called with points done and points in all.
-    say : callable
-        Takes sentences about the file: lines of it that were left out, or that another sweep has it.
     **asked
         Keywords of `grid`.
 
@@ -220,8 +215,8 @@ def sweep(
     def belongs(index: int, rows: Sequence[Any]) -> bool:
         return 0 <= index < len(chunks) and _rows_of(chunks[index], rows)
 
-    with KeptPoints(Path(resume), _key(todo, chunk, samples, seed), belongs, say) as kept:
-        return _swept(chunks, executor, work, retries, progress, kept)
+    kept = KeptPoints(Path(resume), _key(todo, chunk, samples, seed), belongs)
+    return _swept(chunks, executor, work, retries, progress, kept)
 
 
 def _swept(

@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-import time
+import subprocess
+import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -13,7 +14,6 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.planning import kept_points
 from costmodel.planning import sweep as sweeps
 from costmodel.planning.kept_points import KeptPoints, KeptPointsError
 from costmodel.planning.sweep import COLUMNS, SweepError, grid, scaled_cluster, sweep
@@ -99,7 +99,7 @@ def test_a_chunk_that_always_fails_is_reported_with_its_inputs(serial, tmp_path,
 
 
 def test_a_killed_sweep_resumes(serial, tmp_path, monkeypatch):
-    kept = tmp_path / "kept.jsonl"
+    kept = tmp_path / "kept.sqlite"
 
     def stop(done, total):
         assert total == 6
@@ -108,104 +108,46 @@ def test_a_killed_sweep_resumes(serial, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         sweep(**ASKED, resume=kept, progress=stop)
-    with kept.open("a") as file:
-        file.write('{"chunk": 3, "rows": [{"mod')  # killed while writing
     calls, real = [], sweeps.price_point
     monkeypatch.setattr(sweeps, "price_point", lambda point: calls.append(point) or real(point))
-    said = []
-    assert sweep(**ASKED, resume=kept, say=said.append).rows == serial.rows
-    assert said == [f"{kept}: 1 line is torn or of another sweep, and left out"]
+    assert sweep(**ASKED, resume=kept).rows == serial.rows
     assert len(calls) == 3
     assert sweep(**ASKED, resume=kept).rows == serial.rows
     assert len(calls) == 3
-    assert all(json.loads(line) for line in kept.read_text().splitlines())
 
 
-def test_a_file_of_another_sweep_is_refused(tmp_path):
-    kept = tmp_path / "kept.jsonl"
+def test_a_process_that_is_killed_loses_no_finished_point(tmp_path):
+    kept = tmp_path / "kept.sqlite"
+    line = (
+        "import os, costmodel as cm; cm.sweep(model='llama3-8b', gpus=[8, 16, 32], global_batch=32, seq_len=1024, "
+        f"layout='tp2', resume={str(kept)!r}, progress=lambda done, total: done < 2 or os.kill(os.getpid(), 9))"
+    )
+    assert subprocess.run([sys.executable, "-c", line], check=False).returncode == -signal.SIGKILL
+    points = grid(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2")
+    assert sorted(KeptPoints(kept, sweeps._key(points, 1, 0, 0), lambda *_: True).done) == [0, 1]
+
+
+def test_a_file_of_something_else_is_refused_as_it_is(tmp_path):
+    kept = tmp_path / "kept.sqlite"
     points = grid(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2")
     sweep(points, resume=kept)
     with pytest.raises(KeptPointsError, match="belongs to another sweep"):
         sweep([{**points[0], "gpus": 16}], resume=kept)
-    kept.write_text("hello")
+    kept.write_text("hello, this is a text that somebody wrote " * 30)
+    before = kept.read_text()
     with pytest.raises(KeptPointsError, match="is not the file of a sweep"):
         sweep(points, resume=kept)
+    assert kept.read_text() == before
+    with pytest.raises(KeptPointsError, match="cannot be used"):
+        sweep(points, resume=tmp_path / "no" / "kept.sqlite")
 
 
-@pytest.mark.parametrize("begun", ["", '{"sw', '{"sweep": "'])
-def test_a_sweep_killed_in_its_first_line_begins_anew(begun, tmp_path):
-    kept = tmp_path / "kept.jsonl"
-    kept.write_text(begun)
-    points = grid(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2")
-    said = []
-    rows = sweep(points, resume=kept, say=said.append).rows
-    assert not said
-    head, line = map(json.loads, kept.read_text().splitlines())
-    assert set(head) == {"sweep", "version"}
-    assert line["rows"] == list(rows)
-
-
-def test_a_sweep_waits_for_the_one_that_has_its_file(tmp_path):
-    kept = tmp_path / "kept.jsonl"
+def test_two_sweeps_with_one_file(tmp_path):
+    kept = tmp_path / "kept.sqlite"
     points = grid(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2")
-    said, second, pool = [], [], ThreadPoolExecutor(1)
-
-    def progress(done, total):
-        if done == 1:
-            second.append(pool.submit(sweep, points, resume=kept, say=said.append))
-            while not said:
-                time.sleep(0.01)
-
-    first = sweep(points, resume=kept, progress=progress)
-    assert second[0].result().rows == first.rows
-    assert said == [f"{kept}: another sweep has it; waiting for what it finishes"]
-    assert len(kept.read_text().splitlines()) == 4
-
-
-def test_the_lock_of_a_dead_sweep_is_not_kept_by_its_workers(tmp_path):
-    kept = tmp_path / "kept.jsonl"
-    points = grid(model="llama3-8b", gpus=[8, 16], global_batch=16, seq_len=1024, layout="tp2")
-    mine = KeptPoints(kept, sweeps._key(points, 1, 0, 0), lambda *_: True, print)
-    read, write = os.pipe()
-    worker = os.fork()
-    if not worker:
-        os.write(write, b"born")
-        time.sleep(60)
-        os._exit(0)
-    os.read(read, 4)
-    os.close(mine._descriptor)  # as a kill does: nothing is unlocked
-    kept_points._OPEN.discard(mine)
-    try:
-        said = []
-        sweep(points, resume=kept, say=said.append)
-        assert not said
-    finally:
-        os.kill(worker, signal.SIGKILL)
-        os.waitpid(worker, 0)
-
-
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    kept = tmp_path / "kept.jsonl"
-    points = grid(model="llama3-8b", gpus=[8, 16], global_batch=16, seq_len=1024, layout="tp2")
-    real, room = os.write, [700]
-
-    def write(descriptor, data):
-        if room[0] <= 0:
-            raise OSError(28, "No space left on device")
-        written = real(descriptor, bytes(data)[: room[0]])
-        room[0] -= written
-        return written
-
-    monkeypatch.setattr(os, "write", write)
-    with pytest.raises(KeptPointsError, match=r"No space left on device\); the points before are kept"):
-        sweep(points, resume=kept)
-    whole = kept.read_text()
-    assert whole.endswith("\n")
-    assert len([json.loads(line) for line in whole.splitlines()]) <= 2
-    room[0] = 10**9
-    sweep(points, resume=kept)
-    assert kept.read_text().startswith(whole)
-    assert len(kept.read_text().splitlines()) == 3
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: sweep(points, resume=kept).rows, range(2)))
+    assert found[0] == found[1] == sweep(points, resume=kept).rows
 
 
 class Gone(Executor):
