@@ -1,116 +1,24 @@
 """Megatron's flags as keys of Megatron-Bridge's `ConfigContainer`, both ways.
 
-Keys of megatron-bridge 0.3.1, ``src/megatron/bridge/training/config.py``, and of the classes of Megatron-Core that it
-holds. Overrides stand over a recipe, so that what a flag leaves out is said too.
+Which key says what a flag says stands in ``keys/megatron.yaml``. Overrides stand over a recipe, so that what a flag
+leaves out is said too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.megatron_text import MEGATRON
 from costmodel.physics.pipeline.chunks import parse_chunks
 
-
-class Key(NamedTuple):
-    """A flag with the keys that say the same.
-
-    Attributes
-    ----------
-    flag : str
-        Of Megatron-LM.
-    keys : tuple of str
-        Of Megatron-Bridge.
-    absent : str
-        Value where the flag is not there; empty where the recipe's then stands.
-    present : str
-        Value where a flag without one is there; empty where the flag has a value.
-    """
-
-    flag: str
-    keys: tuple[str, ...]
-    absent: str
-    present: str = ""
-
-
-def _model(*names: str, absent: str, present: str = "") -> list[Key]:
-    return [Key(f"--{name.replace('_', '-')}", (f"model.{name}",), absent, present) for name in names]
-
-
-KEYS: tuple[Key, ...] = (
-    *_model(
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        absent="1",
-    ),
-    *_model("expert_tensor_parallel_size", absent="null"),
-    Key("--num-virtual-stages-per-pipeline-rank", ("model.virtual_pipeline_model_parallel_size",), "null"),
-    *_model("pipeline_model_parallel_layout", absent="null"),
-    *_model(
-        "account_for_embedding_in_pipeline_split",
-        "account_for_loss_in_pipeline_split",
-        "sequence_parallel",
-        "tp_comm_overlap",
-        "moe_grouped_gemm",
-        "overlap_moe_expert_parallel_comm",
-        "cross_entropy_loss_fusion",
-        absent="false",
-        present="true",
-    ),
-    Key("--use-tp-pp-dp-mapping", ("dist.use_tp_pp_dp_mapping",), "false", "true"),
-    Key("--micro-batch-size", ("train.micro_batch_size",), "1"),
-    Key("--global-batch-size", ("train.global_batch_size",), "1"),
-    Key("--train-iters", ("train.train_iters",), ""),
-    Key("--seq-length", ("model.seq_length", "dataset.seq_length"), "null"),
-    Key(
-        "--use-distributed-optimizer",
-        ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
-        "false",
-        "true",
-    ),
-    Key("--use-megatron-fsdp", ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"), "false", "true"),
-    Key("--data-parallel-sharding-strategy", ("ddp.data_parallel_sharding_strategy",), "no_shard"),
-    Key("--ckpt-format", ("checkpoint.ckpt_format",), "torch_dist"),
-    Key("--num-distributed-optimizer-instances", ("ddp.num_distributed_optimizer_instances",), "1"),
-    Key("--overlap-grad-reduce", ("ddp.overlap_grad_reduce",), "false", "true"),
-    Key("--overlap-param-gather", ("ddp.overlap_param_gather",), "false", "true"),
-    Key("--grad-reduce-in-bf16", ("ddp.grad_reduce_in_fp32",), "true", "false"),
-    *_model(
-        "recompute_granularity",
-        "recompute_method",
-        "recompute_num_layers",
-        "recompute_modules",
-        "cp_comm_type",
-        "hierarchical_context_parallel_sizes",
-        "moe_expert_capacity_factor",
-        absent="null",
-    ),
-    *_model("moe_token_dispatcher_type", absent="alltoall"),
-    *_model("moe_flex_dispatcher_backend", absent="deepep"),
-    *_model("moe_hybridep_num_sms", absent="16"),
-    *_model("attention_dropout", "hidden_dropout", absent="0.1"),
-    *_model("attention_backend", absent="auto"),
-    *_model("cuda_graph_impl", absent="none"),
-    *_model("cuda_graph_scope", absent="[]"),
-    Key("--optimizer", ("optimizer.optimizer",), "adam"),
-    Key("--optimizer-cpu-offload", ("optimizer.optimizer_cpu_offload",), "false", "true"),
-    Key("--use-precision-aware-optimizer", ("optimizer.use_precision_aware_optimizer",), "false", "true"),
-    Key(
-        "--no-check-for-nan-in-loss-and-grad",
-        ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad"),
-        "true",
-        "false",
-    ),
-)
-"""Flags of a layout and of a recipe's switches; the model is that of the recipe which is overridden."""
-
-_LISTS = ("--recompute-modules", "--cuda-graph-scope", "--hierarchical-context-parallel-sizes")
-_FLAG_OF: Mapping[str, Key] = {name: key for key in KEYS for name in key.keys}
+KEYS: Mapping[str, Sequence[str]] = MEGATRON.more["bridge"]
+"""The value where nothing is said, and Megatron-Bridge's keys, by our names for Megatron-LM's flags."""
+_FLAGS = {name: MEGATRON.key(name) for name in KEYS}
+_NAME_OF = {key: name for name, (_, *keys) in KEYS.items() for key in keys}
+_LISTS = ("recompute_modules", "cuda_graph_scope", "cp_sizes")
 _REDUCES = "mixed_precision.grad_reduce_in_fp32"
 # Follow from other keys, or switch the recipe's own bundle of overlaps off, so that these hold.
 _FOLLOWS = frozenset(
@@ -146,19 +54,18 @@ def overrides_of(flags: Sequence[str]) -> dict[str, str]:
             given[next(reversed(given))].append(part)
     found: dict[str, str] = {}
     experts = "--expert-model-parallel-size" in given
-    for key in KEYS:
-        if not experts and ("moe" in key.flag or "expert" in key.flag):
+    for name, (absent, *keys) in KEYS.items():
+        flag = _FLAGS[name]
+        if not experts and ("moe" in flag or "expert" in flag):
             continue
-        values = given.get(key.flag)
-        if values is None and not key.absent:
-            continue
-        if values is None:
-            value = key.absent
-        elif key.flag in _LISTS:
-            value = f"[{','.join(values)}]"
+        if flag not in given:
+            value = absent
+        elif name in _LISTS:
+            value = f"[{','.join(given[flag])}]"
         else:
-            value = key.present or values[0]
-        found |= dict.fromkeys(key.keys, value)
+            value = given[flag][0] if given[flag] else _contrary(absent)
+        if value:
+            found |= dict.fromkeys(keys, value)
     virtual = found["model.virtual_pipeline_model_parallel_size"] != "null"
     layout, stages = (
         found["model.pipeline_model_parallel_layout"],
@@ -173,6 +80,10 @@ def overrides_of(flags: Sequence[str]) -> dict[str, str]:
         "model.batch_p2p_comm": str(not overlapped).lower(),
         "comm_overlap": "null",
     }
+
+
+def _contrary(word: str) -> str:
+    return "false" if word == "true" else "true"
 
 
 def read_overrides(text: str) -> dict[str, str]:
@@ -222,15 +133,14 @@ def flags_of(overrides: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
     """
     words: dict[str, list[str]] = {}
     left = []
-    for name, value in overrides.items():
-        key = _FLAG_OF.get(name)
-        if key is None:
-            left += [] if name in _FOLLOWS else [name]
-        elif key.present:
-            words |= {key.flag: []} if value == key.present else {}
+    for key, value in overrides.items():
+        name = _NAME_OF.get(key)
+        if name is None:
+            left += [] if key in _FOLLOWS else [key]
+        elif MEGATRON.fields[name].kind == "switch" and value in ("true", "false"):
+            words |= {_FLAGS[name]: []} if value == _contrary(KEYS[name][0]) else {}
         elif value not in ("null", "[]", "none"):
-            plain = value.strip("[]").split(",") if key.flag in _LISTS else [value]
-            words[key.flag] = plain
+            words[_FLAGS[name]] = value.strip("[]").split(",") if name in _LISTS else [value]
     if (
         overrides.get("model.overlap_p2p_comm") == "false"
         and overrides.get("model.virtual_pipeline_model_parallel_size", "null") != "null"

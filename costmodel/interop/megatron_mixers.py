@@ -7,21 +7,20 @@ of NVIDIA/Megatron-LM d98e8a64 ``megatron/training/arguments.py`` (``--hybrid-la
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from costmodel.describe.models.mixers import GatedDelta, Indexed, Mamba2
 from costmodel.describe.models.model import Model
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron_text import Flags, layer_pattern
+from costmodel.interop.megatron_text import MEGATRON, Flags, layer_pattern
 
-_CONV_KERNEL, _CHUNK = 4, 128
-"""What ``MambaMixer`` has where no flag says otherwise: tokens of its convolution, and of a chunk."""
-_STATE, _HEAD_DIM, _GROUPS, _EXPAND = 128, 64, 8, 2
-_LETTERS = {"M": ("m", "n"), "*": ("f", "n"), "-": ("n", "d"), "E": ("n", "e")}
-"""A letter of Megatron's patterns, with ours of what mixes and of the MLP."""
+_CONV_KERNEL, _CHUNK, _EXPAND = 4, 128, 2
+"""What ``MambaMixer`` has where no flag says otherwise: tokens of its convolution and of a chunk, width over hidden size."""
+_LETTERS: Mapping[str, tuple[str, str]] = {
+    theirs: (mixes, mlp) for theirs, (mixes, mlp) in MEGATRON.more["words"]["pattern_letters"].items()
+}
 _SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
-PATTERNS = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
-RATIOS = ("--hybrid-attention-ratio", "--hybrid-mlp-ratio")
 
 
 def is_hybrid(model: Model) -> bool:
@@ -29,98 +28,80 @@ def is_hybrid(model: Model) -> bool:
     return any(isinstance(sizes, Mamba2) for sizes in model.mixers.values()) and "n" in model.mlp_pattern
 
 
-def mixer_flags(model: Model) -> list[str]:
-    """Return the flags of layers that are no plain softmax attention.
+def mixer_arguments(model: Model) -> dict[str, Any]:
+    """Return the arguments of layers that are no plain softmax attention, by our names.
 
     Raises
     ------
     FrameworkConfigError
         If Megatron-LM has no such layers.
     """
-    flags = ["--attention-output-gate"] if model.attention_gate else []
+    gate = {"attention_gate": model.attention_gate}
     if not model.mixers:
-        return flags
+        return gate
     if len(model.mixers) > 1:
         kinds = " and ".join(sorted({sizes.kind for sizes in model.mixers.values()}))
         raise FrameworkConfigError(f"emit: Megatron-LM has no model with mixers of two sorts ({kinds})")
     letter, sizes = next(iter(model.mixers.items()))
     if isinstance(sizes, Mamba2):
-        return [*flags, *_hybrid_flags(model, sizes)]
+        return {**gate, **_hybrid_arguments(model, letter, sizes)}
     if isinstance(sizes, GatedDelta):
-        pattern = [int(each == letter) for each in model.attention_pattern]
-        return [
-            *flags,
-            "--experimental-attention-variant",
-            "gated_delta_net",
-            "--linear-attention-freq",
-            f"({str(pattern).replace(' ', '')})",
-            "--linear-conv-kernel-dim",
-            str(sizes.conv_kernel),
-            "--linear-key-head-dim",
-            str(sizes.key_head_dim),
-            "--linear-value-head-dim",
-            str(sizes.value_head_dim),
-            "--linear-num-key-heads",
-            str(sizes.key_heads),
-            "--linear-num-value-heads",
-            str(sizes.value_heads),
-        ]
+        pattern = ",".join(str(int(each == letter)) for each in model.attention_pattern)
+        return {
+            **gate,
+            "attention_variant": "gated_delta_net",
+            "linear_freq": f"([{pattern}])",
+            "linear_conv_kernel": sizes.conv_kernel,
+            "linear_key_head_dim": sizes.key_head_dim,
+            "linear_value_head_dim": sizes.value_head_dim,
+            "linear_key_heads": sizes.key_heads,
+            "linear_value_heads": sizes.value_heads,
+        }
     if isinstance(sizes, Indexed) and not sizes.shared and set(model.attention_pattern) == {letter}:
-        return [
-            *flags,
-            "--experimental-attention-variant",
-            "dsa",
-            "--dsa-indexer-n-heads",
-            str(sizes.heads),
-            "--dsa-indexer-head-dim",
-            str(sizes.head_dim),
-            "--dsa-indexer-topk",
-            str(sizes.top_k),
-        ]
+        return {
+            **gate,
+            "attention_variant": "dsa",
+            "dsa_heads": sizes.heads,
+            "dsa_head_dim": sizes.head_dim,
+            "dsa_top_k": sizes.top_k,
+        }
     raise FrameworkConfigError(f"emit: Megatron-LM has no layers of {sizes.kind} as {model.name} has them")
 
 
-def _hybrid_flags(model: Model, sizes: Mamba2) -> list[str]:
+def _hybrid_arguments(model: Model, letter: str, sizes: Mamba2) -> dict[str, Any]:
     """Return the pattern of a state-space model, and the sizes of its mixers."""
-    for name, has, wanted in (
-        ("conv_kernel", sizes.conv_kernel, _CONV_KERNEL),
-        ("chunk", sizes.chunk, _CHUNK),
-        ("conv_bias", sizes.conv_bias, True),
-        ("norm", sizes.norm, True),
-        ("bias", sizes.bias, False),
-        ("beside_attention", sizes.beside_attention, False),
-    ):
-        if has != wanted:
+    wanted = {"conv_kernel": _CONV_KERNEL, "chunk": _CHUNK, "conv_bias": True, "norm": True}
+    wanted |= {"bias": False, "beside_attention": False}
+    for name, value in wanted.items():
+        if getattr(sizes, name) != value:
             raise FrameworkConfigError(
-                f"emit: Megatron-LM's state-space layers have {name} = {wanted}, {model.name} has {has}"
+                f"emit: Megatron-LM's state-space layers have {name} = {value}, "
+                f"{model.name} has {getattr(sizes, name)}"
             )
     letters = {ours: theirs for theirs, ours in _LETTERS.items()}
-    letter = next(iter(model.mixers))
+    mlps = model.mlp_pattern or "d" * model.num_layers
     halves = [
         ("m" if mixes == letter else mixes, mlp)
-        for mixes, mlp in zip(
-            model.attention_pattern, model.mlp_pattern or "d" * model.num_layers, strict=True
-        )
+        for mixes, mlp in zip(model.attention_pattern, mlps, strict=True)
     ]
     if not set(halves) <= letters.keys():
         raise FrameworkConfigError(
             "emit: Megatron-LM's models with state spaces have one block a layer, a mixer or an MLP; "
             f"those of {model.name} have both"
         )
-    return [
-        "--hybrid-layer-pattern",
-        "".join(letters[half] for half in halves),
-        "--mamba-state-dim",
-        str(sizes.state),
-        "--mamba-head-dim",
-        str(sizes.head_dim),
-        "--mamba-num-groups",
-        str(sizes.groups),
-        "--mamba-num-heads",
-        str(sizes.heads),
-        "--spec",
-        *_SPEC,
-    ]
+    return {
+        "hybrid_pattern": "".join(letters[half] for half in halves),
+        "mamba_state": sizes.state,
+        "mamba_head_dim": sizes.head_dim,
+        "mamba_groups": sizes.groups,
+        "mamba_heads": sizes.heads,
+        "spec": _SPEC,
+    }
+
+
+def says_hybrid(flags: Flags) -> bool:
+    """Return whether flags say which layers are state spaces, by a pattern or by shares."""
+    return any(flags.said(name) for name in ("hybrid_pattern", "hybrid_attention", "hybrid_mlp"))
 
 
 def hybrid_pattern(flags: Flags) -> str:
@@ -133,13 +114,9 @@ def hybrid_pattern(flags: Flags) -> str:
     FrameworkConfigError
         If a letter is unknown.
     """
-    written = ""
-    for flag in PATTERNS:
-        written = written or flags.text(flag, "")
-    pattern = written.split("/")[0].replace("|", "")
-    if not pattern and any(flag in flags.names() for flag in RATIOS):
-        attention, mlp = (flags.real(flag, 0.0) for flag in RATIOS)
-        pattern = _spread(flags.need("--num-layers"), attention, mlp)
+    pattern = str(flags["hybrid_pattern"]).split("/")[0].replace("|", "")
+    if not pattern and (flags.said("hybrid_attention") or flags.said("hybrid_mlp")):
+        pattern = _spread(flags.need("num_layers"), flags["hybrid_attention"], flags["hybrid_mlp"])
     if strange := sorted(set(pattern) - set(_LETTERS)):
         raise FrameworkConfigError(
             f"--hybrid-layer-pattern: {strange[0]!r} is no layer; expected {' '.join(_LETTERS)}"
@@ -147,33 +124,23 @@ def hybrid_pattern(flags: Flags) -> str:
     return pattern
 
 
-def take_mixers(flags: Flags, values: dict[str, Any]) -> dict[str, Any]:
+def take_mixers(flags: Flags, hidden_size: int, layers: int) -> dict[str, Any]:
     """Return the fields of a model that say its mixers.
-
-    Parameters
-    ----------
-    flags : Flags
-        Of the program.
-    values : dict
-        What is known of the model; ``num_layers`` and ``hidden_size`` among it.
 
     Raises
     ------
     FrameworkConfigError
         If they contradict each other.
     """
-    pattern = hybrid_pattern(flags)
-    found: dict[str, Any] = {"attention_gate": flags.has("--attention-output-gate")}
+    pattern, variant = hybrid_pattern(flags), flags["attention_variant"]
+    found: dict[str, Any] = {"attention_gate": flags["attention_gate"]}
     if pattern:
-        flags.has("--is-hybrid-model")
-        head_dim = flags.number("--mamba-head-dim", _HEAD_DIM)
-        heads = flags.number("--mamba-num-heads", values["hidden_size"] * _EXPAND // head_dim)
         sizes = {
             "kind": "mamba-2",
-            "heads": heads,
-            "head_dim": head_dim,
-            "groups": flags.number("--mamba-num-groups", _GROUPS),
-            "state": flags.number("--mamba-state-dim", _STATE),
+            "heads": flags["mamba_heads"] or hidden_size * _EXPAND // flags["mamba_head_dim"],
+            "head_dim": flags["mamba_head_dim"],
+            "groups": flags["mamba_groups"],
+            "state": flags["mamba_state"],
             "conv_kernel": _CONV_KERNEL,
             "chunk": _CHUNK,
         }
@@ -184,17 +151,15 @@ def take_mixers(flags: Flags, values: dict[str, Any]) -> dict[str, Any]:
             "mlp_pattern": "".join(mlp for _, mlp in halves),
             "mixers": {"m": sizes} if "M" in pattern else {},
         }
-    variant = flags.text("--experimental-attention-variant", "")
-    layers = values["num_layers"]
     if variant == "gated_delta_net":
-        linear = layer_pattern_of(flags.text("--linear-attention-freq", "4"), layers)
+        linear = _linear_layers(flags["linear_freq"], layers)
         sizes = {
             "kind": "gated-delta",
-            "key_heads": flags.number("--linear-num-key-heads", 16),
-            "value_heads": flags.number("--linear-num-value-heads", 32),
-            "key_head_dim": flags.number("--linear-key-head-dim", 128),
-            "value_head_dim": flags.number("--linear-value-head-dim", 128),
-            "conv_kernel": flags.number("--linear-conv-kernel-dim", 4),
+            "key_heads": flags["linear_key_heads"],
+            "value_heads": flags["linear_value_heads"],
+            "key_head_dim": flags["linear_key_head_dim"],
+            "value_head_dim": flags["linear_value_head_dim"],
+            "conv_kernel": flags["linear_conv_kernel"],
         }
         return {
             **found,
@@ -204,30 +169,19 @@ def take_mixers(flags: Flags, values: dict[str, Any]) -> dict[str, Any]:
     if variant == "dsa":
         sizes = {
             "kind": "indexed",
-            "heads": flags.need("--dsa-indexer-n-heads"),
-            "head_dim": flags.need("--dsa-indexer-head-dim"),
-            "top_k": flags.need("--dsa-indexer-topk"),
+            "heads": flags.need("dsa_heads"),
+            "head_dim": flags.need("dsa_head_dim"),
+            "top_k": flags.need("dsa_top_k"),
         }
         return {**found, "attention_pattern": "i" * layers, "mixers": {"i": sizes}}
     return found
 
 
-def layer_pattern_of(given: str, layers: int) -> list[int]:
-    """Return which layers are of linear attention: all but the last of every n, or a list.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If it is neither.
-    """
+def _linear_layers(given: str, layers: int) -> list[int]:
+    """Return which layers are of linear attention: all but the last of every n, or a list."""
     if given.strip().isdigit() and int(given) > 0:
         return [int((layer + 1) % int(given) != 0) for layer in range(layers)]
-    try:
-        return layer_pattern(given, layers)
-    except FrameworkConfigError as error:
-        raise FrameworkConfigError(
-            str(error).replace("--moe-layer-freq", "--linear-attention-freq")
-        ) from None
+    return layer_pattern(given, layers, flag="--linear-attention-freq")
 
 
 def _spread(layers: int, attention: float, mlp: float) -> str:

@@ -9,142 +9,110 @@ from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.assertions.megatron_arguments import has_biases, has_expert_bias, positions_of
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron_flags import OTHER_MIXERS
 from costmodel.interop.megatron_mixers import (
-    PATTERNS,
-    RATIOS,
     hybrid_pattern,
     is_hybrid,
-    mixer_flags,
+    mixer_arguments,
+    says_hybrid,
     take_mixers,
 )
-from costmodel.interop.megatron_text import Flags, layer_pattern
+from costmodel.interop.megatron_text import MEGATRON, Flags, layer_pattern
 
+_WORDS = MEGATRON.more["words"]
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
+_TOKENIZERS = {"GPT2BPETokenizer": 50257}
 
 
-def model_flags(model: Model, longest: int = 0) -> list[str]:
-    """Return the flags that describe a model whose sequences have at most `longest` tokens.
+def model_arguments(model: Model, longest: int = 0) -> dict[str, Any]:
+    """Return the arguments that describe a model whose sequences have at most `longest` tokens, by our names.
 
     Raises
     ------
     FrameworkConfigError
-        If Megatron-LM has no flag for something about it.
+        If Megatron-LM has none for something about it.
     """
     if model.position not in _POSITIONS:
         raise FrameworkConfigError(f"emit: Megatron-LM has no position embedding {model.position!r}")
-    flags = [
-        "--num-layers",
-        str(model.num_layers),
-        "--hidden-size",
-        str(model.hidden_size),
-        "--num-attention-heads",
-        str(model.num_heads),
-    ]
-    flags += ["--ffn-hidden-size", str(model.ffn_size or model.expert_ffn_size)]
-    flags += ["--vocab-size", str(model.vocab_size), "--make-vocab-size-divisible-by", "1"]
-    concentrated = model.rope_concentration and model.attention != "mla"
-    flags += ["--position-embedding-type", "yarn" if concentrated else _POSITIONS[model.position]]
-    flags += ["--max-position-embeddings", str(positions_of(model, longest))]
-    flags += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
-    if model.rope_theta and model.position == "rope":
-        flags += ["--rotary-base", f"{model.rope_theta:.0f}"]
-    if model.rotary_share < 1 and model.attention != "mla":
-        flags += ["--rotary-percent", f"{model.rotary_share!r}"]
-    if model.norm_epsilon:
-        flags += ["--norm-epsilon", f"{model.norm_epsilon!r}"]
-    if model.attention == "mla":
-        flags += [
-            "--multi-latent-attention",
-            "--kv-lora-rank",
-            str(model.kv_lora_rank),
-            "--qk-head-dim",
-            str(model.qk_nope_head_dim),
-            "--qk-pos-emb-head-dim",
-            str(model.qk_rope_head_dim),
-            "--v-head-dim",
-            str(model.v_head_dim),
-        ]
-        if model.q_lora_rank:
-            flags += ["--q-lora-rank", str(model.q_lora_rank)]
-        # Norms of the compressed queries, keys and values.
-        flags.append("--qk-layernorm")
+    latent = model.attention == "mla"
+    concentrated = model.rope_concentration and not latent
+    found: dict[str, Any] = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_heads": model.num_heads,
+        "ffn_size": model.ffn_size or model.expert_ffn_size,
+        "vocab_size": model.vocab_size,
+        "vocab_multiple": 1,
+        "position": "yarn" if concentrated else _POSITIONS[model.position],
+        "max_positions": positions_of(model, longest),
+        "norm": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        "rope_theta": f"{model.rope_theta:.0f}" if model.rope_theta and model.position == "rope" else None,
+        "rotary_share": model.rotary_share if model.rotary_share < 1 and not latent else None,
+        "norm_epsilon": model.norm_epsilon or None,
+    }
+    if latent:
+        found |= {
+            "mla": True,
+            "kv_lora_rank": model.kv_lora_rank,
+            "qk_nope_head_dim": model.qk_nope_head_dim,
+            "qk_rope_head_dim": model.qk_rope_head_dim,
+            "v_head_dim": model.v_head_dim,
+            "q_lora_rank": model.q_lora_rank or None,
+        }
     else:
-        flags += ["--kv-channels", str(model.head_dim)]
-        if model.num_kv_heads != model.num_heads:
-            flags += ["--group-query-attention", "--num-query-groups", str(model.num_kv_heads)]
+        grouped = model.num_kv_heads != model.num_heads
+        found |= {
+            "head_dim": model.head_dim,
+            "grouped_queries": grouped,
+            "query_groups": model.num_kv_heads if grouped else None,
+        }
     if model.activation_clamp:
         # gpt-oss: a clamped SwiGLU with sigmoid(1.702 x), one added to its linear half (arXiv:2508.10925, section 2.3).
-        flags += ["--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0"]
-    elif model.gated_mlp:
-        flags.append("--swiglu")
-    if not model.tied_embeddings:
-        flags.append("--untie-embeddings-and-output-weights")
-    if not has_biases(model):
-        flags.append("--disable-bias-linear")
-        if model.qkv_bias:
-            flags.append("--add-qkv-bias")
-    if model.qk_norm:
-        flags.append("--qk-layernorm")
-    if model.attention_sinks:
-        flags += ["--softmax-type", "learnable"]
-    if model.sliding_window:
-        flags += ["--window-size", f"{model.sliding_window - 1},0"]
-        if model.full_attention_every:
-            flags += ["--window-attn-skip-freq", str(model.full_attention_every)]
-    if model.mtp_layers:
-        flags += ["--mtp-num-layers", str(model.mtp_layers)]
-    return flags + mixer_flags(model) + _expert_flags(model)
+        found |= {"quick_geglu": True, "glu_offset": "1.0", "activation_clamp": "7.0"}
+    else:
+        found["swiglu"] = model.gated_mlp
+    biased = has_biases(model)
+    return {
+        **found,
+        "untied": not model.tied_embeddings,
+        "no_bias": not biased,
+        "qkv_bias": model.qkv_bias and not biased,
+        # With latent attention the norms of the compressed queries, keys and values.
+        "qk_norm": latent or model.qk_norm,
+        "softmax": "learnable" if model.attention_sinks else None,
+        "window": f"{model.sliding_window - 1},0" if model.sliding_window else None,
+        "window_skip": model.full_attention_every or None if model.sliding_window else None,
+        "mtp_layers": model.mtp_layers or None,
+        **mixer_arguments(model),
+        **_expert_arguments(model),
+    }
 
 
-def _expert_flags(model: Model) -> list[str]:
+def _expert_arguments(model: Model) -> dict[str, Any]:
     if not model.num_experts:
-        return []
-    flags = [
-        "--num-experts",
-        str(model.num_experts),
-        "--moe-router-topk",
-        str(model.top_k),
-        "--moe-ffn-hidden-size",
-        str(model.expert_ffn_size),
-    ]
-    if model.shared_expert_ffn_size:
-        flags += ["--moe-shared-expert-intermediate-size", str(model.shared_expert_ffn_size)]
-        if model.shared_expert_gate:
-            flags.append("--moe-shared-expert-gate")
-    if has_expert_bias(model):
-        flags.append("--moe-router-enable-expert-bias")
-    flags += ["--moe-router-dtype", "fp32"]
-    if has_expert_bias(model) or model.top_k == 1:
-        flags += ["--moe-router-score-function", "sigmoid"]
-    if model.expert_groups:
-        flags += ["--moe-router-num-groups", str(model.expert_groups)]
-        flags += ["--moe-router-group-topk", str(model.groups_per_token)]
+        return {}
+    balanced = has_expert_bias(model)
+    found: dict[str, Any] = {
+        "num_experts": model.num_experts,
+        "top_k": model.top_k,
+        "expert_ffn_size": model.expert_ffn_size,
+        "shared_expert_ffn_size": model.shared_expert_ffn_size or None,
+        "shared_expert_gate": bool(model.shared_expert_ffn_size) and model.shared_expert_gate,
+        "router_bias": balanced,
+        "router_dtype": "fp32",
+        "router_score": "sigmoid" if balanced or model.top_k == 1 else None,
+        "expert_groups": model.expert_groups or None,
+        "groups_per_token": model.groups_per_token if model.expert_groups else None,
+    }
     pattern = [int(model.layer_kinds()[kind].is_moe) for kind in model.kind_of_layer]
     if not all(pattern) and not is_hybrid(model):
         first = model.first_dense_layers
         plain = model.moe_layer_freq == 1
         rest = f"[1]*{model.num_layers - first}" if plain else str(pattern[first:]).replace(" ", "")
-        flags += ["--moe-layer-freq", f"([0]*{first}+{rest})" if first else f"({rest})"]
-    return flags
+        found["moe_layer_freq"] = f"([0]*{first}+{rest})" if first else f"({rest})"
+    return found
 
 
-# Words for positions in flags of all ages, with ours.
-_ALL_POSITIONS = {
-    **{flag: name for name, flag in _POSITIONS.items()},
-    "learned": "learned",
-    "absolute": "learned",
-    "rotary": "rope",
-    "yarn": "rope",
-    "mrope": "rope",
-    "alibi": "alibi",
-}
-_GATED = ("--swiglu", "--geglu", "--quick-geglu", "--quick-glu", "--gated-linear-unit")
-_GLU = ("swiglu", "geglu", "reglu", "liglu")
-_TOKENIZERS = {"GPT2BPETokenizer": 50257}
-
-
-def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> Model:
+def model_of_flags(flags: Flags, name: str, notes: list[str]) -> Model:
     """Return the model that flags describe, with Megatron-LM's defaults.
 
     Parameters
@@ -153,7 +121,7 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
         Of the program.
     name : str
         For the model.
-    notes : list of str, optional
+    notes : list of str
         Takes sentences on what was understood from something else than a flag of its own.
 
     Raises
@@ -161,49 +129,36 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
     FrameworkConfigError
         If a needed flag is missing or the model is contradictory.
     """
-    said: list[str] = [] if notes is None else notes
-    if (pattern := hybrid_pattern(flags)) and "--num-layers" not in flags.names():
-        flags.give("--num-layers", len(pattern))
-    if any("/" in flags.text(flag, "") for flag in PATTERNS):
-        said.append("prediction layers, behind the slash of the pattern, are not priced")
+    if (pattern := hybrid_pattern(flags)) and not flags.said("num_layers"):
+        flags.give("num_layers", len(pattern))
+    if "/" in flags["hybrid_pattern"]:
+        notes.append("prediction layers, behind the slash of the pattern, are not priced")
     values = _dimensions(flags, name)
-    layers = values["num_layers"]
-    position = flags.text("--position-embedding-type", "learned_absolute")
-    if flags.has("--use-rotary-position-embeddings"):
-        position = "rope"
-    if position not in _ALL_POSITIONS:
-        raise FrameworkConfigError(
-            f"--position-embedding-type: expected one of {', '.join(sorted(_ALL_POSITIONS))}, got {position!r}"
-        )
-    values["position"] = _ALL_POSITIONS[position]
-    values["rope_concentration"] = position == "yarn"
-    # Without a length of its own the table is as long as the sequence.
-    if values["position"] == "learned":
-        values["max_positions"] = flags.number("--max-position-embeddings", flags.number("--seq-length", 0))
-    values |= _details(flags, values["position"])
-    values["vocab_size"] = _vocabulary(flags, said)
-    biased = not flags.has("--disable-bias-linear")
+    layers, ffn = values["num_layers"], values.pop("ffn_size")
+    spelled = "rope" if flags["rope"] else flags["position"]
+    position = "rope" if flags["rope"] else flags.choice("position", _WORDS["positions"])
+    biased = not flags["no_bias"]
     values |= {
+        "position": position,
+        "rope_concentration": spelled == "yarn",
+        **_details(flags, position),
+        "vocab_size": _vocabulary(flags, notes),
         "linear_bias": biased,
-        "qkv_bias": flags.has("--add-qkv-bias") or biased,
-        "attention_out_bias": flags.has("--add-dense-bias") or biased,
-        "qk_norm": flags.has("--qk-layernorm") and values.get("attention") != "mla",
-        "embedding_norm": flags.has("--embed-layernorm"),
-        "attention_sinks": flags.text("--softmax-type", "vanilla") == "learnable",
-        "mtp_layers": flags.number("--mtp-num-layers", 0),
-        "parallel_block": flags.has("--parallel-attn"),
+        "qkv_bias": flags["qkv_bias"] or biased,
+        "attention_out_bias": flags["out_bias"] or biased,
+        "qk_norm": flags["qk_norm"] and values.get("attention") != "mla",
+        "embedding_norm": flags["embedding_norm"],
+        "attention_sinks": flags["softmax"] == "learnable",
+        "mtp_layers": flags["mtp_layers"],
+        "parallel_block": flags["parallel_block"],
+        **({"norms_per_layer": 4} if flags["post_norm"] else {}),
+        **_windows(flags),
     }
-    if flags.has("--post-norm") or flags.has("--use-post-norm"):
-        values["norms_per_layer"] = 4
-    values |= _windows(flags)
-    spec = flags.words("--spec")
-    if spec and not any(
-        known in " ".join(spec) for known in ("deepseek", "gpt_layer_specs", "local", "te_spec")
-    ):
-        said.append(f"--spec {' '.join(spec)}: the layers are priced as the other flags describe them")
-    ffn = values.pop("ffn_size")
+    spec = " ".join(flags["spec"])
+    if spec and not any(known in spec for known in ("deepseek", "gpt_layer_specs", "local", "te_spec")):
+        notes.append(f"--spec {spec}: the layers are priced as the other flags describe them")
     values |= _experts(flags, layers, ffn)
-    values |= take_mixers(flags, values)
+    values |= take_mixers(flags, values["hidden_size"], layers)
     if pattern:
         values = _of_one_block({**values, "ffn_size": ffn})
     try:
@@ -213,14 +168,17 @@ def model_of_flags(flags: Flags, name: str, notes: list[str] | None = None) -> M
 
 
 def _details(flags: Flags, position: str) -> dict[str, Any]:
-    """Return what has no price, as far as the flags say it."""
-    numbers = {"norm_epsilon": flags.plain_number("--norm-epsilon")}
+    """Return positions, and what has no price, as far as the flags say it."""
+    numbers = {"norm_epsilon": flags["norm_epsilon"]}
     if position == "rope":
-        numbers["rope_theta"] = flags.plain_number("--rotary-base")
-        numbers["rotary_share"] = flags.plain_number("--rotary-percent")
+        numbers |= {"rope_theta": flags["rope_theta"], "rotary_share": flags["rotary_share"]}
     found: dict[str, Any] = {name: number for name, number in numbers.items() if number}
-    if position != "learned" and (longest := flags.plain_number("--max-position-embeddings")):
-        found["context_length"] = int(longest)
+    if position == "learned":
+        # Without a length of its own the table is as long as the sequence.
+        longest = flags.number(flags.flag("max_positions"))
+        found["max_positions"] = (flags["seq_len"] or 0) if longest is None else longest
+    elif flags["max_positions"]:
+        found["context_length"] = int(flags["max_positions"])
     return found
 
 
@@ -237,15 +195,12 @@ def _of_one_block(values: dict[str, Any]) -> dict[str, Any]:
 
 def other_mixer(flags: Flags) -> str:
     """Say why the layers cannot be priced, empty where they can."""
-    names = flags.names()
-    variant = flags.text("--experimental-attention-variant", "")
-    if variant in ("gated_delta_net", "dsa") or set(names) & {*PATTERNS, *RATIOS}:
+    if flags["attention_variant"] in ("gated_delta_net", "dsa") or says_hybrid(flags):
         return ""
-    found = [flag for flag in OTHER_MIXERS if flag in names and flag not in ("--attention-output-gate",)]
-    spec = " ".join(flags.words("--spec")).lower()
-    if "qwen3_next" in spec or "mamba" in spec or "linear_attention" in spec:
-        found = found or ["--spec"]
-    flags.pass_over(*OTHER_MIXERS)
+    found = [flag for flag in _WORDS["other_mixers"].split() if flag in flags.names()]
+    spec = " ".join(flags["spec"]).lower()
+    if any(word in spec for word in ("qwen3_next", "mamba", "linear_attention")):
+        found.append("--spec")
     if not found:
         return ""
     return f"{found[0]}: the flags do not say all sizes of these layers; give --model NAME or its config.json"
@@ -253,68 +208,56 @@ def other_mixer(flags: Flags) -> str:
 
 def shape_of_flags(flags: Flags) -> dict[str, Any]:
     """Return the dimensions of a model whose layers cannot be priced."""
-    values = _dimensions(flags, "megatron")
-    values |= _expert_counts(flags)
-    flags.pass_over(
-        "--qk-layernorm", "--disable-bias-linear", "--add-qkv-bias", "--mtp-num-layers", "--vocab-size"
-    )
-    flags.pass_over("--padded-vocab-size", "--make-vocab-size-divisible-by", "--position-embedding-type")
-    return values
+    return {**_dimensions(flags, "megatron"), **_expert_counts(flags)}
 
 
 def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
     """Return layers, widths, heads and what an MLP is made of."""
-    noop = [part for part in flags.text("--noop-layers", "").split(",") if part.strip()]
-    hidden, heads = flags.need("--hidden-size"), flags.need("--num-attention-heads")
-    gated = any([flags.has(flag) for flag in _GATED]) | (flags.text("--glu-activation", "") in _GLU)
-    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if flags.has("--swiglu") else 4 * hidden
-    norm = flags.text("--normalization", "LayerNorm").lower().replace("_", "").replace("-", "")
+    hidden, heads = flags.need("hidden_size"), flags.need("num_heads")
+    gated = flags["swiglu"] or flags["quick_geglu"] or flags["gated_older"]
+    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if flags["swiglu"] else 4 * hidden
+    norm = flags["norm"].lower().replace("_", "").replace("-", "")
     if norm not in ("rmsnorm", "layernorm", "l2norm"):
         raise FrameworkConfigError(f"--normalization: expected LayerNorm or RMSNorm, got {norm!r}")
-    flags.pass_over(
-        "--squared-relu", "--activation-func-clamp-value", "--glu-linear-offset", "--enable-gpt-oss"
-    )
-    flags.pass_over("--openai-gelu", "--onnx-safe", "--reference-swiglu", "--bert-no-binary-head")
     return {
         "name": name,
-        "num_layers": flags.need("--num-layers") - len(noop),
+        "num_layers": flags.need("num_layers") - len(noop_layers(flags)),
         "hidden_size": hidden,
         "num_heads": heads,
-        "gated_mlp": gated,
-        "activation_clamp": flags.real("--activation-func-clamp-value", 0.0) > 0,
-        "ffn_size": flags.number("--ffn-hidden-size", default_ffn),
-        "tied_embeddings": not (
-            flags.has("--untie-embeddings-and-output-weights") | flags.has("--no-tie-embed-logits")
-        ),
-        "norm": "rmsnorm" if norm == "rmsnorm" or flags.has("--use-rms-norm") else "layernorm",
+        "gated_mlp": gated or flags["glu_activation"] in _WORDS["glu_activations"],
+        "activation_clamp": flags["activation_clamp"] > 0,
+        "ffn_size": default_ffn if flags["ffn_size"] is None else flags["ffn_size"],
+        "tied_embeddings": not flags["untied"],
+        "norm": "rmsnorm" if norm == "rmsnorm" or flags["rms_norm"] else "layernorm",
         **_attention(flags, heads),
     }
 
 
+def noop_layers(flags: Flags) -> list[str]:
+    """Return the places of layers that do nothing."""
+    return [part.strip() for part in flags["noop_layers"].replace(";", ",").split(",") if part.strip()]
+
+
 def _vocabulary(flags: Flags, notes: list[str]) -> int:
     """Return the rows of the table that Megatron-LM stores: padded to a multiple over TP."""
-    padded = flags.number("--padded-vocab-size")
-    each = flags.number("--make-vocab-size-divisible-by", 128)
-    size = flags.number("--vocab-size")
-    if padded is not None and size is None:
-        return padded
+    size = flags["vocab_size"]
+    if size is None and flags["padded_vocab_size"] is not None:
+        return int(flags["padded_vocab_size"])
     if size is None:
         size = _tokenizer_size(flags, notes)
-    multiple = each * flags.number("--tensor-model-parallel-size", 1)
+    multiple = flags["vocab_multiple"] * flags["tp"]
     # A multiple of one is a table that is padded already.
-    return size if each == 1 else -(-size // multiple) * multiple
+    return int(size if flags["vocab_multiple"] == 1 else -(-size // multiple) * multiple)
 
 
 def _tokenizer_size(flags: Flags, notes: list[str]) -> int:
     """Return the vocabulary of a tokenizer that is known by name."""
-    kind, named = flags.text("--tokenizer-type", ""), ""
-    for flag in ("--tokenizer-model", "--tokenizer-name-or-path"):
-        named = named or flags.text(flag, "")
-    by_name = not kind and "--vocab-file" in flags.names()  # older Megatron's default
-    if kind in _TOKENIZERS or by_name:
-        size = _TOKENIZERS[kind if kind in _TOKENIZERS else "GPT2BPETokenizer"]
-        notes.append(f"vocabulary: {size} tokens of {kind or 'GPT2BPETokenizer'}")
-        return size
+    kind, named = flags["tokenizer_type"], flags["tokenizer"]
+    if not kind and flags.said("vocab_file"):
+        kind = "GPT2BPETokenizer"  # older Megatron's default
+    if kind in _TOKENIZERS:
+        notes.append(f"vocabulary: {_TOKENIZERS[kind]} tokens of {kind}")
+        return _TOKENIZERS[kind]
     if named:
         try:
             size = load_model(named).vocab_size
@@ -329,50 +272,37 @@ def _tokenizer_size(flags: Flags, notes: list[str]) -> int:
 
 
 def _attention(flags: Flags, heads: int) -> dict[str, Any]:
-    if flags.has("--multi-latent-attention") | flags.has("--multi-head-latent-attention"):
-        flags.pass_over("--kv-channels", "--num-query-groups", "--group-query-attention")
-        return {
-            "attention": "mla",
-            "q_lora_rank": flags.number("--q-lora-rank", 0),
-            "kv_lora_rank": flags.number("--kv-lora-rank", 32),
-            "qk_nope_head_dim": flags.number("--qk-head-dim", flags.number("--qk-nope-head-dim", 128)),
-            "qk_rope_head_dim": flags.number("--qk-pos-emb-head-dim", flags.number("--qk-rope-head-dim", 64)),
-            "v_head_dim": flags.number("--v-head-dim", 128),
-        }
-    groups = flags.number("--num-query-groups", 1)
-    kv_heads = groups if flags.has("--group-query-attention") else heads
-    kv_heads = flags.number("--num-key-value-heads", flags.number("--num-attention-heads-kv", kv_heads))
-    if flags.text("--attention-head-type", "multihead") == "multiquery":
+    if flags["mla"]:
+        sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        return {"attention": "mla", **{name: flags[name] for name in sizes}}
+    kv_heads = flags["num_kv_heads"]
+    if kv_heads is None:
+        kv_heads = flags["query_groups"] if flags["grouped_queries"] else heads
+    if flags["head_type"] == "multiquery":
         kv_heads = 1
-    channels = flags.number("--kv-channels")
+    channels = flags["head_dim"]
     return {"num_kv_heads": kv_heads} | ({} if channels is None else {"head_dim": channels})
 
 
 def _windows(flags: Flags) -> dict[str, Any]:
     """Read sliding windows: Megatron counts the tokens before the query, we count the query too."""
-    window = " ".join(flags.words("--window-size")).strip("() ").replace(" ", ",")
-    if not window:
-        return {}
+    window = " ".join(flags["window"]).strip("() ").replace(" ", ",")
     before = window.split(",")[0]
-    if not before.lstrip("-").isdigit():
+    if window and not before.lstrip("-").isdigit():
         raise FrameworkConfigError(f"--window-size: expected two numbers such as 127,0, got {window!r}")
-    if int(before) < 0:
+    if not window or int(before) < 0:
         return {}
-    return {
-        "sliding_window": int(before) + 1,
-        "full_attention_every": flags.number("--window-attn-skip-freq", 0),
-    }
+    return {"sliding_window": int(before) + 1, "full_attention_every": flags["window_skip"]}
 
 
 def _expert_counts(flags: Flags) -> dict[str, Any]:
     """Return how many experts there are, and how many a token visits."""
-    experts = flags.number("--num-experts", 0)
-    if experts <= 1:
+    if flags["num_experts"] <= 1:
         return {}
-    old = flags.has("--moe-expert-parallel-size")
+    unsaid = 1 if flags.said("deepspeed_ep") else 2
     return {
-        "num_experts": experts,
-        "top_k": flags.number("--moe-router-topk", flags.number("--topk", 1 if old else 2)),
+        "num_experts": flags["num_experts"],
+        "top_k": unsaid if flags["top_k"] is None else flags["top_k"],
     }
 
 
@@ -381,63 +311,44 @@ def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
     counts = _expert_counts(flags)
     if not counts:
         return {"ffn_size": ffn}
-    if flags.has("--moe-expert-parallel-size"):
+    if flags.said("deepspeed_ep"):
         # Megatron-DeepSpeed: every second layer unless told otherwise (megatron/arguments.py, --expert-interval).
-        every = flags.number("--expert-interval", 2)
-        return {
-            **counts,
-            "expert_ffn_size": ffn,
-            "moe_layer_freq": every,
-            "ffn_size": ffn if every > 1 else 0,
-        }
-    dense = flags.number("--first-k-dense-replace", 0)
-    pattern = layer_pattern(flags.text("--moe-layer-freq", "1"), layers)
-    pattern = [int(bool(each) and place >= dense) for place, each in enumerate(pattern)]
-    first = pattern.index(1) if 1 in pattern else layers
-    freq = int(_follows(pattern, first, 1))
-    places: dict[str, Any] = {"first_dense_layers": first, "moe_layer_freq": freq}
-    if not freq:
-        # The first MoE layer may itself end a run of n; what has no period is a pattern.
-        leading = _leading(pattern)
-        places = (
-            {"mlp_pattern": "".join("e" if each else "d" for each in pattern)}
-            if leading is None
-            else {"first_dense_layers": leading[0], "moe_layer_freq": leading[1]}
-        )
-    width = flags.number("--moe-ffn-hidden-size", flags.number("--moe-intermediate-size", ffn))
-    shared = flags.number("--moe-shared-expert-intermediate-size", 0)
-    number = flags.number("--n-shared-experts", 1)
+        every = flags["expert_interval"]
+        dense = ffn if every > 1 else 0
+        return {**counts, "expert_ffn_size": ffn, "moe_layer_freq": every, "ffn_size": dense}
+    pattern = layer_pattern(flags["moe_layer_freq"], layers)
+    pattern = [int(bool(each) and place >= flags["first_dense_layers"]) for place, each in enumerate(pattern)]
+    width = ffn if flags["expert_ffn_size"] is None else flags["expert_ffn_size"]
+    limited = 1 <= flags["groups_per_token"] < flags["expert_groups"]
     values = {
         **counts,
         "expert_ffn_size": width,
-        "shared_expert_ffn_size": shared or ("--n-shared-experts" in flags.names()) * number * width,
-        "shared_expert_gate": flags.has("--moe-shared-expert-gate"),
+        "shared_expert_ffn_size": flags["shared_expert_ffn_size"] or flags["shared_experts"] * width,
+        "shared_expert_gate": flags["shared_expert_gate"],
         # With biases in all linear layers the gate has one as well (megatron/core/transformer/moe/router.py).
-        "router_bias": flags.has("--moe-router-enable-expert-bias")
-        | (not flags.has("--disable-bias-linear")),
-        **_groups(flags),
-        **places,
+        "router_bias": flags["router_bias"] or not flags["no_bias"],
+        "expert_groups": flags["expert_groups"] if limited else 0,
+        "groups_per_token": flags["groups_per_token"] if limited else 0,
+        **_places(pattern),
     }
     return values if all(pattern) else {**values, "ffn_size": ffn}
 
 
-def _groups(flags: Flags) -> dict[str, Any]:
-    """Return the groups that routing is limited to, if to fewer than all."""
-    groups, used = flags.number("--moe-router-num-groups", 0), flags.number("--moe-router-group-topk", 0)
-    return {"expert_groups": groups, "groups_per_token": used} if 1 <= used < groups else {}
+def _places(pattern: list[int]) -> dict[str, Any]:
+    """Return which layers have experts: dense ones first and then one in so many, or letter by letter."""
+    experts = [place for place, expert in enumerate(pattern) if expert]
+    first = experts[0] if experts else len(pattern)
+    if _follows(pattern, first, 1):
+        return {"first_dense_layers": first, "moe_layer_freq": 1}
+    # The first MoE layer may itself end a run of n.
+    step = experts[1] - experts[0] if len(experts) > 1 else first + 1
+    dense = first + 1 - step
+    if dense >= 0 and _follows(pattern, dense, step):
+        return {"first_dense_layers": dense, "moe_layer_freq": step}
+    return {"mlp_pattern": "".join("e" if each else "d" for each in pattern)}
 
 
 def _follows(pattern: list[int], first: int, step: int) -> bool:
     """Whether after `first` dense layers every `step`-th layer, the last of each, is MoE."""
     expected = [int(i >= first and (i - first + 1) % step == 0) for i in range(len(pattern))]
     return expected == pattern
-
-
-def _leading(pattern: list[int]) -> tuple[int, int] | None:
-    """Return dense layers at the start and the period of a pattern whose first MoE layer ends a period."""
-    experts = [i for i, expert in enumerate(pattern) if expert]
-    if not experts:
-        return (1, len(pattern)) if len(pattern) > 1 else None
-    step = experts[1] - experts[0] if len(experts) > 1 else experts[0] + 1
-    first = experts[0] + 1 - step
-    return (first, step) if first >= 0 and _follows(pattern, first, step) else None

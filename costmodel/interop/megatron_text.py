@@ -1,24 +1,28 @@
-"""Flags of a command line: ``--flag value``, ``--flag=value``, ``--flag_name``, values of several words."""
+"""Flags of a command line: ``--flag value``, ``--flag=value``, ``--flag_name``, values of several words.
+
+What they mean stands in ``keys/megatron.yaml``.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import overload
+from typing import Any
 
 from costmodel.base.errors import shown
 from costmodel.describe.models.model import MOST_LAYERS
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron_flags import HARMLESS
+from costmodel.interop.keys import key_table
 from costmodel.interop.shell.expand import missing_in, without_marks
 
-_FALSE, _TRUE = ("false", "no", "off", "none", "null"), ("true", "yes", "on")
+MEGATRON = key_table("megatron")
+_FALSE = ("false", "no", "off")
 
 
 class Flags:
-    """The flags of a command line, remembering which have been read.
+    """The flags of a command line, by themselves and by our names for them.
 
     Parameters
     ----------
@@ -36,20 +40,73 @@ class Flags:
                 current = self._values[name] = [value] if equals else []
             elif current is not None:
                 current.append(word)
-        self._read: set[str] = set()
         if not self._values:
             raise FrameworkConfigError("megatron: no arguments found; expected flags such as --num-layers 32")
 
+    def flag(self, name: str) -> str:
+        """Return the flag that says what we have a name for, that of today where none does."""
+        keys = MEGATRON.fields[name].keys
+        return next((flag for flag in keys if self._values.get(flag)), self._bare(keys))
+
+    def _bare(self, flags: Sequence[str]) -> str:
+        return next((flag for flag in flags if flag in self._values), flags[0])
+
+    def said(self, name: str) -> bool:
+        """Whether a flag says what we have a name for, be it without a value."""
+        return any(flag in self._values for flag in MEGATRON.fields[name].keys)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a value by our name, what it is by default where no flag says it.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If it is of the wrong kind, or depends on what is not in the script.
+        """
+        kind, default, flags = MEGATRON.fields[name]
+        if kind == "switch":
+            return any(self.has(flag) for flag in flags)
+        flag = self.flag(name)
+        if kind == "words":
+            return self.words(flag)
+        if kind == "plain":
+            return self.plain_number(flag)
+        if kind == "text":
+            return self.text(flag, default)
+        if kind == "number":
+            return self.real(flag, default)
+        number = self.number(flag, default)
+        if kind == "count" and number is not None and number < 1:
+            raise FrameworkConfigError(f"{flag}: expected a whole number above 0, got {number}")
+        return number
+
+    def need(self, name: str) -> int:
+        """Return a whole number that must be there."""
+        if self[name] is None:
+            raise FrameworkConfigError(f"megatron: {self.flag(name)} is missing")
+        return int(self[name])
+
+    def choice(self, name: str, choices: Mapping[str, str] | Sequence[str]) -> str:
+        """Return what a word means, or the word itself of a plain sequence.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If it is none of them.
+        """
+        word = str(self[name])
+        if word not in choices:
+            raise FrameworkConfigError(
+                f"{self.flag(name)}: expected one of {', '.join(choices)}, got {word!r}"
+            )
+        return choices[word] if isinstance(choices, Mapping) else word
+
     def has(self, flag: str) -> bool:
         """Return whether a switch is there and not turned off (``--flag false``)."""
-        self._read.add(flag)
-        return flag in self._values and [v.lower() for v in self._values[flag][:1]] not in (
-            [word] for word in _FALSE[:3]
-        )
+        return flag in self._values and "".join(self._values[flag][:1]).lower() not in _FALSE
 
     def words(self, flag: str) -> list[str]:
         """Return the values of a flag that takes several."""
-        self._read.add(flag)
         # What follows the last flag may be a script, or the end of the list that the flags stood in.
         return [
             part
@@ -65,52 +122,43 @@ class Flags:
         FrameworkConfigError
             If it depends on a variable that is not set, or on a program's output.
         """
-        self._read.add(flag)
         values = self._values.get(flag)
         if not values:
             return default
-        if missing := missing_in(values[0]):
-            if not without_marks(values[0]):
-                raise FrameworkConfigError(
-                    f"{flag}: its value is not in the script: {missing}{_advice(missing)}"
-                )
-            return without_marks(values[0])
-        return values[0]
+        missing = missing_in(values[0])
+        if missing and not without_marks(values[0]):
+            raise FrameworkConfigError(f"{flag}: its value is not in the script: {missing}{_advice(missing)}")
+        return without_marks(values[0]) if missing else values[0]
 
     def lacks(self, flag: str) -> str:
         """Say what a flag's value lacks, empty if it is there."""
         values = self._values.get(flag)
         return missing_in(values[0]) if values else ""
 
-    @overload
-    def number(self, flag: str, default: int) -> int: ...
-    @overload
-    def number(self, flag: str, default: None = None) -> int | None: ...
-    def number(self, flag: str, default: int | None = None) -> int | None:
-        """Return a whole number."""
-        self._read.add(flag)
-        if flag not in self._values:
-            return default
+    def number(self, flag: str, default: Any = None) -> Any:
+        """Return a whole number, `default` where the flag is not there or says none.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If it is something else.
+        """
         given = self.text(flag, "")
-        if given.lower() in ("none", "null"):
+        if flag not in self._values or given.lower() in ("none", "null"):
             return default
         try:
-            number = int(given)
+            return int(given)
         except ValueError:
             raise FrameworkConfigError(f"{flag}: expected a whole number, got {given!r}") from None
-        if number < 1 and flag.endswith(("-parallel-size", "-divisible-by")):
-            raise FrameworkConfigError(f"{flag}: expected a whole number above 0, got {given}")
-        return number
-
-    def need(self, flag: str) -> int:
-        """Return a whole number that must be there."""
-        found = self.number(flag)
-        if found is None:
-            raise FrameworkConfigError(f"megatron: {flag} is missing")
-        return found
 
     def real(self, flag: str, default: float) -> float:
-        """Return a number."""
+        """Return a number.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If it is none.
+        """
         if not self.has(flag):
             return default
         given = self.text(flag, "")
@@ -121,29 +169,34 @@ class Flags:
 
     def plain_number(self, flag: str) -> float | None:
         """Return a number that no price depends on, None where the text has none."""
-        self._read.add(flag)
-        given = (self._values.get(flag) or [""])[0]
         try:
-            number = float(given)
+            number = float((self._values.get(flag) or [""])[0])
         except ValueError:
             return None
         return number if isfinite(number) else None
 
-    def give(self, flag: str, value: object) -> None:
-        """Set a flag's value, over what the text has."""
+    def give(self, name: str, value: object) -> None:
+        """Set what we have a name for, over what the text has."""
+        flag = MEGATRON.key(name)
+        for other in MEGATRON.fields[name].keys:
+            self._values.pop(other, None)
         self._values[flag] = [str(value)]
+
+    def setdefault(self, flag: str, value: str) -> None:
+        """Set a flag that is not there."""
+        self._values.setdefault(flag, [value])
 
     def names(self) -> tuple[str, ...]:
         """Return every flag that is there."""
         return tuple(self._values)
 
-    def pass_over(self, *flags: str) -> None:
-        """Note flags as read without reading them."""
-        self._read.update(flags)
+    def unpriced(self) -> list[str]:
+        """Return what to say of flags that have no price."""
+        return [f"{flag}: {said}" for flag, said in MEGATRON.unpriced.items() if flag in self._values]
 
     def unread(self) -> tuple[str, ...]:
-        """Return flags that may matter and were not read."""
-        return tuple(flag for flag in self._values if flag not in self._read and not HARMLESS.match(flag))
+        """Return flags that may matter and that nobody knows."""
+        return tuple(flag for flag in self._values if not MEGATRON.knows(flag))
 
 
 def _advice(missing: str) -> str:
@@ -158,8 +211,8 @@ def _split(text: str) -> list[str]:
         raise FrameworkConfigError(f"megatron: cannot read the arguments: {error}") from None
 
 
-def layer_pattern(given: str, num_layers: int) -> list[int]:
-    """Read ``--moe-layer-freq``: a number, or a list expression such as ``([0]*3+[1]*58)``.
+def layer_pattern(given: str, num_layers: int, *, flag: str = "--moe-layer-freq") -> list[int]:
+    """Read which layers are of a sort: a number for one in so many, or a list expression such as ``([0]*3+[1]*58)``.
 
     >>> layer_pattern("([0]*2+[1]*3)", 5), layer_pattern("2", 4)
     ([0, 0, 1, 1, 1], [1, 0, 1, 0])
@@ -174,11 +227,11 @@ def layer_pattern(given: str, num_layers: int) -> list[int]:
         match = re.fullmatch(r"\(*\[([01](?:,[01])*),?\](?:\*(\d{1,4}))?\)*", term)
         if match is None:
             raise FrameworkConfigError(
-                f"--moe-layer-freq: expected a number or a list such as [0]*3+[1]*58, got {given!r}"
+                f"{flag}: expected a number or a list such as [0]*3+[1]*58, got {given!r}"
             )
         pattern += [int(part) for part in match[1].split(",")] * int(match[2] or 1)
     if len(pattern) != num_layers:
         raise FrameworkConfigError(
-            f"--moe-layer-freq: {given!r} has {len(pattern)} layers, --num-layers is {num_layers}"
+            f"{flag}: {given!r} has {len(pattern)} layers, --num-layers is {num_layers}"
         )
     return pattern

@@ -22,9 +22,9 @@ from costmodel.interop.framework import (
     own_head,
     unsaid_switches,
 )
-from costmodel.interop.megatron import layout_flags, recipe_flags
+from costmodel.interop.megatron import layout_arguments, optimizer_flags, recipe_arguments
 from costmodel.interop.megatron_job import job_of_flags
-from costmodel.interop.megatron_text import Flags
+from costmodel.interop.megatron_text import MEGATRON, Flags
 from costmodel.interop.read_megatron import with_given
 from costmodel.interop.text_file import TextFile
 from costmodel.interop.tuning import bridge_modules, take_bridge_tuning
@@ -44,7 +44,8 @@ def emit_nemo(job: Job) -> str:
         If Megatron-Bridge cannot place the axes.
     """
     counts = counts_of(job)
-    values = overrides_of([*layout_flags(job, counts), *recipe_flags(job, counts)])
+    arguments = {**layout_arguments(job, counts), **recipe_arguments(job, counts)}
+    values = overrides_of([*MEGATRON.flags(arguments), *optimizer_flags(job)])
     values |= _adapter_keys(job)
     lines = [f"{key}={value}" for key, value in values.items()]
     lines += precision_lines(
@@ -88,7 +89,7 @@ def import_nemo(text: str, **given: Any) -> Imported:
     words, left = flags_of(overrides)
     flags = Flags(words)
     if said.get("gpus"):
-        flags.give("--world-size", said["gpus"])
+        flags.give("world_size", said["gpus"])
     named = said.get("model")
     model = load_model(named) if isinstance(named, str) else named
     found = job_of_flags(flags, recipe=said.get("recipe") or _RECORD.recipe, model=model)

@@ -16,7 +16,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported, own_head
 from costmodel.interop.megatron_job import job_of_flags
-from costmodel.interop.megatron_text import Flags
+from costmodel.interop.megatron_text import MEGATRON, Flags
 from costmodel.interop.shell.expand import missing_in, without_marks
 from costmodel.interop.shell.script import Followed, Launch, follow, gpus_per_node, options_of
 from costmodel.interop.text_file import TextFile, read_text
@@ -34,16 +34,6 @@ _TELLING = (
     "--hybrid-layer-pattern",
     "--recompute-granularity",
 )
-# ms-swift's own (modelscope/ms-swift 3602360a, swift/megatron/arguments/megatron_args.py); the dtype is the
-# checkpoint's, bf16 of every model since 2023.
-_SWIFT_DEFAULTS = {
-    "--torch-dtype": "bfloat16",
-    "--use-distributed-optimizer": "true",
-    "--attention-dropout": "0.0",
-    "--hidden-dropout": "0.0",
-    "--moe-token-dispatcher-type": "alltoall",
-    "--recompute-granularity": "selective",
-}
 _WRAPPERS = (
     "docker",
     "podman",
@@ -60,17 +50,7 @@ _WRAPPERS = (
     "mpiexec",
 )
 _STARTERS = ("torchrun", "python", "python3", "deepspeed", "accelerate")
-_OUR_FLAGS = {
-    "tp": "--tensor-model-parallel-size",
-    "pp": "--pipeline-model-parallel-size",
-    "cp": "--context-parallel-size",
-    "ep": "--expert-model-parallel-size",
-    "etp": "--expert-tensor-parallel-size",
-    "micro_batch": "--micro-batch-size",
-    "global_batch": "--global-batch-size",
-    "seq_len": "--seq-length",
-    "vocab_size": "--vocab-size",
-}
+_GIVEN = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "global_batch", "seq_len", "vocab_size")
 """What `given` says in the place of a flag."""
 
 
@@ -91,9 +71,9 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     words, followed = _command_of(file, given)
     flags = Flags(_split_all(words))
-    for name, flag in _OUR_FLAGS.items():
+    for name in _GIVEN:
         if given.get(name) is not None:
-            flags.give(flag, given[name])
+            flags.give(name, given[name])
     _complete_gpus(flags, followed)
     notes = [note for note in followed.notes if not note.endswith("not read")]
     skipped = [note for note in followed.notes if note.endswith("not read")]
@@ -138,9 +118,9 @@ def flags_to_job(words: Iterable[str], given: Mapping[str, Any], name: str) -> I
         If a flag has no readable value.
     """
     flags = Flags(list(words))
-    for key, flag in _OUR_FLAGS.items():
-        if given.get(key) is not None:
-            flags.give(flag, given[key])
+    for field in _GIVEN:
+        if given.get(field) is not None:
+            flags.give(field, given[field])
     model, _ = _named_model(flags, [])
     found = job_of_flags(flags, recipe=given.get("recipe"), name=name, model=model)
     job = with_given(found.job, given)
@@ -255,31 +235,27 @@ def _complete_gpus(flags: Flags, followed: Followed) -> None:
         and "--nproc-per-node" not in flags.names()
     ):
         each = followed.slurm["ntasks-per-node"]
-    for flag, value in (("--nnodes", nodes), ("--nproc-per-node", each)):
+    for name, value in (("nodes", nodes), ("gpus_per_node", each)):
+        flag = MEGATRON.key(name)
         if value.isdigit() and (flag not in flags.names() or flags.lacks(flag)):
-            flags.give(flag, value)
-    if "--num-gpus" in flags.names() and not {"--num-nodes", "--nnodes", "--hostfile"} & set(flags.names()):
-        # DeepSpeed's launcher without a file of hosts stays on its node (deepspeed/launcher/runner.py).
-        flags.give("--num-nodes", 1)
-    if (
-        "--nnodes" not in flags.names()
-        and "--nproc-per-node" in flags.names()
-        and "--num-nodes" not in flags.names()
+            flags.give(name, value)
+    said = set(flags.names())
+    # DeepSpeed's launcher without a file of hosts stays on its node (deepspeed/launcher/runner.py), and so does
+    # torchrun (torch/distributed/run.py).
+    if not flags.said("nodes") and (
+        "--nproc-per-node" in said or ("--num-gpus" in said and "--hostfile" not in said)
     ):
-        # torchrun's default (torch/distributed/run.py).
-        flags.give("--nnodes", 1)
+        flags.give("nodes", 1)
 
 
 def _named_model(flags: Flags, words: Iterable[str]) -> tuple[Model | None, str]:
     """Return the model that ms-swift's ``--model`` names."""
-    named = flags.text("--model", "") if "--num-layers" not in flags.names() else ""
-    flags.pass_over("--model", "--model-type", "--dataset")
+    named = flags["model"] if not flags.said("num_layers") else ""
     if not named:
         return None, ""
     if "megatron" in list(words)[:3]:
-        for flag, value in _SWIFT_DEFAULTS.items():
-            if flag not in flags.names():
-                flags.give(flag, value)
+        for flag, value in MEGATRON.more["words"]["swift_defaults"].items():
+            flags.setdefault(flag, value)
     try:
         return load_model(named), named
     except CostModelError:
@@ -303,7 +279,6 @@ def _deepspeed_config(flags: Flags, followed: Followed, file: TextFile) -> tuple
     """Return the name of the DeepSpeed configuration, and its text where the script writes it or it lies beside."""
     given = flags.names()
     named = flags.text("--deepspeed-config", "") if not flags.lacks("--deepspeed-config") else ""
-    flags.pass_over("--deepspeed-config")
     inside = list(followed.files.values())
     name = Path(without_marks(named)).name
     if named and (text := followed.files.get(name)) is not None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop import read_deepspeed, read_trainer
-from costmodel.interop.assertions.megatron_arguments import _NUMBERS, _SWITCHES, _WORDED
-from costmodel.interop.bridge_keys import KEYS
-from costmodel.interop.megatron_flags import OTHER_MIXERS, UNPRICED
+from costmodel.interop.keys import key_table
 
 INTEROP = Path(read_trainer.__file__).parent
-FLAG = re.compile(r"(?<![\w-])--([a-z][A-Za-z0-9-]*[a-z0-9])")
 KEYWORD = re.compile(r'"([a-z][a-z0-9_]+)":')
 
 
@@ -21,31 +17,17 @@ def _text(name: str) -> str:
 
 
 def megatron() -> set[str]:
-    """Return the flags that readers and writers of Megatron's arguments name, ours among none of them."""
-    files = ("megatron.py", "megatron_model.py", "megatron_mixers.py", "megatron_job.py")
-    quoted = {flag for name in files for flag in re.findall(r'"--([a-z][A-Za-z0-9-]+)"', _text(name))}
-    record = FRAMEWORKS["megatron"]
-    words = " ".join((*record.precisions.values(), *record.optimizers.values()))
-    listed = {flag.removeprefix("--") for flag in (*UNPRICED, *OTHER_MIXERS)}
-    return quoted | set(FLAG.findall(words)) | listed | {*_NUMBERS, *_SWITCHES, *_WORDED}
-
-
-def written() -> set[str]:
-    """Return the flags that are written for Megatron-LM."""
-    found = set(re.findall(r'"--([a-z][A-Za-z0-9-]+)"', _text("megatron.py")))
-    for name, start, end in (
-        ("megatron_model.py", "def model_flags", "# Words for"),
-        ("megatron_mixers.py", "def mixer_flags", "def hybrid_pattern"),
-    ):
-        text = _text(name)
-        found |= set(re.findall(r'"--([a-z][A-Za-z0-9-]+)"', text[text.index(start) : text.index(end)]))
-    record = FRAMEWORKS["megatron"]
-    return found | set(FLAG.findall(" ".join((*record.precisions.values(), *record.optimizers.values()))))
+    """Return the flags of today that are read and written, and those that have no price."""
+    table = key_table("megatron")
+    flags = {*(field.keys[0] for field in table.fields.values()), *table.unpriced}
+    return {flag.removeprefix("--") for flag in flags}
 
 
 def bridge() -> set[str]:
     """Return the keys of Megatron-Bridge, without the part that they stand in."""
-    return {name.rsplit(".", 1)[-1] for key in KEYS for name in key.keys}
+    return {
+        key.rsplit(".", 1)[-1] for _, *keys in key_table("megatron").more["bridge"].values() for key in keys
+    }
 
 
 def deepspeed() -> set[str]:

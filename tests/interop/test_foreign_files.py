@@ -9,14 +9,13 @@ import json
 from pathlib import Path
 
 import pytest
-from texts import read_as
+from texts import read_as, read_flags
 
 import costmodel as cm
 from costmodel.describe.models.huggingface import model_from_hf_config
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
-from costmodel.interop.megatron import import_megatron
 from costmodel.step.anatomy.params import num_params
 
 DATA = Path(__file__).parents[1] / "data"
@@ -45,7 +44,7 @@ torchrun --nproc_per_node 8 --nnodes 128 pretrain_gpt.py \
 
 
 def test_megatron_gpt3_by_defaults():
-    found = import_megatron(GPT3)
+    found = read_flags(GPT3)
     assert part(found, "gpus", "tp", "pp", "cp", "ep", "vp", "micro_batch", "global_batch", "seq_len") == {
         "gpus": 1024,
         "tp": 8,
@@ -102,7 +101,7 @@ torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --use-mcore-models --num-
 
 
 def test_megatron_fsdp_in_eight_bits():
-    found = import_megatron(LLAMA3_FSDP)
+    found = read_flags(LLAMA3_FSDP)
     expected = {
         "gpus": 16,
         "tp": 1,
@@ -129,12 +128,12 @@ MIXTRAL = (
 
 def test_megatron_defaults_of_experts():
     """Two of eight by default, as wide as the dense layer, split as the rest; no grouped product unless asked for."""
-    found = import_megatron(MIXTRAL + "--expert-model-parallel-size 4")
+    found = read_flags(MIXTRAL + "--expert-model-parallel-size 4")
     expected = {"top_k": 2, "expert_ffn_size": 14336, "ep": 4, "etp": 2, "grouped_gemm": False}
     assert part(found, *expected) == expected
     assert part(found, "moe_dispatcher") == {"moe_dispatcher": "all-gather"}
     assert num_params(found.job["model"]) == pytest.approx(46.70e9, rel=1e-3)
-    assert part(import_megatron(MIXTRAL), "etp") == {"etp": 2}
+    assert part(read_flags(MIXTRAL), "etp") == {"etp": 2}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +165,7 @@ def test_megatron_defaults_of_experts():
     ],
 )
 def test_megatron_flags(flags, expected):
-    assert part(import_megatron(MIXTRAL + flags), *expected) == expected
+    assert part(read_flags(MIXTRAL + flags), *expected) == expected
 
 
 def test_megatron_defaults_of_a_gated_layer():
@@ -176,12 +175,12 @@ def test_megatron_defaults_of_a_gated_layer():
         .replace("--num-experts 8", "")
         .replace("--num-query-groups 8 --group-query-attention", "")
     )
-    found = import_megatron(flags)
+    found = read_flags(flags)
     assert part(found, "ffn_size", "num_kv_heads") == {"ffn_size": 10880, "num_kv_heads": 32}
     assert part(found, "etp") == {"etp": 1}
-    alone = import_megatron(flags.replace("--tensor-model-parallel-size 2", "--sequence-parallel"))
+    alone = read_flags(flags.replace("--tensor-model-parallel-size 2", "--sequence-parallel"))
     assert part(alone, "sequence_parallel") == {"sequence_parallel": False}
-    one_stage = import_megatron(flags.replace("--pipeline-model-parallel-size 4", ""))
+    one_stage = read_flags(flags.replace("--pipeline-model-parallel-size 4", ""))
     assert part(one_stage, "schedule", "pp") == {"schedule": "none", "pp": 1}
     # Transfers overlap in Megatron's interleaved schedule by default, as in the recipe.
     assert "pp_overlap" not in found.job["switches"]

@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from texts import read_as
+from texts import read_as, read_flags
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -12,7 +12,6 @@ from costmodel.interop.assertions.tables import broken
 from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron import import_megatron
 from costmodel.interop.megatron_text import layer_pattern
 from costmodel.interop.nemo import import_nemo
 
@@ -242,7 +241,7 @@ def test_megatron_round_trip(name):
     ours = cm.estimate(**asked)
     text = emit(ours, "megatron")
     assert "no flag for" not in text
-    back = import_megatron(text, recipe=asked.get("recipe", "megatron-core"))
+    back = read_flags(text, recipe=asked.get("recipe", "megatron-core"))
     assert back.ignored == ()
     assert_same_bill(ours, cm.estimate(**back.estimate_keywords(cluster=asked["cluster"])))
 
@@ -283,7 +282,7 @@ def test_plan_emits_what_comes_back_the_same(framework):
     )
     text = emit(found.best, framework)
     reader = {
-        "megatron": import_megatron,
+        "megatron": read_flags,
         "torchtitan": partial(read_as, "torchtitan"),
         "deepspeed": import_deepspeed,
     }[framework]
@@ -325,7 +324,7 @@ def test_megatron_script_with_comments_and_defaults():
         --bf16 --max-position-embeddings 2048 --lr 1e-4 --num-experts=8 --moe-layer-freq "([0]*3+[1]*21)" \\
         --some-new-flag 3
     """
-    back = import_megatron(text)
+    back = read_flags(text)
     model = back.job["model"]
     assert back.ignored == ("--some-new-flag",)
     assert back.job["gpus"] == 32
@@ -345,8 +344,8 @@ def test_megatron_script_with_comments_and_defaults():
 def test_grouped_query_attention_needs_both_flags():
     base = "--num-layers 2 --hidden-size 256 --num-attention-heads 8 --vocab-size 1024 "
     base += "--max-position-embeddings 9 "
-    assert import_megatron(base + "--num-query-groups 2").job["model"].num_kv_heads == 8
-    assert import_megatron(base + "--group-query-attention").job["model"].num_kv_heads == 1
+    assert read_flags(base + "--num-query-groups 2").job["model"].num_kv_heads == 8
+    assert read_flags(base + "--group-query-attention").job["model"].num_kv_heads == 1
 
 
 def test_layer_pattern():
@@ -389,10 +388,14 @@ def test_deepspeed_batch_any_two():
 @pytest.mark.parametrize(
     ("reader", "text", "words"),
     [
-        (import_megatron, "", "no arguments found"),
-        (import_megatron, "--num-layers two", "--num-layers: expected a whole number, got 'two'"),
-        (import_megatron, "--num-layers 2", "--hidden-size is missing"),
-        (import_megatron, "--num-layers '2", "cannot read the arguments"),
+        (read_flags, "", "no arguments found"),
+        (
+            read_flags,
+            "--hidden-size 8 --num-attention-heads 2 --num-layers two",
+            "--num-layers: expected a whole number, got 'two'",
+        ),
+        (read_flags, "--num-layers 2", "--hidden-size is missing"),
+        (read_flags, "--num-layers '2", "cannot read the arguments"),
         (partial(read_as, "torchtitan"), "= nothing", "neither TOML nor JSON"),
         (partial(read_as, "torchtitan"), "a = 1", "neither [parallelism] nor [training]"),
         (
@@ -460,7 +463,7 @@ def test_what_no_price_depends_on_is_written_where_it_is_known():
 
 def test_a_text_that_would_not_start_is_refused(monkeypatch):
     """An exporter that forgets a variable is caught by the assertions, not by the user."""
-    monkeypatch.setattr("costmodel.interop.megatron._environment", lambda job: [])
+    monkeypatch.setattr("costmodel.interop.megatron.connections", lambda job: False)
     with pytest.raises(FrameworkConfigError, match="needs CUDA_DEVICE_MAX_CONNECTIONS=1"):
         emit(cm.estimate(**MEGATRON_JOBS["gpt3"]), "megatron")
 
@@ -515,15 +518,15 @@ def test_megatron_names_the_backend_that_dispatches():
     text = emit(cm.estimate(**job, cluster="dgx-h100-ndr", switches=switches), "megatron")
     assert "--moe-flex-dispatcher-backend hybridep" in text
     assert "--moe-hybridep-num-sms 24" in text
-    back = import_megatron(text).estimate_keywords(cluster="dgx-h100-ndr")
+    back = read_flags(text).estimate_keywords(cluster="dgx-h100-ndr")
     assert {name: back["switches"][name] for name in switches} == switches
-    deep = import_megatron(text.replace("hybridep", "deepep")).estimate_keywords(cluster="dgx-h100-ndr")
+    deep = read_flags(text.replace("hybridep", "deepep")).estimate_keywords(cluster="dgx-h100-ndr")
     assert deep["switches"]["moe_dispatcher"] == "deep-ep"
     assert "dispatch_sms" not in deep["switches"]
     with pytest.raises(
         FrameworkConfigError, match="--moe-flex-dispatcher-backend: expected one of deepep, hybridep"
     ):
-        import_megatron(text.replace("backend hybridep", "backend pplx"))
+        read_flags(text.replace("backend hybridep", "backend pplx"))
 
 
 BF16_RECORD = (

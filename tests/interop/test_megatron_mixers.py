@@ -1,13 +1,13 @@
 """Layers with other mixers in Megatron's flags: written, read, and read back to the same model."""
 
 import pytest
+from texts import read_flags
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.models.mixers import GatedDelta, Indexed, Mamba2
 from costmodel.describe.models.model import make_model
 from costmodel.interop.emit import emit
-from costmodel.interop.megatron import import_megatron
 from costmodel.interop.megatron_mixers import hybrid_pattern
 from costmodel.interop.megatron_text import Flags
 
@@ -16,7 +16,7 @@ BASE += "--seq-length 512 --global-batch-size 8 --nnodes 1 --nproc-per-node 8 --
 
 
 def model_of(flags):
-    return import_megatron("pretrain_gpt.py " + BASE + flags).job["model"]
+    return read_flags("pretrain_gpt.py " + BASE + flags).job["model"]
 
 
 def test_a_pattern_of_blocks():
@@ -84,7 +84,7 @@ def test_written_and_read_back_to_the_same_bill(model, layout):
     est = cm.estimate(model=model, layout=layout, **job)
     text = emit(est, "megatron")
     assert ("pretrain_mamba.py" in text) == ("--hybrid-layer-pattern" in text) == ("nemotron" in model)
-    back = cm.estimate(**import_megatron(text).estimate_keywords(cluster="dgx-h100-ndr"))
+    back = cm.estimate(**read_flags(text).estimate_keywords(cluster="dgx-h100-ndr"))
     assert float(back.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
     assert float(back.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
 

@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from texts import read_as
+from texts import read_as, read_flags
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -15,7 +15,6 @@ from costmodel.estimates.estimate import estimate_job
 from costmodel.interop.assertions.tables import TABLES, broken
 from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron import import_megatron
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.read_trainer import read, read_accelerate
 from costmodel.interop.text_file import TextFile
@@ -53,7 +52,7 @@ def read_back(framework, text, job):
     beside = {"model": job.model.name, "gpus": int(job.layout.gpus), "global_batch": int(job.global_batch)}
     script = {**beside, "seq_len": int(job.seq_len), "micro_batch": int(job.layout.micro_batch)}
     if framework == "megatron":
-        return import_megatron(text)
+        return read_flags(text)
     if framework == "torchtitan":
         return read_as("torchtitan", text)
     if framework == "deepspeed":

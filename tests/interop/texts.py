@@ -1,6 +1,8 @@
 """Texts read as files of a kind, for the tests of this folder."""
 
 from costmodel.interop.framework import Imported
+from costmodel.interop.megatron_job import job_of_flags
+from costmodel.interop.megatron_text import Flags
 from costmodel.interop.reading import read_file
 from costmodel.interop.text_file import TextFile
 
@@ -8,3 +10,8 @@ from costmodel.interop.text_file import TextFile
 def read_as(kind: str, text: str, name: str = "", **given: object) -> Imported:
     """Read a text as a file of a kind, by its own name if it has one."""
     return read_file(TextFile(text, name or kind), kind, **given)
+
+
+def read_flags(text: str, recipe: str = "megatron-core") -> Imported:
+    """Read Megatron-LM's flags, alone or behind a command without variables."""
+    return job_of_flags(Flags(text), recipe=recipe)

@@ -9,7 +9,8 @@ import pytest
 import costmodel as cm
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.cli import main
-from costmodel.interop import megatron_model
+from costmodel.interop.megatron_job import job_of_flags
+from costmodel.interop.megatron_text import Flags
 
 TITAN = """[model]
 name = "llama3"
@@ -33,7 +34,7 @@ SCRIPT = (
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("f.toml", TITAN, "the pp degree: expected at least 1, got 0"),
+        ("f.toml", TITAN, "pipeline_parallel_degree: expected a whole number above 0, got 0"),
         ("config.json", QWEN, "decoder_sparse_step: expected a whole number >= 1, got 0"),
         ("train.sh", SCRIPT, "vocab"),
     ],
@@ -62,7 +63,7 @@ ROW = "     1048576        262144     float     sum      -1    30.00   34.95   6
         ("config.json", DEEP, ["model", "show"], "not JSON: it is nested too deeply"),
         ("f.log", "# nThread 1 nGpus 8\n" + HEAD + ROW, ["read"], "has no columns time, algbw and busbw"),
         ("f.toml", TITAN.replace("tensor_parallel_degree = 2\npipeline_parallel_degree = 0", "X = 0").replace(
-            "X", "data_parallel_shard_degree"), ["read"], "the shard degree: expected at least 1, or -1"),
+            "X", "data_parallel_shard_degree"), ["read"], "data_parallel_shard_degree: expected at least 1, or -1"),
         ("t.sh", SCRIPT.replace("9" * 400, "32000 --num-layers-per-virtual-pipeline-stage 0"), ["read"],
          "--num-layers-per-virtual-pipeline-stage: expected at least 1, got 0"),
         ("config.json", QWEN.replace('"decoder_sparse_step": 0', '"mlp_only_layers": [null]'), ["model", "show"],
@@ -208,24 +209,15 @@ def test_a_number_for_the_order_of_the_axes_of_a_grid_is_one_line(tmp_path, caps
     assert (said.out, said.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("layers", range(1, 10))
-def test_a_pattern_of_layers_is_read_as_the_first_start_and_period_that_give_it(layers):
-    for number in range(2**layers):
-        pattern = [number >> place & 1 for place in range(layers)]
-        searched = (
-            (first, step)
-            for first in range(layers)
-            for step in range(1, layers + 1)
-            if megatron_model._follows(pattern, first, step)
-        )
-        assert megatron_model._leading(pattern) == next(searched, None)
-
-
-def test_a_pattern_of_many_layers_is_compared_with_one_period_only(monkeypatch):
-    compared = []
-    monkeypatch.setattr(megatron_model, "_follows", lambda *given: compared.append(given) or False)
-    assert megatron_model._leading([0, 1] * 500) is None
-    assert len(compared) <= 1
+def test_experts_stand_in_the_layers_that_a_pattern_says():
+    """Every pattern of up to seven layers, however it is kept: a start and a period, or letter by letter."""
+    shape = "--hidden-size 64 --num-attention-heads 4 --vocab-size 512 --seq-length 8 --num-experts 4"
+    for layers in range(1, 8):
+        for number in range(2**layers):
+            pattern = [number >> place & 1 for place in range(layers)]
+            text = f"{shape} --num-layers {layers} --moe-layer-freq {str(pattern).replace(' ', '')}"
+            model = job_of_flags(Flags(text)).job["model"]
+            assert [int(model.layer_kinds()[kind].is_moe) for kind in model.kind_of_layer] == pattern
 
 
 @pytest.mark.parametrize(

@@ -404,10 +404,11 @@ def test_a_plan_takes_several():
 
 @pytest.mark.parametrize("name", ["adamw", "adamw-bf16", "sgd-momentum", "muon"])
 def test_megatron_says_and_reads_it(name):
-    from costmodel.interop.megatron import import_megatron
+    from costmodel.interop.megatron_job import job_of_flags
+    from costmodel.interop.megatron_text import Flags
 
     est = cm.estimate(model="llama3-8b", gpus=8, layout="tp2", global_batch=8, seq_len=4096, optimizer=name)
-    back = import_megatron(cm.emit(est, "megatron"))
+    back = job_of_flags(Flags(cm.emit(est, "megatron")))
     assert back.job.get("optimizer", "adamw") == name
     assert not [text for text in back.warnings if "optimizer" in text]
 

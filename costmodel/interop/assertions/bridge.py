@@ -7,8 +7,9 @@ from costmodel.interop.assertions.megatron_arguments import arguments
 from costmodel.interop.assertions.megatron_arguments import written as written_flags
 from costmodel.interop.assertions.record import Arguments, Table, rows
 from costmodel.interop.bridge_keys import KEYS, flags_of, read_overrides
+from costmodel.interop.megatron_text import MEGATRON
 
-_SAID = frozenset(key.flag.removeprefix("--").replace("-", "_") for key in KEYS)
+_SAID = frozenset(MEGATRON.key(name).removeprefix("--").replace("-", "_") for name in KEYS)
 
 
 def written(text: str) -> Arguments:

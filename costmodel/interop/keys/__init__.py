@@ -66,11 +66,6 @@ class KeyTable:
         return frozenset(key for field in self.fields.values() for key in field.keys) | {*self.unpriced}
 
     @cached_property
-    def _harmless(self) -> re.Pattern[str]:
-        words = [word for words in self.irrelevant.values() for word in words.split()]
-        return re.compile("|".join(rf"{translate(word)[:-2]}(?:\..*)?" for word in words) or r"(?!)")
-
-    @cached_property
     def tables(self) -> frozenset[str]:
         """Keys that others stand below."""
         return frozenset(
@@ -81,11 +76,21 @@ class KeyTable:
 
     def knows(self, key: str) -> bool:
         """Whether a key is used, without a price, or irrelevant."""
-        return key in self.used or bool(self._harmless.fullmatch(key))
+        return key in self.used or any(matches(words, key.lstrip("-")) for words in self.irrelevant.values())
 
     def key(self, name: str) -> str:
         """Return the key of today for a name of ours."""
         return self.fields[name].keys[0]
+
+    def flags(self, values: Mapping[str, Any]) -> list[str]:
+        """Return values by our names as words of a command: true is a flag alone, false and null are left out."""
+        words: list[str] = []
+        for name, value in values.items():
+            if value is None or value is False:
+                continue
+            said = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
+            words += [self.key(name), *map(str, said)]
+        return words
 
     def nested(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values by our names as tables in tables, as a file of today has them."""
@@ -97,6 +102,20 @@ class KeyTable:
                 here = here.setdefault(part, {})
             here[last] = value
         return found
+
+
+@cache
+def _pattern(words: str) -> re.Pattern[str]:
+    return re.compile("|".join(rf"{translate(word)[:-2]}(?:\..*)?" for word in words.split()))
+
+
+def matches(words: str, key: str) -> bool:
+    """Whether a key is one of some words, of which ``*`` stands for anything, or stands below one.
+
+    >>> matches("lr-* seed", "lr-decay"), matches("job", "job.name"), matches("job", "jobs")
+    (True, True, False)
+    """
+    return bool(_pattern(words).fullmatch(key))
 
 
 @cache
