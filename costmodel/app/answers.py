@@ -1,13 +1,10 @@
-"""What each view of the page shows, as plain data: made in a worker, where nothing of the page is imported.
-
-Every function takes texts and returns texts (HTML in which each is escaped, YAML, CSV) and figures as plain dicts.
-"""
+"""What each view of the page shows, as plain data: texts, HTML in which each text is escaped, and figures as dicts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +18,13 @@ from costmodel.app.asked import (
     run_keywords,
     texts_of,
 )
-from costmodel.app.link import State
+from costmodel.app.state import State, query_of
+from costmodel.app.uploads import read_upload
 from costmodel.base.csv_text import to_csv
+from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
@@ -37,74 +37,103 @@ from costmodel.reporting.plans import plan_grids
 from costmodel.reporting.training_runs import run_grids, run_remarks
 
 if TYPE_CHECKING:
-    from costmodel.app.workers import Progress
     from costmodel.estimates.estimate import Estimate
     from costmodel.estimates.samples import Samples
 
-_LAYOUTS = 10
+Figure = dict[str, Any]
+Record = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+TITLES = {
+    "bill": "Time",
+    "memory": "Memory",
+    "sure": "How sure",
+    "figures": "Figures",
+    "plan": "Plan",
+    "run": "Whole run",
+    "compare": "Compare",
+    "export": "Export",
+}
+"""Of the views."""
 SAMPLES = 200
 """Samples of what is uncertain; the command names them."""
-
-Figure = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A view.
-
-    Attributes
-    ----------
-    head, body : str
-        HTML: the headline of the job that is looked at, and what the view adds.
-    figure : dict, optional
-        A plotly figure.
-    label : str
-        What the figure shows, for those who cannot see it.
-    layouts : tuple of mapping
-        Of a plan: the texts of each layout that is listed.
-    """
-
-    head: str = ""
-    body: str = ""
-    figure: Figure | None = None
-    label: str = ""
-    layouts: tuple[Mapping[str, str], ...] = field(default=())
+_LAYOUTS = 10
+_KEPT = (*REQUIRED, "cluster")
+"""What stays of the form where a dropped job does not say it."""
 
 
-def view(state: State) -> Shown:
-    """Return what a state shows; a plan and a report are asked for by themselves.
+def view(state: State) -> Record:
+    """Return what a state shows: ``head``, ``body``, and a ``figure`` with its ``label``.
+
+    A plan and a report are asked for by themselves.
 
     Raises
     ------
     CostModelError
         As the command line has it.
     """
+    shown: Record = {"head": "", "body": "", "figure": None, "label": ""}
     if state.view == "compare":
-        return Shown(body=_compared(*state.jobs))
+        return shown | {"body": _compared(*state.jobs)}
     if state.view == "run":
-        return _whole_run(state.job, state.run)
+        return shown | _whole_run(state.job, state.run)
     est = cm.estimate(**(asked := job_keywords(state.job)))
     if state.view == "sure":
         est = est.with_samples(SAMPLES)
-    head = headline(est) + _paragraphs(
-        [*_assumed(est, asked), *assumed_recipe(asked, named_by="the field recipe")], "said"
-    )
+    assumed = [*_assumed(est, asked), *assumed_recipe(asked, named_by="the field recipe")]
+    shown["head"] = headline(est) + _paragraphs(assumed, "said")
     if state.view == "figures":
         figure, label, note = _figure(est, state.figure)
-        return Shown(head, _paragraphs([note] if note else []), figure, label)
+        return shown | {"body": _paragraphs([note] if note else []), "figure": figure, "label": label}
     if state.view == "sure" and est.samples is not None:
-        said = [f"{tables.sampled_text(est.samples)}."]
-        return Shown(
-            head,
-            _paragraphs(said)
-            + "".join(map(_wrapped, (_spread(est.samples), tables.causes_grid(est.samples)))),
-        )
+        spread = "".join(map(_wrapped, (_spread(est.samples), tables.causes_grid(est.samples))))
+        return shown | {"body": _paragraphs([f"{tables.sampled_text(est.samples)}."]) + spread}
     if state.view == "bill":
-        return Shown(head, bill_table(tables.time_grid(est, every_line=True), _opened(est, state.line)))
+        shown["body"] = bill_table(tables.time_grid(est, every_line=True), _opened(est, state.line))
     if state.view == "memory":
-        grid = bill_table(tables.memory_grid(est, every_line=True), _opened(est, state.line))
-        return Shown(head, grid + (_wrapped(tables.host_grid(est)) if est.bill.host_lines else ""))
-    return Shown(head)
+        shown["body"] = bill_table(tables.memory_grid(est, every_line=True), _opened(est, state.line))
+        shown["body"] += _wrapped(tables.host_grid(est)) if est.bill.host_lines else ""
+    return shown
+
+
+def command_of(state: State) -> str:
+    """Return the command that answers the same as a view."""
+    job, view = state.job, state.view
+    if view in ("bill", "memory"):
+        if state.line:
+            return command("explain", job, ("--line", state.line))
+        return command("estimate", job, ("--all-lines",))
+    if view == "figures":
+        return command("estimate", job, ("--plot", f"{state.figure}.svg", "--figure", state.figure))
+    if view == "sure":
+        return command("estimate", job, ("--samples", str(SAMPLES)))
+    if view == "plan":
+        return command("plan", job, search=state.search)
+    if view == "run":
+        return command("run", job, run=state.run)
+    if view == "compare":
+        return "costmodel compare a.yaml b.yaml"
+    bill, report = (("--csv", "bill.csv"), ("--html", "report.html"))
+    return "\n".join((command("estimate", job, bill), command("report", job, report)))
+
+
+def with_file(state: State, name: str, content: bytes) -> tuple[State, str]:
+    """Return a state with the job or the model of a file in it, and what is to be said of the file.
+
+    Raises
+    ------
+    CostModelError
+        If the file cannot be read.
+    """
+    found, now = read_upload(name, content), state.job
+    is_model = found.kind in ("hf", "model")
+    kept = now.fields if is_model else {key: now.fields.get(key, "") for key in _KEPT}
+    texts = {**kept, **found.job.fields}
+    if found.job.model:
+        texts.pop("model", None)
+    model = found.job.model or ("" if "model" in found.job.fields else now.model)
+    said = " ".join(["Read as", f"{found.kind}.", *map(one_line, found.remarks[:12])])
+    return state.with_job(Texts(texts, model)), said
 
 
 def warnings(job: Texts) -> str:
@@ -250,7 +279,7 @@ def _spread(samples: Samples) -> Grid:
     return Grid("Where it lies", columns("Figure", "p10 >", "p50 >", "p90 >"), rows)
 
 
-def _whole_run(job: Texts, asked: Mapping[str, str]) -> Shown:
+def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
     """Return days, dollars and energy of a whole run, where its hours go, and how sure that is."""
     run = cm.run(**run_keywords(job, asked))
     whole, hours, spread = run_grids(run)
@@ -260,7 +289,7 @@ def _whole_run(job: Texts, asked: Mapping[str, str]) -> Shown:
         else []
     )
     body = _paragraphs([*whose, *run_remarks(run)]) + _wrapped(whole) + _wrapped(spread) + _wrapped(hours)
-    return Shown(headline(run.est), body)
+    return {"head": headline(run.est), "body": body}
 
 
 def _figure(est: Estimate, name: str) -> tuple[Figure | None, str, str]:
@@ -295,14 +324,15 @@ FIGURES: Mapping[str, tuple[str, Callable[[Estimate], tuple[Figure, str] | None]
 }
 
 
-def plan(job: Texts, search: Mapping[str, str], *, progress: Progress) -> Shown:
-    """Search the layouts of a job.
+def plan(state: State, *, progress: Progress) -> Record:
+    """Search the layouts of a job; ``layouts`` has the state with each of those that are listed.
 
     Raises
     ------
     CostModelError
         As the command line has it; also where no layout is left.
     """
+    job, search = state.job, state.search
     found = cm.plan(**plan_keywords(job, search), progress=progress)
     best, front, *others, tried = plan_grids(found, count=_LAYOUTS)
     top, trials = found.top(_LAYOUTS), [est for est, _ in found.trials()]
@@ -316,12 +346,20 @@ def plan(job: Texts, search: Mapping[str, str], *, progress: Progress) -> Shown:
         + bill_table(front)
         + "".join(map(_wrapped, others))
     )
-    layouts = tuple(
-        {name: text for name, text in texts_of(spelled_out(short_form(est.job))).items() if name != "model"}
-        for est in (*top, *trials)
-    )
-    figure = charts.pareto_chart(found, found.best)
-    return Shown("", body, figure, "Step time against memory of the best layouts", layouts)
+    return {
+        "body": body,
+        "layouts": [_taken(state, est) for est in (*top, *trials)],
+        "figure": charts.pareto_chart(found, found.best),
+        "label": "Step time against memory of the best layouts",
+    }
+
+
+def _taken(state: State, est: Estimate) -> str:
+    """Return the query of the state in which a layout is the job's."""
+    texts = texts_of(spelled_out(short_form(est.job)))
+    model = {"model": state.job.fields["model"]} if state.job.fields.get("model") else {}
+    job = Texts({**{name: text for name, text in texts.items() if name != "model"}, **model}, state.job.model)
+    return query_of(replace(state.with_job(job), view="bill", line=""))
 
 
 def _uses(what: str, ests: Sequence[Estimate], before: int, files: Mapping[str, str]) -> str:
@@ -357,13 +395,13 @@ def bill_csv(job: Texts) -> str:
     return to_csv(cm.estimate(**job_keywords(job)).columns())
 
 
-def report(job: Texts, *, progress: Progress) -> str:
-    """Return the page of `costmodel report`.
+def report(state: State, *, progress: Progress) -> Record:
+    """Write the page of `costmodel report`.
 
     Raises
     ------
     CostModelError
         As the command line has it.
     """
-    est, is_planned = named_or_planned(job_keywords(job))
-    return cm.report(est, is_planned=is_planned, progress=progress)
+    est, is_planned = named_or_planned(job_keywords(state.job))
+    return {"name": "report.html", "text": cm.report(est, is_planned=is_planned, progress=progress)}

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodel.app.limits import LIMITS, LimitError
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.field import Field
@@ -105,7 +104,7 @@ def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, text in {**held, **asked}.items():
         several = FIELD[name].several or FIELD[name].turned
-        given[name] = _checked(name, text) if several else _read(name, text)
+        given[name] = text.strip() if several else _read(name, text)
     merged = _with_model(given, job)
     require_complete(merged)
     return merged
@@ -142,14 +141,7 @@ def model_of(text: str) -> Model:
 
 def _read(name: str, text: str) -> Any:
     """Read the text of one field."""
-    pairs = FIELD[name].kind in _PAIRS
-    return read(name, _checked(name, text).split() if pairs else _checked(name, text))
-
-
-def _checked(name: str, text: str) -> str:
-    if len(text) > LIMITS.text_characters:
-        raise LimitError(f"{name}: expected at most {LIMITS.text_characters:,} characters, got {len(text):,}")
-    return text.strip()
+    return read(name, text.split() if FIELD[name].kind in _PAIRS else text.strip())
 
 
 def texts_of(values: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS) -> dict[str, str]:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 import traceback
 from typing import Any
 
-from costmodel.app.limits import LIMITS
-from costmodel.app.tools import TOOLS, Said, Tool
-from costmodel.app.workers import BrokenWorkerError, Workers
+from costmodel.app.tools import TOOLS, Reply, Tool
 from costmodel.base.answer import to_json
 from costmodel.base.errors import CostModelError, choices_hint, one_line
+from costmodel.base.own_files import close_files
 from costmodel.base.version import __version__, install_command
 
 _ABOUT = (
     "Prices distributed LLM training analytically: every second and byte is a line with a formula. Numbers may be written "
     "as 32k or 15T. Predictions carry an error band; `estimate` says what was assumed."
 )
-_WAITING = 16
-_LOOK_EVERY_S = 0.1
+_TOLD_EVERY_S = 0.1
+
+
+class _StoppedError(Exception):
+    """The assistant has given up a search."""
 
 
 def serve_tools() -> None:
@@ -35,22 +38,11 @@ def serve_tools() -> None:
         import mcp  # noqa: F401
     except ImportError:
         raise CostModelError(f"tools for assistants need the MCP SDK: {install_command('mcp')}") from None
-    workers = Workers(
-        LIMITS.answers_at_once, queue=_WAITING, busy="too many questions at once; wait for an answer"
-    )
-    plans = Workers(
-        LIMITS.plans_at_once,
-        queue=0,
-        busy=f"{LIMITS.plans_at_once} searches are running, which is the limit here; wait for one",
-    )
-    try:
-        asyncio.run(_serve(workers, plans))
-    finally:
-        workers.close()
-        plans.close()
+    close_files()  # an assistant may be talked into asking for one
+    asyncio.run(_serve())
 
 
-async def _serve(workers: Workers, plans: Workers) -> None:
+async def _serve() -> None:
     import mcp_types as types
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
@@ -72,9 +64,8 @@ async def _serve(workers: Workers, plans: Workers) -> None:
         try:
             if params.name not in tools:
                 raise CostModelError(f"no tool is called {params.name!r}; {choices_hint(params.name, tools)}")
-            tool = tools[params.name]
-            said = await _asked(tool, params.arguments or {}, plans if tool.is_long else workers, context)
-        except (CostModelError, BrokenWorkerError) as error:
+            reply = await _asked(tools[params.name], params.arguments or {}, context)
+        except CostModelError as error:
             content: list[Any] = [types.TextContent(type="text", text=one_line(str(error)))]
             return types.CallToolResult(content=content, is_error=True)
         except Exception:  # a bug: the assistant goes on, the log has it
@@ -83,8 +74,8 @@ async def _serve(workers: Workers, plans: Workers) -> None:
                 types.TextContent(type="text", text="this is a bug of the program; its log has the details")
             ]
             return types.CallToolResult(content=content, is_error=True)
-        content = [types.TextContent(type="text", text=said.text)]
-        return types.CallToolResult(content=content, structured_content=_plain(said.record))
+        content = [types.TextContent(type="text", text=reply.text)]
+        return types.CallToolResult(content=content, structured_content=json.loads(to_json(reply.record)))
 
     server: Any = Server(
         "costmodel", version=__version__, instructions=_ABOUT, on_list_tools=listed, on_call_tool=called
@@ -93,38 +84,31 @@ async def _serve(workers: Workers, plans: Workers) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-async def _asked(tool: Tool, given: dict[str, Any], workers: Workers, context: Any) -> Said:
-    """Let a worker answer; when the assistant gives up, so does the worker.
+async def _asked(tool: Tool, given: dict[str, Any], context: Any) -> Reply:
+    """Let a thread answer; a search ends when the assistant gives it up.
 
     Raises
     ------
     CostModelError
         As the tool raises it.
     """
+    if not tool.is_long:
+        return await asyncio.to_thread(tool.ask, given)
     stop, at = threading.Event(), [0, 0]
 
     def note(done: int, total: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
         at[:] = done, total
 
+    search = asyncio.create_task(asyncio.to_thread(tool.ask, given, progress=note))
     try:
-        most_s = LIMITS.plan_s if tool.is_long else LIMITS.answer_s
-        progress = note if tool.is_long else None
-        future = workers.submit(tool.ask, given, most_s=most_s, progress=progress, stop=stop)
         told = 0
-        while not future.done():
-            await asyncio.sleep(_LOOK_EVERY_S if tool.is_long else 0.01)
+        while not search.done():
+            await asyncio.wait([search], timeout=_TOLD_EVERY_S)
             if at[0] > told:
                 told = at[0]
                 await context.session.report_progress(told, at[1], "layouts priced")
-        answer: Said = future.result()
-        return answer
+        return search.result()
     finally:
         stop.set()
-
-
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as JSON has it."""
-    import json
-
-    plain: dict[str, Any] = json.loads(to_json(record))
-    return plain

@@ -1,57 +1,257 @@
 "use strict";
 (() => {
-  // Lines of the bill are buttons in tables that the server writes; what they open is put below their row, so that
-  // nothing else is drawn again and the focus stays where it is.
-  const button = (name) => [...document.querySelectorAll("[data-line]")].find((each) => each.dataset.line === name);
+  // The state is the query of the address: every input is one of its names, those of job B with "b." before them.
+  const byId = (name) => document.getElementById(name);
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const start = JSON.parse(byId("first").textContent);
+  let state = new URLSearchParams(start.query);
+  let stop = null; // ends the search or the report that runs
+  let asked = 0;
 
-  function shut(line) {
+  const view = () => state.get("view") || "bill";
+  const isSecond = () => state.get("job") === "b";
+  const inputs = all("form [name]");
+  const nameOf = (input) => (isSecond() && !input.name.includes(".") ? "b." : "") + input.name;
+
+  function set(name, text) {
+    if (text) state.set(name, text); else state.delete(name);
+  }
+
+  const ask = async (path, more = {}, how = {}) => {
+    const query = new URLSearchParams(state);
+    for (const [name, text] of Object.entries(more)) query.set(name, text);
+    return (await fetch(`${path}?${query}`, how)).json();
+  };
+
+  // --- what is shown ---
+
+  function fill() {
+    for (const input of inputs) input.value = state.get(nameOf(input)) || "";
+    for (const part of all("details")) {
+      part.open = part.open || [...part.querySelectorAll("[name]")].some((input) => input.value);
+    }
+    document.querySelector("select[name=figure]").value = state.get("figure") || "time";
+    for (const button of all("[data-job]")) button.setAttribute("aria-pressed", String((button.dataset.job === "b") === isSecond()));
+    turn();
+  }
+
+  function turn() {
+    for (const tab of all("[role=tab]")) {
+      const chosen = tab.dataset.view === view();
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    for (const panel of all("[data-panel]")) panel.hidden = panel.dataset.panel !== view();
+    byId("body").innerHTML = "";
+    draw("figure", null);
+  }
+
+  function draw(place, figure, label = "") {
+    byId(place).setAttribute("aria-label", label);
+    if (figure) Plotly.react(byId(place), figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: false });
+    else if (window.Plotly) Plotly.purge(byId(place));
+  }
+
+  function say(problem = "", field = "") {
+    byId("error").textContent = problem;
+    for (const input of inputs) {
+      const wrong = Boolean(field) && input.name.split(".").pop() === field;
+      input.setAttribute("aria-invalid", String(wrong));
+      input.closest("label").querySelector(".wrong").textContent = wrong ? problem : "";
+    }
+    for (const part of ["head", "warnings", "body", "figure"]) byId(part).classList.toggle("old", Boolean(problem));
+  }
+
+  async function answer() {
+    const mine = (asked += 1);
+    history.replaceState(null, "", `?${state}`);
+    byId("save-model").hidden = !state.get((isSecond() ? "b." : "") + "model_file");
+    const found = await ask("answer");
+    if (mine !== asked) return; // something else was typed by then
+    byId("command").textContent = found.command;
+    say(found.error, found.field);
+    if (found.error) return;
+    byId("head").innerHTML = found.head;
+    byId("body").innerHTML = found.body;
+    draw("figure", found.figure, found.label);
+    byId("warnings").classList.add("old");
+    const told = found.head ? await ask("warnings") : { html: "" };
+    if (mine !== asked) return;
+    byId("warnings").innerHTML = told.html || "";
+    byId("warnings").classList.remove("old");
+  }
+
+  // --- what is typed ---
+
+  let waiting;
+  for (const input of inputs) {
+    input.addEventListener("input", () => {
+      set(nameOf(input), input.value.trim());
+      // A model that is named replaces one that was dropped.
+      if (input.name === "model" && input.value.trim()) state.delete((isSecond() ? "b." : "") + "model_file");
+      clearTimeout(waiting);
+      waiting = setTimeout(answer, 100);
+    });
+  }
+  document.querySelector("select[name=figure]").addEventListener("change", (event) => {
+    set("figure", event.target.value);
+    answer();
+  });
+  for (const button of all("[data-job]")) {
+    button.addEventListener("click", () => {
+      set("job", button.dataset.job === "b" ? "b" : "");
+      byId("dropped").textContent = "";
+      fill();
+      answer();
+    });
+  }
+  byId("copy").addEventListener("click", () => {
+    const [from, to] = isSecond() ? ["b.", ""] : ["", "b."];
+    for (const name of [...start.fields, "model_file"]) set(to + name, state.get(from + name));
+    byId("dropped").textContent = `Job ${isSecond() ? "A" : "B"} is a copy of this one.`;
+    answer();
+  });
+
+  const tabs = all("[role=tab]");
+  for (const [index, tab] of tabs.entries()) {
+    tab.addEventListener("click", () => {
+      set("view", tab.dataset.view === "bill" ? "" : tab.dataset.view);
+      set("line", "");
+      turn();
+      answer();
+    });
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = tabs[(index + step + tabs.length) % tabs.length];
+      next.focus();
+      next.click();
+    });
+  }
+
+  async function upload(file) {
+    const said = await ask("read", { name: file.name }, { method: "POST", body: file });
+    byId("file").value = "";
+    if (said.error) return say(said.error);
+    state = new URLSearchParams(said.query);
+    fill();
+    byId("dropped").textContent = said.said;
+    return answer();
+  }
+  byId("file").addEventListener("change", (event) => event.target.files.length && upload(event.target.files[0]));
+  for (const name of ["dragover", "drop"]) {
+    byId("drop").addEventListener(name, (event) => {
+      event.preventDefault();
+      if (name === "drop" && event.dataTransfer.files.length) upload(event.dataTransfer.files[0]);
+    });
+  }
+
+  // --- lines that open, layouts that are taken, files that are saved ---
+
+  const shut = (line) => {
     line.setAttribute("aria-expanded", "false");
     const below = line.closest("tr").nextElementSibling;
     if (below && below.classList.contains("opened")) below.remove();
+  };
+
+  async function open(line) {
+    const wasOpen = line.getAttribute("aria-expanded") === "true";
+    all('[data-line][aria-expanded="true"]').forEach(shut);
+    set("line", wasOpen ? "" : line.dataset.line);
+    history.replaceState(null, "", `?${state}`);
+    const found = await ask("line");
+    byId("command").textContent = found.command;
+    if (wasOpen) return;
+    if (found.error) return say(found.error);
+    const row = line.closest("tr");
+    const below = row.parentNode.insertRow(row.sectionRowIndex + 1);
+    below.className = "opened";
+    const cell = below.insertCell();
+    cell.colSpan = row.cells.length;
+    cell.innerHTML = found.html;
+    line.setAttribute("aria-expanded", "true");
   }
 
-  window.costmodelOpen = (name, html) => {
-    const line = button(name);
-    if (!line) return;
-    document.querySelectorAll('[data-line][aria-expanded="true"]').forEach(shut);
-    const row = line.closest("tr");
-    const below = document.createElement("tr");
-    below.className = "opened";
-    const cell = document.createElement("td");
-    cell.colSpan = row.cells.length;
-    cell.setHTML(html);
-    below.append(cell);
-    row.after(below);
-    line.setAttribute("aria-expanded", "true");
-  };
+  function save(name, text) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text]));
+    link.download = name;
+    link.click();
+    URL.revokeObjectURL(link.href);
+    byId("report-said").textContent = `${name} is on its way.`;
+  }
 
-  // The library passes this attribute on one drawing late.
-  window.costmodelBlame = (name) => {
-    for (const input of document.querySelectorAll("[data-field]")) {
-      input.setAttribute("aria-invalid", String(input.dataset.field === name));
+  let layouts = [];
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.dataset.line) open(button);
+    if (button.dataset.use) {
+      state = new URLSearchParams(layouts[Number(button.dataset.use)]);
+      fill();
+      answer();
     }
-  };
-
-  let resized;
-  window.addEventListener("resize", () => {
-    clearTimeout(resized);
-    resized = setTimeout(async () => {
-      const drawn = [...document.querySelectorAll(".app-figure")].filter((figure) => figure.offsetParent);
-      if (!drawn.length) return;
-      const { Plotly } = await import("nicegui-plotly");
-      drawn.forEach((figure) => Plotly.Plots.resize(figure));
-    }, 100);
+    if (button.dataset.save) {
+      const found = await ask(button.dataset.save, button.dataset.of ? { job: button.dataset.of } : {});
+      if (found.error) say(found.error); else save(found.name, found.text);
+    }
+    if ("stop" in button.dataset && stop) stop.abort();
+    if (button.dataset.long) search(button.dataset.long);
   });
 
-  document.addEventListener("click", (event) => {
-    const line = event.target.closest("[data-line]");
-    if (line && line.getAttribute("aria-expanded") === "true") {
-      shut(line);
-      emitEvent("costmodel_line", "");
-    } else if (line) {
-      emitEvent("costmodel_line", line.dataset.line);
+  // --- what takes longer: a line of progress after another, then the answer ---
+
+  async function search(what) {
+    const said = byId(`${what}-said`);
+    const bar = byId("plan-bar");
+    const busy = (runs) => {
+      for (const button of all("[data-stop]")) button.disabled = !runs;
+      for (const button of all("[data-long]")) button.disabled = runs;
+      bar.hidden = !runs;
+      byId("planned").classList.toggle("old", runs);
+    };
+    stop = new AbortController();
+    busy(true);
+    said.textContent = "Starting …";
+    let found = {};
+    try {
+      const reply = await fetch(`${what}?${state}`, { signal: stop.signal });
+      const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        text += value;
+        const lines = text.split("\n");
+        text = lines.pop();
+        for (const line of lines) {
+          found = JSON.parse(line);
+          if (!found.total) continue;
+          bar.value = found.done / found.total;
+          said.textContent = `${found.done.toLocaleString("en-US")} of ${found.total.toLocaleString("en-US")}`;
+        }
+      }
+    } catch (error) {
+      found = { stopped: true };
     }
-    const layout = event.target.closest("[data-use]");
-    if (layout) emitEvent("costmodel_use", layout.dataset.use);
+    stop = null;
+    busy(false);
+    said.textContent = found.stopped ? "Stopped." : found.error ? "" : "Done.";
+    if (found.stopped) return;
+    say(found.error, found.field);
+    if (found.error) return;
+    if (found.text) return void save(found.name, found.text);
+    layouts = found.layouts;
+    byId("planned").innerHTML = found.body;
+    draw("pareto", found.figure, found.label);
+  }
+
+  byId("dark").addEventListener("click", () => {
+    const root = document.documentElement;
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
   });
+
+  fill();
+  if (start.error) say(start.error, start.field); else answer();
 })();

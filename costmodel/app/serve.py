@@ -1,32 +1,223 @@
-"""Starting the page: where it listens, who gets in, and what is printed."""
+"""The page of `costmodel app`: a small server on this machine, for the one person who sits at it.
+
+The address holds the whole state (`costmodel.app.state`), so a request is a question and nothing is kept between two. The
+page asks for JSON; what takes seconds answers with a line of progress after another, and ends when nobody reads it any
+more.
+"""
 
 from __future__ import annotations
 
-import os
-import socket
+import contextlib
+import json
+import sys
+import time
+import traceback
 from collections.abc import Callable
-from urllib.parse import quote
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
-from costmodel.app.guard import TOKEN, Guard, is_loopback, new_token
-from costmodel.app.limits import LIMITS
-from costmodel.app.workers import Workers
-from costmodel.base.errors import CostModelError
+from costmodel.app import answers
+from costmodel.app.asked import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, field_of
+from costmodel.app.state import FIRST, State, query_of, state_of
+from costmodel.base.errors import CostModelError, one_line
+from costmodel.base.own_files import close_files
 from costmodel.base.version import install_command
+from costmodel.describe.jobs.fields import JOB_FIELDS, names
+from costmodel.describe.jobs.known_words import known_words
 
-TOKEN_VARIABLE = "COSTMODEL_APP_TOKEN"
-_SHORTEST_TOKEN = 16
-_WAITING = 64
-_RECONNECT_S = 30.0
-"""How long a visitor may be away without the page being built anew."""
+HOST = "127.0.0.1"
+_NAMES = (HOST, "localhost")
+_TOLD_EVERY_S = 0.1
+
+Record = dict[str, Any]
+
+_QUESTIONS: dict[str, Callable[[State], Record]] = {
+    "answer": answers.view,
+    "warnings": lambda state: {"html": answers.warnings(state.job)},
+    "line": lambda state: {"html": answers.explained(state.job, state.line) if state.line else ""},
+    "job": lambda state: {
+        "name": f"{'b' if state.second else 'a'}.yaml",
+        "text": answers.job_yaml(state.job),
+    },
+    "csv": lambda state: {"name": "bill.csv", "text": answers.bill_csv(state.job)},
+    "model": lambda state: {"name": MODEL_FILE, "text": state.job.model},
+}
+_SEARCHES = {"plan": answers.plan, "report": answers.report}
+_WIDE = ("name", "text", "layout", "order", "switches", "choices")
+"""Kinds of fields whose input is as wide as the form."""
 
 
-def serve(host: str, port: int, say: Callable[[str], None]) -> None:
+def page(query: str) -> str:
+    """Return the page at the state of an address; its script fills in and asks."""
+    from jinja2 import Environment, PackageLoader
+
+    start: Record = {"query": FIRST, "fields": names(JOB_FIELDS)}
+    try:
+        start["query"] = query_of(state_of(query))
+    except CostModelError as error:
+        start |= _problem(error)
+    shown = [
+        field for field in JOB_FIELDS if field.name not in ("layout", "dp")
+    ]  # said once more by the degrees
+    first = [f for f in shown if f.group == "job" and (f.required or f.short or f.name == "tokens")]
+    first = [field for field in first if field.name != "switches"]
+    layout = [field for field in shown if field.group == "layout"]
+    most_asked = ("dollars", "days", "reliability", "failures_per_node_day", "spare_nodes", "pue")
+    forms = {
+        "first": first,
+        "layout": layout,
+        "other": [field for field in shown if field not in (*first, *layout)],
+        "constraints": [field for field in SEARCH_FIELDS if not field.turned],
+        "knobs": [field for field in SEARCH_FIELDS if field.turned],
+        "run_first": [field for field in WHOLE_RUN_FIELDS if field.name in most_asked],
+        "run_other": [field for field in WHOLE_RUN_FIELDS if field.name not in most_asked],
+    }
+    template = Environment(loader=PackageLoader("costmodel.app", "."), autoescape=True).get_template(
+        "page.html"
+    )
+    return template.render(
+        forms=forms,
+        titles=answers.TITLES,
+        figures={name: title for name, (title, _) in answers.FIGURES.items()},
+        known_words=known_words,
+        wide=_WIDE,
+        first=start,
+    )
+
+
+def answer(question: str, query: str) -> Record:
+    """Answer a question about the state of an address; an error is an answer too, with the field it is about."""
+    found: Record = {}
+    try:
+        state = state_of(query)
+        found["command"] = answers.command_of(state)
+        return found | _QUESTIONS[question](state)
+    except Exception as error:
+        return found | _problem(error)
+
+
+def dropped(query: str, content: bytes) -> Record:
+    """Read a file that was dropped on the page; return the state with it, and what was said of it."""
+    try:
+        name = parse_qs(query).get("name", [""])[0]
+        rest = urlencode([(key, text[0]) for key, text in parse_qs(query).items() if key != "name"])
+        state, said = answers.with_file(state_of(rest), name, content)
+        return {"query": query_of(state), "said": said}
+    except Exception as error:
+        return _problem(error)
+
+
+def _problem(error: Exception) -> Record:
+    """Return an error as the page shows it; a bug leaves its traceback in the terminal."""
+    if isinstance(error, CostModelError):
+        return {"error": one_line(str(error)), "field": field_of(str(error))}
+    traceback.print_exception(error, file=sys.stderr)
+    return {"error": "this is a bug of the program; its terminal has the details", "field": ""}
+
+
+@cache
+def _asset(name: str) -> str:
+    """Return a file of the page."""
+    if name == "plotly.js":
+        from plotly.offline import get_plotlyjs
+
+        return str(get_plotlyjs())
+    return (files("costmodel.app") / name).read_text(encoding="utf-8")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    def do_GET(self) -> None:
+        """Give the page, one of its files, or an answer."""
+        at = urlsplit(self.path)
+        what = at.path.removeprefix("/")
+        if not self._is_ours():
+            return
+        if what == "":
+            self._send(page(at.query), "text/html")
+        elif what in ("page.css", "page.js", "plotly.js"):
+            self._send(_asset(what), "text/css" if what.endswith("css") else "text/javascript")
+        elif what in _QUESTIONS:
+            self._send(json.dumps(answer(what, at.query)), "application/json")
+        elif what in _SEARCHES:
+            self._search(what, at.query)
+        else:
+            self._send("there is no such page\n", "text/plain", 404)
+
+    def do_POST(self) -> None:
+        """Read a file that was dropped."""
+        at, size = urlsplit(self.path), int(self.headers.get("Content-Length") or 0)
+        if not self._is_ours():
+            return
+        if at.path == "/read":
+            self._send(json.dumps(dropped(at.query, self.rfile.read(size))), "application/json")
+        else:
+            self._send("there is no such page\n", "text/plain", 404)
+
+    def _is_ours(self) -> bool:
+        """Refuse a page of somebody else's: one whose name points here, or one that sends here."""
+        host = urlsplit(f"//{self.headers.get('Host', '')}")
+        origin = urlsplit(self.headers.get("Origin", ""))
+        if host.hostname in _NAMES and origin.netloc in ("", host.netloc):
+            return True
+        self._send(f"this page is at {HOST}, and for itself only\n", "text/plain", 403)
+        return False
+
+    def _send(self, text: str, kind: str, status: int = 200) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _search(self, what: str, query: str) -> None:
+        """Search, or write a report: a JSON object a line, the last of them the answer."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-ndjson")
+        self.end_headers()
+        last = 0.0
+
+        def tell(record: Record) -> None:
+            self.wfile.write(json.dumps(record).encode() + b"\n")
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _TOLD_EVERY_S:
+                last = time.monotonic()
+                tell({"done": done, "total": total})  # fails, and so ends the search, where nobody reads
+
+        try:
+            tell(_SEARCHES[what](state_of(query), progress=progress))
+        except ConnectionError:
+            raise
+        except Exception as error:
+            tell(_problem(error))
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing of requests that went well."""
+
+
+class Server(ThreadingHTTPServer):
+    """A thread a request; they end with the program."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Leave a traceback of bugs, not of a browser that went away."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def serve(port: int, say: Callable[[str], None]) -> None:
     """Serve the page until the program is interrupted.
 
     Parameters
     ----------
-    host : str
-        Address to listen on; any but this machine's own asks every visitor for a token.
     port : int
         Port, 0 for a free one.
     say : callable
@@ -35,112 +226,21 @@ def serve(host: str, port: int, say: Callable[[str], None]) -> None:
     Raises
     ------
     CostModelError
-        If the extra is missing, or the address cannot be listened on.
+        If the extra is missing, or the port cannot be listened on.
     """
     try:
-        import nicegui  # noqa: F401
         import plotly  # noqa: F401
     except ImportError:
-        raise CostModelError(f"the page needs NiceGUI and plotly: {install_command('app')}") from None
-    token = "" if is_loopback(host) else _token()
-    listening = _listening(host, port)
-    workers = Workers(
-        LIMITS.answers_at_once, queue=_WAITING, busy="too many wait for an answer; try again in a moment"
-    )
-    plans = Workers(
-        LIMITS.plans_at_once,
-        queue=0,
-        busy=f"{LIMITS.plans_at_once} searches are running, which is the limit here; try again when one is done",
-    )
+        raise CostModelError(f"the page needs plotly: {install_command('app')}") from None
     try:
-        workers.warm()
-        _run(listening, token, workers, plans, lambda: _announce(host, listening, token, say))
-    finally:
-        listening.close()
-        workers.close()
-        plans.close()
-
-
-def _run(
-    listening: socket.socket, token: str, workers: Workers, plans: Workers, announce: Callable[[], None]
-) -> None:
-    """Serve on a socket that listens."""
-    import uvicorn
-    from fastapi import FastAPI
-    from nicegui import ui
-
-    from costmodel.app.page import page_of
-
-    outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    ui.page("/")(page_of(workers, plans))
-    ui.run_with(
-        outer,
-        title="costmodel",
-        dark=None,
-        tailwind=False,
-        show_welcome_message=False,
-        reconnect_timeout=_RECONNECT_S,
-    )
-    config = uvicorn.Config(
-        Guard(outer, token),
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=1,
-        ws_max_size=LIMITS.upload_bytes,
-    )
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            announce()
-
-    Server(config).run(sockets=[listening])
-
-
-def _token() -> str:
-    """Return the secret of a page that others can reach: the user's own, or a new one.
-
-    Raises
-    ------
-    CostModelError
-        If the user's own is one that could be guessed.
-    """
-    own = os.environ.get(TOKEN_VARIABLE, "")
-    if own and (
-        len(own) < _SHORTEST_TOKEN or not own.isascii() or not own.isprintable() or set(own) & set(' ",;\\')
-    ):
+        server = Server((HOST, port), Handler)
+    except OSError as error:
         raise CostModelError(
-            f"{TOKEN_VARIABLE}: expected at least {_SHORTEST_TOKEN} letters and digits that nobody guesses; "
-            "without it a token is made"
-        )
-    return own or new_token()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(found[4][:2], family=found[0], backlog=128)
-    except (OSError, UnicodeError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CostModelError(
-            f"cannot listen on {host} port {port}: {reason}; --port 0 takes a free one"
+            f"cannot listen on {HOST} port {port}: {error.strerror}; --port 0 takes a free one"
         ) from None
-
-
-def _announce(host: str, listening: socket.socket, token: str, say: Callable[[str], None]) -> None:
-    port = listening.getsockname()[1]
-    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
-    where = f"[{name}]" if ":" in name else name
-    say(f"http://{where}:{port}/" + (f"?{TOKEN}={quote(token)}" if token else ""))
-    if token:
-        say(
-            "Whoever has this address can use the page; nothing is encrypted on the way, so put a proxy with TLS before it."
-        )
-    say("Ctrl-C ends it.")
+    close_files()  # a link or a file may come from somebody else
+    with server:
+        say(f"http://{HOST}:{server.server_port}/")
+        say("Ctrl-C ends it.")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()

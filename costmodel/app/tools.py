@@ -1,4 +1,4 @@
-"""What assistants may ask: estimate, plan, explain and compare, each a function of JSON; made in a worker.
+"""What assistants may ask: estimate, plan, explain and compare, each a function of JSON.
 
 Arguments are fields of the table of fields under their names, with numbers, texts, lists or mappings as JSON has them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import costmodel as cm
 from costmodel.app.asked import (
@@ -28,9 +28,7 @@ from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.schemas import one_of_field
 from costmodel.planning.beside import Beside
 
-if TYPE_CHECKING:
-    from costmodel.app.workers import Progress
-
+Progress = Callable[[int, int], None]
 Schema = dict[str, Any]
 
 _LINES = 25
@@ -46,7 +44,7 @@ _FILE = {
 
 
 @dataclass(frozen=True)
-class Said:
+class Reply:
     """An answer: tables as text, and the numbers behind them."""
 
     text: str
@@ -64,7 +62,7 @@ class Tool:
     schema : mapping
         JSON Schema of its arguments.
     ask : callable
-        Answers; of a module, so that a worker finds it.
+        Answers.
     is_long : bool
         Whether it searches, and so takes a keyword `progress`.
     """
@@ -72,7 +70,7 @@ class Tool:
     name: str
     description: str
     schema: Schema
-    ask: Callable[..., Said]
+    ask: Callable[..., Reply]
     is_long: bool = False
 
 
@@ -110,7 +108,7 @@ def _job_of(given: Mapping[str, Any]) -> Texts:
     return laid_over(below, Texts(fields))
 
 
-def estimate(given: Mapping[str, Any]) -> Said:
+def estimate(given: Mapping[str, Any]) -> Reply:
     """Price one step of a job.
 
     Raises
@@ -126,7 +124,7 @@ def estimate(given: Mapping[str, Any]) -> Said:
     record = est.to_dict()
     lines = sorted(record["lines"], key=lambda line: -line["exposed_seconds"])[:_LINES]
     kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
-    return _said(
+    return _reply(
         est.grids(),
         [*assumed, *assumed_recipe(asked, named_by="the field recipe"), *est.remarks()],
         command("estimate", job),
@@ -140,7 +138,7 @@ def estimate(given: Mapping[str, Any]) -> Said:
     )
 
 
-def explain(given: Mapping[str, Any]) -> Said:
+def explain(given: Mapping[str, Any]) -> Reply:
     """Open up a line of the bill, or all whose names begin so.
 
     Raises
@@ -161,10 +159,10 @@ def explain(given: Mapping[str, Any]) -> Said:
         raise cm.CostModelError(
             f"line: {len(found)} lines begin with {line!r}, at most {_LINES} are shown: {shown} …"
         )
-    return _said(found.grids(), found.remarks(), command("explain", job, ("--line", line)), found.to_dict())
+    return _reply(found.grids(), found.remarks(), command("explain", job, ("--line", line)), found.to_dict())
 
 
-def compare(given: Mapping[str, Any]) -> Said:
+def compare(given: Mapping[str, Any]) -> Reply:
     """Lay the bills of two jobs side by side; the second is told by what it has otherwise.
 
     Raises
@@ -187,7 +185,7 @@ def compare(given: Mapping[str, Any]) -> Said:
         for kind in ("time", "memory")
         for line in [each for each in moved if each["bill"] == kind][:_LINES]
     ]
-    return _said(
+    return _reply(
         found.grids(),
         found.remarks(),
         f"{command('estimate', first)}\n{command('estimate', second)}",
@@ -195,7 +193,7 @@ def compare(given: Mapping[str, Any]) -> Said:
     )
 
 
-def plan(given: Mapping[str, Any], *, progress: Progress) -> Said:
+def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
     """Find the best layout of a job.
 
     Raises
@@ -221,7 +219,7 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Said:
         "top",
         "advice",
     )
-    return _said(
+    return _reply(
         found.grids(count=_LAYOUTS, commands=True),
         found.remarks(),
         command("plan", job, search=asked),
@@ -229,10 +227,10 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Said:
     )
 
 
-def _said(grids: Sequence[Grid], remarks: Sequence[str], line: str, record: dict[str, Any]) -> Said:
+def _reply(grids: Sequence[Grid], remarks: Sequence[str], line: str, record: dict[str, Any]) -> Reply:
     """Return tables and sentences as text, with the command that answers the same."""
     tables = drawn(grids, [])
-    return Said("\n".join([tables, *remarks, "", f"The same: {line}"]), {**record, "command": line})
+    return Reply("\n".join([tables, *remarks, "", f"The same: {line}"]), {**record, "command": line})
 
 
 _SECOND = {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from costmodel.app.asked import Texts, texts_of
-from costmodel.app.limits import LIMITS, LimitError
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import FIELD
@@ -53,11 +52,9 @@ def read_upload(name: str, content: bytes) -> Upload:
     Raises
     ------
     CostModelError
-        One line: it is too long, no text, of no known kind, or wrong.
+        One line: it is no text, of no known kind, or wrong.
     """
     called = shown(PurePath(name.replace("\\", "/")).name, most=_LONGEST_NAME) or _NO_NAME
-    if len(content) > LIMITS.upload_bytes:
-        raise LimitError(f"{called}: expected at most {LIMITS.upload_bytes:,} bytes, got {len(content):,}")
     if not content.strip():
         raise CostModelError(f"{called}: is empty")
     file = TextFile(decoded(content, called), called)

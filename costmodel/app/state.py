@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, urlencode
 
 from costmodel.app.asked import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fields
-from costmodel.app.limits import LIMITS, LimitError
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import spelled_out
@@ -19,8 +17,8 @@ VIEWS = ("bill", "memory", "sure", "figures", "plan", "run", "compare", "export"
 FIGURES = ("time", "memory", "pipeline", "compute-roofline", "communication-roofline", "mesh", "tornado")
 
 _SECOND, _SEARCH, _RUN, _MODEL = "b.", "plan.", "run.", "model_file"
-_MOST_MODEL = 100_000
-_MOST_PARTS = 400
+_LONGEST_MODEL = 100_000
+"""Characters that a model of a link may unpack to."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,8 @@ class State:
     ----------
     jobs : tuple of Texts
         The job, and the one it is compared with.
-    search : mapping
-        Texts by name of what a plan is told beside the job.
-    run : mapping
-        Texts by name of what a whole run is told beside the job.
+    search, run : mapping
+        Texts by name of what a plan, and a whole run, is told beside the job.
     view, figure : str
         One of `VIEWS`, and of `FIGURES`.
     second : bool
@@ -61,21 +57,7 @@ class State:
         return replace(self, jobs=(self.jobs[0], job) if self.second else (job, self.jobs[1]))
 
 
-FIRST = State(
-    jobs=(
-        Texts(
-            {
-                "model": "llama3-8b",
-                "cluster": "dgx-h100-ndr",
-                "gpus": "8",
-                "tp": "4",
-                "global_batch": "64",
-                "seq_len": "8k",
-            }
-        ),
-        Texts(),
-    )
-)
+FIRST = "model=llama3-8b&cluster=dgx-h100-ndr&gpus=8&tp=4&global_batch=64&seq_len=8k"
 """What the page shows where the address says nothing."""
 
 
@@ -90,35 +72,23 @@ def query_of(state: State) -> str:
         pairs += [(f"{prefix}{name}", text) for name, text in job.said().items()]
         if job.model:
             pairs.append((f"{prefix}{_MODEL}", _packed(job.model)))
-    for prefix, beside in ((_SEARCH, state.search), (_RUN, state.run)):
-        pairs += [(f"{prefix}{name}", text.strip()) for name, text in beside.items() if text.strip()]
-    first = State()
-    pairs += [
-        (name, getattr(state, name))
-        for name in ("view", "figure", "line")
-        if getattr(state, name) != getattr(first, name)
-    ]
-    if state.second:
-        pairs.append(("job", "b"))
-    return urlencode(pairs)
+    for prefix, texts in ((_SEARCH, state.search), (_RUN, state.run)):
+        pairs += [(f"{prefix}{name}", text.strip()) for name, text in texts.items() if text.strip()]
+    looked_at = {"view": state.view, "figure": state.figure, "line": state.line}
+    first = {"view": VIEWS[0], "figure": FIGURES[0], "line": ""}
+    pairs += [(name, text) for name, text in looked_at.items() if text != first[name]]
+    return urlencode([*pairs, *([("job", "b")] if state.second else [])])
 
 
 def state_of(query: str) -> State:
-    """Return the state that the query of an address says; `FIRST` for an empty one.
+    """Return the state that the query of an address says; that of `FIRST` for an empty one.
 
     Raises
     ------
     CostModelError
-        If it is too long, or names what there is not.
+        If it names what there is not.
     """
-    if not query:
-        return FIRST
-    if len(query) > LIMITS.link_characters:
-        raise LimitError(f"link: expected at most {LIMITS.link_characters:,} characters, got {len(query):,}")
-    try:
-        pairs = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARTS))
-    except ValueError:
-        raise LimitError(f"link: expected at most {_MOST_PARTS} parts") from None
+    pairs = dict(parse_qsl(query or FIRST, keep_blank_values=True))
     own = {name: pairs.pop(name, "") for name in ("view", "figure", "line", "job")}
     for name, known in (("view", VIEWS), ("figure", FIGURES), ("job", ("a", "b"))):
         if own[name] and own[name] not in known:
@@ -163,19 +133,13 @@ def _packed(text: str) -> str:
 
 
 def _unpacked(packed: str) -> str:
-    """Return what `_packed` was given; what would unpack to more than any model is refused unread."""
-    if not packed:
-        return ""
+    """Return what `_packed` was given."""
     try:
         raw = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
         reader = zlib.decompressobj()
-        text = reader.decompress(raw, _MOST_MODEL)
-        if reader.unconsumed_tail:
-            raise LimitError(f"link: {_MODEL}: expected at most {_MOST_MODEL:,} characters")
-        if not reader.eof:
-            raise zlib.error("cut")
-        return text.decode()
-    except (binascii.Error, zlib.error, ValueError) as error:
-        if isinstance(error, CostModelError):
-            raise
+        text = reader.decompress(raw, _LONGEST_MODEL).decode()
+        if packed and not reader.eof:
+            raise ValueError("cut, or longer than any model")
+    except (zlib.error, ValueError):
         raise CostModelError(f"link: {_MODEL}: is cut or changed; copy the whole address") from None
+    return text
