@@ -6,14 +6,13 @@ its own, the columns under one another.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
 
 _GAPS = (3, 1)
 """Cells between two columns, the tighter ones where there is no room for the others. [-]"""
-
 _READABLE = 18
 """Least cells of a text that is wrapped in a column. [-]"""
-_VALUE = 24
-"""Least cells of a value beside its name; where there are fewer it stands below. [-]"""
 _NARROWEST = 20
 PIPE_WIDTH = 10_000
 _NOTE_WIDTH = 120
@@ -67,28 +63,27 @@ def _print(console: Console, grid: Grid) -> None:
     """Print one table in the form that fits."""
     if grid.title:
         console.print(Text(grid.title, style="bold"))
-    limit = console.width
-    gap, widths = fitted(grid, limit, whole=True)
-    if widths is None and (same := _same_in_all(grid)):
+    titled = any(column.title for column in grid.columns)
+    gap = _gap(grid, console.width)
+    if gap is None and titled and (same := _same_in_all(grid)):
         said = ", ".join(f"{grid.columns[index].title} {grid.rows[0][index]}" for index in same)
         console.print(_text(f"In every row: {said}."))
         grid = _without(grid, same)
-    if widths is None:
-        gap, widths = fitted(grid, limit)
-    if widths is not None:
-        console.print(_table(grid, widths, gap))
-        limit = max(sum(widths) + gap * (len(widths) - 1), _NOTE_WIDTH)
-    elif not any(column.title for column in grid.columns):
-        for name, value in (row for row in grid.rows):
-            console.print(Text(name, style="bold"))
-            console.print(Padding(_text(value), (0, 0, 0, 2)))
+        gap = _gap(grid, console.width)
+    if gap is not None:
+        table = _table(grid, gap, titled)
+        console.print(table)
+        note_width = max(console.measure(table).maximum, _NOTE_WIDTH)
     else:
-        for line in _records(grid, console.width):
-            console.print(line)
-        if grid.note:
+        for index, row in enumerate(grid.rows):
+            if index and titled:
+                console.print()
+            console.print(_record(grid, row, index in grid.strong))
+        note_width = console.width
+        if grid.note and titled:
             console.print()
     if grid.note:
-        console.print(_text(grid.note), width=min(limit, console.width))
+        console.print(_text(grid.note), width=min(note_width, console.width))
 
 
 def _same_in_all(grid: Grid) -> list[int]:
@@ -112,135 +107,59 @@ def _without(grid: Grid, gone: Sequence[int]) -> Grid:
     )
 
 
-def fitted(grid: Grid, limit: int, *, whole: bool = False) -> tuple[int, list[int] | None]:
-    """Return the gap between columns and their widths in a table of at most `limit`, no widths where none fits.
+def _whole(grid: Grid, index: int) -> bool:
+    """Tell whether the cells of a column are never wrapped: numbers, and what names the rows."""
+    return grid.columns[index].number or (index == 0 and not grid.columns[0].title)
 
-    Long names are broken only where all else does not help, and not at all if they are to stay `whole`.
+
+def _gap(grid: Grid, limit: int) -> int | None:
+    """Return the cells between columns with which the table fits in `limit`, none if it cannot be read in that.
+
+    Only where nothing else helps are words of a text folded.
     """
-    tries = [(gap, True) for gap in _GAPS] + ([] if whole else [(_GAPS[-1], False)])
-    for gap, names in tries:
-        if (widths := column_widths(grid, limit, gap, whole=names)) is not None:
-            return gap, widths
-    return _GAPS[0], None
-
-
-def column_widths(grid: Grid, limit: int, gap: int, *, whole: bool) -> list[int] | None:
-    """Return the cells of each column in a table of at most `limit`, none where it cannot be read in that.
-
-    Numbers are never wrapped, texts between words where they are longer than what can be read; the
-    longest are wrapped first.
-    """
-    widths, least = [], []
+    words, folded = 0, 0
     for index, column in enumerate(grid.columns):
         cells = [column.title, *(row[index] for row in grid.rows)]
         longest = max(map(cell_len, cells))
-        words = max((cell_len(word) for cell in cells for word in _kept(cell, whole)), default=0)
-        plain = column.number or (not column.title and index == 0)
-        widths.append(longest)
-        least.append(longest if plain else min(longest, max(words, _READABLE)))
-    room = limit - gap * (len(widths) - 1)
-    if sum(least) > room:
-        return None
-    while (over := sum(widths) - room) > 0:
-        # What is longest gives first, down to the next longest.
-        free = [i for i in range(len(widths)) if widths[i] > least[i]]
-        most = max(widths[i] for i in free)
-        top = [i for i in free if widths[i] == most]
-        below = max((max(widths[i], least[top[0]]) for i in free if widths[i] < most), default=0)
-        floor = max(below, *(least[i] for i in top)) if len(top) == 1 else max(least[i] for i in top)
-        step = max(min(most - floor, -(-over // len(top))), 1)
-        for i in top:
-            taken = min(step, widths[i] - least[i], sum(widths) - room)
-            widths[i] -= max(taken, 0)
-    return widths
+        word = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+        readable = longest if _whole(grid, index) else min(longest, _READABLE)
+        folded += readable
+        words += min(longest, max(readable, word))
+    between = len(grid.columns) - 1
+    for least, gap in ((words, _GAPS[0]), (words, _GAPS[1]), (folded, _GAPS[1])):
+        if least + gap * between <= limit:
+            return gap
+    return None
 
 
-def _kept(cell: str, whole: bool) -> list[str]:
-    """Return what of a text is kept in one piece: words, or the pieces of words."""
-    indent = len(cell) - len(cell.lstrip())
-    words = cell.split()
-    if not whole or not words:
-        return _pieces(cell)
-    return [" " * indent + words[0], *words[1:]]
-
-
-def _pieces(cell: str) -> list[str]:
-    """Return what of a text is kept in one piece: words with the blanks before them, long names up to a mark.
-
-    >>> _pieces("  tp.all_gather 8 GPUs")
-    ['  tp.', 'all_', 'gather', ' 8', ' GPUs']
-    """
-    return _PIECE.findall(cell)
-
-
-_PIECE = re.compile(r"\s*(?:[^\s._/]+[._/]+(?=[A-Za-z])|\S+?(?=\s|$|(?<=[A-Za-z][._/])[A-Za-z]))")
-
-
-def _broken(cell: str, width: int) -> str:
-    r"""Return a text in lines of at most so many cells, broken between its pieces.
-
-    >>> _broken("  attention.all_gather.forward", 22)
-    '  attention.all_\n  gather.forward'
-    """
-    if cell_len(cell) <= width:
-        return cell
-    indent = " " * (len(cell) - len(cell.lstrip()))
-    lines = [""]
-    for piece in _pieces(cell):
-        if lines[-1] and cell_len(lines[-1] + piece) > width:
-            lines.append(indent + piece.lstrip())
-        else:
-            lines[-1] += piece
-    return "\n".join(lines)
-
-
-def _table(grid: Grid, widths: Sequence[int], gap: int) -> Table:
-    """Return the table with columns of these widths."""
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=(0, (gap - 1) // 2),
-        pad_edge=False,
-        show_edge=False,
-        show_header=any(column.title for column in grid.columns),
-    )
-    for column, width in zip(grid.columns, widths, strict=True):
-        side: Literal["left", "right"] = "right" if column.number else "left"
+def _table(grid: Grid, gap: int, titled: bool) -> Table:
+    """Return the table, whose texts rich wraps where they are too long."""
+    padding = (0, (gap - 1) // 2)
+    table = Table(box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False, show_header=titled)
+    for index, column in enumerate(grid.columns):
         table.add_column(
-            Text(column.title), justify=side, width=width, no_wrap=column.number, overflow="fold"
+            Text(column.title),
+            justify="right" if column.number else "left",
+            no_wrap=_whole(grid, index),
+            overflow="fold",
         )
     for index, row in enumerate(grid.rows):
-        cells = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
-        table.add_row(*map(_text, cells), style="bold" if index in grid.strong else None)
+        table.add_row(*map(_text, row), style="bold" if index in grid.strong else None)
     return table
 
 
-def _records(grid: Grid, limit: int) -> Iterator[Text | Padding | Table]:
-    """Yield each row as a record: what its first column says, then the others under one another."""
+def _record(grid: Grid, row: Sequence[str], strong: bool) -> Group:
+    """Return a row as a record: what its first column says, then the others under one another."""
     first, *others = grid.columns
-    names = max((cell_len(column.title) for column in others), default=0)
-    beside = limit - 2 - names - _GAPS[0] >= _VALUE
-    for index, row in enumerate(grid.rows):
-        if index:
-            yield Text("")
-        yield Text(f"{first.title} ", style="dim").append(row[0].strip() or "–", style="bold not dim")
-        for column, cell in zip(others, row[1:], strict=True):
-            if not cell:
-                continue
-            if beside:
-                line = Table.grid(padding=(0, _GAPS[0], 0, 0))
-                line.add_column(width=names)
-                line.add_column(overflow="fold")
-                line.add_row(
-                    Text(column.title),
-                    _text(_broken(cell, limit - 2 - names - _GAPS[0])),
-                    style="bold" if index in grid.strong else None,
-                )
-                yield Padding(line, (0, 0, 0, 2))
-            elif cell_len(column.title) + 2 + cell_len(cell) + 2 <= limit:
-                yield Padding(Text(f"{column.title}: ").append_text(_text(cell)), (0, 0, 0, 2))
-            else:
-                yield Padding(Text(f"{column.title}:"), (0, 0, 0, 2))
-                yield Padding(_text(_broken(cell, limit - 4)), (0, 0, 0, 4))
+    record = Table.grid(padding=(0, _GAPS[0], 0, 0))
+    record.add_column(overflow="fold")
+    record.add_column(overflow="fold")
+    for column, cell in zip(others, row[1:], strict=True):
+        if cell:
+            record.add_row(Text(column.title), _text(cell), style="bold" if strong else None)
+    name = Text(f"{first.title} " if first.title else "", style="dim")
+    name.append(row[0].strip() or "–", style="bold not dim")
+    return Group(name, Padding(record, (0, 0, 0, 2)))
 
 
 def _text(said: str) -> Text:

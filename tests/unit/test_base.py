@@ -28,7 +28,6 @@ from costmodel.base.errors import (
 )
 from costmodel.base.files import is_there, refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
-from costmodel.base.screen import column_widths
 from costmodel.base.version import install_command
 from costmodel.base.words import called, common_device, errors_called, ordinal, plural
 from costmodel.reporting import faces
@@ -310,41 +309,3 @@ def test_how_an_extra_is_installed(monkeypatch):
     monkeypatch.setattr(version, "__file__", "/usr/lib/python/site-packages/costmodel/base/version.py")
     monkeypatch.setattr(sys, "executable", "")
     assert install_command("app") == "python -m pip install 'llm-costmodel[app]'"
-
-
-def words(length):
-    """Return a text of so many letters in words of two."""
-    return ("ab " * length)[:length].replace("  ", " ").ljust(length, "b")
-
-
-@pytest.mark.parametrize(
-    ("lengths", "limit", "widths"),
-    [
-        ((40, 10), 52, [40, 10]),
-        ((40, 10), 42, [30, 10]),  # the longest gives
-        ((40, 40), 62, [30, 30]),  # both
-        ((60, 30), 62, [30, 30]),  # down to the next longest
-        ((60, 30), 54, [26, 26]),  # and then both
-        ((60, 40, 20), 84, [30, 30, 20]),
-    ],
-)
-def test_the_longest_columns_are_wrapped_first(lengths, limit, widths):
-    grid = Grid("", [Column(f"c{at}") for at in range(len(lengths))], [[words(length) for length in lengths]])
-    assert column_widths(grid, limit, 2, whole=True) == widths
-
-
-def test_numbers_and_names_of_rows_are_not_wrapped():
-    row = [words(40), words(40), words(40)]
-    for titles, kept in (
-        ([Column(""), Column("b"), Column("c")], [40, 20, 20]),
-        ([Column("a"), Column(""), Column("c")], [26, 26, 28]),
-        ([Column("a"), Column("b", number=True), Column("c")], [20, 40, 20]),
-    ):
-        assert column_widths(Grid("", titles, [row]), 84, 2, whole=True) == kept
-    assert (
-        column_widths(Grid("", [Column(""), Column("", number=True)], [row[:2]]), 81, 2, whole=True) is None
-    )
-    assert column_widths(Grid("", [Column(""), Column("", number=True)], [row[:2]]), 82, 2, whole=True) == [
-        40,
-        40,
-    ]
