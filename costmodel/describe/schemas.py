@@ -14,8 +14,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.describe.hardware.kernels import KERNEL_GROUPS, KernelBlocks, KernelConstants
-from costmodel.describe.hardware.profile_files import LENT, SCHEMA_VERSION
+from costmodel.describe.hardware import kernel_rules
+from costmodel.describe.hardware.kernels import KernelBlocks, KernelConstants
+from costmodel.describe.hardware.profile_files import SCHEMA_VERSION
 from costmodel.describe.hardware.profile_schema import SCHEMAS
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import DEGREES, FIELDS, JOB_FIELDS, SWEEP_FIELDS
@@ -194,9 +195,10 @@ class _Documented(GenerateJsonSchema):
         """Return the schema of a model."""
         cls = schema["cls"]
         if cls is KernelConstants:
-            texts: dict[str, Schema] = {key: {"type": "string"} for key in LENT}
-            lent = _record(texts | {group: {"type": "object"} for group in KERNEL_GROUPS}, LENT)
-            return {"anyOf": [self.generate_inner(KernelBlocks.__pydantic_core_schema__), lent]}
+            texts: dict[str, Schema] = {key: {"type": "string"} for key in kernel_rules.LENT}
+            groups: dict[str, Schema] = {group: {"type": "object"} for group in kernel_rules.GROUPS}
+            rules = _record({**texts, "num_sms": {"type": "number"}, **groups}, ())
+            return {"anyOf": [self.generate_inner(KernelBlocks.__pydantic_core_schema__), rules]}
         found = super().model_schema(schema)
         found.pop("title", None)
         for name, said in meanings_of(cls).items():

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from costmodel.base.errors import shown
 from costmodel.base.units import Seconds, parse_quantity
 from costmodel.describe.hardware.strict import Strict
 from costmodel.physics.kernels.roofline import (
@@ -43,9 +42,6 @@ PEAK_KEY: dict[str, str] = {
     "nvfp4": "fp4",
 }
 """Key of `Accelerator.peak_flops_per_s` for each dtype of a matrix kernel."""
-
-KERNEL_GROUPS = ("matmul", "grouped_matmul", "attention", "memory")
-"""Groups of constants of a ``kernels:`` block."""
 
 FP8_ATTENTION = "cudnn-fp8"
 """Attention in 8 bits: its kernel beside those that a recipe names, its shares those of the fp8 peak."""
@@ -222,60 +218,6 @@ class KernelConstants(BaseModel):
             "memory": blocks.memory.constants(),
             "blocks": blocks,
         }
-
-
-def lent(block: Mapping[str, Any], like: str, because: str, num_sms: Any) -> dict[str, Any]:
-    """Return another accelerator's ``kernels:`` block for one that nobody measured, marked as such.
-
-    Every share of a peak stays; each group's basis becomes ``estimated`` and its source the loan.
-    """
-
-    def marked(group: Any) -> Any:
-        if not isinstance(group, Mapping):
-            return group
-        found = {key: marked(value) for key, value in group.items()}
-        if "basis" not in found:
-            return found
-        kept = {key: value for key, value in found.items() if key not in ("points", "held_out_error")}
-        return kept | {"basis": "estimated", "source": f"as {like}: {because}"}
-
-    return {**{key: marked(group) for key, group in block.items()}, "num_sms": num_sms}
-
-
-def with_own(block: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a lent block with what is known of the device itself put over it.
-
-    Only the constants that differ are given, with the ``source`` of each group of them; a ``basis`` that is
-    not given stays ``estimated``, because the rest of the group is still the lender's. Products of experts follow
-    the products of their dtype unless they have constants of their own.
-
-    Raises
-    ------
-    ValueError
-        If a group has no source, or what is given is not a mapping; starts with the key path.
-    """
-    found = {key: _over(block.get(key, {}), group, key) for key, group in own.items()}
-    if "matmul" in own:
-        follows = {
-            dtype: group
-            for dtype, group in own["matmul"].items()
-            if dtype in block.get("grouped_matmul", {}) and dtype not in own.get("grouped_matmul", {})
-        }
-        grouped = found.get("grouped_matmul", block.get("grouped_matmul", {}))
-        found["grouped_matmul"] = _over(grouped, follows, "matmul")
-    return {**block, **found}
-
-
-def _over(below: Any, own: Any, path: str) -> Any:
-    """Return `own` over `below`, key by key down to the group that says its source."""
-    if not isinstance(own, Mapping):
-        raise ValueError(f"{path}: expected what differs as key: value; got {shown(own)}")
-    kept = below if isinstance(below, Mapping) else {}
-    if "source" in own:
-        return {"basis": "estimated", **kept, **own}
-    if not own or not all(isinstance(child, Mapping) for child in own.values()):
-        raise ValueError(f"{path}: expected the source of what differs; the key 'source' is missing")
-    return {**kept, **{key: _over(kept.get(key), child, f"{path}.{key}") for key, child in own.items()}}
 
 
 def fill_dtypes(known: dict[str, MatmulConstants]) -> dict[str, MatmulConstants]:

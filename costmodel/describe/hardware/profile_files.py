@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,6 @@ _LEAST_HALF = 3
 """Letters of a name that is not whole, below which it says nothing."""
 _LONGEST_CHAIN = 10
 """Parents of a profile that a look-up follows."""
-LENT = ("like", "because")
-"""Keys of a ``kernels:`` block that takes the constants of another accelerator, beside groups of its own."""
 PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
 
 
@@ -205,8 +203,19 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
     """Return the raw content of a profile with its `inherit` chain merged in.
 
     The child's top-level keys replace the parent's; `sources` of both are kept. Kernels that an accelerator inherits
-    become estimates where its peaks, units or memory are its own, and it has to say its own power then.
+    become estimates where its peaks, units or memory are its own, and it has to say its own power then. Kernels that
+    are written as rules are written out.
     """
+    content = _merged(path, kind, folders)
+    if kind == "accelerator" and "software" not in content and isinstance(content.get("generation"), str):
+        content["software"] = _software(path, str(content["generation"]))
+    if isinstance(content.get("kernels"), dict):
+        content["kernels"] = _kernels(content, path, folders)
+    return content
+
+
+def _merged(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
+    """Return what a profile and its parents say."""
     content, chain = dict(read_yaml(path)), [path]
     check_header(content, path, kind)
     while "inherit" in content:
@@ -228,15 +237,13 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
             # Another chip draws another power; what it draws is not known from its parent.
             parent.pop("tdp", None)
         if kind == "accelerator" and "kernels" not in content and content.keys() & _KERNELS_ARE_OF:
-            parent |= {"kernels": _inherited_kernels(parent, content, parent_path.stem)}
+            because = "inherited, with other peaks, units or memory"
+            if "like" not in _mapping(parent.get("kernels")):
+                parent |= {"kernels": {"like": parent_path.stem, "because": because}}
         content = {**parent, **content, "sources": merged_sources}
         if "inherit" not in parent:
             break
         content["inherit"] = parent["inherit"]
-    if kind == "accelerator" and "software" not in content and isinstance(content.get("generation"), str):
-        content["software"] = _software(path, str(content["generation"]))
-    if "like" in _mapping(content.get("kernels")):
-        content["kernels"] = _lent_kernels(content, path, folders)
     return content
 
 
@@ -262,38 +269,30 @@ _KERNELS_ARE_OF = frozenset(("peak_dense", "num_sms", "memory_bandwidth"))
 """What a child may not change and still have its parent's measurements."""
 
 
-def _inherited_kernels(parent: dict[str, Any], child: dict[str, Any], name: str) -> Any:
-    """Return the constants of a parent for a child that is another device: its shares of the peak, marked as a loan."""
-    from costmodel.describe.hardware.kernels import lent
+def _kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the ``kernels:`` block of an accelerator with constants in place of rules."""
+    from costmodel.describe.hardware.kernel_rules import GROUPS, LENT, written_out
 
-    held = parent.get("kernels")
-    if not isinstance(held, dict) or "like" in held:
-        return held
-    units = _mapping(child.get("num_sms")) or _mapping(parent.get("num_sms"))
-    return lent(held, name, "inherited, with other peaks, units or memory", units.get("value"))
-
-
-def _lent_kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the constants that ``kernels: {like: ..., because: ...}`` stands for."""
-    from costmodel.describe.hardware.kernels import KERNEL_GROUPS, lent, with_own
-
-    said = content["kernels"]
-    reasons = [said.get(key) for key in LENT]
-    if not all(isinstance(text, str) for text in reasons) or not said.keys() <= {*LENT, *KERNEL_GROUPS}:
-        raise ProfileError(
-            f"{path.name}: kernels: expected {{like: an accelerator, because: a reason}}, beside them at most "
-            f"what differs ({', '.join(KERNEL_GROUPS)}); got {shown(said)}"
+    @cache
+    def block(name: str) -> dict[str, Any]:
+        own = name == path.stem
+        device = (
+            content if own else _merged(find_profile("accelerator", name, folders), "accelerator", folders)
         )
+        said = _mapping(device.get("kernels"))
+        if not said.keys() & LENT:
+            return said
+        if not all(isinstance(said.get(key), str) for key in LENT) or not said.keys() <= {*LENT, *GROUPS}:
+            raise ProfileError(
+                f"expected {{like: an accelerator, because: a reason}}, beside them at most what differs "
+                f"({', '.join(GROUPS)}); got {shown(said)}"
+            )
+        return {**said, "num_sms": _mapping(device.get("num_sms")).get("value")}
+
     try:
-        lender = find_profile("accelerator", said["like"], folders)
+        return written_out(path.stem, block)
     except ProfileError as error:
-        raise ProfileError(f"{path.name}: kernels.like: {error}") from None
-    own = _mapping(read_profile(lender, "accelerator", folders).get("kernels")) if lender != path else {}
-    if not own:
-        raise ProfileError(f"{path.name}: kernels.like: expected an accelerator with constants of its own")
-    block = lent(own, lender.stem, said["because"], _mapping(content.get("num_sms")).get("value"))
-    try:
-        return with_own(block, {key: said[key] for key in KERNEL_GROUPS if key in said})
+        raise ProfileError(f"{path.name}: kernels: {error}") from None
     except ValueError as error:
         raise ProfileError(f"{path.name}: kernels.{error}") from None
 
