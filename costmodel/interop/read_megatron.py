@@ -75,6 +75,11 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if given.get(name) is not None:
             flags.give(name, given[name])
     _complete_gpus(flags, followed)
+    followed.notes += [
+        f"a word behind {before}, which may hold flags, {missing_in(word).replace('it is', 'is')}: it is not read"
+        for before, word in pairwise(words)
+        if word.startswith("\ue002") and not before.startswith("-")
+    ]
     notes = [note for note in followed.notes if not note.endswith("not read")]
     skipped = [note for note in followed.notes if note.endswith("not read")]
     model, name = _named_model(flags, words)
@@ -130,20 +135,17 @@ def flags_to_job(words: Iterable[str], given: Mapping[str, Any], name: str) -> I
 def _command_of(file: TextFile, given: Mapping[str, Any]) -> tuple[list[str], Followed]:
     """Return the words of the training command, or of the variables that hold its flags."""
     environment = {str(key): str(value) for key, value in (given.get("env") or {}).items()}
-    followed = None
-    for doubtful in (False, True):
-        followed = follow(file.text, folder=file.folder, environment=environment, doubtful=doubtful)
-        told = [launch for launch in followed.launches if _telling(launch.words) >= 3]
-        if told:
-            followed.notes += _others(told)
-            chosen = max(told, key=lambda launch: _telling(launch.words))
-            before = _before_start(chosen.words)
-            if before[:1] == ["srun"]:
-                # What starts the processes counts more than what the job asked for.
-                followed.slurm |= options_of(before[1:])
-            return _with_ranks(_words_of(chosen), before), followed
-    if followed is None:  # pragma: no cover - the loop runs
-        raise FrameworkConfigError("the script is empty")
+    followed = follow(file.text, folder=file.folder, environment=environment)
+    trainings = [launch for launch in followed.launches if _telling(launch.words) >= 3]
+    told = [launch for launch in trainings if launch.certain] or trainings
+    if told:
+        followed.notes += _others(told)
+        chosen = max(told, key=lambda launch: _telling(launch.words))
+        before = _before_start(chosen.words)
+        if before[:1] == ["srun"]:
+            # What starts the processes counts more than what the job asked for.
+            followed.slurm |= options_of(before[1:])
+        return _with_ranks(_words_of(chosen), before), followed
     parts = [
         text
         for value in followed.scope.values.values()

@@ -4,6 +4,7 @@ from textwrap import dedent
 
 import pytest
 
+from costmodel.base.errors import CostModelError
 from costmodel.interop.reading import read as read_file
 
 SHAPE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32"
@@ -17,26 +18,42 @@ def read(tmp_path, text):
     return read_file(file)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
+BATCH_OF = "torchrun --nproc_per_node 8 t.py {} {} --global-batch-size $GBS\n".format
+
+
+def test_numbers_that_the_shell_computes(tmp_path):
+    for lines in (
         "GBS=$(expr 8 \\* 32)",
-        'GBS=$(echo "512 / 2" | bc)',
-        'GBS=$(python3 -c "print(8 * 32)")',
-        'GBS=$(python -c "print(int(512 // 2))")',
         'let "GBS = 8 * 32"',
         "for GBS in $(seq 64 64 256); do :; done",
-        "IFS=',' read -ra HOSTS <<< \"a,b,c,d\"\nGBS=$((64 * ${#HOSTS[@]}))",
-        'read -r ONE GBS <<< "1 256"',
         "read -r -d '' GBS <<'EOF'\n256\nEOF",
         'GBS="$(cat <<X\n256\nX\n)"',
-    ],
-)
-def test_numbers_that_the_shell_computes(tmp_path, lines):
-    found = read(
-        tmp_path, f"{lines}\ntorchrun --nproc_per_node 8 t.py {SHAPE} {BATCH} --global-batch-size $GBS\n"
+    ):
+        assert read(tmp_path, f"{lines}\n{BATCH_OF(SHAPE, BATCH)}").job["global_batch"] == 256, lines
+
+
+def test_numbers_that_programs_compute_are_refused_by_line(tmp_path):
+    for lines, what in {
+        'GBS=$(echo "512 / 2" | bc)': "the output of echo 512 2 bc, line 2",
+        'GBS=$(python3 -c "print(8 * 32)")': "the output of python3 -c print 8 * 32, line 2",
+        "IFS=',' read -ra HOSTS <<< a,b\nGBS=$((64 * ${#HOSTS[@]}))": "what read -ra HOSTS reads, line 2",
+        "if nvidia-smi | grep -q H100; then GBS=64; else GBS=32; fi": (
+            "set under a condition that only running the script tells, line 2"
+        ),
+    }.items():
+        with pytest.raises(CostModelError) as caught:
+            read(tmp_path, f"#!/bin/bash\n{lines}\n{BATCH_OF(SHAPE, BATCH)}")
+        assert str(caught.value).endswith(
+            f"--global-batch-size: its value is not in the script: it is {what}"
+        )
+
+
+def test_words_that_may_hold_flags_are_said(tmp_path):
+    found = read(tmp_path, f"torchrun --nproc_per_node 8 {TRAIN} $(cat more.txt) --save $(pwd)/$(date)\n")
+    (said,) = [text for text in found.warnings if "may hold flags" in text]
+    assert said == (
+        "a word behind 256, which may hold flags, is the output of cat more.txt, line 1: it is not read"
     )
-    assert found.job["global_batch"] == 256
 
 
 def test_a_program_is_never_run_for_a_number(tmp_path):

@@ -1,29 +1,34 @@
-"""Expansion of words: variables, defaults, arrays, arithmetic, quotes; nothing is run.
+"""Words of a shell script expanded: variables, defaults, arrays, whole numbers; nothing is run.
 
-What a script cannot know stands in a word as a mark: a variable that is not set, or the output of a
-program. A test sees it as empty; a flag whose value is one can name the variable.
+What a script cannot know stands in a word as a mark: a variable that is not set, or something that only
+running the script tells. A reader that needs the value of such a word can say what it lacks.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeVar
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.shell.arithmetic import evaluate, integer_of
+
+Value = TypeVar("Value")
 
 _MARK = re.compile("([\ue000\ue002])([^\ue001]*)\ue001")
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|(\d|[@*#?$!-]))")
-_INSIDE = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)$", re.S)
-_LONGEST = 2_000_000
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", re.S)
-_ESCAPES = {
-    **dict(zip("abefnrtv", "\a\b\x1b\f\n\r\t\v", strict=True)),
-    **{plain: plain for plain in "\\'\"?"},
-    "E": "\x1b",
-}
+_SPACE_IN_MARK = "\ue003"
+_LONGEST, _MOST_WRITTEN = 100_000, 1_000_000
+"""Characters of a variable, and of all that a script sets."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SHORT = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
+_BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.S)
+_OPERATION = re.compile(r"(:?[-=+?]|##?|%%?|//?|\^\^?|,,?|:)(.*)", re.S)
+_ALL_ITEMS = re.compile(r'"\$(?:@|\{@\}|\{([A-Za-z_]\w*)\[@\]\})"')
+_BRACE_EXPANSION = re.compile(r"(?<!\$)\{[^{}\s'\"$]*(?:,|\.\.)[^{}\s'\"$]*\}")
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 def unset(name: str) -> str:
@@ -31,18 +36,20 @@ def unset(name: str) -> str:
     return f"\ue000{name}\ue001"
 
 
-def unknown(what: str) -> str:
-    """Return the mark of a program's output."""
-    plain = re.sub(r"[\ue000-\ue002|&;<>(){}$'\"`\\]", "", what)
-    return f"\ue002{'_'.join(plain.split())[:60]}\ue001"
+def unknown(what: str, line: int) -> str:
+    """Return the mark of what only running the script tells; `what` completes "it is …"."""
+    plain = re.sub(r"[\ue000-\ue003|&;<>(){}$\"'`\\/\s]+", " ", what).strip()
+    return "\ue002" + f"{plain[:100]}, line {line}".replace(" ", _SPACE_IN_MARK) + "\ue001"
 
 
 def missing_in(text: str) -> str:
-    """Say what a text lacks, empty if it is whole: ``$NAME is not set`` or what would have to run."""
+    """Say what a text lacks, empty if it is whole: ``$NAME is not set``, ``it is the output of …``."""
     found = _MARK.search(text)
     if not found:
         return ""
-    return f"${found[2]} is not set" if found[1] == "\ue000" else f"it is the output of '{found[2]}'"
+    if found[1] == "\ue000":
+        return f"${found[2]} is not set"
+    return f"it is {found[2].replace(_SPACE_IN_MARK, ' ')}"
 
 
 def without_marks(text: str) -> str:
@@ -50,464 +57,371 @@ def without_marks(text: str) -> str:
     return _MARK.sub("", text)
 
 
-class Substitutes(Protocol):
-    """What can say the output of a command."""
+def is_unknown(text: str) -> bool:
+    """Whether only running the script tells a text; a variable that is not set is known to be empty."""
+    return "\ue002" in text
 
-    def output_of(self, script: str) -> str:
-        """Return what a script writes, or a mark."""
+
+def end_of_piece(text: str, at: int) -> int:
+    """Return where a character, an escape, a quoted part or an expansion ends that begins at `at`.
+
+    Raises
+    ------
+    CostModelError
+        If nothing closes it.
+    """
+    if text[at] == "\\":
+        if at + 1 == len(text):
+            raise CostModelError("a \\ at the end")
+        return at + 2
+    for opener, closer in (("'", "'"), ('"', '"'), ("`", "`"), ("$'", "$'"), ("$(", ")"), ("${", "}")):
+        if text.startswith(opener, at):
+            return _end_of(text, at + len(opener), closer)
+    return at + 1
+
+
+def _end_of(text: str, start: int, closer: str) -> int:
+    """Return the place behind what closes a part, passing what is nested in it."""
+    # Which characters begin a part of their own there.
+    nested = {"'": "", "`": "", '"': "\\$`", "$'": "\\", ")": "\\$`'\"(", "}": '\\$`"'}[closer]
+    at = start
+    while at < len(text):
+        if text[at] == closer[-1]:
+            return at + 1
+        if text[at] not in nested or (text.startswith("$'", at) and closer != ")"):
+            at += 1
+        else:
+            at = _end_of(text, at + 1, ")") if text[at] == "(" else end_of_piece(text, at)
+    raise CostModelError(f"nothing closes {' '.join(text[max(start - 2, 0) : start + 20].split())}")
 
 
 @dataclass
 class Scope:
-    """Variables of a script, its positional arguments and its functions."""
+    """Variables of a script, its arguments, and where it is read.
 
+    Attributes
+    ----------
+    output_of : callable
+        Tells what ``$( … )`` writes, or gives a mark.
+    values : dict
+        Variables, arrays as lists.
+    arguments : list of str
+        ``$1`` and so on.
+    line : int
+        For messages.
+    written : int
+        Characters that have been set in all.
+    """
+
+    output_of: Callable[[str], str]
     values: dict[str, str | list[str]] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
+    line: int = 0
+    written: int = 0
 
     def text(self, name: str) -> str | None:
         """Return a variable as one text, None if it is not set."""
+        if name.isdigit() and int(name) <= len(self.arguments):
+            return (["./script", *self.arguments])[int(name)]
+        if name in "?$!-":
+            return unknown(f"the shell's own {name}", self.line)
+        if name == "#":
+            return str(len(self.arguments))
         value = self.values.get(name)
-        if isinstance(value, list):
-            return value[0] if value else None
-        return value
+        return (value[0] if value else None) if isinstance(value, list) else value
 
-    def items(self, name: str) -> list[str] | None:
+    def items(self, name: str) -> list[str]:
         """Return a variable as an array."""
-        value = self.values.get(name)
+        value = self.values.get(name, [])
         return [value] if isinstance(value, str) else value
 
     def set(self, name: str, value: str | list[str]) -> None:
         """Set a variable, of bounded length."""
-        if sum(map(len, value)) > _LONGEST:
-            raise CostModelError(f"{name}: grows beyond {_LONGEST:,} characters")
+        size = sum(map(len, value))
+        self.written += size
+        if size > _LONGEST or self.written > _MOST_WRITTEN:
+            raise CostModelError(f"line {self.line}: {name} grows beyond {_LONGEST:,} characters")
         self.values[name] = value
 
-    def number(self, name: str) -> int | None:
-        """Return a variable as arithmetic sees it."""
-        value = self.text(name)
-        if value is None:
-            return None
-        plain = value.strip()
-        sign = -1 if plain[:1] == "-" else 1
-        digits = plain[1:] if plain[:1] in ("-", "+") else plain
-        number = integer_of(digits or "0")
-        return None if number is None else sign * number
+    def fields(self, word: str) -> list[str]:
+        """Expand a word as it is written into the words that a command gets."""
+        if found := _ALL_ITEMS.fullmatch(word):
+            return list(self.items(found[1]) if found[1] else self.arguments)
+        if found := _BRACE_EXPANSION.search(word):
+            return [unknown(f"a brace expansion {found[0]}", self.line)]
+        return shlex.split(self._expanded(word, splits=True))
 
+    def one(self, word: str) -> str:
+        """Expand a word that is not split, as in an assignment."""
+        return "".join(shlex.split(self._expanded(word, splits=False)))
 
-def arithmetic(expression: str, scope: Scope, outputs: Substitutes) -> int | None:
-    """Evaluate an arithmetic expression; None where it depends on something missing."""
-    text = "".join(fields(expression, scope, outputs, split=False))
-    if missing_in(text):
-        return None
+    def inside(self, text: str) -> str:
+        """Expand a text as between double quotes, such as a here document."""
+        return shlex.split('"' + self._expanded(text, splits=False, quoted=True) + '"')[0]
 
-    def store(name: str, value: int | None) -> None:
-        scope.set(name, unknown(expression) if value is None else str(value))
-
-    return evaluate(text.replace('"', ""), scope.number, store)
-
-
-def fields(word: str, scope: Scope, outputs: Substitutes, *, split: bool = True) -> list[str]:
-    """Expand one word into the words that a command gets.
-
-    Parameters
-    ----------
-    word : str
-        As it is written.
-    scope : Scope
-        The variables.
-    outputs : Substitutes
-        Gives the output of ``$( … )``.
-    split : bool
-        Whether unquoted expansions are split at spaces; not in an assignment.
-    """
-    builder = _Fields(scope, outputs, split)
-    builder.read(word)
-    return builder.done()
-
-
-class _Fields:
-    """The fields of one word while it is read."""
-
-    def __init__(self, scope: Scope, outputs: Substitutes, split: bool) -> None:
-        self.scope, self.outputs, self.split = scope, outputs, split
-        self.finished: list[str] = []
-        self.current: str | None = None
-
-    def done(self) -> list[str]:
-        if self.current is not None:
-            self.finished.append(self.current)
-        return self.finished
-
-    def add(self, text: str) -> None:
-        self.current = (self.current or "") + text
-
-    def add_split(self, text: str) -> None:
-        """Add an unquoted expansion: its spaces separate fields."""
-        if not self.split:
-            self.add(text)
-            return
-        if not text:
-            return
-        if text[:1].isspace() and self.current is not None:
-            self.finished.append(self.current)
-            self.current = None
-        parts = text.split()
-        for number, part in enumerate(parts):
-            if number:
-                self.finished.append(self.current or "")
-                self.current = None
-            self.add(part)
-        if parts and text[-1:].isspace():
-            self.finished.append(self.current or "")
-            self.current = None
-
-    def add_items(self, items: list[str], quoted: bool) -> None:
-        """Add ``"${a[@]}"``: each item a field of its own."""
-        for number, item in enumerate(items):
-            if number and self.split:
-                self.finished.append(self.current or "")
-                self.current = None
-            elif number:
-                self.add(" ")
-            self.add(item) if quoted else self.add_split(item)
-
-    def read(self, word: str, quoted: bool = False) -> None:
-        at = 0
+    def _expanded(self, word: str, *, splits: bool, quoted: bool = False) -> str:
+        """Return a word whose expansions are replaced by text that shlex takes apart as the shell would."""
+        special = "\\$`" if quoted else "\\$`'\""
+        escaped = re.compile(r'["\\]' if quoted else r"""['"\\]""" if splits else r"""['"\\\s]""")
+        between = " " if splits and not quoted else '" "' if splits else " " if quoted else "\\ "
+        done, at = "", 0
         while at < len(word):
-            char = word[at]
-            if char == "\\" and at + 1 < len(word):
-                following = word[at + 1]
-                if quoted and following not in '$`"\\\n':
-                    self.add(char)
-                if following != "\n":
-                    self.add(following)
-                at += 2
-            elif char == "'" and not quoted:
-                end = word.find("'", at + 1)
-                end = len(word) if end < 0 else end
-                self.add(word[at + 1 : end])
-                at = end + 1
-            elif char == '"' and not quoted:
-                end = _end_of_quote(word, at + 1)
-                self.add("")
-                self.read(word[at + 1 : end], quoted=True)
-                at = end + 1
-            elif char == "`":
-                end = word.find("`", at + 1)
-                end = len(word) if end < 0 else end
-                self._output(word[at + 1 : end], quoted)
-                at = end + 1
-            elif char == "$":
-                at = self._dollar(word, at, quoted)
+            is_plain = word[at] not in special or (quoted and word.startswith("$'", at))
+            start, at = at, at + 1 if is_plain else end_of_piece(word, at)
+            piece = word[start:at]
+            if piece == "\\\n":
+                continue
+            if quoted and piece[0] == "\\":
+                plain = piece[1:] if piece[1:] in {"$", "`", '"', "\\"} else piece
+                done += escaped.sub(r"\\\g<0>", plain)
+            elif piece[0] == '"' and not quoted:
+                done += f'"{self._expanded(piece[1:-1], splits=splits, quoted=True)}"'
+            elif piece[:2] == "$'":
+                done += shlex.quote(re.sub(r"\\(.)", lambda e: _ESCAPES.get(e[1], e[0]), piece[2:-1]))
+            elif piece == "$" and not _SHORT.match(word, start):
+                done += "" if word[at : at + 1] == '"' and not quoted else "$"
+            elif piece[0] in "$`":
+                if found := _SHORT.match(word, start):
+                    piece, at = "${" + found[1] + "}", found.end()
+                done += between.join(escaped.sub(r"\\\g<0>", text) for text in self._values_of(piece, quoted))
             else:
-                self.add(char)
-                at += 1
+                is_kept = quoted or (not splits and piece.isspace())
+                done += escaped.sub(r"\\\g<0>", piece) if is_kept else piece
+        return done
 
-    def _dollar(self, word: str, at: int, quoted: bool) -> int:
-        """Read an expansion and return where it ends."""
-        if word.startswith("$'", at) and not quoted:
-            end = end_of_ansi(word, at + 2)
-            self.add(_escaped(word[at + 2 : end]))
-            return end + 1
-        if word.startswith('$"', at) and not quoted:
-            return at + 1  # translated, where a catalogue has it: the text itself
-        if word.startswith("$((", at) and (end := _end_of_nest(word, at + 1)) and word[end - 2 : end] == "))":
-            value = arithmetic(word[at + 3 : end - 2], self.scope, self.outputs)
-            self.add(unknown(word[at:end]) if value is None else str(value))
-            return end
-        if word.startswith("$(", at):
-            end = _end_of_nest(word, at + 1)
-            self._output(word[at + 2 : end - 1], quoted)
-            return end
-        if word.startswith("${", at):
-            end = _end_of_nest(word, at + 1)
-            self._braced(word[at + 2 : end - 1], quoted)
-            return end
-        found = _VARIABLE.match(word, at)
+    def _values_of(self, piece: str, quoted: bool) -> list[str]:
+        """Return what ``$( … )``, ``$(( … ))`` or ``${ … }`` stands for; several texts for an array's items."""
+        if piece.startswith("$((") and piece.endswith("))"):
+            return [self.arithmetic(piece[3:-2])]
+        if piece[:2] != "${":
+            return [self.output_of(piece[1:-1] if piece[0] == "`" else piece[2:-1])]
+        not_followed = unknown(f"the expansion {piece}", self.line)
+        found = _BRACED.fullmatch(piece[2:-1])
         if not found:
-            self.add("$")
-            return at + 1
-        self._value(found[1] or found[2], quoted)
-        return found.end()
-
-    def _output(self, script: str, quoted: bool) -> None:
-        text = self.outputs.output_of(script)
-        self.add(text) if quoted else self.add_split(text)
-
-    def _value(self, name: str, quoted: bool) -> None:
-        if name in ("@", "*"):
-            self._listed(self.scope.arguments, quoted, joined=name == "*")
-            return
-        value = self._text_of(name)
-        text = unset(name) if value is None else value
-        self.add(text) if quoted else self.add_split(text)
-
-    def _listed(self, items: list[str], quoted: bool, *, joined: bool) -> None:
-        """Add items, in quotes as one word where they are joined."""
-        if quoted and joined:
-            self.add((self.scope.text("IFS") or " ")[:1].join(items))
-        else:
-            self.add_items(items, quoted)
-
-    def _text_of(self, name: str) -> str | None:
-        if name.isdigit():
-            place = int(name)
-            if place == 0:
-                return "script"
-            if place <= len(self.scope.arguments):
-                return self.scope.arguments[place - 1]
-            return self.scope.text(name)
-        if name == "#":
-            return str(len(self.scope.arguments))
-        return unknown(f"${name}") if name in "?$!-" else self.scope.text(name)
-
-    def _braced(self, inside: str, quoted: bool) -> None:
-        """Read what is between braces: a name, an index, an operation."""
-        found = _INSIDE.match(inside)
-        if not found:
-            self.add(unknown("${" + inside + "}"))
-            return
+            return [not_followed]
         prefix, name, index, operation = found.groups()
-        if prefix and name in "@*#?$!-" and not operation and index is None:
-            prefix, operation = "", ""
-        items = self.scope.items(name)
-        if index in ("@", "*") or (name in ("@", "*")):
-            listed = self.scope.arguments if name in ("@", "*") else (items or [])
-            if prefix == "#":
-                self.add(str(len(listed)))
-            elif prefix == "!":
-                self.add_items([str(number) for number in range(len(listed))], quoted)
-            else:
-                self._listed(listed, quoted, joined="*" in (index, name))
-            return
+        if index in ("@", "*") or name in ("@", "*"):
+            items = list(self.arguments if name in ("@", "*") else self.items(name))
+            if operation:
+                return [not_followed]
+            if prefix and any(map(is_unknown, items)):
+                return [item for item in items if is_unknown(item)][:1]
+            if prefix:
+                return [str(len(items))] if prefix == "#" else [str(place) for place in range(len(items))]
+            joined = str(self.values.get("IFS", " "))[:1].join(items)
+            return [joined] if quoted and "*" in (index, name) else items
+        value = self.text(name)
         if index is not None:
-            place = arithmetic(index, self.scope, self.outputs)
-            known = place is not None and items is not None and -len(items) <= place < len(items)
-            value = items[place] if known and items is not None and place is not None else None
-        else:
-            value = self._text_of(name)
+            items = self.items(name)
+            if len(items) == 1 and is_unknown(items[0]):
+                return items
+            place = self.arithmetic(index)
+            if missing_in(place):
+                return [place]
+            value = items[int(place)] if -len(items) <= int(place) < len(items) else None
         if prefix == "#":
-            self.add(str(len(without_marks(value or ""))))
-            return
+            return [str(len(value or "")) if not missing_in(value or "") else value or ""]
         if prefix == "!":
-            value = self._text_of(value) if value else None
-        text = self._operated(name, value, operation)
-        self.add(text) if quoted else self.add_split(text)
+            name, value = value or name, self.text(value) if value else None
+        return [self._operated(name, value, operation, not_followed)]
 
-    def _operated(self, name: str, value: str | None, operation: str) -> str:
-        """Apply ``:-default``, ``%suffix``, ``/from/to`` and their like."""
-        empty = value is None or (without_marks(value) == "" and not missing_in(value).startswith("it"))
-        found = re.match(r"(:?)([-=+?])(.*)$", operation, re.S)
-        if found:
-            lacking = empty if found[1] else value is None
-            if found[2] == "+":
-                return "" if lacking else self._plain(found[3])
-            if not lacking:
-                return value or ""
-            if found[2] == "?":
-                return unset(name)
-            default = self._plain(found[3])
-            if found[2] == "=":
-                self.scope.set(name, default)
+    def _operated(self, name: str, value: str | None, operation: str, not_followed: str) -> str:
+        """Apply ``:-default``, ``%suffix``, ``/old/new`` and their like."""
+        if not operation:
+            return unset(name) if value is None else value
+        found = _OPERATION.fullmatch(operation)
+        if found is None:
+            return not_followed
+        kind, rest = found.groups()
+        if kind[-1] in "-=+?":
+            lacks = value is None or (kind[0] == ":" and not is_unknown(value) and not without_marks(value))
+            if kind[-1] == "+":
+                return "" if lacks else self.one(rest)
+            if value is not None and not lacks:
+                return value
+            default = unset(name) if kind[-1] == "?" else self.one(rest)
+            if kind[-1] == "=":
+                self.set(name, default)
             return default
-        text = unset(name) if value is None else value
-        if not operation or missing_in(text):
-            return text
-        if operation[0] in "#%":
-            greedy = operation[:2] in ("##", "%%")
-            return _trimmed(text, operation[0], self._plain(operation[1 + greedy :]), greedy)
-        if operation[0] == "/":
-            every = operation.startswith("//")
-            old, _, new = operation[1 + every :].partition("/")
-            return text.replace(self._plain(old), self._plain(new), -1 if every else 1)
-        if operation in ("^^", ",,", "^", ","):
-            turned = text.upper() if operation[0] == "^" else text.lower()
-            return turned if len(operation) == 2 else turned[:1] + text[1:]
-        slice_of = re.match(r":\s*(-?\d+)(?::(-?\d+))?$", operation)
-        if slice_of:
-            start = int(slice_of[1])
-            return text[start:] if slice_of[2] is None else text[start:][: int(slice_of[2])]
-        return unknown("${" + name + operation + "}")
+        if value is None or missing_in(value):
+            return unset(name) if value is None else value
+        if kind[0] in "#%":
+            return _trimmed(value, kind, self.one(rest))
+        if kind[0] == "/":
+            old, _, new = rest.partition("/")
+            return value.replace(self.one(old), self.one(new), -1 if kind == "//" else 1)
+        if kind == ":":
+            start, _, length = rest.partition(":")
+            first, count = self.arithmetic(start), self.arithmetic(length) if length else str(len(value))
+            if missing_in(first + count):
+                return first + count
+            return value[int(first) :][: int(count)]
+        turned = value.upper() if kind[0] == "^" else value.lower()
+        return turned if len(kind) == 2 else turned[:1] + value[1:]
 
-    def _plain(self, word: str) -> str:
-        return "".join(fields(word, self.scope, self.outputs, split=False))
+    def arithmetic(self, expression: str) -> str:
+        """Return the value of an expression of whole numbers as text, or a mark."""
+        text = self.inside(expression).replace('"', "")
+        if found := _MARK.search(text):
+            return found[0]
+        try:
+            return str(_Arithmetic(text, self).value())
+        except _MissingError as missing:
+            return missing.mark
+        except (ValueError, ZeroDivisionError, IndexError):
+            return unknown(f"the arithmetic {text[:60]}", self.line)
 
 
-def _trimmed(text: str, side: str, pattern: str, greedy: bool) -> str:
-    """Remove a prefix (``#``) or suffix (``%``) that matches a pattern."""
-    lengths = range(len(text), -1, -1) if greedy else range(len(text) + 1)
+def _trimmed(text: str, kind: str, pattern: str) -> str:
+    """Remove a prefix (``#``) or suffix (``%``) that matches a pattern, the longest where the sign is double."""
+    lengths = range(len(text), -1, -1) if len(kind) == 2 else range(len(text) + 1)
     for length in lengths:
-        part = text[:length] if side == "#" else text[len(text) - length :]
-        if fnmatch.fnmatchcase(part, pattern):
-            return text[length:] if side == "#" else text[: len(text) - length]
+        head, tail = text[:length], text[len(text) - length :]
+        if fnmatch.fnmatchcase(head if kind[0] == "#" else tail, pattern):
+            return text[length:] if kind[0] == "#" else text[: len(text) - length]
     return text
 
 
-def end_of_ansi(word: str, start: int) -> int:
-    """Return where ``$'…'`` closes, whose content starts at `start`: a quote behind a backslash does not."""
-    found = re.compile(r"(?:[^\\']|\\.)*", re.S).match(word, start)
-    return found.end() if found else len(word)
+class Tokens:
+    """The tokens of an expression, whose binary operators have a precedence."""
 
+    def __init__(self, tokens: list[str], precedence: Mapping[str, int]) -> None:
+        self.tokens, self.at, self.precedence = tokens, 0, precedence
 
-def _escaped(text: str) -> str:
-    """Return what ``$'…'`` stands for (bash(1), QUOTING)."""
+    def peek(self, ahead: int = 0) -> str:
+        """Return a token without taking it, empty at the end."""
+        return "".join(self.tokens[self.at + ahead : self.at + ahead + 1])
 
-    def of(found: re.Match[str]) -> str:
-        escape = found[1]
-        if escape[0] in "xuU":
-            code = int(escape[1:], 16)
-            return chr(code) if 0 < code < 0xD800 else ""
-        if escape[0] in "01234567":
-            return chr(int(escape, 8) % 256)
-        return _ESCAPES.get(escape, "\\" + escape)
-
-    return _ESCAPE.sub(of, text)
-
-
-def _end_of_quote(word: str, start: int) -> int:
-    """Return where a double quote closes."""
-    at = start
-    while at < len(word) and word[at] != '"':
-        if word[at] == "\\":
-            at += 2
-        elif word.startswith(("$(", "${"), at):
-            at = _end_of_nest(word, at + 1)
-        else:
-            at += 1
-    return min(at, len(word))
-
-
-def _end_of_nest(word: str, start: int) -> int:
-    """Return the place behind the bracket that closes the one at `start`."""
-    opener = word[start]
-    closer = {"(": ")", "{": "}"}[opener]
-    depth, at = 0, start
-    while at < len(word):
-        char = word[at]
-        if char == "\\":
-            at += 2
-            continue
-        if word.startswith("$'", at) and opener == "(":
-            at = end_of_ansi(word, at + 2) + 1
-            continue
-        if char == '"':
-            at = _end_of_quote(word, at + 1) + 1
-            continue
-        if char == "'" and opener == "(":
-            end = word.find("'", at + 1)
-            at = len(word) if end < 0 else end + 1
-            continue
-        depth += {opener: 1, closer: -1}.get(char, 0)
-        at += 1
-        if depth == 0:
-            return at
-    return len(word)
-
-
-def holds(words: list[str]) -> bool | None:
-    """Say whether a test of expanded words is true; None where it depends on something missing."""
-    return _Condition(words).value()
-
-
-class _Condition:
-    """``[ … ]`` and ``[[ … ]]`` over words."""
-
-    def __init__(self, words: list[str]) -> None:
-        self.words, self.at = words, 0
-
-    def value(self) -> bool | None:
-        return self._either() if self.words else False
-
-    def _peek(self) -> str:
-        return self.words[self.at] if self.at < len(self.words) else ""
-
-    def _either(self) -> bool | None:
-        result = self._both()
-        while self._peek() in ("||", "-o"):
-            self.at += 1
-            other = self._both()
-            result = True if result or other else None if None in (result, other) else False
-        return result
-
-    def _both(self) -> bool | None:
-        result = self._one()
-        while self._peek() in ("&&", "-a"):
-            self.at += 1
-            other = self._one()
-            result = False if False in (result, other) else None if None in (result, other) else True
-        return result
-
-    def _one(self) -> bool | None:
-        word = self._peek()
-        if word == "!":
-            self.at += 1
-            value = self._one()
-            return None if value is None else not value
-        if word == "(":
-            self.at += 1
-            value = self._either()
-            self.at += 1
-            return value
-        following = self.words[self.at + 1 : self.at + 3]
-        if len(following) == 2 and following[0] in _COMPARISONS:
-            self.at += 3
-            return _compare(word, following[0], following[1])
-        if re.fullmatch(r"-[a-zA-Z]", word):
-            self.at += 1
-            if self._peek() in ("", "&&", "||", "]", ")"):
-                return word == "-z"  # an unset variable leaves nothing behind
-            operand = self._peek()
-            self.at += 1
-            return _property(word, operand)
+    def take(self) -> str:
+        """Return the next token; IndexError at the end."""
         self.at += 1
-        if self._peek() in _COMPARISONS:
-            # ``[ $UNSET = x ]``: nothing stands before the operator.
-            operator = self._peek()
-            self.at += 2
-            return _compare(word, operator, self.words[self.at - 1] if self.at <= len(self.words) else "")
-        if missing_in(word).startswith("it"):
-            return None
-        return bool(without_marks(word))
+        return self.tokens[self.at - 1]
+
+    def climb(
+        self, operand: Callable[[], Value], apply: Callable[[str, Value, Value], Value], level: int = 0
+    ) -> Value:
+        """Return the value of what follows, as far as its operators bind more strongly than `level`."""
+        left = operand()
+        while (strength := self.precedence.get(self.peek(), 0)) > level:
+            sign = self.take()
+            left = apply(sign, left, self.climb(operand, apply, strength))
+        return left
 
 
-_COMPARISONS = ("=", "==", "!=", "=~", "-eq", "-ne", "-gt", "-ge", "-lt", "-le", "<", ">")
+class _MissingError(Exception):
+    """A variable of an arithmetic expression has no value."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(mark)
+        self.mark = mark
 
 
-def _property(option: str, operand: str) -> bool | None:
-    """Answer ``-z``, ``-n``, ``-v``; files are unknown."""
-    missing = missing_in(operand)
-    if option in ("-z", "-n"):
-        if missing.startswith("it"):
-            return None
-        empty = without_marks(operand) == ""
-        return empty if option == "-z" else not empty
-    return None
+_ARITHMETIC_TOKEN = re.compile(
+    r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|\*\*|&&|\|\||\+\+|--|[-+*/%]=|[<>=!]=|[-+*/%<>=!?:(),])"
+)
+_ARITHMETIC: dict[str, tuple[int, Callable[[int, int], int]]] = {
+    "||": (1, lambda a, b: int(bool(a or b))),
+    "&&": (2, lambda a, b: int(bool(a and b))),
+    "==": (3, lambda a, b: int(a == b)),
+    "!=": (3, lambda a, b: int(a != b)),
+    "<": (4, lambda a, b: int(a < b)),
+    "<=": (4, lambda a, b: int(a <= b)),
+    ">": (4, lambda a, b: int(a > b)),
+    ">=": (4, lambda a, b: int(a >= b)),
+    "+": (5, operator.add),
+    "-": (5, operator.sub),
+    "*": (6, operator.mul),
+    # Towards zero, unlike Python's.
+    "/": (6, lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
+    "%": (6, lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1)),
+}
+"""Binary operators: how strongly they bind, and what they do."""
 
 
-def _compare(left: str, operator: str, right: str) -> bool | None:
-    if missing_in(left).startswith("it") or missing_in(right).startswith("it"):
-        return None
-    left, right = without_marks(left), without_marks(right)
-    if operator in ("=", "=="):
-        return fnmatch.fnmatchcase(left, right)
-    if operator == "!=":
-        return not fnmatch.fnmatchcase(left, right)
-    if operator == "=~":
-        try:
-            return bool(re.search(right, left)) if len(right) < 200 and len(left) < 2000 else None
-        except re.error:
-            return None
-    if operator in ("<", ">"):
-        return left < right if operator == "<" else left > right
-    try:
-        first, second = int(left or 0), int(right or 0)
-    except ValueError:
-        return None
-    return {
-        "-eq": first == second,
-        "-ne": first != second,
-        "-gt": first > second,
-        "-ge": first >= second,
-        "-lt": first < second,
-        "-le": first <= second,
-    }[operator]
+class _Arithmetic(Tokens):
+    """``$(( … ))``: whole numbers, comparisons, a choice by ``?``, assignments."""
+
+    def __init__(self, text: str, scope: Scope) -> None:
+        tokens, at, text = [], 0, text.rstrip()
+        while at < len(text):
+            found = _ARITHMETIC_TOKEN.match(text, at)
+            if found is None:
+                raise ValueError(text)
+            tokens.append(found[1])
+            at = found.end()
+        super().__init__(tokens, {sign: strength for sign, (strength, _) in _ARITHMETIC.items()})
+        self.scope = scope
+
+    def value(self) -> int:
+        """Return the value of the whole expression."""
+        result = self._list() if self.tokens else 0
+        if self.peek() or abs(result) >= 2**63:
+            raise ValueError(self.peek())
+        return result
+
+    def _list(self) -> int:
+        result = self._choice()
+        while self.peek() == ",":
+            self.take()
+            result = self._choice()
+        return result
+
+    def _choice(self) -> int:
+        if _NAME.fullmatch(self.peek()) and re.fullmatch(r"[-+*/%]?=", self.peek(1)):
+            name, sign = self.take(), self.take()
+            value = self._choice()
+            if sign != "=":
+                value = _ARITHMETIC[sign[0]][1](self._number(name), value)
+            self.scope.set(name, str(value))
+            return value
+        condition = self.climb(self._power, lambda sign, left, right: _ARITHMETIC[sign][1](left, right))
+        if self.peek() != "?":
+            return condition
+        self.take()
+        first = self._choice()
+        if self.take() != ":":
+            raise ValueError(":")
+        second = self._choice()
+        return first if condition else second
+
+    def _power(self) -> int:
+        base = self._operand()
+        if self.peek() != "**":
+            return base
+        self.take()
+        exponent = self._power()
+        if not (0 <= exponent < 64 and abs(base) < 2**32):
+            raise ValueError("**")
+        return int(base**exponent)
+
+    def _operand(self) -> int:
+        token = self.take()
+        if token in ("-", "+", "!"):
+            value = self._operand()
+            return {"-": -value, "+": value, "!": int(not value)}[token]
+        if token == "(":
+            value = self._list()
+            if self.take() != ")":
+                raise ValueError("(")
+            return value
+        before = token in ("++", "--")
+        if before or (_NAME.fullmatch(token) and self.peek() in ("++", "--")):
+            name, sign = (self.take(), token) if before else (token, self.take())
+            value = self._number(name)
+            changed = value + (1 if sign == "++" else -1)
+            self.scope.set(name, str(changed))
+            return changed if before else value
+        return self._number(token) if _NAME.fullmatch(token) else _constant(token)
+
+    def _number(self, name: str) -> int:
+        value = self.scope.text(name)
+        if value is None or missing_in(value):
+            raise _MissingError(unset(name) if value is None else value)
+        return _constant(value.strip() or "0")
+
+
+def _constant(text: str) -> int:
+    """Return a constant; one that begins with 0 would be octal, and is not read."""
+    if not re.fullmatch(r"[-+]?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)", text):
+        raise ValueError(text)
+    return int(text, 0)

@@ -1,44 +1,31 @@
-"""Following a launch script: what it sets and the commands that it would start, without starting any."""
+"""Following a launch script: what it sets and the commands that it would start, without starting any.
+
+Where only running the script tells how it goes on, nothing is guessed: a number that depends on it becomes
+something that the reader is told is not known, and any other variable is named in a note.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.shell.expand import (
-    Scope,
-    arithmetic,
-    fields,
-    holds,
-    missing_in,
-    unknown,
-    without_marks,
-)
-from costmodel.interop.shell.syntax import (
-    Assign,
-    Case,
-    Chain,
-    Command,
-    Commands,
-    Function,
-    If,
-    Loop,
-    Statement,
-    Test,
-    parse,
-)
+from costmodel.interop.shell.expand import Scope, Tokens, is_unknown, missing_in, unknown, without_marks
+from costmodel.interop.shell.syntax import ASSIGNED, ENDS, Command, end_of, parse
 
-_MOST_STEPS = 50_000
-_DEEPEST = 12
-_MOST_TURNS = 2_000
-_SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
-_SILENT = {"cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear"}
-_TESTS = (("[",), ("test",), ("true",), ("false",), (":",))
+_MOST_STEPS = 20_000
+_MOST_TURNS = 500
+_DEEPEST = 24
+_SHELLS = ("bash", "sh", "zsh")
+_DECLARES = ("export", "declare", "local", "readonly", "typeset")
+_SILENT = ("cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear")
+_PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd", "expr", "seq")
 _SLURM = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.M)
 _GLUED = re.compile(r"-([A-Za-z])(\d\S*)")
 _SHORT = {
@@ -54,11 +41,11 @@ _SHORT = {
 
 
 class _LeaveError(Exception):
-    """``break`` and ``continue`` on their way out of a loop, or of several."""
+    """``break`` and ``continue`` on their way out of a loop; `doubtful` where only running tells whether."""
 
-    def __init__(self, loops: int, goes_on: bool) -> None:
+    def __init__(self, goes_on: bool, doubtful: bool) -> None:
         super().__init__()
-        self.loops, self.goes_on = loops, goes_on
+        self.goes_on, self.doubtful = goes_on, doubtful
 
 
 class _EndError(Exception):
@@ -71,10 +58,11 @@ class _EndError(Exception):
 
 @dataclass
 class Launch:
-    """A command that a script would start."""
+    """A command that a script would start; `certain` where no condition in doubt stands around it."""
 
     words: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    certain: bool = True
 
 
 @dataclass
@@ -103,11 +91,7 @@ class Followed:
 
 
 def follow(
-    text: str,
-    *,
-    folder: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    doubtful: bool = False,
+    text: str, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Followed:
     """Follow a script.
 
@@ -119,24 +103,24 @@ def follow(
         Where ``source`` finds its neighbours; without one nothing is read.
     environment : mapping, optional
         Variables that are set when it starts.
-    doubtful : bool
-        Take branches whose condition cannot be known; otherwise pass them over.
 
     Raises
     ------
     CostModelError
-        If files source each other in a circle, or the script does not come to an end.
+        If it is no script, files source each other in a circle, or it does not come to an end.
     """
     slurm: dict[str, str] = {}
     for option, value in _slurm_options(text):
         # The job's own come before those of jobs that it submits.
         slurm.setdefault(option, value)
-    scope = Scope({**_slurm_variables(slurm), **(environment or {})})
-    walker = _Walker(scope, folder, doubtful)
-    with suppress(_EndError):
-        walker.follow(parse(text))
+    walker = _Walker({**_slurm_variables(slurm), **(environment or {})}, folder)
+    try:
+        with suppress(_EndError):
+            walker.run(parse(text))
+    except RecursionError:
+        raise CostModelError("the script is nested too deeply") from None
     slurm |= walker.slurm
-    return Followed(walker.launches, scope, walker.files, slurm, walker.notes)
+    return Followed(walker.launches, walker.scope, walker.files, slurm, list(dict.fromkeys(walker.notes)))
 
 
 def _slurm_options(text: str) -> list[tuple[str, str]]:
@@ -164,13 +148,16 @@ def options_of(words: list[str]) -> dict[str, str]:
     return found
 
 
-def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, str]:
+def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, str | list[str]]:
     """Return the variables that Slurm sets from the options of a job."""
-    nodes = slurm.get("nodes") or ""
-    found = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
-    found["SLURM_NTASKS_PER_NODE"] = slurm.get("ntasks-per-node", "")
-    gpus = gpus_per_node(slurm)
-    found["SLURM_GPUS_ON_NODE"] = found["SLURM_GPUS_PER_NODE"] = gpus
+    nodes, gpus = slurm.get("nodes") or "", gpus_per_node(slurm)
+    found = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS_PER_NODE": slurm.get("ntasks-per-node", ""),
+        "SLURM_GPUS_ON_NODE": gpus,
+        "SLURM_GPUS_PER_NODE": gpus,
+    }
     return {name: value for name, value in found.items() if value.isdigit()}
 
 
@@ -187,288 +174,315 @@ def gpus_per_node(slurm: Mapping[str, str]) -> str:
     return ""
 
 
-class _Walker:
-    """Follows statements, keeping variables, functions and what would be started."""
+Body = tuple[list[Command], int, int]
+"""Commands, and which of them: from, to."""
 
-    def __init__(self, scope: Scope, folder: Path | None, doubtful: bool) -> None:
-        self.scope, self.folder, self.doubtful = scope, folder, doubtful
-        self.functions: dict[str, Commands] = {}
+
+class _Walker:
+    """Follows commands, keeping variables, functions and what would be started."""
+
+    def __init__(self, values: Mapping[str, str | list[str]], folder: Path | None) -> None:
+        self.scope = Scope(self.output_of, {"PWD": ".", "BASH_SOURCE": "./script", **values})
+        self.folder = folder
+        self.functions: dict[str, Body] = {}
         self.launches: list[Launch] = []
         self.files: dict[str, str] = {}
         self.slurm: dict[str, str] = {}
         self.notes: list[str] = []
         self.sources: list[Path] = []
         self.output: list[str] | None = None
-        self.steps = self.depth = self.loops = 0
-        # How many conditions around a statement cannot be known, and how many functions and sourced files.
-        self.doubts = self.bodies = 0
+        # How deep in scripts of scripts, loops, functions and sourced files, and conditions in doubt.
+        self.steps = self.depth = self.loops = self.bodies = self.doubts = 0
+        self.certain = True
+        """Whether no condition in doubt stands around."""
+        self.by_command = False
+        """Whether the last status is that of a program, which only running it tells."""
 
-    # What a statement does
-
-    def follow(self, block: Commands) -> bool:
-        """Follow statements; return whether the last one succeeded as far as one can say."""
-        self.depth += 1
-        if self.depth > 4 * _DEEPEST:
-            raise CostModelError("the script calls itself without end")
-        result = True
-        try:
-            for statement in block.statements:
-                result = self.one(statement)
-        finally:
-            self.depth -= 1
-        return result
-
-    def one(self, statement: Statement) -> bool:
-        """Follow one statement."""
-        self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise CostModelError("the script does not come to an end")
-        match statement:
-            case Assign():
-                self.assign(statement)
-                return True
-            case Command():
-                return self.command(statement)
-            case Commands(apart=True):
+    def run(self, commands: list[Command], start: int = 0, end: int | None = None) -> bool | None:
+        """Follow commands; return whether the last one succeeds, None if only running it tells."""
+        truth: bool | None = True
+        at, end = start, len(commands) if end is None else end
+        while at < end:
+            command = commands[at]
+            is_function = command.words[0] == "()"
+            stop = end_of(commands, at + is_function) if is_function or command.words[0] in ENDS else at
+            self.steps += 1
+            self.scope.line = command.line
+            if self.steps > _MOST_STEPS:
+                raise CostModelError(f"line {command.line}: the script does not come to an end")
+            if command.joined == "|":
+                # Of a pipe, the last part says how it ends; the parts are shells of their own.
                 with suppress(_EndError):
-                    return self.follow(statement)
-                return True
-            case Commands():
-                return self.follow(statement)
-            case If():
-                return self.branch(statement)
-            case Loop():
-                self.loop(statement)
-                return True
-            case Case():
-                return self.case(statement)
-            case Function():
-                self.functions[statement.name] = statement.body
-                return True
-            case Test():
-                return self.settled(self.truth(statement))
-            case Chain():
-                return self.chain(statement)
+                    truth = self.one(commands, at, stop)
+            elif truth is None and command.joined:
+                self._choose(commands, [(None, at, stop + 1)])
+            elif truth is not (command.joined == "||") or not command.joined:
+                truth = self.one(commands, at, stop)
+            at = stop + 1
+        return truth
 
-    def settled(self, truth: bool | None) -> bool:
-        """Return a truth value, what cannot be known as the walk takes it."""
-        return self.doubtful if truth is None else truth
+    def condition(self, commands: list[Command], start: int, end: int) -> bool | None:
+        """Say whether a condition holds, None if only running it tells."""
+        truth = self.run(commands, start, end)
+        return None if self.by_command else truth
 
-    def words(self, raw: tuple[str, ...]) -> list[str]:
-        return [field for word in raw for field in fields(word, self.scope, self)]
-
-    def text(self, word: str) -> str:
-        return "".join(fields(word, self.scope, self, split=False))
-
-    def assign(self, given: Assign) -> None:
-        if given.array is not None:
-            items = self.words(given.array)
-            keyed = [re.match(r"\[(\d+)\]=(.*)$", item, re.S) for item in items]
-            items = [found[2] if found else item for found, item in zip(keyed, items, strict=True)]
-            before = self.scope.items(given.name) or []
-            self.scope.set(given.name, [*before, *items] if given.adds else items)
-            return
-        value = self.text(given.value)
-        if given.index is not None:
-            place = arithmetic(given.index, self.scope, self)
-            items = list(self.scope.items(given.name) or [])
-            if place is not None and 0 <= place < _MOST_TURNS:
-                items += [""] * (place + 1 - len(items))
-                items[place] = items[place] + value if given.adds else value
-                self.scope.set(given.name, items)
-            return
-        held = self.scope.values.get(given.name)
-        if given.adds and isinstance(held, list):
-            self.scope.set(given.name, [(held[0] if held else "") + value, *held[1:]])
-        elif given.adds:
-            self.scope.set(given.name, (held if isinstance(held, str) else "") + value)
+    def one(self, commands: list[Command], at: int, stop: int) -> bool | None:
+        """Follow one statement, compound or not."""
+        command = commands[at]
+        first = command.words[0]
+        self.by_command = False
+        truth: bool | None = True
+        if first == "if":
+            truth = self._choose(commands, self._if(commands, at, stop))
+        elif first == "case":
+            truth = self._choose(commands, self._case(commands, at, stop))
+        elif first in ("for", "while", "until", "select"):
+            self._loop(commands, at, stop)
+        elif first == "{":
+            truth = self.run(commands, at + 1, stop)
+        elif first == "(":
+            truth = self._apart(lambda: self.run(commands, at + 1, stop))
+        elif first == "()":
+            self.functions[command.words[1]] = (commands, at + 1, stop + 1)
+        elif first in ("[", "[[", "test"):
+            truth = self._test(command.words[1:-1] if first != "test" else command.words[1:])
+        elif first == "((":
+            value = self.scope.arithmetic(command.words[1])
+            truth = None if missing_in(value) else value != "0"
         else:
-            self.scope.set(given.name, value)
+            truth = self._command(command)
+        return truth if truth is None or not command.negated else not truth
 
-    def branch(self, given: If) -> bool:
-        """Follow the first branch whose condition holds."""
-        doubtful = False
-        for condition, body in given.branches:
-            truth = True if condition is None else self.known(condition)
-            doubtful |= truth is None
-            if self.settled(truth):
-                with self.doubted(doubtful):
-                    return self.follow(body)
-        return True
-
-    @contextmanager
-    def doubted(self, doubtful: bool) -> Iterator[None]:
-        """Follow what only running would tell whether it is reached: nothing in it ends the script."""
-        self.doubts += doubtful
+    def _apart(self, run: Callable[[], bool | None]) -> bool | None:
+        """Follow a shell of its own, whose variables and whose exit are its own."""
+        values = dict(self.scope.values)
         try:
-            yield
+            return run()
+        except _EndError:
+            return True
         finally:
-            self.doubts -= doubtful
+            self.scope.values = values
 
-    def known(self, block: Commands) -> bool | None:
-        """Say whether a condition holds; None if only running it would tell."""
-        result: bool | None = True
-        for statement in block.statements:
-            result = self.truth(statement)
-        return result
+    def _in_doubt(self, commands: list[Command], start: int, end: int) -> dict[str, str | list[str]]:
+        """Follow what only running the script tells whether it is reached; return what it would set."""
+        before, certain = dict(self.scope.values), self.certain
+        self.doubts, self.certain = self.doubts + 1, False
+        try:
+            self.run(commands, start, end)
+        finally:
+            self.doubts, self.certain = self.doubts - 1, certain
+        other, self.scope.values = self.scope.values, before
+        return other
 
-    def condition(self, block: Commands) -> bool:
-        return self.settled(self.known(block))
+    def _choose(
+        self, commands: list[Command], branches: Iterable[tuple[bool | None, int, int]]
+    ) -> bool | None:
+        """Follow the first branch that is taken; those before it that may be, in doubt."""
+        line, truth = self.scope.line, True
+        others: list[dict[str, str | list[str]]] = []
+        for holds, start, end in branches:
+            if holds is None:
+                others.append(self._in_doubt(commands, start, end))
+            elif holds:
+                self.doubts += bool(others)
+                truth = self.run(commands, start, end)
+                self.doubts -= bool(others)
+                break
+        flags = []
+        for name in dict.fromkeys(name for other in others for name in _differing(other, self.scope.values)):
+            texts = [str(values.get(name, "")) for values in (*others, self.scope.values)]
+            if any("--" in text for text in texts):
+                flags.append(f"${name}")
+            elif not any("/" in text for text in texts):
+                what = "set under a condition that only running the script tells"
+                self.scope.set(name, unknown(what, line))
+        if flags:
+            self.notes.append(
+                f"line {line}: only running the script tells whether a condition holds; "
+                f"what is set under it, {', '.join(flags)}, is not read"
+            )
+        return truth
 
-    def truth(self, statement: Statement) -> bool | None:
-        """Say whether a statement succeeds; None if only running it would tell."""
-        match statement:
-            case Test(words, arithmetic=True):
-                value = arithmetic(words[0], self.scope, self)
-                return None if value is None else bool(value)
-            case Test(words):
-                return holds([self.text(word) for word in words])
-            case Command(words=(("[" | "test"), *rest)):
-                given = self.words(tuple(rest))
-                return holds(given[:-1] if given[-1:] == ["]"] else given)
-            case Command(words=("true" | ":",)):
-                return True
-            case Command(words=("false",)):
-                return False
-            case Chain(parts, negated):
-                result: bool | None = True
-                for operator, part in parts:
-                    if operator == "||" and result is True:
-                        continue
-                    if operator == "&&" and result is False:
-                        continue
-                    other = self.truth(part)
-                    if operator == "&&":
-                        result = False if other is False else None if None in (result, other) else True
-                    elif operator == "||":
-                        result = True if other else None if None in (result, other) else False
-                    else:
-                        result = other
-                return (None if result is None else not result) if negated else result
-            case Command():
-                self.command(statement)
-                return None
-            case _:
-                self.one(statement)
-                return None
+    def _if(self, commands: list[Command], at: int, stop: int) -> Iterator[tuple[bool | None, int, int]]:
+        """Yield for each branch whether its condition holds, and from where to where it goes."""
+        places = [*_parts(commands, at, stop, ("then", "elif", "else")), stop]
+        for asked, place, following in zip(places, places[1:], places[2:], strict=False):
+            word = commands[place].words[0]
+            if word != "elif":
+                holds = True if word == "else" else self.condition(commands, asked + 1, place)
+                yield holds, place + 1, following
 
-    def chain(self, given: Chain) -> bool:
-        """Follow commands joined by ``&&``, ``||`` and ``|``."""
-        result: bool | None = True
-        doubtful = False
-        for operator, part in given.parts:
-            if (operator == "&&" and result is False) or (operator == "||" and result is True):
-                continue
-            with self.doubted(doubtful or operator == "|"):
-                result = self.truth(part) if _is_test(part) else self.one(part)
-            # Of a command, only running it tells whether it succeeds.
-            doubtful |= result is None or not _is_test(part)
-        return self.settled(result) != given.negated
+    def _case(self, commands: list[Command], at: int, stop: int) -> Iterator[tuple[bool | None, int, int]]:
+        """Yield for each branch whether one of its patterns matches, and from where to where it goes."""
+        subject = self.scope.one("".join(commands[at].words[1:2]))
+        places = [*_parts(commands, at, stop, ("pattern",)), stop]
+        for place, following in pairwise(places[1:]):
+            patterns = [self.scope.one(pattern) for pattern in commands[place].words[1:]]
+            holds: bool | None = any(fnmatch.fnmatchcase(without_marks(subject), text) for text in patterns)
+            yield None if is_unknown(subject) and patterns != ["*"] else holds, place + 1, following
 
-    def case(self, given: Case) -> bool:
-        subject = without_marks(self.text(given.word))
-        for patterns, body in given.branches:
-            if any(fnmatch.fnmatchcase(subject, self.text(pattern)) for pattern in patterns):
-                with self.doubted(bool(missing_in(self.text(given.word)))):
-                    return self.follow(body)
-        return True
-
-    def loop(self, given: Loop) -> None:
-        """Follow a loop, as often as it would turn; ``break`` and ``continue`` may leave several."""
+    def _loop(self, commands: list[Command], at: int, stop: int) -> None:
+        """Follow a loop; where only running tells how often it turns, once, and what it sets is not known."""
+        line, before = self.scope.line, dict(self.scope.values)
         self.loops += 1
         try:
-            self._turns(given)
+            is_known = self._turns(commands, at, stop)
         except _LeaveError as leave:
-            if leave.loops > 1 and self.loops > 1:
-                raise _LeaveError(leave.loops - 1, leave.goes_on) from None
+            is_known = not leave.doubtful
         finally:
             self.loops -= 1
+        if not is_known:
+            for name in _differing(self.scope.values, before):
+                what = f"set in a '{commands[at].words[0]}' loop, whose turns only running the script tells"
+                self.scope.set(name, unknown(what, line))
 
-    def _body(self, given: Loop) -> None:
+    def _turns(self, commands: list[Command], at: int, stop: int) -> bool:
+        """Follow the turns of a loop; return whether their number is known."""
+        words = commands[at].words
+        if words == ["for"] or words == ["select"]:
+            raise CostModelError(f"line {commands[at].line}: a '{words[0]}' without a name")
+        (_, do, *_) = [*_parts(commands, at, stop, ("do",)), stop]
+        step = ""
+
+        def body() -> None:
+            try:
+                self.run(commands, do + 1, stop)
+            except _LeaveError as leave:
+                if leave.doubtful or not leave.goes_on:
+                    raise
+
+        if words[0] in ("for", "select") and words[1:2] != ["(("]:
+            given = words[3:] if words[2:3] == ["in"] else ['"$@"']
+            items = [item for word in given for item in self.scope.fields(word)]
+            is_known = words[0] == "for" and len(items) <= _MOST_TURNS and not any(map(missing_in, items))
+            for item in items if is_known else items[:1]:
+                self.scope.set(words[1], item)
+                body()
+            return is_known
+        if words[0] == "for":
+            start, condition, step = ([*words[2].split(";"), "", ""])[:3]
+            self.scope.arithmetic(start)
+        for _ in range(_MOST_TURNS):
+            if words[0] == "for":
+                value = self.scope.arithmetic(condition.strip() or "1")
+                truth = None if missing_in(value) else value != "0"
+            else:
+                truth = self.condition(commands, at + 1, do)
+            if truth is (words[0] == "until"):
+                return True
+            values = dict(self.scope.values)
+            body()
+            if truth is None:
+                return False
+            self.scope.arithmetic(step)
+            if values == self.scope.values:
+                return True
+        return False
+
+    def _test(self, words: list[str]) -> bool | None:
+        """Say whether a test holds; None where only running the script tells."""
         try:
-            self.follow(given.body)
-        except _LeaveError as leave:
-            if leave.loops > 1 or not leave.goes_on:
-                raise
-
-    def _turns(self, given: Loop) -> None:
-        if given.arithmetic is not None:
-            start, go_on, step = (part.strip() for part in given.arithmetic)
-            arithmetic(start or "0", self.scope, self)
-            for _ in range(_MOST_TURNS):
-                if not arithmetic(go_on or "1", self.scope, self):
-                    return
-                before = self.steps
-                self._body(given)
-                arithmetic(step or "0", self.scope, self)
-                if not go_on and (self.doubtful or self.steps == before):
-                    return
-            return
-        if given.condition is not None:
-            for _ in range(_MOST_TURNS):
-                if self.condition(given.condition) == given.until:
-                    return
-                before = self.steps
-                self._body(given)
-                if self.doubtful or self.steps == before:
-                    return
-            return
-        for word in self.words(given.words)[:_MOST_TURNS]:
-            self.scope.set(given.name, word)
-            self._body(given)
+            return _Condition(words, self.scope.one, self._is_file).value()
+        except IndexError:
+            return None
 
     # What a command would be
 
-    def command(self, given: Command) -> bool:
-        words = self.words(given.words)
-        document = given.document
-        if document is not None and not given.literal:
-            reader = "".join(fields('"' + document.replace('"', '\\"') + '"', self.scope, self, split=False))
-            document = reader
-        if document is not None and given.target:
-            self.files[Path(without_marks(self.text(given.target))).name] = document
-        local = {item.name: self.text(item.value) for item in given.assigns if item.array is None}
-        if not words:
-            for item in given.assigns:
-                self.assign(item)
+    def _command(self, command: Command) -> bool | None:
+        scope = self.scope
+        document = command.document
+        if document is not None and not command.literal:
+            document = scope.inside(document)
+        place = 0
+        local: dict[str, str] = {}
+        while place < len(command.words) and ASSIGNED.match(command.words[place]):
+            place += 1
+        if place == len(command.words):
+            for number in range(place):
+                self._assign(command, number)
             return True
-        name = words[0]
+        for word in command.words[:place]:
+            name, _, value = word.partition("=")
+            local[name] = scope.one(value)
+        if command.words[place] in _DECLARES:
+            for number in range(place + 1, len(command.words)):
+                if ASSIGNED.match(command.words[number]):
+                    self._assign(command, number)
+            return True
+        words = [field for word in command.words[place:] for field in scope.fields(word)]
+        if not words:
+            return True
+        name, given = words[0], words[1:]
+        if document is not None and command.target:
+            self.files[Path(without_marks(scope.one(command.target))).name] = document
         if name in self.functions:
-            self._call(name, words[1:])
+            arguments, scope.arguments = scope.arguments, given
+            self._body(lambda: self.run(*self.functions[name]))
+            scope.arguments = arguments
         elif name in ("source", "."):
-            self._source(words[1:2])
+            self._source(given[:1])
         elif name == "eval":
-            self._nested(" ".join(words[1:]))
-        elif name in ("echo", "printf"):
-            self._print(words)
-        elif name == "cat" and document is not None and not given.target:
-            self._write(document)
+            self._nested(" ".join(given))
+        elif name == "printf" and given[:1] == ["-v"] and len(given) > 2:
+            scope.set(given[1], _formatted(given[2], given[3:]))
+        elif name in _PRINTERS:
+            if self.output is not None and not command.target:
+                self.output.append(self._printed(name, given, document))
         elif name == "let":
-            for expression in words[1:]:
-                arithmetic(expression, self.scope, self)
-        elif name == "read" and (document is not None or given.string):
-            self._read(words[1:], document if document is not None else self.text(given.string), local)
-        elif name in ("shift",):
-            del self.scope.arguments[: int(words[1]) if words[1:] and words[1].isdigit() else 1]
+            for expression in given:
+                scope.arithmetic(expression)
+        elif name in ("read", "mapfile", "readarray"):
+            self._read(given, document if name == "read" else None)
+        elif name == "shift":
+            del scope.arguments[: int(given[0]) if given and given[0].isdigit() else 1]
+        elif name == "set" and given[:1] == ["--"]:
+            scope.arguments = given[1:]
         elif name == "unset":
-            for variable in words[1:]:
-                self.scope.values.pop(variable, None)
+            for variable in given:
+                scope.values.pop(variable, None)
         elif name in ("break", "continue"):
+            if given:
+                raise CostModelError(
+                    f"line {command.line}: '{name} {given[0]}' of several loops is not followed"
+                )
             if self.loops:
-                count = words[1] if len(words) > 1 and re.fullmatch(r"[1-9]\d{0,3}", words[1]) else "1"
-                raise _LeaveError(int(count), name == "continue")
+                raise _LeaveError(name == "continue", doubtful=self.doubts > 0)
         elif name in ("return", "exit"):
-            self._end(name == "return", words[1] if len(words) > 1 else "0")
+            self._end(name == "return", given[0] if given else "0")
+        elif name in ("true", ":", "false", "getopts"):
+            return name in ("true", ":")  # without arguments there are no options
+        elif name == "cd" and given:
+            scope.set("PWD", given[0])
         elif name in _SILENT:
-            pass
-        elif name in ("[", "test"):
-            return self.settled(holds(words[1:-1] if name == "[" else words[1:]))
-        elif name in ("sbatch", *_SHELLS) and document is not None:
+            self.by_command = True
+        elif Path(name).name in ("sbatch", *_SHELLS) and document is not None:
             self.slurm |= dict(_slurm_options(document))
             self._nested(document)
         else:
+            self.by_command = True
             self._launch(words, local)
         return True
+
+    def _assign(self, command: Command, place: int) -> None:
+        """Set the variable of a word that is an assignment."""
+        scope, word = self.scope, command.words[place]
+        head = ASSIGNED.match(word)
+        if head is None:
+            return
+        name, index, adds = head.groups()
+        held = scope.values.get(name, "")
+        if place in command.arrays:
+            items = [field for item in command.arrays[place] for field in scope.fields(item)]
+            if any(re.match(r"\[[^\]]*\]=", item) for item in items):
+                items = [unknown(f"an item of {name}, an array with keys", scope.line)]
+            scope.set(name, [*scope.items(name), *items] if adds else items)
+        elif index is not None:
+            scope.set(name, [unknown(f"an item of {name}, which is set by its place", scope.line)])
+        elif isinstance(held, list):
+            first = held[0] if held and adds else ""
+            scope.set(name, [first + scope.one(word[head.end() :]), *held[1:]])
+        else:
+            scope.set(name, (held if adds else "") + scope.one(word[head.end() :]))
 
     def _end(self, returns: bool, status: str) -> None:
         """Leave a function or the script; not where that is in doubt, nor where a check of what was given fails."""
@@ -477,106 +491,77 @@ class _Walker:
         if returns or status == "0" or missing_in(status):
             raise _EndError(returns)
 
-    def _launch(self, words: list[str], local: dict[str, str]) -> None:
-        """Note a command; a shell in it that gets a script as one word is followed into it."""
-        for place, word in enumerate(words):
-            if Path(word).name in _SHELLS and any(
-                re.fullmatch(r"-\w*c", part) for part in words[place + 1 :]
-            ):
-                scripts = [part for part in words[place + 1 :] if " " in part or "\n" in part]
-                if scripts:
-                    known = len(self.launches)
-                    self._nested(scripts[0])
-                    if Path(words[0]).name == "deepspeed":
-                        # Its own options, such as how many GPUs there are, hold for what it starts.
-                        self.launches[known:] = [
-                            Launch([*words[:place], *inner.words], inner.environment)
-                            for inner in self.launches[known:]
-                        ]
-                    return
-        self.launches.append(Launch(words, local))
-
-    def _nested(self, script: str) -> None:
-        if self.depth > _DEEPEST:
-            raise CostModelError("the script starts scripts in scripts without end")
-        self.depth += 3
-        try:
-            with suppress(_EndError):
-                self.follow(parse(script))
-        finally:
-            self.depth -= 3
-
-    def _call(self, name: str, arguments: list[str]) -> None:
-        before = self.scope.arguments
-        self.scope.arguments = list(arguments)
-        try:
-            self._followed_apart(self.functions[name])
-        finally:
-            self.scope.arguments = before
-
-    def _followed_apart(self, body: Commands) -> None:
+    def _body(self, run: Callable[[], object]) -> None:
         """Follow the body of a function or a sourced file, which ``return`` leaves."""
         self.bodies += 1
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise CostModelError(f"line {self.scope.line}: the script calls itself without end")
         try:
-            self.follow(body)
+            run()
         except _EndError as end:
             if not end.returns:
                 raise
         finally:
             self.bodies -= 1
+            self.depth -= 1
 
-    def _print(self, words: list[str]) -> None:
-        """Follow ``printf -v`` and, inside ``$( … )``, what is written."""
-        if words[0] == "printf" and words[1:2] == ["-v"] and len(words) > 3:
-            self.scope.set(words[2], _formatted(words[3], words[4:]))
-        else:
-            given = words[1:]
-            while given and given[0] in ("-e", "-n", "-E"):
-                given = given[1:]
-            self._write(
-                _formatted(given[0], given[1:]) if words[0] == "printf" and given else " ".join(given)
+    def _nested(self, script: str) -> None:
+        """Follow a script that stands in a word or a document of this one."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise CostModelError(f"line {self.scope.line}: the script starts scripts in scripts without end")
+        try:
+            with suppress(_EndError):
+                self.run(parse(script, self.scope.line))
+        finally:
+            self.depth -= 1
+
+    def _launch(self, words: list[str], local: dict[str, str]) -> None:
+        """Note a command; a shell in it that gets a script as one word is followed into it."""
+        for place, word in enumerate(words):
+            rest = words[place + 1 :]
+            if Path(word).name in _SHELLS and any(re.fullmatch(r"-\w*c", part) for part in rest):
+                scripts = [part for part in rest if " " in part or "\n" in part]
+                if scripts:
+                    known = len(self.launches)
+                    self._nested(scripts[0])
+                    if Path(words[0]).name == "deepspeed":
+                        # Its own options, such as how many GPUs there are, hold for what it starts.
+                        for inner in self.launches[known:]:
+                            inner.words = [*words[:place], *inner.words]
+                    return
+        self.launches.append(Launch(words, local, self.certain))
+
+    def _read(self, words: list[str], document: str | None) -> None:
+        """Follow ``read -d '' name`` of a here document; what is read otherwise is not known."""
+        names = [word for word in words if re.fullmatch(r"[A-Za-z_]\w*", word)] or ["REPLY"]
+        is_whole = any(word.startswith("-") and "d" in word for word in words)
+        for name in names:
+            what = f"what 'read {' '.join(words)}' reads"
+            self.scope.set(
+                name, document.strip() if document and is_whole else unknown(what, self.scope.line)
             )
 
-    def _write(self, text: str) -> None:
-        """Note what is written inside ``$( … )``."""
-        if self.output is not None:
-            self.output.append(text)
+    def _neighbour(self, name: str) -> Path | None:
+        """Return a file beside the script, None if there is none."""
+        if self.folder is None or not without_marks(name) or missing_in(Path(name).name):
+            return None
+        inside = self.folder.resolve().parent
+        for path in (self.folder / without_marks(name), self.folder / Path(name).name):
+            if path.is_file() and path.resolve().is_relative_to(inside):
+                return path.resolve()
+        return None
 
-    def _read(self, words: list[str], text: str, local: Mapping[str, str]) -> None:
-        """Follow ``read`` from a here document or a here string: into an array, or word by word, the rest into the last."""
-        options = [word for word in words if word.startswith("-")]
-        whole = any(option.startswith("-") and "d" in option for option in options)
-        names = [word for word in words if re.fullmatch(r"[A-Za-z_]\w*", word)] or ["REPLY"]
-        lines = text if whole else text.partition("\n")[0]
-        split = local.get("IFS", self.scope.text("IFS") or "")
-        parts = re.split(f"[{re.escape(split)}]", lines.strip()) if split.strip() else lines.split()
-        if any("a" in option for option in options):
-            self.scope.set(names[-1], parts)
-            return
-        for place, name in enumerate(names[:-1]):
-            self.scope.set(name, parts[place] if place < len(parts) else "")
-        alone = lines.strip() if len(names) == 1 else " ".join(parts[len(names) - 1 :])
-        self.scope.set(names[-1], alone)
+    def _is_file(self, name: str) -> bool | None:
+        return True if self._neighbour(name) else None
 
     def _source(self, named: list[str]) -> None:
         """Follow a neighbouring file; others are noted."""
-        if not named:
+        file = self._neighbour(named[0]) if named else None
+        if file is None:
+            self.notes += [f"source {without_marks(name) or name}: not read" for name in named]
             return
-        plain = without_marks(named[0])
-        candidates = [] if self.folder is None else [self.folder / plain, self.folder / Path(plain).name]
-        inside = (
-            []
-            if self.folder is None
-            else [
-                path
-                for path in candidates
-                if path.is_file() and path.resolve().is_relative_to(self.folder.resolve().parent)
-            ]
-        )
-        if not inside or missing_in(Path(named[0]).name):
-            self.notes.append(f"source {plain or named[0]}: not read")
-            return
-        file = inside[0].resolve()
         if file in self.sources:
             raise CostModelError(f"source: {file.name} reads itself in a circle")
         from costmodel.interop.text_file import read_text
@@ -584,91 +569,64 @@ class _Walker:
         self.sources.append(file)
         self.notes.append(f"source {file.name}: followed")
         try:
-            self._followed_apart(parse(read_text(file).text))
+            self._body(lambda: self.run(parse(read_text(file).text)))
         finally:
             self.sources.pop()
 
     def output_of(self, script: str) -> str:
         """Return what a command would write where that follows from the script, else a mark."""
-        plain = script.strip()
-        if plain == "pwd":
-            return "."
-        block = parse(plain)
-        if not block.statements or self.depth > _DEEPEST:
-            return unknown(plain)
-        simple = block.statements[0]
-        if isinstance(simple, Command) and simple.words[0] in ("dirname", "basename"):
-            given = self.words(simple.words)[1:]
-            if len(given) == 1 and not missing_in(given[0]):
-                path = Path(given[0])
-                return str(path.parent) if simple.words[0] == "dirname" else path.name
-            return unknown(plain)
-        if isinstance(simple, Command) and len(block.statements) == 1:
-            computed = self._computed(simple)
-            if computed is not None:
-                return computed
-        if isinstance(simple, Chain) and _is_calculator(simple):
-            value = arithmetic(self.output_of(plain.rpartition("|")[0]), self.scope, self)
-            return unknown(plain) if value is None else str(value)
-        if not all(_only_prints(part) for part in block.statements):
-            return unknown(plain)
-        before, held = self.output, dict(self.scope.values)
-        self.output = []
-        self.depth += 3
-        with suppress(_EndError):
-            self.follow(block)
-        self.depth -= 3
-        written, self.output = "\n".join(self.output), before
-        self.scope.values = held
-        return written.rstrip("\n")
+        line = self.scope.line
+        not_known = unknown(f"the output of '{script.strip()}'", line)
+        commands = parse(script, line)
+        if not all(
+            command.joined != "|"
+            and (command.words[0] in (*_PRINTERS, "cd", "exit", "return") or ASSIGNED.match(command.words[0]))
+            for command in commands
+        ):
+            return not_known
+        before, self.output = self.output, []
+        self._apart(lambda: self.run(commands))
+        written, self.output, self.scope.line = self.output, before, line
+        return "\n".join(written).rstrip("\n")
 
-    def _computed(self, given: Command) -> str | None:
-        """Return what ``expr``, ``seq`` and a line of Python write where that is arithmetic of whole numbers."""
-        words = self.words(given.words)
-        if not words or any(missing_in(word) for word in words):
-            return None
-        name = Path(words[0]).name
+    def _printed(self, name: str, given: list[str], document: str | None) -> str:
+        """Return what a program writes, of those that only depend on their words."""
+        while name == "echo" and given[:1] in (["-e"], ["-n"], ["-E"]):
+            given = given[1:]
+        if name == "echo":
+            return " ".join(given)
+        if name == "pwd":
+            return self.scope.text("PWD") or "."
+        if name == "cat" and document is not None:
+            return document
+        if given and name == "printf":
+            return _formatted(given[0], given[1:])
+        if given and name in ("dirname", "basename", "realpath", "readlink"):
+            path = Path(given[-1])
+            return {"dirname": str(path.parent), "basename": path.name}.get(name, given[-1])
         if name == "expr":
-            value = arithmetic(" ".join(words[1:]), self.scope, self)
-            return None if value is None else str(value)
-        if name == "seq" and all(re.fullmatch(r"-?\d{1,6}", word) for word in words[1:]) and words[1:]:
-            numbers = [int(word) for word in words[1:]]
-            start, step, end = {1: (1, 1, numbers[-1]), 2: (numbers[0], 1, numbers[-1])}.get(
-                len(numbers), (numbers[0], ([*numbers, 1])[1], numbers[-1])
-            )
-            steps = range(start, end + (1 if step > 0 else -1), step or 1)[:_MOST_TURNS]
-            return "\n".join(map(str, steps))
-        if re.fullmatch(r"python[\d.]*", name) and words[1:2] == ["-c"] and len(words) == 3:
-            found = re.fullmatch(r"\s*print\((?:int\()?([\d\s+*/()-]+?)\)?\)\s*;?", words[2])
-            if found and found[1].count("(") == found[1].count(")"):
-                value = arithmetic(found[1].replace("//", "/"), self.scope, self)
-                return None if value is None else str(value)
-        return None
+            return self.scope.arithmetic(" ".join(given))
+        if name == "seq" and given and all(re.fullmatch(r"-?\d{1,6}", word) for word in given):
+            numbers = [int(word) for word in given]
+            start, step = numbers[0] if len(given) > 1 else 1, numbers[1] if len(given) > 2 else 1
+            return "\n".join(map(str, range(start, numbers[-1] + (1 if step > 0 else -1), step or 1)))
+        return unknown(f"the output of '{name} {' '.join(given)}'", self.scope.line)
 
 
-def _is_calculator(statement: Chain) -> bool:
-    """Whether a pipe writes one expression into ``bc``."""
-    if len(statement.parts) != 2 or statement.negated:
-        return False
-    (_, first), (operator, second) = statement.parts
-    return operator == "|" and _only_prints(first) and isinstance(second, Command) and second.words[0] == "bc"
+def _parts(commands: list[Command], at: int, stop: int, words: tuple[str, ...]) -> list[int]:
+    """Return the place of a compound command and those of its own keywords."""
+    places, place = [at], at + 1
+    while place < stop:
+        word = commands[place].words[0]
+        if word in words:
+            places.append(place)
+        place = end_of(commands, place) + 1 if word in ENDS else place + 1
+    return places
 
 
-def _is_test(statement: Statement) -> bool:
-    """Whether a statement only succeeds or fails, turned by ``!`` or not."""
-    if isinstance(statement, Chain):
-        return statement.negated and all(_is_test(part) for _, part in statement.parts)
-    return isinstance(statement, Test) or (isinstance(statement, Command) and statement.words[:1] in _TESTS)
-
-
-def _only_prints(statement: Statement) -> bool:
-    """Whether a statement only sets variables and writes text."""
-    if isinstance(statement, Command):
-        writes_document = statement.words[:1] == ("cat",) and statement.document is not None
-        return writes_document or statement.words[:1] in (("echo",), ("printf",), ("exit",), ("return",))
-    if isinstance(statement, Commands):
-        return all(_only_prints(part) for part in statement.statements)
-    return isinstance(statement, Assign)
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """Return the names whose values differ."""
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def _formatted(form: str, values: list[str]) -> str:
@@ -679,3 +637,74 @@ def _formatted(form: str, values: list[str]) -> str:
         return "%" if found[0] == "%%" else left.pop(0) if left else ""
 
     return re.sub(r"%%|%-?0?\d*[sd]", next_value, form).replace("\\n", "\n")
+
+
+_CONNECTED = {"||": 1, "-o": 1, "&&": 2, "-a": 2}
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+}
+_COMPARISONS = ("=", "==", "!=", "=~", "<", ">", *_NUMBERS)
+
+
+class _Condition(Tokens):
+    """``[ … ]`` and ``[[ … ]]`` over words as they are written."""
+
+    def __init__(
+        self, words: list[str], expanded: Callable[[str], str], is_file: Callable[[str], bool | None]
+    ) -> None:
+        super().__init__(words, _CONNECTED)
+        self.expanded, self.is_file = expanded, is_file
+
+    def value(self) -> bool | None:
+        """Return whether the test holds."""
+        truth = self.climb(self._operand, self._connected) if self.tokens else False
+        return None if self.peek() else truth
+
+    def _connected(self, sign: str, left: bool | None, right: bool | None) -> bool | None:
+        decided = sign in ("||", "-o")
+        if decided in (left, right):
+            return decided
+        return None if None in (left, right) else not decided
+
+    def _operand(self) -> bool | None:
+        if self.peek(1) in _COMPARISONS and self.at + 2 < len(self.tokens):
+            left, sign, right = self.take(), self.take(), self.take()
+            return _compare(self.expanded(left), sign, self.expanded(right), right[:1] in "'\"")
+        word = self.take()
+        if word == "!":
+            value = self._operand()
+            return None if value is None else not value
+        if word == "(":
+            value = self.climb(self._operand, self._connected)
+            return value if self.take() == ")" else None
+        if re.fullmatch(r"-[a-zA-Z]", word) and self.peek() not in ("", ")", *_CONNECTED):
+            text = self.expanded(self.take())
+            if word in ("-z", "-n"):
+                return None if is_unknown(text) else (without_marks(text) == "") is (word == "-z")
+            return self.is_file(text) if word in ("-f", "-e", "-s", "-r") else None
+        text = self.expanded(word)
+        return None if is_unknown(text) else bool(without_marks(text))
+
+
+def _compare(left: str, sign: str, right: str, literal: bool) -> bool | None:
+    """Compare two words; `literal` where the second is no pattern."""
+    if is_unknown(left) or is_unknown(right):
+        return None
+    left, right = without_marks(left), without_marks(right)
+    if sign in ("=", "==", "!="):
+        equal = left == right if literal else fnmatch.fnmatchcase(left, right)
+        return equal is (sign != "!=")
+    if sign in ("<", ">"):
+        return left < right if sign == "<" else left > right
+    try:
+        if sign == "=~":
+            with warnings.catch_warnings(action="error"):
+                return bool(re.search(right, left)) if len(right) < 200 and len(left) < 2000 else None
+        return _NUMBERS[sign](int(left or 0), int(right or 0))
+    except (ValueError, re.error, FutureWarning):
+        return None

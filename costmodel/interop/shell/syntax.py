@@ -1,585 +1,276 @@
-"""The grammar of launch scripts: a Bash text as a tree of statements.
-
-The subset is what launch scripts are made of: commands, assignments and arrays, if, case, for and
-while, functions, tests, arithmetic, here documents, pipes. Words stay as they are written; expanding
-them is `costmodel.interop.shell.expand`'s. A line that cannot be parsed is passed over, as the flags of
-a job are rarely in it.
-"""
+"""A launch script taken apart into simple commands, in order, with the keywords between them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from costmodel.base.errors import CostModelError
+from costmodel.interop.shell.expand import end_of_piece
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
-_CLOSERS = {"then", "else", "elif", "fi", "do", "done", "esac", "}", ")", ";;"}
-_DEEPEST = 60
+ENDS = {
+    "if": "fi",
+    "for": "done",
+    "while": "done",
+    "until": "done",
+    "select": "done",
+    "case": "esac",
+    "{": "}",
+    "(": ")",
+}
+"""Keywords that open a compound command, and what closes it."""
+
+ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
+_KEYWORDS = {*ENDS, *ENDS.values(), "then", "elif", "else", "do"} - {"for", "select", "case"}
+_OPERATOR = re.compile(r"&&|\|\|?&?|;;&?|;&|[;&()\n]")
+_REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<-?|>>?[&|]?|<[&>]?)(?!\()[ \t]*")
+_FUNCTION = re.compile(
+    r"(?:function[ \t]+([\w.:-]+)[ \t]*(?:\([ \t]*\))?|([A-Za-z_][\w.:-]*)[ \t]*\([ \t]*\))\s*(?=[{(])"
+)
+_STOPS = " \t\r\n;&|()<>"
+_BLANK = re.compile(r"(?:[ \t\r]|\\\n)+")
 
 
-@dataclass(frozen=True)
-class Assign:
-    """``name=value``, ``name+=value`` or ``name=( … )``."""
-
-    name: str
-    index: str | None
-    adds: bool
-    value: str
-    array: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
+@dataclass
 class Command:
-    """Words as written, assignments before them, and a here document behind them."""
+    """A command as it is written, or a keyword.
 
-    assigns: tuple[Assign, ...]
-    words: tuple[str, ...]
-    target: str = ""
-    """File that the output goes to."""
+    Attributes
+    ----------
+    line : int
+        Where it begins.
+    joined : str
+        The ``&&``, ``||`` or ``|`` before it.
+    negated : bool
+        Whether a ``!`` stands before it.
+    words : list of str
+        Its words; of ``case`` patterns, ``pattern`` and each of them; of a function's head, ``()`` and its name.
+    arrays : dict
+        Items of the words that are ``name=( … )``, by their place.
+    document : str or None
+        A here document or a here string.
+    literal : bool
+        Whether that is not expanded.
+    target : str
+        The file that the output goes to.
+    """
+
+    line: int
+    joined: str = ""
+    negated: bool = False
+    words: list[str] = field(default_factory=list)
+    arrays: dict[int, list[str]] = field(default_factory=dict)
     document: str | None = None
     literal: bool = False
-    """The here document is not expanded."""
-    string: str = ""
-    """Here string, as it is written."""
+    target: str = ""
 
 
-@dataclass(frozen=True)
-class If:
-    """Branches of condition and body; the last may have no condition."""
-
-    branches: tuple[tuple[Commands | None, Commands], ...]
-
-
-@dataclass(frozen=True)
-class Loop:
-    """``for name in words``, ``for ((…))``, ``while`` and ``until``."""
-
-    body: Commands
-    name: str = ""
-    words: tuple[str, ...] = ()
-    arithmetic: tuple[str, str, str] | None = None
-    condition: Commands | None = None
-    until: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """``case word in pattern) … ;; esac``."""
-
-    word: str
-    branches: tuple[tuple[tuple[str, ...], Commands], ...]
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function and its body."""
-
-    name: str
-    body: Commands
-
-
-@dataclass(frozen=True)
-class Test:
-    """``[[ … ]]`` as words, or ``(( … ))`` as one expression."""
-
-    words: tuple[str, ...]
-    arithmetic: bool = False
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Statements joined by ``&&``, ``||`` or ``|``; each with the operator before it."""
-
-    parts: tuple[tuple[str, Statement], ...]
-    negated: bool = False
-
-
-@dataclass(frozen=True)
-class Commands:
-    """Statements in order."""
-
-    statements: tuple[Statement, ...] = field(default=())
-    apart: bool = False
-    """In a shell of their own, which ``exit`` leaves."""
-
-
-Statement = Assign | Command | If | Loop | Case | Function | Test | Chain | Commands
-
-
-class _Stop(Exception):
-    """A line that is no statement of the subset."""
-
-
-def parse(text: str) -> Commands:
-    """Return the statements of a script.
+def parse(text: str, first_line: int = 1) -> list[Command]:
+    """Return the commands of a script.
 
     Raises
     ------
     CostModelError
-        If statements are nested deeper than any launch script's.
+        If a quote, a bracket or a keyword has no end.
     """
-    reader = _Reader(text.replace("\r\n", "\n"))
-    statements: list[Statement] = []
-    while not reader.at_end():
-        statements += reader.block(set()).statements
-        if not reader.at_end():
-            reader.skip_line()  # a closer without an opener
-    return Commands(tuple(statements))
+    reader = _Reader(text, first_line)
+    try:
+        reader.read()
+    except CostModelError as error:
+        raise CostModelError(f"line {reader.line}: {error}") from None
+    return [command for command in reader.commands if command.words]
+
+
+def end_of(commands: list[Command], start: int) -> int:
+    """Return the place of the keyword that closes the one at `start`."""
+    depth = 0
+    for place in range(start, len(commands)):
+        word = commands[place].words[0]
+        depth += (word in ENDS) - (word in ENDS.values())
+        if depth == 0:
+            return place
+    raise CostModelError(f"line {commands[start - 1].line}: a function without its body")
 
 
 class _Reader:
-    """Goes through a script character by character."""
+    """Goes through a script once."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.depth = text, 0, 0
-        self.documents: list[tuple[str, bool, bool]] = []
-        self.strings: list[str] = []
-        self.bodies: list[str] = []
+    def __init__(self, text: str, first_line: int) -> None:
+        self.text, self.at, self.line = text.replace("\r\n", "\n"), 0, first_line
+        self.commands: list[Command] = []
+        self.current: Command | None = None
+        self.joined = ""
+        self.open: list[str] = []
+        """Compound commands that are not closed, a case without its pattern as ``in``."""
+        self.waiting: list[tuple[Command, str, bool]] = []
+        """Commands whose here document is still to come, its last word, whether tabs go."""
 
-    def at_end(self) -> bool:
-        return self.at >= len(self.text)
-
-    def peek(self, length: int = 1) -> str:
-        return self.text[self.at : self.at + length]
-
-    def skip_blank(self) -> None:
-        """Pass spaces, continued lines and comments."""
-        while not self.at_end():
-            if self.peek() in " \t":
-                self.at += 1
-            elif self.peek(2) == "\\\n":
-                self.at += 2
-            elif self.peek() == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;("):
-                self.at = self._line_end()
-            else:
-                return
-
-    def skip_lines(self) -> None:
-        """Pass blanks, empty lines and separators."""
-        while not self.at_end():
-            self.skip_blank()
-            if self.peek() == "\n":
-                self.newline()
-            elif self.peek() == ";" and self.peek(2) != ";;":
-                self.at += 1
-            else:
-                return
-
-    def newline(self) -> None:
-        """Pass a line's end, and the here documents that begin behind it."""
-        self.at += 1
-        for word, strips, _ in self.documents:
-            lines: list[str] = []
-            while not self.at_end():
-                end = self._line_end()
-                line = self.text[self.at : end]
-                self.at = min(end + 1, len(self.text))
-                if (line.lstrip("\t") if strips else line).strip() == word:
-                    break
-                lines.append(line.lstrip("\t") if strips else line)
-            self.bodies.append("\n".join(lines))
-        self.documents = []
-
-    def skip_line(self) -> None:
-        self.at = self._line_end()
-        if not self.at_end():
-            self.newline()
-
-    def _line_end(self) -> int:
-        found = self.text.find("\n", self.at)
-        return len(self.text) if found < 0 else found
-
-    def word_ahead(self) -> str:
-        """Return the plain word that comes next, without taking it."""
-        found = re.compile(r"[^\s;&|()<>]+").match(self.text, self.at)
-        if self.peek(2) == ";;":
-            return ";;"
-        return found[0] if found else self.peek()
-
-    def block(self, closers: set[str]) -> Commands:
-        """Return statements up to a closing word, which is not taken."""
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise CostModelError("the script is nested too deeply")
-        statements: list[Statement] = []
-        while True:
-            self.skip_lines()
-            if self.at_end() or self.word_ahead() in closers | _CLOSERS:
-                break
+    def read(self) -> None:
+        """Read to the end."""
+        while self.at < len(self.text):
             start = self.at
-            try:
-                statement = self.chain()
-                if statement is not None:
-                    statements.append(statement)
-            except _Stop:
-                self.at = max(self.at, start)
-                self.skip_line()
-            if self.at == start:
-                self.at += 1
-        self.depth -= 1
-        return Commands(tuple(statements))
-
-    def chain(self) -> Statement | None:
-        """Return commands joined by ``&&``, ``||`` and ``|``."""
-        parts: list[tuple[str, Statement]] = []
-        operator = ""
-        while True:
-            negated = False
-            self.skip_blank()
-            while self.word_ahead() == "!":
-                self.at, negated = self.at + 1, not negated
-                self.skip_blank()
-            statement = self.statement()
-            if statement is not None:
-                # It turns one command of a chain, not all of them.
-                parts.append((operator, Chain((("", statement),), True) if negated else statement))
-            self.skip_blank()
-            if self.peek(2) in ("&&", "||", "|&"):
-                operator, self.at = self.peek(2).replace("|&", "|"), self.at + 2
-            elif self.peek() == "|":
-                operator, self.at = "|", self.at + 1
+            if blank := _BLANK.match(self.text, self.at):
+                self.at = blank.end()
+            elif self.text[self.at] == "#":
+                self.at = self._end_of_line()
+            elif self.open[-1:] == ["in"]:
+                self._pattern()
+            elif self._in_test():
+                self._word_of_test()
+            elif redirect := _REDIRECT.match(self.text, self.at):
+                self._redirect(redirect)
+            elif operator := _OPERATOR.match(self.text, self.at):
+                self._operator(operator[0])
             else:
+                self._word()
+            self.line += self.text.count("\n", start, self.at)
+        if self.open:
+            raise CostModelError(f"nothing ends the '{self.open[-1].replace('in', 'case')}'")
+
+    def _in_test(self) -> bool:
+        """Whether what comes stands between double brackets or begins with double parentheses."""
+        words = self.current.words if self.current else []
+        if words[:1] == ["[["]:
+            return words[-1] != "]]"
+        return words in ([], ["for"]) and self.text.startswith("((", self.at)
+
+    def _word_of_test(self) -> None:
+        """Read a word or an operator between double brackets, or what stands in double parentheses."""
+        command, start = self._command(), self.at
+        if command.words[:1] != ["[["]:
+            self.at = end_of_piece("$" + self.text[start:], 0) + start - 1
+            command.words += ["((", self.text[start + 2 : self.at - 2]]
+        elif command.words[-1] == "=~":
+            command.words.append(self.text[start:].split(maxsplit=1)[0])
+            self.at += len(command.words[-1])
+        elif sign := re.compile(r"&&|\|\||[()<>;&|]|\n").match(self.text, self.at):
+            self.at = sign.end()
+            command.words += sign[0].split()
+        else:
+            self._word()
+
+    def _end_of_line(self) -> int:
+        end = self.text.find("\n", self.at)
+        return end if end >= 0 else len(self.text)
+
+    def _command(self) -> Command:
+        if self.current is None:
+            self.current = Command(self.line, self.joined)
+            self.commands.append(self.current)
+            self.joined = ""
+        return self.current
+
+    def _operator(self, sign: str) -> None:
+        if sign == "(" and self.current and self.current.words:
+            raise CostModelError("a ( stands where none can")
+        self.at += len(sign)
+        self.current = None
+        if sign in "()":
+            self._keyword(sign)
+        elif sign.startswith(";;") or sign == ";&":
+            if self.open[-1:] != ["case"]:
+                raise CostModelError(f"a {sign} stands outside of a case")
+            self.open[-1] = "in"
+        elif sign[0] in "&|" and sign != "&":
+            self.joined = sign[:2] if sign != "|&" else "|"
+        elif sign == "\n":
+            self._documents()
+
+    def _keyword(self, word: str) -> None:
+        """Note a keyword as a command of its own."""
+        self._command().words.append(word)
+        self.current = None
+        if word in ENDS:
+            self.open.append(word)
+        elif word in ENDS.values() and (not self.open or ENDS.get(self.open.pop()) != word):
+            raise CostModelError(f"a '{word}' stands where none can")
+
+    def _word(self) -> None:
+        command = self._command()
+        begins = not command.words
+        if begins and (found := _FUNCTION.match(self.text, self.at)):
+            command.words += ["()", found[1] or found[2]]
+            self.at, self.current = found.end(), None
+            return
+        start = self.at
+        while self.at < len(self.text) and self.text[self.at] not in _STOPS:
+            self.at = end_of_piece(self.text, self.at)
+            if self.text[self.at : self.at + 1] == "(" and ASSIGNED.fullmatch(self.text[start : self.at]):
+                command.arrays[len(command.words)] = self._items()
                 break
-            self.skip_blank()
-            while self.peek() == "\n":
-                self.newline()
-                self.skip_blank()
-        while self.peek() == "&":
-            self.at += 1
-        if self.documents and self.peek() == "\n":
-            first = len(self.bodies)
-            literal = [literal for _, _, literal in self.documents]
-            self.newline()
-            parts = _with_documents(parts, self.bodies[first:], literal)
-        if not parts:
-            return None
-        return parts[0][1] if len(parts) == 1 else Chain(tuple(parts))
+        word = self.text[start : self.at]
+        if not word:  # <( … ) and >( … )
+            self.at = end_of_piece("$" + self.text[start + 1 :], 0) + start
+            word = "/dev/fd/63"
+        if begins and word == "!":
+            command.negated = not command.negated
+            return
+        if begins and word in _KEYWORDS:
+            self._keyword(word)
+            return
+        command.words.append(word)
+        if begins and word in ENDS:
+            self.open.append(word)
+        if word == "in" and command.words[0] == "case" and len(command.words) == 3:
+            self.open[-1], self.current = "in", None
 
-    def statement(self) -> Statement | None:
-        """Return one statement."""
-        word = self.word_ahead()
-        compound: dict[str, Callable[[], Statement]] = {
-            "if": self._if,
-            "for": self._for,
-            "while": self._while,
-            "until": self._while,
-            "case": self._case,
-            "function": self._function,
-        }
-        if word in compound:
-            return compound[word]()
-        if word == "[[":
-            return self._test()
-        if self.peek(2) == "((":
-            return Test((self._arithmetic(),), arithmetic=True)
-        if self.peek() == "(" or word == "{":
-            apart = self.peek() == "("
-            self.at += 1
-            body = self.block({")", "}"})
-            self._take(self.peek())
-            self._redirects([])
-            return replace(body, apart=apart)
-        named = re.compile(r"([A-Za-z_][\w.-]*)\s*\(\)\s*").match(self.text, self.at)
-        if named:
-            self.at = named.end()
-            return self._body_of(named[1])
-        return self._command()
-
-    def _take(self, word: str) -> None:
-        """Pass a word that has to come."""
-        self.skip_lines()
-        if not self.text.startswith(word, self.at):
-            raise _Stop
-        self.at += len(word)
-
-    def _if(self) -> If:
-        self._take("if")
-        branches: list[tuple[Commands | None, Commands]] = []
-        condition: Commands | None = self.block({"then"})
-        self._take("then")
-        while True:
-            branches.append((condition, self.block({"elif", "else", "fi"})))
-            self.skip_lines()
-            word = self.word_ahead()
-            self._take(word if word in ("elif", "else", "fi") else "fi")
-            if word == "elif":
-                condition = self.block({"then"})
-                self._take("then")
-            elif word == "else":
-                condition = None
-            else:
-                return If(tuple(branches))
-
-    def _for(self) -> Loop:
-        self._take("for")
-        self.skip_blank()
-        if self.peek(2) == "((":
-            parts = ([*self._arithmetic().split(";"), "", ""])[:3]
-            return Loop(self._do(), arithmetic=(parts[0], parts[1], parts[2]))
-        name = _NAME.match(self.text, self.at)
-        if name is None:
-            raise _Stop
-        self.at = name.end()
-        self.skip_blank()
-        words: list[str] = []
-        if self.word_ahead() == "in":
-            self.at += 2
-            words = self._words()
-        return Loop(self._do(), name=name[0], words=tuple(words))
-
-    def _do(self) -> Commands:
-        self._take("do")
-        body = self.block({"done"})
-        self._take("done")
-        self._redirects([])
-        return body
-
-    def _while(self) -> Loop:
-        word = self.word_ahead()
-        self._take(word)
-        condition = self.block({"do"})
-        return Loop(self._do(), condition=condition, until=word == "until")
-
-    def _case(self) -> Case:
-        self._take("case")
-        self.skip_blank()
-        subject = self._word()
-        self._take("in")
-        branches: list[tuple[tuple[str, ...], Commands]] = []
-        while True:
-            self.skip_lines()
-            if self.at_end() or self.word_ahead() == "esac":
-                break
-            close = self.text.find(")", self.at)
-            if close < 0:
-                raise _Stop
-            patterns = self.text[self.at : close].lstrip("( \t").split("|")
-            self.at = close + 1
-            branches.append((tuple(part.strip() for part in patterns), self.block({";;", "esac"})))
-            if self.peek(2) == ";;":
-                self.at += 2
-        self._take("esac")
-        return Case(subject, tuple(branches))
-
-    def _function(self) -> Function:
-        self._take("function")
-        self.skip_blank()
-        name = self.word_ahead()
-        self.at += len(name)
-        self.skip_blank()
-        if self.peek(2) == "()":
-            self.at += 2
-        return self._body_of(name)
-
-    def _body_of(self, name: str) -> Function:
-        self.skip_lines()
-        opener = self.peek()
-        if opener not in "{(":
-            raise _Stop
-        self.at += 1
-        body = self.block({"}", ")"})
-        self._take("}" if opener == "{" else ")")
-        return Function(name, body)
-
-    def _test(self) -> Test:
-        close = re.compile(r"\s\]\]").search(self.text, self.at)
-        if close is None:
-            raise _Stop
-        inside = _Reader(self.text[self.at + 2 : close.start()].replace("\n", " "))
-        self.at = close.end()
-        return Test(tuple(inside.all_words()))
-
-    def all_words(self) -> list[str]:
-        """Return every word to the end, with ``&&``, ``||``, ``(``, ``)``, ``<`` and ``>`` as words."""
-        words: list[str] = []
-        while True:
-            self.skip_blank()
-            if self.at_end():
-                return words
-            if self.peek(2) in ("&&", "||"):
-                words.append(self.peek(2))
-                self.at += 2
-            elif self.peek() in "()<>":
-                words.append(self.peek())
-                self.at += 1
-            else:
-                word = self._word()
-                if not word:
-                    self.at += 1
-                words.append(word)
-
-    def _arithmetic(self) -> str:
-        """Return what is between double parentheses."""
-        start, open_ones = self.at + 2, 0
-        for place in range(self.at, len(self.text)):
-            open_ones += {"(": 1, ")": -1}.get(self.text[place], 0)
-            if open_ones == 0:
-                self.at = place + 1
-                return self.text[start : place - 1]
-        raise _Stop
-
-    def _words(self) -> list[str]:
-        """Return the words to the end of the command."""
-        words: list[str] = []
-        while True:
-            self.skip_blank()
-            if self.at_end() or self.peek() in "\n;&|)":
-                return words
-            word = self._word()
-            if not word:
-                return words
-            words.append(word)
-
-    def _command(self) -> Statement | None:
-        """Return assignments and words up to the end of the command."""
-        assigns: list[Assign] = []
-        words: list[str] = []
-        redirects: list[str] = []
-        while True:
-            self.skip_blank()
-            self._redirects(redirects)
-            self.skip_blank()
-            if self.at_end() or self.peek() in "\n;&|)":
-                break
-            assigned = _ASSIGN.match(self.text, self.at)
-            if assigned and (not words or words[0] in ("export", "declare", "local", "readonly", "typeset")):
-                self.at = assigned.end()
-                assigns.append(self._assignment(assigned))
-                continue
-            word = self._word()
-            if not word:
-                break
-            words.append(word)
-        target = redirects[-1] if redirects else ""
-        if words and words[0] in ("export", "declare", "local", "readonly", "typeset"):
-            words = [] if assigns else words
-        if not words:
-            if not assigns:
-                return None
-            return Commands(tuple(assigns)) if len(assigns) > 1 else assigns[0]
-        strings, self.strings = self.strings, []
-        return Command(tuple(assigns), tuple(words), target, string="".join(strings[-1:]))
-
-    def _assignment(self, head: re.Match[str]) -> Assign:
-        name, index, adds = head[1], head[2], bool(head[3])
-        if self.peek() != "(":
-            return Assign(name, index, adds, self._word())
+    def _items(self) -> list[str]:
+        """Return the words of an array; operators in it are those of placeholders such as <path>."""
         self.at += 1
         items: list[str] = []
-        while True:
-            self.skip_blank()
-            if self.at_end():
-                raise _Stop
-            if self.peek() == "\n":
-                self.newline()
-            elif self.peek() == ")":
-                self.at += 1
-                return Assign(name, index, adds, "", tuple(items))
-            else:
-                word = self._word()
-                if not word:
-                    self.at += 1  # an operator inside a list, as placeholders have
-                else:
-                    items.append(word)
-
-    def _redirects(self, targets: list[str]) -> None:
-        """Take redirections; note files that output goes to, and here documents to come."""
-        while True:
-            self.skip_blank()
-            found = re.compile(r"(?:\d|&)?(<<<|<<-?|>>|>&|<&|>\||<|>)").match(self.text, self.at)
-            if not found or self.text.startswith(("<(", ">("), self.at):
-                return
-            before, self.at = self.at, found.end()
-            self.skip_blank()
-            if found[1] in ("<", ">") and self.peek(2) == "--":
-                # The end of a placeholder such as <path to data>, not a file.
-                return
-            word = self._word()
-            if not word and self.at == before:
-                return
-            if found[1].startswith("<<") and found[1] != "<<<":
-                self.documents.append((_unquoted(word), found[1] == "<<-", word != _unquoted(word)))
-            elif found[1] in (">", ">>", ">|") and word:
-                targets.append(word)
-            elif found[1] == "<<<":
-                self.strings.append(word)
-
-    def _word(self) -> str:
-        """Return one word as it is written, quotes and expansions whole."""
-        start = self.at
-        while not self.at_end():
-            char = self.peek()
-            if char in " \t\n;&|()<>":
-                break
-            self._skip_piece()
-        return self.text[start : self.at].replace("\\\n", "")
-
-    def _skip_piece(self) -> None:
-        """Pass a character, a quoted part or an expansion."""
-        char = self.peek()
-        if char == "\\":
-            self.at += 2
-        elif self.peek(2) == "$'":
-            closing = re.compile(r"(?:[^\\']|\\.)*'?", re.S).match(self.text, self.at + 2)
-            self.at = closing.end() if closing else len(self.text)
-        elif char == "'":
-            self.at = self._close_of("'", self.at + 1)
-        elif char == '"':
-            self.at += 1
-            while not self.at_end() and self.peek() != '"':
-                if self.peek() in "\\$`":
-                    self._skip_piece()
-                else:
-                    self.at += 1
-            self.at += 1
-        elif char == "`":
-            self.at = self._close_of("`", self.at + 1)
-        elif self.peek(2) in ("$(", "${"):
-            self._skip_nested("(" if self.peek(2) == "$(" else "{")
-        else:
-            self.at += 1
-
-    def _close_of(self, quote: str, start: int) -> int:
-        found = self.text.find(quote, start)
-        return len(self.text) if found < 0 else found + 1
-
-    def _skip_nested(self, opener: str) -> None:
-        """Pass ``$( … )`` or ``${ … }``, with what is nested in it."""
-        closer = {"(": ")", "{": "}"}[opener]
-        self.at += 2
-        depth = 1
-        while not self.at_end() and depth:
-            char = self.peek()
-            if (char in "'\"`" or (self.peek(2) == "$'" and opener == "(")) and not (
-                char == "'" and opener == "{"
-            ):
-                self._skip_piece()
+        while self.text[self.at : self.at + 1] != ")":
+            if self.at >= len(self.text):
+                raise CostModelError("nothing closes an array")
+            start = self.at
+            if found := re.compile(r"(?:\s|\\\n)+|#[^\n]*|[;&|(<>]").match(self.text, self.at):
+                self.at = found.end()
                 continue
-            if char == "\\":
-                self.at += 1
-            elif char == opener:
-                depth += 1
-            elif char == closer:
-                depth -= 1
+            while self.at < len(self.text) and self.text[self.at] not in _STOPS:
+                self.at = end_of_piece(self.text, self.at)
+            items.append(self.text[start : self.at])
+        self.at += 1
+        return items
+
+    def _pattern(self) -> None:
+        """Read the patterns of a case's next branch, or its end."""
+        if self.text[self.at] in "\n;":
             self.at += 1
+        elif re.compile(r"esac\b").match(self.text, self.at):
+            self.at += 4
+            self.open[-1] = "case"
+            self._keyword("esac")
+        else:
+            start = self.at
+            while self.text[self.at : self.at + 1] not in (")", ""):
+                self.at = end_of_piece(self.text, self.at)
+            patterns = [part.strip() for part in self.text[start : self.at].lstrip("(").split("|")]
+            self._command().words += ["pattern", *patterns]
+            self.at, self.current, self.open[-1] = self.at + 1, None, "case"
 
+    def _redirect(self, found: re.Match[str]) -> None:
+        """Pass a redirection; note a file that output goes to, and a document."""
+        command, self.at = self._command(), found.end()
+        start = self.at
+        while self.at < len(self.text) and self.text[self.at] not in _STOPS:
+            self.at = end_of_piece(self.text, self.at)
+        word = self.text[start : self.at]
+        if word.startswith("--"):  # behind the end of a placeholder such as <path to data>
+            self.at = start
+        elif found[1] in ("<<", "<<-"):
+            self.waiting.append((command, word, found[1] == "<<-"))
+        elif found[1] in (">", ">>", ">|"):
+            command.target = word
 
-def _unquoted(word: str) -> str:
-    return word.strip("'\"").replace("\\", "")
-
-
-def _with_documents(
-    parts: list[tuple[str, Statement]], bodies: list[str], literal: list[bool]
-) -> list[tuple[str, Statement]]:
-    """Give the first command without one its here document."""
-    done = []
-    left = list(zip(bodies, literal, strict=False))
-    for operator, part in parts:
-        if left and isinstance(part, Command):
-            body, plain = left.pop(0)
-            part = replace(part, document=body, literal=plain)
-        done.append((operator, part))
-    return done
+    def _documents(self) -> None:
+        """Take the here documents that begin behind a line."""
+        for command, word, strips in self.waiting:
+            last, lines = re.sub(r"['\"\\]", "", word), []
+            while self.at < len(self.text):
+                line = self.text[self.at : self._end_of_line()].rstrip("\r")
+                self.at = min(self._end_of_line() + 1, len(self.text))
+                line = line.lstrip("\t") if strips else line
+                if line.strip() == last:
+                    break
+                lines.append(line)
+            command.document, command.literal = "\n".join(lines), last != word
+        self.waiting = []
