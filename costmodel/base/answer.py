@@ -151,6 +151,16 @@ class Answer(ABC):
         return "".join([first, f"<ul>{items}</ul>" if items else "", *rest])
 
 
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return rows of the same keys, at least one, as columns."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return columns of equal length as rows."""
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
 @dataclass(frozen=True)
 class Listing(Answer):
     """What there is of a kind: a row each.
@@ -168,10 +178,7 @@ class Listing(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record a row."""
-        rows = [
-            dict(zip(self.table, values, strict=True)) for values in zip(*self.table.values(), strict=True)
-        ]
-        return {"schema_version": 1, self.what: rows}
+        return {"schema_version": 1, self.what: rows_of(self.table)}
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the table."""

@@ -10,19 +10,14 @@ import ast
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import evaluate_steps, names_of
-from costmodel.bill.lines import MemoryLine, TimeLine
+from costmodel.estimates.frame import NONE, bill_rows
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.nccl import NCCL_ALGORITHMS, PROTOCOLS
 from costmodel.physics.pipeline.schedules import schedule_at
-
-Array = NDArray[np.float64]
 
 _UNITS = (
     ("bytes_per_s", "B/s"),
@@ -150,7 +145,7 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
             for line in self
             for step in line.steps
         ]
-        return {key: [row[key] for row in rows] for key in rows[0]}
+        return columns_of(rows)
 
     def __repr__(self) -> str:
         return "\n\n".join(_text(line) for line in self)
@@ -159,22 +154,14 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
 def explain(est: PricedJob, name: str = "") -> Explanation:
     """Open up the line `name`, or all lines whose names begin so; see `Estimate.explain`."""
     est.require_single("explain")
-    bill = est.bill
-    every: list[TimeLine | MemoryLine] = [*bill.time_lines, *bill.memory_lines]
-    chosen = [line for line in every if line.name == name]
-    chosen = chosen or [line for line in every if line.name.startswith(name)]
+    rows = [row for row in bill_rows(est) if row["bill"] != "host"]
+    chosen = [row for row in rows if row["name"] == name]
+    chosen = chosen or [row for row in rows if row["name"].startswith(name)]
     if not chosen:
-        hint = choices_hint(name, [line.name for line in every])
+        hint = choices_hint(name, [row["name"] for row in rows])
         raise CostModelError(f"line: {name!r} is not on this bill; {hint}")
-    held = bill.memory_per_stage_bytes()
-    worst = int(np.argmax(held))
-    step, most = float(est.step_time_s), float(est.memory_bytes_per_gpu)
-    opened = (
-        _time(line, bill.tier_names, step)
-        if isinstance(line, TimeLine)
-        else _memory(line, held.shape, worst, most)
-        for line in chosen
-    )
+    wholes = {"time": float(est.step_time_s), "memory": float(est.memory_bytes_per_gpu)}
+    opened = (_opened(row, wholes[row["bill"]]) for row in chosen)
     return Explanation(
         line._replace(beside=_textbook_bubble(est)) if line.name == "pp.bubble" else line for line in opened
     )
@@ -199,61 +186,32 @@ def _textbook_bubble(est: PricedJob) -> str:
     )
 
 
-def _time(line: TimeLine, tier_names: tuple[str, ...], step_time_s: float) -> ExplainedLine:
-    """Open up a time line."""
-    terms = {key: float(np.asarray(value)) for key, value in line.terms.items()}
-    total = float(line.exposed_seconds)
+def _opened(row: Mapping[str, Any], whole: float) -> ExplainedLine:
+    """Open up a row of the bill, whose sum is `whole`."""
+    is_time = row["bill"] == "time"
+    total = float(row["exposed_seconds"] if is_time else row["bytes"])
+    algorithm = NCCL_ALGORITHMS[int(row["algorithm"])] if is_time else ""
+    terms = row["terms"]
     return ExplainedLine(
-        name=line.name,
-        bill="time",
-        axis=line.axis,
-        toll=line.toll,
-        phase=line.phase,
-        tier=tier_names[int(line.tier)] if line.tier >= 0 else "",
-        algorithm=NCCL_ALGORITHMS[int(line.algorithm)] if line.algorithm else "",
-        protocol=PROTOCOLS[NCCL_ALGORITHMS[int(line.algorithm)]],
-        source=line.source,
-        times=float(line.count),
-        each=float(line.exposed_each_s),
+        name=row["name"],
+        bill=row["bill"],
+        axis=row["axis"],
+        toll=row["toll"],
+        phase=row["phase"] if is_time else "",
+        tier="" if row["tier"] == NONE else str(row["tier"]),
+        algorithm=algorithm if is_time and row["algorithm"] else "",
+        protocol=PROTOCOLS[algorithm] if is_time else "",
+        source=row["source"],
+        times=float(row["count"]) if is_time else 1.0,
+        each=float(row["each"]) if is_time else total,
         total=total,
-        share=total / step_time_s,
-        formula=line.formula,
-        terms=_shown_terms(line.formula, terms),
-        steps=_shown_steps(line.formula, terms, "s"),
+        share=total / whole,
+        formula=row["formula"],
+        terms=tuple(
+            ShownTerm(name, terms[name], unit_of(name)) for name in names_of(row["formula"]) if name in terms
+        ),
+        steps=_shown_steps(row["formula"], terms, "s" if is_time else "B"),
     )
-
-
-def _memory(line: MemoryLine, shape: tuple[int, ...], worst: int, most_bytes: float) -> ExplainedLine:
-    """Open up a memory line, on the stage that holds most."""
-
-    def at_worst(value: Array) -> float:
-        return float(np.broadcast_to(value, shape)[worst])
-
-    terms = {key: at_worst(np.asarray(value)) for key, value in line.terms.items()}
-    total = at_worst(line.bytes)
-    return ExplainedLine(
-        name=line.name,
-        bill="memory",
-        axis=line.axis,
-        toll=line.toll,
-        phase="",
-        tier="",
-        algorithm="",
-        protocol="",
-        source=line.source,
-        times=1.0,
-        each=total,
-        total=total,
-        share=total / most_bytes,
-        formula=line.formula,
-        terms=_shown_terms(line.formula, terms),
-        steps=_shown_steps(line.formula, terms, "B"),
-    )
-
-
-def _shown_terms(formula: str, terms: Mapping[str, float]) -> tuple[ShownTerm, ...]:
-    """Return the numbers that a formula uses, in the order in which it does."""
-    return tuple(ShownTerm(name, terms[name], unit_of(name)) for name in names_of(formula) if name in terms)
 
 
 def _shown_steps(formula: str, terms: Mapping[str, float], unit: str) -> tuple[ShownStep, ...]:

@@ -7,17 +7,19 @@ empty cells, so that both forms go through a CSV and pandas and come back equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import AXES, TOLLS, MemoryLine, MemoryPart, broadcast_sum
+from costmodel.bill.lines import AXES, TOLLS, MemoryLine, MemoryPart, TimeLine, broadcast_sum
 from costmodel.describe.jobs.fields import FIELDS
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_values
 from costmodel.estimates.priced_job import PricedJob
 
+Array = NDArray[np.float64]
 NONE = "none"
 
 
@@ -98,59 +100,96 @@ _BY_HOST = (
 WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_TOLL, *_BY_MEMORY, *_BY_HOST)
 
 
-def long_columns(est: PricedJob) -> dict[str, list[Any]]:
-    """Return the long form as columns: for each layout its time lines, its memory lines, those of a host."""
+def bill_rows(est: PricedJob) -> list[dict[str, Any]]:
+    """Return the one long table that every view of a bill is taken from: a row a line, its figures by layout.
+
+    Rows of time, of memory, then of a host's memory, each on the stage that needs most. Beside `LONG_COLUMNS` a row has
+    what `each` execution pays, the index of its `algorithm`, and of a single layout the `terms` of its formula.
+    """
     shape, bill = est.shape, est.bill
-    size = int(np.prod(shape))
     tiers = np.array([*bill.tier_names, NONE])
 
-    def flat(value: ArrayLike) -> list[Any]:
-        return list(np.broadcast_to(value, shape).ravel().tolist())
+    def row(
+        kind: str, line: TimeLine | MemoryLine, at: Callable[[Any], Array], **figures: Any
+    ) -> dict[str, Any]:
+        terms = {} if shape else {key: float(at(value)) for key, value in line.terms.items()}
+        nothing = dict.fromkeys(("count", "seconds", "exposed_seconds"), np.nan)
+        return {
+            "bill": kind,
+            "name": line.name,
+            "axis": line.axis,
+            "toll": line.toll,
+            "phase": NONE,
+            **nothing,
+            "bytes": at(line.bytes),
+            "tier": NONE,
+            "formula": line.formula,
+            "source": line.source,
+            "terms": terms,
+            **figures,
+        }
 
-    lines: list[dict[str, list[Any]]] = []
-    for line in bill.time_lines:
-        lines.append(
-            {
-                "bill": ["time"] * size,
-                "name": [line.name] * size,
-                "axis": [line.axis] * size,
-                "toll": [line.toll] * size,
-                "phase": [line.phase] * size,
-                "count": flat(line.count),
-                "bytes": flat(line.bytes),
-                "seconds": flat(line.seconds),
-                "exposed_seconds": flat(line.exposed_seconds),
-                "tier": flat(tiers[line.tier.astype(np.int64)]),
-                "formula": [line.formula] * size,
-                "source": [line.source] * size,
-            }
+    rows = [
+        row(
+            "time",
+            line,
+            np.asarray,
+            phase=line.phase,
+            count=line.count,
+            seconds=line.seconds,
+            exposed_seconds=line.exposed_seconds,
+            tier=tiers[line.tier.astype(np.int64)],
+            each=line.exposed_each_s,
+            algorithm=line.algorithm,
         )
-    held_where = [
-        (kind, _worst(of_kind, shape), held)
-        for kind, of_kind in (("memory", bill.memory_lines), ("host", bill.host_lines))
-        for held in of_kind
+        for line in bill.time_lines
     ]
-    for kind, worst, held in held_where:
-        nothing = [float("nan")] * size
-        lines.append(
-            {
-                "bill": [kind] * size,
-                "name": [held.name] * size,
-                "axis": [held.axis] * size,
-                "toll": [held.toll] * size,
-                "phase": [NONE] * size,
-                "count": nothing,
-                "bytes": _at_stage(held.bytes, worst, shape).ravel().tolist(),
-                "seconds": nothing,
-                "exposed_seconds": nothing,
-                "tier": [NONE] * size,
-                "formula": [held.formula] * size,
-                "source": [held.source] * size,
-            }
-        )
-    table: dict[str, list[Any]] = {"layout": [index for index in range(size) for _ in lines]}
+    for kind, lines in (("memory", bill.memory_lines), ("host", bill.host_lines)):
+        if lines:
+            at_worst = partial(_at_stage, stage=_worst(lines, shape), shape=shape)
+            rows += [row(kind, line, at_worst) for line in lines]
+    return rows
+
+
+_RECORDED = {
+    "time": ("phase", "count", "bytes", "seconds", "exposed_seconds", "tier"),
+    "memory": ("bytes",),
+    "host": ("bytes",),
+}
+
+_NUMBERS = ("count", "bytes", "seconds", "exposed_seconds")
+
+
+def line_records(est: PricedJob, bill: str) -> list[dict[str, Any]]:
+    """Return every line of a bill of one layout as plain data; `tier` is none where no fabric is used.
+
+    Raises
+    ------
+    CostModelError
+        If the estimate holds several layouts.
+    """
+    est.require_single("lines")
+    columns = ("name", "axis", "toll", *_RECORDED[bill], "formula", "terms", "source")
+    records = [{name: row[name] for name in columns} for row in bill_rows(est) if row["bill"] == bill]
+    for record in records:
+        record |= {name: float(record[name]) for name in _NUMBERS if name in record}
+        if "tier" in record:
+            record["tier"] = None if record["tier"] == NONE else str(record["tier"])
+    return records
+
+
+def _flat(value: ArrayLike, shape: tuple[int, ...]) -> list[Any]:
+    return list(np.broadcast_to(value, shape).ravel().tolist())
+
+
+def long_columns(est: PricedJob) -> dict[str, list[Any]]:
+    """Return the long form as columns: for each layout its time lines, its memory lines, those of a host."""
+    shape, rows = est.shape, bill_rows(est)
+    size = int(np.prod(shape))
+    table: dict[str, list[Any]] = {"layout": [index for index in range(size) for _ in rows]}
     for column in LONG_COLUMNS[1:]:
-        table[column.name] = [line[column.name][index] for index in range(size) for line in lines]
+        by_line = [_flat(row[column.name], shape) for row in rows]
+        table[column.name] = [cells[index] for index in range(size) for cells in by_line]
     return table
 
 
@@ -158,48 +197,33 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     """Return the wide form as columns: inputs, results, and sums of lines by axis, toll and memory part."""
     shape, job = est.shape, est.job
     size = int(np.prod(shape))
-    placed = est.priced.placed
-
-    def flat(value: ArrayLike) -> list[Any]:
-        return list(np.broadcast_to(value, shape).ravel().tolist())
-
-    table: dict[str, list[Any]] = {
-        "layout": list(range(size)),
-        "accelerator": [job.cluster.accelerator.name] * size,
-        "micro_batches": flat(np.rint(placed.micro_batches).astype(np.int64)),
+    values: dict[str, ArrayLike] = {
+        "accelerator": job.cluster.accelerator.name,
+        "micro_batches": np.rint(est.priced.placed.micro_batches).astype(np.int64),
+        "days": np.nan if job.tokens is None else est.days(job.tokens),
+        "gpu_hours": np.nan if job.tokens is None else est.gpu_hours(job.tokens),
+        **job_names(job),
+        **{f"{axis}_exposed_s": seconds for axis, seconds in est.exposed_by("axis").items()},
+        **{f"toll_{toll}_s": seconds for toll, seconds in est.exposed_by("toll").items()},
     }
-    for name, text in job_names(job).items():
-        table[name] = [text] * size
-    for name, numbers in job_numbers(job).items():
-        table[name] = plain_values(name, np.broadcast_to(numbers, shape))
-    for name in (
-        "step_time_s",
-        "mfu",
-        "mfu_causal",
-        "hfu",
-        "tokens_per_s_per_gpu",
-        "model_tflops_per_gpu",
-        "memory_bytes_per_gpu",
-        "memory_capacity_bytes",
-        "fits",
-        "host_memory_bytes",
-        "host_memory_capacity_bytes",
-    ):
-        table[name] = flat(getattr(est, name))
-    unknown = float("nan")
-    table["days"] = flat(unknown if job.tokens is None else est.days(job.tokens))
-    table["gpu_hours"] = flat(unknown if job.tokens is None else est.gpu_hours(job.tokens))
-    by_axis, by_toll = est.exposed_by("axis"), est.exposed_by("toll")
-    for axis in AXES:
-        table[f"{axis}_exposed_s"] = flat(by_axis.get(axis, np.asarray(0.0)))
-    for toll in TOLLS:
-        table[f"toll_{toll}_s"] = flat(by_toll.get(toll, np.asarray(0.0)))
     worst = _worst(est.bill.memory_lines, shape)
-    parts = dict.fromkeys(_MEMORY_PARTS, np.zeros(shape))
     for line in est.bill.memory_lines:
-        parts[line.part] = parts[line.part] + _at_stage(line.bytes, worst, shape)
-    for part, held in parts.items():
-        table[f"memory_{part}_bytes"] = flat(held)
+        name = f"memory_{line.part}_bytes"
+        values[name] = values.get(name, 0.0) + _at_stage(line.bytes, worst, shape)
+    for column in (*_RESULTS, *_BY_HOST):
+        if column.name not in values:
+            values[column.name] = getattr(est, column.name)
+    table = {"layout": list(range(size))}
+    table |= {
+        name: plain_values(name, np.broadcast_to(numbers, shape))
+        for name, numbers in job_numbers(job).items()
+    }
+    # An axis, a toll or a part without lines costs nothing.
+    table |= {
+        column.name: _flat(values.get(column.name, 0.0), shape)
+        for column in WIDE_COLUMNS
+        if column.name not in table
+    }
     return {column.name: table[column.name] for column in WIDE_COLUMNS}
 
 
@@ -209,10 +233,8 @@ def _worst(lines: Sequence[MemoryLine], shape: tuple[int, ...]) -> NDArray[np.in
     return np.asarray(np.argmax(np.broadcast_to(held, (*shape, held.shape[-1])), axis=-1)[..., None])
 
 
-def _at_stage(
-    values: NDArray[np.float64], stage: NDArray[np.int64], shape: tuple[int, ...]
-) -> NDArray[np.float64]:
+def _at_stage(values: ArrayLike, stage: NDArray[np.int64], shape: tuple[int, ...]) -> Array:
     """Return what a memory line holds on the given stage of each layout."""
-    values = np.atleast_1d(values)
-    num_stages = max(values.shape[-1], int(stage.max()) + 1)
-    return np.take_along_axis(np.broadcast_to(values, (*shape, num_stages)), stage, axis=-1)[..., 0]
+    held = np.atleast_1d(values)
+    num_stages = max(held.shape[-1], int(stage.max()) + 1)
+    return np.take_along_axis(np.broadcast_to(held, (*shape, num_stages)), stage, axis=-1)[..., 0]

@@ -1,8 +1,8 @@
 """The pipeline of one estimate, task by task: the schedule's order with this job's durations.
 
-The bill knows the busiest stage and a closed form of the bubble; here every stage has its own
-time, and the simulation of `physics.schedule_engine` says who waits for whom. What the bill adds
-outside the pipeline (gradients, optimizer, overhead) follows the last task.
+The bill knows the busiest stage and a closed form of the bubble; here every stage has its own time, and the simulation
+of `physics.pipeline.engine` says who waits for whom. What the bill adds outside the pipeline (gradients, optimizer,
+overhead) follows the last task.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError
-from costmodel.bill.lines import TimeLine
+from costmodel.bill.lines import COMMUNICATING, TimeLine
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
+from costmodel.physics.pipeline.orders import Orders
 from costmodel.physics.pipeline.stages import Fold, Split, StagePlan, chunks_on_ranks, plan_stages
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+STREAMS = ("compute", *COMMUNICATING)
+"""What runs beside each other on a stage."""
 MOST_TASKS = 40_000
 """Tasks of all ranks together beyond which fewer micro-batches are simulated."""
 
@@ -45,15 +48,19 @@ class PipelineRun:
     ----------
     timeline : Timeline
         Tasks of every pipeline rank.
+    orders : Orders
+        In which they ran.
     micro_batches, simulated : int
         Micro-batches of a step, and how many of them the timeline holds.
-    after_s : float
-        Time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]
+    message_s, after_s : float
+        One message between ranks; time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]
     """
 
     timeline: Timeline
+    orders: Orders
     micro_batches: int
     simulated: int
+    message_s: float
     after_s: float
 
     @property
@@ -81,22 +88,24 @@ def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun
         raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
     placed, layout = est.priced.placed, est.job.layout
     p, v, m = int(layout.pp), int(layout.vp), int(placed.micro_batches)
-    code = int(layout.schedule)
-    name = schedules.schedule_at(code).name if p > 1 else "1f1b"
-    chunks = int(schedules.chunks_passed(float(code), np.asarray(float(v))))
+    name = schedules.schedule_at(layout.schedule).name if p > 1 else "1f1b"
+    chunks = int(schedules.chunks_passed(float(layout.schedule), np.asarray(float(v))))
     shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
     # Two-way schedules want an even number, interleaved ones a multiple of the stages.
     shown = m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p)
     sends = [line for line in est.bill.time_lines if line.group == "pp" and line.phase == "step"]
+    message_s = float(sends[0].each_s) if sends else 0.0
+    orders = schedules.task_orders(name, p, shown, v)
     timeline = simulate(
-        schedules.task_orders(name, p, shown, v),
+        orders,
         **durations(est.priced)._asdict(),
-        message_s=float(sends[0].each_s) if sends else 0.0,
+        message_s=message_s,
         blocking=bool(sends) and not placed.recipe.overlap.pp_overlap,
         pending_weight_fraction=float(placed.pending_weight_fraction),
         synchronized=placed.synchronized,
     )
-    return PipelineRun(timeline, m, shown, sum(float(line.exposed_seconds) for line in lines_after(est)))
+    after_s = sum(float(line.exposed_seconds) for line in lines_after(est))
+    return PipelineRun(timeline, orders, m, shown, message_s, after_s)
 
 
 def simulated_step_s(est: PricedJob) -> float | None:
@@ -125,7 +134,8 @@ def durations(priced: Priced) -> Durations:
 
     By chunk too where a rank holds several: a V's two, and those of the interleaved schedule, whole layers each.
     """
-    by_stage = _on_stages(priced, stages_in_order(priced))
+    parts = part_times(priced)
+    by_stage = Durations(*(parts[part].exposed_s.sum(axis=0) for part in ("F", "I", "W")))
     ranks = int(priced.placed.layout.pp)
     if fold_of(priced) == Fold.VEE:
         return Durations(*(np.stack([each[:ranks], each[::-1][:ranks]], axis=-1) for each in by_stage))
@@ -168,18 +178,22 @@ def _cut(priced: Priced, count: float, split: Split) -> StagePlan:
     return plan_stages(placed.model.kind_of_layer, len(placed.kinds), count, split, every_stage=True)
 
 
-def _on_stages(priced: Priced, stages: StagePlan) -> Durations:
-    """Add up the exposed seconds of the blocks that each stage holds."""
-    held = stages.blocks(priced.placed.model.mtp_layers)
-    ranks = stages.index.size
-    forward, inputs, weights = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
-    for count, lines in zip(held, priced.step.block_lines, strict=True):
+class PartTimes(NamedTuple):
+    """Seconds of one micro-batch in one part of its way, by stream and stage: what it waits for, and all."""
+
+    exposed_s: Array
+    busy_s: Array
+
+
+def part_times(priced: Priced) -> dict[str, PartTimes]:
+    """Add up the lines of the blocks that each stage holds: forward (F), gradients of inputs (I), of weights (W)."""
+    plan = stages_in_order(priced)
+    times = {part: PartTimes(*np.zeros((2, len(STREAMS), plan.index.size))) for part in ("F", "I", "W")}
+    blocks = plan.blocks(priced.placed.model.mtp_layers)
+    for held, lines in zip(blocks, priced.step.block_lines, strict=True):
         for line in lines:
-            spent = np.asarray(count) * float(line.exposed_each_s)
-            if line.phase == "forward":
-                forward = forward + spent
-            elif line.phase == "backward_weight":
-                weights = weights + spent
-            else:
-                inputs = inputs + spent
-    return Durations(forward, inputs, weights)
+            part = times[{"forward": "F", "backward_weight": "W"}.get(line.phase, "I")]
+            stream = STREAMS.index(line.axis)
+            part.exposed_s[stream] += np.asarray(held) * float(line.exposed_each_s)
+            part.busy_s[stream] += np.asarray(held) * float(line.each_s)
+    return times

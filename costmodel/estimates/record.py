@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.base.answer import rows_of
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
-from costmodel.bill.lines import MemoryLine, broadcast_sum
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.prices import given_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
-from costmodel.estimates.frame import wide_columns
+from costmodel.estimates.frame import line_records, wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.pipeline.chunks import chunks_text
-
-Array = NDArray[np.float64]
 
 SCHEMA_VERSION = 1
 MFU_CONVENTION = (
@@ -48,8 +45,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
     """
     head: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "version": __version__}
     if est.shape:
-        table = wide_columns(est)
-        rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+        rows = rows_of(wide_columns(est))
         layouts = [{key: _json_value(value) for key, value in row.items()} for row in rows]
         return {**head, "layouts": layouts, "sources": source_record(est.job)}
     tokens, price = est.job.tokens, est.job.cluster.price_usd_per_gpu_hour
@@ -77,9 +73,9 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "fits": bool(est.fits),
         "fits_probability": float(est.fits_probability),
         "worst_stage": est.worst_stage,
-        "lines": time_records(est),
-        "memory_lines": memory_records(est),
-        "host_lines": host_records(est),
+        "lines": line_records(est, "time"),
+        "memory_lines": line_records(est, "memory"),
+        "host_lines": line_records(est, "host"),
         "mesh": mesh_records(mesh_of(est)),
         "warnings": list(warnings),
         "sources": source_record(est.job),
@@ -92,65 +88,6 @@ def _printed_record(est: PricedJob) -> dict[str, Any] | None:
     if told is None or value is None:
         return None
     return {"recipe": est.job.recipe.name, "counts": told.mfu, "value": float(value), "source": told.source}
-
-
-def time_records(est: PricedJob) -> list[dict[str, Any]]:
-    """Return every time line of one layout; `tier` is a name, none where no fabric is used."""
-    est.require_single("lines")
-    names = est.bill.tier_names
-    return [
-        {
-            "name": line.name,
-            "axis": line.axis,
-            "toll": line.toll,
-            "phase": line.phase,
-            "count": float(line.count),
-            "bytes": float(line.bytes),
-            "seconds": float(line.seconds),
-            "exposed_seconds": float(line.exposed_seconds),
-            "tier": names[int(line.tier)] if line.tier >= 0 else None,
-            "formula": line.formula,
-            "terms": {key: float(np.asarray(value)) for key, value in line.terms.items()},
-            "source": line.source,
-        }
-        for line in est.bill.time_lines
-    ]
-
-
-def memory_records(est: PricedJob) -> list[dict[str, Any]]:
-    """Return every memory line of one layout on its worst pipeline stage."""
-    est.require_single("memory_lines")
-    return _on_worst_stage(est.bill.memory_lines)
-
-
-def host_records(est: PricedJob) -> list[dict[str, Any]]:
-    """Return every line of a host's memory, of one layout, on the stage that needs most of it."""
-    est.require_single("host_lines")
-    return _on_worst_stage(est.bill.host_lines)
-
-
-def _on_worst_stage(lines: Sequence[MemoryLine]) -> list[dict[str, Any]]:
-    """Return memory lines with what they hold on the stage where their sum is largest."""
-    if not lines:
-        return []
-    held = np.atleast_1d(broadcast_sum([line.bytes for line in lines]))
-    worst = int(np.argmax(held))
-
-    def at_worst(values: Array) -> float:
-        return float(np.broadcast_to(values, held.shape)[worst])
-
-    return [
-        {
-            "name": line.name,
-            "axis": line.axis,
-            "toll": line.toll,
-            "bytes": at_worst(line.bytes),
-            "formula": line.formula,
-            "terms": {key: at_worst(np.asarray(value)) for key, value in line.terms.items()},
-            "source": line.source,
-        }
-        for line in lines
-    ]
 
 
 def input_record(job: Job) -> dict[str, Any]:

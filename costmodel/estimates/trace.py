@@ -1,22 +1,52 @@
-"""One step as a trace-event file, for chrome://tracing and ui.perfetto.dev: a process a stage, a thread a stream.
+"""One step on a time axis: what every pipeline stage does when, and the same as a trace-event file.
+
+The schedule engine runs the orders with the durations of the bill. The bill charges the pipeline by a closed form;
+where the simulation takes longer, its clock is scaled to fit, where it takes less, stages stand still until the bill
+lets them go on. What runs once a step follows. So the last slice ends when the bill says, and `StepTimeline.scale`
+tells how far both are apart.
 
 References
 ----------
-.. [1] "Trace Event Format", Google (complete events X, counters C, metadata M; times in microseconds).
+.. [1] "Trace Event Format", Google (complete events X, counters C, metadata M; times in microseconds), which
+   chrome://tracing and ui.perfetto.dev open: here a process a stage, a thread a stream.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
+from costmodel.base.errors import LayoutError
+from costmodel.bill.lines import TimeLine
 from costmodel.describe.jobs.job import Job
-from costmodel.estimates.estimate import Estimate
-from costmodel.estimates.timeline import STREAMS, Slice, StepTimeline, step_timeline
+from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.pipeline_run import (
+    STREAMS,
+    PartTimes,
+    PipelineRun,
+    fold_of,
+    part_times,
+    run_pipeline,
+)
+from costmodel.physics.pipeline.engine import Task
+from costmodel.physics.pipeline.schedules import schedule_at
 
-_MICRO = 1e6
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Array = NDArray[np.float64]
+
+MOST_PASSES = 50_000
+"""Passes of micro-batches through chunks that are drawn; their trace takes 50 MB."""
+_NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
+_ONCE_ORDER = ("grad_sync", "optimizer", "param_sync")
+"""In which order what runs once a step follows the pipeline; all else comes last."""
 _COLOURS = {
     "forward": "good",
     "backward": "bad",
@@ -26,6 +56,257 @@ _COLOURS = {
     "optimizer": "thread_state_running",
     "overhead": "grey",
 }
+
+
+class Slice(NamedTuple):
+    """Something that runs on a track of a stage.
+
+    Attributes
+    ----------
+    stage, stream, name : int, str, str
+        Where, and what; `kind` groups slices of one colour.
+    start_s, end_s : float
+        From the step's start. [s]
+    kind : str
+        forward, backward, backward input, backward weight, communication, optimizer or overhead.
+    micro_batch, chunk : int
+        -1 where it belongs to none.
+    busy_s : float
+        Its time on the bill; longer than the slice where it would not fit into the window that hides it. [s]
+    """
+
+    stage: int
+    stream: str
+    name: str
+    start_s: float
+    end_s: float
+    kind: str
+    micro_batch: int = -1
+    chunk: int = -1
+    busy_s: float = 0.0
+
+
+class MemoryPoint(NamedTuple):
+    """Memory of one stage from a moment on."""
+
+    stage: int
+    time_s: float
+    held_bytes: float
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """One step of one layout.
+
+    Attributes
+    ----------
+    slices : tuple of Slice
+        Those of one track never overlap.
+    memory : tuple of MemoryPoint
+        In order of time, by stage.
+    task_s : tuple of float
+        Time in tasks, by stage. [s]
+    step_time_s : float
+        Of the bill, and the end of the last slice. [s]
+    pipeline_s, simulated_s : float
+        What the bill charges for all micro-batches, bubble and messages; what the simulation took. [s]
+    bubble_s : float
+        What of it is the bubble: what the busiest stage waits for. [s]
+    """
+
+    slices: tuple[Slice, ...]
+    memory: tuple[MemoryPoint, ...]
+    task_s: tuple[float, ...]
+    stages: int
+    schedule: str
+    step_time_s: float
+    pipeline_s: float
+    simulated_s: float
+    bubble_s: float
+
+    @property
+    def scale(self) -> float:
+        """Factor on the simulation's clock, 1 where it takes no longer than the bill. [-]."""
+        return min(1.0, self.pipeline_s / self.simulated_s)
+
+    def idle_s(self) -> Array:
+        """Time of each stage in which no task runs, until the last one of all stages ends. [s]."""
+        return self.pipeline_s - np.asarray(self.task_s)
+
+    def peak_bytes(self) -> Array:
+        """Highest memory of each stage. [B]."""
+        peaks = np.zeros(self.stages)
+        for point in self.memory:
+            peaks[point.stage] = max(peaks[point.stage], point.held_bytes)
+        return peaks
+
+
+def step_timeline(est: Estimate) -> StepTimeline:
+    """Lay one step of one layout out in time.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+
+    Returns
+    -------
+    timeline : StepTimeline
+        Slices of every stage and stream, and memory over time.
+
+    Notes
+    -----
+    A task's communication is drawn in one piece: what the bill hides, beside the end of its compute,
+    what it exposes, after it. What a data-parallel line hides is drawn at the end of the backward
+    passes, or for parameters at the start of the step.
+    """
+    est.require_single("trace")
+    layout = est.priced.placed.layout
+    stages, chunks, m = int(layout.pp), int(layout.pp * layout.vp), int(est.priced.placed.micro_batches)
+    if chunks * m > MOST_PASSES:
+        raise LayoutError(
+            f"trace: {m:,} micro-batches through {chunks} chunks are more than {MOST_PASSES:,} passes; "
+            "a smaller global_batch draws the same pattern"
+        )
+    if np.size(est.priced.placed.stages.index) != stages:
+        est = estimate_job(est.job, every_stage=True)
+    run = run_pipeline(est, most_tasks=3 * stages * chunks * m)
+    in_pipeline = {line.name for lines in est.priced.step.block_lines for line in lines}
+    in_pipeline |= {line.name for line in est.bill.time_lines if line.axis == "pp" and line.phase == "step"}
+    after = [line for line in est.bill.time_lines if line.name not in in_pipeline]
+    step_s = float(est.step_time_s)
+    pipeline_s = step_s - sum(float(line.exposed_seconds) for line in after)
+    begin = min(task.start_s for task in run.timeline.tasks)
+    simulated_s = run.timeline.makespan_s()
+    scale = min(1.0, pipeline_s / simulated_s)
+    tasks = [
+        task._replace(start_s=(task.start_s - begin) * scale, end_s=(task.end_s - begin) * scale)
+        for task in run.timeline.tasks
+    ]
+    slices = _task_slices(tasks, run, part_times(est.priced), fold_of(est.priced), scale)
+    slices += _message_slices(tasks, run, scale)
+    slices += _once_slices(after, stages, pipeline_s, step_s)
+    return StepTimeline(
+        slices=tuple(slices),
+        memory=tuple(_memory(est, tasks, run.orders.tasks_per_stage)),
+        task_s=tuple((run.timeline.busy_s() * scale).tolist()),
+        stages=stages,
+        schedule=schedule_at(layout.schedule).name,
+        step_time_s=step_s,
+        pipeline_s=pipeline_s,
+        simulated_s=simulated_s,
+        bubble_s=float(est.exposed_by("toll").get("bubble", 0.0)),
+    )
+
+
+def _task_slices(
+    tasks: Iterable[Task], run: PipelineRun, parts: dict[str, PartTimes], fold: int, scale: float
+) -> list[Slice]:
+    """Cut every task into its compute and, behind it, what the streams of communication expose."""
+    made = []
+    last, ranks = parts["F"].exposed_s.shape[1] - 1, len(run.orders.ranks)
+    pieces = 1 if fold or last >= ranks else run.orders.tasks_per_stage
+    for task in tasks:
+        kinds = ("I", "W") if task.kind == "B" else (task.kind,)
+        around = task.rank + (task.chunk * ranks if last >= ranks else 0)
+        stage = last - task.rank if fold and task.chunk == 1 else around
+        exposed = np.sum([parts[kind].exposed_s[:, stage] for kind in kinds], axis=0) / pieces
+        busy = np.sum([parts[kind].busy_s[:, stage] for kind in kinds], axis=0) / pieces
+        name = f"{_NAMES[task.kind]} {task.micro_batch}" + (f".{task.chunk}" if task.chunk else "")
+        at = task.start_s
+        for stream, shown, whole in zip(STREAMS, exposed, busy, strict=True):
+            if not whole:
+                continue
+            # What is hidden runs beside the compute before it; it cannot start before the task does.
+            start = at if stream == "compute" else max(task.start_s, at - (whole - shown) * scale)
+            at += float(shown) * scale
+            kind = _NAMES[task.kind] if stream == "compute" else "communication"
+            made.append(
+                Slice(task.rank, stream, name, start, at, kind, task.micro_batch, task.chunk, float(whole))
+            )
+    return made
+
+
+def _message_slices(tasks: Iterable[Task], run: PipelineRun, scale: float) -> list[Slice]:
+    """Send what a task made to the rank that goes on with it; a rank sends one message after the other."""
+    message_s, paths = run.message_s * scale, run.orders.paths
+    if not message_s:
+        return []
+    onward: set[tuple[int, int, int]] = set()
+    back: set[tuple[int, int, int]] = set()
+    for way, path in enumerate(paths):
+        for here, there in pairwise(path):
+            if here[0] != there[0]:
+                onward.add((way, *here))
+                back.add((way, *there))
+    free: dict[int, float] = {}
+    made = []
+    for task in sorted(tasks, key=lambda task: task.end_s):
+        place = (task.micro_batch % len(paths), task.rank, task.chunk)
+        if task.kind == "W" or place not in (onward if task.kind == "F" else back):
+            continue
+        start = max(task.end_s, free.get(task.rank, 0.0))
+        end = free[task.rank] = start + message_s
+        name = f"send {_NAMES[task.kind]} {task.micro_batch}"
+        made.append(
+            Slice(task.rank, "pp", name, start, end, "communication", task.micro_batch, task.chunk, message_s)
+        )
+    return made
+
+
+def _once_slices(lines: list[TimeLine], stages: int, pipeline_s: float, step_s: float) -> list[Slice]:
+    """Draw what runs once a step, on every stage alike: exposed parts in a row, hidden parts in their windows."""
+    drawn: list[Slice] = []
+    at = pipeline_s
+    hidden: dict[bool, list[tuple[str, float]]] = {True: [], False: []}
+    order = dict(zip(_ONCE_ORDER, range(3), strict=True))
+    for line in sorted(lines, key=lambda line: order.get(line.phase, 3)):
+        stream = line.axis if line.axis in STREAMS else "compute"
+        seconds, shown = float(line.seconds), float(line.exposed_seconds)
+        if stream == "dp" and seconds > shown:
+            hidden[line.phase == "param_sync"].append((line.name, seconds - shown))
+        if shown > 0:
+            kind = "communication" if line.toll == "communication" else "overhead"
+            kind = "optimizer" if line.axis == "optimizer" else kind
+            drawn.append(Slice(0, stream, line.name, at, at + shown, kind, busy_s=seconds))
+            at += shown
+    if drawn:
+        # The sum of many lines ends where the bill does, to the last digit.
+        drawn[-1] = drawn[-1]._replace(end_s=step_s)
+    sums = {first: sum(seconds for _, seconds in parts) for first, parts in hidden.items()}
+    fit = min(1.0, pipeline_s / max(sum(sums.values()), 1e-30))
+    for first, parts in hidden.items():
+        start = 0.0 if first else pipeline_s - sums[first] * fit
+        for name, seconds in parts:
+            end = start + seconds * fit
+            drawn.append(Slice(0, "dp", f"{name} (hidden)", start, end, "communication", busy_s=seconds))
+            start = end
+    return [piece._replace(stage=stage) for stage in range(stages) for piece in drawn]
+
+
+def _memory(est: Estimate, tasks: Iterable[Task], tasks_per_stage: int) -> list[MemoryPoint]:
+    """Follow each stage's memory: all that stays, and the activations of the micro-batches under way."""
+    stages = int(est.job.layout.pp)
+    pending = float(est.priced.placed.pending_weight_fraction)
+    total = np.broadcast_to(est.bill.memory_per_stage_bytes(), (stages,))
+    each, peak = np.zeros(stages), np.zeros(stages)
+    for line in est.bill.memory_lines:
+        if line.lasts == "in_flight":
+            size = np.broadcast_to(line.bytes, (stages,))
+            each, peak = each + size / np.broadcast_to(line.terms["in_flight"], (stages,)), peak + size
+    share = {"F": 1.0, "B": -1.0, "I": pending - 1.0, "W": -pending}
+    changes: list[list[tuple[float, float]]] = [[(0.0, 0.0)] for _ in range(stages)]
+    for task in tasks:
+        # What ends when something starts has freed its memory.
+        time = task.start_s if task.kind == "F" else task.end_s
+        changes[task.rank].append((round(time, 12), share[task.kind] / tasks_per_stage))
+    points = []
+    for stage, steps in enumerate(changes):
+        held = float(total[stage] - peak[stage])
+        for time, change in sorted(steps):
+            held += change * float(each[stage])
+            points.append(MemoryPoint(stage, time, held))
+    return points
 
 
 @dataclass(frozen=True)
@@ -48,19 +329,19 @@ class Trace(Answer):
         events: list[dict[str, Any]] = []
         used = {(piece.stage, piece.stream) for piece in self.timeline.slices}
         for stage in range(self.timeline.stages):
-            events.append(_named("process_name", stage, 0, {"name": f"stage {stage}"}))
-            events.append(_named("process_sort_index", stage, 0, {"sort_index": stage}))
+            events.append(_named("process", stage, 0, f"stage {stage}"))
+            events.append(_sorted("process", stage, 0, stage))
             for thread, stream in enumerate(STREAMS):
                 if (stage, stream) in used:
-                    events.append(_named("thread_name", stage, thread, {"name": stream}))
-                    events.append(_named("thread_sort_index", stage, thread, {"sort_index": thread}))
+                    events.append(_named("thread", stage, thread, stream))
+                    events.append(_sorted("thread", stage, thread, thread))
         events += [_event(piece) for piece in self.timeline.slices]
         events += [
             {
                 "ph": "C",
                 "name": "memory",
                 "pid": point.stage,
-                "ts": point.time_s * _MICRO,
+                "ts": 1e6 * point.time_s,
                 "args": {"GiB": point.held_bytes / 2**30},
             }
             for point in self.timeline.memory
@@ -106,8 +387,18 @@ def trace(est: Estimate) -> Trace:
     return Trace(est.job, step_timeline(est))
 
 
-def _named(kind: str, stage: int, thread: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": stage, "tid": thread, "args": arguments}
+def _named(what: str, stage: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": f"{what}_name", "pid": stage, "tid": thread, "args": {"name": name}}
+
+
+def _sorted(what: str, stage: int, thread: int, index: int) -> dict[str, Any]:
+    return {
+        "ph": "M",
+        "name": f"{what}_sort_index",
+        "pid": stage,
+        "tid": thread,
+        "args": {"sort_index": index},
+    }
 
 
 def _event(piece: Slice) -> dict[str, Any]:
@@ -121,8 +412,8 @@ def _event(piece: Slice) -> dict[str, Any]:
         "cat": piece.kind,
         "pid": piece.stage,
         "tid": STREAMS.index(piece.stream),
-        "ts": piece.start_s * _MICRO,
-        "dur": (piece.end_s - piece.start_s) * _MICRO,
+        "ts": 1e6 * piece.start_s,
+        "dur": 1e6 * (piece.end_s - piece.start_s),
         "cname": _COLOURS[piece.kind],
         "args": about,
     }

@@ -14,9 +14,8 @@ from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.estimates.estimate import estimate_job
-from costmodel.estimates.frame import WIDE_COLUMNS, wide_columns
+from costmodel.estimates.frame import WIDE_COLUMNS, line_records, wide_columns
 from costmodel.estimates.mesh import mesh_of
-from costmodel.estimates.record import host_records, memory_records, time_records
 from costmodel.estimates.samples import Samples
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.mesh import mesh_grid
@@ -229,7 +228,7 @@ def tolls_text(est: Estimate) -> str:
 def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     """Return the time bill by axis: what each line costs, and what of it the step waits for."""
     step = float(est.step_time_s)
-    records = [r for r in time_records(est) if r["seconds"] > 0 or r["exposed_seconds"] != 0]
+    records = [r for r in line_records(est, "time") if r["seconds"] > 0 or r["exposed_seconds"] != 0]
     rows: list[list[str]] = []
     keys: list[str] = []
     strong = []
@@ -275,7 +274,9 @@ def _time_row(label: str, lines: list[dict[str, Any]], step_time_s: float) -> li
 def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     """Return the memory bill of the worst stage, against what the accelerator offers."""
     total, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
-    records = sorted((r for r in memory_records(est) if r["bytes"] > 0), key=lambda record: -record["bytes"])
+    records = sorted(
+        (r for r in line_records(est, "memory") if r["bytes"] > 0), key=lambda record: -record["bytes"]
+    )
     large = [record for record in records if every_line or record["bytes"] >= SMALL_SHARE * total]
     rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in large]
     keys = [*(record["name"] for record in large)]
@@ -300,7 +301,7 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
 def host_grid(est: Estimate) -> Grid:
     """Return what the GPUs of a host keep in its memory, against what it has."""
     total, have = float(est.host_memory_bytes), est.host_memory_capacity_bytes
-    records = sorted(host_records(est), key=lambda record: -record["bytes"])
+    records = sorted(line_records(est, "host"), key=lambda record: -record["bytes"])
     rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in records]
     word = "left" if est.fits_host else "too much"
     rows.append(["memory per host", "", format_bytes(total), f"{total / have:.1%}"])

@@ -20,7 +20,7 @@ from costmodel.base.percentiles import place_of
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
 from costmodel.estimates.estimate import Estimate
-from costmodel.estimates.record import memory_records, time_records
+from costmodel.estimates.frame import line_records
 from costmodel.planning.uncertain import SETTLED, sampled
 from costmodel.step.price import price
 from costmodel.whole_run.run import step_power_w
@@ -248,8 +248,8 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
     for est in estimates:
         est.require_single("compare")
     names = tuple(labels) or tuple(chr(ord("A") + i) for i in range(len(estimates)))
-    time = [{record["name"]: record for record in time_records(est)} for est in estimates]
-    memory = [{record["name"]: record for record in memory_records(est)} for est in estimates]
+    time = [{record["name"]: record for record in line_records(est, "time")} for est in estimates]
+    memory = [{record["name"]: record for record in line_records(est, "memory")} for est in estimates]
     return Comparison(
         names,
         tuple(estimates),

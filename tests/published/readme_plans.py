@@ -22,7 +22,7 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.estimates.record import time_records
+from costmodel.estimates.frame import line_records
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.planning.plan import Plan
 
@@ -93,7 +93,7 @@ class Planned(NamedTuple):
         assert self.used is not None
         groups: dict[str, list[float]] = {}
         for index, est in enumerate((self.found.best, self.used)):
-            for line in time_records(est):
+            for line in line_records(est, "time"):
                 groups.setdefault(line["name"], [0.0, 0.0])[index] += line["exposed_seconds"]
         step_s = float(self.found.best.step_time_s)
         # What makes less than half a per cent of the step of difference stands in one row.

@@ -10,7 +10,7 @@ from famous_jobs import JOBS, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.estimates.timeline import STREAMS, step_timeline
+from costmodel.estimates.trace import STREAMS, step_timeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_code
 

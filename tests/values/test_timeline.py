@@ -7,8 +7,7 @@ from round_jobs import price
 
 import costmodel as cm
 from costmodel.estimates.pipeline_run import run_pipeline
-from costmodel.estimates.timeline import STREAMS, step_timeline
-from costmodel.estimates.trace import trace
+from costmodel.estimates.trace import STREAMS, step_timeline, trace
 
 JOB = {"model": "llama2-7b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
 

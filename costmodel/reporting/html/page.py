@@ -23,12 +23,8 @@ from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import load_recipe, resolved_for
-from costmodel.estimates.record import (
-    MFU_CONVENTION,
-    input_record,
-    source_record,
-    time_records,
-)
+from costmodel.estimates.frame import line_records
+from costmodel.estimates.record import MFU_CONVENTION, input_record, source_record
 from costmodel.reporting import tables
 from costmodel.reporting.html import charts
 from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
@@ -431,7 +427,7 @@ def _assumptions(est: Estimate) -> str:
             line["tier"] or "–",
             line["source"],
         ]
-        for line in time_records(est)
+        for line in line_records(est, "time")
         if line["seconds"] > 0
     ]
     grids = [
