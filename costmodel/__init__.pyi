@@ -26,8 +26,8 @@ from costmodel.describe.recipe import Recipe as Recipe
 from costmodel.describe.recipe import list_recipes as list_recipes
 from costmodel.describe.recipe import load_recipe as load_recipe
 from costmodel.describe.schemas import schema as schema
-from costmodel.estimates.collective_costs import CollectiveCosts as CollectiveCosts
-from costmodel.estimates.collective_costs import collective as collective
+from costmodel.estimates.collective import CollectiveCosts as CollectiveCosts
+from costmodel.estimates.collective import collective as collective
 from costmodel.estimates.estimate import Estimate as Estimate
 from costmodel.estimates.estimate import estimate as estimate
 from costmodel.estimates.mesh import MeshTable as MeshTable

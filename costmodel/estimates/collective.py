@@ -1,21 +1,28 @@
-"""One collective on a cluster, by every algorithm: what `costmodel collective` shows.
+"""`costmodel.collective`: one collective on a cluster by every algorithm, and which of them runs when.
 
-`place` puts a group on the tiers of a cluster, `price_collective` prices it by what the library
-would do and by the textbook, `choices` says from which size on the library does what.
+`place` puts a group on the tiers of a cluster, `price_collective` prices it by what the library would do and by the
+textbook, `choices` says from which size on the library does what.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.answer import Answer, columns_of, rows_of
 from costmodel.base.errors import LayoutError, choices_hint, shown
-from costmodel.base.units import format_si
+from costmodel.base.units import format_seconds, format_si, read_quantity
+from costmodel.base.words import DEVICE
 from costmodel.describe.hardware.cluster import Cluster, Tier
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.slices import sliced
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.jobs.reading import read
 from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, CollectiveTime, two_level_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
@@ -63,6 +70,10 @@ class Placed(NamedTuple):
     def ranks(self) -> int:
         """Members of the group."""
         return int(self.group.ranks)
+
+    def has_library(self, name: str) -> bool:
+        """Whether a library runs such a collective here: of two ranks or more, on links that are known."""
+        return name in PRIMITIVES and self.ranks > 1 and bool(self.tiers[0].link)
 
 
 class Price(NamedTuple):
@@ -272,36 +283,43 @@ def price_collective(
     return [*_price_library(name, size, placed), *_price_textbook(name, size, placed)]
 
 
+def _price(
+    family: str,
+    algorithm: str,
+    size: Array,
+    time: GroupCost | CollectiveTime,
+    searched: GroupCost | CollectiveTime,
+    wire_bytes: Array,
+    chosen: NDArray[np.bool_],
+    needs: str = "",
+) -> Price:
+    """Put a cost at the sizes asked for, and at `SEARCHED_SIZES`, into a row."""
+    zero = np.zeros_like(size)
+    crossover = _crossover(searched.latency_s, searched.transfer_s)
+    latency_s, transfer_s = time.latency_s + zero, time.transfer_s + zero
+    return Price(family, algorithm, size, latency_s, transfer_s, wire_bytes + zero, chosen, crossover, needs)
+
+
 def _price_library(name: str, size: Array, placed: Placed) -> list[Price]:
     """Price what NCCL could do."""
-    if name not in PRIMITIVES or placed.ranks < 2 or not placed.tiers[0].link:
+    if not placed.has_library(name):
         return []
-    prices = []
     group, tiers, shared = placed.group, placed.tiers, placed.concurrent
     family = "torus" if tiers[0].shape else "nccl"
     chosen = _chosen(name, size, placed)
     searched = collective_candidates(name, SEARCHED_SIZES, group, tiers, concurrent=shared)
-    for algorithm, cost in collective_candidates(name, size, group, tiers, concurrent=shared).items():
-        taken = chosen == float(NCCL_ALGORITHMS.index(algorithm))
-        prices.append(_from_cost(family, algorithm, size, cost, taken, searched[algorithm]))
-    return prices
-
-
-def _from_cost(
-    family: str, algorithm: str, size: Array, cost: GroupCost, chosen: NDArray[np.bool_], searched: GroupCost
-) -> Price:
-    """Put the cost of a group into a row."""
-    shape = np.zeros_like(size)
-    return Price(
-        family,
-        algorithm,
-        size,
-        cost.latency_s + shape,
-        cost.transfer_s + shape,
-        cost.wire_bytes + shape,
-        chosen,
-        _crossover(searched.latency_s, searched.transfer_s),
-    )
+    return [
+        _price(
+            family,
+            algorithm,
+            size,
+            cost,
+            searched[algorithm],
+            cost.wire_bytes,
+            chosen == float(NCCL_ALGORITHMS.index(algorithm)),
+        )
+        for algorithm, cost in collective_candidates(name, size, group, tiers, concurrent=shared).items()
+    ]
 
 
 def _chosen(name: str, size: Array, placed: Placed) -> Array:
@@ -315,14 +333,10 @@ def _price_textbook(name: str, size: Array, placed: Placed) -> list[Price]:
     tier = placed.tiers[placed.flat_tier]
     ranks = np.asarray(float(placed.ranks))
     rate = tier.achieved_bandwidth_bytes_per_s / placed.concurrent
-    zero = np.zeros_like(size)
+    bus, never = bus_bytes(name, size, float(ranks)), np.zeros(size.shape, dtype=np.bool_)
 
     def row(algorithm: str, at: Callable[[Array], CollectiveTime], needs: str = "") -> Price:
-        time, searched = at(size), at(SEARCHED_SIZES)
-        crossover = _crossover(searched.latency_s, searched.transfer_s)
-        bus = bus_bytes(name, size, float(ranks))
-        latency, transfer = time.latency_s + zero, time.transfer_s + zero
-        return Price("textbook", algorithm, size, latency, transfer, bus, zero > 0, crossover, needs)
+        return _price("textbook", algorithm, size, at(size), at(SEARCHED_SIZES), bus, never, needs)
 
     link = {"latency_s": tier.latency_s, "bandwidth_bytes_per_s": rate}
     flat = [
@@ -375,25 +389,23 @@ def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price
         ("kernel", "once-per-expert"): partial(kernels, deduplicate=False),
         ("nccl", "all-to-all"): all_to_all,
     }
-    return [
-        _from_cost(
-            family, way, size, price(size), np.full(size.shape, way == "once-per-node"), price(SEARCHED_SIZES)
-        )
-        for (family, way), price in ways.items()
-    ]
+    prices = []
+    for (family, way), at in ways.items():
+        cost, chosen = at(size), np.full(size.shape, way == "once-per-node")
+        prices.append(_price(family, way, size, cost, at(SEARCHED_SIZES), cost.wire_bytes, chosen))
+    return prices
 
 
 def _crossover(latency_s: Array, transfer_s: Array) -> float:
     """Return the size at which the transfer takes as long as the latency; nan where there is none."""
-    more = (transfer_s + np.zeros_like(SEARCHED_SIZES)) >= latency_s + np.zeros_like(SEARCHED_SIZES)
+    latency_s, transfer_s = (np.broadcast_to(part, SEARCHED_SIZES.shape) for part in (latency_s, transfer_s))
+    more = transfer_s >= latency_s
     if not more.any() or (more.all() and not np.any(latency_s > 0)):
         return float("nan")
     at = int(np.argmax(more))
     if at == 0:
         return float(SEARCHED_SIZES[0])
-    gap = np.log(np.broadcast_to(transfer_s, SEARCHED_SIZES.shape)[at - 1 : at + 1]) - np.log(
-        np.broadcast_to(latency_s, SEARCHED_SIZES.shape)[at - 1 : at + 1]
-    )
+    gap = np.log(transfer_s[at - 1 : at + 1]) - np.log(latency_s[at - 1 : at + 1])
     share = -gap[0] / (gap[1] - gap[0])
     return float(SEARCHED_SIZES[at - 1] * (SEARCHED_SIZES[at] / SEARCHED_SIZES[at - 1]) ** share)
 
@@ -409,7 +421,7 @@ class Choice(NamedTuple):
 def choices(name: str, placed: Placed) -> list[Choice]:
     """Return which algorithm the library takes from which size on, to an eighth of an octave."""
     name = canonical(name)
-    if name not in PRIMITIVES or placed.ranks < 2 or not placed.tiers[0].link:
+    if not placed.has_library(name):
         return []
     codes = _chosen(name, SEARCHED_SIZES, placed)
     starts = np.flatnonzero(np.diff(codes, prepend=np.nan) != 0)
@@ -458,3 +470,188 @@ def size_text(size_bytes: float) -> str:
         if size_bytes % scale == 0 and 1 <= size_bytes / scale < 1024:
             return f"{size_bytes / scale:.0f} {unit}"
     return format_si(size_bytes, "B")
+
+
+LARGEST = 1e18
+"""Bytes of a collective; no machine holds as many."""
+
+
+_FIGURES = ("latency_s", "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s")
+
+
+@dataclass(frozen=True)
+class CollectiveCosts(Answer):
+    """A collective at one size or several, by every algorithm that applies.
+
+    Attributes
+    ----------
+    name : str
+        Of the collective, with underscores.
+    prices : tuple of Price
+        By algorithm, the library's ways first; arrays over sizes.
+    choices : tuple of Choice
+        Which algorithm the library takes from which size on.
+    placed : Placed
+        The group on its fabric.
+    where : str
+        What the fabric is called.
+    one_size : bool
+        Whether a single size was asked for.
+    routing : Routing
+        Of a token exchange.
+    device : str
+        What the ranks are called.
+    """
+
+    name: str
+    prices: tuple[Price, ...]
+    choices: tuple[Choice, ...]
+    placed: Placed
+    where: str
+    one_size: bool
+    routing: Routing
+    device: str = DEVICE
+
+    @property
+    def device_word(self) -> str:
+        """What the ranks are called."""
+        return self.device
+
+    @property
+    def time_s(self) -> Array:
+        """Time of what is taken at each size; without a library, of the fastest that any fabric can run. [s]"""
+        sizes = range(len(self.prices[0].size_bytes))
+        return np.asarray([float(best_of(self.prices, i).time_s[i]) for i in sizes])
+
+    @property
+    def title(self) -> str:
+        """What was asked."""
+        of = f" of {size_text(float(self.prices[0].size_bytes[0]))}" if self.one_size else ""
+        return f"{self.name.replace('_', '-')}{of} over {self.placed.ranks:,} {self.device}s of {self.where}"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a size and algorithm."""
+        rows = [
+            {
+                "collective": self.name,
+                "ranks": self.placed.ranks,
+                "size_bytes": float(size),
+                "family": price.family,
+                "algorithm": price.algorithm,
+                "chosen": bool(price.chosen[i]),
+                "needs": price.needs,
+                **{name: float(getattr(price, name)[i]) for name in _FIGURES},
+                "crossover_bytes": price.crossover_bytes if np.isfinite(price.crossover_bytes) else None,
+            }
+            for price in self.prices
+            for i, size in enumerate(price.size_bytes)
+        ]
+        return columns_of(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        placed = self.placed
+        members = {tier.name: int(m) for tier, m in zip(placed.tiers, placed.group.members, strict=True)}
+        return {
+            "schema_version": 1,
+            "collective": self.name,
+            "ranks": placed.ranks,
+            "members_by_tier": members,
+            "concurrent": placed.concurrent,
+            "choices": [
+                {**choice._asdict(), "to_bytes": choice.to_bytes if np.isfinite(choice.to_bytes) else None}
+                for choice in self.choices
+            ],
+            "prices": rows_of(self.columns()),
+        }
+
+
+def _read_size(given: object) -> float:
+    """Return a size in bytes: a number, or a text with its unit."""
+    if isinstance(given, str):
+        return read_quantity("size", given, "B")
+    try:
+        return float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise LayoutError(f"size: expected bytes, or a text such as '1 GB', got {shown(given)}") from None
+
+
+def collective(
+    name: str,
+    size_bytes: ArrayLike | str | Sequence[str],
+    *,
+    ranks: int,
+    cluster: str | Cluster | None = None,
+    members_per_node: int | None = None,
+    tier: str | None = None,
+    concurrent: float = 1.0,
+    latency_s: float | None = None,
+    bandwidth_bytes_per_s: float | None = None,
+    top_k: int = 8,
+    node_limit: int = 0,
+    imbalance: float = 1.0,
+) -> CollectiveCosts:
+    """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier.
+
+    Parameters
+    ----------
+    name : str
+        all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, scatter, gather,
+        send-recv, moe-dispatch or moe-combine.
+    size_bytes : array_like or text
+        The full logical tensor; for a token exchange all tokens of one rank, once. Numbers, or
+        texts such as ``"64 MiB"``. [B]
+    ranks : int
+        Members of the group. [-]
+    cluster : str or Cluster, optional
+        Whose fabric; the default cluster unless a flat fabric is given.
+    members_per_node : int, optional
+        Members inside one innermost domain, spread evenly; as many as fit by default. [-]
+    tier : str, optional
+        Tier of the textbook formulas; the outermost one crossed by default.
+    concurrent : float
+        Groups that share every port and link. [-]
+    latency_s, bandwidth_bytes_per_s : float, optional
+        In place of a cluster: a flat fabric of one latency a step and one rate per GPU. [s], [B/s]
+    top_k, node_limit, imbalance
+        Experts of a token, most nodes it may go to (0: all), busiest rank's tokens over the mean. [-]
+
+    Returns
+    -------
+    CollectiveCosts
+        ``.time_s`` of what is taken, ``.prices`` by algorithm, ``.choices`` by size.
+
+    Raises
+    ------
+    CostModelError
+        For an unknown collective or tier, or numbers that do not go together.
+
+    Examples
+    --------
+    >>> found = collective("all-reduce", "1 GB", ranks=8, latency_s=1e-6, bandwidth_bytes_per_s=450e9)
+    >>> bool(found.time_s[0] > 1e9 * 2 * 7 / 8 / 450e9)
+    True
+    """
+    kind = canonical(name)
+    one_size = isinstance(size_bytes, str) or not np.iterable(size_bytes)
+    listed = [size_bytes] if one_size else list(size_bytes)  # type: ignore[arg-type]
+    sizes = [_read_size(one) for one in listed]
+    if not sizes or not all(0 < size <= LARGEST for size in sizes):
+        raise LayoutError(f"size: expected more than 0 and at most 1 EB, got {shown(size_bytes)}")
+    if (latency_s is None) != (bandwidth_bytes_per_s is None):
+        raise LayoutError("latency_s: expected latency_s and bandwidth_bytes_per_s together, or a cluster")
+    if latency_s is not None and bandwidth_bytes_per_s is not None:
+        if cluster is not None or tier is not None or members_per_node is not None:
+            raise LayoutError("latency_s: a flat fabric takes no cluster, tier or members_per_node")
+        placed = flat_fabric(latency_s, bandwidth_bytes_per_s, ranks)._replace(concurrent=concurrent)
+        where, device = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}", DEVICE
+    else:
+        named = DEFAULT_CLUSTER if cluster is None else cluster
+        machine = named if isinstance(named, Cluster) else load_cluster(named)
+        placed = place(machine, ranks, members_per_node=members_per_node, tier=tier, concurrent=concurrent)
+        where, device = f"{machine.name} ({machine.accelerator.name})", machine.accelerator.called
+    routing = Routing(read("top_k", top_k), read("node_limit", node_limit), read("imbalance", imbalance))
+    prices = price_collective(kind, sizes, placed, routing)
+    return CollectiveCosts(
+        kind, tuple(prices), tuple(choices(kind, placed)), placed, where, one_size, routing, device
+    )

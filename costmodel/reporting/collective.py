@@ -8,8 +8,16 @@ import numpy as np
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds, format_si
-from costmodel.estimates.collective import Choice, Placed, Price, best_of, dominant, label, size_text
-from costmodel.estimates.collective_costs import CollectiveCosts
+from costmodel.estimates.collective import (
+    Choice,
+    CollectiveCosts,
+    Placed,
+    Price,
+    best_of,
+    dominant,
+    label,
+    size_text,
+)
 
 
 def crossover_text(size_bytes: float) -> str:

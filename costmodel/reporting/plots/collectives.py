@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.estimates.collective import SEARCHED_SIZES, Price, price_collective
-from costmodel.estimates.collective_costs import CollectiveCosts
+from costmodel.estimates.collective import SEARCHED_SIZES, CollectiveCosts, Price, price_collective
 from costmodel.reporting.figures import FILLS, new_figure
 
 _STYLES = ("-", "--", "-.", ":")
