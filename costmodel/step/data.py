@@ -9,7 +9,7 @@ Stores: parameters, gradients and optimizer states, in `step.states`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -277,7 +277,6 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     lines: list[TimeLine] = []
     each_s, once_s, own_s = [], [], []
     sends = [_sends(placed, block, parts) for block in step.blocks]
-    _price_ahead(placed, [message for of_block in sends for one in of_block for message in one.messages()])
     for block, own, others, passes in zip(step.blocks, sends, step.block_lines, step.counts, strict=True):
         each, once = _sharded_block_lines(placed, block, own, others)
         each_s.append(sum_exposed(each))
@@ -314,10 +313,6 @@ class _Sends(NamedTuple):
     sums: list[Message]
     between: Message
 
-    def messages(self) -> list[Message]:
-        """Return all of them."""
-        return [self.gather, *self.sums, *([self.between] if anywhere(self.part.replica.ranks > 1) else [])]
-
 
 def _sends(placed: PlacedJob, block: Block, parts: list[_Part]) -> list[_Sends]:
     """Return what is sent of a block, of each part of the parameters that it has."""
@@ -345,16 +340,6 @@ def _sends(placed: PlacedJob, block: Block, parts: list[_Part]) -> list[_Sends]:
             )
         )
     return made
-
-
-def _price_ahead(placed: PlacedJob, sent: Iterable[Message]) -> None:
-    """Price the messages of all blocks, those that one group sends in one go."""
-    alike: dict[tuple[str, tuple[int, ...]], list[Message]] = {}
-    for message in sent:
-        group = message.group
-        alike.setdefault((message.primitive, (id(group.ranks), *map(id, group.members))), []).append(message)
-    for (primitive, _), several in alike.items():
-        placed.messages.ahead(primitive, [message.size_bytes for message in several], several[0].group)
 
 
 def _sharded_block_lines(

@@ -29,14 +29,6 @@ def test_kinds_are_told_apart_by_every_number():
     np.testing.assert_array_equal(rows[kinds.first][kinds.of], rows)
 
 
-def test_what_meets_in_one_key_is_not_alike():
-    """Two layouts whose weighted sums are equal: sqrt(2) a + sqrt(3) b with another b that rounds away."""
-    one, other = np.repeat([1e17, 1e17], 50), np.repeat([1.0, 2.0], 50)
-    keys = np.sqrt([2.0, 3.0]) @ np.stack([one, other])
-    assert keys[0] == keys[-1]
-    assert kinds_of(one, other) is None
-
-
 def test_few_layouts_or_all_different_are_not_told_apart():
     assert kinds_of(np.ones(10)) is None
     assert kinds_of(np.arange(100.0)) is None
@@ -69,60 +61,23 @@ def test_a_message_costs_every_layout_what_it_costs_alone(primitive):
     np.testing.assert_allclose(evaluate(again.formula, again.terms), 2.0 * plain.time_s + 2.0, rtol=1e-14)
 
 
-@pytest.mark.parametrize("primitive", ["all_gather", "reduce_scatter", "all_reduce"])
-def test_messages_priced_ahead_cost_what_each_costs_alone(primitive):
-    """Sizes from where latency decides to where bytes do, so that they go by unlike algorithms; one is by rank too."""
-    senders, together, alone = group(), Messages(TIERS), Messages(TIERS)
-    twice = 2.0 ** RNG.integers(0, 2, 120)
-    sizes = [factor * twice for factor in (1e2, 1e6, 1e9)]
-    sizes.append(np.asarray(sizes[1] / senders.ranks))
-    together.ahead(primitive, [*sizes, sizes[0]], senders)
-    tiers = set()
-    for size in sizes:
-        cost = together.once(primitive, None, senders, size)  # nothing is left to price
-        plain = alone.collective(primitive, size, senders)
-        tiers.add(id(cost.tier))
-        for ours, theirs in (
-            (cost.time_s, plain.time_s),
-            (cost.wire_bytes, plain.wire_bytes),
-            (cost.tier, plain.tier),
-            (cost.algorithm, plain.algorithm),
-            (cost.latency_s, plain.latency_s),
-            (evaluate(cost.made.formula, cost.made.terms), plain.time_s),
-        ):
-            np.testing.assert_allclose(
-                np.broadcast_to(ours, (2, 120)), np.broadcast_to(theirs, (2, 120)), rtol=1e-14
-            )
-    assert len(tiers) == 1
-
-
-def test_few_layouts_are_not_priced_ahead():
-    few, messages = group(10), Messages(TIERS)
-    messages.ahead("all_gather", [np.full(10, 1e6), np.full(10, 2e6)], few)
-    with pytest.raises(TypeError):
-        messages.once("all_gather", None, few, np.full(10, 1e6))
-
-
-def test_a_message_is_priced_once():
+def test_a_message_is_priced_once_and_its_lines_share_a_tier():
     senders, messages = group(), Messages(TIERS)
-    told = []
-
-    def price(part, size):
-        told.append(part.ranks.shape)
-        return collective_time("all_gather", size, part, TIERS)
-
     size = np.repeat([1e6, 2e6], 60)
-    first = messages.once("gather", price, senders, size)
-    assert messages.once("gather", price, senders, size.copy()) is first
-    assert len(told) == 1
-    assert told[0] < (2, 13)
-    other = messages.once("gather", price, senders, 2.0 * size)
-    assert len(told) == 2
+    first = messages.collective("all_gather", size, senders)
+    assert messages.collective("all_gather", size.copy(), senders) is first
+    other = messages.collective("all_gather", 2.0 * size, senders)
     np.testing.assert_allclose(other.wire_bytes, 2.0 * first.wire_bytes)
     # Lines of a group are found by their array of tiers.
     assert other.tier is first.tier
-    longer = messages.once("gather", price, senders._replace(ranks=senders.ranks * 2.0), size)
-    assert longer is not first
+    assert messages.collective("all_gather", size, senders._replace(ranks=senders.ranks * 2.0)) is not first
+
+
+def test_few_layouts_are_priced_as_they_are():
+    few = group(10)
+    size = np.full(10, 1e6)
+    plain = collective_time("all_gather", size, few, TIERS)
+    np.testing.assert_array_equal(Messages(TIERS).collective("all_gather", size, few).time_s, plain.time_s)
 
 
 def test_one_condition_for_all_layouts_takes_a_side_as_it_is():
@@ -132,17 +87,3 @@ def test_one_condition_for_all_layouts_takes_a_side_as_it_is():
     taken = quantity("where(ranks > 1, size_bytes, 0)", ranks=2.0, size_bytes=np.arange(3.0))
     assert taken.value.tolist() == [0.0, 1.0, 2.0]
     assert quantity("where(ranks > 1, size_bytes, 0)", ranks=1.0, size_bytes=np.arange(3.0)).value == 0.0
-
-
-def test_groups_that_are_alike_in_the_same_layouts_share_what_tells_them_apart():
-    """The shards of a group follow from it, a group of its own does not."""
-    whole, messages = group(), Messages(TIERS)
-    half = whole._replace(ranks=whole.ranks / 2.0)
-    other = whole._replace(ranks=whole.ranks + np.arange(120.0) % 2)
-    size = np.full(120, 1e6)
-    for each in (whole, half, other):
-        plain = collective_time("all_gather", size, each, TIERS)
-        np.testing.assert_allclose(messages.collective("all_gather", size, each).time_s, plain.time_s, rtol=0)
-    first, second, third = (messages._sender(each).kinds for each in (whole, half, other))
-    assert first is second
-    assert third is not first
