@@ -1,10 +1,17 @@
-"""CSV as the command line writes it: full precision, ``true`` and ``false``, empty for absent numbers."""
+"""CSV: shipped tables, and what the command line writes: full precision, ``true`` and ``false``, empty for absent numbers."""
 
 import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a shipped table as texts by column."""
+    with path.open(encoding="utf-8", newline="") as table:
+        return list(csv.DictReader(table))
 
 
 def to_csv(table: Mapping[str, Sequence[Any]]) -> str:

@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
 from costmodel.physics.run.distributions import normal_quantile, student_quantile
@@ -48,7 +50,7 @@ Scaled = Literal["time", "memory"]
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What factors of one kind scale, and where the pricing takes them.
+    """What factors of one kind scale: a row of ``describe/data/factor_roles.csv``.
 
     Attributes
     ----------
@@ -62,8 +64,6 @@ class Role:
         Which bill it changes: time or memory.
     keys : tuple of str
         What the rest of a name says, in order: `generation`, `bits`, `link`, `part`, `axis`, `class`, `recipe`.
-    applied : str
-        Module that multiplies.
     each_layout : bool
         Every layout has a value of its own: two layouts of one job do not err together in it.
     """
@@ -73,83 +73,14 @@ class Role:
     unit: str
     of: Scaled
     keys: tuple[str, ...]
-    applied: str
     each_layout: bool
 
 
-def _role(
-    name: str,
-    scales: str,
-    unit: str,
-    applied: str,
-    keys: tuple[str, ...] = (),
-    *,
-    of: Scaled = "time",
-    each_layout: bool = False,
-) -> Role:
-    return Role(
-        name=name, scales=scales, unit=unit, of=of, keys=keys, applied=applied, each_layout=each_layout
-    )
-
-
-_KERNELS = "step/compute.py"
 ROLES: Mapping[str, Role] = {
-    one.name: one
-    for one in (
-        _role("matmul", "seconds of matrix products", "s", _KERNELS, ("generation", "bits")),
-        _role(
-            "grouped_matmul", "seconds of experts' grouped products", "s", _KERNELS, ("generation", "bits")
-        ),
-        _role("attention", "seconds of attention kernels", "s", _KERNELS, ("generation",)),
-        _role(
-            "memory_kernels", "seconds of kernels that HBM bounds", "s", "step/placed_job.py", ("generation",)
-        ),
-        _role(
-            "collective",
-            "latency or transfer seconds of collectives",
-            "s",
-            "step/placed_job.py",
-            ("link", "part"),
-        ),
-        _role("launch", "host seconds to issue a kernel", "s", _KERNELS),
-        _role(
-            "overlap",
-            "seconds of compute that messages of an axis hide behind",
-            "s",
-            "step/placed_job.py",
-            ("axis",),
-        ),
-        _role("routing", "tokens of the busiest expert rank beyond the mean", "-", "step/price.py"),
-        _role(
-            "unexplained",
-            "all known seconds: what nothing else explains",
-            "s",
-            "step/overhead.py",
-            ("class",),
-        ),
-        _role(
-            "layout", "all known seconds of one layout", "s", "step/overhead.py", ("class",), each_layout=True
-        ),
-        _role("activations", "bytes of activations", "B", "step/reserve.py", of="memory"),
-        _role(
-            "states",
-            "bytes of parameters, gradients, optimizer and buffers",
-            "B",
-            "step/reserve.py",
-            of="memory",
-        ),
-        _role(
-            "slack", "bytes of all tensors with the allocator's slack", "B", "step/reserve.py", of="memory"
-        ),
-        _role(
-            "room",
-            "bytes that a GPU gives before an allocation fails",
-            "B",
-            "estimates/priced_job.py",
-            ("recipe",),
-            of="memory",
-        ),
+    row["name"]: Role(
+        **{**row, "keys": tuple(row["keys"].split()), "each_layout": row["each_layout"] == "true"}
     )
+    for row in read_rows(Path(__file__).parent / "data" / "factor_roles.csv")
 }
 """Every kind of factor."""
 

@@ -1,17 +1,19 @@
 """Optimizers: what each keeps of a parameter, what its step moves, multiplies and sends; one record each.
 
-Formulas are text in the language of `costmodel.bill.formula`; the text is the code. A new optimizer is a new
-record: no field has a default, and an unknown name is an error.
+Formulas are text in the language of `costmodel.bill.formula`; the text is the code. A new optimizer is a row of
+``describe/data/optimizers.csv``, which says how it steps matrices, tables and other parameters (`_UPDATES`).
 
 Nothing heavy is imported here: ``costmodel --help`` names the optimizers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import RecipeError, choices_hint
 
 
@@ -120,33 +122,10 @@ class Optimizer:
 # Read gradient and states, write states and the parameter.
 _IN_PLACE = "grad_bytes + 2 * state_bytes + weight_bytes"
 
-_ADAM = Update("adam", "moments", "moments_bytes", _IN_PLACE)
-_ADAM_16_BITS = Update("adam", "moments", "4", _IN_PLACE)
-# A byte for each of two moments, and their fp32 scales by blocks of 2,048.
-_ADAM_8_BITS = Update("adam", "moments", "2 + 2 * 4 / 2048", _IN_PLACE)
-_MOMENTUM = Update("momentum", "momentum", "moments_bytes / 2", _IN_PLACE)
-_LION = Update("lion", "momentum", "moments_bytes / 2", _IN_PLACE)
-_SGD = Update("sgd", "nothing", "0", _IN_PLACE)
 # The gradient is read for its rows' and columns' means, and again for the update, which is written in fp32 and
 # read for its root mean square before it is applied.
-_FACTORED = Update("adafactor", "factors", "4 * sides", "2 * grad_bytes + 8 + 2 * state_bytes + weight_bytes")
-_UNFACTORED = Update(
-    "adafactor_vectors", "squares", "4", "2 * grad_bytes + 8 + 2 * state_bytes + weight_bytes"
-)
-# The momentum is written in 16 bits for the iteration, whose result is read.
-_MUON = Update("muon", "momentum", "moments_bytes / 2", "grad_bytes + 2 + 2 + 2 * state_bytes + weight_bytes")
-
-# X <- a X + (b A + c A^2) X with A = X X^T, of the matrix on its short side.
-_NEWTON_SCHULZ = (
-    Product("outer", "short", "short", "long"),
-    Product("square", "short", "short", "short"),
-    Product("applied", "short", "long", "short"),
-)
-
-# Statistics of gradients on both sides, and the bases or roots made of them, in fp32: four square matrices.
-_SOAP = Update("soap", "moments_and_bases", "moments_bytes + 8 * squares", _IN_PLACE)
-# A momentum, and the second moment of Adam, whose length the update takes (grafting).
-_SHAMPOO = Update("shampoo", "moments_and_roots", "moments_bytes + 8 * squares", _IN_PLACE)
+_TWICE_READ = "2 * grad_bytes + 8 + 2 * state_bytes + weight_bytes"
+_ADAM = Update("adam", "moments", "moments_bytes", _IN_PLACE)
 
 # G G^T and G^T G.
 _STATISTICS = (
@@ -178,131 +157,61 @@ _QR_TIMES = 1.0 + 4.0 * 8.0 / 6.0
 _EIGEN_TIMES = 20.0 * 4.5
 
 
-def _elementwise(
-    name: str,
-    update: Update,
-    *,
-    on_host: bool,
-    source: str,
-    paged: bool = False,
-    others: Update | None = None,
-) -> Optimizer:
-    """Return an optimizer that steps every parameter by itself."""
+_UPDATES = {
+    "adam": _ADAM,
+    "adam-16-bits": Update("adam", "moments", "4", _IN_PLACE),
+    # A byte for each of two moments, and their fp32 scales by blocks of 2,048.
+    "adam-8-bits": Update("adam", "moments", "2 + 2 * 4 / 2048", _IN_PLACE),
+    "momentum": Update("momentum", "momentum", "moments_bytes / 2", _IN_PLACE),
+    "lion": Update("lion", "momentum", "moments_bytes / 2", _IN_PLACE),
+    "sgd": Update("sgd", "nothing", "0", _IN_PLACE),
+    "factored": Update("adafactor", "factors", "4 * sides", _TWICE_READ),
+    "unfactored": Update("adafactor_vectors", "squares", "4", _TWICE_READ),
+    # The momentum is written in 16 bits for the iteration, whose result is read.
+    "muon": Update(
+        "muon", "momentum", "moments_bytes / 2", "grad_bytes + 2 + 2 + 2 * state_bytes + weight_bytes"
+    ),
+    # Statistics of gradients on both sides, and the bases made of them, in fp32: four square matrices.
+    "soap": Update("soap", "moments_and_bases", "moments_bytes + 8 * squares", _IN_PLACE),
+    # A momentum, and the second moment of Adam, whose length the update takes (grafting); roots as SOAP's bases.
+    "shampoo": Update("shampoo", "moments_and_roots", "moments_bytes + 8 * squares", _IN_PLACE),
+}
+
+_PRODUCTS = {
+    # X <- a X + (b A + c A^2) X with A = X X^T, of the matrix on its short side: Newton-Schulz.
+    "muon": (
+        Product("outer", "short", "short", "long"),
+        Product("square", "short", "short", "short"),
+        Product("applied", "short", "long", "short"),
+    ),
+    # Gradient and momentum into the bases, the update out of them.
+    "soap": (*_STATISTICS, *_on_both_sides("rotation", 3.0), *_now_and_then("basis", _QR_TIMES, 10.0)),
+    "shampoo": (*_STATISTICS, *_on_both_sides("root", 1.0), *_now_and_then("eigen", _EIGEN_TIMES, 100.0)),
+}
+
+
+def _optimizer(row: Mapping[str, str]) -> Optimizer:
+    """Read a row of the table."""
+    matrices, tables, others = (_UPDATES[row[part]] for part in ("matrices", "tables", "others"))
     return Optimizer(
-        name=name,
-        matrices=update,
-        tables=update,
-        others=others or update,
-        products=(),
-        iterations=0,
-        largest_side=inf,
-        block=inf,
-        gathered_bytes=0.0,
-        paged=paged,
-        on_host=on_host,
-        source=source,
+        name=row["name"],
+        matrices=matrices,
+        tables=tables,
+        others=others,
+        products=_PRODUCTS.get(row["name"], ()),
+        iterations=int(row["iterations"]),
+        largest_side=float(row["largest_side"]),
+        block=float(row["block"]),
+        gathered_bytes=float(row["gathered_bytes"]),
+        paged=row["paged"] == "true",
+        on_host=row["on_host"] == "true",
+        source=row["source"],
     )
 
 
-_RECORDS = (
-    _elementwise(
-        "adamw",
-        _ADAM,
-        on_host=True,
-        source="Adam: reads gradient, main weight and two moments, writes the latter three and the weight",
-    ),
-    _elementwise(
-        "adamw-bf16",
-        _ADAM_16_BITS,
-        on_host=False,
-        source="moments in 16 bits: DeepSeek-V3, arXiv:2412.19437, section 3.3.2; Megatron-Core's "
-        "--use-precision-aware-optimizer with --exp-avg-dtype and --exp-avg-sq-dtype bf16",
-    ),
-    _elementwise(
-        "adamw-8bit",
-        _ADAM_8_BITS,
-        on_host=False,
-        source="Dettmers et al., arXiv:2110.02861, section 2: blocks of 2,048 with an fp32 scale each; "
-        "bitsandbytes/optim/optimizer.py (Optimizer2State.init_state)",
-    ),
-    _elementwise(
-        "paged-adamw-8bit",
-        _ADAM_8_BITS,
-        paged=True,
-        on_host=False,
-        source="bitsandbytes/optim/optimizer.py (prefetch_state) and QLoRA, arXiv:2305.14314, section 3: pages "
-        "that the GPU has no room for; priced as all of them, which come and go with every step",
-    ),
-    _elementwise(
-        "adafactor",
-        _FACTORED,
-        others=_UNFACTORED,
-        on_host=False,
-        source="Shazeer and Stern, arXiv:1804.04235, algorithms 4 and 5, without momentum",
-    ),
-    _elementwise(
-        "lion",
-        _LION,
-        on_host=True,
-        source="Chen et al., arXiv:2302.06675, algorithm 2: one momentum, whose sign is the update; on the host "
-        "as fast as Adam (DeepSpeed's csrc/lion/cpu_lion.cpp)",
-    ),
-    _elementwise("sgd", _SGD, on_host=False, source="the gradient alone, without momentum"),
-    _elementwise(
-        "sgd-momentum", _MOMENTUM, on_host=False, source="Sutskever et al., ICML 2013: one momentum"
-    ),
-    Optimizer(
-        name="muon",
-        matrices=_MUON,
-        tables=_ADAM,
-        others=_ADAM,
-        products=_NEWTON_SCHULZ,
-        iterations=5,
-        largest_side=inf,
-        block=inf,
-        gathered_bytes=2.0,
-        paged=False,
-        on_host=False,
-        source="Liu et al., arXiv:2502.16982, section 2.3 and algorithm 1: whole matrices are gathered in bf16 and "
-        "orthogonalised by five steps of Newton-Schulz; embeddings, head, norms and biases take AdamW",
-    ),
-    Optimizer(
-        name="soap",
-        matrices=_SOAP,
-        tables=_ADAM,
-        others=_ADAM,
-        # Gradient and momentum into the bases, the update out of them.
-        products=(*_STATISTICS, *_on_both_sides("rotation", 3.0), *_now_and_then("basis", _QR_TIMES, 10.0)),
-        iterations=1,
-        largest_side=10_000.0,
-        block=inf,
-        gathered_bytes=4.0,
-        paged=False,
-        on_host=False,
-        source="Vyas et al., arXiv:2409.11321, algorithm 3: Adam in Shampoo's eigenbases, in fp32; nikhilvyas/SOAP "
-        "soap.py: bases by QR every 10 steps, none of sides beyond 10,000; embeddings, head, norms and biases take "
-        "AdamW; the rate of QR is assumed",
-    ),
-    Optimizer(
-        name="shampoo",
-        matrices=_SHAMPOO,
-        tables=_ADAM,
-        others=_ADAM,
-        products=(*_STATISTICS, *_on_both_sides("root", 1.0), *_now_and_then("eigen", _EIGEN_TIMES, 100.0)),
-        iterations=1,
-        largest_side=inf,
-        block=8192.0,
-        gathered_bytes=4.0,
-        paged=False,
-        on_host=False,
-        source="Gupta et al., arXiv:1802.09568, algorithm 1; Shi et al., arXiv:2309.06497, sections 2 and 3, as "
-        "facebookresearch/optimizers distributed_shampoo/README.md sets it: blocks of 8,192, roots every 100 steps, "
-        "Adam's grafting; embeddings, head, norms and "
-        "biases take AdamW; the rate of eigenvalues is assumed",
-    ),
-)
-
-OPTIMIZERS: dict[str, Optimizer] = {optimizer.name: optimizer for optimizer in _RECORDS}
+OPTIMIZERS: dict[str, Optimizer] = {
+    row["name"]: _optimizer(row) for row in read_rows(Path(__file__).parent / "data" / "optimizers.csv")
+}
 """Every optimizer, by name."""
 
 

@@ -7,15 +7,16 @@ recipe that they name as ``base``; a user overrides single switches.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.words import rule
 from costmodel.base.yaml_files import read_mapping
@@ -177,8 +178,8 @@ def _overheads(name: str) -> dict[str, float | None]:
 @cache
 def _fitted_overheads() -> dict[tuple[str, str], float]:
     """Read the shares by recipe and device, which `costmodel.trust.overheads` writes. [-]"""
-    with (files("costmodel") / "describe" / "data" / "overheads.csv").open(encoding="utf-8") as table:
-        return {(row["recipe"], row["on"]): float(row["share"]) for row in csv.DictReader(table)}
+    rows = read_rows(Path(__file__).parent / "data" / "overheads.csv")
+    return {(row["recipe"], row["on"]): float(row["share"]) for row in rows}
 
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:

@@ -6,13 +6,14 @@ changes on the bill, with the source. A new switch is a new row and what reads i
 
 from __future__ import annotations
 
-import csv
 import json
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeFloat, create_model
+
+from costmodel.base.csv_text import read_rows
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 """Bytes an element; fp4 with the fp8 scale of its block of 16 (NVFP4)."""
@@ -136,12 +137,7 @@ def _field(switch: Switch) -> tuple[Any, Any]:
     return kind, Field(default=switch.default, description=switch.meaning)
 
 
-def _read_table() -> dict[str, Switch]:
-    with (Path(__file__).parent / "data" / "switches.csv").open(encoding="utf-8", newline="") as table:
-        return {switch.name: switch for switch in map(_switch, csv.DictReader(table))}
-
-
-SWITCHES = _read_table()
+SWITCHES = {row["name"]: _switch(row) for row in read_rows(Path(__file__).parent / "data" / "switches.csv")}
 """Every switch by its name."""
 
 

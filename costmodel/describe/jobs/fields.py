@@ -9,11 +9,11 @@ Nothing heavy is imported here: ``costmodel --help`` is made from this table.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import choices_hint, near_hint
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.field import Field
@@ -47,8 +47,7 @@ def _field(row: dict[str, Any]) -> Field:
     )
 
 
-with (Path(__file__).parents[1] / "data" / "fields.csv").open(encoding="utf-8", newline="") as _table:
-    FIELDS: tuple[Field, ...] = tuple(map(_field, csv.DictReader(_table)))
+FIELDS: tuple[Field, ...] = tuple(map(_field, read_rows(Path(__file__).parents[1] / "data" / "fields.csv")))
 
 FIELD = {field.name: field for field in FIELDS}
 """Every field by its name."""

@@ -8,14 +8,17 @@ can drop and count layouts, and as sentences, so that one estimate can say what 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import LayoutError, choices_hint, shown
+from costmodel.bill.formula import evaluate
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.slices import slice_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
@@ -159,6 +162,13 @@ class Problem(NamedTuple):
     sentence: str
 
 
+_RULES = read_rows(Path(__file__).parents[1] / "data" / "layout_rules.csv")
+_OF_MODEL = (
+    *("ffn_size", "shared_expert_ffn_size", "expert_ffn_size", "num_layers", "num_experts"),
+    "layer_embedding_size",
+)
+
+
 def layout_problems(
     layout: Layout,
     model: Model,
@@ -168,107 +178,44 @@ def layout_problems(
     method: str = "ring",
     swapped: int = 0,
 ) -> list[Problem]:
-    """Return every rule with the mask of layouts that break it.
+    """Return every rule of ``describe/data/layout_rules.csv`` with the mask of layouts that break it.
 
-    `sentence` is a format string over the layout's fields, dp, the model's dims and the batch. `method`
-    is the recipe's way of context parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do
-    the first `swapped` ranks of a2a+p2p, where that number is given.
+    `sentence` is a format string over what the rules are about (`_numbers`). `method` is the recipe's way of context
+    parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do the first `swapped` ranks of
+    a2a+p2p, where that number is given.
     """
-    gbs, seq = np.asarray(global_batch, dtype=np.float64), np.asarray(seq_len, dtype=np.float64)
-    product = layout.tp * layout.cp * layout.pp
-    dp = layout.dp
-    experts = max(model.num_experts, 1)
-    moe = model.num_experts > 0
-    chunks = layout.pp * layout.vp
-    depth = model.num_layers + 2  # embedding and head may count as layers in uneven splits
-    rules: list[tuple[str, Array | NDArray[np.bool_], str]] = [
+    numbers = _numbers(layout, model, global_batch, seq_len)
+    numbers |= {"ulysses": method == "ulysses", "swapped": swapped * (method == "a2a+p2p")}
+    rules = [(row["code"], evaluate(row["broken"], numbers), row["sentence"]) for row in _RULES]
+    heads = [
         (
-            "gpus_not_divisible",
-            layout.gpus % product != 0,
-            "tp·cp·pp = {tp:.0f}·{cp:.0f}·{pp:.0f} = {product:.0f} does not divide gpus = {gpus:.0f}",
-        ),
-        *(
-            (
-                "heads_not_divisible",
-                count % layout.tp != 0,
-                f"tp = {{tp:.0f}} does not divide the model's {count} {what}",
-            )
-            for what, count in model.split_over_tp()
-        ),
-        (
-            "ffn_not_divisible",
-            model.ffn_size % layout.tp != 0,
-            "tp = {tp:.0f} does not divide the MLP width {ffn_size}",
-        ),
-        (
-            "shared_expert_not_divisible",
-            model.shared_expert_ffn_size % layout.tp != 0,
-            "tp = {tp:.0f} does not divide the width {shared_expert_ffn_size} of the shared experts",
-        ),
-        (
-            "expert_ffn_not_divisible",
-            model.expert_ffn_size % layout.etp != 0,
-            "etp = {etp:.0f} does not divide the experts' width {expert_ffn_size}",
-        ),
-        (
-            "sequence_not_divisible",
-            seq % (layout.cp * np.where(layout.sequence_parallel > 0, layout.tp, 1.0)) != 0,
-            "cp·tp = {cp:.0f}·{tp:.0f} does not divide the sequence length {seq_len:.0f}",
-        ),
-        (
-            "too_many_stages",
-            chunks > depth,
-            "pp·vp = {pp:.0f}·{vp:.0f} gives more chunks than the model's {num_layers} layers, embedding and head",
-        ),
-        (
-            "batch_not_divisible",
-            (gbs % np.maximum(dp * layout.micro_batch, 1.0) != 0) & (layout.gpus % product == 0),
-            "dp·micro_batch = {dp:g}·{micro_batch:.0f} does not divide global_batch = {global_batch:.0f}",
-        ),
-        (
-            "experts_not_divisible",
-            experts % layout.ep != 0,
-            "ep = {ep:.0f} does not divide the model's {num_experts} experts"
-            if moe
-            else "ep = {ep:.0f}, but {model} has no experts; use ep = 1",
-        ),
-        (
-            "expert_ranks_not_divisible",
-            (layout.gpus / layout.pp) % (layout.ep * layout.etp) != 0,
-            "ep·etp = {ep:.0f}·{etp:.0f} does not divide tp·cp·dp = {stage_ranks:.0f}",
-        ),
-        (
-            "shard_group_not_divisible",
-            (layout.shard_group > 0)
-            & (layout.zero_stage > 0)
-            & ((dp * layout.cp) % np.maximum(layout.shard_group, 1.0) != 0),
-            "shard_group = {shard_group:.0f} does not divide dp·cp = {dp:.0f}·{cp:.0f}; 0 shards over all of it",
-        ),
-        (
-            "heads_not_divisible_by_cp",
-            (np.asarray(method == "ulysses") & (model.heads_of_queries() % (layout.tp * layout.cp) != 0)),
-            "cp_method ulysses deals out heads, and tp·cp = {tp:.0f}·{cp:.0f} does not divide the model's "
-            f"{model.heads_of_queries()} heads",
-        ),
-        (
-            "heads_not_divisible_by_a2a",
-            np.asarray(method == "a2a+p2p" and swapped > 0)
-            & (layout.cp > 1)
-            & (
-                (layout.cp % max(swapped, 1) != 0)
-                | (model.heads_of_keys() % (layout.tp * max(swapped, 1)) != 0)
-            ),
-            f"cp_a2a_ranks = {swapped} does not divide cp = {{cp:.0f}}, or tp·{swapped} the {model.heads_of_keys()} "
-            "heads of keys",
-        ),
-        (
-            "layer_embeddings_split",
-            np.asarray(model.layer_embedding_size > 0) & ((layout.tp > 1) | (layout.pp > 1)),
-            "embeddings of each layer are whole on every rank: needs tp = 1 and pp = 1, got {tp:.0f} and {pp:.0f}",
-        ),
-        ("vp_without_pp", (layout.vp > 1) & (layout.pp == 1), "vp = {vp:.0f} needs pp > 1"),
+            "heads_not_divisible",
+            count % layout.tp != 0,
+            f"tp = {{tp:.0f}} does not divide the model's {count} {what}",
+        )
+        for what, count in model.split_over_tp()
     ]
-    return [Problem(code, np.asarray(bad, dtype=bool), sentence) for code, bad, sentence in rules]
+    return [
+        Problem(code, np.asarray(bad, dtype=bool), sentence.replace("{swapped:.0f}", str(swapped)))
+        for code, bad, sentence in [rules[0], *heads, *rules[1:]]
+    ]
+
+
+def _numbers(
+    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike
+) -> dict[str, ArrayLike]:
+    """Return what rules are about: fields of the layout, what follows from them, sizes of the model and the batch."""
+    return {
+        **{field.name: getattr(layout, field.name) for field in fields(layout)},
+        "dp": layout.dp,
+        "product": layout.tp * layout.cp * layout.pp,
+        "stage_ranks": layout.gpus / layout.pp,
+        "global_batch": np.asarray(global_batch, dtype=np.float64),
+        "seq_len": np.asarray(seq_len, dtype=np.float64),
+        **{name: float(getattr(model, name)) for name in _OF_MODEL},
+        "heads_of_queries": float(model.heads_of_queries()),
+        "heads_of_keys": float(model.heads_of_keys()),
+    }
 
 
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
@@ -325,28 +272,6 @@ def require_possible(
     """Raise `LayoutError` with the numbers of the first rule that a layout breaks."""
     for problem in layout_problems(layout, model, global_batch, seq_len, method=method, swapped=swapped):
         if problem.bad.any():
-            names = _sentence_names(layout, model, global_batch, seq_len, problem.bad)
-            raise LayoutError(f"layout: {problem.sentence.format(**names)}")
-
-
-def _sentence_names(
-    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike, bad: NDArray[np.bool_]
-) -> Mapping[str, object]:
-    """Numbers of the first offending layout, for a problem's sentence."""
-    numbers: dict[str, ArrayLike] = {f.name: getattr(layout, f.name) for f in fields(layout)}
-    numbers |= {
-        "dp": layout.dp,
-        "product": layout.tp * layout.cp * layout.pp,
-        "stage_ranks": layout.gpus / layout.pp,
-        "global_batch": global_batch,
-        "seq_len": seq_len,
-    }
-    return dict(zip(numbers, first_of(bad, *numbers.values()), strict=True)) | {
-        "num_heads": model.num_heads,
-        "ffn_size": model.ffn_size,
-        "shared_expert_ffn_size": model.shared_expert_ffn_size,
-        "expert_ffn_size": model.expert_ffn_size,
-        "num_layers": model.num_layers,
-        "num_experts": model.num_experts,
-        "model": model.name,
-    }
+            numbers = _numbers(layout, model, global_batch, seq_len)
+            first = dict(zip(numbers, first_of(problem.bad, *numbers.values()), strict=True))
+            raise LayoutError(f"layout: {problem.sentence.format(**first, model=model.name)}")
