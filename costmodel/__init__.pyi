@@ -56,7 +56,6 @@ from costmodel.planning.sweep import sweep as sweep
 from costmodel.reporting.html.report import report as report
 from costmodel.trust import calibrate as calibrate
 from costmodel.trust import measure as measure
-from costmodel.trust import overheads as overheads
 from costmodel.trust.profiles.profile import profile as profile
 from costmodel.trust.profiles.trace_profile import TraceProfile as TraceProfile
 from costmodel.trust.validation import Validation as Validation

@@ -2,7 +2,7 @@
 
 A factor multiplies one constant of the pricing (or the seconds that it makes); 1 is the calibrated value. `FACTORS`
 is every factor: its role (`ROLES`: what it scales, where it is applied), what it is of (a generation, a fabric, a class
-of jobs), and the spread of its natural logarithm, from residuals by `costmodel.trust.calibration.ship_factors`, which
+of jobs), and the spread of its natural logarithm, from residuals by `tools/fit/fit_factors.py`, which
 writes ``describe/data/factors.yaml``. Factors are independent of each other unless a belief says otherwise.
 
 How it is used, from below to above::

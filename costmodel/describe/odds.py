@@ -1,6 +1,6 @@
 """What published runs say of odds: whether a predicted memory fits, and how far layouts of one job err apart.
 
-Both are in ``describe/data/odds.yaml``, which `costmodel.trust.calibration.ship_factors` writes.
+Both are in ``describe/data/odds.yaml``, which `tools/fit/fit_factors.py` writes.
 """
 
 from __future__ import annotations

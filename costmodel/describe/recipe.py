@@ -177,7 +177,7 @@ def _overheads(name: str) -> dict[str, float | None]:
 
 @cache
 def _fitted_overheads() -> dict[tuple[str, str], float]:
-    """Read the shares by recipe and device, which `costmodel.trust.overheads` writes. [-]"""
+    """Read the shares by recipe and device, which `tools/fit/fit_overheads.py` writes. [-]"""
     rows = read_rows(Path(__file__).parent / "data" / "overheads.csv")
     return {(row["recipe"], row["on"]): float(row["share"]) for row in rows}
 
@@ -239,7 +239,7 @@ def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
 
 @cache
 def _unexplained() -> dict[str, float]:
-    """Return the share that nothing explains by generation of GPUs, which `costmodel.trust.overheads` writes. [-]"""
+    """Return the share that nothing explains by generation of GPUs, which `tools/fit/fit_overheads.py` writes. [-]"""
     shares = read_mapping(files("costmodel.describe") / "data" / "unexplained.yaml", example="hopper: 0.15")
     return {name: float(share) for name, share in shares.items()}
 

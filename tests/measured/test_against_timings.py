@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from fit_kernels import device
+from kernel_tables import read_attention, read_matmul
 
 from costmodel.describe.hardware.hardware import load_accelerator, load_link
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import collective_time
 from costmodel.trust.calibration.kernel_fits import predict_attention, predict_matmul
-from costmodel.trust.calibration.kernel_measurements import read_attention, read_matmul
-from costmodel.trust.calibration.ship_kernels import device
 
 TABLE = Path(__file__).with_name("timings.csv")
 PUBLISHED = Path(__file__).parents[1] / "published"

@@ -14,6 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import pandas as pd
 from pages import fill, read_pages, settle
@@ -21,9 +22,11 @@ from pages import fill, read_pages, settle
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import estimate_job
-from costmodel.trust.overheads import held_out_errors, joined_errors, scored_runs
 from costmodel.trust.published_runs import Row, job_of_row, read_rows
 from costmodel.trust.validation import validate
+
+sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
+from fit_overheads import held_out_errors, joined_errors, scored_runs
 
 NVIDIA = ("v100", "a100", "a800", "h100", "h200", "h800", "h20", "b200", "b300", "gb200", "gb300", "gh200")
 _SERIES = re.compile(r"(maxtext-v\w+-\d+b)-(\d+)x(\d+)$")

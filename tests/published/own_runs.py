@@ -7,13 +7,14 @@ sources. Three of its runs are drawn, factors are updated by them as ``calibrate
 predicted: median error before and after, and how many lie inside p10 to p90. `best constant` is the share of the error that
 is left where the one constant that suits the source best is known: no common factor does better. `their mean` is the share
 where the mean of the runs that were given is that constant, with no prior at all. Runs are linear in the
-factors' logarithms here (slopes of `costmodel.trust.calibration.factor_runs`), so that thousands of updates take seconds.
+factors' logarithms here (slopes of `tools/fit/factor_runs.py`), so that thousands of updates take seconds.
 Also prints the intraclass correlation that `costmodel.trust.site_fit.SITE_SHARE` is.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from costmodel.describe.factors import ROLES, factors, named, with_tail
-from costmodel.trust.calibration.factor_runs import TIME, slopes
-from costmodel.trust.overheads import held_out_errors, joined_errors, scored_runs
 from costmodel.trust.posterior import Priors, posterior
 from costmodel.trust.published_runs import read_rows
 from costmodel.trust.site_fit import ROW_TAIL, SITE_SHARE, prior_at_site
 from costmodel.trust.validation import validate
+
+sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
+from factor_runs import TIME, slopes
+from fit_overheads import held_out_errors, joined_errors, scored_runs
 
 Array = NDArray[np.float64]
 LEAST_RUNS, GIVEN, SHARE = 20, 3, 0.8

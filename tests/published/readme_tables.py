@@ -76,7 +76,9 @@ def whole_runs_table() -> str:
 
 def validation_table(runs: Path) -> str:
     """Return how far published runs are off, as Markdown: time, memory, what fits, sweeps, and by source."""
-    from costmodel.trust.overheads import held_out_errors, scored_runs
+    sys.path.append(str(HERE.parents[1] / "tools" / "fit"))
+    from fit_overheads import held_out_errors, scored_runs
+
     from costmodel.trust.validation import validate
 
     checked = validate(runs)

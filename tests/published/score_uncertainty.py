@@ -19,10 +19,12 @@ from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.priced_job import error_bands
 from costmodel.planning.uncertain import Odds, sweep_scales
 from costmodel.step.price import price
-from costmodel.trust.calibration.factor_runs import interval_reach, known_variance, layout_parts, slopes
-from costmodel.trust.calibration.ship_factors import Runs, residual_runs, unexplained
 from costmodel.trust.published_runs import job_of_row, read_rows
 from costmodel.trust.validation import validate
+
+sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
+from factor_runs import interval_reach, known_variance, layout_parts, slopes  # noqa: E402
+from fit_factors import Runs, residual_runs, unexplained  # noqa: E402
 
 SAMPLES = 1000
 LEAST_RUNS, LEAST_LAYOUTS = 30, 6

@@ -5,12 +5,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_ship_scripts import attention_s
+from test_fit_scripts import attention_s
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.estimates.estimate import estimate
-from costmodel.physics.kernels.roofline import matmul_time
+from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
+from costmodel.trust.calibration.kernel_blocks import matmul_constants
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.step_residuals import MeasuredStep, constant_s, part_factors
 
@@ -187,3 +188,51 @@ def test_wrong_steps_are_one_line(text, message, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_constants_of_products_as_profiles_write_them():
+    """What is zero is left out; a share of the peak is at most 0.98, and a loss is none below 0."""
+    plain = MatmulConstants(
+        fixed_s=2.5e-6,
+        peak_fraction=0.7654,
+        memory_fraction=0.8,
+        num_sms=132,
+        tile_m=128,
+        tile_n=256,
+        wave_fraction=0.3456,
+        ramp_k=61.23,
+    )
+    assert matmul_constants(plain) == {
+        "fixed": "2.5 us",
+        "peak_fraction": 0.765,
+        "memory_fraction": 0.8,
+        "tile": [128, 256],
+        "wave_fraction": 0.346,
+        "ramp_k": 61.2,
+    }
+    full = plain._replace(
+        split_k=3000.0,
+        small_tile_fraction=0.7,
+        epilogue_fraction=0.1234,
+        sustained_loss=0.2,
+        sustained_flops=3.5e11,
+        cast_bytes_per_element=5.0,
+        cast_fixed_s=4e-6,
+        fixed_per_group_s=2e-7,
+    )
+    block = matmul_constants(full, scale=2.0, sustained=0.5)
+    assert block["peak_fraction"] == 0.98
+    assert block["sustained_loss"] == 0.6
+    assert matmul_constants(full, sustained=1.25).get("sustained_loss") is None
+    assert {key: block[key] for key in ("split_k", "small_tile_fraction", "epilogue_fraction")} == {
+        "split_k": 3000.0,
+        "small_tile_fraction": 0.7,
+        "epilogue_fraction": 0.123,
+    }
+    assert (block["sustained_flops"], block["cast_bytes_per_element"], block["cast_fixed"]) == (
+        "350 GFLOP",
+        5.0,
+        "4 us",
+    )
+    assert block["fixed_per_group"] == "0.2 us"
+    assert "fixed_per_group" not in matmul_constants(full._replace(fixed_per_group_s=1e-7))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copy
 
+import fit_fabric as calibrate_fabric
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,6 @@ from costmodel.describe.hardware.hardware import load_link
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
-from costmodel.trust.calibration import ship_fabric as calibrate_fabric
 from costmodel.trust.calibration.fitting import PulledFit
 
 LINKS = Path(__file__).parents[2] / "hardware_profiles" / "links"

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from bands import error_bands, unmeasured
 
 import costmodel as cm
 from costmodel.base.errors import RecipeError
@@ -11,7 +12,6 @@ from costmodel.describe.hardware.profile_files import shipped_folder
 from costmodel.estimates.priced_job import error_bands as shipped_bands
 from costmodel.estimates.profile_check import check_profile
 from costmodel.physics.kernels.roofline import matmul_time
-from costmodel.trust.bands import error_bands, unmeasured
 from costmodel.trust.published_runs import job_of_row, recipe_of_row
 
 CLUSTER_FILES = shipped_folder() / "clusters"

@@ -4,9 +4,16 @@ import json
 
 import pytest
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, DataError
 from costmodel.describe.recipe import list_recipes
-from costmodel.trust.published_runs import _table, job_of_row, read_rows, recipe_of_row, shipped_runs
+from costmodel.trust.published_runs import (
+    REQUIRED_COLUMNS,
+    _table,
+    job_of_row,
+    read_rows,
+    recipe_of_row,
+    shipped_runs,
+)
 from costmodel.trust.validation import validate
 
 ROW = {
@@ -113,3 +120,27 @@ def test_where_no_row_is_timed_tables_are_empty():
     assert list(checked.summary("class"))[:3] == ["class", "runs", "skipped"]
     assert not len(checked.summary("class"))
     assert checked.grids()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read the table"),
+        (b"\xff\xfe", "not a UTF-8 CSV file"),
+        (",".join(REQUIRED_COLUMNS).encode(), "no rows below the header"),
+        (",".join(REQUIRED_COLUMNS[1:]).encode(), f"lacks the column '{REQUIRED_COLUMNS[0]}'"),
+        ((",".join(REQUIRED_COLUMNS) + "\n1,2").encode(), "line 2: has more or fewer cells than the header"),
+        (
+            (",".join(REQUIRED_COLUMNS) + "\n" + "1," * len(REQUIRED_COLUMNS) + "1").encode(),
+            "line 2: has more or fewer cells",
+        ),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(tmp_path, text, said):
+    file = tmp_path / "runs.csv"
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(DataError) as error:
+        read_rows(file)
+    assert said in str(error.value)
+    assert str(error.value).startswith(str(file))

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from fit_kernels import loss_at_power, share_power_limits
 
 from costmodel import load_accelerator
 from costmodel.physics.kernels.roofline import MatmulConstants
+from costmodel.trust.calibration.kernel_csv import MatmulRows
 from costmodel.trust.calibration.kernel_fits import MatmulFit
-from costmodel.trust.calibration.kernel_measurements import MatmulRows
-from costmodel.trust.calibration.ship_kernels import loss_at_power, share_power_limits
 
 
 def test_between_and_beyond_what_was_seen():

@@ -1,9 +1,9 @@
 """How far published runs are from the model, on made-up rows: errors, sweeps, memory, bands, all by hand."""
 
+import bands
 import pandas as pd
 import pytest
 
-from costmodel.trust import bands
 from costmodel.trust.validation import Run, Validation
 
 NAMES = list(Run.__dataclass_fields__)

@@ -1,6 +1,6 @@
 """Constants of the collective library on one link: the ``fabric:`` block of a link's YAML file.
 
-`costmodel.trust.calibration.ship_fabric` writes the block from published sweeps. The constants are the
+`tools/fit/fit_fabric.py` writes the block from published sweeps. The constants are the
 fields of `costmodel.physics.network.fabric.Fabric`, which says what each is and has their defaults; the
 file model is made from them: a name's ending is its unit, and left out of the key where the value
 has it (``pipeline_s`` is ``pipeline: 2.5 us``).

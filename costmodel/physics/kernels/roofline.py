@@ -5,7 +5,7 @@ cores and what the memory need, joined smoothly because a kernel near the ridge 
 What a handful of constants per accelerator and precision add to that is what a GPU really does:
 it computes whole tiles in waves over its SMs, fills and drains a pipeline per tile, and lowers
 its clock when long kernels draw more power than it may have. The constants are fitted to
-published micro-benchmarks by `costmodel.trust.calibration.ship_kernels`, never to a training run.
+published micro-benchmarks by `tools/fit/fit_kernels.py`, never to a training run.
 
 Every function is pure and broadcasts, and returns a `Quantity`: its value with the formula and the
 numbers that gave it. Parts that the constants of an accelerator switch off are left out of the formula.

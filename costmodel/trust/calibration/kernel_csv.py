@@ -21,13 +21,6 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.files import refuse_endless
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.interop.nccl_tests import LogProblem
-from costmodel.trust.calibration.kernel_measurements import (
-    INPUT_BYTES,
-    AttentionRows,
-    MatmulRows,
-    attention_rows,
-    matmul_rows,
-)
 
 Array = NDArray[np.float64]
 
@@ -36,6 +29,61 @@ PASS_FLOPS = (1.0, 2.5, 3.5)
 """FLOPs of a pass over those of the forward one: two products forward, five backward."""
 TIMES = {"time_us": 1e-6, "time_ms": 1e-3, "time_s": 1.0}
 _YES, _NO = ("true", "1", "yes"), ("false", "0", "no", "")
+
+
+INPUT_BYTES = {
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8-block": 1.0,
+    "mxfp8": 1.03,
+    "nvfp4": 0.5625,
+}
+"""Bytes an element of an operand, block scales included."""
+
+
+class MatmulRows(NamedTuple):
+    """Measured products of one accelerator, operator and dtype; one entry a row."""
+
+    m: Array
+    n: Array
+    k: Array
+    groups: Array
+    output_bytes: Array
+    accumulate: Array
+    sustained: Array
+    cast: Array
+    time_s: Array
+    sources: NDArray[np.str_]
+
+    def take(self, rows: NDArray[np.bool_]) -> MatmulRows:
+        """Return the selected rows."""
+        return MatmulRows(*(column[rows] for column in self))
+
+
+class AttentionRows(NamedTuple):
+    """Measured attention kernels of one accelerator and kernel name; one entry a row."""
+
+    batch: Array
+    seq_len: Array
+    heads: Array
+    kv_heads: Array
+    qk_head_dim: Array
+    v_head_dim: Array
+    causal: Array
+    passes: Array
+    """0 forward, 1 backward, 2 both."""
+    host_timed: Array
+    window: Array
+    """Keys that a query sees at most; 0 for all."""
+    time_s: Array
+    sources: NDArray[np.str_]
+
+    def take(self, rows: NDArray[np.bool_]) -> AttentionRows:
+        """Return the selected rows."""
+        return AttentionRows(*(column[rows] for column in self))
 
 
 class MemoryRows(NamedTuple):
@@ -82,8 +130,8 @@ def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Ti
     if not (matmul or attention or memory or problems):
         problems.append(LogProblem(", ".join(path.name for path in paths), 0, "no rows"))
     return Timings(
-        {key: matmul_rows(_columns(rows), ("own",) * len(rows)) for key, rows in matmul.items()},
-        {key: attention_rows(_columns(rows), ("own",) * len(rows)) for key, rows in attention.items()},
+        {key: MatmulRows(*_columns(rows), _own(rows)) for key, rows in matmul.items()},
+        {key: AttentionRows(*_columns(rows), _own(rows)) for key, rows in attention.items()},
         MemoryRows(*_columns(memory)) if memory else None,
         tuple(problems),
     )
@@ -92,6 +140,11 @@ def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Ti
 def _columns(rows: list[list[float]]) -> Array:
     """Turn rows into columns."""
     return np.array(rows, dtype=np.float64).T
+
+
+def _own(rows: list[list[float]]) -> NDArray[np.str_]:
+    """Return the source of rows of the user's own."""
+    return np.full(len(rows), "own")
 
 
 def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -18,7 +18,7 @@ from costmodel.physics.kernels.roofline import (
     matmul_time,
 )
 from costmodel.trust.calibration.fitting import Bound, Parameters, fit, thirds
-from costmodel.trust.calibration.kernel_measurements import INPUT_BYTES, AttentionRows, MatmulRows
+from costmodel.trust.calibration.kernel_csv import INPUT_BYTES, AttentionRows, MatmulRows
 
 Array = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class MatmulFit(NamedTuple):
     constants: MatmulConstants
     points: int
     held_out_error: float
-    sources: tuple[str, ...]
+    sources: NDArray[np.str_]
     power_limit: str = ""
     """Where `sustained_loss` comes from, if not from these rows."""
 
@@ -57,7 +57,7 @@ class AttentionFit(NamedTuple):
     constants: AttentionConstants
     points: int
     held_out_error: float
-    sources: tuple[str, ...]
+    sources: NDArray[np.str_]
 
 
 def matmul_bounds(rows: MatmulRows, generation: str) -> dict[str, Bound]:

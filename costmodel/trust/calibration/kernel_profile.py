@@ -17,7 +17,7 @@ from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.hardware import ProfilePath
 from costmodel.trust.calibration.fitting import Bound, fit
 from costmodel.trust.calibration.kernel_blocks import attention_block, matmul_block, seconds
-from costmodel.trust.calibration.kernel_csv import MemoryRows, Timings
+from costmodel.trust.calibration.kernel_csv import AttentionRows, MatmulRows, MemoryRows, Timings
 from costmodel.trust.calibration.kernel_fits import (
     AttentionFit,
     Device,
@@ -27,7 +27,6 @@ from costmodel.trust.calibration.kernel_fits import (
     predict_attention,
     predict_matmul,
 )
-from costmodel.trust.calibration.kernel_measurements import AttentionRows, MatmulRows
 
 Array = NDArray[np.float64]
 MIN_POINTS = 9
@@ -100,7 +99,7 @@ def _matmul(
     if old is not None:
         before = float(np.mean(np.abs(predict_matmul(rows, device, dtype, old) / rows.time_s - 1.0)))
     result: MatmulFit = fit_matmul(rows, device, dtype, known)
-    block = matmul_block(result) | {"source": source}
+    block = matmul_block(result, source)
     return KernelResult(op, dtype, result.points, before, result.held_out_error, block)
 
 
@@ -116,7 +115,7 @@ def _attention(
     if old is not None:
         before = float(np.mean(np.abs(predict_attention(rows, device, old) / rows.time_s - 1.0)))
     result: AttentionFit = fit_attention(rows, device, BACKWARD_RATIO if passes == {2.0} else None)
-    block = {name: {**one, "source": source} for name, one in attention_block(result, device, {}).items()}
+    block = attention_block(result, source)
     return KernelResult("attention", kernel, result.points, before, result.held_out_error, block)
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
 from costmodel.trust.calibration.fitting import Bound, Parameters, fit
+from costmodel.trust.calibration.kernel_csv import INPUT_BYTES
 from costmodel.trust.calibration.kernel_fits import Device, MatmulFit
-from costmodel.trust.calibration.kernel_measurements import INPUT_BYTES
 
 Array = NDArray[np.float64]
 

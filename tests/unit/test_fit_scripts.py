@@ -3,6 +3,8 @@
 from pathlib import Path
 from shutil import copy
 
+import fit_fabric
+import fit_kernels
 import numpy as np
 import pytest
 
@@ -11,8 +13,8 @@ from costmodel.describe.hardware.hardware import check_file, load_accelerator, l
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.physics.network.mesh import Group
-from costmodel.trust.calibration import fabric_fit, kernel_fits, ship_fabric, ship_kernels
-from costmodel.trust.calibration.kernel_measurements import INPUT_BYTES
+from costmodel.trust.calibration import fabric_fit, kernel_fits
+from costmodel.trust.calibration.kernel_csv import INPUT_BYTES
 
 PROFILES = Path(__file__).parents[2] / "hardware_profiles"
 H100 = load_accelerator("h100-sxm-80gb")
@@ -98,7 +100,7 @@ def test_kernels_are_fitted_written_and_borrowed(tmp_path, capsys, monkeypatch):
         copy(PROFILES / "accelerators" / f"{name}.yaml", folder)
     before = {path.stem: path.read_text("utf-8") for path in folder.iterdir()}
 
-    assert ship_kernels.main([*kernel_tables(tmp_path), "--write", str(folder)]) == 0
+    assert fit_kernels.main([*kernel_tables(tmp_path), "--write", str(folder)]) == 0
 
     assert "matmul            h100-sxm-80gb      fp8-block" in capsys.readouterr().out
     fitted, borrowed = (
@@ -132,7 +134,7 @@ def test_without_the_rows_to_borrow_from_nothing_is_written(tmp_path):
     for table in tables:  # three rows are a check, not a fit
         Path(table).write_text("".join(Path(table).read_text("utf-8").splitlines(keepends=True)[:4]), "utf-8")
     with pytest.raises(DataError, match="expected rows of h100-sxm-80gb matmul bf16, to borrow from"):
-        ship_kernels.main([*tables, "--write", str(folder)])
+        fit_kernels.main([*tables, "--write", str(folder)])
     assert {path: path.read_text("utf-8") for path in folder.iterdir()} == before
 
 
@@ -155,14 +157,14 @@ def sweeps_csv(path: Path) -> str:
 
 
 def test_links_are_fitted_and_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(ship_fabric, "CURVES", ())
+    monkeypatch.setattr(fit_fabric, "CURVES", ())
     folder = tmp_path / "links"
     folder.mkdir()
     for path in (PROFILES / "links").glob("*.yaml"):
         copy(path, folder)
     before = {path.stem: path.read_text("utf-8") for path in folder.iterdir()}
 
-    assert ship_fabric.main([sweeps_csv(tmp_path / "sweeps.csv"), "--write", str(folder)]) == 0
+    assert fit_fabric.main([sweeps_csv(tmp_path / "sweeps.csv"), "--write", str(folder)]) == 0
 
     printed = capsys.readouterr().out
     assert "roce-100: left as it is, because roce-200 has no rows" in printed

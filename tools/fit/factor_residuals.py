@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from fit_fabric import read_runs
+from kernel_tables import read_attention, read_matmul
 from numpy.typing import NDArray
 
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
 from costmodel.trust.calibration.fabric_fit import predict, predict_inner
 from costmodel.trust.calibration.kernel_fits import Device, predict_attention, predict_matmul
-from costmodel.trust.calibration.kernel_measurements import read_attention, read_matmul
-from costmodel.trust.calibration.ship_fabric import read_runs
 
 Array = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ def kernel_residuals(matmul: Path, attention: Sequence[Path]) -> pd.DataFrame:
     Parameters
     ----------
     matmul, attention : path
-        Tables that `costmodel.trust.calibration.ship_kernels` reads.
+        Tables that `fit_kernels` reads.
     """
     frames = []
     shipped = set(list_profiles("accelerator"))
@@ -115,7 +115,7 @@ def collective_residuals(table: Path) -> pd.DataFrame:
     Parameters
     ----------
     table : path
-        Sweeps that `costmodel.trust.calibration.ship_fabric` reads.
+        Sweeps that `fit_fabric` reads.
     """
     frames = []
     for run in read_runs(table):

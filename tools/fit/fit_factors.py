@@ -1,6 +1,6 @@
 """Derive the spread of every uncertain factor from residuals, and write ``factors.yaml`` and ``odds.yaml`` of ``describe/data``.
 
-    python -m costmodel.trust.calibration.ship_factors RUNS.csv MATMUL.csv COLLECTIVES.csv ATTENTION.csv [ATTENTION.csv …]
+    python tools/fit/fit_factors.py RUNS.csv MATMUL.csv COLLECTIVES.csv ATTENTION.csv [ATTENTION.csv …]
         [--write]
 
 Kernels and collectives by their micro-benchmarks (`factor_residuals`); what these do not tell, by published runs whose
@@ -18,19 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-
-from costmodel.describe.factors import OTHER, UNFITTED, with_tail
-from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
-from costmodel.describe.odds import FitOdds
-from costmodel.step.placed_job import HIDING
-from costmodel.trust.calibration.factor_residuals import (
+from factor_residuals import (
     collective_residuals,
     collective_spreads,
     kernel_residuals,
     kernel_spreads,
 )
-from costmodel.trust.calibration.factor_runs import (
+from factor_runs import (
     MEMORY,
     SHARE,
     TIME,
@@ -45,13 +39,19 @@ from costmodel.trust.calibration.factor_runs import (
     tail_of,
     variance_parts,
 )
-from costmodel.trust.overheads import (
+from fit_overheads import (
     fit_constants,
     held_out_errors,
     joined_errors,
     scored_runs,
     share_of,
 )
+from numpy.typing import NDArray
+
+from costmodel.describe.factors import OTHER, UNFITTED, with_tail
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
+from costmodel.describe.odds import FitOdds
+from costmodel.step.placed_job import HIDING
 from costmodel.trust.published_runs import read_rows
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
@@ -71,7 +71,7 @@ MOST_OF_LAYOUTS = 0.9
 
 HEAD = (
     "# Uncertain factors: median (center) and scale (spread) of the natural logarithm of each, degrees of freedom of\n"
-    "# its Student's t (tail), residuals behind it (points). Written by costmodel.trust.calibration.ship_factors.\n"
+    "# its Student's t (tail), residuals behind it (points). Written by tools/fit/fit_factors.py.\n"
 )
 
 
@@ -166,7 +166,7 @@ def read_runs(table: Path) -> Runs:
 
 
 def residual_runs(checked: Validation, found: pd.DataFrame) -> Runs:
-    """Return residuals of priced runs beside their slopes; elsewhere than on GPUs as fitted, as `trust.overheads` has it."""
+    """Return residuals of priced runs beside their slopes; elsewhere than on GPUs as fitted, as `fit_overheads` has it."""
     runs = scored_runs(checked)
     constants = fit_constants(runs)
     fitted = pd.Series(
@@ -528,7 +528,7 @@ def odds_text(fits: Mapping[str, FitOdds], alike: Mapping[str, float]) -> str:
     return (
         "# Whether a predicted memory fits, by recipe and by its logarithm over what a GPU offers; the spread that each\n"
         "# knob adds to a layout's own error, with what two runs of one layout differ by. Written by\n"
-        "# costmodel.trust.calibration.ship_factors.\n"
+        "# tools/fit/fit_factors.py.\n"
         f"fits:\n{lines}"
         f"layouts: {{{parts}}}\n"
     )
@@ -537,7 +537,7 @@ def odds_text(fits: Mapping[str, FitOdds], alike: Mapping[str, float]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Derive, print, and write where asked to."""
     parser = argparse.ArgumentParser(
-        prog="costmodel.trust.calibration.ship_factors", description=(__doc__ or "").split("\n")[0]
+        prog="tools/fit/fit_factors.py", description=(__doc__ or "").split("\n")[0]
     )
     for name in ("runs", "matmul", "collectives"):
         parser.add_argument(name, type=Path)
@@ -552,7 +552,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, written in files.items():
         sys.stdout.write(written)
         if options.write:
-            (Path(__file__).parents[2] / "describe" / "data" / name).write_text(written, "utf-8")
+            (Path(__file__).parents[2] / "costmodel" / "describe" / "data" / name).write_text(
+                written, "utf-8"
+            )
     return 0
 
 

@@ -10,26 +10,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.base.errors import DataError
-
-Array = NDArray[np.float64]
-
-INPUT_BYTES = {
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8-block": 1.0,
-    "mxfp8": 1.03,
-    "nvfp4": 0.5625,
-}
-"""Bytes an element of an operand, block scales included."""
+from costmodel.trust.calibration.kernel_csv import AttentionRows, MatmulRows
 
 # SimuMax loops each kernel; Azure warms up with 10,000 random-data products. The others time bursts.
 SUSTAINED_SOURCES = ("SimuMax", "Azure/")
@@ -46,64 +31,6 @@ UNNAMED_ATTENTION = {
 }
 # Times whole framework operators, one by one: a host cost is fitted beside the kernel and dropped.
 HOST_TIMED_SOURCES = ("MooreThreads/SimuMax",)
-
-
-class MatmulRows(NamedTuple):
-    """Measured products of one accelerator, operator and dtype; one entry a row."""
-
-    m: Array
-    n: Array
-    k: Array
-    groups: Array
-    output_bytes: Array
-    accumulate: Array
-    sustained: Array
-    cast: Array
-    time_s: Array
-    sources: tuple[str, ...]
-
-    def take(self, rows: NDArray[np.bool_]) -> MatmulRows:
-        """Return the selected rows."""
-        kept = tuple(source for source, keep in zip(self.sources, rows, strict=True) if keep)
-        return matmul_rows(np.stack(self[:-1])[:, rows], kept)
-
-
-class AttentionRows(NamedTuple):
-    """Measured attention kernels of one accelerator and kernel name; one entry a row."""
-
-    batch: Array
-    seq_len: Array
-    heads: Array
-    kv_heads: Array
-    qk_head_dim: Array
-    v_head_dim: Array
-    causal: Array
-    passes: Array
-    """0 forward, 1 backward, 2 both."""
-    host_timed: Array
-    window: Array
-    """Keys that a query sees at most; 0 for all."""
-    time_s: Array
-    sources: tuple[str, ...]
-
-    def take(self, rows: NDArray[np.bool_]) -> AttentionRows:
-        """Return the selected rows."""
-        kept = tuple(source for source, keep in zip(self.sources, rows, strict=True) if keep)
-        return attention_rows(np.stack(self[:-1])[:, rows], kept)
-
-
-def matmul_rows(columns: Array, sources: tuple[str, ...]) -> MatmulRows:
-    """Name the columns of a table of numbers."""
-    m, n, k, groups, output_bytes, accumulate, sustained, cast, time_s = columns
-    return MatmulRows(m, n, k, groups, output_bytes, accumulate, sustained, cast, time_s, sources)
-
-
-def attention_rows(columns: Array, sources: tuple[str, ...]) -> AttentionRows:
-    """Name the columns of a table of numbers."""
-    batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, window, time_s = columns
-    return AttentionRows(
-        batch, seq, heads, kv_heads, d_qk, d_v, causal, passes, host, window, time_s, sources
-    )
 
 
 def _records(path: Path, needed: Iterable[str]) -> list[dict[str, str]]:
@@ -161,7 +88,7 @@ def read_matmul(path: Path) -> dict[tuple[str, str, str], MatmulRows]:
         values.append(record)
         sources.append(short_source(row["source"]))
     return {
-        key: matmul_rows(np.array(values, dtype=np.float64).T, tuple(sources))
+        key: MatmulRows(*np.array(values, dtype=np.float64).T, np.array(sources))
         for key, (values, sources) in grouped.items()
     }
 
@@ -201,7 +128,7 @@ def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], AttentionRows
             values.append([batch, seq, heads, kv_heads, d_qk, d_v, causal, which, host, window, time_s])
             sources.append(short_source(row.get("source") or UNNAMED_ATTENTION.get(path.stem, path.stem)))
     return {
-        key: attention_rows(np.array(values, dtype=np.float64).T, tuple(sources))
+        key: AttentionRows(*np.array(values, dtype=np.float64).T, np.array(sources))
         for key, (values, sources) in grouped.items()
     }
 

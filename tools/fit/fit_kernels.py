@@ -1,11 +1,11 @@
 """Fit the kernel constants of every shipped accelerator and write them into its profile.
 
-    python -m costmodel.trust.calibration.ship_kernels MATMUL.csv ATTENTION.csv [ATTENTION.csv …]
+    python tools/fit/fit_kernels.py MATMUL.csv ATTENTION.csv [ATTENTION.csv …]
         [--fp4 TABLE] [--write FOLDER]
 
 The tables' columns are those of ``tests/published/matmul_sample.csv``, ``attention_h100_flash3_paper.csv``,
 ``attention_cudnn_2026.csv`` and ``matmul_fp4_cublaslt.csv``. Without ``--write`` the report is printed and nothing changes.
-Accelerators without rows of their own take constants from `costmodel.trust.calibration.kernel_estimates`; a profile
+Accelerators without rows of their own take constants from `kernel_estimates`; a profile
 that says ``kernels: {like: ...}`` is left as it is.
 """
 
@@ -17,29 +17,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernel_borrowing import (
+    attention_block,
+    borrowed_attention,
+    borrowed_matmul,
+    memory_block,
+    shipped_matmul_block,
+)
+from kernel_tables import read_attention, read_matmul
+from library_fp4 import DTYPE, fit_library, of_chip
+
 from costmodel.base.errors import DataError
 from costmodel.base.yaml_files import put_block
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.describe.hardware.profile_files import read_yaml
-from costmodel.trust.calibration.kernel_blocks import (
-    attention_block,
-    borrowed_attention,
-    borrowed_matmul,
-    matmul_block,
-    memory_block,
-)
+from costmodel.trust.calibration.kernel_csv import AttentionRows, MatmulRows
 from costmodel.trust.calibration.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
-from costmodel.trust.calibration.kernel_measurements import (
-    AttentionRows,
-    MatmulRows,
-    read_attention,
-    read_matmul,
-)
-from costmodel.trust.calibration.library_fp4 import DTYPE, fit_library, of_chip
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
 MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
-WRITTEN = "written by costmodel.trust.calibration.ship_kernels from published measurements"
+WRITTEN = "written by tools/fit/fit_kernels.py from published measurements"
 MIN_POINTS = 9
 """Fewer rows than this are a check, not a fit."""
 BACKWARD_RATIO = 0.875
@@ -173,7 +170,7 @@ def kernels_block(name: str, matmuls: MatmulFits, attentions: AttentionFits) -> 
     block: dict[str, Any] = {"num_sms": this.num_sms, "matmul": {}, "grouped_matmul": {}, "attention": {}}
     for (owner, op, dtype), found in matmuls.items():
         if owner == name:
-            block[op][dtype] = matmul_block(found)
+            block[op][dtype] = shipped_matmul_block(found)
     borrowed_matmul(block, this, matmuls)
     for (owner, kernel), fitted in attentions.items():
         if owner == name:
@@ -214,9 +211,7 @@ def report(matmuls: MatmulFits, attentions: AttentionFits) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, report, and with ``--write`` rewrite the profiles."""
-    parser = argparse.ArgumentParser(
-        prog="costmodel.trust.calibration.ship_kernels", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("matmul", type=Path, help="table of matrix products")
     parser.add_argument("attention", type=Path, nargs="+", help="tables of attention kernels")
     parser.add_argument(

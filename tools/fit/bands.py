@@ -25,7 +25,7 @@ HEAD = (
     "# Measured over predicted: the middle 80 % of published runs, by generation and kind of model. Step times are\n"
     "# those of sources whose family (all containers of a framework) was left out of the fitted constants;\n"
     '# "unfitted" those whose recipe was, "estimated" of them those on machines of generations whose kernels nobody\n'
-    "# timed. Written by costmodel.trust.overheads.\n"
+    "# timed. Written by tools/fit/fit_overheads.py.\n"
 )
 
 

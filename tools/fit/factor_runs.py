@@ -188,10 +188,7 @@ def layout_parts(runs: pd.DataFrame) -> dict[str, float]:
         said: runs.layout.str.extract(rf"(?:^| ){name}([^ ]*)", expand=False).fillna("")
         for name, said in names.items()
     }
-    rest = (
-        runs.layout.str.extract(r"( seq_len[^ ]*).*?( recompute_detail.*)").fillna("").sum(axis=1)
-        + runs.precision
-    )
+    rest = runs.layout.str.extract(r"( seq_len[^ ]*).*?( switches.*)").fillna("").sum(axis=1) + runs.precision
     differs, halves, weights = [], [], []
     for _, group in runs.groupby([*(runs[name] for name in SWEEP), rest]):
         i, j = np.triu_indices(len(group), 1)

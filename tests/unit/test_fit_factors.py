@@ -3,16 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-
-from costmodel.base.yaml_files import parse_mapping
-from costmodel.describe.factors import factors, nearest
-from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.trust.calibration.factor_residuals import (
+from factor_residuals import (
     SHAPES_OF_A_STEP,
     collective_spreads,
     kernel_spreads,
 )
-from costmodel.trust.calibration.factor_runs import (
+from factor_runs import (
     known_variance,
     layout_parts,
     layout_scale,
@@ -21,7 +17,7 @@ from costmodel.trust.calibration.factor_runs import (
     tail_of,
     variance_parts,
 )
-from costmodel.trust.calibration.ship_factors import (
+from fit_factors import (
     Runs,
     Said,
     fit_odds,
@@ -31,6 +27,10 @@ from costmodel.trust.calibration.ship_factors import (
     told_apart,
     unexplained,
 )
+
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.factors import factors, nearest
+from costmodel.describe.hardware.hardware import load_accelerator
 
 RNG = np.random.default_rng(1)
 
@@ -111,7 +111,7 @@ def test_known_variance_is_of_the_nearest_factor():
 
 def layouts(effect: float, noise: float) -> pd.DataFrame:
     """Return sweeps of runs whose errors are an effect of tp, one of pp, and the noise of a run."""
-    rows, rest = [], "recompute_detail cuda_graphs"
+    rows, rest = [], "switches{}"
     for sweep in range(200):
         of_tp, of_pp = (effect * RNG.standard_normal(3) for _ in range(2))
         rows += [

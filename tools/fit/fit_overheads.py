@@ -1,8 +1,8 @@
 """The one constant of each recipe that may be fitted to whole runs: the share of a step nothing explains.
 
-    python -m costmodel.trust.overheads RUNS.csv            # report
-    python -m costmodel.trust.overheads RUNS.csv --write    # and write tables of describe/data
-    python -m costmodel.trust.overheads RUNS.csv --bands    # and write the bands alone, of the constants as they are
+    python tools/fit/fit_overheads.py RUNS.csv            # report
+    python tools/fit/fit_overheads.py RUNS.csv --write    # and write tables of describe/data
+    python tools/fit/fit_overheads.py RUNS.csv --bands    # and write the bands alone, of the constants as they are
 
 Kernels and collectives are priced from micro-benchmarks. What real steps take beyond that (gaps
 between kernels, jitter between ranks, clocks under a mixed load) is nearly the same share in all
@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from bands import bands_text, classes, error_bands, headroom
 
 from costmodel.base.yaml_files import document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes, load_recipe, resolved_for
-from costmodel.trust.bands import bands_text, classes, error_bands, headroom
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
 
@@ -247,7 +247,7 @@ def write_generations(constants: Constants, runs: pd.DataFrame, file: Path) -> N
 
 _GENERATIONS = """Share of a step that nothing explains, by generation of GPUs: weighted medians of published runs, for recipes
 with too few runs for a constant of their own; other-stacks for generations without runs beyond CUDA. Written
-by python -m costmodel.trust.overheads RUNS.csv --write"""
+by python tools/fit/fit_overheads.py RUNS.csv --write"""
 
 
 def left_out_errors(runs: pd.DataFrame, fitted: pd.Series[float]) -> pd.Series[float]:
@@ -287,7 +287,7 @@ def main(arguments: list[str]) -> int:
                 f"leaving each {by} out, {title}: median {part.abs().median():.1%}, mean {part.abs().mean():.1%}, "
                 f"p90 {part.abs().quantile(0.9):.1%}, bias {part.mean():+.1%}\n"
             )
-    presets = Path(__file__).parents[1] / "describe" / "data"
+    presets = Path(__file__).parents[2] / "costmodel" / "describe" / "data"
     if "--write" in arguments:
         (presets / "overheads.csv").write_text(constants_text(constants, runs))
         write_generations(constants, runs, presets / "unexplained.yaml")

@@ -1,6 +1,6 @@
 """Fit the constants of every measured link to a table of published nccl-tests sweeps.
 
-``python -m costmodel.trust.calibration.ship_fabric collectives.csv [--write LINKS_FOLDER]`` prints the mean
+``python tools/fit/fit_fabric.py collectives.csv [--write LINKS_FOLDER]`` prints the mean
 relative error of each run, by size decade, beside a plain ring alpha-beta fitted to that very run;
 with ``--write`` it puts the constants into the ``fabric:`` block of the link profiles. With
 ``--held-out`` it prints what `costmodel calibrate fabric` would make of each run alone: fitted to every
@@ -227,7 +227,11 @@ def write_block(path: Path, tier: Tier, block: Mapping[str, Any]) -> None:
     content["latency"]["value"] = quantity_text("_s", tier.latency_s)
     content["base_latency"]["value"] = quantity_text("_s", tier.base_latency_s)
     text = put_block(
-        document_text(content), "fabric", block, comment=f"written by {__name__}", before="sources"
+        document_text(content),
+        "fabric",
+        block,
+        comment="written by tools/fit/fit_fabric.py",
+        before="sources",
     )
     path.write_text(text, encoding="utf-8")
 
