@@ -7,6 +7,7 @@ and 1. Constants of recipes are fitted without the run's family of sources; `str
 """
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,8 @@ from costmodel.trust.published_runs import job_of_row, read_rows
 from costmodel.trust.validation import validate
 
 sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
-from factor_runs import interval_reach, known_variance, layout_parts, slopes  # noqa: E402
-from fit_factors import Runs, residual_runs, unexplained  # noqa: E402
+from factor_runs import interval_reach, known_variance, layout_parts, slopes
+from fit_factors import Runs, residual_runs, unexplained
 
 SAMPLES = 1000
 LEAST_RUNS, LEAST_LAYOUTS = 30, 6
