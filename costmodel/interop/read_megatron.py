@@ -296,11 +296,11 @@ def _deepspeed_config(flags: Flags, followed: Followed, file: TextFile) -> tuple
 
 def _joined(job: Mapping[str, Any], text: str, *, stage_is_stated: bool) -> tuple[dict[str, Any], list[str]]:
     """Take from DeepSpeed's configuration what the flags do not say: the stage, offload and overlap."""
-    from costmodel.interop.read_deepspeed import offload_of, stage_of
+    from costmodel.interop.deepspeed import beside_flags
 
     if missing_in(text):
         text = without_marks(text)
-    found, stage = offload_of(text), stage_of(text)
+    stage, found = beside_flags(text)
     notes = []
     if not stage_is_stated and stage is not None and stage != job.get("zero_stage"):
         job = {**job, "zero_stage": stage}

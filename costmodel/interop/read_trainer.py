@@ -19,9 +19,9 @@ from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.reading import read as read_field
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
+from costmodel.interop.deepspeed import imported
 from costmodel.interop.framework import FrameworkConfigError, Imported, own_head, tokens_of
 from costmodel.interop.optimizer_names import settle_offload, take_optimizer
-from costmodel.interop.read_deepspeed import imported
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile, read_text
 from costmodel.interop.tuning import KEYS as TUNING_KEYS

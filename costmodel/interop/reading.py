@@ -89,7 +89,7 @@ READERS: dict[str, Reader] = {
         Reader(
             "deepspeed",
             "DeepSpeed",
-            ("costmodel.interop.read_deepspeed", "read"),
+            ("costmodel.interop.deepspeed", "read"),
             lambda look: (
                 look.has_any(
                     "zero_optimization",
@@ -137,7 +137,7 @@ READERS: dict[str, Reader] = {
         Reader(
             "maxtext",
             "MaxText",
-            ("costmodel.interop.read_maxtext", "read"),
+            ("costmodel.interop.maxtext", "read"),
             lambda look: (
                 look.has_any("base_emb_dim", "max_target_length", "base_config", within="yaml")
                 and look.has_any(

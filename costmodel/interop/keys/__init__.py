@@ -51,6 +51,8 @@ class KeyTable:
         Keys that matter and have no price, with what to say.
     irrelevant : mapping
         Patterns of keys that change no time and no memory, by reason; one covers all that stands below its key.
+    unsaid : str
+        A word that stands for no value, because somebody else fills it in.
     more : mapping
         The program's own words.
     """
@@ -58,6 +60,7 @@ class KeyTable:
     fields: Mapping[str, Field]
     unpriced: Mapping[str, str]
     irrelevant: Mapping[str, str]
+    unsaid: str
     more: Mapping[str, Any]
 
     @cached_property
@@ -125,7 +128,7 @@ def key_table(program: str) -> KeyTable:
     fields = {
         name: Field(kind, default, tuple(keys)) for name, (kind, default, *keys) in raw.pop("fields").items()
     }
-    return KeyTable(fields, raw.pop("unpriced", {}), raw.pop("irrelevant", {}), raw)
+    return KeyTable(fields, raw.pop("unpriced", {}), raw.pop("irrelevant", {}), raw.pop("unsaid", ""), raw)
 
 
 class Values:
@@ -143,7 +146,10 @@ class Values:
 
     def __init__(self, table: KeyTable, raw: Mapping[str, Any], program: str = "") -> None:
         self.table, self.program = table, program
-        self.raw = dict(self._flat(raw))
+        flat = dict(self._flat(raw))
+        self.unsaid = {key for key, value in flat.items() if value == table.unsaid and table.unsaid}
+        """Keys whose value somebody else fills in."""
+        self.raw = {key: None if key in self.unsaid else value for key, value in flat.items()}
 
     def _flat(self, raw: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
         for name, value in raw.items():
@@ -184,6 +190,8 @@ class Values:
         if field.kind == "any":
             return value
         kind, called = _KINDS[field.kind]
+        if kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)  # 1e9 is one, too
         wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
         if wrong or (field.kind == "count" and value < 1):
             raise self.error(key, called, value)
@@ -212,4 +220,13 @@ class Values:
 
     def unpriced(self) -> list[str]:
         """Return what to say of keys without a price."""
-        return [f"{key}: {said}" for key, said in self.table.unpriced.items() if self.raw.get(key)]
+        off = [
+            key
+            for key, value in self.raw.items()
+            if isinstance(value, dict) and value.get("enabled") is False
+        ]
+        return [
+            f"{key}: {said}"
+            for key, said in self.table.unpriced.items()
+            if self.raw.get(key) and key not in off
+        ]

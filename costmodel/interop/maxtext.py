@@ -1,0 +1,196 @@
+"""Configurations of MaxText: a model by name or by its base sizes, a mesh of two tiers, a batch of each device.
+
+What the keys mean, and what a file leaves out, stands in ``keys/maxtext.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.models.model import Model, make_model
+from costmodel.describe.models.model_files import load_model
+from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.keys import Values, key_table
+from costmodel.interop.optimizer_names import take_optimizer
+from costmodel.interop.text_file import TextFile
+
+_KEYS = key_table("maxtext")
+_TABLES = _KEYS.more
+
+
+def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a job.
+
+    Raises
+    ------
+    CostModelError
+        If a value cannot be read, or the model is neither known nor described.
+    """
+    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    said = Values(_KEYS, raw)
+    job = {key: value for key, value in given.items() if key not in ("vocab_size", "env")}
+    warnings: list[str] = []
+    if "model" not in job and (model := _model(raw, said, Path(file.name).stem, given.get("vocab_size"))):
+        job["model"] = model
+    degrees = _degrees(raw, job)
+    job.setdefault("tp", degrees["tensor"] * degrees["tensor_sequence"])
+    for axis, name in (("pp", "pipeline"), ("cp", "context"), ("ep", "expert")):
+        job.setdefault(axis, degrees[name])
+    job.setdefault("recipe", "maxtext-tpu" if said["hardware"] == "tpu" else "maxtext")
+    job.setdefault("zero_stage", 3 if degrees["fsdp"] * degrees["fsdp_transpose"] > 1 else 0)
+    _take_batch(said, job)
+    if isinstance(said["seq_len"], int):
+        job.setdefault("seq_len", said["seq_len"])
+    precisions, quantized = _TABLES["precisions"], str(said["quantization"] or "")
+    if quantized and quantized not in precisions["quantization"]:
+        warnings.append(f"quantization {quantized}: has no price; priced as {said['dtype']}")
+    plain = precisions["dtype"].get(said["dtype"], "bf16")
+    job.setdefault("precision", precisions["quantization"].get(quantized, plain))
+    if "recompute" not in job:
+        job["recompute"] = "full" if said["remat"] == "full" else "selective"
+        if said["remat"] != "full":
+            warnings.append(f"remat_policy {said['remat']}: priced as selective recomputation of attention")
+    facts: dict[str, Any] = {}
+    if "optimizer" not in job:
+        take_optimizer(said["optimizer"], job, facts, warnings)
+    missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
+    return Imported(job, ("cluster", *missing), (), (), tuple(warnings), facts)
+
+
+def _take_batch(said: Values, job: dict[str, Any]) -> None:
+    """Put the batch of all devices into a job, where their number is known."""
+    each = said["device_batch"]
+    if not job.get("gpus") or each is None or "global_batch" in job:
+        return
+    at_once = each * job["gpus"]
+    if at_once * said["accumulation"] != int(at_once * said["accumulation"]):
+        raise FrameworkConfigError(f"per_device_batch_size: {each} on {job['gpus']} GPUs is no whole batch")
+    job["global_batch"] = int(at_once * said["accumulation"])
+    replicas = max(1, job["gpus"] // (job["tp"] * job["pp"] * job["cp"]))
+    job.setdefault("micro_batch", max(1, int(at_once) // replicas))
+
+
+def _degrees(raw: Mapping[str, Any], job: dict[str, Any]) -> dict[str, int]:
+    """Return how far each axis divides, over both tiers; -1 is what is left.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If a degree is no whole number, or the axes do not divide the GPUs.
+    """
+    priced, unpriced = _TABLES["axes"]["priced"], _TABLES["axes"]["unpriced"]
+    found, open_axis = dict.fromkeys(priced, 1), ""
+    for tier in ("ici", "dcn"):
+        for axis in (*priced, *unpriced):
+            key = f"{tier}_{axis}_parallelism"
+            value = raw.get(key, -1 if (tier, axis) == ("ici", "fsdp") else 1)
+            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+                raise FrameworkConfigError(f"{key}: expected a whole number or -1, got {value!r}")
+            if axis in unpriced and value != 1:
+                raise FrameworkConfigError(f"{key}: this axis cannot be priced")
+            if value == -1:
+                open_axis = open_axis or axis
+            elif axis in found:
+                found[axis] *= value
+    known = prod(found.values())
+    if not open_axis:
+        job.setdefault("gpus", known)
+    elif job.get("gpus"):
+        if job["gpus"] % known:
+            raise FrameworkConfigError(f"gpus: {job['gpus']} is not divided by the axes, {known}")
+        found[open_axis] *= job["gpus"] // known
+    elif open_axis == "fsdp":
+        # Everything that is left is sharded, however many GPUs there are.
+        found["fsdp"] = max(found["fsdp"], 2)
+    return found
+
+
+def _model(raw: Mapping[str, Any], said: Values, name: str, vocabulary: int | None) -> Model | None:
+    """Return the model that is named or described.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If its block has no price here, or its name is not known.
+    """
+    named, block = said["named"], said["block"]
+    if not said.said("hidden_size"):
+        if named == "default":
+            return None
+        try:
+            return load_model(named)
+        except CostModelError:
+            raise FrameworkConfigError(
+                f"model_name: {named!r} is not known here; give --model NAME or config.json"
+            ) from None
+    if block not in _TABLES["blocks"]:
+        raise FrameworkConfigError(f"decoder_block: {block!r} is not supported; give --model")
+    if said["scale"] != 1:
+        raise FrameworkConfigError("global_parameter_scale: only 1 is supported")
+    wanted = ("hidden_size", "num_heads", "num_layers", "ffn_size")
+    if lacking := [field for field in wanted if said[field] is None]:
+        raise FrameworkConfigError(f"{said.key(lacking[0])}: missing, or no whole number")
+    plain = ("num_layers", "hidden_size", "num_heads", "head_dim", "ffn_size", "tied_embeddings", "qk_norm")
+    activations = said["activations"]
+    values: dict[str, Any] = {
+        "name": named if named != "default" else name,
+        **{field: said[field] for field in plain},
+        "num_kv_heads": said["num_kv_heads"] or said["num_heads"],
+        "vocab_size": vocabulary or said["vocab_size"],
+        "gated_mlp": isinstance(activations, list) and len(activations) == 2,
+    }
+    if said["num_experts"] > 1:
+        width = said["ffn_size"] if said["expert_ffn_size"] is None else said["expert_ffn_size"]
+        values |= {"num_experts": said["num_experts"], "top_k": said["top_k"], "expert_ffn_size": width}
+    values |= _looked_up(_TABLES["blocks"][block], raw)
+    _compute(block, values, raw)
+    return make_model({key: value for key, value in values.items() if value is not None}, "maxtext")
+
+
+def _looked_up(fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a block: values as they are, and those that a key of the file says.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If a whole number is missing, or is none.
+    """
+    found = {}
+    for field, value in fields.items():
+        if isinstance(value, list):
+            key, *default = value
+            value = raw.get(key, *default)
+            if default and isinstance(default[0], bool):
+                value = bool(value)
+            elif isinstance(value, bool) or not isinstance(value, int):
+                raise FrameworkConfigError(f"{key}: missing, or no whole number")
+        found[field] = value
+    return found
+
+
+def _compute(block: str, values: dict[str, Any], raw: Mapping[str, Any]) -> None:
+    """Put into a model's fields what follows from several keys of its block."""
+    shared = values.pop("shared_experts", 0)
+    if shared:
+        values["shared_expert_ffn_size"] = shared * values.get("expert_ffn_size", 0)
+    if not 1 <= values.get("groups_per_token", 0) < values.get("expert_groups", 0):
+        values.pop("groups_per_token", None)
+        values.pop("expert_groups", None)
+    if block == "gemma2":
+        values["num_layers"] *= 2  # a layer of MaxText is a windowed one and a full one
+    layers = values["num_layers"]
+    if block == "llama4" and values["moe_layer_freq"] == 1:
+        values["ffn_size"] = 0
+    if block == "deepseek" and raw.get("use_indexer"):
+        sizes = {"kind": "indexed", **_looked_up(_TABLES["mixers"]["indexed"], raw)}
+        values |= {"attention_pattern": "i" * layers, "mixers": {"i": sizes}}
+    if block == "qwen3_next":
+        every = _looked_up({"every": ["inhomogeneous_layer_cycle_interval", 4]}, raw)["every"]
+        sizes = {"kind": "gated-delta", **_looked_up(_TABLES["mixers"]["gated-delta"], raw)}
+        pattern = "".join("f" if (layer + 1) % every == 0 else "d" for layer in range(layers))
+        values |= {"attention_pattern": pattern, "mixers": {"d": sizes}}
