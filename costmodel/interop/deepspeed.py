@@ -70,6 +70,8 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
         if key in said.unsaid
     ]
+    if said.key("zero_stage") in said.unsaid:
+        auto.append("zero_optimization.stage")
     precision, stage = given.get("precision"), given.get("zero_stage")
     if precision is None:
         precision = "bf16" if said["bf16"] else "fp16" if said["fp16"] else None
@@ -77,8 +79,6 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
             auto.append("precision")
         else:
             precision = precision or "fp32"
-    if said.key("zero_stage") in said.unsaid:
-        auto.append("zero_optimization.stage")
     tp, cp = given.get("tp") or said["tp"], given.get("cp") or said["cp"]
     pp = given.get("pp") or said["pp"] or 1
     micro = given.get("micro_batch") or said["micro_batch"]

@@ -9,6 +9,7 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, changed_switches, tokens_of
+from costmodel.interop.keys import Values, key_table
 from costmodel.interop.megatron_model import model_of_flags, noop_layers, other_mixer, shape_of_flags
 from costmodel.interop.megatron_text import MEGATRON, Flags
 from costmodel.interop.optimizer_names import take_optimizer
@@ -211,7 +212,8 @@ def _take_adapters(flags: Flags, job: dict[str, Any], notes: list[str], warnings
         return
     # ms-swift trains a language model's adapters beside a whole tower.
     way = "qlora" if flags["qlora"] else {"lora_llm": "lora", "": "lora"}.get(way, way)
-    take_tuning({"lora_rank": rank, "lora_target": flags["lora_targets"]}, way, job, notes, warnings)
+    said = Values(key_table("trainers"), {"lora_rank": rank, "lora_target": flags["lora_targets"]})
+    take_tuning(said, way, job, notes, warnings)
 
 
 def _facts_of(flags: Flags, job: dict[str, Any], warnings: list[str]) -> dict[str, Any]:

@@ -116,7 +116,7 @@ READERS: dict[str, Reader] = {
         Reader(
             "trainer",
             "transformers",
-            ("costmodel.interop.read_trainer", "read"),
+            ("costmodel.interop.trainers", "read"),
             lambda look: (
                 look.form == "yaml"
                 and look.has_any("model_name_or_path", "base_model", "model", "model_id_or_path")
@@ -130,7 +130,7 @@ READERS: dict[str, Reader] = {
         Reader(
             "accelerate",
             "Accelerate",
-            ("costmodel.interop.read_trainer", "read_accelerate"),
+            ("costmodel.interop.accelerate", "read"),
             lambda look: look.has_any("distributed_type", within="yaml"),
             "huggingface/accelerate, src/accelerate/utils/dataclasses.py",
         ),

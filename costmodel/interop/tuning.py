@@ -1,8 +1,6 @@
 """What other programs' files say of adapters and frozen parts, as fields of a job.
 
-Keys of hiyouga/LLaMA-Factory (``src/llamafactory/hparams/finetuning_args.py``), axolotl-ai-cloud/axolotl
-(``src/axolotl/utils/schemas/peft.py``), modelscope/ms-swift (``swift/arguments``) and huggingface/peft
-(``adapter_config.json``, ``src/peft/tuners/lora/config.py``).
+Keys and names of layers stand in ``keys/trainers.yaml``.
 """
 
 from __future__ import annotations
@@ -15,40 +13,15 @@ from typing import Any
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.tuning import Tuning, make_tuning
 from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.keys import Values, key_table
 
-_RANK = ("lora_rank", "lora_r", "r")
-_TARGETS = ("lora_target", "lora_target_modules", "target_modules")
+_KEYS = key_table("trainers")
 _ALL = {"all", "all-linear", "all_linear"}
-_DORA = ("use_dora", "peft_use_dora")
-_RSLORA = ("use_rslora", "peft_use_rslora")
 _ADAPTED = ("lora", "qlora", "dora", "rslora")
 
 _PEFT_NAMES = {word: f"{word}_proj" for word in ("q", "k", "v", "o", "gate", "up", "down")}
-_BRIDGE_NAMES = {"qkv": "linear_qkv", "o": "linear_proj", "fc1": "linear_fc1", "down": "linear_fc2"}
-_CANONICAL_NAMES = {
-    "q": "linear_q",
-    "k": "linear_k",
-    "v": "linear_v",
-    "o": "linear_proj",
-    "gate": "linear_fc1_gate",
-    "up": "linear_fc1_up",
-    "down": "linear_fc2",
-}
-
-KEYS = frozenset(
-    (
-        *_RANK,
-        *_TARGETS,
-        *_DORA,
-        *_RSLORA,
-        "lora_target_linear",
-        "quantization_bit",
-        "quant_bits",
-        "load_in_4bit",
-        "load_in_8bit",
-    )
-)
-"""Keys that are read here."""
+_FUSED_NAMES: Mapping[str, str] = _KEYS.more["bridge_modules"]["fused"]
+_CANONICAL_NAMES: Mapping[str, str] = _KEYS.more["bridge_modules"]["canonical"]
 
 
 def take_bridge_tuning(peft: Mapping[str, Any], job: dict[str, Any], warnings: list[str]) -> None:
@@ -67,7 +40,7 @@ def take_bridge_tuning(peft: Mapping[str, Any], job: dict[str, Any], warnings: l
         raise FrameworkConfigError(f"peft.dim: expected a whole number, got {rank!r}")
     job["lora_rank"] = rank
     words = peft.get("target_modules") or list(
-        _CANONICAL_NAMES.values() if "canonical" in scheme else _BRIDGE_NAMES.values()
+        _CANONICAL_NAMES.values() if "canonical" in scheme else _FUSED_NAMES.values()
     )
     job["lora_targets"] = ",".join(str(word).rsplit(".", 1)[-1] for word in words)
     if "dora" in scheme:
@@ -96,8 +69,8 @@ def bridge_modules(tuning: Tuning) -> tuple[str, list[str]]:
     FrameworkConfigError
         If one has an adapter that it does not know.
     """
-    fused = not set(tuning.lora_targets) - set(_BRIDGE_NAMES)
-    names = _BRIDGE_NAMES if fused else _CANONICAL_NAMES
+    fused = not set(tuning.lora_targets) - set(_FUSED_NAMES)
+    names = _FUSED_NAMES if fused else _CANONICAL_NAMES
     if "mixer" in tuning.lora_targets:
         tuning = dataclasses.replace(
             tuning, lora_targets=tuple(word for word in tuning.lora_targets if word != "mixer")
@@ -115,9 +88,7 @@ def _named(tuning: Tuning, names: Mapping[str, str], title: str) -> list[str]:
     return [names[word] for word in tuning.lora_targets]
 
 
-def take_tuning(
-    raw: Mapping[str, Any], way: str, job: dict[str, Any], notes: list[str], warnings: list[str]
-) -> None:
+def take_tuning(said: Values, way: str, job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:
     """Fill a job's adapters from a trainer's keys; `way` is its own word for how it trains.
 
     Raises
@@ -131,55 +102,28 @@ def take_tuning(
     if method not in _ADAPTED:
         warnings.append(f"{way}: has no price; priced as training of every parameter")
         return
-    given = next((raw[key] for key in _RANK if raw.get(key) is not None), None)
-    if given is None:
+    rank = 8 if said["lora_rank"] is None else said["lora_rank"]
+    if said["lora_rank"] is None:
         notes.append("lora rank: 8, the default of these trainers")
-    rank = 8 if given is None else given
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise FrameworkConfigError(f"{_RANK[0]}: expected a whole number, got {rank!r}")
+        raise said.error(said.key("lora_rank"), "a whole number above 0", rank)
     job["lora_rank"] = rank
-    _take_targets(raw, job, notes, warnings)
-    bits = raw.get("quantization_bit") or raw.get("quant_bits")
-    if bits == 4 or raw.get("load_in_4bit") or (method == "qlora" and not raw.get("load_in_8bit")):
+    _take_targets(said, job, notes, warnings)
+    bits = said["bits"]
+    if bits == 4 or said["in_4bit"] or (method == "qlora" and not said["in_8bit"]):
         job["base_dtype"] = "nf4"
-    elif bits == 8 or raw.get("load_in_8bit"):
+    elif bits == 8 or said["in_8bit"]:
         job["base_dtype"] = "fp8"
         notes.append("a base in int8: priced as one in fp8, which is as wide")
     elif bits:
         warnings.append(f"quantization_bit: {bits} bits have no price; the base is priced in bf16")
-    if method == "dora" or any(raw.get(key) for key in _DORA):
+    if method == "dora" or said["dora"]:
         job["lora_targets"] = ",".join(part for part in (job.get("lora_targets", ""), "magnitude") if part)
-    if method == "rslora" or any(raw.get(key) for key in _RSLORA):
+    if method == "rslora" or said["rslora"]:
         notes.append("rslora: costs what LoRA does, its scale alone is another")
 
 
-# Modules by the names that models of the hub have for them.
-_HUB_NAMES = {
-    "query_key_value": ("qkv",),
-    "qkv_proj": ("qkv",),
-    "wqkv": ("qkv",),
-    "w_pack": ("qkv",),
-    "c_attn": ("qkv",),
-    "dense": ("o_proj",),
-    "out_proj": ("o_proj",),
-    "wo": ("o_proj",),
-    "c_proj": ("o_proj", "down_proj"),
-    "c_fc": ("up_proj",),
-    "dense_h_to_4h": ("up_proj",),
-    "dense_4h_to_h": ("down_proj",),
-    "gate_up_proj": ("fc1",),
-    "w1": ("gate_proj",),
-    "w2": ("down_proj",),
-    "w3": ("up_proj",),
-    # Latent attention: its two steps of queries, and of keys and values.
-    "q_a_proj": ("q_proj",),
-    "q_b_proj": ("q_proj",),
-    "kv_a_proj_with_mqa": ("k_proj", "v_proj"),
-    "kv_b_proj": ("k_proj", "v_proj"),
-    "in_proj": ("mixer",),
-    "x_proj": ("mixer",),
-    "dt_proj": ("mixer",),
-}
+_HUB_NAMES: Mapping[str, list[str]] = _KEYS.more["modules"]
 _TOWERS = ("vision", "visual", "audio", "projector", "adapter.")
 _MIXERS = ("linear_attn", "mamba", "conv.")
 
@@ -214,12 +158,12 @@ def _is_target(word: str) -> bool:
     return True
 
 
-def _take_targets(raw: Mapping[str, Any], job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:
+def _take_targets(said: Values, job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:
     """Read which layers get adapters; what no layer of ours is called is said."""
-    if raw.get("lora_target_linear"):
+    if said["lora_everywhere"]:
         return
-    named = next((raw[key] for key in _TARGETS if raw.get(key)), None)
-    if named is None:
+    named = said["lora_targets"]
+    if not named:
         notes.append("lora targets: not said, priced on every linear layer")
         return
     words = re.split(r"[\s,]+", named.strip()) if isinstance(named, str) else [str(word) for word in named]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-from costmodel.interop import read_deepspeed, read_trainer
 from costmodel.interop.keys import key_table
 
-INTEROP = Path(read_trainer.__file__).parent
-KEYWORD = re.compile(r'"([a-z][a-z0-9_]+)":')
 
-
-def _text(name: str) -> str:
-    return (INTEROP / name).read_text(encoding="utf-8")
+def _todays(table: str) -> set[str]:
+    """Return the keys of today that a table uses, and those that have no price."""
+    found = key_table(table)
+    return {*(field.keys[0] for field in found.fields.values()), *found.unpriced}
 
 
 def megatron() -> set[str]:
-    """Return the flags of today that are read and written, and those that have no price."""
-    table = key_table("megatron")
-    flags = {*(field.keys[0] for field in table.fields.values()), *table.unpriced}
-    return {flag.removeprefix("--") for flag in flags}
+    """Return the flags of Megatron-LM."""
+    return {flag.removeprefix("--") for flag in _todays("megatron")}
 
 
 def bridge() -> set[str]:
@@ -32,27 +25,17 @@ def bridge() -> set[str]:
 
 def deepspeed() -> set[str]:
     """Return the keys of the first level, of ZeRO and of what has no price."""
-    return {*read_deepspeed.KEYS, *read_deepspeed._HARMLESS_ZERO, *read_deepspeed._UNPRICED}
+    named = {key for key in _todays("deepspeed") if not key.startswith("comment.")}
+    return {key.split(".")[1] if key.startswith("zero_optimization.") else key.split(".")[0] for key in named}
 
 
 def accelerate() -> set[str]:
-    """Return the keys that are written for Accelerate."""
-    text = _text("trainers.py")
-    return set(KEYWORD.findall(text[text.index("def emit_accelerate") : text.index("script = {")]))
+    """Return the keys of Accelerate's own tables."""
+    return {
+        key.rpartition(".")[2]
+        for key in _todays("accelerate")
+        if not key.startswith(("deepspeed", "megatron"))
+    }
 
 
-def axolotl() -> set[str]:
-    """Return the keys that are written for Axolotl."""
-    text = _text("trainers.py")
-    body = text[text.index("def emit_axolotl") : text.index("def _text(")]
-    keys = text[text.index("def _adapter_keys") : text.index("def _recomputes")]
-    return set(KEYWORD.findall(body + keys)) - {"nf4", "fp8"}
-
-
-LISTED = {
-    "megatron": megatron,
-    "megatron-bridge": bridge,
-    "deepspeed": deepspeed,
-    "accelerate": accelerate,
-    "axolotl": axolotl,
-}
+LISTED = {"megatron": megatron, "megatron-bridge": bridge, "deepspeed": deepspeed, "accelerate": accelerate}

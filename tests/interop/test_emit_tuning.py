@@ -8,8 +8,8 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.emit import emit
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.read_megatron_yaml import read_bridge
-from costmodel.interop.read_trainer import read
 from costmodel.interop.text_file import TextFile
+from costmodel.interop.trainers import read
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 64, "seq_len": 4096}
 

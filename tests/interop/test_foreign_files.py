@@ -14,7 +14,6 @@ from texts import read_as, read_flags
 import costmodel as cm
 from costmodel.describe.models.huggingface import model_from_hf_config
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
 from costmodel.step.anatomy.params import num_params
 
@@ -332,7 +331,7 @@ GPT2_ZERO1 = {
 
 
 def test_deepspeed_gpt2():
-    found = import_deepspeed(json.dumps(GPT2_ZERO1), gpus=4)
+    found = read_as("deepspeed", json.dumps(GPT2_ZERO1), gpus=4)
     expected = {
         "zero_stage": 1,
         "global_batch": 8,
@@ -383,18 +382,20 @@ def test_deepspeed_gpt2():
     ],
 )
 def test_deepspeed_keys(config, asked, expected):
-    assert part(import_deepspeed(json.dumps(config), **asked), *expected) == expected
+    assert part(read_as("deepspeed", json.dumps(config), **asked), *expected) == expected
 
 
 def test_deepspeed_stages_that_overlap_unasked():
     overlapping = {
-        stage: import_deepspeed(json.dumps({"zero_optimization": {"stage": stage}}), gpus=8).job["switches"]
+        stage: read_as("deepspeed", json.dumps({"zero_optimization": {"stage": stage}}), gpus=8).job[
+            "switches"
+        ]
         for stage in (1, 2, 3)
     }
     assert [switches.get("dp_overlap") == "none" for switches in overlapping.values()] == [True, True, False]
     assert "offload_optimizer" not in overlapping[1]
     asked = json.dumps({"zero_optimization": {"stage": 1, "overlap_comm": True}})
-    assert import_deepspeed(asked, gpus=8).job["switches"].get("dp_overlap") != "none"
+    assert read_as("deepspeed", asked, gpus=8).job["switches"].get("dp_overlap") != "none"
 
 
 def nemo(**job):

@@ -9,7 +9,6 @@ from texts import read_as, read_flags
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.assertions.tables import broken
-from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.megatron_text import layer_pattern
@@ -264,7 +263,7 @@ def test_deepspeed_round_trip(name):
     ours = cm.estimate(**asked)
     text = emit(ours, "deepspeed")
     assert "without a key" not in text
-    back = import_deepspeed(text)
+    back = read_as("deepspeed", text)
     assert_same_bill(ours, cm.estimate(**back.estimate_keywords(cluster=asked["cluster"])))
 
 
@@ -284,7 +283,7 @@ def test_plan_emits_what_comes_back_the_same(framework):
     reader = {
         "megatron": read_flags,
         "torchtitan": partial(read_as, "torchtitan"),
-        "deepspeed": import_deepspeed,
+        "deepspeed": partial(read_as, "deepspeed"),
     }[framework]
     assert_same_bill(found.best, cm.estimate(**reader(text).estimate_keywords(cluster="dgx-h100-ndr")))
 
@@ -379,10 +378,10 @@ def test_deepspeed_batch_any_two():
         "zero_optimization": True,
         "bf16": {"enabled": True},
     }
-    back = import_deepspeed(json.dumps(base), gpus=16)
+    back = read_as("deepspeed", json.dumps(base), gpus=16)
     assert back.job["global_batch"] == 128
     assert back.job["zero_stage"] == 1
-    assert import_deepspeed(json.dumps({**base, "train_batch_size": 64})).job["gpus"] == 8
+    assert read_as("deepspeed", json.dumps({**base, "train_batch_size": 64})).job["gpus"] == 8
 
 
 @pytest.mark.parametrize(
@@ -409,14 +408,14 @@ def test_deepspeed_batch_any_two():
             "pipeline_parallel_schedule='2F2B'",
             "expected one of GPipe",
         ),
-        (import_deepspeed, "{", "not JSON"),
-        (import_deepspeed, '{"vocab": {"a": 1}}', "no key of a DeepSpeed configuration"),
+        (partial(read_as, "deepspeed"), "{", "not JSON"),
+        (partial(read_as, "deepspeed"), '{"vocab": {"a": 1}}', "no key of a DeepSpeed configuration"),
         (
-            import_deepspeed,
+            partial(read_as, "deepspeed"),
             '{"zero_optimization": {"stage": 4}}',
             "expected a whole number from 0 to 3, got 4",
         ),
-        (import_deepspeed, '{"zero_optimization": {"stage": true}}', "expected a whole number"),
+        (partial(read_as, "deepspeed"), '{"zero_optimization": {"stage": true}}', "expected a whole number"),
     ],
 )
 def test_unreadable_configurations(reader, text, words):

@@ -12,12 +12,12 @@ import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.estimates.estimate import estimate_job
+from costmodel.interop.accelerate import read as read_accelerate
 from costmodel.interop.assertions.tables import TABLES, broken
-from costmodel.interop.deepspeed import import_deepspeed
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.nemo import import_nemo
-from costmodel.interop.read_trainer import read, read_accelerate
 from costmodel.interop.text_file import TextFile
+from costmodel.interop.trainers import read
 from costmodel.step.price import chunks_of
 
 SUFFIX = {"megatron": ".sh", "torchtitan": ".py", "deepspeed": ".json", "nemo": ".txt"}
@@ -56,7 +56,7 @@ def read_back(framework, text, job):
     if framework == "torchtitan":
         return read_as("torchtitan", text)
     if framework == "deepspeed":
-        return import_deepspeed(text)
+        return read_as("deepspeed", text)
     if framework == "nemo":
         return import_nemo(text)
     if framework == "accelerate":

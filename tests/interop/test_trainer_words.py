@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodel.interop.read_trainer import read
 from costmodel.interop.text_file import TextFile
+from costmodel.interop.trainers import read
 
 AXOLOTL = """base_model: llama3-8b
 sequence_len: 2048
