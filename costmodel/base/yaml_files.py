@@ -1,20 +1,16 @@
 """YAML as this package reads and writes it: mappings, with one set of errors; comments survive a rewrite.
 
-Every file of a user and every shipped one comes in through `read_mapping`. What is written goes
-through a round-trip document, so that a profile keeps its comments, its quotes and its layout.
-
-Shipped files are parsed when the package is built (`.ci/compile_yaml.py`), as reading them as text takes ten times
-as long. What a text holds is looked up by the digest of the whole text, so that a file that somebody edits is read
-as it is now, and a stale copy cannot be served.
+Every file of a user and every shipped one comes in through `read_mapping`, parsed by libyaml and understood as
+YAML 1.2: ``no`` and ``on`` are words, ``010`` is ten. What is written goes through a round-trip document, so that a
+profile keeps its comments, its quotes and its layout.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-import pickle
-import warnings
+import re
 from collections.abc import Collection, Mapping, Sequence
-from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +23,11 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 250_000
 """Longer files are no job, profile or model, and take the reader more than a few seconds."""
-COMPILED = Path(__file__).with_name("compiled")
-SHIPPED = ("hardware_profiles", "costmodel/describe/data", "costmodel/interop/keys")
-
-
 MOST_LEVELS = 50
 MOST_COPIES = 100_000
 """Parts that aliases and merges may add to those that are written."""
+_TOO_DEEP = "expected valid YAML; it is nested too deeply"
+_ENDLESS = "expected values that do not hold themselves, or each other over and over (&, *)"
 
 
 def read_mapping(
@@ -77,116 +71,79 @@ def parse_mapping(
     text: str, name: str, *, example: str, error: type[CostModelError] = CostModelError
 ) -> dict[str, Any]:
     """Return the keys and values of a YAML text; see `read_mapping`."""
-    known = _compiled(text)
-    if known is not None:
-        return known
     if len(text) > MOST_CHARACTERS:
         raise error(f"{name}: expected at most {MOST_CHARACTERS:,} characters")
-    packed, problem = _loaded(text)
+    kept, problem = _loaded(text)
     if problem:
         raise error(f"{name}: {problem}")
-    found = pickle.loads(packed)
-    if not isinstance(found, dict):
-        got = "nothing" if found is None else type(found).__name__
+    if not isinstance(kept, dict):
+        got = "nothing" if kept is None else type(kept).__name__
         raise error(f"{name}: expected keys with values such as '{example}'; got {got}")
-    strange = [key for key in found if not isinstance(key, str)]
+    strange = [key for key in kept if not isinstance(key, str)]
     if strange:
         raise error(f"{name}: expected keys that are words such as '{example}'; got {strange[0]!r}")
-    return found
+    # What one reader changes, the next does not see.
+    return copy.deepcopy(kept)
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(text: str) -> tuple[bytes, str]:
-    """Return what a text holds, pickled, and what is wrong with it; several readers may look at one file."""
-    from ruamel.yaml.error import MarkedYAMLError
+def _loaded(text: str) -> tuple[Any, str]:
+    """Return what a text holds, and what is wrong with it; several readers may look at one file."""
+    from yaml.error import MarkedYAMLError
 
     try:
-        # An anchor that is named twice is legal; what the reader says of it is for programmers.
-        with warnings.catch_warnings(action="ignore"):
-            return pickle.dumps(_reader().load(text), protocol=5), ""
+        if _depth(text) > MOST_LEVELS:
+            return None, _TOO_DEEP
+        loader = _loader()(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, ""
+        sizes: dict[int, tuple[int, int]] = {}
+        size, depth = _written_out(node, sizes)
+        if size > len(sizes) + MOST_COPIES or depth > MOST_LEVELS:
+            return None, _ENDLESS
+        return loader.construct_document(node), ""
     except _ManifoldError:
-        return b"", "expected values that do not hold themselves, or each other over and over (&, *)"
+        return None, _ENDLESS
     except MarkedYAMLError as problem:
-        what = " ".join(str(problem.problem or problem.context).split()).partition(" with value")[0]
-        if what.startswith("maximum depth"):
-            return b"", _TOO_DEEP
-        line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
-        return b"", f"{line}expected valid YAML; {what}"
-    except RecursionError:
-        return b"", _TOO_DEEP
-    except Exception as problem:  # the reader's own: of dates, numbers, tags and keys that cannot be
+        what = " ".join(str(problem.problem or problem.context).split())
+        # What is still open at the end is the last line's, not that of the line behind it.
+        number = min(problem.problem_mark.line + 1, len(text.splitlines())) if problem.problem_mark else 0
+        line = f"line {number}: " if number else ""
+        return None, f"{line}expected valid YAML; {what}"
+    except Exception as problem:  # the reader's own: of dates, numbers, tags and characters that cannot be
         what = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        return b"", f"expected valid YAML; {what}"
+        return None, f"expected valid YAML; {what}"
 
 
-_TOO_DEEP = "expected valid YAML; it is nested too deeply"
+def _depth(text: str) -> int:
+    """Return how deep a text nests: libyaml has no limit of its own, and reads by recursion."""
+    import yaml
 
-
-def _compiled(text: str) -> dict[str, Any] | None:
-    """Return what a text holds if it was parsed at build time, else None."""
-    try:
-        return dict(pickle.loads(_compiled_file(text, COMPILED).read_bytes()))
-    except FileNotFoundError:
-        return None
-
-
-def compile_shipped(root: Path, folder: Path = COMPILED) -> list[Path]:
-    """Parse every YAML file that is shipped, and write what it holds.
-
-    Parameters
-    ----------
-    root : Path
-        The repository, or an unpacked source distribution.
-    folder : Path
-        Where to write; what lies there from an earlier build is removed.
-    """
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.pickle"):
-        old.unlink()
-    written = []
-    for path in sorted(path for place in SHIPPED for path in (root / place).rglob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
-        file = _compiled_file(text, folder)
-        file.write_bytes(pickle.dumps(parse_mapping(text, path.name, example=""), protocol=5))
-        written.append(file)
-    return written
-
-
-def _compiled_file(text: str, folder: Path) -> Path:
-    return folder / f"{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}.pickle"
+    deepest = depth = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            deepest = max(depth, deepest)
+            if depth > MOST_LEVELS:
+                break
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return deepest
 
 
 class _ManifoldError(Exception):
     """What a text stands for is far more than what it says."""
 
 
-def _reader() -> Any:
-    """Return a reader of plain values that looks at the nodes before it makes values of them.
-
-    Aliases and merges (``<<``) cost nothing as nodes, and may take for ever as values.
-    """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.constructor import SafeConstructor
-
-    class Constructor(SafeConstructor):
-        def construct_document(self, node: Any) -> Any:
-            sizes: dict[int, tuple[int, int]] = {}
-            size, depth = _written_out(node, sizes)
-            if size > len(sizes) + MOST_COPIES or depth > MOST_LEVELS:
-                raise _ManifoldError
-            return super().construct_document(node)
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.max_depth = MOST_LEVELS  # stops what nests before it costs the square of its depth
-    yaml.Constructor = Constructor
-    return yaml
-
-
 _OPEN = (0, 0)
 
 
 def _written_out(node: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many nodes one holds, all aliases written out, and how deep; note it for every node below."""
+    """Return how many nodes one holds, all aliases written out, and how deep; note it for every node below.
+
+    Aliases and merges (``<<``) cost nothing as nodes, and may take for ever as values.
+    """
     known = sizes.get(id(node))
     if known is not None:
         if known is _OPEN:
@@ -194,6 +151,7 @@ def _written_out(node: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int
         return known
     sizes[id(node)] = _OPEN
     size, depth = 1, 0
+    _refuse_twice(node)
     if not isinstance(node.value, str):
         for part in node.value:
             for each in part if isinstance(part, tuple) else (part,):
@@ -201,6 +159,58 @@ def _written_out(node: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int
                 size, depth = size + more, max(depth, below)
     sizes[id(node)] = size, depth + 1
     return sizes[id(node)]
+
+
+def _refuse_twice(node: Any) -> None:
+    """Refuse a mapping in which a key stands twice; PyYAML would take the last."""
+    import yaml
+
+    seen = set()
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in seen:
+                problem = f"found duplicate key {key.value!r}"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add((key.tag, key.value))
+
+
+@functools.cache
+def _loader() -> Any:
+    """Return libyaml's safe loader with the plain words of YAML 1.2."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+        def construct_yaml_int(self, node: Any) -> int:
+            text = self.construct_scalar(node).replace("_", "")
+            return int(text, {"0x": 16, "0o": 8, "0b": 2}.get(text.lstrip("+-")[:2], 10))
+
+    for tag, pattern, first in _PLAIN_WORDS:
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), list(first))
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+    return Loader
+
+
+_PLAIN_WORDS = (
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    (
+        "float",
+        r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("int", "[-+]?0b[0-1_]+|[-+]?0o?[0-7_]+|[-+]?[0-9_]+|[-+]?0x[0-9a-fA-F_]+", "-+0123456789"),
+    ("merge", "<<", "<"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (
+        "timestamp",
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt]|[ \t]+)[0-9]{1,2}"
+        r":[0-9]{2}:[0-9]{2}(?:\.[0-9]*)?(?:[ \t]*(?:Z|[-+][0-9]{1,2}(?::[0-9]{2})?))?",
+        "0123456789",
+    ),
+)
+"""Tags of plain scalars in YAML 1.2, what they look like and how they begin (https://yaml.org/spec/1.2.2, section 10.3)."""
 
 
 def top_level_lines(text: str, keys: Collection[str]) -> str:

@@ -1,17 +1,13 @@
 """One reader for every YAML file, with one set of errors; rewriting a profile keeps what it does not mean."""
 
-import tomllib
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from costmodel.base import yaml_files
 from costmodel.base.errors import CostModelError, ProfileError
 from costmodel.base.yaml_files import (
     MOST_CHARACTERS,
-    SHIPPED,
-    compile_shipped,
     document,
     document_text,
     parse_mapping,
@@ -34,8 +30,13 @@ WRONG = {
     "tag of another language": ("a: !!python/object:os.system {}", "expected valid YAML"),
     "day that does not exist": ("a: 2026-02-31", "expected valid YAML; day"),
     "number that is none": ("a: !!int eight", "expected valid YAML"),
-    "key that is a list": ("? [1]\n: 2", "keys that are words such as 'gpus: 8'"),
-    "nested": ("[" * 5000, "expected valid YAML"),
+    "key that is a list": ("? [1]\n: 2", "line 1: expected valid YAML; found unhashable key"),
+    "key twice beside a merge": (
+        "b: &b {x: 1}\nc: {<<: *b, y: 1, y: 2}",
+        "line 2: expected valid YAML; found duplicate",
+    ),
+    "nested": ("[" * 200_000, "expected valid YAML; it is nested too deeply"),
+    "nested in lines": ("- " * 100_000, "expected valid YAML; it is nested too deeply"),
     "nothing": ("", "expected keys with values such as 'gpus: 8'; got nothing"),
     "a list": ("- a", "got list"),
     "a word": ("word", "got str"),
@@ -90,8 +91,13 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line_too(tmp_path):
 
 def test_numbers_are_those_of_yaml_1_2(tmp_path):
     path = tmp_path / "x.yaml"
-    path.write_text("a: 1e9\nb: 010\nc: on\nd: 0o10\n")
-    assert read_mapping(path, example="") == {"a": 1e9, "b": 10, "c": "on", "d": 8}
+    path.write_text(
+        "a: [1e9, 010, 0o10, 0x1F, 1_000, -3]\nb: [on, No, y, 190:20:30, '1', =]\nc: [TRUE, ~, 2026-02-01]\n"
+    )
+    found = read_mapping(path, example="")
+    assert repr(found["a"]) == "[1000000000.0, 10, 8, 31, 1000, -3]"
+    assert found["b"] == ["on", "No", "y", "190:20:30", "1", "="]
+    assert found["c"] == [True, None, date(2026, 2, 1)]
 
 
 def test_lines_of_a_key_are_found_however_they_are_written():
@@ -134,52 +140,6 @@ def test_a_block_that_is_new_stands_before_the_sources():
     text = "name: x  # a name\nsources:\n  a: {title: b}\n"
     found = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
     assert found == "name: x  # a name\n" + WRITTEN + "sources:\n  a: {title: b}\n"
-
-
-@pytest.fixture
-def compiled_at(monkeypatch, tmp_path):
-    """Parse two files as a build does, into a folder of their own."""
-    monkeypatch.setattr(yaml_files, "COMPILED", tmp_path / "compiled")
-    place = tmp_path / "hardware_profiles" / "links"
-    place.mkdir(parents=True)
-    (place / "a.yaml").write_text("accessed: 2025-03-04\nvalue: 1e-6\nnames: [no, 0o7, ~, 08]\n")
-    (place / "b.yaml").write_text("kept: {x: 1}\n")
-    compile_shipped(tmp_path, tmp_path / "compiled")
-    return place
-
-
-def test_what_was_parsed_at_build_time_is_what_parsing_gives(compiled_at, monkeypatch):
-    quick = [read_mapping(compiled_at / name, example="") for name in ("a.yaml", "b.yaml")]
-    assert all(yaml_files._compiled((compiled_at / name).read_text()) for name in ("a.yaml", "b.yaml"))
-    monkeypatch.setattr(yaml_files, "COMPILED", compiled_at / "nowhere")
-    assert quick == [read_mapping(compiled_at / name, example="") for name in ("a.yaml", "b.yaml")]
-    assert quick[0] == {"accessed": date(2025, 3, 4), "value": 1e-6, "names": ["no", 7, None, 8]}
-
-
-def test_an_edited_file_is_read_as_it_is_now(compiled_at):
-    path = compiled_at / "b.yaml"
-    path.write_text(path.read_text().replace("1", "2"))
-    assert read_mapping(path, example="") == {"kept": {"x": 2}}
-    path.write_text("kept: [")
-    with pytest.raises(ProfileError):
-        read_mapping(path, example="", error=ProfileError)
-
-
-def test_a_build_removes_what_an_earlier_one_left(compiled_at):
-    (compiled_at / "b.yaml").unlink()
-    written = compile_shipped(compiled_at.parents[1], yaml_files.COMPILED)
-    assert sorted(yaml_files.COMPILED.iterdir()) == sorted(written)
-    assert len(written) == 1
-
-
-def test_the_build_parses_all_that_is_shipped(tmp_path):
-    root = Path(__file__).parents[2]
-    shipped = {path.read_text() for place in SHIPPED for path in (root / place).rglob("*.yaml")}
-    assert len(compile_shipped(root, tmp_path / "compiled")) >= len(shipped) > 100
-    hook = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
-        "hooks"
-    ]
-    assert (root / hook["custom"]["path"]).is_file()
 
 
 def test_a_device_is_no_file():
