@@ -110,81 +110,44 @@ def one_of_field(field: Field) -> Schema:
         said["default"] = field.default
     if field.kind == "name" and (known := _KNOWN_NAMES.get(field.name)):
         said["examples"] = list(known())
-    return {"anyOf": _FORMS[field.kind](field), **said}
+    return {"anyOf": _forms(field), **said}
 
 
-def _numbers(kind: str) -> Callable[[Field], list[Schema]]:
-    def made(field: Field) -> list[Schema]:
-        number = int if kind == "integer" else float
-        bounds = {"minimum": number(field.least), "maximum": number(field.most)}
-        return [{"type": kind, **bounds}, {"type": "string", "pattern": _NUMBER}]
-
-    return made
-
-
-def _quantities(field: Field) -> list[Schema]:
-    return [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _QUANTITY[field.kind]}]
-
-
-def _texts(field: Field) -> list[Schema]:
-    return [{"type": "string", "minLength": 1}]
-
-
-def _layouts(field: Field) -> list[Schema]:
-    degree = "|".join(DEGREES)
-    return [{"type": "string", "pattern": rf"^\s*(({degree})\s*=?\s*[0-9]+[\s,]*)+$"}]
-
-
-def _orders(field: Field) -> list[Schema]:
-    axis = {"enum": list(DEFAULT_ORDER)}
-    size = len(DEFAULT_ORDER)
-    several = {"type": "array", "items": axis, "minItems": size, "maxItems": size, "uniqueItems": True}
-    return [{"type": "string"}, several]
-
-
-def _switches(field: Field) -> list[Schema]:
-    held = _switch_schemas(dict.fromkeys(HOME.values()))
-    texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+=.*$"}}
-    # ``no``, ``0.5`` or ``none`` in quotes are read as well, so a text is refused only where words are asked for.
-    return [_record(held), texts]
-
-
-def _choices(field: Field) -> list[Schema]:
-    turned = [name for other in FIELDS if other.turned for name in (other.name, *other.aliases)]
-    return [{"type": "object", "propertyNames": {"enum": turned}}]
+def _forms(field: Field) -> list[Schema]:
+    """Return the forms in which a field may be written."""
+    text: Schema = {"type": "string", "minLength": 1}
+    match field.kind:
+        case "whole" | "number" | "price":
+            kind, number = ("integer", int) if field.kind == "whole" else ("number", float)
+            bounds = {"minimum": number(field.least), "maximum": number(field.most)}
+            one = [{"type": kind, **bounds}, {"type": "string", "pattern": _NUMBER}]
+            if field.kind != "price":
+                return one
+            return [one[0], {"type": "string"}, {"type": "object", "additionalProperties": {"anyOf": one}}]
+        case "bytes" | "rate" | "time" | "share":
+            return [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _QUANTITY[field.kind]}]
+        case "word":
+            return [{"enum": list(field.words)}]
+        case "truth":
+            return [{"type": "boolean"}]
+        case "layout":
+            degrees = rf"^\s*(({'|'.join(DEGREES)})\s*=?\s*[0-9]+[\s,]*)+$"
+            return [{"type": "string", "pattern": degrees}]
+        case "order":
+            size = len(DEFAULT_ORDER)
+            several = {"type": "array", "items": {"enum": list(DEFAULT_ORDER)}, "uniqueItems": True}
+            return [{"type": "string"}, {**several, "minItems": size, "maxItems": size}]
+        case "switches":
+            # ``no``, ``0.5`` or ``none`` in quotes are read as well, so a text is refused only where words are asked for.
+            texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+=.*$"}}
+            return [_record(_switch_schemas(dict.fromkeys(HOME.values()))), texts]
+        case "choices":
+            turned = [name for other in FIELDS if other.turned for name in (other.name, *other.aliases)]
+            return [{"type": "object", "propertyNames": {"enum": turned}}]
+        case _:
+            return [text]
 
 
-def _prices(field: Field) -> list[Schema]:
-    number, text = _numbers("number")(field)
-    by_cluster = {"type": "object", "additionalProperties": {"anyOf": [number, text]}}
-    return [number, {"type": "string"}, by_cluster]
-
-
-def _truths(field: Field) -> list[Schema]:
-    return [{"type": "boolean"}]
-
-
-def _words(field: Field) -> list[Schema]:
-    return [{"enum": list(field.words)}]
-
-
-_FORMS: dict[str, Callable[[Field], list[Schema]]] = {
-    "name": _texts,
-    "text": _texts,
-    "whole": _numbers("integer"),
-    "number": _numbers("number"),
-    "word": _words,
-    "truth": _truths,
-    "layout": _layouts,
-    "order": _orders,
-    "switches": _switches,
-    "bytes": _quantities,
-    "rate": _quantities,
-    "time": _quantities,
-    "share": _quantities,
-    "choices": _choices,
-    "price": _prices,
-}
 _KNOWN_NAMES: dict[str, Callable[[], Iterable[str]]] = {"model": list_models, "recipe": list_recipes}
 
 

@@ -2,57 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from costmodel.describe.jobs.fields import FIELD
-
-
-def _models() -> Iterable[str]:
-    from costmodel.describe.models.model_files import list_models
-
-    return list_models()
-
-
-def _clusters() -> Iterable[str]:
-    from costmodel.describe.hardware.hardware import list_profiles
-
-    return list_profiles("cluster")
-
-
-def _recipes() -> Iterable[str]:
-    from costmodel.describe.recipe import list_recipes
-
-    return list_recipes()
-
-
-def _precisions() -> Iterable[str]:
-    from costmodel.describe.precision import PRECISIONS
-
-    return ("fp8", *PRECISIONS)
-
-
-def _optimizers() -> Iterable[str]:
-    from costmodel.describe.optimizers import OPTIMIZERS
-
-    return OPTIMIZERS
-
-
-def _switches() -> Iterable[str]:
-    from costmodel.describe.jobs.switches import HOME, switch_choices
-
-    return (
-        text for name in HOME for text in (f"{name}=", *(f"{name}={word}" for word in switch_choices(name)))
-    )
-
-
-_KNOWN: dict[str, Callable[[], Iterable[str]]] = {
-    "model": _models,
-    "cluster": _clusters,
-    "recipe": _recipes,
-    "precision": _precisions,
-    "optimizer": _optimizers,
-    "switches": _switches,
-}
 
 
 def known_words(name: str) -> tuple[str, ...]:
@@ -61,4 +13,38 @@ def known_words(name: str) -> tuple[str, ...]:
     >>> known_words("recompute"), known_words("tp")
     (('none', 'selective', 'full'), ())
     """
-    return tuple(_KNOWN[name]()) if name in _KNOWN else FIELD[name].words
+    return tuple(_named(name)) or FIELD[name].words
+
+
+def _named(name: str) -> Iterable[str]:
+    """Return what other tables name; they are loaded late, as a shell asks for one field."""
+    match name:
+        case "model":
+            from costmodel.describe.models.model_files import list_models
+
+            return list_models()
+        case "cluster":
+            from costmodel.describe.hardware.hardware import list_profiles
+
+            return list_profiles("cluster")
+        case "recipe":
+            from costmodel.describe.recipe import list_recipes
+
+            return list_recipes()
+        case "precision":
+            from costmodel.describe.precision import PRECISIONS
+
+            return ("fp8", *PRECISIONS)
+        case "optimizer":
+            from costmodel.describe.optimizers import OPTIMIZERS
+
+            return OPTIMIZERS
+        case "switches":
+            from costmodel.describe.jobs.switches import HOME, switch_choices
+
+            words = {name: switch_choices(name) for name in HOME}
+            return [
+                text for name in HOME for text in (f"{name}=", *(f"{name}={word}" for word in words[name]))
+            ]
+        case _:
+            return ()

@@ -387,22 +387,19 @@ def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
     return found
 
 
-def _read_rate(field: Field, given: Any) -> float:
-    """Read a rate in bytes a second: a number of them, or a text with a unit."""
-    if isinstance(given, str):
-        return read_quantity(field.name, given, "B/s")
-    value = float(_real(field, given))
-    if not 0.0 < value <= 1e18:
+def _read_quantity(field: Field, given: Any) -> float:
+    """Read a quantity in SI units: a number, or a text with a unit; memory may be endless."""
+    if isinstance(given, float) and given == np.inf and field.kind == "bytes":
+        return given
+    text = isinstance(given, str)
+    value = float(read_quantity(field.name, given, _UNITS[field.kind]) if text else _real(field, given))
+    fits = 0.0 < value <= 1e18 if field.kind != "time" else field.least <= value <= field.most
+    if not fits:
         raise _refusal(field, given)
     return value
 
 
-def _read_time(field: Field, given: Any) -> float:
-    """Read a time in seconds: a number of them, or a text with a unit."""
-    value = float(read_quantity(field.name, given, "s") if isinstance(given, str) else _real(field, given))
-    if not field.least <= value <= field.most:
-        raise _refusal(field, given)
-    return value
+_UNITS = {"bytes": "B", "rate": "B/s", "time": "s"}
 
 
 def _real(field: Field, given: Any) -> int | float:
@@ -411,18 +408,6 @@ def _real(field: Field, given: Any) -> int | float:
     if isinstance(plain, bool) or not isinstance(plain, int | float) or abs(plain) > 1e300:
         raise _refusal(field, given)
     return plain
-
-
-def _read_bytes(field: Field, given: Any) -> float:
-    """Read an amount of memory in bytes: a number of them, or a text with a unit."""
-    if isinstance(given, str):
-        value = read_quantity(field.name, given, "B")
-    else:
-        endless = isinstance(given, float) and given == np.inf
-        value = given if endless else float(_real(field, given))
-    if not value > 0.0:
-        raise LayoutError(f"{field.name}: expected a positive amount of memory, got {shown(given)}")
-    return value
 
 
 def _read_share(field: Field, given: Any) -> float:
@@ -501,9 +486,7 @@ _READERS: dict[str, Callable[[Field, Any], Any]] = {
     "layout": _read_text,
     "order": _read_order,
     "switches": _read_switches,
-    "bytes": _read_bytes,
-    "rate": _read_rate,
-    "time": _read_time,
+    **dict.fromkeys(_UNITS, _read_quantity),
     "share": _read_share,
     "choices": _read_choices,
     "price": _read_price,
