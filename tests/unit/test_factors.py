@@ -69,52 +69,49 @@ def line_s(est: Estimate, name: str) -> float:
     return sum(float(line.each_s) for line in est.bill.time_lines if line.name == name)
 
 
-@pytest.mark.parametrize("kind", JOBS)
-def test_every_factor_at_one_gives_the_calibrated_price(kind):
-    est = priced(kind)
-    same = with_factors(est, dict.fromkeys(factors_of(est.job), 1.0))
-    assert float(same.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
-    assert float(same.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
-    assert bool(same.fits) == bool(est.fits)
+def test_every_factor_at_one_gives_the_calibrated_price():
+    for kind in JOBS:
+        est = priced(kind)
+        same = with_factors(est, dict.fromkeys(factors_of(est.job), 1.0))
+        assert float(same.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
+        assert float(same.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
+        assert bool(same.fits) == bool(est.fits)
 
 
-@pytest.mark.parametrize("kind", JOBS)
-def test_samples_are_priced_as_each_alone(kind):
-    est = priced(kind)
-    drawn = draw(factors_of(est.job), 12, seed=3)
-    together = with_factors(est, dict(drawn))
-    for index in (0, 5, 11):
-        alone = with_factors(est, {name: values[index] for name, values in drawn.items()})
-        assert float(alone.step_time_s) == pytest.approx(together.step_time_s[index], rel=1e-12)
-        assert float(alone.memory_bytes_per_gpu) == pytest.approx(
-            together.memory_bytes_per_gpu[index], rel=1e-12
-        )
+def test_samples_are_priced_as_each_alone():
+    for kind in JOBS:
+        est = priced(kind)
+        drawn = draw(factors_of(est.job), 12, seed=3)
+        together = with_factors(est, dict(drawn))
+        for index in (0, 5, 11):
+            alone = with_factors(est, {name: values[index] for name, values in drawn.items()})
+            assert float(alone.step_time_s) == pytest.approx(together.step_time_s[index], rel=1e-12)
+            assert float(alone.memory_bytes_per_gpu) == pytest.approx(
+                together.memory_bytes_per_gpu[index], rel=1e-12
+            )
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
+def test_each_factor_stretches_its_own_line_and_not_the_others():
+    for name, line in [
         ("matmul.hopper.16-bit", "compute.head.logits.forward"),
         ("matmul.hopper.8-bit", "compute.attention.qkv.forward"),
         ("attention.hopper", "compute.attention.core.forward"),
         ("grouped_matmul.hopper.8-bit", "compute.moe.experts.fc1.forward"),
         (named("memory_kernels", "hopper"), "compute.mlp.norm.forward"),
         ("collective.nvlink.transfer", "ep.moe.dispatch.forward"),
-    ],
-)
-def test_each_factor_stretches_its_own_line_and_not_the_others(name, line):
-    est = priced("experts")
-    slower = with_factors(est, {name: 1.5})
-    before, after = line_s(est, line), line_s(slower, line)
-    grown = 0.5 * before if "collective" not in name else 0.5 * before * 0.9
-    assert after - before == pytest.approx(grown, rel=0.12 if "collective" in name else 1e-9)
-    others = {
-        "compute.head.logits.forward",
-        "compute.attention.qkv.forward",
-        "compute.attention.core.forward",
-    }
-    for other in others - {line}:
-        assert line_s(slower, other) == line_s(est, other)
+    ]:
+        est = priced("experts")
+        slower = with_factors(est, {name: 1.5})
+        before, after = line_s(est, line), line_s(slower, line)
+        grown = 0.5 * before if "collective" not in name else 0.5 * before * 0.9
+        assert after - before == pytest.approx(grown, rel=0.12 if "collective" in name else 1e-9)
+        others = {
+            "compute.head.logits.forward",
+            "compute.attention.qkv.forward",
+            "compute.attention.core.forward",
+        }
+        for other in others - {line}:
+            assert line_s(slower, other) == line_s(est, other)
 
 
 def test_products_share_the_factor_of_their_width_alone():
@@ -129,20 +126,17 @@ def test_products_share_the_factor_of_their_width_alone():
             assert float(after.each_s) == float(before.each_s)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "cluster", "found"),
-    [
+def test_a_class_is_known_where_its_recipe_has_a_constant_on_that_kind_of_accelerator():
+    for recipe, cluster, found in [
         ("maxtext-tpu", "tpu-v5p", "tpu-v5-dense"),
         ("torchtitan", "tpu-v5p", "unfitted-dense"),
         ("maxtext-tpu", "dgx-h100-ndr", "unfitted-dense"),
         ("torchtitan", "dgx-h100-ndr", "hopper-dense"),
-    ],
-)
-def test_a_class_is_known_where_its_recipe_has_a_constant_on_that_kind_of_accelerator(recipe, cluster, found):
-    est = cm.estimate(
-        model="llama3-8b", cluster=cluster, gpus=64, recipe=recipe, global_batch=64, seq_len=4096
-    )
-    assert classed(est.job) == found
+    ]:
+        est = cm.estimate(
+            model="llama3-8b", cluster=cluster, gpus=64, recipe=recipe, global_batch=64, seq_len=4096
+        )
+        assert classed(est.job) == found
 
 
 def test_latency_and_transfer_of_a_fabric_are_told_apart():
@@ -282,18 +276,15 @@ def test_a_belief_replaces_what_it_names_and_keeps_correlations():
     assert quantile("launch", 0.5, PRIOR) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
+def test_factors_that_cannot_be_are_refused():
+    for values, said in [
         ({"lunch": 1.0}, "factor: 'lunch' is unknown"),
         ({"launch": 0.0}, "factor launch: expected values above 0, got 0"),
         ({"launch": [1.0, -2.0]}, "got -2"),
         ({"launch": float("nan")}, "above 0, got nan"),
-    ],
-)
-def test_factors_that_cannot_be_are_refused(values, said):
-    with pytest.raises(CostModelError, match=said):
-        Factors(values)
+    ]:
+        with pytest.raises(CostModelError, match=said):
+            Factors(values)
 
 
 def test_beliefs_that_cannot_be_are_refused():

@@ -106,13 +106,13 @@ def test_quantised_weights_beside_or_in_place_of_the_parameters():
     )
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("fp32", 4.0), ("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5625)])
-def test_gradients_and_parameters_travel_in_any_dtype(dtype, width):
-    est = price(switches={"grad_reduce_dtype": dtype, "gather_dtype": dtype})
-    lines = {line.name: float(line.bytes) for line in est.bill.time_lines}
-    params = num_params(cm.load_model("llama3-8b"))
-    for name in ("dp.dense.grad_reduce_scatter", "dp.dense.param_all_gather"):
-        assert lines[name] == pytest.approx(15 / 16 * width * params, rel=1e-6)
+def test_gradients_and_parameters_travel_in_any_dtype():
+    for dtype, width in [("fp32", 4.0), ("bf16", 2.0), ("fp8", 1.0), ("fp4", 0.5625)]:
+        est = price(switches={"grad_reduce_dtype": dtype, "gather_dtype": dtype})
+        lines = {line.name: float(line.bytes) for line in est.bill.time_lines}
+        params = num_params(cm.load_model("llama3-8b"))
+        for name in ("dp.dense.grad_reduce_scatter", "dp.dense.param_all_gather"):
+            assert lines[name] == pytest.approx(15 / 16 * width * params, rel=1e-6)
 
 
 def test_a_gpu_without_the_units_says_so():
@@ -120,30 +120,27 @@ def test_a_gpu_without_the_units_says_so():
         price("mxfp4", cluster="dgx-h100-ndr")
 
 
-@pytest.mark.parametrize(
-    ("name", "cast", "transpose", "either_layout", "forward_only", "copies"),
-    [
+def test_bytes_of_a_cast():
+    """Of an element: quantised, in the other orientation, where either layout will do, without weight gradients."""
+    for name, cast, transpose, either_layout, forward_only, copies in [
         ("bf16", 0, 0, 0, 0, 0),
         ("int8", 6, 0, 6, 5, 1),
         ("fp8-delayed", 4, 2, 3, 3, 2),
         ("fp8-current", 6, 2, 5, 5, 2),
         ("mxfp8", 4.06, 0, 4.06, 3.03, 1.03),
         ("mxfp4", 6, 0, 6, 5.46875, 0.53125),
-    ],
-)
-def test_bytes_of_a_cast(name, cast, transpose, either_layout, forward_only, copies):
-    """Of an element: quantised, in the other orientation, where either layout will do, without weight gradients."""
-    found = read_precision(name)
-    assert (found.cast_bytes, found.transpose_bytes) == pytest.approx((cast, transpose))
-    other = read_precision(name, transposes=False)
-    assert (other.cast_bytes, other.transpose_bytes) == pytest.approx((either_layout, 0))
-    assert found.cast_as_measured
-    assert not other.cast_as_measured
-    frozen = without_weight_gradients(found)
-    assert (frozen.cast_bytes, frozen.transpose_bytes) == pytest.approx((forward_only, 0))
-    assert quantised_weight_bytes(found) == pytest.approx(copies)
-    with pytest.raises(RecipeError, match="precision: 'fp9' is unknown; did you mean"):
-        read_precision("fp9")
+    ]:
+        found = read_precision(name)
+        assert (found.cast_bytes, found.transpose_bytes) == pytest.approx((cast, transpose))
+        other = read_precision(name, transposes=False)
+        assert (other.cast_bytes, other.transpose_bytes) == pytest.approx((either_layout, 0))
+        assert found.cast_as_measured
+        assert not other.cast_as_measured
+        frozen = without_weight_gradients(found)
+        assert (frozen.cast_bytes, frozen.transpose_bytes) == pytest.approx((forward_only, 0))
+        assert quantised_weight_bytes(found) == pytest.approx(copies)
+        with pytest.raises(RecipeError, match="precision: 'fp9' is unknown; did you mean"):
+            read_precision("fp9")
 
 
 def test_rates_of_failures():
@@ -174,12 +171,12 @@ def test_rates_of_failures():
             make_reliability(name, changes)
 
 
-@pytest.mark.parametrize("cluster", ["dgx-h100-ndr", "mi300x-roce400"])
-def test_mxfp8_needs_matrix_units_that_scale_blocks(cluster):
-    with pytest.raises(
-        cm.CostModelError,
-        match=r"precision: 'mxfp8' needs matrix units that scale blocks, which .* fp8-delayed",
-    ):
-        cm.estimate(
-            model="llama3-8b", cluster=cluster, gpus=8, precision="mxfp8", global_batch=8, seq_len=4096
-        )
+def test_mxfp8_needs_matrix_units_that_scale_blocks():
+    for cluster in ["dgx-h100-ndr", "mi300x-roce400"]:
+        with pytest.raises(
+            cm.CostModelError,
+            match=r"precision: 'mxfp8' needs matrix units that scale blocks, which .* fp8-delayed",
+        ):
+            cm.estimate(
+                model="llama3-8b", cluster=cluster, gpus=8, precision="mxfp8", global_batch=8, seq_len=4096
+            )

@@ -18,9 +18,8 @@ def refusal(**more):
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
+def test_lists_of_two_lengths():
+    for more, said in [
         (
             {"gpus": [64, 128], "tp": [1, 2, 4]},
             ("gpus, tp: expected lists of one length", "2 of gpus, 3 of tp"),
@@ -28,12 +27,10 @@ def refusal(**more):
         ({"tp": [1, 2], "pp": [1, 2, 4]}, ("2 of tp, 3 of pp",)),
         ({"seq_len": [4096] * 2, "micro_batch": [1] * 3}, ("2 of seq_len, 3 of micro_batch",)),
         ({"global_batch": [256] * 2, "gpus": [64] * 3}, ("3 of gpus, 2 of global_batch",)),
-    ],
-)
-def test_lists_of_two_lengths(more, said):
-    text = refusal(**more)
-    assert "costmodel.sweep takes every combination" in text
-    assert all(part in text for part in said)
+    ]:
+        text = refusal(**more)
+        assert "costmodel.sweep takes every combination" in text
+        assert all(part in text for part in said)
 
 
 def test_lists_that_go_together():
@@ -64,9 +61,8 @@ def test_memory_above_the_fitted_one_shows_both():
     assert memory_problem(128e9, 128e9) == ""
 
 
-@pytest.mark.parametrize(
-    ("measured", "said"),
-    [
+def test_what_was_measured_is_checked_in_every_job_file(tmp_path):
+    for measured, said in [
         ("{step_time: soon}", "step_time"),
         ("{step_time: 0}", "step_time: expected more than 0, got '0'"),
         ("{memory: 3 apples}", "memory"),
@@ -74,15 +70,13 @@ def test_memory_above_the_fitted_one_shows_both():
         ("{memory_kind: stated}", "expected step_time or memory"),
         ("{pace: 3}", "'pace' is unknown"),
         ("soon", "expected what was measured"),
-    ],
-)
-def test_what_was_measured_is_checked_in_every_job_file(tmp_path, measured, said):
-    path = tmp_path / "job.yaml"
-    path.write_text(f"gpus: 8\nmeasured: {measured}\n", encoding="utf-8")
-    with pytest.raises(CostModelError) as error:
-        read_job(path)
-    assert str(error.value).startswith(f"{path}: measured: ")
-    assert said in str(error.value)
+    ]:
+        path = tmp_path / "job.yaml"
+        path.write_text(f"gpus: 8\nmeasured: {measured}\n", encoding="utf-8")
+        with pytest.raises(CostModelError) as error:
+            read_job(path)
+        assert str(error.value).startswith(f"{path}: measured: ")
+        assert said in str(error.value)
 
 
 def test_what_was_measured_is_no_field_of_the_job(tmp_path):

@@ -48,21 +48,21 @@ def test_ranks_are_idle_on_average():
     assert "ranks idle 5.0% of it on average" in said
 
 
-@pytest.mark.parametrize("name", ["h100-sxm-80gb", "a100-sxm-40gb"])
-def test_every_kernel_constant_of_a_profile_is_shown(name):
-    shown = {number.key: number for number in cm.hardware_profile(name).numbers}
-    blocks = cm.load_accelerator(name).kernels.blocks
-    assert isinstance(blocks, KernelBlocks)
-    for dtype, block in blocks.matmul.items():
-        for key in block.model_fields_set - {"basis", "source", "points", "held_out_error"}:
-            number = shown[f"kernels.matmul.{dtype}.{key}"]
-            assert number.source == block.basis
-            assert block.source in number.title
-    for kernel, both in blocks.attention.items():
-        for dim in both.forward.peak_fractions:
-            assert f"kernels.attention.{kernel}.forward.peak_fractions.{dim}" in shown
-    assert shown["kernels.memory.bandwidth_fraction"].value == f"{blocks.memory.bandwidth_fraction:g}"
-    assert "held_out_error" not in " ".join(shown)
+def test_every_kernel_constant_of_a_profile_is_shown():
+    for name in ["h100-sxm-80gb", "a100-sxm-40gb"]:
+        shown = {number.key: number for number in cm.hardware_profile(name).numbers}
+        blocks = cm.load_accelerator(name).kernels.blocks
+        assert isinstance(blocks, KernelBlocks)
+        for dtype, block in blocks.matmul.items():
+            for key in block.model_fields_set - {"basis", "source", "points", "held_out_error"}:
+                number = shown[f"kernels.matmul.{dtype}.{key}"]
+                assert number.source == block.basis
+                assert block.source in number.title
+        for kernel, both in blocks.attention.items():
+            for dim in both.forward.peak_fractions:
+                assert f"kernels.attention.{kernel}.forward.peak_fractions.{dim}" in shown
+        assert shown["kernels.memory.bandwidth_fraction"].value == f"{blocks.memory.bandwidth_fraction:g}"
+        assert "held_out_error" not in " ".join(shown)
 
 
 def test_constants_of_a_link_are_shown_with_points_and_error():

@@ -61,9 +61,8 @@ def test_every_number_of_the_file_and_back(tmp_path):
     np.testing.assert_allclose(again.belief.correlation, ((1, 0.5), (0.5, 1)))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
+def test_what_no_site_says(tmp_path):
+    for old, new, said in [
         ("profile: site", "profile: cluster", "is no site file"),
         ("schema_version: 1", "schema_version: 2", "schema_version 2 is not 1"),
         ("profile: site", "profile: site\nrun: 1", "'run' is not a key; did you mean 'runs'"),
@@ -81,15 +80,13 @@ def test_every_number_of_the_file_and_back(tmp_path):
         ("[1, 0.5]", "[1.1, 0.5]", "correlation: expected 2 rows of 2"),
         ("[1, 0.5]", "[1]", "correlation: expected 2 rows of 2"),
         ("[1, 0.5]", "[1, x]", "correlation: expected 2 rows of 2"),
-    ],
-)
-def test_what_no_site_says(old, new, said, tmp_path):
-    path = tmp_path / "site.yaml"
-    text = site_text(made())
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(DataError, match=said):
-        load_site(path)
+    ]:
+        path = tmp_path / "site.yaml"
+        text = site_text(made())
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(DataError, match=said):
+            load_site(path)
 
 
 def test_edges_of_what_a_site_says(tmp_path):
@@ -137,23 +134,21 @@ def test_odds_of_fitting():
     assert odds().fits_with("no such recipe") is odds().fits["other"]
 
 
-@pytest.mark.parametrize("held", ["3", "[launch]", "{}", "", "launch"])
-def test_factors_that_are_no_mapping(held, tmp_path):
-    path = tmp_path / "site.yaml"
-    path.write_text(f"schema_version: 1\nprofile: site\nfactors: {held}\ncorrelation: []\n")
-    with pytest.raises(DataError, match=r"site.yaml: factors: expected a mapping of factors$"):
-        load_site(path)
+def test_factors_that_are_no_mapping(tmp_path):
+    for held in ["3", "[launch]", "{}", "", "launch"]:
+        path = tmp_path / "site.yaml"
+        path.write_text(f"schema_version: 1\nprofile: site\nfactors: {held}\ncorrelation: []\n")
+        with pytest.raises(DataError, match=r"site.yaml: factors: expected a mapping of factors$"):
+            load_site(path)
 
 
-@pytest.mark.parametrize(
-    "said", ["null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"]
-)
-def test_correlations_that_are_none(said, tmp_path):
-    path = tmp_path / "site.yaml"
-    text = site_text(made()).partition("correlation:")[0]
-    path.write_text(f"{text}correlation: {said}\n")
-    with pytest.raises(DataError, match=r"correlation: expected 2 rows of 2 numbers, 1 on the diagonal$"):
-        load_site(path)
+def test_correlations_that_are_none(tmp_path):
+    for said in ["null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"]:
+        path = tmp_path / "site.yaml"
+        text = site_text(made()).partition("correlation:")[0]
+        path.write_text(f"{text}correlation: {said}\n")
+        with pytest.raises(DataError, match=r"correlation: expected 2 rows of 2 numbers, 1 on the diagonal$"):
+            load_site(path)
 
 
 def test_a_device_is_no_site():

@@ -21,9 +21,8 @@ def job(fields=SMALL, **more):
     return make_job(model=model_file(fields), **{**BASE, **more})
 
 
-@pytest.mark.parametrize(
-    ("fields", "more", "said"),
-    [
+def test_what_cannot_be_is_one_line():
+    for fields, more, said in [
         (SMALL, {"tp": 3}, "tp·cp·pp = 3·1·1 = 3 does not divide gpus = 16"),
         (SMALL, {"layout": "tp2 dp4"}, "tp·cp·pp·dp = 2·1·1·4 = 8, but gpus = 16"),
         (SMALL, {"tp": 16}, "tp = 16 does not divide the model's 8 attention heads"),
@@ -117,16 +116,13 @@ def job(fields=SMALL, **more):
             {"cluster": "tpu-v5p", "gpus": [64, 128]},
             "gpus: a job on the torus of tpu-v5p has one number",
         ),
-    ],
-)
-def test_what_cannot_be_is_one_line(fields, more, said):
-    with pytest.raises(CostModelError, match=said):
-        job(fields, **more)
+    ]:
+        with pytest.raises(CostModelError, match=said):
+            job(fields, **more)
 
 
-@pytest.mark.parametrize(
-    ("fields", "more"),
-    [
+def test_what_can_be_is_no_error():
+    for fields, more in [
         (SMALL, {"tp": 4}),
         # Heads of keys are copied where there are fewer than ranks.
         (SMALL, {"tp": 8}),
@@ -145,10 +141,8 @@ def test_what_cannot_be_is_one_line(fields, more, said):
         (SMALL, {"lora_rank": 8, "switches": {"gradient_compression": "int8"}}),
         (SMALL, {"cluster": "p4d-efa", "gpus": 4096, "global_batch": 4096}),
         (SMALL, {"layout": "tp2 dp8"}),
-    ],
-)
-def test_what_can_be_is_no_error(fields, more):
-    assert job(fields, **more).layout.shape == ()
+    ]:
+        assert job(fields, **more).layout.shape == ()
 
 
 def test_degrees_that_follow():
@@ -274,10 +268,10 @@ def test_every_field_arrives(tmp_path):
     assert job(dataset_samples=1000, packed_len=256).tokens == 1000 * 256
 
 
-@pytest.mark.parametrize("name", ["model", "cluster", "recipe", "site"])
-def test_what_is_neither_a_name_nor_the_thing(name):
-    with pytest.raises(CostModelError, match=f"^{name}: expected a text, got 3"):
-        make_job(**{"model": model_file(SMALL), **BASE, name: 3})
+def test_what_is_neither_a_name_nor_the_thing():
+    for name in ["model", "cluster", "recipe", "site"]:
+        with pytest.raises(CostModelError, match=f"^{name}: expected a text, got 3"):
+            make_job(**{"model": model_file(SMALL), **BASE, name: 3})
 
 
 def test_what_fp8_means_on_a_machine():
@@ -373,9 +367,8 @@ def test_heads_of_a_latent_model():
     assert float(job(LATENT, tp=8).layout.tp) == 8
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
+def test_slices_that_cannot_be():
+    for more, said in [
         (
             {"slice": "4x4x4x4"},
             r"slice: 4x4x4x4 does not fit on the 16x20x28 torus of tpu-v5p: expected 3 sides",
@@ -388,18 +381,14 @@ def test_heads_of_a_latent_model():
             {"slice": "2x2x2", "cluster": "dgx-h100-ndr"},
             "slice: 2x2x2 needs a torus; the tier nvlink of dgx-h100-ndr",
         ),
-    ],
-)
-def test_slices_that_cannot_be(more, said):
-    with pytest.raises(CostModelError, match=said):
-        job(**{"cluster": "tpu-v5p", "gpus": 64, **more, "recipe": "maxtext-tpu"})
+    ]:
+        with pytest.raises(CostModelError, match=said):
+            job(**{"cluster": "tpu-v5p", "gpus": 64, **more, "recipe": "maxtext-tpu"})
 
 
-@pytest.mark.parametrize(
-    ("gpus", "most"), [(10**7, 10**7), ([16, 10**7], 10**7), ([10**6, 16, 10**7], 10**7)]
-)
-def test_more_gpus_than_there_are(gpus, most):
-    with pytest.raises(
-        LayoutError, match=rf"^gpus: {most} is more than cluster round-cluster can hold \(\d+\)$"
-    ):
-        job(gpus=gpus)
+def test_more_gpus_than_there_are():
+    for gpus, most in [(10**7, 10**7), ([16, 10**7], 10**7), ([10**6, 16, 10**7], 10**7)]:
+        with pytest.raises(
+            LayoutError, match=rf"^gpus: {most} is more than cluster round-cluster can hold \(\d+\)$"
+        ):
+            job(gpus=gpus)

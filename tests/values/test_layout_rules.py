@@ -1,7 +1,6 @@
 """Which layouts are possible, rule by rule, on small round models; and what a layout is where it does not say."""
 
 import numpy as np
-import pytest
 from round_jobs import MOE, SMALL, model_file
 
 from costmodel.describe.jobs.layout import layout_problems, make_layout
@@ -20,9 +19,8 @@ def broken(model=DENSE, *, global_batch=64, seq_len=1024, method="ring", swapped
     return {problem.code for problem in found if problem.bad.any()}
 
 
-@pytest.mark.parametrize(
-    ("layout", "code"),
-    [
+def test_each_rule():
+    for layout, code in [
         ({"gpus": 12, "tp": 8}, "gpus_not_divisible"),
         ({"gpus": 16, "tp": 16}, "heads_not_divisible"),
         ({"gpus": 6, "tp": 3}, "ffn_not_divisible"),
@@ -37,15 +35,12 @@ def broken(model=DENSE, *, global_batch=64, seq_len=1024, method="ring", swapped
         ({"gpus": 8, "zero_stage": 1, "shard_group": 3}, "shard_group_not_divisible"),
         ({"gpus": 8, "cp": 4, "tp": 2, "zero_stage": 1, "shard_group": 8}, "shard_group_not_divisible"),
         ({"vp": 2}, "vp_without_pp"),
-    ],
-)
-def test_each_rule(layout, code):
-    assert code in broken(**layout)
+    ]:
+        assert code in broken(**layout)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
+def test_what_just_fits():
+    for layout in [
         {"gpus": 8, "tp": 8},
         # An end may be a stage of its own: 4 layers on 6 stages, on 2 of 3 chunks.
         {"gpus": 6, "pp": 6, "global_batch": 6},
@@ -56,10 +51,8 @@ def test_each_rule(layout, code):
         {"gpus": 8, "cp": 4, "zero_stage": 1, "shard_group": 8},
         {"gpus": 8, "zero_stage": 0, "shard_group": 3},
         {"gpus": 8, "micro_batch": 8},
-    ],
-)
-def test_what_just_fits(layout):
-    assert broken(**layout) == set()
+    ]:
+        assert broken(**layout) == set()
 
 
 def test_rules_of_experts():

@@ -52,43 +52,38 @@ def held(est):
     return {name.rpartition(".")[2]: held for name, held in found.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        ("adamw", {"moments": 8 * N}),
-        ("adamw-bf16", {"moments": 4 * N}),
-        ("adamw-8bit", {"moments": (2 + 8 / 2048) * N}),
-        ("paged-adamw-8bit", {}),
-        ("lion", {"momentum": 4 * N}),
-        ("sgd", {}),
-        ("sgd-momentum", {"momentum": 4 * N}),
-        # Row and column sums of 64,001 x 1,024 for both tables (and the last norm) and of the layers' matrices.
-        ("adafactor", {"factors": 4 * (SIDES + 64_001 + 2 * 1024), "squares": 4 * VECTORS}),
-        ("muon", {"momentum": 4 * MATRICES, "moments": 8 * (TABLES + VECTORS)}),
-        # Four square matrices in fp32, two of each side: statistics and bases, or roots.
-        ("soap", {"moments_and_bases": 8 * MATRICES + 8 * SQUARES, "moments": 8 * (TABLES + VECTORS)}),
-        ("shampoo", {"moments_and_roots": 8 * MATRICES + 8 * SQUARES, "moments": 8 * (TABLES + VECTORS)}),
-    ],
-)
-def test_states(name, kept):
-    assert held(price(optimizer=name)) == near(kept)
-    assert memory(price(optimizer=name), "state.dense.optimizer.main_weights") == near(
-        {"state.dense.optimizer.main_weights": 4 * N}
-    )
-    shared = price(optimizer=name, **TWO)
-    assert held(shared) == near({key: size / 2 for key, size in kept.items()})
-    assert held(price(optimizer=name, zero_stage=0, **TWO)) == near(kept)
+STATES = {
+    "adamw": {"moments": 8 * N},
+    "adamw-bf16": {"moments": 4 * N},
+    "adamw-8bit": {"moments": (2 + 8 / 2048) * N},
+    "paged-adamw-8bit": {},
+    "lion": {"momentum": 4 * N},
+    "sgd": {},
+    "sgd-momentum": {"momentum": 4 * N},
+    # Row and column sums of 64,001 x 1,024 for both tables (and the last norm) and of the layers' matrices.
+    "adafactor": {"factors": 4 * (SIDES + 64_001 + 2 * 1024), "squares": 4 * VECTORS},
+    "muon": {"momentum": 4 * MATRICES, "moments": 8 * (TABLES + VECTORS)},
+    # Four square matrices in fp32, two of each side: statistics and bases, or roots.
+    "soap": {"moments_and_bases": 8 * MATRICES + 8 * SQUARES, "moments": 8 * (TABLES + VECTORS)},
+    "shampoo": {"moments_and_roots": 8 * MATRICES + 8 * SQUARES, "moments": 8 * (TABLES + VECTORS)},
+}
+"""What each optimizer keeps of the model, by line. [B]"""
 
 
-def test_every_optimizer_is_tested_here():
-    tested = {mark.args[1][0][0] for mark in test_states.pytestmark if mark.args[0] == ("name", "kept")}
-    names = {name for mark in test_states.pytestmark for name, _ in mark.args[1]}
-    assert tested <= names == set(OPTIMIZERS)
+def test_states():
+    assert set(STATES) == set(OPTIMIZERS)
+    for name, kept in STATES.items():
+        assert held(price(optimizer=name)) == near(kept)
+        assert memory(price(optimizer=name), "state.dense.optimizer.main_weights") == near(
+            {"state.dense.optimizer.main_weights": 4 * N}
+        )
+        shared = price(optimizer=name, **TWO)
+        assert held(shared) == near({key: size / 2 for key, size in kept.items()})
+        assert held(price(optimizer=name, zero_stage=0, **TWO)) == near(kept)
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
+def test_kernels():
+    for name, lines in [
         # Gradient 4 and states with the main weight read, states written, parameter 2 written.
         ("adamw", {"adam": 30 * N}),
         ("adamw-bf16", {"adam": 22 * N}),
@@ -106,17 +101,15 @@ def test_every_optimizer_is_tested_here():
         ),
         # Momentum and main weight to and fro, 16 bits for the iteration and of its result.
         ("muon", {"muon": (4 + 2 + 2 + 16 + 2) * MATRICES, "adam": 30 * (TABLES + VECTORS)}),
-    ],
-)
-def test_kernels(name, lines):
-    found = each_us(price(optimizer=name), *(f"optimizer.{kernel}" for kernel in lines))
-    expected = {f"optimizer.{kernel}": moved_us(size) for kernel, size in lines.items()}
-    assert {line: found[line] for line in expected} == near(expected)
-    # Two ranks step half each.
-    half = each_us(price(optimizer=name, **TWO), *(f"optimizer.{kernel}" for kernel in lines))
-    assert {line: half[line] for line in expected} == near(
-        {f"optimizer.{kernel}": moved_us(size / 2) for kernel, size in lines.items()}
-    )
+    ]:
+        found = each_us(price(optimizer=name), *(f"optimizer.{kernel}" for kernel in lines))
+        expected = {f"optimizer.{kernel}": moved_us(size) for kernel, size in lines.items()}
+        assert {line: found[line] for line in expected} == near(expected)
+        # Two ranks step half each.
+        half = each_us(price(optimizer=name, **TWO), *(f"optimizer.{kernel}" for kernel in lines))
+        assert {line: half[line] for line in expected} == near(
+            {f"optimizer.{kernel}": moved_us(size / 2) for kernel, size in lines.items()}
+        )
 
 
 def test_pages_come_and_go_over_the_hosts_link():
@@ -240,35 +233,35 @@ def test_operands_where_no_activations_are_left_beside_them():
     assert memory(price(optimizer="muon"), "state.optimizer.iteration") == {}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3", "gemma2-9b"])
-def test_every_parameter_is_stepped_once(name, model):
-    layout = {"gpus": 64, "layout": "tp2 pp4", "global_batch": 64, "seq_len": 4096}
-    if model == "deepseek-v3":
-        layout["layout"] = "tp2 pp4 ep8"
-    step = price_job(make_job(model=model, optimizer=name, cluster="dgx-h100-ndr", **layout)).step
-    found = stepped_alike(step)
-    for part in ("dense", "expert"):
-        total = sum(np.asarray(getattr(one.params, part)) for one in found)
-        assert total == pytest.approx(np.asarray(getattr(step.params, part)), rel=1e-9)
-    assert all(np.all(np.asarray(one.params.dense) >= 0) for one in found)
+def test_every_parameter_is_stepped_once():
+    for model in ["llama3-8b", "deepseek-v3", "gemma2-9b"]:
+        for name in OPTIMIZERS:
+            layout = {"gpus": 64, "layout": "tp2 pp4", "global_batch": 64, "seq_len": 4096}
+            if model == "deepseek-v3":
+                layout["layout"] = "tp2 pp4 ep8"
+            step = price_job(make_job(model=model, optimizer=name, cluster="dgx-h100-ndr", **layout)).step
+            found = stepped_alike(step)
+            for part in ("dense", "expert"):
+                total = sum(np.asarray(getattr(one.params, part)) for one in found)
+                assert total == pytest.approx(np.asarray(getattr(step.params, part)), rel=1e-9)
+            assert all(np.all(np.asarray(one.params.dense) >= 0) for one in found)
 
 
-@pytest.mark.parametrize("model", cm.list_models())
-def test_matrices_have_the_parameters_of_the_model(model):
-    job = make_job(model=model, gpus=8, global_batch=8, seq_len=1024, check=False)
-    for kind in job.model.layer_kinds():
-        matrices = layer_matrices(job.model, kind, job.recipe, job.precision)
-        blocks = [one for one in layer_param_blocks(job.model, kind) if one.is_matrix]
-        assert sum(one.copies * one.elements for one in matrices) == pytest.approx(
-            sum(one.count for one in blocks), rel=1e-12
-        )
-        assert sum(one.copies * one.elements for one in matrices if one.is_expert) == pytest.approx(
-            sum(one.count for one in blocks if one.sharding == "expert"), rel=1e-12
-        )
-        assert sum(one.copies * one.elements for one in matrices if one.is_split) == pytest.approx(
-            sum(one.count for one in blocks if one.sharding != "replicated"), rel=1e-12
-        )
+def test_matrices_have_the_parameters_of_the_model():
+    for model in cm.list_models():
+        job = make_job(model=model, gpus=8, global_batch=8, seq_len=1024, check=False)
+        for kind in job.model.layer_kinds():
+            matrices = layer_matrices(job.model, kind, job.recipe, job.precision)
+            blocks = [one for one in layer_param_blocks(job.model, kind) if one.is_matrix]
+            assert sum(one.copies * one.elements for one in matrices) == pytest.approx(
+                sum(one.count for one in blocks), rel=1e-12
+            )
+            assert sum(one.copies * one.elements for one in matrices if one.is_expert) == pytest.approx(
+                sum(one.count for one in blocks if one.sharding == "expert"), rel=1e-12
+            )
+            assert sum(one.copies * one.elements for one in matrices if one.is_split) == pytest.approx(
+                sum(one.count for one in blocks if one.sharding != "replicated"), rel=1e-12
+            )
 
 
 def test_a_checkpoint_holds_the_states():
@@ -357,15 +350,15 @@ def test_no_field_of_a_record_has_a_default():
         assert field.default_factory is dataclasses.MISSING, field.name
 
 
-@pytest.mark.parametrize("record", OPTIMIZERS.values(), ids=lambda record: record.name)
-def test_records(record):
-    assert record.source
-    assert (record.iterations > 0) == bool(record.products) == (record.gathered_bytes > 0)
-    for update in record.updates:
-        assert set(inputs_of(update.state_bytes)) <= {"moments_bytes", "sides", "squares"}
-        assert set(inputs_of(update.moved_bytes)) <= {"grad_bytes", "state_bytes", "weight_bytes"}
-    assert len({update.kernel for update in record.updates}) == len(record.updates)
-    assert len({update.holds for update in record.updates}) == len(record.updates)
+def test_records():
+    for record in OPTIMIZERS.values():
+        assert record.source
+        assert (record.iterations > 0) == bool(record.products) == (record.gathered_bytes > 0)
+        for update in record.updates:
+            assert set(inputs_of(update.state_bytes)) <= {"moments_bytes", "sides", "squares"}
+            assert set(inputs_of(update.moved_bytes)) <= {"grad_bytes", "state_bytes", "weight_bytes"}
+        assert len({update.kernel for update in record.updates}) == len(record.updates)
+        assert len({update.holds for update in record.updates}) == len(record.updates)
 
 
 def test_an_unknown_optimizer_is_one_line():
@@ -402,15 +395,17 @@ def test_a_plan_takes_several():
     assert found.best.job.optimizer.name == "adamw-8bit"
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw-bf16", "sgd-momentum", "muon"])
-def test_megatron_says_and_reads_it(name):
-    from costmodel.interop.megatron_job import job_of_flags
-    from costmodel.interop.megatron_text import Flags
+def test_megatron_says_and_reads_it():
+    for name in ["adamw", "adamw-bf16", "sgd-momentum", "muon"]:
+        from costmodel.interop.megatron_job import job_of_flags
+        from costmodel.interop.megatron_text import Flags
 
-    est = cm.estimate(model="llama3-8b", gpus=8, layout="tp2", global_batch=8, seq_len=4096, optimizer=name)
-    back = job_of_flags(Flags(cm.emit(est, "megatron")))
-    assert back.job.get("optimizer", "adamw") == name
-    assert not [text for text in back.warnings if "optimizer" in text]
+        est = cm.estimate(
+            model="llama3-8b", gpus=8, layout="tp2", global_batch=8, seq_len=4096, optimizer=name
+        )
+        back = job_of_flags(Flags(cm.emit(est, "megatron")))
+        assert back.job.get("optimizer", "adamw") == name
+        assert not [text for text in back.warnings if "optimizer" in text]
 
 
 def test_what_a_framework_does_not_have_is_not_written():
@@ -420,9 +415,8 @@ def test_what_a_framework_does_not_have_is_not_written():
     assert '"type": "Lion"' in cm.emit(est, "deepspeed")
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
+def test_names_that_other_programs_have():
+    for theirs, ours in [
         ("paged_adamw_8bit", "paged-adamw-8bit"),
         ("paged_adamw_32bit", None),
         ("adamw_bnb_8bit", "adamw-8bit"),
@@ -430,7 +424,5 @@ def test_what_a_framework_does_not_have_is_not_written():
         ("DeepSpeedCPUAdam", "adamw"),
         ("OneBitAdam", None),
         ("sgd", "sgd"),
-    ],
-)
-def test_names_that_other_programs_have(theirs, ours):
-    assert optimizer_of(theirs, sgd="sgd") == ours
+    ]:
+        assert optimizer_of(theirs, sgd="sgd") == ours

@@ -90,20 +90,17 @@ def test_tokens_of_epochs():
     assert plan.best.job.packing.mean == 512
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
+def test_what_is_wrong_is_one_line():
+    for fields, said in [
         ({"packed_len": 2048}, "packed_len: 2,048 tokens of a document are more than seq_len 1,024"),
         ({"packed_spread": 1.0}, "packed_spread: needs packed_len"),
         ({"packed_len": -1}, "packed_len"),
         ({"epochs": 2}, "epochs: needs dataset_samples"),
         ({"dataset_samples": 10, "tokens": 1e6}, "tokens: follow from dataset_samples and epochs"),
-    ],
-)
-def test_what_is_wrong_is_one_line(fields, said):
-    with pytest.raises(CostModelError) as error:
-        price(**fields)
-    assert said in str(error.value)
+    ]:
+        with pytest.raises(CostModelError) as error:
+            price(**fields)
+        assert said in str(error.value)
 
 
 @settings(max_examples=20, deadline=None)

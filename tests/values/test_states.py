@@ -1,6 +1,5 @@
 """What data parallelism stores: every state at its dtype and sharding, gathered layers, and the end of a step."""
 
-import pytest
 from round_jobs import (
     LAYER_PARAMS,
     MIB,
@@ -24,20 +23,20 @@ def states(est, part="dense"):
     return {name.removeprefix(f"state.{part}."): held for name, held in memory(est, f"state.{part}.").items()}
 
 
-@pytest.mark.parametrize(
-    ("stage", "shards"), [(0, (1, 1, 1, 1)), (1, (1, 1, 2, 2)), (2, (1, 2, 2, 2)), (3, (2, 2, 2, 2))]
-)
-def test_what_each_stage_of_zero_shards(stage, shards):
-    names = ("parameters", "gradients", "optimizer.main_weights", "optimizer.moments")
-    held = {name: width * N / ranks for name, width, ranks in zip(names, (2, 4, 4, 8), shards, strict=True)}
-    assert states(price(zero_stage=stage, **TWO)) == near(held)
+def test_what_each_stage_of_zero_shards():
+    for stage, shards in [(0, (1, 1, 1, 1)), (1, (1, 1, 2, 2)), (2, (1, 2, 2, 2)), (3, (2, 2, 2, 2))]:
+        names = ("parameters", "gradients", "optimizer.main_weights", "optimizer.moments")
+        held = {
+            name: width * N / ranks for name, width, ranks in zip(names, (2, 4, 4, 8), shards, strict=True)
+        }
+        assert states(price(zero_stage=stage, **TWO)) == near(held)
 
 
-@pytest.mark.parametrize(("each", "ranks"), [(True, 2), (False, 1)])
-def test_gradients_of_several_micro_batches(each, ranks):
+def test_gradients_of_several_micro_batches():
     """ZeRO-2 adds them up whole, or reduces after every one."""
-    est = price(gpus=2, global_batch=8, zero_stage=2, switches={"reduce_each_micro_batch": each})
-    assert states(est)["gradients"] == near(4 * N / ranks)
+    for each, ranks in [(True, 2), (False, 1)]:
+        est = price(gpus=2, global_batch=8, zero_stage=2, switches={"reduce_each_micro_batch": each})
+        assert states(est)["gradients"] == near(4 * N / ranks)
 
 
 def test_dtypes_of_a_recipe():
@@ -64,22 +63,21 @@ def test_states_on_the_host():
     )
 
 
-@pytest.mark.parametrize(
-    ("kept", "stage", "expected"),
-    [
+def test_quantised_copies_of_weights():
+    for kept, stage, expected in [
         ("none", 1, {"parameters": 2 * N}),
         ("cached", 2, {"parameters": 2 * N, "parameters.quantised": 2 * N}),  # both orientations, whole
         ("cached", 3, {"parameters": N, "parameters.quantised": N}),
         ("primary", 1, {"parameters": 2 * N}),
-    ],
-)
-def test_quantised_copies_of_weights(kept, stage, expected):
-    est = price(zero_stage=stage, switches={"quantised_weights": kept}, **TWO, **FP8)
-    assert {name: held for name, held in states(est).items() if name.startswith("param")} == near(expected)
-    # Primary weights are gathered in one byte.
-    gather = "dp.layer.dense.param_all_gather.forward" if stage == 3 else "dp.dense.param_all_gather"
-    size = (LAYER_PARAMS if stage == 3 else N) * (1 if kept == "primary" else 2)
-    assert each_us(est)[gather] == near(6 + size / 2 / 1e5)
+    ]:
+        est = price(zero_stage=stage, switches={"quantised_weights": kept}, **TWO, **FP8)
+        assert {name: held for name, held in states(est).items() if name.startswith("param")} == near(
+            expected
+        )
+        # Primary weights are gathered in one byte.
+        gather = "dp.layer.dense.param_all_gather.forward" if stage == 3 else "dp.dense.param_all_gather"
+        size = (LAYER_PARAMS if stage == 3 else N) * (1 if kept == "primary" else 2)
+        assert each_us(est)[gather] == near(6 + size / 2 / 1e5)
 
 
 def test_groups_that_shard():
@@ -225,13 +223,13 @@ def test_gathered_experts():
     assert memory(twice, name) == near({name: 2 * (2 * (dense + 2 * 1536 * 1024) + 2 * root) + 4 * root})
 
 
-@pytest.mark.parametrize(("momentum", "width"), [(True, 8), (False, 4)])
-def test_the_last_average(momentum, width):
-    switches = {"sync_every": 10, "outer_momentum": momentum}
-    est = price(zero_stage=0, switches=switches, **TWO)
-    assert memory(est, "state.optimizer.outer") == near({"state.optimizer.outer": width * N})
-    sharded = price(gpus=8, global_batch=8, shard_group=4, switches=switches)
-    assert memory(sharded, "state.optimizer.outer") == near({"state.optimizer.outer": width * N / 4})
+def test_the_last_average():
+    for momentum, width in [(True, 8), (False, 4)]:
+        switches = {"sync_every": 10, "outer_momentum": momentum}
+        est = price(zero_stage=0, switches=switches, **TWO)
+        assert memory(est, "state.optimizer.outer") == near({"state.optimizer.outer": width * N})
+        sharded = price(gpus=8, global_batch=8, shard_group=4, switches=switches)
+        assert memory(sharded, "state.optimizer.outer") == near({"state.optimizer.outer": width * N / 4})
 
 
 def test_residuals_of_compression():
@@ -245,25 +243,20 @@ def test_residuals_of_compression():
     assert memory(price(zero_stage=0, switches={"gradient_compression": "fp16"}, **TWO), name) == {}
 
 
-@pytest.mark.parametrize(
-    ("elements", "dtype", "expected"),
-    [(5e8, "fp32", 4 * N), (5e8, "bf16", 6 * N), (1e8, "fp32", 4e8)],
-)
-def test_the_bucket_of_a_reduction(elements, dtype, expected):
-    switches = {"reduce_bucket_elements": elements, "grad_reduce_dtype": dtype}
-    assert memory(price(switches=switches, **TWO), "reserve.reduce") == near(
-        {"reserve.reduce_bucket": expected}
-    )
-    assert memory(price(switches=switches), "reserve.reduce") == {}
+def test_the_bucket_of_a_reduction():
+    for elements, dtype, expected in [(5e8, "fp32", 4 * N), (5e8, "bf16", 6 * N), (1e8, "fp32", 4e8)]:
+        switches = {"reduce_bucket_elements": elements, "grad_reduce_dtype": dtype}
+        assert memory(price(switches=switches, **TWO), "reserve.reduce") == near(
+            {"reserve.reduce_bucket": expected}
+        )
+        assert memory(price(switches=switches), "reserve.reduce") == {}
 
 
-@pytest.mark.parametrize(
-    ("job", "elements"), [({"zero_stage": 0}, TABLE_PARAMS), ({"gpus": 8, "global_batch": 8}, N / 8)]
-)
-def test_the_copy_for_the_norm(job, elements):
+def test_the_copy_for_the_norm():
     """Of the largest tensor, a table of 32.8 million, but never more than a rank has."""
-    est = price(switches={"norm_copy_bytes": 4}, **job)
-    assert memory(est, "reserve.gradient") == near({"reserve.gradient_norm": 4 * elements})
+    for job, elements in [({"zero_stage": 0}, TABLE_PARAMS), ({"gpus": 8, "global_batch": 8}, N / 8)]:
+        est = price(switches={"norm_copy_bytes": 4}, **job)
+        assert memory(est, "reserve.gradient") == near({"reserve.gradient_norm": 4 * elements})
 
 
 def test_temporaries_of_adam_take_the_place_of_activations():
@@ -276,24 +269,29 @@ def test_temporaries_of_adam_take_the_place_of_activations():
     assert memory(halves, "state.optimizer") == near({"state.optimizer.temporaries": 8 * N - activations})
 
 
-@pytest.mark.parametrize(
-    ("more", "whole"),
-    [
+def test_gradients_that_are_whole_a_chunk_at_a_time():
+    """Of two ranks that share them, a chunk is whole and the rest sharded (Llama 3's ZeRO-2)."""
+    for more, whole in [
         # Four stages of two chunks run four micro-batches through a chunk, and are done with it.
         ({}, 1 / 2),
         # Eight micro-batches come back to it; other schedules and stages of ZeRO have no chunk at a time.
         ({"global_batch": 16}, 1),
         ({"vp": 1, "schedule": "1f1b"}, 1),
         ({"zero_stage": 1}, 1),
-    ],
-)
-def test_gradients_that_are_whole_a_chunk_at_a_time(more, whole):
-    """Of two ranks that share them, a chunk is whole and the rest sharded (Llama 3's ZeRO-2)."""
-    job = {"gpus": 8, "pp": 4, "vp": 2, "schedule": "interleaved", "zero_stage": 2, "global_batch": 8, **more}
-    model = {**SMALL, "num_layers": 8}
-    held = states(price(model, switches={"reduce_each_chunk": True}, **job))
-    params = [size / 2 for size in held["parameters"]]
-    assert held["gradients"] == near([4 * size * (whole + (1 - whole) / 2) for size in params])
+    ]:
+        job = {
+            "gpus": 8,
+            "pp": 4,
+            "vp": 2,
+            "schedule": "interleaved",
+            "zero_stage": 2,
+            "global_batch": 8,
+            **more,
+        }
+        model = {**SMALL, "num_layers": 8}
+        held = states(price(model, switches={"reduce_each_chunk": True}, **job))
+        params = [size / 2 for size in held["parameters"]]
+        assert held["gradients"] == near([4 * size * (whole + (1 - whole) / 2) for size in params])
 
 
 FLAT = {
@@ -312,23 +310,20 @@ def flat(**changes):
     return est, memory(est, "reserve.left").get("reserve.left_by_flattening", 0.0)
 
 
-@pytest.mark.parametrize(
-    ("separate", "small"),
-    [
+def test_what_parameters_leave_behind():
+    """Gradients and activations lie there, and states of the small matrices: 12 bytes on one of eight ranks."""
+    for separate, small in [
         # Queries and the projection have 2^20 weights each, keys and values half; the MLP's three have 2^22.
         (("separate_qkv", "separate_gate"), 4 * 3 * MIB),
         # 2^21 in one matrix is still half of one of the MLP's.
         (("separate_gate",), 4 * 3 * MIB),
         # Of gate and input in one matrix, of 2^23, the way out is half.
         (("separate_qkv",), 4 * 7 * MIB),
-    ],
-)
-def test_what_parameters_leave_behind(separate, small):
-    """Gradients and activations lie there, and states of the small matrices: 12 bytes on one of eight ranks."""
-    est, left = flat(switches={name: name in separate for name in ("separate_qkv", "separate_gate")})
-    activations = sum(memory(est, "activation.").values())
-    assert left == near(2 * N - 4 * N / 8 - activations - 12 * small / 8)
-    assert left > 5e7
+    ]:
+        est, left = flat(switches={name: name in separate for name in ("separate_qkv", "separate_gate")})
+        activations = sum(memory(est, "activation.").values())
+        assert left == near(2 * N - 4 * N / 8 - activations - 12 * small / 8)
+        assert left > 5e7
 
 
 def test_only_zero_2_copies_parameters_into_buffers_of_ranks():

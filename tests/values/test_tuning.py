@@ -40,22 +40,20 @@ def states(est):
     return {name.removeprefix("state.dense."): held for name, held in memory(est, "state.dense.").items()}
 
 
-@pytest.mark.parametrize(
-    ("targets", "adapters"), [("all", SEPARATE), ("qkv,o,fc1,down", FUSED), ("v", 16 * 1536)]
-)
-def test_states_of_adapters_alone(targets, adapters):
+def test_states_of_adapters_alone():
     """Matrices of layers in 2 bytes, tables and norms too; only adapters have gradients, weights and moments in fp32."""
-    est = price(lora_rank=16, lora_targets=targets)
-    assert states(est) == near(
-        {
-            "parameters.base": 2 * 4 * MATRICES,
-            "parameters.frozen": 2 * (4 * 2048 + 2 * TABLE_PARAMS + 1024),
-            "parameters": 2 * 4 * adapters,
-            "gradients": 4 * 4 * adapters,
-            "optimizer.main_weights": 4 * 4 * adapters,
-            "optimizer.moments": 8 * 4 * adapters,
-        }
-    )
+    for targets, adapters in [("all", SEPARATE), ("qkv,o,fc1,down", FUSED), ("v", 16 * 1536)]:
+        est = price(lora_rank=16, lora_targets=targets)
+        assert states(est) == near(
+            {
+                "parameters.base": 2 * 4 * MATRICES,
+                "parameters.frozen": 2 * (4 * 2048 + 2 * TABLE_PARAMS + 1024),
+                "parameters": 2 * 4 * adapters,
+                "gradients": 4 * 4 * adapters,
+                "optimizer.main_weights": 4 * 4 * adapters,
+                "optimizer.moments": 8 * 4 * adapters,
+            }
+        )
 
 
 def test_dora_learns_a_length_of_each_output():
@@ -249,18 +247,15 @@ def trained(name, rank, targets):
     return num_trained_params(load_model(name), tuning, load_recipe("megatron-core"), precision("bf16"))
 
 
-@pytest.mark.parametrize(
-    ("name", "rank", "targets", "count"),
-    [
+def test_published_numbers_of_trained_parameters():
+    for name, rank, targets, count in [
         # huggingface/peft prints them: all linear layers of Llama 3 8B, and q and v of Llama 2 7B.
         ("llama3-8b", 16, "all", 41_943_040),
         ("llama2-7b", 8, "q_proj,v_proj", 4_194_304),
         # NVIDIA's MLPerf Training benchmark of Llama 2 70B LoRA: one adapter of q, k and v, one of the output.
         ("llama2-70b", 16, "attention_qkv,attention_dense", 44_564_480),
-    ],
-)
-def test_published_numbers_of_trained_parameters(name, rank, targets, count):
-    assert trained(name, rank, targets) == count
+    ]:
+        assert trained(name, rank, targets) == count
 
 
 def test_model_flops():
@@ -293,50 +288,46 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize(("model", "recipe", "more", "published"), PUBLISHED)
-def test_published_rates_of_nemo(model, recipe, more, published):
-    job = {"cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 32, "seq_len": 4096, "lora_rank": 32}
-    est = cm.estimate(model=model, recipe=recipe, lora_targets="qkv", **job, **more)
-    assert 1 / 1.2 < float(est.tokens_per_s_per_gpu) / published < 1.2
+def test_published_rates_of_nemo():
+    for model, recipe, more, published in PUBLISHED:
+        job = {"cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 32, "seq_len": 4096, "lora_rank": 32}
+        est = cm.estimate(model=model, recipe=recipe, lora_targets="qkv", **job, **more)
+        assert 1 / 1.2 < float(est.tokens_per_s_per_gpu) / published < 1.2
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "heads", "ffn", "vocab", "seq_len", "seconds"),
-    [
+def test_published_steps_of_qwen():
+    for layers, hidden, heads, ffn, vocab, seq_len, seconds in [
         # QwenLM/Qwen README, profiling of LoRA on one A100 of 80 GB: 8 micro-batches of one sequence, seconds a step.
         (32, 4096, 32, 11008, 151936, 2048, 5.2),
         (32, 4096, 32, 11008, 151936, 8192, 21.3),
         (40, 5120, 40, 13696, 152064, 4096, 17.0),
-    ],
-)
-def test_published_steps_of_qwen(layers, hidden, heads, ffn, vocab, seq_len, seconds):
-    from costmodel.describe.models.model import make_model
+    ]:
+        from costmodel.describe.models.model import make_model
 
-    values = {
-        "name": "qwen",
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "ffn_size": ffn,
-    }
-    est = cm.estimate(
-        model=make_model({**values, "vocab_size": vocab, "gated_mlp": True, "qkv_bias": True}),
-        cluster="dgx-a100-hdr",
-        gpus=1,
-        global_batch=8,
-        seq_len=seq_len,
-        zero_stage=0,
-        recompute="full",
-        recipe="deepspeed",
-        lora_rank=64,
-        lora_targets="qkv,o,gate,up,down",
-    )
-    assert float(est.step_time_s) == pytest.approx(seconds, rel=0.2)
+        values = {
+            "name": "qwen",
+            "num_layers": layers,
+            "hidden_size": hidden,
+            "num_heads": heads,
+            "ffn_size": ffn,
+        }
+        est = cm.estimate(
+            model=make_model({**values, "vocab_size": vocab, "gated_mlp": True, "qkv_bias": True}),
+            cluster="dgx-a100-hdr",
+            gpus=1,
+            global_batch=8,
+            seq_len=seq_len,
+            zero_stage=0,
+            recompute="full",
+            recipe="deepspeed",
+            lora_rank=64,
+            lora_targets="qkv,o,gate,up,down",
+        )
+        assert float(est.step_time_s) == pytest.approx(seconds, rel=0.2)
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
+def test_what_is_wrong_is_one_line():
+    for fields, said in [
         ({"lora_targets": "q"}, "lora_targets: needs lora_rank"),
         ({"lora_rank": 8, "frozen": "mlp"}, "frozen: with lora_rank all of the base is frozen"),
         ({"base_dtype": "nf4"}, "base_dtype: 'nf4' is for frozen weights"),
@@ -353,13 +344,11 @@ def test_published_steps_of_qwen(layers, hidden, heads, ffn, vocab, seq_len, sec
             {"lora_rank": 8, "zero_stage": 0, "switches": {"gradient_compression": "powersgd"}},
             "gradient_compression: powersgd is for training of every parameter",
         ),
-    ],
-)
-def test_what_is_wrong_is_one_line(fields, said):
-    with pytest.raises(CostModelError) as error:
-        price(**fields)
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+    ]:
+        with pytest.raises(CostModelError) as error:
+            price(**fields)
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 @settings(max_examples=15, deadline=None)
