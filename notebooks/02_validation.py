@@ -139,11 +139,18 @@ sweeps.round(2)
 # ## Leaving each source out
 
 # %%
-runs = cm.overheads.scored_runs(checked)
-pd.Series(cm.overheads.fit_constants(runs)).round(3).rename("overhead_fraction, fitted to this sample")
+import sys
+from pathlib import Path
+
+tools = Path("tools/fit")
+sys.path.append(str(tools if tools.exists() else Path("..") / tools))
+import fit_overheads
+
+runs = fit_overheads.scored_runs(checked)
+pd.Series(fit_overheads.fit_constants(runs)).round(3).rename("overhead_fraction, fitted to this sample")
 
 # %%
-held_out = cm.overheads.held_out_errors(runs)
+held_out = fit_overheads.held_out_errors(runs)
 errors = pd.concat(list(held_out.errors))
 print(
     f"every source scored with constants that were fitted without it: median {errors.abs().median():.1%}, "
@@ -159,7 +166,7 @@ assert errors.abs().median() < 0.10
 #
 # Every run was priced at 1,000 samples of its uncertain factors (`est.sample`), with the constants of its recipe fitted
 # without its family of sources. Of the runs, how many lie inside the middle 10 %, 20 % … 90 % of their own samples? On the
-# diagonal, as many as stated. The table is of all published runs; `tests/published/score_uncertainty.py` makes it.
+# diagonal, as many as stated. The table is of all published runs; `tools/pages/score_uncertainty.py` makes it.
 
 # %%
 from pathlib import Path

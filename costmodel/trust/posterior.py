@@ -32,7 +32,7 @@ WIDENING_ROWS = 4.0
 """Rows that the shipped scale of single layouts counts as: scales inside published sources of 20 runs and more differ by a
 factor of exp(0.41), which that of three rows does, and fewer let rows that agree far off pass for rows that lie far apart.
 Of 2, 4, 8 and 16 the intervals of the other runs of a source score best with 4, whichever source is left out but one
-(tests/published/own_runs.py). [-]"""
+(tools/pages/own_runs.py). [-]"""
 
 MISFIT = 4.0
 """Scaled residual of a row that does not fit, nor says how far rows lie apart. [-]"""

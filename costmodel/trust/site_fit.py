@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 SITE_SHARE: Mapping[Scaled, float] = {"time": 0.37, "memory": 0.63}
 """Of the variance that no kernel and no message explains, what all runs of a site have in common: the intraclass
-correlation of published residuals by source, family left out, clipped at their p95 (tests/published/own_runs.py)."""
+correlation of published residuals by source, family left out, clipped at their p95 (tools/pages/own_runs.py)."""
 
 WIDER = {
     role: 2.0 for role in ("matmul", "grouped_matmul", "attention", "memory_kernels", "launch", "collective")

@@ -2,15 +2,12 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from notebook_numbers import compare, differences, numbers
 
 import costmodel as cm
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "published"))
-from notebook_numbers import compare, differences, numbers
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))

@@ -200,7 +200,7 @@ def test_arrays_are_many_jobs(framework):
 
 def _launched():
     """The jobs of the README's plans, and each framework on a dense model and one with experts."""
-    with open("tests/published/planned_jobs.yaml", encoding="utf-8") as file:
+    with open("tools/pages/planned_jobs.yaml", encoding="utf-8") as file:
         for known in YAML(typ="safe", pure=True).load(file):
             yield known["job"]
     for framework in FRAMEWORKS:

@@ -1,8 +1,8 @@
 """Run the notebooks again and hold the numbers that they store to those of today.
 
-    python tests/published/notebook_numbers.py --check              # exit 1 where a number differs
-    python tests/published/notebook_numbers.py --check 01 04        # some of them
-    python tests/published/notebook_numbers.py 01                   # run and store
+    python tools/pages/notebook_numbers.py --check              # exit 1 where a number differs
+    python tools/pages/notebook_numbers.py --check 01 04        # some of them
+    python tools/pages/notebook_numbers.py 01                   # run and store
 
 Compared are the numbers in printed text and in tables, in their order, to a last digit or half a per cent; pictures
 are not, nor what says how long something took on this machine (a cell tagged `timing`).

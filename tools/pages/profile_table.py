@@ -1,7 +1,7 @@
 """DeepSeek-V3's published profile beside the bill of the same layers, group by group.
 
-    python tests/published/profile_table.py     writes the table into docs/profiles.md
-    python tests/published/profile_table.py TRACE   prints the classes of the trace itself, as tests/data has them
+    python tools/pages/profile_table.py     writes the table into docs/profiles.md
+    python tools/pages/profile_table.py TRACE   prints the classes of the trace itself, as tests/data has them
 
 The profile is deepseek-ai/profile-data, train.json @ 4496024 (DeepSeek, 2025): a forward and a backward chunk of
 DualPipe, four layers with experts each, H800, EP64, TP1, 4,096 tokens, balanced routing, no pipeline messages.
@@ -22,7 +22,7 @@ from costmodel.trust.profiles.beside import Beside, lay_beside
 from costmodel.trust.profiles.measure_trace import Measured
 from costmodel.trust.profiles.trace_profile import ClassTime
 
-DATA = Path(__file__).parents[1] / "data" / "profiles" / "deepseek-v3-h800.csv"
+DATA = Path(__file__).parents[2] / "tests" / "data" / "profiles" / "deepseek-v3-h800.csv"
 WINDOW_S, IDLE_S = 0.129012, 0.000497
 """From the first kernel to the end of the last, and the time in it in which nothing runs. [s]"""
 FAMILIES = {"FlashAttention-3 forward", "DeepEP dispatch", "DeepGEMM"}

@@ -1,6 +1,6 @@
 """What three runs of a source say of its others: published runs as somebody's own.
 
-    python tests/published/own_runs.py RUNS.csv [--draws 100] [--given 3]
+    python tools/pages/own_runs.py RUNS.csv [--draws 100] [--given 3]
 
 Every source of at least 20 runs with a time is a site; predictions are those with the constants of other families of
 sources. Three of its runs are drawn, factors are updated by them as ``calibrate runs`` does, and the others are
@@ -27,7 +27,7 @@ from costmodel.trust.published_runs import read_rows
 from costmodel.trust.site_fit import ROW_TAIL, SITE_SHARE, prior_at_site
 from costmodel.trust.validation import validate
 
-sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
+sys.path.append(str(Path(__file__).parents[1] / "fit"))
 from factor_runs import TIME, slopes
 from fit_overheads import held_out_errors, joined_errors, scored_runs
 

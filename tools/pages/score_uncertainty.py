@@ -1,6 +1,6 @@
 """How well stated probabilities hold on published runs: step time by class, memory, and sweeps of layouts.
 
-    python tests/published/score_uncertainty.py RUNS.csv [--curve CURVE.csv]
+    python tools/pages/score_uncertainty.py RUNS.csv [--curve CURVE.csv]
 
 Each run is priced at samples of its uncertain factors; where the measured step lies among them is its place, between 0
 and 1. Constants of recipes are fitted without the run's family of sources; `strict` are intervals whose spreads are too.
@@ -23,7 +23,7 @@ from costmodel.step.price import price
 from costmodel.trust.published_runs import job_of_row, read_rows
 from costmodel.trust.validation import validate
 
-sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
+sys.path.append(str(Path(__file__).parents[1] / "fit"))
 from factor_runs import interval_reach, known_variance, layout_parts, slopes
 from fit_factors import Runs, residual_runs, unexplained
 

@@ -1,7 +1,7 @@
 """Write the tables of Llama 3 70B on eight kinds of hardware: README.md has the short one, docs/machines.md the whole.
 
-    python tests/published/machines_table.py            # rewrite both
-    python tests/published/machines_table.py --check    # exit 1 if one is out of date
+    python tools/pages/machines_table.py            # rewrite both
+    python tools/pages/machines_table.py --check    # exit 1 if one is out of date
 
 The same tokens a step on as many devices of each; everything is predicted, nothing is chosen by hand.
 """
@@ -99,7 +99,7 @@ def page(rows: Sequence[Row]) -> str:
             "# Llama 3 70B on eight kinds of hardware",
             "",
             f"{JOB['gpus']} devices each, {JOB['global_batch']} sequences of {JOB['seq_len']:,} tokens a step, bf16. "
-            "Everything is predicted, and written by `python tests/published/machines_table.py`: the best plan of what "
+            "Everything is predicted, and written by `python tools/pages/machines_table.py`: the best plan of what "
             "the usual recipe of each starts. Days, energy and dollars are without failures (`costmodel run` has them); "
             "prices are lists on demand of the day that is named, and other days and contracts have others. p10 to p90 is "
             "how far the model may be off, not how prices spread. The same beside one another:",

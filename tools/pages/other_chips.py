@@ -1,7 +1,7 @@
 """Write docs/other-chips.md's tables: errors on accelerators beyond NVIDIA's, and loss by scale over slices of TPU pods.
 
-    python tests/published/other_chips.py ALL.csv            # rewrite the page
-    python tests/published/other_chips.py ALL.csv --check    # exit 1 if it is out of date
+    python tools/pages/other_chips.py ALL.csv            # rewrite the page
+    python tools/pages/other_chips.py ALL.csv --check    # exit 1 if it is out of date
 
 ALL.csv is a table of published runs in the columns of `runs.csv`. Beside the model stands what the simplest rule makes
 of the same rows: FLOPs of the model over peak times one efficiency, the median of the very rows it is judged on.
@@ -25,7 +25,7 @@ from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.published_runs import Row, job_of_row, read_rows
 from costmodel.trust.validation import validate
 
-sys.path.append(str(Path(__file__).parents[2] / "tools" / "fit"))
+sys.path.append(str(Path(__file__).parents[1] / "fit"))
 from fit_overheads import held_out_errors, joined_errors, scored_runs
 
 NVIDIA = ("v100", "a100", "a800", "h100", "h200", "h800", "h20", "b200", "b300", "gb200", "gb300", "gh200")

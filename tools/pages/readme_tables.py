@@ -1,8 +1,8 @@
 """Write the generated tables of README.md and docs/: ten known runs, and the validation summary.
 
-    python tests/published/readme_tables.py            # rewrite the pages
-    python tests/published/readme_tables.py --check    # exit 1 if one is out of date
-    python tests/published/readme_tables.py ALL.csv    # with the summary of a larger table of runs besides
+    python tools/pages/readme_tables.py            # rewrite the pages
+    python tools/pages/readme_tables.py --check    # exit 1 if one is out of date
+    python tools/pages/readme_tables.py ALL.csv    # with the summary of a larger table of runs besides
 
 Nothing here is tuned: the jobs stand in `ten_runs.yaml`, the published rows in `runs.csv`.
 """
@@ -21,12 +21,12 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.whole_run.solve import run as run_training
 
-HERE = Path(__file__).parent
+PUBLISHED = Path(__file__).parents[2] / "tests" / "published"
 
 
 def ten_runs() -> list[dict[str, Any]]:
     """Return the runs of `ten_runs.yaml`, each with its estimate."""
-    runs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "ten_runs.yaml").read_text())
+    runs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((PUBLISHED / "ten_runs.yaml").read_text())
     for run in runs:
         run["estimate"] = estimate_job(make_job(**run["job"], check=False))
         run["error"] = float(run["estimate"].step_time_s) / run["measured_step_time_s"] - 1.0
@@ -55,7 +55,7 @@ def _line(title: str, row: Any) -> str:
 
 def whole_runs_table() -> str:
     """Return the whole trainings of `whole_runs.yaml` as a Markdown table."""
-    runs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((HERE / "whole_runs.yaml").read_text())
+    runs: list[dict[str, Any]] = YAML(typ="safe", pure=True).load((PUBLISHED / "whole_runs.yaml").read_text())
     lines = [
         "| training | published GPU-hours | predicted | error | days | effective time | checkpoint | source |",
         "|---|---|---|---|---|---|---|---|",
@@ -76,7 +76,7 @@ def whole_runs_table() -> str:
 
 def validation_table(runs: Path) -> str:
     """Return how far published runs are off, as Markdown: time, memory, what fits, sweeps, and by source."""
-    sys.path.append(str(HERE.parents[1] / "tools" / "fit"))
+    sys.path.append(str(Path(__file__).parents[1] / "fit"))
     from fit_overheads import held_out_errors, scored_runs
 
     from costmodel.trust.validation import validate
@@ -110,7 +110,7 @@ def main() -> int:
     """Rewrite or check the pages."""
     blocks = {
         "runs": runs_table(),
-        "validation": validation_table(HERE / "runs.csv"),
+        "validation": validation_table(PUBLISHED / "runs.csv"),
         "whole_runs": whole_runs_table(),
     }
     for larger in sys.argv[1:]:

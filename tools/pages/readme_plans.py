@@ -1,7 +1,7 @@
 """Write the tables of plans: the best layouts of known jobs beside the ones really used.
 
-    python tests/published/readme_plans.py            # rewrite README.md and docs/plans.md
-    python tests/published/readme_plans.py --check    # exit 1 if one is out of date
+    python tools/pages/readme_plans.py            # rewrite README.md and docs/plans.md
+    python tools/pages/readme_plans.py --check    # exit 1 if one is out of date
 
 The jobs stand in `planned_jobs.yaml`.
 """
@@ -135,8 +135,8 @@ def page(jobs: Sequence[Planned], rows: Sequence[str]) -> str:
     parts = [
         "# Plans of known jobs",
         "",
-        "Everything is predicted, and written by `python tests/published/readme_plans.py` from "
-        "`tests/published/planned_jobs.yaml`. Memory is that of the fullest GPU; 5 % of it stay free.",
+        "Everything is predicted, and written by `python tools/pages/readme_plans.py` from "
+        "`tools/pages/planned_jobs.yaml`. Memory is that of the fullest GPU; 5 % of it stay free.",
         "",
         HEAD,
         *rows,

@@ -1,7 +1,7 @@
 """Write what README.md and docs/ show of the program: outputs, commands, fields and CSV columns.
 
-python tests/published/readme_output.py            # rewrite the pages
-python tests/published/readme_output.py --check    # exit 1 if one is out of date
+python tools/pages/readme_output.py            # rewrite the pages
+python tools/pages/readme_output.py --check    # exit 1 if one is out of date
 """
 
 from __future__ import annotations

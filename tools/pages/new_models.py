@@ -1,7 +1,7 @@
 """Write docs/models.md: ten models of now from a ``config.json`` to a plan, beside what was published of training them.
 
-    python tests/published/new_models.py            # rewrite docs/models.md
-    python tests/published/new_models.py --check    # exit 1 if it is out of date
+    python tools/pages/new_models.py            # rewrite docs/models.md
+    python tools/pages/new_models.py --check    # exit 1 if it is out of date
 
 The models and runs stand in `new_models.yaml`.
 """
@@ -91,8 +91,8 @@ def page() -> str:
         [
             "# Models of now",
             "",
-            "From a `config.json` to a plan on H100, written by `python tests/published/new_models.py` from "
-            "`tests/published/new_models.yaml`. Parameters are exact; active ones count the token table. Plans keep to what "
+            "From a `config.json` to a plan on H100, written by `python tools/pages/new_models.py` from "
+            "`tools/pages/new_models.yaml`. Parameters are exact; active ones count the token table. Plans keep to what "
             "the recipe's framework launches, and leave 5 % of the memory free.",
             "",
             "| model | what is new | parameters, active | GPUs, precision | layouts priced | best layout | step | "
