@@ -1,17 +1,19 @@
-"""Which files of other programs can be read, and reading one: the registry of readers.
+"""Which files of other programs can be read, and reading one.
 
-A reader says how to tell its files and turns a text into an `Imported`. A new kind of file is a record here.
+A kind of file is a record of ``keys/readers.yaml``: how its texts are told, and the function that turns one into an
+`Imported`. A new kind is a record there and its function.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.keywords import ReadKeywords
 from costmodel.describe.jobs.reading import keywords
@@ -29,193 +31,62 @@ class Reader(NamedTuple):
         Name for ``--from``.
     framework : str
         The program whose files these are.
-    home : str
-        Module and function that read one: ``(TextFile, given) -> Imported``.
-    tells : callable
-        Whether a text is of this kind.
+    reader : str
+        Module of this package and function that read one: ``(TextFile, given) -> Imported``.
     source : str
         Where the names of its keys are from.
+    rules : sequence of mapping
+        How its texts are told, any of them.
     """
 
     kind: str
     framework: str
-    home: tuple[str, str]
-    tells: Callable[[Look], bool]
+    reader: str
     source: str
+    rules: Sequence[Mapping[str, Any]]
+
+    def tells(self, look: Look) -> bool:
+        """Whether a text is of this kind."""
+        return any(_fits(rule, look) for rule in self.rules)
 
     def read(self, file: TextFile, given: Mapping[str, Any]) -> Imported:
         """Read a file of this kind."""
-        module, function = self.home
-        found: Imported = getattr(import_module(module), function)(file, given)
+        module, function = self.reader.split(":")
+        found: Imported = getattr(import_module(f"costmodel.interop.{module}"), function)(file, given)
         return dataclasses.replace(found, kind=self.kind, framework=found.framework or self.framework)
 
 
-READERS: dict[str, Reader] = {
-    reader.kind: reader
-    for reader in (
-        Reader(
-            "job",
-            "costmodel",
-            ("costmodel.interop.read_job", "read"),
-            lambda look: (
-                (
-                    look.has_any("layout", "cluster", "switches", "recipe", within="yaml")
-                    and look.has_any("model", "gpus", "global_batch", "seq_len", within="yaml")
-                )
-                # What has no default is enough.
-                or look.has_all("model", "gpus", "global_batch", "seq_len", within="yaml")
-            ),
-            "costmodel.describe.jobs.fields",
-        ),
-        Reader(
-            "hf",
-            "transformers",
-            ("costmodel.interop.read_huggingface", "read"),
-            lambda look: (
-                look.has_any("model_type", within="json")
-                or look.has_all("architectures", "hidden_size", within="json")
-                # Meta's and Mistral's params.json.
-                or look.has_all("dim", "n_layers", "n_heads", within="json")
-            ),
-            "transformers 5.23, models/*/configuration_*.py",
-        ),
-        Reader(
-            "nccl-tests",
-            "nccl-tests",
-            ("costmodel.interop.read_nccl", "read"),
-            lambda look: look.is_log or (look.has_all("results", "args", within="json")),
-            "NVIDIA/nccl-tests 0fdb00a3, src/util.cu",
-        ),
-        Reader(
-            "deepspeed",
-            "DeepSpeed",
-            ("costmodel.interop.deepspeed", "read"),
-            lambda look: (
-                look.has_any(
-                    "zero_optimization",
-                    "train_batch_size",
-                    "train_micro_batch_size_per_gpu",
-                    "zero_allow_untested_optimizer",
-                    within="json",
-                )
-                or (look.has_any("fp16", "bf16", within="json") and "optimizer" in look.raw)
-            ),
-            "deepspeedai/DeepSpeed edaa7221, runtime/config.py and runtime/zero/config.py",
-        ),
-        Reader(
-            "torchtitan",
-            "torchtitan",
-            ("costmodel.interop.torchtitan", "read"),
-            lambda look: (
-                (look.form == "toml" and look.has_any("training", "parallelism"))
-                or (look.form == "json" and look.has_all("training", "parallelism"))
-                or "# settings of torchtitan" in look.start
-            ),
-            "pytorch/torchtitan 9810191bb, config/job_config.py",
-        ),
-        Reader(
-            "trainer",
-            "transformers",
-            ("costmodel.interop.trainers", "read"),
-            lambda look: (
-                look.form == "yaml"
-                and look.has_any("model_name_or_path", "base_model", "model", "model_id_or_path")
-                and look.has_any(
-                    "per_device_train_batch_size", "micro_batch_size", "finetuning_type", "sequence_len"
-                )
-                and not look.has_any("num_layers", "layout", "gpus")
-            ),
-            "LLaMA-Factory src/llamafactory/hparams, ms-swift swift/arguments, axolotl src/axolotl/utils/schemas",
-        ),
-        Reader(
-            "accelerate",
-            "Accelerate",
-            ("costmodel.interop.accelerate", "read"),
-            lambda look: look.has_any("distributed_type", within="yaml"),
-            "huggingface/accelerate, src/accelerate/utils/dataclasses.py",
-        ),
-        Reader(
-            "maxtext",
-            "MaxText",
-            ("costmodel.interop.maxtext", "read"),
-            lambda look: (
-                look.has_any("base_emb_dim", "max_target_length", "base_config", within="yaml")
-                and look.has_any(
-                    "base_num_decoder_layers", "per_device_batch_size", "model_name", "base_config"
-                )
-            ),
-            "AI-Hypercomputer/maxtext, src/MaxText/configs/base.yml",
-        ),
-        Reader(
-            "megatron-yaml",
-            "Megatron-LM",
-            ("costmodel.interop.read_megatron_yaml", "read_arguments"),
-            lambda look: (
-                look.form == "yaml"
-                and (
-                    bool(look.table("MODEL_ARGS"))
-                    or bool(look.table("language_model"))
-                    or look.has_all("num_layers", "hidden_size", "tensor_model_parallel_size")
-                )
-            ),
-            "NVIDIA/Megatron-LM d98e8a64, megatron/training/yaml_arguments.py and tests/functional_tests",
-        ),
-        Reader(
-            "nemo",
-            "NeMo",
-            ("costmodel.interop.read_megatron_yaml", "read_nemo"),
-            lambda look: (
-                look.form == "yaml"
-                and bool(look.table("trainer"))
-                and bool(look.table("model").keys() & {"tensor_model_parallel_size", "encoder_seq_length"})
-            ),
-            "NVIDIA/NeMo r1.23, examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
-        ),
-        Reader(
-            "megatron-bridge",
-            "Megatron-Bridge",
-            ("costmodel.interop.read_megatron_yaml", "read_bridge"),
-            lambda look: (
-                look.form == "yaml"
-                and bool(look.table("train").keys() & {"micro_batch_size", "global_batch_size"})
-                and bool(look.table("model").keys() & {"num_layers", "tensor_model_parallel_size"})
-            ),
-            "NVIDIA-NeMo/Megatron-Bridge 3961fa1c, src/megatron/bridge/training/config.py",
-        ),
-        Reader(
-            "megatron-bridge-overrides",
-            "Megatron-Bridge",
-            ("costmodel.interop.nemo", "read"),
-            lambda look: look.start.startswith("# Megatron-Bridge overrides:"),
-            "NVIDIA-NeMo/Megatron-Bridge, megatron-bridge 0.3.1, training/config.py",
-        ),
-        Reader(
-            "primus",
-            "Primus",
-            ("costmodel.interop.read_megatron_yaml", "read_primus"),
-            lambda look: (
-                look.form == "yaml"
-                and any(
-                    isinstance(part, dict) and "framework" in part for part in look.table("modules").values()
-                )
-            ),
-            "AMD-AGI/Primus, primus/core/launcher/parser.py",
-        ),
-        Reader(
-            "gpt-neox",
-            "GPT-NeoX",
-            ("costmodel.interop.read_megatron_yaml", "read_neox"),
-            lambda look: look.form == "yaml" and look.has_any("pipe_parallel_size", "pipe-parallel-size"),
-            "EleutherAI/gpt-neox, megatron/neox_arguments/neox_args.py",
-        ),
-        Reader(
-            "megatron",
-            "Megatron-LM",
-            ("costmodel.interop.read_megatron", "read"),
-            lambda look: look.is_script or look.has_flags,
-            "NVIDIA/Megatron-LM d98e8a64, megatron/training/arguments.py and core/transformer/transformer_config.py",
-        ),
+def _fits(rule: Mapping[str, Any], look: Look) -> bool:
+    """Whether a text is as a rule says."""
+    if rule.get("form", look.form) != look.form:
+        return False
+    if "begins" in rule:
+        return rule["begins"] in look.start
+    if "looks" in rule:
+        return look.is_log if rule["looks"] == "log" else look.is_script or look.has_flags
+
+    def some(words: str, keys: Mapping[str, Any]) -> bool:
+        return any(word in keys for word in words.split())
+
+    for key, words in rule.get("below", {}).items():
+        table = look.raw.get(key)
+        if not isinstance(table, dict) or not table or (words and not some(words, table)):
+            return False
+        parts = [part for part in table.values() if isinstance(part, dict)]
+        if "inside" in rule and not any(rule["inside"] in part for part in parts):
+            return False
+    return (
+        all(some(rule[name], look.raw) for name in ("any", "also") if name in rule)
+        and all(word in look.raw for word in rule.get("all", "").split())
+        and not some(rule.get("none", ""), look.raw)
     )
+
+
+READERS: dict[str, Reader] = {
+    kind: Reader(kind, **record)
+    for kind, record in read_mapping(
+        Path(__file__).with_name("keys") / "readers.yaml", example="kind:", error=FrameworkConfigError
+    ).items()
 }
 """Every kind of file, in the order in which a text is tried."""
 

@@ -57,19 +57,6 @@ class Look:
     name: str = ""
     start: str = ""
 
-    def has_any(self, *keys: str, within: str = "") -> bool:
-        """Whether one of some top-level keys is there."""
-        return (not within or self.form == within) and any(key in self.raw for key in keys)
-
-    def has_all(self, *keys: str, within: str = "") -> bool:
-        """Whether all of some top-level keys are there."""
-        return (not within or self.form == within) and all(key in self.raw for key in keys)
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        """Return a mapping below a key, empty if there is none."""
-        value = self.raw.get(key)
-        return value if isinstance(value, dict) else {}
-
 
 def look_at(file: TextFile) -> Look:
     """Return what a text looks like; nothing is raised."""
