@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError
 from costmodel.base.percentiles import place_of
 from costmodel.base.words import common_device
@@ -220,7 +220,7 @@ class Comparison(Answer):
             for line in self.lines
             for job, label in enumerate(self.labels)
         ]
-        return {key: [row[key] for row in rows] for key in rows[0]}
+        return columns_of(rows)
 
 
 def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
@@ -247,18 +247,19 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
         raise CostModelError("compare: one job given, expected two or more, or one with something to vary")
     for est in estimates:
         est.require_single("compare")
-    names = tuple(labels) or tuple(chr(ord("A") + i) for i in range(len(estimates)))
-    time = [{record["name"]: record for record in line_records(est, "time")} for est in estimates]
-    memory = [{record["name"]: record for record in line_records(est, "memory")} for est in estimates]
-    return Comparison(
-        names,
-        tuple(estimates),
-        (*_differences("time", "exposed_seconds", time), *_differences("memory", "bytes", memory)),
-    )
+    names = tuple(labels) or default_labels(len(estimates))
+    lines = (*_differences("time", "exposed_seconds", estimates), *_differences("memory", "bytes", estimates))
+    return Comparison(names, tuple(estimates), lines)
 
 
-def _differences(bill: str, key: str, jobs: list[dict[str, dict[str, Any]]]) -> list[LineDifference]:
+def default_labels(count: int) -> tuple[str, ...]:
+    """Return A, B, C … for what was given no names."""
+    return tuple(chr(ord("A") + index) for index in range(count))
+
+
+def _differences(bill: str, key: str, estimates: Sequence[Estimate]) -> list[LineDifference]:
     """Match the lines of the jobs' bills by name, in the order in which they first appear."""
+    jobs = [{record["name"]: record for record in line_records(est, bill)} for est in estimates]
     found = []
     for name in dict.fromkeys(name for job in jobs for name in job):
         records = [job.get(name) for job in jobs]

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from costmodel.base.errors import CostModelError, UnitError, choices_hint, shown
 from costmodel.base.units import format_bytes, format_seconds, parse_number, read_quantity
@@ -20,55 +20,49 @@ _WAYS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 _EXPECTATION = re.compile(r"\s*([A-Za-z_0-9]+)\s*(<=|>=|<|>)\s*(\S.*?)\s*")
+_LONGEST = 200
 
-
-class Figure(NamedTuple):
-    """A figure that can be expected: what its numbers are, and where an answer has it."""
-
-    kind: str
-    """``s`` or ``B``, a quantity with that unit; ``share``, a number or per cent; ``number``, any."""
-    of: Callable[[Any], float | None]
-
-
-def _step(name: str) -> Callable[[Estimate], float]:
-    return lambda est: float(getattr(est, name))
-
-
-_OF_A_STEP: Mapping[str, Figure] = {
-    "step_time": Figure("s", _step("step_time_s")),
-    "mfu": Figure("share", _step("mfu")),
-    "mfu_causal": Figure("share", _step("mfu_causal")),
-    "hfu": Figure("share", _step("hfu")),
-    "tokens_per_s_per_gpu": Figure("number", _step("tokens_per_s_per_gpu")),
-    "model_tflops_per_gpu": Figure("number", _step("model_tflops_per_gpu")),
-    "memory": Figure("B", _step("memory_bytes_per_gpu")),
-    "memory_left": Figure("B", lambda est: float(est.memory_capacity_bytes - est.memory_bytes_per_gpu)),
-    "host_memory": Figure("B", _step("host_memory_bytes")),
-    "gpus": Figure("number", lambda est: float(est.job.layout.gpus)),
+_OF_A_STEP = {
+    "step_time": "s",
+    "mfu": "share",
+    "mfu_causal": "share",
+    "hfu": "share",
+    "tokens_per_s_per_gpu": "number",
+    "model_tflops_per_gpu": "number",
+    "memory": "B",
+    "memory_left": "B",
+    "host_memory": "B",
+    "gpus": "number",
 }
-
-
-def _run(name: str) -> Callable[[TrainingRun], float | None]:
-    return lambda run: getattr(run, name)
-
-
-def _percentile(name: str, percent: float) -> Callable[[TrainingRun], float | None]:
-    def found(run: TrainingRun) -> float | None:
-        spread = run.spread(percent)
-        return float(spread[name][0]) if name in spread else None
-
-    return found
-
-
+"""Figures that can be expected of a step, and what their bounds are: a quantity with the unit ``s`` or ``B``, a number
+or per cent (``share``), or any number."""
 _SPREAD = ("days", "gpu_hours", "dollars", "energy_kwh")
-_OF_A_RUN: Mapping[str, Figure] = {
-    **{name: Figure("number", _run(name)) for name in _SPREAD},
-    **{
-        f"{name}_p{percent}": Figure("number", _percentile(name, percent))
-        for name in _SPREAD
-        for percent in (10, 50, 90)
-    },
-}
+_OF_A_RUN = {f"{name}{percent}": "number" for name in _SPREAD for percent in ("", "_p10", "_p50", "_p90")}
+"""The same of a whole run."""
+
+
+def _of_step(name: str, est: Estimate) -> float:
+    """Return a figure of a step."""
+    if name == "memory_left":
+        return float(est.memory_capacity_bytes - est.memory_bytes_per_gpu)
+    if name == "gpus":
+        return float(est.job.layout.gpus)
+    attribute = {
+        "step_time": "step_time_s",
+        "memory": "memory_bytes_per_gpu",
+        "host_memory": "host_memory_bytes",
+    }
+    return float(getattr(est, attribute.get(name, name)))
+
+
+def _of_run(name: str, run: TrainingRun) -> float | None:
+    """Return a figure of a whole run, or a percentile of it; none of dollars without a price."""
+    figure, _, percent = name.partition("_p")
+    if not percent:
+        value: float | None = getattr(run, figure)
+        return value
+    spread = run.spread(float(percent))
+    return float(spread[figure][0]) if figure in spread else None
 
 
 class Expected(NamedTuple):
@@ -78,11 +72,6 @@ class Expected(NamedTuple):
     way: str
     bound: float
     text: str
-
-    @property
-    def figure(self) -> Figure:
-        """The figure that it is about."""
-        return {**_OF_A_STEP, **_OF_A_RUN}[self.name]
 
 
 class Outcome(NamedTuple):
@@ -100,7 +89,8 @@ class Outcome(NamedTuple):
     def sentence(self) -> str:
         """What was expected and what was found."""
         word = "as expected" if self.holds else "expected"
-        return f"{word} {self.expected.text}: it is {_said(self.expected.figure.kind, self.value)}"
+        kind = {**_OF_A_STEP, **_OF_A_RUN}[self.expected.name]
+        return f"{word} {self.expected.text}: it is {_figure_text(kind, self.value)}"
 
 
 def read_expected(text: str, *, whole_run: bool = False) -> list[Expected]:
@@ -136,11 +126,8 @@ def read_expected(text: str, *, whole_run: bool = False) -> list[Expected]:
             if name in _OF_A_RUN:
                 raise CostModelError(f"expect: {name} is a figure of a whole run; ask costmodel run")
             raise CostModelError(f"expect: {shown(name)} is no figure; {choices_hint(name, known)}")
-        found.append(Expected(name, way, _bound(name, known[name].kind, bound), f"{name} {way} {bound}"))
+        found.append(Expected(name, way, _bound(name, known[name], bound), f"{name} {way} {bound}"))
     return found
-
-
-_LONGEST = 200
 
 
 def _bound(name: str, kind: str, text: str) -> float:
@@ -164,7 +151,7 @@ def _bound(name: str, kind: str, text: str) -> float:
     return value / 100.0 if per_cent else value
 
 
-def _said(kind: str, value: float) -> str:
+def _figure_text(kind: str, value: float) -> str:
     """Write a figure as people read it."""
     if kind == "s":
         return format_seconds(value, 4)
@@ -208,9 +195,10 @@ def expect(answer: Estimate | TrainingRun, text: str) -> list[Outcome]:
     if est.shape:
         raise CostModelError(f"expect: expected one layout, got {est.shape} of them")
     outcomes = []
-    for one in read_expected(text, whole_run=run is not None):
-        value = one.figure.of(run if one.name in _OF_A_RUN else est)
+    for expected in read_expected(text, whole_run=run is not None):
+        is_of_run = run is not None and expected.name in _OF_A_RUN
+        value = _of_run(expected.name, run) if is_of_run else _of_step(expected.name, est)
         if value is None:
-            raise CostModelError(f"expect: {one.name} needs a price; give --price")
-        outcomes.append(Outcome(one, float(value)))
+            raise CostModelError(f"expect: {expected.name} needs a price; give --price")
+        outcomes.append(Outcome(expected, float(value)))
     return outcomes

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.base.words import common_device
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.what_if.compare import default_labels
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
@@ -50,7 +51,7 @@ class Runs(Answer):
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a run: what it is, and its figures with their percentiles."""
         rows = [_row(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
-        return {name: [row[name] for row in rows] for name in rows[0]}
+        return columns_of(rows)
 
 
 def _row(label: str, run: TrainingRun) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def runs(*priced: TrainingRun, labels: Sequence[str] = ()) -> Runs:
     """
     if len(priced) < 2:
         raise CostModelError("runs: one run given, expected two or more")
-    names = tuple(labels) or tuple(chr(ord("A") + index) for index in range(len(priced)))
+    names = tuple(labels) or default_labels(len(priced))
     if len(names) != len(priced):
         raise CostModelError(f"runs: {len(priced)} runs given, expected as many labels, got {len(names)}")
     return Runs(names, tuple(priced))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.changes import Change
 from costmodel.describe.jobs.job import check_job
@@ -108,9 +108,9 @@ class Sensitivity(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row an effect."""
-        rows = [effect._asdict() for effect in self.effects]
         texts = ("before", "after", "unit", "removed", "created")
-        return {key: [(row[key] or "none") if key in texts else row[key] for row in rows] for key in rows[0]}
+        rows = [effect._asdict() for effect in self.effects]
+        return columns_of([{**row, **{key: row[key] or "none" for key in texts}} for row in rows])
 
 
 def sensitivity(
@@ -145,88 +145,59 @@ def sensitivity(
     """
     est.require_single("sensitivity")
     change = read("change", change)
-    lines = _seconds(est)
-    effects = []
     less, more = (
         [*hardware_changes(est.job, factor), *number_changes(est.job, factor)]
         for factor in (1.0 - change, 1.0 + change)
     )
+    span = math.log((1.0 + change) / (1.0 - change))
     choices = choice_changes(est.job)
-    total = len(more) + len(choices)
     tell = (lambda done, total: None) if progress is None else progress
-    for done, pair in enumerate(zip(less, more, strict=True), start=1):
-        effects.append(_of_number(est, lines, *pair, change))
-        tell(done, total)
-    refused = []
+    effects, refused = [], []
+    for done, (smaller, larger) in enumerate(zip(less, more, strict=True), start=1):
+        effects.append(_effect(est, larger, estimate_job(smaller.job), estimate_job(larger.job), span))
+        tell(done, len(more) + len(choices))
     for done, choice in enumerate(choices, start=len(more) + 1):
         try:
-            effects.append(_of_choice(est, lines, choice))
+            check_job(choice.job)
+            other = estimate_job(choice.job)
+            effects.append(_effect(est, choice, other, other))
         except (CostModelError, KeyError, ZeroDivisionError) as error:
             refused.append((f"{choice.name}={choice.after}", str(error)))
-        tell(done, total)
+        tell(done, len(more) + len(choices))
     effects.sort(key=lambda effect: -effect.reach)
     return Sensitivity(est, change, tuple(effects), tuple(refused))
+
+
+def _effect(
+    est: Estimate, change: Change, below: Estimate, above: Estimate, span: float = math.nan
+) -> Effect:
+    """Compare a job with less and with more of a number, `span` apart on a log scale, or with another choice twice."""
+    time = [float(priced.step_time_s) for priced in (below, est, above)]
+    held = [float(priced.memory_bytes_per_gpu) for priced in (below, est, above)]
+    is_choice = math.isnan(span)
+    before, now = _seconds(est), _seconds(above if time[2] <= time[0] else below)
+    moved = {name: now.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **now}}
+    least = _LEAST * min(time[0], time[2])
+    falls, rises = min(moved, key=lambda name: moved[name]), max(moved, key=lambda name: moved[name])
+    return Effect(
+        change.name,
+        "switch" if is_choice else change.kind,
+        before=str(change.before) if is_choice else "",
+        after=str(change.after) if is_choice else "",
+        value=math.nan if is_choice else float(change.before),
+        unit=change.unit,
+        elasticity=math.log(time[2] / time[0]) / span,
+        memory_elasticity=math.log(held[2] / held[0]) / span,
+        less=time[0] / time[1] - 1.0,
+        more=time[2] / time[1] - 1.0,
+        memory_more=held[2] / held[1] - 1.0,
+        removed=falls if moved[falls] < -least else "",
+        created=rises if moved[rises] > least else "",
+    )
 
 
 def _seconds(est: Estimate) -> dict[str, float]:
     """Return the seconds of every line by name, but of those that move with all others: they are no bottleneck."""
     return {
         line.name: float(line.exposed_seconds) for line in est.bill.time_lines if line.cause != "proportion"
-    }
-
-
-def _of_number(est: Estimate, lines: dict[str, float], less: Change, more: Change, change: float) -> Effect:
-    """Price a number with less and with more of it."""
-    below, above = estimate_job(less.job), estimate_job(more.job)
-    span = math.log((1.0 + change) / (1.0 - change))
-    time = [float(one.step_time_s) for one in (below, est, above)]
-    held = [float(one.memory_bytes_per_gpu) for one in (below, est, above)]
-    return Effect(
-        more.name,
-        more.kind,
-        "",
-        "",
-        float(more.before),
-        more.unit,
-        elasticity=math.log(time[2] / time[0]) / span,
-        memory_elasticity=math.log(held[2] / held[0]) / span,
-        less=time[0] / time[1] - 1.0,
-        more=time[2] / time[1] - 1.0,
-        memory_more=held[2] / held[1] - 1.0,
-        **_moved(lines, above if time[2] <= time[0] else below),
-    )
-
-
-def _of_choice(est: Estimate, lines: dict[str, float], change: Change) -> Effect:
-    """Price another choice, if the job allows it."""
-    check_job(change.job)
-    other = estimate_job(change.job)
-    moved = float(other.step_time_s / est.step_time_s) - 1.0
-    held = float(other.memory_bytes_per_gpu / est.memory_bytes_per_gpu) - 1.0
-    nothing = math.nan
-    return Effect(
-        change.name,
-        "switch",
-        str(change.before),
-        str(change.after),
-        nothing,
-        "",
-        nothing,
-        nothing,
-        moved,
-        moved,
-        held,
-        **_moved(lines, other),
-    )
-
-
-def _moved(lines: dict[str, float], after: Estimate) -> dict[str, Any]:
-    """Return the lines that fell and rose most."""
-    now = _seconds(after)
-    moved = {name: now.get(name, 0.0) - lines.get(name, 0.0) for name in {**lines, **now}}
-    least = _LEAST * float(after.step_time_s)
-    falls, rises = min(moved, key=lambda n: moved[n]), max(moved, key=lambda n: moved[n])
-    return {
-        "removed": falls if moved[falls] < -least else "",
-        "created": rises if moved[rises] > least else "",
     }

@@ -88,7 +88,7 @@ def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
 
 def _doublings(own: int, least: int, most: int) -> tuple[int, ...]:
     """Return the job's value halved and doubled as long as it stays whole and in range."""
-    held = {own}
+    held = {own} | ({1} if least <= 1 else set())
     value = own
     while value % 2 == 0 and value // 2 >= max(least, 1):
         value //= 2
@@ -97,7 +97,7 @@ def _doublings(own: int, least: int, most: int) -> tuple[int, ...]:
     while value * 2 <= most:
         value *= 2
         held.add(value)
-    return tuple(sorted(held | ({1} if least <= 1 else set())))
+    return tuple(sorted(held))
 
 
 def _thinned(values: tuple[int, ...], own: int) -> tuple[int, ...]:
