@@ -118,11 +118,21 @@ class PricedJob:
 
         Frozen weights count four times a token instead of six.
         """
+        return self._model_flops[causal]
+
+    @cached_property
+    def _model_flops(self) -> dict[bool, Array]:
+        """Model FLOPs by whether causal attention counts half: most figures ask for them."""
         job = self.job
-        each = model_flops_per_token(job.model, job.span, causal)
+        adapters = 0.0
         if not job.tuning.whole:
-            each = each + tuning_flops_per_token(job.model, job.tuning, job.recipe, job.precision)
-        return np.asarray(each * self.tokens_per_step)
+            adapters = tuning_flops_per_token(job.model, job.tuning, job.recipe, job.precision)
+        return {
+            causal: np.asarray(
+                (model_flops_per_token(job.model, job.span, causal) + adapters) * self.tokens_per_step
+            )
+            for causal in (False, True)
+        }
 
     @property
     def model_tflops_per_gpu(self) -> Array:

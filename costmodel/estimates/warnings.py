@@ -9,10 +9,9 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
-from costmodel.estimates.memory_savings import Saving, memory_savings
 from costmodel.estimates.pipeline_run import interleaves, simulated_step_s
 from costmodel.estimates.priced_job import PricedJob, headroom
-from costmodel.estimates.time_savings import time_savings
+from costmodel.estimates.savings import Saving, memory_savings, time_savings
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at, splits_backward
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
@@ -175,7 +174,7 @@ def _bubble(est: PricedJob) -> Iterator[str]:
 
 def _faster(est: PricedJob) -> Iterator[str]:
     """Name each change of the pipeline that saves time, with its flag and what it saves."""
-    for saving in time_savings(est.job):
+    for saving in time_savings(est):
         if saving.saved < WORTH_SAYING:
             continue
         said = f"{saving.flags} saves {saving.saved:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "

@@ -17,8 +17,8 @@ from costmodel.base.screen import drawn
 from costmodel.describe.jobs.switches import HOME
 from costmodel.describe.recipe import Recipe, make_recipe
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
-from costmodel.estimates.memory_savings import _SWITCHES, memory_savings
 from costmodel.estimates.mesh import mesh_rows
+from costmodel.estimates.savings import _SWITCHES, memory_savings
 from costmodel.reporting.tables import estimate_grids, memory_grid, time_grid
 
 # pandas below 3 reads the last digit of a number only when asked to; later ones always do, and warn.

@@ -21,7 +21,7 @@ from round_jobs import (
 import costmodel as cm
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.hardware.hardware import compose_cluster, load_cluster
-from costmodel.estimates.memory_savings import memory_savings
+from costmodel.estimates.savings import memory_savings
 from costmodel.whole_run.checkpoints import describe_checkpoint
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024

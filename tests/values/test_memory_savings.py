@@ -2,7 +2,7 @@
 
 from round_jobs import SMALL, near, price
 
-from costmodel.estimates.memory_savings import memory_savings
+from costmodel.estimates.savings import memory_savings
 
 
 def savings(**job):

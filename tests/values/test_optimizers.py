@@ -27,7 +27,7 @@ from costmodel.base.errors import CostModelError, RecipeError
 from costmodel.bill.formula import inputs_of
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer
-from costmodel.estimates.memory_savings import memory_savings
+from costmodel.estimates.savings import memory_savings
 from costmodel.interop.optimizer_names import optimizer_of
 from costmodel.step.anatomy.matrices import layer_matrices
 from costmodel.step.anatomy.params import layer_param_blocks

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 import costmodel as cm
-from costmodel.estimates.time_savings import _more_chunks, _other_orders, time_savings
+from costmodel.estimates.savings import _more_chunks, _other_orders, time_savings
 
 LLAMA = {
     "model": "llama3-405b",
@@ -37,7 +37,7 @@ def repriced(asked, flags):
 )
 def test_each_gain_is_that_of_its_flags(asked):
     est = cm.estimate(**asked)
-    found = time_savings(est.job)
+    found = time_savings(est)
     assert found
     for saving in found:
         again = repriced(asked, saving.flags)
@@ -54,14 +54,14 @@ def test_each_gain_is_that_of_its_flags(asked):
 def test_the_best_number_of_virtual_stages_is_named():
     """126 layers with embedding and head as layers: 8 places a stage of 16, of which 2, 4 and 8 divide."""
     asked = {**LLAMA, "tp": 8, "pp": 16, "recipe": "llama3"}
-    (first, *_) = time_savings(cm.estimate(**asked).job)
+    (first, *_) = time_savings(cm.estimate(**asked))
     times = {vp: float(cm.estimate(**asked, vp=vp).step_time_s) for vp in (2, 4, 8)}
     assert first.flags == f"--vp {min(times, key=times.get)}"
     assert first.step_time_s == pytest.approx(min(times.values()), rel=1e-12)
 
 
 def test_together_stands_last_and_saves_more_than_each():
-    found = time_savings(cm.estimate(**LLAMA, tp=8, pp=16).job)
+    found = time_savings(cm.estimate(**LLAMA, tp=8, pp=16))
     assert [one.flags for one in found][-1] == " ".join(one.flags for one in found[:-1])
     assert found[-1].saved > max(one.saved for one in found[:-1])
 
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_said():
     ],
 )
 def test_what_the_framework_does_not_start_is_left_out(changed, without):
-    flags = " ".join(one.flags for one in time_savings(cm.estimate(**{**SMALL, **changed}).job))
+    flags = " ".join(one.flags for one in time_savings(cm.estimate(**{**SMALL, **changed})))
     assert not [flag for flag in without if flag in flags]
 
 
