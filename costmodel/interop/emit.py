@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.base.errors import choices_hint
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.interop.assertions.arguments import written_in_axolotl
 from costmodel.interop.assertions.tables import require_launchable
 from costmodel.interop.framework import FrameworkConfigError, require_launched
 from costmodel.interop.own_words import with_own_words
@@ -50,5 +51,5 @@ def emit(est: Estimate, framework: str, source: str = "") -> str:
     text = str(getattr(import_module(module), function)(est.job))
     if source and framework == "axolotl" and kind_of(source) == "trainer":
         text = with_own_words(text, source)
-    require_launchable(framework, est.job, text)
+        require_launchable(framework, est.job, written_in_axolotl(text))
     return text

@@ -42,7 +42,7 @@ def goes(job, choice, layout):
     """Say whether one layout of a job starts with a choice: what it needs, and what Megatron asserts."""
     placed = make_layout(gpus=job.layout.gpus, **layout)
     chosen = replace(choice.applied(job), layout=placed)
-    asserts = [each for each, _ in broken("megatron", chosen) if each.raises]
+    asserts = [each for each, _ in broken("megatron", chosen) if each.stops]
     return bool(np.all(starts(chosen, (choice,), placed))) and not asserts
 
 

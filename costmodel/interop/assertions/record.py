@@ -44,7 +44,7 @@ class Assertion:
         Formula over the framework's arguments, true where it refuses.
     message : str
         What is wrong, with arguments in braces.
-    raises : bool
+    stops : bool
         Whether the framework stops; otherwise it runs another job than the one that was priced.
     """
 
@@ -53,7 +53,7 @@ class Assertion:
     place: str
     refused: str
     message: str
-    raises: bool = True
+    stops: bool = True
 
     @property
     def code(self) -> str:
@@ -89,21 +89,7 @@ class Table(NamedTuple):
         In the order in which they are looked at.
     arguments : callable
         Takes a job of one layout or many; returns the framework's arguments.
-    written : callable
-        Takes the text of a configuration; returns what it says of those arguments.
     """
 
     assertions: tuple[Assertion, ...]
     arguments: Callable[[Job], Arguments]
-    written: Callable[[str], Arguments]
-
-
-def rows(
-    framework: str, release: str, *stated: tuple[str, str, str], raises: bool = True
-) -> tuple[Assertion, ...]:
-    """Return assertions from rows of place, condition and message.
-
-    >>> rows("megatron", "v1", ("a.py:3", "tp > 8", "{tp} is too much"))[0].in_words
-    'tp is too much (a.py:3, v1)'
-    """
-    return tuple(Assertion(framework, release, *row, raises=raises) for row in stated)

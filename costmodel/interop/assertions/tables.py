@@ -1,35 +1,52 @@
-"""The tables of all frameworks by name, and what a job breaks of one."""
+"""What each framework asserts, read from ``assertions.csv``, and what a job breaks of it.
+
+A row is a condition of a framework's own source, with file and line. Megatron-Bridge starts Megatron-Core, and
+Axolotl Accelerate: their rows name both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Callable, Mapping
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.interop.assertions.bridge import BRIDGE
-from costmodel.interop.assertions.deepspeed import DEEPSPEED
-from costmodel.interop.assertions.megatron import MEGATRON
-from costmodel.interop.assertions.neuronx import NEURONX
-from costmodel.interop.assertions.published import PUBLISHED
-from costmodel.interop.assertions.record import Assertion, Table
-from costmodel.interop.assertions.torchtitan import TORCHTITAN
-from costmodel.interop.assertions.trainers import ACCELERATE, AXOLOTL
+from costmodel.interop.assertions import arguments as of
+from costmodel.interop.assertions.megatron_arguments import arguments as of_megatron
+from costmodel.interop.assertions.record import Arguments, Assertion, Table
 from costmodel.interop.framework import FrameworkConfigError
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-TABLES: Mapping[str, Table] = {
-    "megatron": MEGATRON,
-    "torchtitan": TORCHTITAN,
-    "deepspeed": DEEPSPEED,
-    "nemo": BRIDGE,
-    "accelerate": ACCELERATE,
-    "axolotl": AXOLOTL,
-    "neuronx": NEURONX,
-    "none": PUBLISHED,
+_ARGUMENTS: Mapping[str, Callable[[Job], Arguments]] = {
+    "megatron": of_megatron,
+    "torchtitan": of.torchtitan,
+    "deepspeed": of.deepspeed,
+    "nemo": of_megatron,
+    "accelerate": of.trainers,
+    "axolotl": of.trainers,
+    "neuronx": of.neuronx,
+    "papers": of.papers,
 }
-"""What each framework asserts; none stands for those whose code nobody outside reads."""
+
+
+def _read() -> dict[str, Table]:
+    """Return the tables by framework; ``none`` stands for those whose code nobody outside reads."""
+    text = (files("costmodel.interop.assertions") / "assertions.csv").read_text(encoding="utf-8")
+    rows: dict[str, list[Assertion]] = {name: [] for name in _ARGUMENTS}
+    for row in csv.DictReader(text.splitlines()):
+        stops = row.pop("stops") == "yes"
+        for name in row.pop("frameworks").split():
+            rows[name].append(Assertion(name, **row, stops=stops))
+    return {
+        "none" if name == "papers" else name: Table(tuple(stated), _ARGUMENTS[name])
+        for name, stated in rows.items()
+    }
+
+
+TABLES: Mapping[str, Table] = _read()
 
 ASSERTIONS: Mapping[str, Assertion] = {
     assertion.code: assertion for known in TABLES.values() for assertion in known.assertions
@@ -37,7 +54,7 @@ ASSERTIONS: Mapping[str, Assertion] = {
 """Every assertion by the code that it is counted under."""
 
 
-def broken(framework: str, job: Job, text: str = "") -> list[tuple[Assertion, str]]:
+def broken(framework: str, job: Job, given: Arguments | None = None) -> list[tuple[Assertion, str]]:
     """Return the assertions that a job of one layout breaks, each with what is wrong in words.
 
     Parameters
@@ -46,11 +63,11 @@ def broken(framework: str, job: Job, text: str = "") -> list[tuple[Assertion, st
         One of `TABLES`.
     job : Job
         With one layout.
-    text : str
-        A configuration of the job: what it says counts in place of what it should.
+    given : mapping, optional
+        Arguments that somebody wrote in place of those that follow from the job.
     """
     known = TABLES.get(framework, TABLES["none"])
-    arguments = {**known.arguments(job), **(known.written(text) if text else {})}
+    arguments = {**known.arguments(job), **(given or {})}
     return [
         (assertion, assertion.sentence(arguments))
         for assertion in known.assertions
@@ -58,7 +75,7 @@ def broken(framework: str, job: Job, text: str = "") -> list[tuple[Assertion, st
     ]
 
 
-def require_launchable(framework: str, job: Job, text: str = "") -> None:
+def require_launchable(framework: str, job: Job, given: Arguments | None = None) -> None:
     """Refuse a job that a framework would not start, or would run as another one.
 
     Raises
@@ -66,7 +83,7 @@ def require_launchable(framework: str, job: Job, text: str = "") -> None:
     FrameworkConfigError
         With the first assertion that it breaks, and its file and line.
     """
-    found = broken(framework, job, text)
+    found = broken(framework, job, given)
     if found:
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
         raise FrameworkConfigError(f"emit: {FRAMEWORKS[framework].title}: {found[0][1]}{more}")

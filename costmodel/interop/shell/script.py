@@ -278,7 +278,8 @@ class _Walker:
         self, commands: list[Command], branches: Iterable[tuple[bool | None, int, int]]
     ) -> bool | None:
         """Follow the first branch that is taken; those before it that may be, in doubt."""
-        line, truth = self.scope.line, True
+        line = self.scope.line
+        truth: bool | None = True
         others: list[dict[str, str | list[str]]] = []
         for holds, start, end in branches:
             if holds is None:
