@@ -19,16 +19,16 @@ PRICED = [
 ]
 
 
-@pytest.mark.parametrize("name", PRICED)
-def test_every_price_has_a_day_a_source_and_lies_in_its_range(name):
-    cluster = load_cluster(name)
-    assert cluster.price_date >= "2025-01-01"
-    sources = {number.key: number for number in profile_numbers("cluster", name)}
-    assert sources["price_usd_per_gpu_hour"].title
-    if cluster.price_range_usd_per_gpu_hour is not None:
-        low, high = cluster.price_range_usd_per_gpu_hour
-        assert low <= cluster.price_usd_per_gpu_hour <= high
-        assert sources["price_range_usd_per_gpu_hour"].title
+def test_every_price_has_a_day_a_source_and_lies_in_its_range():
+    for name in PRICED:
+        cluster = load_cluster(name)
+        assert cluster.price_date >= "2025-01-01", name
+        sources = {number.key: number for number in profile_numbers("cluster", name)}
+        assert sources["price_usd_per_gpu_hour"].title, name
+        if cluster.price_range_usd_per_gpu_hour is not None:
+            low, high = cluster.price_range_usd_per_gpu_hour
+            assert low <= cluster.price_usd_per_gpu_hour <= high, name
+            assert sources["price_range_usd_per_gpu_hour"].title, name
 
 
 def test_the_prices_that_looked_odd_are_those_of_lists():

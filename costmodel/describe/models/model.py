@@ -6,7 +6,7 @@ Parameter and FLOP counts follow from it in `costmodel.step.anatomy.params`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import gcd
 from typing import Any, Literal, NamedTuple, Self
@@ -210,144 +210,96 @@ class Model(BaseModel):
     def _is_consistent(self) -> Self:
         # Patterns first: what layers are follows from them.
         for each in (self._pattern_contradictions, self._mixer_contradictions, self._contradictions):
-            for broken, message in each():
-                if broken:
-                    raise ValueError(message)
+            for message in each():
+                raise ValueError(message)
         return self
 
-    def _contradictions(self) -> tuple[tuple[bool, str], ...]:
-        """Pair each impossible combination with what is wrong about it."""
+    def _contradictions(self) -> Iterator[str]:
+        """Yield what is wrong about each impossible combination."""
         mla, heads, kv_heads = self.attention == "mla", self.num_heads, self.num_kv_heads
-        moe_only = (
+        if heads % kv_heads:
+            yield f"num_heads {heads} does not divide by num_kv_heads {kv_heads}"
+        if self.attention in ("mha", "mla") and kv_heads != heads:
+            yield f"attention {self.attention} needs num_kv_heads = num_heads {heads}, got {kv_heads}"
+        if self.attention == "mqa" and kv_heads != 1:
+            yield f"attention mqa needs num_kv_heads 1, got {kv_heads}"
+        if mla and not self.kv_lora_rank:
+            yield "attention mla needs kv_lora_rank > 0"
+        if mla and not self.qk_nope_head_dim:
+            yield "attention mla needs qk_nope_head_dim > 0"
+        if mla and self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim:
+            parts = f"qk_nope_head_dim {self.qk_nope_head_dim} + qk_rope_head_dim {self.qk_rope_head_dim}"
+            yield f"head_dim {self.head_dim} is not {parts}"
+        if not mla and self.q_lora_rank + self.kv_lora_rank > 0:
+            yield f"q_lora_rank and kv_lora_rank are for attention mla, not {self.attention}"
+        yield from self._expert_contradictions()
+        if not self.ffn_size and any(kind.has_mlp and not kind.is_moe for kind in self.layer_kinds()):
+            yield "a model with dense layers needs ffn_size > 0"
+        if self.position == "learned" and not self.max_positions:
+            yield "position learned needs max_positions > 0 (rows of the table)"
+        if bool(self.layer_embedding_size) != bool(self.layer_embedding_rows):
+            yield "layer_embedding_size and layer_embedding_rows need each other"
+        if mla and (self.kv_projections < 2 or any(kind.heads for kind in self.layer_kinds())):
+            yield "kv_projections and other-heads are not for attention mla"
+        if self.full_attention_every > 0 and not self.sliding_window:
+            yield "full_attention_every is given but sliding_window is 0"
+
+    def _expert_contradictions(self) -> Iterator[str]:
+        """Yield what is wrong about experts."""
+        experts, groups, chosen = self.num_experts, self.expert_groups, self.groups_per_token
+        for key in (
             "top_k",
             "expert_ffn_size",
             "shared_expert_ffn_size",
             "first_dense_layers",
             "expert_groups",
-        )
-        stray = [key for key in moe_only if getattr(self, key)]
-        return (
-            (heads % kv_heads != 0, f"num_heads {heads} does not divide by num_kv_heads {kv_heads}"),
-            (
-                self.attention in ("mha", "mla") and kv_heads != heads,
-                f"attention {self.attention} needs num_kv_heads = num_heads {heads}, got {kv_heads}",
-            ),
-            (
-                self.attention == "mqa" and kv_heads != 1,
-                f"attention mqa needs num_kv_heads 1, got {kv_heads}",
-            ),
-            (mla and not self.kv_lora_rank, "attention mla needs kv_lora_rank > 0"),
-            (mla and not self.qk_nope_head_dim, "attention mla needs qk_nope_head_dim > 0"),
-            (
-                mla and self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim,
-                f"head_dim {self.head_dim} is not qk_nope_head_dim {self.qk_nope_head_dim} "
-                f"+ qk_rope_head_dim {self.qk_rope_head_dim}",
-            ),
-            (
-                not mla and self.q_lora_rank + self.kv_lora_rank > 0,
-                f"q_lora_rank and kv_lora_rank are for attention mla, not {self.attention}",
-            ),
-            (
-                not self.num_experts and bool(stray),
-                f"{stray[0] if stray else ''} is given but num_experts is 0",
-            ),
-            (
-                self.num_experts > 0 and not 1 <= self.top_k <= self.num_experts,
-                f"top_k must be 1 … num_experts {self.num_experts}, got {self.top_k}",
-            ),
-            (
-                self.expert_groups > 0 and self.num_experts % max(self.expert_groups, 1) != 0,
-                f"expert_groups {self.expert_groups} does not divide num_experts {self.num_experts}",
-            ),
-            (
-                not 0 <= self.groups_per_token <= self.expert_groups
-                or (self.expert_groups > 0) != (self.groups_per_token > 0),
-                f"groups_per_token must be 1 … expert_groups {self.expert_groups}, got {self.groups_per_token}",
-            ),
-            (
-                self.num_experts > 0 and not self.expert_ffn_size,
-                "a model with experts needs expert_ffn_size > 0",
-            ),
-            (
-                self.first_dense_layers > self.num_layers,
-                f"first_dense_layers {self.first_dense_layers} exceeds num_layers {self.num_layers}",
-            ),
-            (
-                not self.ffn_size and any(kind.has_mlp and not kind.is_moe for kind in self.layer_kinds()),
-                "a model with dense layers needs ffn_size > 0",
-            ),
-            (
-                self.position == "learned" and not self.max_positions,
-                "position learned needs max_positions > 0 (rows of the table)",
-            ),
-            (
-                bool(self.layer_embedding_size) != bool(self.layer_embedding_rows),
-                "layer_embedding_size and layer_embedding_rows need each other",
-            ),
-            (
-                mla and (self.kv_projections < 2 or any(kind.heads for kind in self.layer_kinds())),
-                "kv_projections and other-heads are not for attention mla",
-            ),
-            (
-                self.full_attention_every > 0 and not self.sliding_window,
-                "full_attention_every is given but sliding_window is 0",
-            ),
-        )
+        ):
+            if not experts and getattr(self, key):
+                yield f"{key} is given but num_experts is 0"
+        if experts and not 1 <= self.top_k <= experts:
+            yield f"top_k must be 1 … num_experts {experts}, got {self.top_k}"
+        if groups and experts % groups:
+            yield f"expert_groups {groups} does not divide num_experts {experts}"
+        if not 0 <= chosen <= groups or (groups > 0) != (chosen > 0):
+            yield f"groups_per_token must be 1 … expert_groups {groups}, got {chosen}"
+        if experts and not self.expert_ffn_size:
+            yield "a model with experts needs expert_ffn_size > 0"
+        if self.first_dense_layers > self.num_layers:
+            yield f"first_dense_layers {self.first_dense_layers} exceeds num_layers {self.num_layers}"
 
-    def _pattern_contradictions(self) -> tuple[tuple[bool, str], ...]:
-        """Pair each impossible layer pattern with what is wrong about it."""
+    def _pattern_contradictions(self) -> Iterator[str]:
+        """Yield what is wrong about each impossible layer pattern."""
         layers = self.num_layers
-        return (
-            (
-                self.qk_norm_all_heads and not self.qk_norm,
-                "qk_norm_all_heads is given but qk_norm is false",
-            ),
-            (
-                len(self.attention_pattern) not in (0, layers),
-                f"attention_pattern has {len(self.attention_pattern)} letters, num_layers is {layers}",
-            ),
-            (
-                "w" in self.attention_pattern and not self.sliding_window,
-                "attention_pattern has windowed layers but sliding_window is 0",
-            ),
-            (
-                bool(self.attention_pattern) and self.full_attention_every > 0,
-                "attention_pattern and full_attention_every both say which layers are windowed; give one",
-            ),
-            (
-                len(self.mlp_pattern) not in (0, layers),
-                f"mlp_pattern has {len(self.mlp_pattern)} letters, num_layers is {layers}",
-            ),
-            (
-                "e" in self.mlp_pattern and not self.num_experts,
-                "mlp_pattern has layers with experts but num_experts is 0",
-            ),
-            (
-                bool(self.mlp_pattern) and (self.first_dense_layers > 0 or self.moe_layer_freq > 1),
-                "mlp_pattern and first_dense_layers or moe_layer_freq both say which layers have experts; give one",
-            ),
-        )
+        if self.qk_norm_all_heads and not self.qk_norm:
+            yield "qk_norm_all_heads is given but qk_norm is false"
+        if len(self.attention_pattern) not in (0, layers):
+            yield f"attention_pattern has {len(self.attention_pattern)} letters, num_layers is {layers}"
+        if "w" in self.attention_pattern and not self.sliding_window:
+            yield "attention_pattern has windowed layers but sliding_window is 0"
+        if self.attention_pattern and self.full_attention_every > 0:
+            yield "attention_pattern and full_attention_every both say which layers are windowed; give one"
+        if len(self.mlp_pattern) not in (0, layers):
+            yield f"mlp_pattern has {len(self.mlp_pattern)} letters, num_layers is {layers}"
+        if "e" in self.mlp_pattern and not self.num_experts:
+            yield "mlp_pattern has layers with experts but num_experts is 0"
+        if self.mlp_pattern and (self.first_dense_layers > 0 or self.moe_layer_freq > 1):
+            yield (
+                "mlp_pattern and first_dense_layers or moe_layer_freq both say which layers have experts; give one"
+            )
 
-    def _mixer_contradictions(self) -> tuple[tuple[bool, str], ...]:
-        """Pair what is wrong about other mixers with how to say it."""
+    def _mixer_contradictions(self) -> Iterator[str]:
+        """Yield what is wrong about other mixers."""
         used = set(self.attention_pattern) - set("fwn")
-        unknown, unused = sorted(used - self.mixers.keys()), sorted(self.mixers.keys() - used)
-        reserved = sorted(letter for letter in self.mixers if letter in "fwn" or len(letter) != 1)
-        both = zip(self.attention_pattern, self.mlp_pattern, strict=False)
-        empty = next((number for number, pair in enumerate(both) if pair == ("n", "n")), -1)
-        return (
-            (
-                bool(reserved),
-                f"mixers: {reserved[0] if reserved else ''!r} is no letter of its own (f, w and n are taken)",
-            ),
-            (
-                bool(unknown),
-                f"attention_pattern: {unknown[0] if unknown else ''!r} is no letter of mixers "
-                f"({', '.join(sorted(self.mixers)) or 'there are none'}), f, w or n",
-            ),
-            (bool(unused), f"mixers: {unused[0] if unused else ''!r} stands nowhere in attention_pattern"),
-            (empty >= 0, f"layer {empty + 1} has neither a mixer nor an MLP"),
-        )
+        for letter in sorted(letter for letter in self.mixers if letter in "fwn" or len(letter) != 1):
+            yield f"mixers: {letter!r} is no letter of its own (f, w and n are taken)"
+        for letter in sorted(used - self.mixers.keys()):
+            known = ", ".join(sorted(self.mixers)) or "there are none"
+            yield f"attention_pattern: {letter!r} is no letter of mixers ({known}), f, w or n"
+        for letter in sorted(self.mixers.keys() - used):
+            yield f"mixers: {letter!r} stands nowhere in attention_pattern"
+        for number, pair in enumerate(zip(self.attention_pattern, self.mlp_pattern, strict=False), start=1):
+            if pair == ("n", "n"):
+                yield f"layer {number} has neither a mixer nor an MLP"
 
     def split_over_tp(self) -> tuple[tuple[str, int], ...]:
         """Return what tensor parallelism must divide in the mixers of its layers, in words, and their number. [-]"""
