@@ -23,104 +23,71 @@ CollectiveCores = Literal["compute-cores", "sparse-cores"]
 
 
 class Software(NamedTuple):
-    """What the vendor's software takes on a device where a recipe leaves it open.
-
-    Attributes
-    ----------
-    attention, torch_attention : str
-        Kernels that ``auto`` and ``torch`` mean here.
-    fp8 : str
-        Precision that ``fp8`` means.
-    fp8_layouts : str
-        ``one`` where the 8-bit matrix units take one layout only, so that operands are transposed, or ``both``.
-    recipe : str
-        The recipe of a job that names none; empty where that is the default of everywhere.
-    compiled_steps : bool
-        Whether a compiler turns a step into a program that runs without the host, as on a TPU; otherwise a host
-        issues kernels one by one.
-    user_buffers : bool
-        Whether Transformer Engine's user buffers and DeepEP are written for it.
-    """
+    """What the vendor's software takes on a device where a recipe leaves it open."""
 
     attention: str
     torch_attention: str
+    """Kernels that ``auto`` and ``torch`` mean here."""
     fp8: str
+    """Precision that ``fp8`` means."""
     fp8_layouts: str
+    """``one`` where the 8-bit matrix units take one layout only, so that operands are transposed, or ``both``."""
     recipe: str = ""
+    """The recipe of a job that names none; empty where that is the default of everywhere."""
     compiled_steps: bool = False
+    """Whether a compiler turns a step into a program that runs without the host, as on a TPU; otherwise a host
+    issues kernels one by one."""
     user_buffers: bool = False
+    """Whether Transformer Engine's user buffers and DeepEP are written for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """One GPU.
-
-    Attributes
-    ----------
-    name, title : str
-        File name and what the vendor calls it.
-    generation : str
-        Family whose published runs are compared with one another: ampere, hopper, tpu-v5.
-    software : Software
-        What its software takes where a recipe leaves it open.
-    peak_flops_per_s : dict of str to float
-        Dense matrix peak by dtype; a dtype that the device does not have is absent. [FLOP/s]
-    memory_bytes : float
-        Memory that a program can allocate, as CUDA or HIP reports it. [B]
-    memory_vendor_bytes : float
-        Memory on the label, read as GiB. [B]
-    memory_bandwidth_bytes_per_s : float
-        Peak of the memory bus. [B/s]
-    num_sms : int
-        Streaming multiprocessors or compute units. [-]
-    tdp_w : float
-        Board power limit. [W]
-    host_link_bytes_per_s : float
-        To the host's memory, one direction: PCIe or C2C. [B/s]
-    host_slowdown : float
-        Time the host takes to issue a kernel over that of an x86 server. [-]
-    host_slowdown_bound : float
-        The same where processes are bound to the cores beside their GPU. [-]
-    scale_up_link, pcie_link : str
-        Link profiles that join GPUs of a node with and without a switch fabric; empty if none.
-    scale_out_link : str
-        Link profile of the ports to the network that are part of the device or of its nodes; empty if any may be.
-    called : str
-        What people call one of it in sentences: GPU, chip, core.
-    kernels : KernelConstants, optional
-        Achieved shares of the peaks and fixed costs, fitted to kernel measurements.
-    kernels_of : str
-        Generation whose measured kernels these are where the profile inherits them; empty for its own.
-    announced : bool
-        Whether nobody can buy it yet, so that its numbers are what the vendor says it will have.
-    sparse_cores : int
-        Cores beside those that multiply, to which a compiler can give collectives: SparseCores of a TPU. [-]
-    collectives_on : str
-        Which cores published recipes give collectives to: a choice of the recipe switch `collectives_on`.
-    """
+    """One GPU."""
 
     name: str
     title: str = ""
+    """File name and what the vendor calls it."""
     generation: str
+    """Family whose published runs are compared with one another: ampere, hopper, tpu-v5."""
     software: Software
+    """What its software takes where a recipe leaves it open."""
     peak_flops_per_s: dict[str, float]
+    """Dense matrix peak by dtype; a dtype that the device does not have is absent. [FLOP/s]"""
     memory_bytes: float
+    """Memory that a program can allocate, as CUDA or HIP reports it. [B]"""
     memory_vendor_bytes: float
+    """Memory on the label, read as GiB. [B]"""
     memory_bandwidth_bytes_per_s: float
+    """Peak of the memory bus. [B/s]"""
     num_sms: int
+    """Streaming multiprocessors or compute units. [-]"""
     tdp_w: float
+    """Board power limit. [W]"""
     host_link_bytes_per_s: float
+    """To the host's memory, one direction: PCIe or C2C. [B/s]"""
     scale_up_link: str = ""
     pcie_link: str = ""
+    """Link profiles that join GPUs of a node with and without a switch fabric; empty if none."""
     scale_out_link: str = ""
+    """Link profile of the ports to the network that are part of the device or of its nodes; empty if any may
+    be."""
     host_slowdown: float = 1.0
+    """Time the host takes to issue a kernel over that of an x86 server. [-]"""
     host_slowdown_bound: float = 1.0
+    """The same where processes are bound to the cores beside their GPU. [-]"""
     kernels: "KernelConstants | None" = None
+    """Achieved shares of the peaks and fixed costs, fitted to kernel measurements."""
     kernels_of: str = ""
+    """Generation whose measured kernels these are where the profile inherits them; empty for its own."""
     announced: bool = False
+    """Whether nobody can buy it yet, so that its numbers are what the vendor says it will have."""
     sparse_cores: int = field(default=0, repr=False)
+    """Cores beside those that multiply, to which a compiler can give collectives: SparseCores of a TPU. [-]"""
     collectives_on: CollectiveCores = field(default="compute-cores", repr=False)
+    """Which cores published recipes give collectives to: a choice of the recipe switch `collectives_on`."""
     called: str = DEVICE
+    """What people call one of it in sentences: GPU, chip, core."""
 
     @property
     def is_gpu(self) -> bool:
@@ -143,66 +110,46 @@ class Accelerator:
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """One level of a cluster: the domains of `size` GPUs that a link joins.
-
-    Attributes
-    ----------
-    name : str
-        What the level is called: nvlink, leaf, pod, spine.
-    size : int
-        GPUs inside one domain of this level. [-]
-    bandwidth_bytes_per_s : float
-        Line rate per GPU and direction. [B/s]
-    efficiency : float
-        Share of it that large ring messages achieve. [-]
-    latency_s : float
-        Start-up time of one ring step. [s]
-    base_latency_s : float
-        Fixed cost of a collective. [s]
-    oversubscription : float
-        Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]
-    in_network_reduction : bool
-        Whether the switch adds up (NVLS, SHARP).
-    reduction_bandwidth_bytes_per_s : float
-        What one GPU can send into such a reduction, 0 if there is none. [B/s]
-    through_host : bool
-        Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too.
-    spread : float
-        Standard deviation of the times that the domains which it joins take for one step, over their mean: every
-        step waits for the slowest of them. [-]
-    topology : str
-        How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`.
-    shape : tuple of int
-        Chips along each dimension of a torus: of the largest slice in a profile, of the one in use in a
-        job; empty where there are no dimensions. [-]
-    wrap_multiple : int
-        The ends of a dimension of a torus are joined where its length is a multiple of this. [-]
-    wraps_whole : bool
-        Whether ends are joined only where the lengths of all dimensions are such multiples (switches between cubes).
-    kind, link : str
-        Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile.
-    fabric : FabricConstants, optional
-        Constants of the collective library on this link, fitted to measurements.
-    """
+    """One level of a cluster: the domains of `size` GPUs that a link joins."""
 
     name: str
+    """What the level is called: nvlink, leaf, pod, spine."""
     size: int
+    """GPUs inside one domain of this level. [-]"""
     bandwidth_bytes_per_s: float
+    """Line rate per GPU and direction. [B/s]"""
     efficiency: float = 1.0
+    """Share of it that large ring messages achieve. [-]"""
     latency_s: float = 0.0
+    """Start-up time of one ring step. [s]"""
     base_latency_s: float = 0.0
+    """Fixed cost of a collective. [s]"""
     oversubscription: float = 1.0
+    """Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]"""
     in_network_reduction: bool = False
+    """Whether the switch adds up (NVLS, SHARP)."""
     reduction_bandwidth_bytes_per_s: float = 0.0
+    """What one GPU can send into such a reduction, 0 if there is none. [B/s]"""
     through_host: bool = False
+    """Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too."""
     spread: float = 0.0
+    """Standard deviation of the times that the domains which it joins take for one step, over their mean:
+    every step waits for the slowest of them. [-]"""
     topology: str = "switch"
+    """How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`."""
     shape: tuple[int, ...] = ()
+    """Chips along each dimension of a torus: of the largest slice in a profile, of the one in use in a job;
+    empty where there are no dimensions. [-]"""
     wrap_multiple: int = 1
+    """The ends of a dimension of a torus are joined where its length is a multiple of this. [-]"""
     wraps_whole: bool = field(default=False, repr=False)
+    """Whether ends are joined only where the lengths of all dimensions are such multiples (switches between
+    cubes)."""
     kind: str = ""
     link: str = ""
+    """Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile."""
     fabric: "FabricConstants | None" = None
+    """Constants of the collective library on this link, fitted to measurements."""
 
     @property
     def wraps(self) -> tuple[bool, ...]:
@@ -228,59 +175,40 @@ class Storage:
 
 
 class Host(NamedTuple):
-    """What the GPUs of one node share.
-
-    Attributes
-    ----------
-    memory_bytes : float
-        Main memory of a node. [B]
-    memory_bandwidth_bytes_per_s : float
-        Peak of all its channels together, reads and writes. [B/s]
-    gpus_per_link : int
-        GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]
-    """
+    """What the GPUs of one node share."""
 
     memory_bytes: float
+    """Main memory of a node. [B]"""
     memory_bandwidth_bytes_per_s: float
+    """Peak of all its channels together, reads and writes. [B/s]"""
     gpus_per_link: int
+    """GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """An accelerator and the tiers that join many of it, innermost first.
-
-    Attributes
-    ----------
-    gpus_per_node : int
-        GPUs that share a host (an NVLink domain may be larger). [-]
-    host : Host
-        What they share.
-    tiers : tuple of Tier
-        The last one's size is the largest job that fits.
-    storage : Storage, optional
-        Of the checkpoints.
-    price_usd_per_gpu_hour : float, optional
-        List price on demand at `price_date`, which is empty where the user gave it. [USD/h]
-    price_range_usd_per_gpu_hour : tuple of float, optional
-        Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]
-    is_rented : bool
-        Whether a cloud replaces broken nodes out of its own, so that nobody pays for spare ones.
-    pue : float
-        Power of the building over power of the machines. [-]
-    """
+    """An accelerator and the tiers that join many of it, innermost first."""
 
     name: str
     title: str = ""
     accelerator: Accelerator
     gpus_per_node: int
+    """GPUs that share a host (an NVLink domain may be larger). [-]"""
     host: Host
+    """What they share."""
     tiers: tuple[Tier, ...]
+    """The last one's size is the largest job that fits."""
     storage: Storage | None = None
+    """Of the checkpoints."""
     price_usd_per_gpu_hour: float | None = None
+    """List price on demand at `price_date`, which is empty where the user gave it. [USD/h]"""
     price_date: str = ""
     price_range_usd_per_gpu_hour: tuple[float, float] | None = None
+    """Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]"""
     is_rented: bool = False
+    """Whether a cloud replaces broken nodes out of its own, so that nobody pays for spare ones."""
     pue: float = 1.0
+    """Power of the building over power of the machines. [-]"""
 
     @property
     def max_gpus(self) -> int:

@@ -6,7 +6,9 @@ facts that a published run states; `check_file` says what is wrong with a profil
 
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,13 +20,9 @@ from costmodel.describe.hardware.cluster import Accelerator, Cluster, Host, Soft
 from costmodel.physics.network.topologies import TOPOLOGIES
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.profile_schema import (
-        AcceleratorFile,
-        ClusterFile,
-        HostFile,
-        LinkFile,
-        StorageFile,
-    )
+    from pydantic import BaseModel
+
+    from costmodel.describe.hardware.profile_schema import AcceleratorFile, ClusterFile, HostFile, LinkFile
 
 __all__ = [
     "NETWORKS",
@@ -298,10 +296,10 @@ def _least_host(accelerator: str) -> Host:
 
 def _host(file: "HostFile", share: float = 1.0) -> Host:
     """Return a share of a node's host."""
-    return Host(
-        memory_bytes=file.memory.value * share,
-        memory_bandwidth_bytes_per_s=file.memory_bandwidth.value * share,
-        gpus_per_link=file.gpus_per_link.value,
+    host = Host(**_plain(file, Host))
+    return host._replace(
+        memory_bytes=host.memory_bytes * share,
+        memory_bandwidth_bytes_per_s=host.memory_bandwidth_bytes_per_s * share,
     )
 
 
@@ -394,114 +392,68 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
         link = _referred(path, f"tiers.{index}.link", "link", entry.link, folders)
         tier = _tier(link, folders, size=entry.gpus)
         wiring = entry.topology or tier.topology
-        wrap = entry.wrap_multiple or entry.wrap_cube
         if index and TOPOLOGIES[wiring].innermost:
             raise ProfileError(
                 f"{path.name}: tiers.{index}.link: {entry.link} is a {wiring}, which can only be the innermost tier"
             )
-        tiers.append(
-            replace(
-                tier,
-                name=entry.name,
-                topology=wiring,
-                shape=entry.shape.value if entry.shape else (),
-                wrap_multiple=wrap.value if wrap else 1,
-                wraps_whole=entry.wrap_cube is not None,
-                oversubscription=entry.oversubscription.value if entry.oversubscription else 1.0,
-                bandwidth_bytes_per_s=(
-                    entry.bandwidth.value if entry.bandwidth else tier.bandwidth_bytes_per_s
-                ),
-                efficiency=entry.efficiency.value if entry.efficiency else tier.efficiency,
-                in_network_reduction=tier.in_network_reduction or entry.reduction_bandwidth is not None,
-                reduction_bandwidth_bytes_per_s=(
-                    entry.reduction_bandwidth.value
-                    if entry.reduction_bandwidth
-                    else tier.reduction_bandwidth_bytes_per_s
-                ),
-                latency_s=tier.latency_s + (entry.added_latency.value if entry.added_latency else 0.0),
-            )
-        )
-    return Cluster(
-        name=file.name,
-        title=file.title,
-        accelerator=_accelerator(
-            _referred(path, "accelerator", "accelerator", file.accelerator, folders), folders
-        ),
-        gpus_per_node=file.gpus_per_node.value,
-        host=_host(file.host),
-        tiers=tuple(tiers),
-        storage=storage,
-        price_usd_per_gpu_hour=file.price_usd_per_gpu_hour.value if file.price_usd_per_gpu_hour else None,
-        price_date=file.price_date.isoformat() if file.price_date else "",
-        price_range_usd_per_gpu_hour=(
-            file.price_range_usd_per_gpu_hour.value if file.price_range_usd_per_gpu_hour else None
-        ),
-        is_rented=bool(file.rented and file.rented.value),
-        pue=file.pue.value,
-    )
+        own = _plain(entry, Tier) | {"topology": wiring, "size": entry.gpus, "link": tier.link}
+        if wrap := entry.wrap_multiple or entry.wrap_cube:
+            own |= {"wrap_multiple": wrap.value, "wraps_whole": entry.wrap_cube is not None}
+        if entry.reduction_bandwidth is not None:
+            own["in_network_reduction"] = True
+        if entry.added_latency is not None:
+            own["latency_s"] = tier.latency_s + entry.added_latency.value
+        tiers.append(replace(tier, **own))
+    chip = _referred(path, "accelerator", "accelerator", file.accelerator, folders)
+    found = _plain(file, Cluster) | {"host": _host(file.host), "tiers": tuple(tiers), "storage": storage}
+    found["price_date"] = file.price_date.isoformat() if file.price_date else ""
+    found["is_rented"] = bool(_bare(file.rented))
+    return Cluster(**found | {"accelerator": _accelerator(chip, folders)})
 
 
 def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
     """Read an accelerator file."""
     file: AcceleratorFile = _validated(path, "accelerator", folders)
-    return Accelerator(
-        name=file.name,
-        title=file.title,
-        generation=file.generation,
-        software=Software(**file.software.model_dump(exclude={"collectives_on"})),
-        sparse_cores=file.sparse_cores.value if file.sparse_cores else 0,
-        collectives_on=file.software.collectives_on,
-        peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_dense.items()},
-        memory_bytes=file.memory.value,
-        memory_vendor_bytes=file.memory_vendor.value,
-        memory_bandwidth_bytes_per_s=file.memory_bandwidth.value,
-        num_sms=file.num_sms.value,
-        host_slowdown=(unbound := file.host_slowdown.value if file.host_slowdown else 1.0),
-        host_slowdown_bound=file.host_slowdown_bound.value if file.host_slowdown_bound else unbound,
-        tdp_w=file.tdp.value,
-        host_link_bytes_per_s=file.host_link.value,
-        scale_up_link=file.scale_up_link or "",
-        pcie_link=file.pcie_link or "",
-        scale_out_link=file.scale_out_link or "",
-        announced=file.announced,
-        kernels=file.kernels,
-        kernels_of=disk.kernels_generation(path, folders),
-        called=file.called,
-    )
+    found = _plain(file, Accelerator) | {"peak_flops_per_s": _bare(file.peak_dense)}
+    found.setdefault("host_slowdown_bound", found.get("host_slowdown", 1.0))
+    found["software"] = Software(**file.software.model_dump(exclude={"collectives_on"}))
+    found["collectives_on"] = file.software.collectives_on
+    return Accelerator(**found, kernels_of=disk.kernels_generation(path, folders))
 
 
 def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
     """Read a link file as a tier of `size` GPUs, not oversubscribed."""
     file: LinkFile = _validated(path, "link", folders)
-    reduction = file.reduction_bandwidth.value if file.reduction_bandwidth else 0.0
-    return Tier(
-        name=file.name,
-        size=size,
-        bandwidth_bytes_per_s=file.bandwidth.value,
-        efficiency=file.efficiency.value,
-        latency_s=file.latency.value,
-        base_latency_s=file.base_latency.value,
-        in_network_reduction=file.in_network_reduction.value,
-        through_host=bool(file.through_host and file.through_host.value),
-        spread=file.spread.value if file.spread else 0.0,
-        reduction_bandwidth_bytes_per_s=reduction if file.in_network_reduction.value else 0.0,
-        topology=file.topology,
-        kind=file.kind,
-        link=file.name,
-        fabric=file.fabric,
-    )
+    found = _plain(file, Tier) | {"size": size, "link": file.name}
+    if not file.in_network_reduction.value:
+        found.pop("reduction_bandwidth_bytes_per_s", None)
+    return Tier(**found)
 
 
 def _storage(path: Path, folders: tuple[Path, ...]) -> Storage:
     """Read a storage file."""
-    file: StorageFile = _validated(path, "storage", folders)
-    return Storage(
-        name=file.name,
-        write_bandwidth_per_node_bytes_per_s=file.write_bandwidth_per_node.value,
-        read_bandwidth_per_node_bytes_per_s=file.read_bandwidth_per_node.value,
-        write_bandwidth_shared_bytes_per_s=file.write_bandwidth_shared.value,
-        read_bandwidth_shared_bytes_per_s=file.read_bandwidth_shared.value,
+    return Storage(**_plain(_validated(path, "storage", folders), Storage))
+
+
+_UNIT = re.compile(r"_(bytes_per_s|flops_per_s|bytes|s|w)$")
+
+
+def _plain(file: "BaseModel", hardware: type) -> dict[str, Any]:
+    """Return what a checked file says of a sort of hardware, without sources: fields are its keys with their unit."""
+    fields = (
+        hardware._fields
+        if hasattr(hardware, "_fields")
+        else [field.name for field in dataclass_fields(hardware)]
     )
+    said = {name: getattr(file, _UNIT.sub("", name), None) for name in fields}
+    return {name: _bare(value) for name, value in said.items() if value is not None}
+
+
+def _bare(value: Any) -> Any:
+    """Return a number without its source."""
+    if isinstance(value, dict):
+        return {key: _bare(each) for key, each in value.items()}
+    return getattr(value, "value", value)
 
 
 def _read(kind: str, path: Path, folders: tuple[Path, ...]) -> None:

@@ -74,6 +74,14 @@ class _Block(Strict):
     points: int = Field(default=0, ge=0)
     held_out_error: float | None = Field(default=None, ge=0)
 
+    def _sizes(self, but: str) -> dict[str, float]:
+        """Return the constants under the names that formulas have for them, which end in their unit."""
+        names = type(self).model_fields.keys() - _Block.model_fields.keys() - {but}
+        return {f"{name}_s" if name in _TIMES else name: getattr(self, name) for name in names}
+
+
+_TIMES = ("fixed", "cast_fixed", "fixed_per_group")
+
 
 class MatmulBlock(_Block):
     """Constants of the matrix kernels at one dtype, as the file writes them."""
@@ -96,25 +104,8 @@ class MatmulBlock(_Block):
 
     def constants(self, num_sms: float) -> MatmulConstants:
         """Return what `matmul_time` takes."""
-        return MatmulConstants(
-            num_sms=num_sms,
-            fixed_s=self.fixed,
-            peak_fraction=self.peak_fraction,
-            memory_fraction=self.memory_fraction,
-            tile_m=self.tile[0],
-            tile_n=self.tile[1],
-            wave_fraction=self.wave_fraction,
-            split_k=self.split_k,
-            small_tile_fraction=self.small_tile_fraction,
-            epilogue_fraction=self.epilogue_fraction,
-            ramp_k=self.ramp_k,
-            sustained_loss=self.sustained_loss,
-            sustained_flops=self.sustained_flops,
-            cast_bytes_per_element=self.cast_bytes_per_element,
-            cast_fixed_s=self.cast_fixed,
-            fixed_per_group_s=self.fixed_per_group,
-            shared_rows=self.shared_rows,
-        )
+        (tile_m, tile_n), sizes = self.tile, self._sizes("tile")
+        return MatmulConstants(num_sms=num_sms, tile_m=tile_m, tile_n=tile_n, **sizes)
 
 
 class AttentionPassBlock(_Block):
@@ -135,15 +126,9 @@ class AttentionPassBlock(_Block):
         dims = sorted(self.peak_fractions)
         return AttentionPassConstants(
             num_sms=num_sms,
-            fixed_s=self.fixed,
-            memory_fraction=self.memory_fraction,
-            head_dims=tuple(float(d) for d in dims),
-            peak_fractions=tuple(self.peak_fractions[d] for d in dims),
-            causal_fraction=self.causal_fraction,
-            ramp_seq=self.ramp_seq,
-            tile_rows=self.tile_rows,
-            wave_fraction=self.wave_fraction,
-            side_bytes_per_element=self.side_bytes_per_element,
+            head_dims=tuple(float(dim) for dim in dims),
+            peak_fractions=tuple(self.peak_fractions[dim] for dim in dims),
+            **self._sizes("peak_fractions"),
         )
 
 
