@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from costmodel.base import csv_text
 from costmodel.base.errors import CostModelError, DataError, shown
 from costmodel.base.files import refuse_endless
 from costmodel.describe.hardware.cluster import Cluster
@@ -84,8 +85,7 @@ def _rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
 @lru_cache(maxsize=4)
 def _table(name: str) -> list[dict[str, str]]:
     """Return a table of what holds where a row leaves a cell empty; later rows go before earlier ones."""
-    text = (files("costmodel.trust") / "data" / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return csv_text.read_rows(Path(__file__).parent / "data" / name)
 
 
 def _usual(row: Row) -> dict[str, str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+from costmodel.base.csv_text import read_rows
 from costmodel.bill.lines import TimeLine
 from costmodel.trust.profiles.kernel_families import COMMUNICATION
 
@@ -18,7 +20,7 @@ WAITING = "waiting"
 
 
 class Group(NamedTuple):
-    """Work that stands on the bill and in a trace.
+    """Work that stands on the bill and in a trace: a row of ``trust/data/line_groups.csv``.
 
     Attributes
     ----------
@@ -42,155 +44,11 @@ class Group(NamedTuple):
     by_pass: bool = False
 
 
-GROUPS: tuple[Group, ...] = (
-    Group(
-        "host_copies",
-        r"^\w+ \w+ \w+ (in|out) ",
-        ("memcpy", "memset"),
-        "less is moved to the host: see offload_optimizer, offload_parameters and offload_activations",
-        "something moves to the host or between buffers that the job does not say: "
-        "--set offload_optimizer=true, --set offload_activations=…",
-    ),
-    Group(
-        "waiting",
-        r"^\w+ (bubble|overhead) |^resilience |overhead\.port|packing\.imbalance|stage_with_more_to_send",
-        (),
-        "the bill has shares for what nobody explains and for other ranks (overhead_fraction, stragglers, bubble), "
-        "which a window without its pipeline or its optimizer does not see",
-        "the host issues too slowly (--set launch_s=…, --set cuda_graphs=false), or the GPU waits for other ranks: "
-        "--stragglers",
-    ),
-    Group(
-        "exchange_wait",
-        "",
-        ("exchange_wait",),
-        "",
-        "ranks wait for each other before they exchange: they begin it at different times (--stragglers, "
-        "--set moe_balance=random); it costs what is exposed of it",
-    ),
-    Group(
-        "optimizer",
-        r"^optimizer ",
-        ("optimizer",),
-        "the window may end before the optimizer; states may be smaller or sharded further: --zero, --optimizer, "
-        "--set moments_bytes=…",
-        "the optimizer is not fused, or states are larger: --zero, --optimizer, --set master_weights_bytes=…",
-    ),
-    Group(
-        "dispatch",
-        r"^ep communication work  \S*moe\.(dispatch\.(forward|recompute)|combine\.backward)$",
-        ("dispatch",),
-        "fewer copies of a token cross nodes: --set node_limited_routing=…; or they travel in 8 bits: "
-        "--set moe_dispatches_gradients_in_fp8=true",
-        "kernels wait inside for ranks that begin later (--set moe_balance=random), are slower beside compute "
-        "(--set exchange_rate_under_load=…), or send 16 bits: --set moe_dispatches_gradients_in_fp8=false",
-    ),
-    Group(
-        "combine",
-        r"^ep communication work  \S*moe\.(combine\.(forward|recompute)|dispatch\.backward)$",
-        ("combine",),
-        "fewer copies of a token cross nodes: --set node_limited_routing=…",
-        "kernels wait inside for ranks that begin later (--set moe_balance=random), or share memory and links with "
-        "what they hide behind: --set exchange_rate_under_load=…",
-    ),
-    Group(
-        "point_to_point",
-        r"^(pp|cp) communication work  \S*(send_recv|ring|all_to_all)",
-        ("send_recv",),
-        "messages of a pipeline or a ring are shorter: --micro-batch, --cp, --set cp_method=…",
-        "a receive that is posted early waits for its sender, and counts: look at what is exposed; or the exchange of "
-        "experts runs on NCCL: --set moe_dispatcher=all-to-all",
-    ),
-    Group(
-        "collectives",
-        r"^(tp|cp|ep|dp|pp|optimizer|compute) communication ",
-        ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "other_collective"),
-        "less is sent, or in a smaller dtype: --zero, --set grad_reduce_dtype=bf16, --set gather_dtype=fp8",
-        "kernels wait inside for the slowest rank (look at what is exposed), or the fabric is slower than its profile: "
-        "costmodel calibrate fabric; --set overlap_contention=…",
-    ),
-    Group(
-        "attention",
-        r"^compute \w+ work  \S*attention\.(core|scores|context|softmax)\.",
-        ("attention",),
-        "another kernel runs: --set attention_kernel=…; or masks leave out more: --packed-len",
-        "another kernel runs: --set attention_kernel=…; or it runs again in the backward pass: --recompute",
-        by_pass=True,
-    ),
-    Group(
-        "mixer",
-        r"^compute \w+ work  \S*mixer\.(scan|conv|gates|index_\w+)\.",
-        ("mixer",),
-        "another kernel runs than the bill prices",
-        "another kernel runs than the bill prices, or it runs again in the backward pass: --recompute",
-    ),
-    Group(
-        "experts",
-        r"^compute math work  \S*moe\.experts\.\w+\.",
-        ("experts",),
-        "ranks have fewer tokens than the bill says: --set moe_balance=balanced",
-        "tokens lie unevenly (--set moe_imbalance=…), or SMs are kept for communication: --set reserved_sm_share=…",
-        by_pass=True,
-    ),
-    Group(
-        "matmul",
-        r"^compute math work  ",
-        ("matmul",),
-        "products run in fewer bits or faster than this GPU's profile: --precision, costmodel calibrate kernels",
-        "products run in more bits (--precision), again in the backward pass (--recompute), on fewer SMs "
-        "(--set reserved_sm_share=…), or slower than this GPU's profile: --set weight_gradient_slowdown=…, "
-        "costmodel calibrate kernels",
-        by_pass=True,
-    ),
-    Group(
-        "norm",
-        r"^compute hbm work  \S*norm\.\w+$",
-        ("norm",),
-        "norms are fused with what stands beside them: --set compiled=true",
-        "norms are chains of kernels (--set fused_norm=false), or run again in the backward pass: --recompute",
-    ),
-    Group(
-        "quantise_and_permute",
-        r"^compute hbm work  \S*(quantise|permute|transpose)\.\w+$",
-        ("cast", "permute"),
-        "casts or permutations are fused into other kernels (--set fused_grouped_mlp=true), weights are cast once a step "
-        "(--set quantised_weights=cached), or nothing is cast: --precision",
-        "products run in 8 bits (--precision), weights are cast for every product (--set quantised_weights=none), or "
-        "casts and transposes are kernels of their own: --set cast_slowdown=…",
-    ),
-    Group(
-        "embedding",
-        r"^compute hbm work  \S*lookup\.\w+$",
-        ("embedding",),
-        "the window may hold no embedding: it is on the first stage of a pipeline",
-        "its gradient is summed token by token",
-    ),
-    Group(
-        "loss",
-        r"^compute hbm work  \S*head\.(loss|gathered_logits)\.",
-        ("softmax_and_loss",),
-        "the window may hold no head, which is on the last stage of a pipeline; or the loss is fused: "
-        "--set cross_entropy=fused",
-        "the loss is not fused (--set cross_entropy=unfused), or the softmax of attention is a kernel of its own: "
-        "--set attention_kernel=fused-softmax",
-    ),
-    Group(
-        "elementwise",
-        r"^(compute|cp|dp|tp) hbm work  ",
-        ("elementwise", "routing", "copy"),
-        "chains are fused: --set compiled=true, --set fused_activation=true, --set router_fusion=true",
-        "chains are not fused (--set fused_activation=false, --set fused_rope=false, --set router_fusion=false), or copies "
-        "that the bill does not know: parameters of FSDP (--set fsdp_buffers=per-parameter), layouts of attention",
-    ),
-    Group(
-        "graphs",
-        "",
-        ("graph",),
-        "",
-        "whole CUDA graphs: record with --cuda-graph-trace=node to see their kernels",
-    ),
-    Group("unknown", "", ("unknown",), "", "kernels that no family has: they are listed by name"),
+GROUPS = tuple(
+    Group(**{**row, "classes": tuple(row["classes"].split()), "by_pass": row["by_pass"] == "yes"})
+    for row in read_rows(Path(__file__).parents[1] / "data" / "line_groups.csv")
 )
+"""A line belongs to the first group whose expression is found in it."""
 
 COMPUTING = frozenset(
     group.name
