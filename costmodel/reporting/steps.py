@@ -17,7 +17,7 @@ def step_grids(found: StepCalibration) -> list[Grid]:
     """Return the residual of each step, and what each part alone could explain."""
     steps, parts, rows = found.steps, found.parts, []
     for step in steps:
-        model, memory = float(step.estimate.step_time_s), step.model_memory_bytes
+        model, memory = float(step.est.step_time_s), step.model_memory_bytes
         row = [
             step.name,
             format_seconds(step.time_s, 4),
@@ -108,7 +108,7 @@ def far_off_remark(measured_over_model: Sequence[float]) -> list[str]:
 def step_remarks(found: StepCalibration) -> list[str]:
     """Say what was read of logs, and which constant fits best, where one was tried."""
     logs = [log_remarks(step.name, step.times) for step in found.steps if step.times is not None]
-    off = far_off_remark([step.time_s / float(step.estimate.step_time_s) for step in found.steps])
+    off = far_off_remark([step.time_s / float(step.est.step_time_s) for step in found.steps])
     return [*(line for said in logs for line in said), *off, *_overhead_remark(found)]
 
 

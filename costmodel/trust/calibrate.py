@@ -32,10 +32,12 @@ from costmodel.trust.calibration.kernel_profile import MAX_ERROR as KERNEL_ERROR
 from costmodel.trust.calibration.kernel_profile import KernelResult, accelerator_text, fit_kernels
 from costmodel.trust.own_runs import OwnRun, logged, read_runs
 from costmodel.trust.site_fit import RunsCalibration, fit_site
-from costmodel.trust.step_residuals import MeasuredStep, PartFactor, constant_s, part_factors, split_spec
+from costmodel.trust.step_residuals import PartFactor, constant_s, part_factors
 from costmodel.trust.step_times import step_times as step_times
 
 _LOG_ENDINGS = (".log", ".out", ".txt", ".gz", ".err")
+_DEVICE = "nvidia-smi"
+"""How memory that is given beside a step time is taken to be measured."""
 
 
 def _finite(value: Any) -> Any:
@@ -318,13 +320,13 @@ class StepCalibration(Answer):
 
     Attributes
     ----------
-    steps : tuple of MeasuredStep
+    steps : tuple of OwnRun
         Jobs with what their steps took.
     parts : tuple of PartFactor
         What each part alone could explain, the best plausible one first.
     """
 
-    steps: tuple[MeasuredStep, ...]
+    steps: tuple[OwnRun, ...]
     parts: tuple[PartFactor, ...]
 
     @property
@@ -334,7 +336,7 @@ class StepCalibration(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a step."""
-        model = [float(step.estimate.step_time_s) for step in self.steps]
+        model = [float(step.est.step_time_s) for step in self.steps]
         return {
             "job": [step.name for step in self.steps],
             "measured_step_time_s": [step.time_s for step in self.steps],
@@ -376,7 +378,9 @@ def steps(
         If a job or a quantity cannot be read.
     """
     if isinstance(measured, Mapping):
-        found = [MeasuredStep(name, est, float(time_s)) for name, (est, time_s) in measured.items()]
+        found = [
+            OwnRun(name, est, float(time_s), memory_kind=_DEVICE) for name, (est, time_s) in measured.items()
+        ]
     else:
         found = [_measured(text) for text in measured]
     for step in found:
@@ -386,31 +390,21 @@ def steps(
     return StepCalibration(tuple(found), parts)
 
 
-def _is_file(text: str) -> bool:
-    """Whether a measurement is that of a log: a file, or what is called like one."""
-    return Path(text).suffix in _LOG_ENDINGS or Path(text).is_file()
-
-
-def _logged(name: str, est: Estimate, log: Path) -> MeasuredStep:
-    """Return what a training log says of a job."""
-    run = logged(name, est, log)
-    return MeasuredStep(name, est, run.time_s, run.memory_bytes, run.memory_kind, run.times)
-
-
-def _measured(text: str) -> MeasuredStep:
+def _measured(text: str) -> OwnRun:
     """Read ``job.yaml=5.21s,61GiB``, or ``job.yaml=train.log``."""
-    path, time, memory = split_spec(text)
+    name, _, rest = text.rpartition("=")
+    path, (time, _, memory) = Path(name), rest.partition(",")
     if not time or not path.name:
         raise DataError(f"{text}: expected a job and its step time or its log, such as job.yaml=5.21s")
-    if _is_file(time):
-        return _logged(path.stem, estimate(**read_job(path)), Path(time))
+    if Path(time).suffix in _LOG_ENDINGS or Path(time).is_file():
+        return logged(path.stem, estimate(**read_job(path)), Path(time))
     time_s = read_quantity("step time", time, "s")
     if not 1e-6 <= time_s <= 1e7:
         raise DataError(f"{text}: step time: expected 1 us to 10,000,000 s")
     memory_bytes = read_quantity("memory", memory, "B") if memory else float("nan")
     if memory_bytes <= 0:
         raise DataError(f"{text}: memory: expected more than 0 B")
-    return MeasuredStep(path.stem, estimate(**read_job(path)), time_s, memory_bytes)
+    return OwnRun(path.stem, estimate(**read_job(path)), time_s, memory_bytes, _DEVICE)
 
 
 def runs(

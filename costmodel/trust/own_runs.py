@@ -26,6 +26,7 @@ from costmodel.describe.jobs.merge import merge_jobs, read_job
 from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate, estimate_job
 from costmodel.interop.text_file import read_text
+from costmodel.trust.memory_kinds import seen_memory_bytes
 from costmodel.trust.published_runs import REQUIRED_COLUMNS, job_of_row
 from costmodel.trust.step_times import StepTimes, step_times
 
@@ -62,6 +63,11 @@ class OwnRun(NamedTuple):
     memory_kind: str = ""
     error: float = 0.0
     times: StepTimes | None = None
+
+    @property
+    def model_memory_bytes(self) -> float:
+        """What the model expects of such a measurement of memory. [B]"""
+        return seen_memory_bytes(self.est.bill, self.memory_kind)
 
 
 def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None) -> list[OwnRun]:

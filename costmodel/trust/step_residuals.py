@@ -9,36 +9,14 @@ Nothing is changed in the model; a constant is fitted only on request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.estimates.estimate import Estimate
-from costmodel.trust.memory_kinds import seen_memory_bytes
-from costmodel.trust.step_times import StepTimes
+from costmodel.trust.own_runs import OwnRun
 
 Array = NDArray[np.float64]
-
-
-class MeasuredStep(NamedTuple):
-    """A job and what its step took. [s], [B] (nan where memory was not measured).
-
-    `memory_kind` says how memory was measured (`costmodel.trust.memory_kinds`); `times` is the log that was read.
-    """
-
-    name: str
-    estimate: Estimate
-    time_s: float
-    memory_bytes: float = float("nan")
-    memory_kind: str = "nvidia-smi"
-    times: StepTimes | None = None
-
-    @property
-    def model_memory_bytes(self) -> float:
-        """What the model expects of such a measurement. [B]"""
-        return seen_memory_bytes(self.estimate.bill, self.memory_kind)
 
 
 class PartFactor(NamedTuple):
@@ -65,13 +43,13 @@ class PartFactor(NamedTuple):
     plausible: bool
 
 
-def part_factors(steps: Sequence[MeasuredStep]) -> list[PartFactor]:
+def part_factors(steps: Sequence[OwnRun]) -> list[PartFactor]:
     """Return what each part alone could explain, the best plausible one first."""
-    model = np.array([float(step.estimate.step_time_s) for step in steps])
+    model = np.array([float(step.est.step_time_s) for step in steps])
     measured = np.array([step.time_s for step in steps])
     parts: dict[str, Array] = {}
     for index, step in enumerate(steps):
-        for toll, seconds in step.estimate.exposed_by("toll").items():
+        for toll, seconds in step.est.exposed_by("toll").items():
             parts.setdefault(toll, np.zeros(len(steps)))[index] = float(seconds)
     found = []
     for part, seconds in parts.items():
@@ -93,20 +71,9 @@ def part_factors(steps: Sequence[MeasuredStep]) -> list[PartFactor]:
     return sorted(found, key=lambda one: (not one.plausible, one.error_left))
 
 
-def constant_s(steps: Sequence[MeasuredStep]) -> float:
+def constant_s(steps: Sequence[OwnRun]) -> float:
     """Return the seconds that, added to every step, fit best; least squares on relative error."""
-    model = np.array([float(step.estimate.step_time_s) for step in steps])
+    model = np.array([float(step.est.step_time_s) for step in steps])
     measured = np.array([step.time_s for step in steps])
     weight = 1.0 / measured
     return float(np.sum(weight * (measured - model) / measured) / np.sum(weight * weight))
-
-
-def split_spec(text: str) -> tuple[Path, str, str]:
-    """Split ``JOB.yaml=5.21s,61GiB`` into the file, the time or log, and the memory (may be empty).
-
-    >>> split_spec("job.yaml=5.21s,61GiB")
-    (PosixPath('job.yaml'), '5.21s', '61GiB')
-    """
-    path, _, rest = text.rpartition("=")
-    time, _, memory = rest.partition(",")
-    return Path(path), time, memory

@@ -13,7 +13,8 @@ from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
 from costmodel.trust.calibration.kernel_blocks import matmul_constants
 from costmodel.trust.calibration.kernel_csv import read_timings
-from costmodel.trust.step_residuals import MeasuredStep, constant_s, part_factors
+from costmodel.trust.own_runs import OwnRun
+from costmodel.trust.step_residuals import constant_s, part_factors
 
 H200 = load_accelerator("h200")
 MEMORY = H200.memory_bandwidth_bytes_per_s
@@ -142,7 +143,7 @@ def test_what_was_changed_is_named_first():
 
     def measured(toll, factor):
         return [
-            MeasuredStep("job", one, float(one.step_time_s + (factor - 1) * one.exposed_by("toll")[toll]))
+            OwnRun("job", one, float(one.step_time_s + (factor - 1) * one.exposed_by("toll")[toll]))
             for one in jobs
         ]
 
@@ -155,7 +156,7 @@ def test_what_was_changed_is_named_first():
 
 def test_a_constant_is_found():
     jobs = [estimate(**JOB), estimate(**OTHER)]
-    steps = [MeasuredStep("job", one, float(one.step_time_s) + 0.25) for one in jobs]
+    steps = [OwnRun("job", one, float(one.step_time_s) + 0.25) for one in jobs]
     assert constant_s(steps) == pytest.approx(0.25)
 
 

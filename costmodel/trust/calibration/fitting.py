@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.errors import CostModelError
+from costmodel.base.version import install_command
+
 Array = NDArray[np.float64]
 Parameters = dict[str, float]
 
@@ -28,8 +31,10 @@ class Bound(NamedTuple):
 
 def _solve(residual: Callable[[Array], Array], start: Array, low: ArrayLike, high: ArrayLike) -> Any:
     """Minimise the soft-L1 loss 2(sqrt(1 + r^2) - 1) of the residuals between bounds."""
-    from scipy.optimize import least_squares
-
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise CostModelError(f"fitting constants needs SciPy: {install_command('fit')}") from None
     return least_squares(residual, start, bounds=(low, high), loss="soft_l1", x_scale="jac", ftol=1e-7)
 
 
