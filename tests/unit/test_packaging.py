@@ -16,7 +16,7 @@ PACKAGE = ROOT / "costmodel"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TOP_LEVEL = {
     *("pyproject.toml", "README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"),
-    *("costmodel", "hardware_profiles", "tests", "notebooks", "docs", "PKG-INFO"),
+    *("costmodel", "hardware_profiles", "tests", "tools", "notebooks", "docs", "PKG-INFO"),
 }
 
 
