@@ -1,6 +1,6 @@
 """Throw malformed input at every door of the program and report what a user should never see.
 
-    python tests/fuzz.py --inputs 100000 --seed 1          # any seed; CI runs a few hundred of fixed ones
+    python tests/fuzz.py --inputs 100000 --seed 1          # any seed; CI runs some hundred of a fixed one
     python tests/fuzz.py --inputs 1000 --kind job          # one kind
     python tests/fuzz.py --seed 1 --only 4711              # one input again, with its traceback
     python tests/fuzz.py --corpus FOLDER                   # real files to change, beside those of tests/data
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -26,36 +27,109 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer
+
 import costmodel as cm
-from costmodel.cli import main
-from costmodel.describe.jobs.fields import JOB_FIELDS
+from costmodel.cli import main, root
 
 sys.path.insert(0, str(Path(__file__).parent / "unit"))
 from trace_files import step_events
 
-sys.path.insert(0, str(Path(__file__).parent))
-import fuzz_more
-import fuzz_wild
-
+HERE = Path(__file__).parent
 LIMIT_S = 5.0
 WAIT_S = 120
 """Of the clock; only what does not compute comes near it."""
-CORPUS = [str(Path(__file__).parent / "data")]
+CORPUS = [HERE / "data"]
 """Folders of real files to change."""
 LONGEST_MESSAGE = 300
+JOB = {"model": "dense-1b", "gpus": 8, "global_batch": 16, "seq_len": 2048}
+FLAGS = ["-m", "dense-1b", "-n", "8", "--global-batch", "16", "--seq-len", "2048"]
+
+ODD: list[Any] = [
+    *(
+        0,
+        -1,
+        1,
+        2,
+        3,
+        7,
+        2**31,
+        10**400,
+        -0.5,
+        0.1,
+        1e9,
+        1e-300,
+        1e300,
+        float("nan"),
+        float("inf"),
+        True,
+        False,
+        None,
+    ),
+    *(
+        "",
+        " ",
+        "x",
+        "tp2",
+        "8,16",
+        "1:8",
+        "32k",
+        "1e3",
+        "15T",
+        "80 GiB",
+        "-5 GB/s",
+        "1 us",
+        "0x10",
+        "1_000",
+        "٣",
+        "𝟠",
+    ),
+    *(
+        "nan",
+        "-inf",
+        "\x1b[31m",
+        "a\nb",
+        "..",
+        "/",
+        "~",
+        "/dev/null",
+        "*",
+        "${X",
+        "$(date)",
+        "`ls`",
+        "'",
+        '"',
+        "\\",
+    ),
+    *(
+        "llama3-8b",
+        "no-such-model",
+        "h100",
+        "nemo",
+        "deepspeed",
+        "y" * 5000,
+        [],
+        {},
+        [[]],
+        [0],
+        ["tp", 2],
+        {"value": -1},
+    ),
+    *({"a": {"b": []}}, [None, "x"], {1: 2}, ["all"] * 30),
+]
+"""Values that people and programs give by mistake."""
 
 
 class Input(NamedTuple):
-    """A command line and the files it reads; names that are no plain files, and keywords of a call in place of it."""
+    """A command line and the files that it reads, or in its place a call with keywords."""
 
     kind: str
     arguments: list[str]
     files: dict[str, bytes]
-    odd: tuple[tuple[str, str], ...] = ()
     keywords: dict[str, Any] | None = None
 
 
@@ -66,177 +140,87 @@ class Finding(NamedTuple):
     where: str
 
 
-# Values that people and programs give by mistake.
-NUMBERS = [
-    "0",
-    "-1",
-    "1",
-    "2",
-    "3",
-    "7",
-    "8",
-    "16",
-    "64",
-    "1e3",
-    "1e308",
-    "1e400",
-    "-0",
-    "0.5",
-    "1.5",
-    "nan",
-    "inf",
-    "-inf",
-    "1e-300",
-    "1e-320",
-    "99999999999999999999",
-    "32k",
-    "15T",
-    "4G",
-    "0x10",
-    "1_000",
-    "１",
-    "²",
-    "true",
-    "null",
-    "~",
-    "",
-    "9" * 400,
-    "",
-    " ",
-    "1,2",
-    "[1]",
-    "8 8",
-]
-TEXTS = [
-    *(
-        [
-            "bf16",
-            "fp8",
-            "mxfp4",
-            "int8",
-            "none",
-            "full",
-            "selective",
-            "tp8pp4",
-            "tp1",
-            "xx",
-            "*",
-            "../x",
-            "/dev/null",
-            "ring",
-            "all-reduce",
-        ]
-    ),
-    "tp8 cp1 pp16 vp4",
-    "a" * 5000,
-    "\x1b[31mred\x1b]0;title\x07",
-    "line\nbreak",
-    "ünï",
-    "=HYPERLINK(1)",
-    "<!--<script>",
-    "{}",
-    "[]",
-    "%s{0}",
-]
-VALUES = [*NUMBERS, *TEXTS]
-YAML_VALUES = [
-    *(
-        "1",
-        "0",
-        "-1",
-        "2.5",
-        ".nan",
-        ".inf",
-        "-.inf",
-        "1e400",
-        "true",
-        "null",
-        "~",
-        "text",
-        "[]",
-        "{}",
-        "[1]",
-        "[[1]]",
-    ),
-    *(
-        "{a: 1}",
-        "2020-13-45",
-        "._",
-        "!!bool maybe",
-        "!!float abc",
-        "&a [*a]",
-        "*b",
-        "'",
-        '"',
-        ": ",
-        "- ",
-        "? ",
-        "0o17",
-    ),
-    *("0x1F", "1_0", "<<: 1", "!!python/object:os.system x", "@", "`", "%", "9e999", "9" * 400, "[" * 1200),
-    "{a: [1, 2, {b: [c]}]}",
-]
-JSON_VALUES = [
-    "0",
-    "-1",
-    "1e9",
-    "1e400",
-    "null",
-    "true",
-    "[]",
-    "{}",
-    '"x"',
-    "2.5",
-    "[1]",
-    "[null]",
-    "NaN",
-    '"\\n"',
-    "9" * 400,
-]
+class Seed(NamedTuple):
+    """A good file, and the commands that read it; `FILE` in a command is its name."""
 
-JOB = """model: llama3-8b
-cluster: dgx-h100-ndr
-gpus: 8
-layout: tp2
-micro_batch: 1
-global_batch: 16
-seq_len: 2048
-recipe: megatron-core
-switches: {dp_overlap: none}
-"""
+    name: str
+    text: str
+    uses: tuple[str, ...]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1)
+
+
+def _profile(kind: str, name: str) -> str:
+    return (HERE.parent / "hardware_profiles" / kind / f"{name}.yaml").read_text()
+
+
+JOB_TEXT = " ".join(FLAGS)
+READS = ("read FILE", "read FILE --gpus 8 --format json", "estimate FILE --gpus 8")
+MODEL = {
+    "source": "made up",
+    "num_layers": 8,
+    "hidden_size": 1024,
+    "num_heads": 16,
+    "num_kv_heads": 4,
+    "ffn_size": 4096,
+}
 CONFIG = {
     "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-    "use_sliding_window": False,
-    "rms_norm_eps": 1e-6,
+    **{"hidden_size": 1024, "moe_intermediate_size": 512, "num_hidden_layers": 8, "num_attention_heads": 16},
+    **{
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "vocab_size": 32000,
+    },
+    **{"decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": 4096, "sliding_window": None},
+    **{
+        "layer_types": ["full_attention"] * 8,
+        "rope_scaling": None,
+        "architectures": ["X"],
+        "q_lora_rank": None,
+    },
 }
+FAMILIES = (
+    *(
+        "llama",
+        "qwen2",
+        "qwen3",
+        "mixtral",
+        "deepseek_v2",
+        "deepseek_v3",
+        "gpt_oss",
+        "gemma2",
+        "gemma3",
+        "phi3",
+    ),
+    *("glm4_moe", "olmo2", "cohere", "falcon", "gpt2", "gpt_neox", "bloom", "minimax", "jamba", "nemotron_h"),
+    *("qwen3_next", "kimi_k2", "llama4", "mamba2", "unknown"),
+)
 SCRIPT = """#!/bin/bash
-TP=2
-export LAYERS=${LAYERS:-8}
-ARGS="--num-layers $LAYERS --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048
- --micro-batch-size 1 --global-batch-size $((8 * 2)) --tensor-model-parallel-size $TP --vocab-size 32000 --bf16
- --swiglu --normalization RMSNorm --position-embedding-type rope --moe-layer-freq 2 --num-experts 4"
-torchrun --nproc_per_node 8 pretrain_gpt.py $ARGS --use-distributed-optimizer
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-1}
+ARGS=(
+    --num-layers 8 --hidden-size 1024 --num-attention-heads 16
+    --seq-length 2048 --max-position-embeddings 2048
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1
+    --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 --bf16
+)
+if [ -n "$EXTRA" ]; then
+    ARGS+=(--use-distributed-optimizer)
+fi
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py "${ARGS[@]}"
 """
 TITAN = """[model]
 name = "llama3"
 flavor = "8B"
 [training]
 local_batch_size = 1
-seq_len = 8192
+global_batch_size = 16
+seq_len = 2048
 [parallelism]
 data_parallel_shard_degree = -1
 tensor_parallel_degree = 2
@@ -244,456 +228,281 @@ pipeline_parallel_degree = 1
 [activation_checkpoint]
 mode = "selective"
 """
-DEEPSPEED = {
-    "train_batch_size": 16,
-    "train_micro_batch_size_per_gpu": 1,
-    "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
-    "bf16": {"enabled": True},
-    "gradient_clipping": 1.0,
-}
-NCCL = """# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20
-#  Rank  0 Group  0 Pid 1 on host device  0 [0x1] NVIDIA H100 80GB HBM3
-#                                              out-of-place                       in-place
+NCCL = """# nThread 1 nGpus 8 minBytes 1048576 maxBytes 8388608 step: 2(factor)
+# Using devices
+#  Rank  0 Group  0 Pid 1 on host device  0 [0x00] NVIDIA H100 80GB HBM3
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-     1048576        262144     float     sum      -1    30.00   34.95   61.17      0    30.10   34.84   60.96      0
-   134217728      33554432     float     sum      -1   600.00  223.70  391.47      0   601.00  223.32  390.82      0
-# Avg bus bandwidth    : 226.1
+     1048576        262144     float     sum      -1    30.00   34.95   61.17      0    30.00   34.95   61.17      0
+     8388608       2097152     float     sum      -1    90.00   93.21  163.11      0    90.00   93.21  163.11      0
 """
-ACCELERATOR = """schema_version: 1
-profile: accelerator
-name: mine
-inherit: h100-sxm-80gb
-memory_bandwidth: {value: 3.0 TB/s, source: datasheet}
-tdp: {value: 650 W, source: datasheet}
-memory: {value: 79 GiB, source: datasheet}
-sources:
-  datasheet: {title: a sheet}
-"""
-CLUSTER = """schema_version: 1
-profile: cluster
-name: mine
-inherit: dgx-h100-ndr
-price_usd_per_gpu_hour: {value: 2.5, source: offer}
-price_date: 2026-01-01
-pue: {value: 1.2, source: offer}
-sources:
-  offer: {title: a letter}
-"""
-MODEL = """name: mine
-num_layers: 8
-hidden_size: 1024
-num_heads: 16
-num_kv_heads: 4
-ffn_size: 4096
-vocab_size: 32000
-gated_mlp: true
-"""
-GRID = """model: [llama3-8b]
-gpus: [8]
-global_batch: 16
-seq_len: 2048
-tp: [1, 2]
-"""
-BASE = ["-m", "llama3-8b", "-n", "8", "--global-batch", "16", "--seq-len", "2048"]
-
-
-PLAUSIBLE = {
-    **dict.fromkeys(("tp", "cp", "pp", "dp", "micro_batch", "zero_stage"), ("1", "2")),
-    **{
-        "layout": ("tp2", "pp2", "tp2pp2"),
-        "recompute": ("none", "full", "selective"),
-        "schedule": ("1f1b", "gpipe"),
-    },
-    **{
-        "seq_len": ("4k", "2048"),
-        "recipe": ("torchtitan", "nemo"),
-        "cluster": ("dgx-h100-ndr",),
-        "tokens": ("1T",),
-    },
-    **{
-        "precision": ("fp8", "bf16"),
-        "gpus": ("8", "16"),
-        "global_batch": ("32",),
-        "model": ("llama3-8b", "dense-1b"),
-    },
+STEPS = "name,model,gpus,global_batch,seq_len,tp,step_time_s\na,llama3-8b,8,16,2048,2,0.5\nb,llama3-8b,8,32,2048,2,1\n"
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 2,
+    "zero_optimization": {"stage": 2, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
+    "bf16": {"enabled": True},
+    "fp16": {"enabled": False},
 }
 
 
-def _flag(rng: random.Random) -> list[str]:
-    field = rng.choice([field for field in JOB_FIELDS if field.flags])
-    good = PLAUSIBLE.get(field.name, ())
-    value = rng.choice(good) if good and rng.random() < 0.8 else rng.choice(VALUES)
-    return [rng.choice([flag for flag in (*field.flags, field.short) if flag]), value]
+@functools.cache
+def seeds() -> dict[str, tuple[Seed, ...]]:
+    """Return good files by kind."""
+    published = (HERE / "published" / "runs.csv").read_text().splitlines()
+    model_uses = (
+        "model show FILE",
+        "model show FILE --format json",
+        f"estimate {JOB_TEXT} -m FILE",
+        "read FILE",
+    )
+    hardware_uses = ("hardware check FILE", "hardware show ./FILE", f"estimate {JOB_TEXT} -c FILE")
+    job = {
+        **JOB,
+        "layout": "tp2 pp2",
+        "recipe": "megatron-core",
+        "switches": {"dp_overlap": "none"},
+        "tokens": "1T",
+    }
+    grid = {**JOB, "gpus": [8, 16], "tp": [1, 2], "pp": 1, "micro_batch": 1}
+    return {
+        "job": (
+            Seed(
+                "f.yaml",
+                _json(job),
+                ("estimate FILE", "estimate FILE --format json", "read FILE", "mesh FILE", "run FILE"),
+            ),
+        ),
+        "model": (Seed("f.yaml", _json({**MODEL, "vocab_size": 32000, "gated_mlp": True}), model_uses),),
+        "config": tuple(
+            Seed("config.json", _json({**CONFIG, "model_type": name}), model_uses) for name in FAMILIES
+        ),
+        "profile": (
+            Seed("f.yaml", _profile("accelerators", "l40s"), hardware_uses),
+            Seed("f.yaml", _profile("clusters", "dgx-a100-hdr"), hardware_uses),
+        ),
+        "grid": (Seed("f.yaml", _json(grid), ("sweep FILE -q", "sweep FILE --format json")),),
+        "script": (Seed("train.sh", SCRIPT, READS),),
+        "torchtitan": (Seed("f.toml", TITAN, READS),),
+        "deepspeed": (
+            Seed(
+                "ds.json", _json(DEEPSPEED), ("read FILE", "read FILE --gpus 8 -m llama3-8b --seq-len 2048")
+            ),
+        ),
+        "nccl": (Seed("f.log", NCCL, ("read FILE", "calibrate fabric FILE", "read FILE --format json")),),
+        "table": (
+            Seed("f.csv", "\n".join(published[:5]), ("validate FILE",)),
+            Seed("f.csv", STEPS, ("calibrate runs FILE",)),
+        ),
+        "trace": (
+            Seed(
+                "f.json",
+                _json({"traceEvents": step_events(60, 1)}),
+                ("profile FILE", f"profile FILE {JOB_TEXT} --format json"),
+            ),
+        ),
+    }
 
 
-def _flags(rng: random.Random, most: int = 4) -> list[str]:
-    return [word for _ in range(rng.randint(1, most)) for word in _flag(rng)]
+def _places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value of a document."""
+    yield way
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _places(inner, (*way, key))
 
 
-def _job_flags(rng: random.Random) -> Input:
-    command = rng.choice(["estimate"] * 6 + ["explain", "mesh", "compare", "roofline", "trace"])
-    more = {"compare": ["--vary", f"tp={rng.choice(VALUES)}"]}.get(command, [])
-    form = ["--format", rng.choice(["json", "csv", "table"])] if command == "estimate" else []
-    switch = ["--set", f"{rng.choice(SWITCHES)}={rng.choice(VALUES)}"] if rng.random() < 0.3 else []
-    base = BASE if command != "mesh" else ["-n", "8"]
-    return Input("flags", [command, *base, *more, *form, *switch, *_flags(rng)], {})
+def _with_odd_value(rng: random.Random, text: str) -> str:
+    """Replace a value of a JSON document by an odd one, or add a key."""
+    document = json.loads(text)
+    *way, last = rng.choice([way for way in _places(document) if way])
+    holder = functools.reduce(lambda value, key: value[key], way, document)
+    if isinstance(holder, dict) and rng.random() < 0.2:
+        holder[rng.choice(("", "x", "tp", "value", "num_layers", str(last) + "s"))] = rng.choice(ODD)
+    elif rng.random() < 0.15:
+        del holder[last]
+    else:
+        holder[last] = rng.choice(ODD)
+    return _json(document)
 
 
-SWITCHES = [
-    *(
-        "dp_overlap",
-        "tp_overlap",
-        "ep_overlap",
-        "cp_method",
-        "moe_dispatcher",
-        "moe_balance",
-        "moe_imbalance",
-    ),
-    *(
-        "communicator_bytes",
-        "context_bytes",
-        "bucket_elements",
-        "launch_s",
-        "kernel_gap_s",
-        "cuda_graphs",
-        "attention_kernel",
-    ),
-    *("selective_modules", "offload_optimizer", "loss_chunks", "compiled"),
-]
-
-
-def _mutate(rng: random.Random, text: str, values: list[str]) -> str:
-    """Change a file as a slip of the hand or another program would, at one to three places."""
-    for _ in range(rng.randint(1, 3)):
-        lines = text.split("\n")
-        at = rng.randrange(len(lines))
-        how = rng.randrange(8)
-        if how <= 3 and re.search(r"[:=] *\S", lines[at]):
-            lines[at] = re.sub(r"([:=] *)\S.*$", lambda m: m[1] + rng.choice(values), lines[at], count=1)
-        elif how == 4:
+def _changed(rng: random.Random, text: str) -> str:
+    """Change a text as an editor's slip does."""
+    lines = text.split("\n")
+    at = rng.randrange(len(lines))
+    match rng.randrange(7):
+        case 0:
             del lines[at]
-        elif how == 5:
-            lines.insert(at, rng.choice(lines))
-        elif how == 6 and lines[at]:
-            spot = rng.randrange(len(lines[at]))
-            lines[at] = lines[at][:spot] + rng.choice("[]{}:'\"#&*!|>\t\x00\x1b-,²$`\\") + lines[at][spot:]
-        else:
-            words = re.findall(r"\S+", lines[at])
-            if words:
-                lines[at] = lines[at].replace(rng.choice(words), rng.choice(values), 1)
-        text = "\n".join(lines)
-    return text
+        case 1:
+            lines.insert(at, lines[at])
+        case 2:
+            lines[at], lines[0] = lines[0], lines[at]
+        case 3:
+            lines = lines[: at + 1]
+        case 4:
+            words = re.split(r"(\W+)", lines[at])
+            words[rng.randrange(len(words))] = str(rng.choice(ODD))
+            lines[at] = "".join(words)
+        case 5:
+            lines[at] = re.sub(r"-?\d+(\.\d+)?", lambda _: str(rng.choice(ODD)), lines[at], count=1)
+        case _:
+            place = rng.randrange(len(lines[at]) + 1)
+            lines[at] = lines[at][:place] + rng.choice("[]{}()\"'$\\#:,=&*!|>%@`\t\x00é") + lines[at][place:]
+    return "\n".join(lines)
 
 
 def _encoded(rng: random.Random, text: str) -> bytes:
-    """Encode, and now and then cut, put bytes in, or add what Windows adds."""
+    """Return a text as bytes, now and then in another encoding, packed, torn or not text at all."""
     data = text.encode("utf-8", "replace")
-    how = rng.randrange(40)
-    if how == 0:
-        return data[: rng.randrange(len(data) + 1)]
-    if how == 1:
-        return b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n")
-    if how == 2:
-        spot = rng.randrange(len(data) + 1)
-        return data[:spot] + bytes(rng.randrange(256) for _ in range(4)) + data[spot:]
-    return text.encode("utf-16") if how == 3 else data
-
-
-def _json_text(rng: random.Random, record: dict[str, Any]) -> str:
-    text = json.dumps(record, indent=1)
-    return _mutate(rng, text, [value + "," for value in JSON_VALUES])
-
-
-def _from(
-    rng: random.Random, kind: str, name: str, text: str, values: list[str], uses: list[list[str]]
-) -> Input:
-    body = _mutate(rng, text, values)
-    return Input(kind, rng.choice(uses), {name: _encoded(rng, body)})
-
-
-def _job(rng: random.Random) -> Input:
-    uses = [
-        ["estimate", "f.yaml"],
-        ["estimate", "f.yaml", "--format", "json"],
-        ["read", "f.yaml"],
-        ["mesh", "f.yaml"],
-    ]
-    return _from(rng, "job", "f.yaml", JOB, YAML_VALUES, uses)
-
-
-def _model(rng: random.Random) -> Input:
-    uses = [["model", "show", "f.yaml"], ["estimate", "-m", "f.yaml", *BASE[2:]], ["read", "f.yaml"]]
-    return _from(rng, "model", "f.yaml", MODEL, YAML_VALUES, uses)
-
-
-def _profile(rng: random.Random) -> Input:
-    text = rng.choice([ACCELERATOR, CLUSTER])
-    uses = [
-        ["hardware", "check", "f.yaml"],
-        ["hardware", "show", "./f.yaml"],
-        ["estimate", "-c", "f.yaml", *BASE],
-    ]
-    return _from(rng, "profile", "f.yaml", text, YAML_VALUES, uses)
-
-
-def _grid(rng: random.Random) -> Input:
-    return _from(
-        rng,
-        "grid",
-        "f.yaml",
-        GRID,
-        YAML_VALUES,
-        [["sweep", "f.yaml", "-q"], ["sweep", "f.yaml", "--format", "json"]],
+    return rng.choice(
+        (
+            *[data] * 20,
+            text.encode("utf-16", "replace"),
+            b"\xef\xbb\xbf" + data,
+            gzip.compress(data, mtime=0),
+            data[: rng.randrange(len(data) + 1)],
+            rng.randbytes(200),
+        )
     )
 
 
-def _config(rng: random.Random) -> Input:
-    record = {**CONFIG, "model_type": rng.choice(FAMILIES)}
-    if rng.random() < 0.3:
-        record[rng.choice(ODD_KEYS)] = rng.choice([0, -1, None, [], {}, "x", 1e9, True, [0, 1], ""])
-    uses = [
-        ["model", "show", "config.json"],
-        ["read", "config.json"],
-        ["read", "config.json", "--format", "json"],
-        ["estimate", "-m", "config.json", *BASE[2:]],
-    ]
-    body = _json_text(rng, record) if rng.random() < 0.8 else json.dumps(record)
-    return Input("config", rng.choice(uses), {"config.json": _encoded(rng, body)})
-
-
-FAMILIES = [
-    *(
-        "llama",
-        "qwen2",
-        "qwen3",
-        "qwen3_moe",
-        "mixtral",
-        "deepseek_v3",
-        "deepseek_v2",
-        "gpt_oss",
-        "gemma2",
-        "gemma3",
-    ),
-    *(
-        "gemma3_text",
-        "phi3",
-        "glm4_moe",
-        "olmo2",
-        "cohere",
-        "falcon",
-        "gpt2",
-        "gpt_neox",
-        "bloom",
-        "mistral",
-        "minimax",
-    ),
-    *("jamba", "nemotron_h", "qwen3_next", "kimi_k2", "llama4", "mamba2", "unknown"),
-]
-ODD_KEYS = [
-    *(
-        "layer_types",
-        "sliding_window",
-        "sliding_window_pattern",
-        "mlp_only_layers",
-        "no_rope_layers",
-        "n_shared_experts",
-    ),
-    *(
-        "first_k_dense_replace",
-        "attention_chunk_size",
-        "moe_layer_freq",
-        "num_hidden_layers",
-        "hidden_size",
-        "n_group",
-    ),
-    *(
-        "topk_group",
-        "q_lora_rank",
-        "kv_lora_rank",
-        "model_type",
-        "text_config",
-        "rope_scaling",
-        "quantization_config",
-    ),
-    *("auto_map", "architectures", "num_nextn_predict_layers", "full_attention_interval"),
-]
-
-
-def _script(rng: random.Random) -> Input:
-    uses = [
-        ["read", "train.sh"],
-        ["read", "train.sh", "--gpus", "8"],
-        ["estimate", "train.sh", "--gpus", "8"],
-    ]
-    values = [
-        *VALUES,
-        "$((1/0))",
-        "${X",
-        "$(date)",
-        "`ls`",
-        "\\",
-        "'",
-        '"',
-        "source f",
-        "[1]*99999999",
-        "([1]*3+[0])*2",
-    ]
-    return _from(rng, "script", "train.sh", SCRIPT, values, uses)
-
-
-def _titan(rng: random.Random) -> Input:
-    values = [value.replace("\n", " ") for value in [*JSON_VALUES, '"tp"', "{a = 1}", "[[1]]", "1979-05-27"]]
-    return _from(
-        rng, "torchtitan", "f.toml", TITAN, values, [["read", "f.toml"], ["read", "f.toml", "--gpus", "8"]]
-    )
-
-
-def _deepspeed(rng: random.Random) -> Input:
-    uses = [["read", "ds.json"], ["read", "ds.json", "--gpus", "8", "-m", "llama3-8b", "--seq-len", "2048"]]
-    return Input("deepspeed", rng.choice(uses), {"ds.json": _encoded(rng, _json_text(rng, DEEPSPEED))})
-
-
-def _nccl(rng: random.Random) -> Input:
-    uses = [["read", "f.log"], ["calibrate", "fabric", "f.log"], ["read", "f.log", "--format", "json"]]
-    return _from(rng, "nccl", "f.log", NCCL, VALUES, uses)
-
-
-def _runs(rng: random.Random) -> Input:
-    global _RUNS
-    if not _RUNS:
-        lines = (Path(__file__).parent / "published" / "runs.csv").read_text().splitlines()
-        _RUNS = [lines[0], *lines[1:6]]
-    values = [*NUMBERS, "text", '"', '""', ";", "h100-sxm-80gb"]
-    rows = [line.split(",") for line in _RUNS]
-    for _ in range(rng.randint(1, 3)):
-        row = rng.choice(rows)
-        row[rng.randrange(len(row))] = rng.choice(values)
+def _file(rng: random.Random, kind: str) -> Input:
+    seed = rng.choice(seeds()[kind])
+    text = seed.text
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        is_document = text.startswith("{") and rng.random() < 0.7
+        with contextlib.suppress(ValueError):
+            text = _with_odd_value(rng, text) if is_document else _changed(rng, text)
     return Input(
-        "runs",
-        ["validate", "runs.csv"],
-        {"runs.csv": _encoded(rng, "\n".join(",".join(row) for row in rows))},
+        kind, rng.choice(seed.uses).replace("FILE", seed.name).split(), {seed.name: _encoded(rng, text)}
     )
 
 
-_RUNS: list[str] = []
+def _real_file(rng: random.Random) -> Input:
+    """A real file with some of its bytes changed, under its own name."""
+    name, data = rng.choice(_corpus(tuple(CORPUS)))
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(changed) + 1)
+        odd = str(rng.choice(ODD)).encode("utf-8", "replace")[:50]
+        changed[at : at + rng.choice((0, 1, len(odd)))] = odd
+    return Input("real", ["read", name], {name: bytes(changed)})
 
 
-def _others(rng: random.Random) -> Input:
-    value, number = rng.choice(VALUES), rng.choice(NUMBERS)
-    lines = [
-        [
-            "collective",
-            rng.choice(["all-reduce", "all_gather", "all_to_all", "moe-dispatch", value]),
-            "--size",
-            number,
-            "--ranks",
-            "16",
-        ],
-        ["collective", "all-reduce", "--size", "1MB", "--ranks", number, "--concurrent", rng.choice(NUMBERS)],
-        ["collective", "moe-dispatch", "--size", "1MB", "--ranks", "16", "--imbalance", number],
-        ["budget", "--budget", number, "--days", rng.choice(NUMBERS)],
-        [
-            "budget",
-            "--budget",
-            "1e6",
-            "--mfu",
-            number,
-            "--price",
-            rng.choice(NUMBERS),
-            "--serve-tokens",
-            rng.choice(NUMBERS),
-        ],
-        ["budget", "--gpus", number, "--days", "30", "--context", rng.choice(NUMBERS), "--format", "json"],
-        ["run", *BASE, "--tokens", number, "--format", rng.choice(["json", "table"])],
-        [
-            "run",
-            *BASE,
-            "--tokens",
-            "1e9",
-            rng.choice(["--spare-nodes", "--pue", "--price", "--failures-per-node-day"]),
-            number,
-        ],
-        ["sensitivity", *BASE, "--by", number],
-        ["mesh", "-n", number, "-l", value],
-        ["hardware", "show", value],
-        ["hardware", "list", value],
-        ["model", "show", value],
-        ["recipe", "show", value],
-        [
-            "plan",
-            *BASE,
-            rng.choice(
-                ["--tp", "--cp", "--micro-batch", "--headroom", "--max-memory", "--top", "--objective"]
-            ),
-            value,
-        ],
-        [
-            "plan",
-            "-m",
-            "llama3-8b",
-            "-n",
-            rng.choice(["4", "8"]),
-            "--global-batch",
-            number,
-            "--seq-len",
-            "2048",
-        ],
-        ["trace", *BASE, "--pp", "2", "--out", rng.choice(["t.json", value, ""])],
-        ["estimate", *BASE, "--out", rng.choice(["o.json", "o.csv", value, "no/where.json"])],
-        [value, *BASE],
-        ["estimate", value],
-    ]
-    return Input("others", rng.choice(lines), {})
+@functools.cache
+def _corpus(folders: tuple[Path, ...]) -> list[tuple[str, bytes]]:
+    """Return the files of some folders by name, up to 100 kB each."""
+    paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = [(path.name, path.read_bytes()) for path in paths if path.stat().st_size <= 100_000]
+    return [(re.sub(r"[^\w.-]", "_", name), data) for name, data in found if data]
 
 
-def _trace(rng: random.Random) -> Input:
-    uses = [["profile", "f.json"], ["profile", "f.json", "--format", "json"]]
-    uses += [["profile", "f.json", "-m", "llama3-8b", "-n", "8", "--global-batch", "8", "--seq-len", "4096"]]
-    text = _mutate(
-        rng, json.dumps({"traceEvents": step_events(200, 1)}, indent=1), [f"{one}," for one in JSON_VALUES]
-    )
-    data = _encoded(rng, text)
-    if rng.random() < 0.3:
-        data = gzip.compress(data, mtime=0)
-        data = data[: rng.randrange(len(data))] if rng.random() < 0.5 else data
-    return Input("trace", rng.choice(uses), {"f.json": data})
+_LEFT_OUT = ("app", "mcp", "measure", "watch", "report")
+"""Servers, what wants a GPU, what waits for a job, and the page of several seconds."""
 
 
-KINDS: dict[str, tuple[int, Callable[[random.Random], Input]]] = {
-    "flags": (14, _job_flags),
-    "job": (10, _job),
-    "model": (10, _model),
-    "profile": (10, _profile),
-    "grid": (4, _grid),
-    "config": (16, _config),
-    "script": (10, _script),
-    "torchtitan": (8, _titan),
-    "deepspeed": (8, _deepspeed),
-    "nccl": (8, _nccl),
-    "runs": (2, _runs),
-    "trace": (4, _trace),
-    "others": (10, _others),
+@functools.cache
+def _commands() -> tuple[tuple[tuple[str, ...], tuple[tuple[str, bool], ...], int], ...]:
+    """Return every command with its flags (and whether each takes a value) and how many arguments it has."""
+    found = []
+
+    def walk(words: tuple[str, ...], command: Any) -> None:
+        context = command.make_context(" ".join(words), [], resilient_parsing=True)
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(context):
+                if name not in _LEFT_OUT:
+                    walk((*words, name), command.get_command(context, name))
+            return
+        options = [param for param in command.params if param.param_type_name != "argument"]
+        flags = [(flag, not one.is_flag) for one in options for flag in (*one.opts, *one.secondary_opts)]
+        found.append((words, tuple(sorted(flags)), len(command.params) - len(options)))
+
+    walk((), typer.main.get_command(root))
+    return tuple(found)
+
+
+GOOD = (
+    "1",
+    "2",
+    "4",
+    "1,2",
+    "json",
+    "csv",
+    "o.json",
+    "1GB",
+    "10us",
+    "5s",
+    "1e9",
+    "step_time < 7 s",
+    "dense-1b",
+    "f.yaml",
+)
+
+
+def _flags(rng: random.Random) -> Input:
+    """A command with any of its flags, in any order, some twice."""
+    words, flags, arguments = rng.choice(_commands())
+    line = list(words)
+    if any(flag == "--global-batch" for flag, _ in flags) and rng.random() < 0.9:
+        line += FLAGS
+    if words in (("plan",), ("sensitivity",)):
+        line += ["--tp", "1", "--pp", "1", "--micro-batch", "1"] if words == ("plan",) else ["--tp", "2"]
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        flag, takes_value = rng.choice(flags)
+        line.append(flag)
+        if takes_value:
+            line.append(str(rng.choice(GOOD if rng.random() < 0.7 else ODD))[:6000])
+    for _ in range(rng.randrange(arguments + 1)):
+        line.append(rng.choice(("all-reduce", "dense-1b", "h100-sxm-80gb", "f.yaml", str(rng.choice(ODD)))))
+    if words[0] == "validate" and "f.yaml" not in line:
+        line.append("f.yaml")  # without one it prices everything that was published, as it should
+    line = [word.replace("\x00", "") for word in line]
+    return Input("flags", line, {"f.yaml": b"model: dense-1b\ngpus: 8\n"})
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "estimate": JOB,
+    "run": {**JOB, "tp": 2, "tokens": "1e10", "samples": 20},
+    "mesh": {"gpus": 8, "layout": "tp2"},
+    "collective": {"name": "all-reduce", "size_bytes": "1GB", "ranks": 16},
+    "budget": {"dollars": 1e6},
+    "load_model": {"name": "dense-1b"},
+    "load_cluster": {"name_or_path": "dgx-h100-ndr"},
 }
-"""Weight and maker of each kind of input."""
+KEYWORDS = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "layout",
+    "switches",
+    "precision",
+    "recompute",
+    "zero_stage",
+    "concurrent",
+    "days",
+    "mfu",
+)
 
 
-def _wild(kind: str, make: Callable[[random.Random], fuzz_wild.Wild]) -> Callable[[random.Random], Input]:
-    return lambda rng: Input(kind, *make(rng))
+def _keywords(rng: random.Random) -> Input:
+    """A call of the public functions with keywords of any type."""
+    call = rng.choice(list(CALLS))
+    keywords = dict(CALLS[call])
+    for _ in range(rng.randint(1, 2)):
+        others = KEYWORDS if call in ("estimate", "run", "mesh") else ()
+        keywords[rng.choice((*keywords, *others))] = rng.choice(ODD)
+    return Input("keywords", [call], {}, keywords)
 
 
-KINDS |= {
-    name: (weight, _wild(name, make))
-    for name, weight, make in (*fuzz_wild.wild_kinds(CORPUS), *fuzz_more.more_kinds())
-}
+KINDS = (*seeds(), "real", "flags", "keywords")
 
 
 def make_input(seed: int, number: int, kind: str | None = None) -> Input:
     """Return input `number` of a seed; the same always."""
     rng = random.Random(f"{seed}/{number}")
-    names = list(KINDS)
-    chosen = kind or rng.choices(names, weights=[KINDS[name][0] for name in names])[0]
-    return KINDS[chosen][1](rng)
+    chosen = kind or rng.choice(KINDS)
+    own = {"real": _real_file, "flags": _flags, "keywords": _keywords}
+    return own[chosen](rng) if chosen in own else _file(rng, chosen)
 
 
 class TooLongError(Exception):
@@ -721,8 +530,6 @@ def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:
     """Run an input in the current folder; return its exit code and what a user should not have seen."""
     for name, data in given.files.items():
         Path(name).write_bytes(data)
-    for name, how in given.odd:
-        fuzz_wild.make_place(Path(name), how)
     out, err = io.StringIO(), io.StringIO()
     code, found = -1, []
     try:
@@ -773,11 +580,7 @@ def _call(given: Input) -> int:
     """Call a function of the public face, print what it answers, and say its error as the command line would."""
     keywords = dict(given.keywords or {})
     try:
-        if given.arguments[0] in ("compare", "roofline"):
-            est = cm.estimate(**keywords)
-            answer = cm.compare(est, est) if given.arguments[0] == "compare" else cm.roofline(est)
-        else:
-            answer = getattr(cm, given.arguments[0])(**keywords)
+        answer = getattr(cm, given.arguments[0])(**keywords)
         if isinstance(answer, cm.Answer) and not getattr(answer, "shape", ()):
             print(json.dumps(answer.to_dict(), allow_nan=False))
     except cm.CostModelError as error:
@@ -855,7 +658,7 @@ def report() -> int:
     parser.add_argument("--only", type=int)
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER")
     asked = parser.parse_args()
-    CORPUS.extend(asked.corpus)
+    CORPUS.extend(map(Path, asked.corpus))
     if asked.only is not None:
         given = make_input(asked.seed, asked.only, asked.kind)
         print(given)
