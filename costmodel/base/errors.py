@@ -61,7 +61,7 @@ def near_hint(given: str, allowed: Iterable[str]) -> str:
 
 
 _LONGEST_NAME = 100
-_LONGEST_LIST = 160
+_LONGEST_LIST = 140
 
 
 class _Short(Repr):
@@ -110,7 +110,7 @@ def listed_names(names: Sequence[str]) -> str:
     """Return names with commas between them, cut where a line gets too long to read.
 
     >>> listed_names(["a", "b"]), len(listed_names(["x" * 50] * 5))
-    ('a, b', 157)
+    ('a, b', 105)
     """
     text = ", ".join(names)
     if len(text) <= _LONGEST_LIST:

@@ -140,5 +140,6 @@ def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
     cluster = named if isinstance(named, Cluster) else load_cluster(named)
     cluster = sliced_for(cluster, layout, one("slice") if "slice" in job else None)
     recipe = one("recipe") if "recipe" in job else usual_recipe(cluster)
-    settings = Settings(load_recipe(recipe)).switched(job.get("switches") or {})
+    switches = one("switches") if job.get("switches") else {}
+    settings = Settings(load_recipe(recipe)).switched(switches)
     return layout, cluster, one("axis_order"), settings.recipe
