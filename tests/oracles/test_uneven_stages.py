@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from test_schedules_simulation import waited_s
 
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import simulate
@@ -174,17 +175,14 @@ def test_a_slow_rank_works_while_it_waits_for_those_behind(name, p, m, times, at
 @pytest.mark.parametrize("message_s", [0.1, 0.9, 2.0])
 def test_zb_h1_waits_for_late_messages(p, m, message_s):
     """Of p micro-batches on their round one weight gradient runs: beyond half of it a message is waited for twice."""
-    f, i, w = times = (1.0, 1.6, 0.4)
-    code = schedules.schedule_code("zb-h1")
-    layout = {"stages": p, "micro_batches": m}
-    waited_s = schedules.exposed_p2p_time_s(
-        code, **layout, message_s=message_s, forward_s=f, backward_s=i + w, backward_weight_s=w
-    )
+    w = 0.4
+    times = (1.0, 1.6, w)
+    waits_s = waited_s("zb-h1", p, m, 1, times, message_s)
     rounds = m - p - -(-(m - 1) // p)
 
-    assert float(waited_s) == pytest.approx(4 * (p - 1) * message_s + rounds * max(2 * message_s - w, 0.0))
+    assert waits_s == pytest.approx(4 * (p - 1) * message_s + rounds * max(2 * message_s - w, 0.0))
     paid_s, took_s = one_slow("zb-h1", p, m, None, times, message_s=message_s)
-    assert paid_s + float(waited_s) == pytest.approx(took_s, rel=1e-9)
+    assert paid_s + waits_s == pytest.approx(took_s, rel=1e-9)
 
 
 def test_zb_v_waits_for_a_round_trip_where_its_first_rank_is_slower():

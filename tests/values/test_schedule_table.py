@@ -7,7 +7,6 @@ from costmodel.physics.pipeline.schedules import (
     bubble_time_s,
     chunks_passed,
     exposed_p2p_messages,
-    exposed_p2p_time_s,
     in_flight,
     schedule_code,
     unpaired_share,
@@ -74,33 +73,3 @@ def test_bubbles_of_equal_stages(name):
         backward_weight_s=2.0,
     )
     assert float(found) == pytest.approx(BUBBLES[name])
-
-
-# The same with messages of 2 s: six each, or twelve, and what a cycle waits for.
-WAITS = {
-    # A cycle of four micro-batches hides nothing of 2 · 2 s: five of seven wait.
-    "1f1b": 6 * 2 + 5 * 4.0,
-    # The first group goes round four messages once more there, and back. Then each of four micro-batches has 2 s for a
-    # message and (7 - 4) / 2 = 1.5 to hide it in; and from a forward to its backward there are 14 messages and 15 slots
-    # of 3.5, of which passes take 28: 1.75 a message, six times.
-    "interleaved": 6 * 2 + 2 * 8.0 + 4 * 0.5 + 6 * 0.25,
-    # No wait for weight gradients: a cycle hides 7 - 15 / 3 = 2 of 4; of 8 - 4 - 2 rounds.
-    "zb-h1": 12 * 2 + 2 * 2.0,
-    "gpipe": 6 * 2.0,
-    "zb-2p": 6 * 2.0,
-}
-
-
-@pytest.mark.parametrize("name", WAITS)
-def test_waits_for_messages(name):
-    found = exposed_p2p_time_s(
-        schedule_code(name),
-        stages=4,
-        micro_batches=8,
-        virtual_stages=2 if name == "interleaved" else 1,
-        message_s=2.0,
-        forward_s=3.0,
-        backward_s=4.0,
-        backward_weight_s=2.0,
-    )
-    assert float(found) == pytest.approx(WAITS[name])

@@ -25,78 +25,53 @@ from costmodel.physics.pipeline.stages import Fold
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+UNLIKE = {
+    "sum_forward_s": "F of all stages together",
+    "sum_backward_s": "B + W of all stages together",
+    "sum_backward_weight_s": "W of all stages together",
+    "plain_forward_s": "F of layers alone on the stage that has most of them",
+    "plain_backward_s": "B + W of layers alone there",
+    "plain_backward_weight_s": "W of layers alone there",
+    "mean_forward_s": "F of layers alone on the mean stage",
+    "mean_backward_s": "B + W of layers alone there",
+    "mean_backward_weight_s": "W of layers alone there",
+    "most_forward_s": "F of the stage that takes longest for it",
+    "most_backward_s": "B + W of the stage that takes longest for them",
+    "pair_forward_s": "F of the two neighbours of a V (`stages.Rings`) that take longest for it",
+    "pair_input_s": "B of the two that take longest for it",
+    "pair_weight_s": "W of the two that take longest for it",
+    "three_forward_s": "F of the three neighbours of a V that take longest for it",
+    "three_input_s": "B of the three that take longest for it",
+    "vee_turn_s": "F and B of the last chunks of the first three ranks of a V",
+    "largest_chunk": "share of a rank's layers in its largest chunk [-]",
+    "smallest_chunk": "share of a rank's layers in its smallest chunk [-]",
+    "pending_weight_fraction": "share of a micro-batch's activations that W still needs when B is done: 32/34 with "
+    "flash attention, 32 / (34 + 5 a s / h) where the scores are kept (arXiv:2401.10241) [-]",
+    "synchronized": "1 where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow): "
+    "ZB-2p and ZB-V reach their bubble only where they do not [-]",
+    "first": "1 where the busiest rank is the first [-]",
+    "last": "1 where the busiest rank is the last [-]",
+    "behind": "ranks behind the busiest one [-]",
+}
+"""How stages may differ, by the names of the closed forms: seconds of one micro-batch unless said otherwise."""
+
 _LAYOUT = ("stages", "micro_batches", "virtual_stages")
-_RINGS = (
-    "pair_forward_s",
-    "pair_input_s",
-    "pair_weight_s",
-    "three_forward_s",
-    "three_input_s",
-    "vee_turn_s",
-)
-MESSAGE_TERMS = (
-    "message_s",
-    "forward_s",
-    "backward_input_s",
-    "backward_weight_s",
-    "mean_forward_s",
-    "mean_backward_s",
-    "mean_backward_weight_s",
-    "first",
-    "last",
-    *_RINGS,
-)
+_OWN = ("forward_s", "backward_input_s", "backward_weight_s")
+_MEANS = ("mean_forward_s", "mean_backward_s", "mean_backward_weight_s")
+_RINGS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "vee_")))
+_OF_OTHERS = tuple(name for name in UNLIKE if name.startswith(("sum_", "plain_", "mean_")))
+MESSAGE_TERMS = ("message_s", *_OWN, *_MEANS, "first", "last", *_RINGS)
 """What beside the layout the messages that a step waits for may depend on."""
 NAMES = {
     "chunks": ("virtual_stages",),
-    "bubble": (
-        *_LAYOUT,
-        "forward_s",
-        "backward_input_s",
-        "backward_weight_s",
-        "sum_forward_s",
-        "sum_backward_s",
-        "sum_backward_weight_s",
-        "pending_weight_fraction",
-        "synchronized",
-        "largest_chunk",
-        "smallest_chunk",
-        "plain_forward_s",
-        "plain_backward_s",
-        "plain_backward_weight_s",
-        "mean_forward_s",
-        "mean_backward_s",
-        "mean_backward_weight_s",
-        "most_forward_s",
-        "most_backward_s",
-        "first",
-        "last",
-        "behind",
-        *_RINGS,
-    ),
+    "bubble": (*_LAYOUT, *_OWN, *UNLIKE),
     "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
     "messages": (*_LAYOUT, *MESSAGE_TERMS),
-    "late": (
-        *_LAYOUT,
-        "message_s",
-        "forward_s",
-        "backward_s",
-        "sum_forward_s",
-        "sum_backward_s",
-        "backward_weight_s",
-        "sum_backward_weight_s",
-        "plain_forward_s",
-        "plain_backward_s",
-        "plain_backward_weight_s",
-        "mean_forward_s",
-        "mean_backward_s",
-        "mean_backward_weight_s",
-        *_RINGS,
-    ),
+    "late": (*_LAYOUT, "message_s", "forward_s", "backward_s", "backward_weight_s", *_OF_OTHERS, *_RINGS),
     "unpaired": _LAYOUT,
     "pair_held": (*_LAYOUT, "layers"),
 }
-"""What each closed form of a record may use; `bubble_time_s` and `in_flight` say what the names mean."""
+"""What each closed form of a record may use beside `UNLIKE`: `bubble_time_s` and `in_flight` say what the names mean."""
 
 
 class Rule(NamedTuple):

@@ -17,7 +17,7 @@ from costmodel.base.distinct import distinct
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.bill.formula import evaluate, inputs_of, named_result
 from costmodel.physics.pipeline import orders
-from costmodel.physics.pipeline.schedule_record import MESSAGE_TERMS, Schedule
+from costmodel.physics.pipeline.schedule_record import MESSAGE_TERMS, UNLIKE, Schedule
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.stages import Fold
 
@@ -114,34 +114,9 @@ def bubble_time_s(
     forward_s: ArrayLike,
     backward_input_s: ArrayLike,
     backward_weight_s: ArrayLike,
-    sum_forward_s: ArrayLike | None = None,
-    sum_backward_s: ArrayLike | None = None,
-    sum_backward_weight_s: ArrayLike | None = None,
-    pending_weight_fraction: ArrayLike = 1.0,
-    synchronized: ArrayLike = False,
-    largest_chunk: ArrayLike | None = None,
-    smallest_chunk: ArrayLike | None = None,
-    plain_forward_s: ArrayLike | None = None,
-    plain_backward_s: ArrayLike | None = None,
-    plain_backward_weight_s: ArrayLike | None = None,
-    mean_forward_s: ArrayLike | None = None,
-    mean_backward_s: ArrayLike | None = None,
-    mean_backward_weight_s: ArrayLike | None = None,
-    most_forward_s: ArrayLike | None = None,
-    most_backward_s: ArrayLike | None = None,
-    first: ArrayLike = 0.0,
-    last: ArrayLike = 0.0,
-    behind: ArrayLike | None = None,
-    pair_forward_s: ArrayLike | None = None,
-    pair_input_s: ArrayLike | None = None,
-    pair_weight_s: ArrayLike | None = None,
-    three_forward_s: ArrayLike | None = None,
-    three_input_s: ArrayLike | None = None,
-    vee_turn_s: ArrayLike | None = None,
+    **unlike: ArrayLike,
 ) -> Array:
     r"""Time per step that the busiest rank is idle because of the pipeline.
-
-    Messages that ranks stand still for are part of what their passes take; others are not counted.
 
     The forms stand in the records (`Schedule.bubble`). With :math:`S` the sum of F + B + W over all
     other stages it is :math:`S` for 1F1B and, with even chunks, :math:`S / v` for the interleaved schedule.
@@ -150,42 +125,14 @@ def bubble_time_s(
     ----------
     schedule : array_like of int
         Codes from `schedule_code`. [-]
-    stages : array_like
-        Pipeline ranks, p. With one there is no bubble. [-]
-    micro_batches : array_like
-        Micro-batches per step, m. [-]
-    virtual_stages : array_like
-        Chunks per rank, v; only the interleaved schedule reads it. [-]
+    stages, micro_batches, virtual_stages : array_like
+        Pipeline ranks p, micro-batches per step m, chunks per rank v (only the interleaved schedule reads it). [-]
     forward_s, backward_input_s, backward_weight_s : array_like
-        F, B and W: times of one micro-batch on the busiest stage, all its chunks together. [s]
-    sum_forward_s, sum_backward_s, sum_backward_weight_s : array_like, optional
-        F, B + W, and W, summed over all stages; by default p times that of the busiest. [s]
-    pending_weight_fraction : array_like
-        Share of a micro-batch's activations that W still needs when B is done, kappa: 32/34 with
-        flash attention, 32 / (34 + 5 a s / h) where the scores are kept (arXiv:2401.10241). [-]
-    synchronized : array_like of bool
-        Whether all ranks wait for each other at the optimizer (a gradient norm, a check for
-        overflow). ZB-2p and ZB-V reach their bubble only where they do not. [-]
-    largest_chunk, smallest_chunk : array_like, optional
-        Shares of a rank's layers in its largest and its smallest chunk; by default 1 / v. [-]
-    plain_forward_s, plain_backward_s, plain_backward_weight_s : array_like, optional
-        F, B + W, and W, of layers alone on the stage that has most of them; by default those of the busiest. [s]
-    mean_forward_s, mean_backward_s, mean_backward_weight_s : array_like, optional
-        The same on the mean stage; by default those of the busiest. [s]
-    most_forward_s, most_backward_s : array_like, optional
-        F, and B + W, each of the stage that takes longest for it; by default those of the busiest. [s]
-    first, last : array_like
-        1 where the busiest rank is the first, or the last. [-]
-    behind : array_like, optional
-        Ranks behind the busiest one; by default as many as make it wait longest, none or all. [-]
-    pair_forward_s, pair_input_s, pair_weight_s : array_like, optional
-        F, B and W of the two neighbours of a V (`stages.Rings`) that take longest for it; by default of a plain and a
-        mean rank. [s]
-    three_forward_s, three_input_s : array_like, optional
-        The same of three neighbours; by default of a plain and two mean ranks. [s]
-    vee_turn_s : array_like, optional
-        F and B of the last chunks of the first three ranks of a V; by default the first takes there what it takes beyond
-        half a mean rank, if it is the busiest, and the others half a mean rank. [s]
+        F, B and W: times of one micro-batch on the busiest stage, all its chunks together, with the messages that
+        it stands still for. [s]
+    **unlike : array_like
+        How stages differ, by the names of `schedule_record.UNLIKE`; by default they are alike, all activations wait
+        for W, and ranks do not wait for each other at the optimizer.
 
     Returns
     -------
@@ -199,12 +146,17 @@ def bubble_time_s(
     one: k forward passes under 1f1b while the pipeline fills, k backward passes while it drains,
 
     .. math:: t_i = m (F_i + B_i) + \sum_{j<i} t_j + \max(T_k - k F_i, 0) + \max(T_k - k B_i, 0),
-              \quad T_k = \sum_{j>i} (F_j + B_j),
+              \quad T_k = \sum_{j>i} (F_j + B_j).
 
-    which is `one_f_one_b_time_s` where neither is zero. The interleaved schedule runs two chunks for each rank behind
-    (Megatron-Core's number of warm-up micro-batches), and all of it over v; a single group of p micro-batches goes
-    round its v - 1 first chunks at the pace of the slowest rank, forward and backward. Where a V puts both ends on the
-    first rank that one never waits for the way there. Others: nearly always within 3 %; see docs/limits.md.
+    The interleaved schedule runs two chunks for each rank behind (Megatron-Core's number of warm-up micro-batches),
+    and all of it over v; a single group of p micro-batches goes round its v - 1 first chunks at the pace of the
+    slowest rank, forward and backward. Where a V puts both ends on the first rank that one never waits for the way
+    there. Others: nearly always within 3 %; see docs/limits.md.
+
+    Raises
+    ------
+    TypeError
+        If a name of `unlike` is none.
 
     Examples
     --------
@@ -212,102 +164,49 @@ def bubble_time_s(
     ...                     backward_input_s=1.0, backward_weight_s=1.0))
     3.0
     """
-    p, backward_s = as_array(stages), as_array(backward_input_s) + as_array(backward_weight_s)
-    plain_f_s, plain_b_s, plain_weight_s = (
-        as_array(own if plain is None else plain)
-        for own, plain in (
-            (forward_s, plain_forward_s),
-            (backward_s, plain_backward_s),
-            (backward_weight_s, plain_backward_weight_s),
-        )
-    )
-    mean_f_s, mean_b_s, mean_weight_s = (
-        as_array(own if mean is None else mean)
-        for own, mean in (
-            (forward_s, mean_forward_s),
-            (backward_s, mean_backward_s),
-            (backward_weight_s, mean_backward_weight_s),
-        )
-    )
-    plain_input_s, mean_input_s = plain_b_s - plain_weight_s, mean_b_s - mean_weight_s
-    around_s = as_array(first) * (
-        as_array(forward_s) + as_array(backward_input_s) + 0.5 * (mean_f_s + mean_input_s)
-    )
-
-    def waits_s(ranks_behind: ArrayLike) -> Array:
-        return evaluate(bubble_formula(schedule), {**terms, "behind": ranks_behind})
-
-    terms: dict[str, ArrayLike] = {
-        **_layout_terms(schedule, p, micro_batches, virtual_stages),
+    if unknown := sorted(set(unlike) - set(UNLIKE)):
+        raise TypeError(f"bubble_time_s: {unknown[0]!r} is none of {', '.join(UNLIKE)}")
+    terms = {
+        **_layout_terms(schedule, stages, micro_batches, virtual_stages),
         "forward_s": forward_s,
         "backward_input_s": backward_input_s,
         "backward_weight_s": backward_weight_s,
-        "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
-        "sum_backward_s": p * backward_s if sum_backward_s is None else sum_backward_s,
-        "sum_backward_weight_s": p * as_array(backward_weight_s)
-        if sum_backward_weight_s is None
-        else sum_backward_weight_s,
-        "pending_weight_fraction": pending_weight_fraction,
-        "synchronized": as_array(synchronized),
-        "largest_chunk": 1.0 / as_array(virtual_stages) if largest_chunk is None else largest_chunk,
-        "smallest_chunk": 1.0 / as_array(virtual_stages) if smallest_chunk is None else smallest_chunk,
-        "plain_forward_s": plain_f_s,
-        "plain_backward_s": plain_b_s,
-        "plain_backward_weight_s": plain_weight_s,
-        "mean_forward_s": mean_f_s,
-        "mean_backward_s": mean_b_s,
-        "mean_backward_weight_s": mean_weight_s,
-        "pair_forward_s": plain_f_s + mean_f_s if pair_forward_s is None else pair_forward_s,
-        "pair_input_s": plain_input_s + mean_input_s if pair_input_s is None else pair_input_s,
-        "pair_weight_s": 2.0 * plain_weight_s if pair_weight_s is None else pair_weight_s,
-        "three_forward_s": plain_f_s + 2.0 * mean_f_s if three_forward_s is None else three_forward_s,
-        "three_input_s": plain_input_s + 2.0 * mean_input_s if three_input_s is None else three_input_s,
-        "vee_turn_s": around_s if vee_turn_s is None else vee_turn_s,
-        "most_forward_s": forward_s if most_forward_s is None else most_forward_s,
-        "most_backward_s": backward_s if most_backward_s is None else most_backward_s,
-        "first": as_array(first),
-        "last": as_array(last),
+        **unlike,
     }
-    return np.maximum(waits_s(0.0), waits_s(p - 1.0)) if behind is None else waits_s(behind)
+    p, v, forward, weight = (
+        as_array(each) for each in (stages, virtual_stages, forward_s, backward_weight_s)
+    )
+    backward = as_array(backward_input_s) + weight
 
+    def fill(**alike: ArrayLike) -> None:
+        """Put in what stages that are alike have, where nothing else is given."""
+        for name, value in alike.items():
+            terms.setdefault(name, value)
 
-def one_f_one_b_time_s(stage_times_s: ArrayLike, micro_batches: ArrayLike) -> Array:
-    r"""Time of one 1F1B step over stages of any lengths, messages not counted.
-
-    A stage i that limits the step is busy m times, waits for the stages before it once, and for
-    those after it twice (the first and the last backward), less what it does meanwhile:
-
-    .. math:: t = \max_i \left[ m t_i + \sum_{j<i} t_j + \sum_{j>i} (2 t_j - t_i) \right]
-
-    Parameters
-    ----------
-    stage_times_s : array_like
-        F + B + W of one micro-batch, by stage in the last dimension. [s]
-    micro_batches : array_like
-        m, at least the number of stages; without the stage dimension. [-]
-
-    Returns
-    -------
-    step_s : ndarray
-        Without the stage dimension. [s]
-
-    Notes
-    -----
-    Read off the simulation; exact where stages differ by no more than about 30 % and forward and
-    backward differ in proportion. A stage can start no earlier than its input allows, so that
-    terms in which :math:`2 t_j < t_i` on average are too small, never too large.
-
-    Examples
-    --------
-    >>> float(one_f_one_b_time_s([3.0, 3.0, 3.0, 3.0], 8))
-    33.0
-    """
-    times = as_array(stage_times_s)
-    before = np.cumsum(times, axis=-1) - times
-    after = np.sum(times, axis=-1, keepdims=True) - before - times
-    left = np.arange(times.shape[-1] - 1, -1, -1, dtype=np.float64)
-    limits = (as_array(micro_batches)[..., None] - left) * times + before + 2.0 * after
-    return np.asarray(limits.max(axis=-1))
+    fill(sum_forward_s=p * forward, sum_backward_s=p * backward, sum_backward_weight_s=p * weight)
+    fill(plain_forward_s=forward, plain_backward_s=backward, plain_backward_weight_s=weight)
+    fill(mean_forward_s=forward, mean_backward_s=backward, mean_backward_weight_s=weight)
+    fill(most_forward_s=forward, most_backward_s=backward, first=0.0, last=0.0)
+    fill(largest_chunk=1.0 / v, smallest_chunk=1.0 / v, pending_weight_fraction=1.0, synchronized=0.0)
+    plain_f, mean_f = as_array(terms["plain_forward_s"]), as_array(terms["mean_forward_s"])
+    plain_w, mean_w = as_array(terms["plain_backward_weight_s"]), as_array(terms["mean_backward_weight_s"])
+    plain_i, mean_i = (
+        as_array(terms["plain_backward_s"]) - plain_w,
+        as_array(terms["mean_backward_s"]) - mean_w,
+    )
+    fill(pair_forward_s=plain_f + mean_f, pair_input_s=plain_i + mean_i, pair_weight_s=2.0 * plain_w)
+    fill(three_forward_s=plain_f + 2.0 * mean_f, three_input_s=plain_i + 2.0 * mean_i)
+    # The first rank takes there what it takes beyond half a mean rank, if it is the busiest; others half a mean rank.
+    turn_s = forward + as_array(backward_input_s) + 0.5 * (mean_f + mean_i)
+    fill(vee_turn_s=as_array(terms["first"]) * turn_s)
+    terms |= {name: as_array(terms[name]) for name in ("synchronized", "first", "last")}
+    formula = bubble_formula(schedule)
+    if "behind" in unlike:
+        return evaluate(formula, terms)
+    # As many behind it as make it wait longest, none or all.
+    return np.maximum(
+        evaluate(formula, {**terms, "behind": 0.0}), evaluate(formula, {**terms, "behind": p - 1.0})
+    )
 
 
 def in_flight(
@@ -481,82 +380,8 @@ def waited_messages(waiting: Mapping[str, ArrayLike], message_s: ArrayLike) -> A
 
 
 def late_formula(schedule: ArrayLike) -> str:
-    """Return the wait for messages beyond `messages_formula` of them, as one formula; see `exposed_p2p_time_s`."""
+    """Return the wait for messages beyond `messages_formula` of them, as one formula; with one stage none."""
     return f"{named_result(_one_formula(schedule, 'late'), 'late_s')}; where(stages > 1, max(late_s, 0), 0)"
-
-
-def exposed_p2p_time_s(
-    schedule: ArrayLike,
-    *,
-    stages: ArrayLike,
-    micro_batches: ArrayLike,
-    virtual_stages: ArrayLike = 1.0,
-    message_s: ArrayLike,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    backward_weight_s: ArrayLike,
-    sum_forward_s: ArrayLike | None = None,
-    sum_backward_s: ArrayLike | None = None,
-    sum_backward_weight_s: ArrayLike | None = None,
-    plain_forward_s: ArrayLike | None = None,
-    plain_backward_s: ArrayLike | None = None,
-) -> Array:
-    """Time per step that the critical path waits for messages between stages where ranks compute while they send.
-
-    Parameters
-    ----------
-    schedule : array_like of int
-        Codes from `schedule_code`. [-]
-    stages, micro_batches, virtual_stages : array_like
-        p, m and v. [-]
-    message_s : array_like
-        Time of one message between neighbours. [s]
-    forward_s, backward_s : array_like
-        F and B + W of one micro-batch on the busiest stage, all its chunks together. [s]
-    backward_weight_s : array_like
-        W among them, which the zero-bubble schedules put off. [s]
-    sum_forward_s, sum_backward_s, sum_backward_weight_s : array_like, optional
-        The same of all stages together; by default p times that of the busiest. [s]
-    plain_forward_s, plain_backward_s : array_like, optional
-        The same of layers alone on the stage that has most of them; by default those of the busiest. [s]
-
-    Returns
-    -------
-    exposed_s : ndarray
-        0 with one stage. [s]
-
-    Notes
-    -----
-    Read off the simulation. With equal stages exact for 1F1B and interleaved whatever the message
-    takes, as long as F <= B + W; where the last stage is slower than the others it hides some of it.
-    """
-    p = as_array(stages)
-    terms = {
-        **_layout_terms(schedule, p, micro_batches, virtual_stages),
-        "message_s": message_s,
-        "forward_s": forward_s,
-        "backward_s": backward_s,
-        "sum_forward_s": p * as_array(forward_s) if sum_forward_s is None else sum_forward_s,
-        "sum_backward_s": p * as_array(backward_s) if sum_backward_s is None else sum_backward_s,
-        "backward_weight_s": backward_weight_s,
-        "sum_backward_weight_s": p * as_array(backward_weight_s)
-        if sum_backward_weight_s is None
-        else sum_backward_weight_s,
-        "plain_forward_s": forward_s if plain_forward_s is None else plain_forward_s,
-        "plain_backward_s": backward_s if plain_backward_s is None else plain_backward_s,
-        "plain_backward_weight_s": backward_weight_s,
-        "mean_forward_s": forward_s,
-        "mean_backward_s": backward_s,
-        "mean_backward_weight_s": backward_weight_s,
-        "pair_forward_s": 2.0 * as_array(forward_s),
-        "pair_input_s": 2.0 * (as_array(backward_s) - as_array(backward_weight_s)),
-        "pair_weight_s": 2.0 * as_array(backward_weight_s),
-    }
-    count = evaluate(
-        messages_formula(schedule),
-        {**_EQUALLY_FAST, **_layout_terms(schedule, p, micro_batches, virtual_stages)},
-    )
-    return np.asarray(count * as_array(message_s) + evaluate(late_formula(schedule), terms))
 
 
 def p2p_messages(schedule: ArrayLike, *, stages: ArrayLike, virtual_stages: ArrayLike = 1.0) -> Array:
