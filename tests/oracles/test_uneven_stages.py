@@ -12,61 +12,61 @@ from costmodel.physics.pipeline.stages import Fold, plan_rings
 
 
 @pytest.mark.parametrize("name", ["gpipe", "zb-h1", "zb-v", "dualpipe", "dualpipe-v", "v-half", "v-min"])
-@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 16), (8, 64)])
-@pytest.mark.parametrize("head", [0.15, 0.5, 1.0])
-@pytest.mark.parametrize("times", [(1.0, 1.8, 0.6), (1.0, 1.1, 0.9)])
-def test_a_rank_with_the_head_is_slower_than_the_others(name, p, m, head, times):
+def test_a_rank_with_the_head_is_slower_than_the_others(name):
     # The head lies at the end of the way: on the last rank, and where a V turns back on the first. Its forward pass is
     # a third of all; a little of the embedding on the first stage.
-    fold = SCHEDULES[name].fold
-    each = {"forward": 0, "backward_input": 1, "backward_weight": 2}
-    chunks = 2 if fold is Fold.VEE else 1
-    layer = {pass_: np.full((p, chunks), times[at] / chunks) for pass_, at in each.items()}
-    passes = {pass_: values.copy() for pass_, values in layer.items()}
-    end = (0, 1) if fold is Fold.VEE else (p - 1, 0)
-    for pass_, at in each.items():
-        passes[pass_][end] += head * times[at]
-        passes[pass_][0, 0] += 0.02 * times[at]
-    fraction = 32 / 34
-    if fold is Fold.BOTH_WAYS:
-        given = {pass_: values[:, 0] for pass_, values in passes.items()}
-        of_rank = {pass_: 0.5 * (values + values[::-1]) for pass_, values in given.items()}
-    else:
-        given, of_rank = passes, {pass_: values.sum(axis=1) for pass_, values in passes.items()}
-    step_s = simulate(
-        task_orders(name, p, m, chunks),
-        **{f"{pass_}_s": values for pass_, values in given.items()},
-        pending_weight_fraction=fraction,
-        synchronized=True,
-    ).makespan_s()
+    for p, m in [(4, 16), (8, 16), (8, 64)]:
+        for head in [0.15, 0.5, 1.0]:
+            for times in [(1.0, 1.8, 0.6), (1.0, 1.1, 0.9)]:
+                fold = SCHEDULES[name].fold
+                each = {"forward": 0, "backward_input": 1, "backward_weight": 2}
+                chunks = 2 if fold is Fold.VEE else 1
+                layer = {pass_: np.full((p, chunks), times[at] / chunks) for pass_, at in each.items()}
+                passes = {pass_: values.copy() for pass_, values in layer.items()}
+                end = (0, 1) if fold is Fold.VEE else (p - 1, 0)
+                for pass_, at in each.items():
+                    passes[pass_][end] += head * times[at]
+                    passes[pass_][0, 0] += 0.02 * times[at]
+                fraction = 32 / 34
+                if fold is Fold.BOTH_WAYS:
+                    given = {pass_: values[:, 0] for pass_, values in passes.items()}
+                    of_rank = {pass_: 0.5 * (values + values[::-1]) for pass_, values in given.items()}
+                else:
+                    given, of_rank = passes, {pass_: values.sum(axis=1) for pass_, values in passes.items()}
+                step_s = simulate(
+                    task_orders(name, p, m, chunks),
+                    **{f"{pass_}_s": values for pass_, values in given.items()},
+                    pending_weight_fraction=fraction,
+                    synchronized=True,
+                ).makespan_s()
 
-    forward, inputs, weights = of_rank.values()
-    bubble_s = schedules.bubble_time_s(
-        schedules.schedule_code(name),
-        stages=p,
-        micro_batches=m,
-        virtual_stages=chunks,
-        **{f"{pass_}_s": values for pass_, values in of_rank.items()},
-        sum_forward_s=forward.sum(),
-        sum_backward_s=inputs.sum() + weights.sum(),
-        sum_backward_weight_s=weights.sum(),
-        plain_forward_s=times[0],
-        plain_backward_s=times[1] + times[2],
-        plain_backward_weight_s=times[2],
-        mean_forward_s=times[0],
-        mean_backward_s=times[1] + times[2],
-        mean_backward_weight_s=times[2],
-        most_forward_s=forward.max(),
-        most_backward_s=(inputs + weights).max(),
-        pending_weight_fraction=fraction,
-        synchronized=True,
-        first=np.arange(p) == 0,
-        last=np.arange(p) == p - 1,
-        behind=p - 1 - np.arange(p),
-    )
-    paid_s = float((m * (forward + inputs + weights) + bubble_s).max())
+                forward, inputs, weights = of_rank.values()
+                bubble_s = schedules.bubble_time_s(
+                    schedules.schedule_code(name),
+                    stages=p,
+                    micro_batches=m,
+                    virtual_stages=chunks,
+                    **{f"{pass_}_s": values for pass_, values in of_rank.items()},
+                    sum_forward_s=forward.sum(),
+                    sum_backward_s=inputs.sum() + weights.sum(),
+                    sum_backward_weight_s=weights.sum(),
+                    plain_forward_s=times[0],
+                    plain_backward_s=times[1] + times[2],
+                    plain_backward_weight_s=times[2],
+                    mean_forward_s=times[0],
+                    mean_backward_s=times[1] + times[2],
+                    mean_backward_weight_s=times[2],
+                    most_forward_s=forward.max(),
+                    most_backward_s=(inputs + weights).max(),
+                    pending_weight_fraction=fraction,
+                    synchronized=True,
+                    first=np.arange(p) == 0,
+                    last=np.arange(p) == p - 1,
+                    behind=p - 1 - np.arange(p),
+                )
+                paid_s = float((m * (forward + inputs + weights) + bubble_s).max())
 
-    assert paid_s == pytest.approx(step_s, rel=0.03)
+                assert paid_s == pytest.approx(step_s, rel=0.03)
 
 
 def test_gpipe_waits_for_the_slowest_of_each_pass():
@@ -162,27 +162,27 @@ def one_slow(name, p, m, at, times, *, message_s=0.0):
 
 
 @pytest.mark.parametrize("name", ["zb-h1", "zb-2p"])
-@pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 16), (8, 32)])
-@pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.6, 0.4)])
-@pytest.mark.parametrize("at", [None, 0, 1, -3, -1])
-def test_a_slow_rank_works_while_it_waits_for_those_behind(name, p, m, times, at):
+def test_a_slow_rank_works_while_it_waits_for_those_behind(name):
     # Before it was priced as if it were the last: up to 16 % too long.
-    paid_s, took_s = one_slow(name, p, m, at, times)
-    assert paid_s == pytest.approx(took_s, rel=0.031)
+    for p, m in [(4, 16), (8, 16), (8, 32)]:
+        for times in [(1.0, 1.0, 1.0), (1.0, 1.6, 0.4)]:
+            for at in [None, 0, 1, -3, -1]:
+                paid_s, took_s = one_slow(name, p, m, at, times)
+                assert paid_s == pytest.approx(took_s, rel=0.031)
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 17), (4, 16), (8, 32)])
-@pytest.mark.parametrize("message_s", [0.1, 0.9, 2.0])
-def test_zb_h1_waits_for_late_messages(p, m, message_s):
+def test_zb_h1_waits_for_late_messages():
     """Of p micro-batches on their round one weight gradient runs: beyond half of it a message is waited for twice."""
-    w = 0.4
-    times = (1.0, 1.6, w)
-    waits_s = waited_s("zb-h1", p, m, 1, times, message_s)
-    rounds = m - p - -(-(m - 1) // p)
+    for p, m in [(2, 17), (4, 16), (8, 32)]:
+        for message_s in [0.1, 0.9, 2.0]:
+            w = 0.4
+            times = (1.0, 1.6, w)
+            waits_s = waited_s("zb-h1", p, m, 1, times, message_s)
+            rounds = m - p - -(-(m - 1) // p)
 
-    assert waits_s == pytest.approx(4 * (p - 1) * message_s + rounds * max(2 * message_s - w, 0.0))
-    paid_s, took_s = one_slow("zb-h1", p, m, None, times, message_s=message_s)
-    assert paid_s + waits_s == pytest.approx(took_s, rel=1e-9)
+            assert waits_s == pytest.approx(4 * (p - 1) * message_s + rounds * max(2 * message_s - w, 0.0))
+            paid_s, took_s = one_slow("zb-h1", p, m, None, times, message_s=message_s)
+            assert paid_s + waits_s == pytest.approx(took_s, rel=1e-9)
 
 
 def test_zb_v_waits_for_a_round_trip_where_its_first_rank_is_slower():
@@ -223,47 +223,47 @@ def with_one_slow(name, p, m, v, at, f, b):
     return float((m * (f + b) * share + bubble_s).max()), run.makespan_s()
 
 
-@pytest.mark.parametrize(("p", "m"), [(4, 4), (8, 8), (8, 24)])
-@pytest.mark.parametrize("b", [1.0, 2.0, 3.0])
-@pytest.mark.parametrize("behind", [0, 1, 2, -1])
-def test_a_slow_rank_of_1f1b_works_while_it_waits_for_those_behind(p, m, b, behind):
+def test_a_slow_rank_of_1f1b_works_while_it_waits_for_those_behind():
     # m passes of 1.25, the others once, and each rank behind again, less a pass of the slow one meanwhile.
-    k = behind % p
-    t = 1.0 + b
-    by_hand_s = m * 1.25 * t + (p - 1 - k) * t + k * (2.0 - 1.25) * t
-    paid_s, took_s = with_one_slow("1f1b", p, m, 1, p - 1 - k, 1.0, b)
+    for p, m in [(4, 4), (8, 8), (8, 24)]:
+        for b in [1.0, 2.0, 3.0]:
+            for behind in [0, 1, 2, -1]:
+                k = behind % p
+                t = 1.0 + b
+                by_hand_s = m * 1.25 * t + (p - 1 - k) * t + k * (2.0 - 1.25) * t
+                paid_s, took_s = with_one_slow("1f1b", p, m, 1, p - 1 - k, 1.0, b)
 
-    assert took_s == pytest.approx(by_hand_s, rel=1e-9)
-    # Others count what the first takes longer as if it were spread over those behind them too.
-    assert paid_s == pytest.approx(by_hand_s, rel=0.03 if k == p - 1 else 1e-9)
+                assert took_s == pytest.approx(by_hand_s, rel=1e-9)
+                # Others count what the first takes longer as if it were spread over those behind them too.
+                assert paid_s == pytest.approx(by_hand_s, rel=0.03 if k == p - 1 else 1e-9)
 
 
-@pytest.mark.parametrize("v", [2, 4])
-@pytest.mark.parametrize("b", [1.0, 2.0, 3.0])
-@pytest.mark.parametrize("behind", [0, 1, 3, 6])
-def test_a_slow_rank_that_interleaves_works_while_it_waits_for_those_behind(v, b, behind):
+def test_a_slow_rank_that_interleaves_works_while_it_waits_for_those_behind():
     # Two chunks for each rank behind, on the way there and on the way back.
-    p, m = 8, 24
-    t = 1.0 + b
-    free_s = max(t - 2.5, 0.0) + max(t - 2.5 * b, 0.0)
-    by_hand_s = m * 1.25 * t + ((p - 1 - behind) * t + behind * free_s) / v
-    paid_s, took_s = with_one_slow("interleaved", p, m, v, p - 1 - behind, 1.0, b)
+    for v in [2, 4]:
+        for b in [1.0, 2.0, 3.0]:
+            for behind in [0, 1, 3, 6]:
+                p, m = 8, 24
+                t = 1.0 + b
+                free_s = max(t - 2.5, 0.0) + max(t - 2.5 * b, 0.0)
+                by_hand_s = m * 1.25 * t + ((p - 1 - behind) * t + behind * free_s) / v
+                paid_s, took_s = with_one_slow("interleaved", p, m, v, p - 1 - behind, 1.0, b)
 
-    assert paid_s == pytest.approx(by_hand_s, rel=1e-9)
-    assert took_s == pytest.approx(by_hand_s, rel=0.02)
+                assert paid_s == pytest.approx(by_hand_s, rel=1e-9)
+                assert took_s == pytest.approx(by_hand_s, rel=0.02)
 
 
-@pytest.mark.parametrize("v", [2, 4])
-@pytest.mark.parametrize("behind", [3, 5, 7])
-def test_a_single_group_goes_round_at_the_pace_of_its_slowest_rank(v, behind):
+def test_a_single_group_goes_round_at_the_pace_of_its_slowest_rank():
     # v - 1 times 8 passes forward, all but the first behind each other, the way of one micro-batch there and back through
     # every chunk, and the same backward: 1.25 + 7 is the way through all ranks.
-    p, b = 8, 2.0
-    by_hand_s = (2.0 * 8.25 + (p * (v - 1) - 1) * 1.25) * (1.0 + b) / v
-    paid_s, took_s = with_one_slow("interleaved", p, p, v, p - 1 - behind, 1.0, b)
+    for v in [2, 4]:
+        for behind in [3, 5, 7]:
+            p, b = 8, 2.0
+            by_hand_s = (2.0 * 8.25 + (p * (v - 1) - 1) * 1.25) * (1.0 + b) / v
+            paid_s, took_s = with_one_slow("interleaved", p, p, v, p - 1 - behind, 1.0, b)
 
-    assert took_s == pytest.approx(by_hand_s, rel=1e-9)
-    assert paid_s == pytest.approx(by_hand_s, rel=1e-9)
+            assert took_s == pytest.approx(by_hand_s, rel=1e-9)
+            assert paid_s == pytest.approx(by_hand_s, rel=1e-9)
 
 
 def test_neighbours_of_a_v_by_layers():

@@ -12,7 +12,7 @@ from costmodel.physics.run.goodput import (
     spares_needed,
     young_interval_s,
 )
-from costmodel.physics.run.sampling import sample_runs
+from costmodel.physics.run.sampling import _sum_of_waits, sample_runs
 
 CASES = [
     (1e-4, 600.0, 20.0, 0.0, 300.0),
@@ -135,6 +135,18 @@ def test_parts_add_up_and_a_job_that_never_fails_pays_its_pauses():
     assert 1 + lost == pytest.approx(found.total.value)
     assert found.total.value[0] == 1.01
     assert np.all(np.diff(found.total.value) > 0)
+
+
+def test_a_large_sum_of_waits_has_the_moments_of_waits_that_end():
+    """3,000 waits with a mean of 1,000 s that all end within 2,000 s, by integration."""
+    x = np.linspace(0.0, 2000.0, 200_001)
+    density = np.exp(-x / 1000.0) / np.exp(-x / 1000.0).sum()
+    mean = float((density * x).sum())
+    deviation = float(np.sqrt((density * (x - mean) ** 2).sum()))
+    rate, width = np.asarray(1e-3), np.full(4000, 2000.0)
+    sums = _sum_of_waits(np.random.default_rng(0), np.full(4000, 3000), np.broadcast_to(rate, 4000), width)
+    assert sums.mean() == pytest.approx(3000 * mean, rel=1e-3)
+    assert sums.std() == pytest.approx(np.sqrt(3000) * deviation, rel=0.05)
 
 
 def test_large_sums_have_the_moments_of_the_exact_ones():

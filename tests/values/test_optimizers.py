@@ -82,6 +82,12 @@ def test_states():
         assert held(price(optimizer=name, zero_stage=0, **TWO)) == near(kept)
 
 
+def test_matrices_of_two_layers_of_multi_token_prediction():
+    """Two layers more, each behind a projection of 2,048 x 1,024."""
+    est = price({**SMALL, "mtp_layers": 2}, optimizer="muon")
+    assert held(est)["momentum"] == near(4 * (6 * 15 + 2 * 2) * MIB)
+
+
 def test_kernels():
     for name, lines in [
         # Gradient 4 and states with the main weight read, states written, parameter 2 written.

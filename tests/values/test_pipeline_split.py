@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from round_jobs import CLUSTER, MIB, MOE, SMALL, model_file, near
 
 from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.job import make_job
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks, require_chunks
 from costmodel.physics.pipeline.stages import Split, plan_stages
-from costmodel.step.price import price
+from costmodel.step.price import head_in_layers, price, stage_split
 
 DEEPSEEK = "Et*4|(t*4|)*14tmL"
 """Megatron-Bridge recipes/deepseek/deepseek_v3.py, 16 chunks."""
@@ -112,6 +113,21 @@ def test_places_of_embedding_and_head(embedding, head, held):
     """10 layers on 4 stages; the first and the last hold as many less as embedding and head count for."""
     plan = plan_stages([0] * 10, 1, 4, Split(embedding, head), every_stage=True)
     assert plan.layers[0].tolist() == held
+
+
+def test_head_in_layers():
+    """By work: vocabulary over what a layer has a column, two or three matrices of the MLP; else by multiply-adds."""
+
+    def job(**model):
+        path = model_file({**SMALL, **model})
+        by_work = {"recipe": "megatron-core", "switches": {"head_by_work": True}}
+        return make_job(model=path, cluster=str(CLUSTER), gpus=1, global_batch=1, seq_len=1024, **by_work)
+
+    for gated, matrices in ((True, 3), (False, 2)):
+        assert stage_split(job(gated_mlp=gated)).head == near(32000 / (4 * 1024 + matrices * 4096))
+    # Two of eight experts of 1.5 Mi, attention of 3 Mi, router, two norms, and 1 Mi of scores and values.
+    active = 2 * 1.5 * MIB + 3 * MIB + 8 * 1024 + 2 * 1024 + MIB
+    assert head_in_layers(job(**MOE)) == near(32000 * 1024 / active)
 
 
 def test_splits_as_arrays_equal_scalars():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from round_jobs import (
     MIB,
     MOE,
+    SMALL,
     TABLE_PARAMS,
     counts,
     each_us,
@@ -54,6 +55,11 @@ def test_states_of_adapters_alone():
                 "optimizer.moments": 8 * 4 * adapters,
             }
         )
+
+
+def test_an_adapter_of_queries_is_as_wide_as_queries_and_their_gate():
+    est = price({**SMALL, "attention_gate": True}, lora_rank=16, lora_targets="q")
+    assert states(est)["parameters"] == near(2 * 4 * 16 * (1024 + 2048))
 
 
 def test_dora_learns_a_length_of_each_output():

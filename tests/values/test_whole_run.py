@@ -146,10 +146,25 @@ def test_intervals_that_cannot_be():
         run(failures_per_node_day=10.0, options={"storage_bytes_per_s": 14 * N / 9000})
 
 
-@pytest.mark.parametrize(("stage", "holders"), [(0, 4), (1, 8)])
-def test_checkpoints_of_each_sort(stage, holders):
-    """On 8 GPUs, tp 2 and pp 2: states of two replicas, or sharded over them; 50 GB/s to the host, 10 to the next node."""
-    est = price(gpus=8, global_batch=8, layout="tp2 pp2", zero_stage=stage)
+@pytest.mark.parametrize(
+    ("layout", "stage", "holders"),
+    [("tp2 pp2", 0, 4), ("tp2 pp2", 1, 8), ("tp2 cp2", 0, 2), ("tp2 cp2", 1, 8)],
+)
+def test_checkpoints_of_each_sort(layout, stage, holders):
+    """On 8 GPUs: states of all replicas (of dp and cp), or sharded; 50 GB/s to the host, 10 to the next node.
+
+    Between racks of 4,096 GPUs the links are faster again: a copy does not go there.
+    """
+    tiers = [
+        {"name": name, "link": link, "size": {"value": size, "source": "assumed"}}
+        for name, link, size in (
+            ("inner", "round-inner", 4),
+            ("outer", "round-outer", 4096),
+            ("racks", "round-inner", 8192),
+        )
+    ]
+    cluster = cluster_file(cluster={"tiers": tiers})
+    est = price(gpus=8, global_batch=8, layout=layout, zero_stage=stage, cluster=cluster)
     size, each = 14 * N, 14 * N / holders
     copy = each / 5e10 + 0.5
     blocking, beside, replica = (
