@@ -22,6 +22,8 @@ def broken(model=DENSE, *, global_batch=64, seq_len=1024, method="ring", swapped
 def test_each_rule():
     for layout, code in [
         ({"gpus": 12, "tp": 8}, "gpus_not_divisible"),
+        # 16 ranks of a replica on 8 GPUs.
+        ({"gpus": 8, "tp": 4, "cp": 4}, "gpus_not_divisible"),
         ({"gpus": 16, "tp": 16}, "heads_not_divisible"),
         ({"gpus": 6, "tp": 3}, "ffn_not_divisible"),
         ({"gpus": 8, "cp": 8, "seq_len": 1020}, "sequence_not_divisible"),
@@ -51,11 +53,22 @@ def test_what_just_fits():
         {"gpus": 8, "cp": 4, "zero_stage": 1, "shard_group": 8},
         {"gpus": 8, "zero_stage": 0, "shard_group": 3},
         {"gpus": 8, "micro_batch": 8},
+        # One replica takes an odd batch; shards of one rank are any number.
+        {"gpus": 1, "global_batch": 63},
+        {"gpus": 3, "global_batch": 3, "zero_stage": 1, "shard_group": 1},
     ]:
         assert broken(**layout) == set()
 
 
+def test_a_batch_is_asked_of_whole_replicas_alone():
+    """16 ranks of a replica on 24 GPUs are one and a half: there is no batch that would do."""
+    for layout in ({"tp": 2, "cp": 4, "pp": 2}, {"tp": 4, "cp": 2, "pp": 2}):
+        assert broken(gpus=24, **layout) == {"gpus_not_divisible"}
+
+
 def test_rules_of_experts():
+    # The ranks of four experts are those of two tensor-parallel groups.
+    assert broken(EXPERTS, gpus=4, tp=2, ep=4) == set()
     assert broken(EXPERTS, ep=8) == set()
     assert broken(EXPERTS, gpus=3, ep=3, global_batch=3) == {"experts_not_divisible"}
     assert broken(EXPERTS, gpus=4, ep=8) == {"expert_ranks_not_divisible"}
@@ -72,6 +85,21 @@ def test_rules_of_context_methods():
     assert broken(cp=8, method="a2a+p2p", swapped=8) == {"heads_not_divisible_by_a2a"}
     assert broken(cp=2, gpus=8, tp=4, method="a2a+p2p", swapped=2) == {"heads_not_divisible_by_a2a"}
     assert broken(cp=1, method="a2a+p2p", swapped=8) == set()
+    assert broken(gpus=6, cp=6, seq_len=1020, global_batch=6, method="a2a+p2p", swapped=4) == {
+        "heads_not_divisible_by_a2a"
+    }
+    # A rank by itself deals nothing out.
+    assert broken(gpus=3, cp=3, seq_len=1023, global_batch=3, method="a2a+p2p", swapped=1) == set()
+    assert broken(gpus=8, cp=2, tp=4, method="a2a+p2p", swapped=1) == set()
+
+
+def test_rules_of_shared_experts_and_of_embeddings_of_each_layer():
+    shared = load_model(model_file({**MOE, "shared_expert_ffn_size": 6}))
+    assert broken(shared, tp=2) == set()
+    assert broken(shared, tp=4) == {"shared_expert_not_divisible"}
+    each = load_model(model_file({**SMALL, "layer_embedding_size": 256, "layer_embedding_rows": 1000}))
+    assert broken(each, cp=2) == set()
+    assert broken(each, tp=2) == broken(each, pp=2) == {"layer_embeddings_split"}
 
 
 def test_what_a_layout_is_where_it_does_not_say():
