@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import DataError
-from costmodel.interop.step_log.formats import EVENTS, FORMATS, MEMORY_FORMATS, SKIPPED, StepFormat
+from costmodel.interop.step_log.formats import BYTES, EVENTS, FORMATS, MEMORY_FORMATS, SKIPPED, LogFormat
 from costmodel.interop.step_log.lines import LineSplitter, chunks_of
 from costmodel.interop.text_file import shown, uncoloured
 
@@ -28,8 +28,7 @@ HEAD = 64
 _MOST_HEADS = 500
 
 _MARKS = (
-    *(one.mark for one in FORMATS),
-    *(one.mark for one in MEMORY_FORMATS),
+    *(each.mark for each in (*FORMATS, *MEMORY_FORMATS)),
     *("skipped=", "aved", "aving", "alid", "valuat"),
 )
 """One of these is in every line that matters: looking for them is much faster than for patterns."""
@@ -50,7 +49,7 @@ class StepLog(NamedTuple):
     ----------
     name : str
         Of the file or files.
-    format : StepFormat
+    format : LogFormat
         How they are printed.
     number : ndarray
         Of the step. [-]
@@ -75,7 +74,7 @@ class StepLog(NamedTuple):
     """
 
     name: str
-    format: StepFormat
+    format: LogFormat
     number: NDArray[np.int64]
     value: NDArray[np.float64]
     at: NDArray[np.float64]
@@ -92,7 +91,7 @@ class StepLog(NamedTuple):
 class _Series:
     """Steps of one format while they are read."""
 
-    def __init__(self, format: StepFormat) -> None:
+    def __init__(self, format: LogFormat) -> None:
         self.format = format
         self.kept: dict[str, array[int] | array[float]] = {
             name: array("d" if name in ("value", "at") else "q") for name in _HELD
@@ -178,11 +177,10 @@ class StepCollector:
                     series.pending |= event.bit
 
     def _take_memory(self, line: str) -> None:
-        for one in MEMORY_FORMATS:
-            if one.mark in line:
-                for text in one.value.findall(line):
-                    size = _finite(text) * one.unit_bytes
-                    self._memory[one.kind] = max(self._memory.get(one.kind, 0.0), size)
+        for known in MEMORY_FORMATS:
+            if known.mark in line:
+                sizes = [_finite(text) * BYTES[known.unit] for text in known.value.findall(line)]
+                self._memory[known.name] = max([self._memory.get(known.name, 0.0), *sizes])
 
     @property
     def has_steps(self) -> bool:
@@ -236,7 +234,7 @@ def _finite(text: str) -> float:
     return value if value < 1e15 else 0.0
 
 
-def _value(format: StepFormat, line: str) -> float | None:
+def _value(format: LogFormat, line: str) -> float | None:
     """Return the value of a line of a step, none where it has none above nought."""
     found = format.value.search(line if format.unit != "tokens/s/GPU" else line.replace(",", ""))
     if found is None or (format.number is not None and not format.number.search(line)):
