@@ -172,13 +172,15 @@ def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Ca
     CostModelError
         If there is no such figure, or its file cannot be written.
     """
+    path = target.file(plot)
+    if path is None and not figure:
+        return lambda answer: None
     from costmodel.base.answer import Face
     from costmodel.reporting.figures import check_picture, save
 
     face = Face(kind)
     name = figure or face.names()[0]
     face.require(name)
-    path = target.file(plot)
     if path is not None:
         check_picture(path)
 

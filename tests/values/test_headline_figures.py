@@ -1,0 +1,84 @@
+"""Figures people ask for first, by hand where a second axis is at work: context ranks, several calls, a host that is full."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import costmodel as cm
+from costmodel.estimates.priced_job import error_bands
+
+JOB = {"model": "llama3-8b", "gpus": 16, "global_batch": 32, "seq_len": 4096}
+
+
+def test_attention_that_runs_again_counts_in_hfu_whatever_splits_it():
+    """Selective recomputation runs scores and their products again: 2 · 2 · heads · s² · d a layer and sequence.
+
+    32 layers, 32 heads of 128, 4,096 tokens, the full matrix; context ranks, tensor ranks, stages and micro-batches
+    share that work and add none.
+    """
+    again = 2 * 2 * 32 * 4096**2 * 128 * 32 * 32
+    for cp, method, tp, pp, size in product((1, 2, 4), ("ring", "all-gather"), (1, 2), (1, 2), (1, 2)):
+        switches = {"cp_method": method}
+        est = cm.estimate(
+            **JOB, cp=cp, tp=tp, pp=pp, micro_batch=size, recompute="selective", switches=switches
+        )
+        assert float(est.hfu / est.mfu - 1) * float(est.model_flops()) == pytest.approx(again, rel=1e-9)
+        plain = cm.estimate(**JOB, cp=cp, tp=tp, pp=pp, micro_batch=size, switches=switches)
+        assert float(plain.hfu) == pytest.approx(float(plain.mfu), rel=1e-12)
+
+
+def test_products_that_run_again_count_in_hfu_whatever_splits_them():
+    """Full recomputation runs a layer's forward again: two FLOPs a weight and token, and its attention.
+
+    A layer has 4096 · (4096 + 2 · 1024 + 4096) weights of attention and 3 · 4096 · 14336 of its MLP.
+    """
+    weights = 4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336
+    again = 32 * (2 * weights * 32 * 4096 + 2 * 2 * 32 * 4096**2 * 128 * 32)
+    for cp, tp in ((1, 1), (2, 1), (2, 2), (1, 4)):
+        est = cm.estimate(**JOB, cp=cp, tp=tp, recompute="full")
+        assert float(est.hfu / est.mfu - 1) * float(est.model_flops()) == pytest.approx(again, rel=1e-9)
+
+
+def test_a_job_that_overflows_its_host_surely_does_not_fit():
+    """It fits the GPUs, whose odds alone would say so; the host, which holds the optimizer, has a gigabyte."""
+    job = {**JOB, "gpus": 8, "tp": 2, "recompute": "full", "switches": {"offload_optimizer": True}}
+    cluster = cm.load_cluster("dgx-h100-ndr")
+    roomy = cm.estimate(**job, cluster=cluster)
+    full = cm.estimate(**job, cluster=replace(cluster, host=cluster.host._replace(memory_bytes=1e9)))
+    assert (bool(roomy.fits), bool(full.fits_gpu), bool(full.fits_host), bool(full.fits)) == (
+        True,
+        True,
+        False,
+        False,
+    )
+    assert float(roomy.fits_probability) > 0.9
+    assert float(full.fits_probability) == 0.0
+    both = cm.estimate(
+        **{**job, "gpus": [8, 16]}, cluster=replace(cluster, host=cluster.host._replace(memory_bytes=1e9))
+    )
+    assert both.fits_probability.tolist() == [0.0, 0.0]
+
+
+def test_the_band_of_an_estimated_accelerator_is_its_own_where_it_has_runs():
+    """Kernels of h800 and of h100-pcie are estimated; runs were published of the first alone."""
+    bands = error_bands()
+    assert "h800-sxm-80gb" in bands.accelerators
+    assert "h100-pcie-80gb" not in bands.accelerators
+    cluster = cm.load_cluster("dgx-h100-ndr")
+    found = {}
+    for name in ("h100-sxm-80gb", "h800-sxm-80gb", "h100-pcie-80gb"):
+        machine = replace(cluster, accelerator=cm.load_accelerator(name))
+        est = cm.estimate(**JOB, cluster=machine, recipe="megatron-core")
+        found[name] = est.error_band.of
+        if name != "h100-sxm-80gb":
+            assert est.job.cluster.accelerator.is_estimated
+    assert found == {
+        "h100-sxm-80gb": "hopper-dense",
+        "h800-sxm-80gb": "hopper-dense",
+        "h100-pcie-80gb": "any-dense-estimated",
+    }
+    other = cm.estimate(
+        **JOB, recipe="composer-fsdp", cluster=replace(cluster, accelerator=cm.load_accelerator("tpu-v5p"))
+    )
+    assert other.error_band.of == "tpu-v5-dense-unfitted"
