@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.bill.formula import evaluate_steps
 from costmodel.bill.lines import TimeLine
 from costmodel.estimates.estimate import Estimate
@@ -22,32 +22,6 @@ from costmodel.physics.network.comm_roofline import (
     regime,
     ridge_points,
 )
-
-
-class AxisTraffic(NamedTuple):
-    """What an axis sends, against what a GPU computes meanwhile."""
-
-    axis: str
-    tier: str
-    bytes_per_gpu: float
-    flops_per_byte: float
-
-
-def communication_points(est: Estimate) -> list[AxisTraffic]:
-    """Return each axis' FLOPs per byte sent, on the slowest tier that it uses. [FLOP/B]"""
-    est.require_single("communication_points")
-    flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
-    sent: dict[str, tuple[float, int]] = {}
-    for line in est.bill.time_lines:
-        if line.toll == "communication" and float(line.bytes) > 0:
-            held, tier = sent.get(line.axis, (0.0, -1))
-            sent[line.axis] = (held + float(line.bytes), max(tier, int(line.tier)))
-    names = est.bill.tier_names
-    return [
-        AxisTraffic(axis, names[tier], size, flops_per_gpu / size)
-        for axis, (size, tier) in sent.items()
-        if tier >= 0
-    ]
 
 
 class OperatorRow(NamedTuple):
@@ -95,13 +69,12 @@ class OperatorRow(NamedTuple):
 def operator_rows(est: Estimate) -> list[OperatorRow]:
     """Return every pass of every operator that takes time, largest share of the step first."""
     est.require_single("roofline")
-    step = float(est.step_time_s)
-    rows = [_operator_row(line, step) for line in est.bill.time_lines if _is_operator(line)]
+    rows = (
+        _operator_row(line, float(est.step_time_s))
+        for line in est.bill.time_lines
+        if line.axis == "compute" and line.toll in ("math", "hbm") and float(line.exposed_each_s) > 0
+    )
     return sorted((row for row in rows if row is not None), key=lambda row: -row.share)
-
-
-def _is_operator(line: TimeLine) -> bool:
-    return line.axis == "compute" and line.toll in ("math", "hbm") and float(line.exposed_each_s) > 0
 
 
 def _operator_row(line: TimeLine, step_time_s: float) -> OperatorRow | None:
@@ -166,33 +139,36 @@ class AxisRow(NamedTuple):
 
 
 def axis_rows(est: Estimate) -> list[AxisRow]:
-    """Return every axis that sends, the one nearest to being in the way first."""
+    """Return every axis that sends, against the slowest tier that it uses."""
     est.require_single("roofline")
-    tiers, names = est.job.cluster.tiers, est.bill.tier_names
-    ridges = dict(zip(names, ridge_points(est.peak_flops_per_s, tiers).tolist(), strict=True))
-    step = float(est.step_time_s)
-    exposed: dict[str, float] = {}
-    for line in est.bill.time_lines:
-        if line.toll == "communication":
-            exposed[line.axis] = exposed.get(line.axis, 0.0) + float(line.exposed_seconds) / step
+    names = est.bill.tier_names
+    ridges = ridge_points(est.peak_flops_per_s, est.job.cluster.tiers).tolist()
+    flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
+    sending = [line for line in est.bill.time_lines if line.toll == "communication"]
     rows = []
-    for point in communication_points(est):
-        ridge = ridges[point.tier]
-        code = int(regime(point.flops_per_byte, ridge))
+    for axis in dict.fromkeys(line.axis for line in sending if float(line.bytes) > 0):
+        lines = [line for line in sending if line.axis == axis]
+        tier = max(int(line.tier) for line in lines if float(line.bytes) > 0)
+        if tier < 0:
+            continue
+        sent = sum(float(line.bytes) for line in lines)
+        exposed = sum(float(line.exposed_seconds) for line in lines) / float(est.step_time_s)
+        intensity = flops_per_gpu / sent
+        code = int(regime(intensity, ridges[tier]))
         rows.append(
             AxisRow(
-                point.axis,
-                point.tier,
-                point.bytes_per_gpu,
-                point.flops_per_byte,
-                ridge,
-                float(efficiency(point.flops_per_byte, ridge)),
-                exposed[point.axis],
+                axis,
+                names[tier],
+                sent,
+                intensity,
+                ridges[tier],
+                float(efficiency(intensity, ridges[tier])),
+                exposed,
                 REGIMES[code],
-                _advice(est, point.axis, point.tier, code, exposed[point.axis]),
+                _advice(est, axis, names[tier], code, exposed),
             )
         )
-    return sorted(rows, key=lambda row: row.intensity / row.ridge)
+    return rows
 
 
 _OVERLAPS = {
@@ -222,24 +198,6 @@ def _advice(est: Estimate, axis: str, tier: str, code: int, exposed: float) -> s
     return "fewer virtual stages, or pp_overlap"
 
 
-def critical_batch(est: Estimate) -> float | None:
-    """Return the global batch at which data parallelism reaches its tier's ridge point, in sequences.
-
-    None without data parallelism. Valid as far as dp sends once a step; ZeRO-3 sends with every
-    micro-batch, and more of these do not help it.
-    """
-    rows = [row for row in axis_rows(est) if row.axis == "dp"]
-    if not rows or est.job.layout.zero_stage >= 3:
-        return None
-    return float(batch_for_efficiency(est.job.global_batch, rows[0].intensity, rows[0].ridge))
-
-
-def _operator_record(row: OperatorRow) -> dict[str, Any]:
-    """Return one operator; memory-bound ones have no compute roof."""
-    record = {**row._asdict(), "achieved_flops_per_s": row.achieved_flops_per_s}
-    return record if row.flops else {**record, "peak_flops_per_s": None, "roof_flops_per_s": None}
-
-
 class Roofline(Answer):
     """Operators of one job under the GPU's roofs, and its axes against the tiers of the fabric."""
 
@@ -260,12 +218,18 @@ class Roofline(Answer):
     @cached_property
     def axes(self) -> list[AxisRow]:
         """Every axis that sends, the one nearest to being in the way first."""
-        return axis_rows(self.est)
+        return sorted(axis_rows(self.est), key=lambda row: row.intensity / row.ridge)
 
     @property
     def critical_batch(self) -> float | None:
-        """Global batch at which data parallelism reaches its tier's ridge point, none without. [sequences]"""
-        return critical_batch(self.est)
+        """Global batch at which data parallelism reaches its tier's ridge point, none without. [sequences]
+
+        Valid as far as dp sends once a step; ZeRO-3 sends with every micro-batch, and more of these do not help it.
+        """
+        row = next((row for row in self.axes if row.axis == "dp"), None)
+        if row is None or self.est.job.layout.zero_stage >= 3:
+            return None
+        return float(batch_for_efficiency(self.est.job.global_batch, row.intensity, row.ridge))
 
     def to_dict(self) -> dict[str, Any]:
         """Return both rooflines as plain data."""
@@ -275,7 +239,15 @@ class Roofline(Answer):
             "schema_version": 1,
             "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
             "peak_flops_per_s": dict(accelerator.peak_flops_per_s),
-            "operators": [_operator_record(row) for row in self.operators],
+            "operators": [
+                {
+                    **row._asdict(),
+                    "achieved_flops_per_s": row.achieved_flops_per_s,
+                    # Memory-bound ones have no compute roof.
+                    **({} if row.flops else {"peak_flops_per_s": None, "roof_flops_per_s": None}),
+                }
+                for row in self.operators
+            ],
             "tiers": [
                 {
                     "tier": tier.name,
@@ -321,7 +293,7 @@ class Roofline(Answer):
             }
             for row in self.axes
         ]
-        return {key: [row[key] for row in rows] for key in rows[0]}
+        return columns_of(rows)
 
 
 def roofline(est: Estimate) -> Roofline:

@@ -224,48 +224,43 @@ def sample_record(samples: Samples) -> dict[str, Any]:
     }
 
 
+def _quantile_columns(name: str, unit: str, what: str, first: str = "") -> tuple[ColumnDoc, ...]:
+    """Return the columns of p10, p50 and p90 of a figure, `{}` in its name for which; `first` is added once."""
+    shares = ("one sample in ten stays", "half of the samples stay", "nine samples in ten stay")
+    return tuple(
+        ColumnDoc(
+            name.format(f"p{100 * share:.0f}"), unit, f"{what} that {text} below{first if at == 0 else ''}"
+        )
+        for at, (share, text) in enumerate(zip(QUANTILES, shares, strict=True))
+    )
+
+
 SAMPLE_COLUMNS = (
-    ColumnDoc(
-        "step_time_p10_s",
-        "s",
-        "step time that one sample in ten stays below; with samples only, as all below",
-    ),
-    ColumnDoc("step_time_p50_s", "s", "step time that half of the samples stay below"),
-    ColumnDoc("step_time_p90_s", "s", "step time that nine samples in ten stay below"),
+    *_quantile_columns("step_time_{}_s", "s", "step time", "; with samples only, as all below"),
     ColumnDoc("headline_place", "-", "share of the samples whose step is shorter than step_time_s"),
-    ColumnDoc("memory_p10_bytes", "B", "memory that one sample in ten stays below"),
-    ColumnDoc("memory_p50_bytes", "B", "memory that half of the samples stay below"),
-    ColumnDoc("memory_p90_bytes", "B", "memory that nine samples in ten stay below"),
+    *_quantile_columns("memory_{}_bytes", "B", "memory"),
     ColumnDoc("fits_probability", "-", "how surely it fits, by the odds of published runs"),
     ColumnDoc("widest_cause", "text", "factor that widens the step time most"),
-    ColumnDoc(
-        "days_p10",
-        "d",
-        "days to train on the job's tokens that one sample in ten stays below; empty without tokens, as below",
-    ),
-    ColumnDoc("days_p50", "d", "days that half of the samples stay below"),
-    ColumnDoc("days_p90", "d", "days that nine samples in ten stay below"),
-    ColumnDoc("dollars_p10", "USD", "rent that one sample in ten stays below; empty without a price, too"),
-    ColumnDoc("dollars_p50", "USD", "rent that half of the samples stay below"),
-    ColumnDoc("dollars_p90", "USD", "rent that nine samples in ten stay below"),
+    *_quantile_columns("days_{}", "d", "days for the job's tokens", "; empty without tokens, as below"),
+    *_quantile_columns("dollars_{}", "USD", "rent", "; empty without a price, too"),
 )
 
 
 def sample_columns(samples: Samples) -> dict[str, list[Any]]:
     """Return what samples add to the wide form: one row."""
-    memory = "memory_bytes_per_gpu"
-    values: tuple[Any, ...] = (
-        *(samples.quantile(share) for share in QUANTILES),
+
+    def of(figure: str) -> list[Any]:
+        return [samples.quantile(share, figure) if figure in samples.figures else "" for share in QUANTILES]
+
+    values = [
+        *of("step_time_s"),
         samples.headline_place,
-        *(samples.quantile(share, memory) for share in QUANTILES),
+        *of("memory_bytes_per_gpu"),
         float(samples.nominal.fits_probability),
         samples.time_causes[0].name,
-        *(
-            samples.quantile(share, figure) if figure in samples.figures else ""
-            for figure in ("days", "dollars")
-            for share in QUANTILES
-        ),
-    )
+        *of("days"),
+        *of("dollars"),
+    ]
     return {column.name: [value] for column, value in zip(SAMPLE_COLUMNS, values, strict=True)}
 
 

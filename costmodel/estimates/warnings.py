@@ -288,17 +288,24 @@ def _balance(est: PricedJob) -> Iterator[str]:
 def _ignored(est: PricedJob) -> Iterator[str]:
     """Name what was given and changes nothing."""
     layout, model = est.job.layout, est.job.model
-    if layout.shard_group > 0 and layout.zero_stage == 0:
-        yield f"shard_group {float(layout.shard_group):.0f} is ignored: zero_stage 0 shards nothing"
-    if est.job.recipe.host.offload_parameters and layout.zero_stage < 3:
-        yield f"offload_parameters is ignored: zero_stage {float(layout.zero_stage):.0f} keeps whole parameters on the GPU"
-    if layout.sequence_parallel > 0 and layout.tp == 1:
-        yield "sequence_parallel is ignored: tp is 1"
-    if model.position == "learned" and np.any(est.job.seq_len > model.max_positions):
-        yield (
-            f"seq_len {float(est.job.seq_len):.0f} is longer than the model's table of {model.max_positions} "
-            f"learned positions; the table is priced as it is"
-        )
+    stage, seq_len = int(layout.zero_stage), float(est.job.seq_len)
+    rules = (
+        (
+            layout.shard_group > 0 and stage == 0,
+            f"shard_group {float(layout.shard_group):.0f} is ignored: zero_stage 0 shards nothing",
+        ),
+        (
+            est.job.recipe.host.offload_parameters and stage < 3,
+            f"offload_parameters is ignored: zero_stage {stage} keeps whole parameters on the GPU",
+        ),
+        (layout.sequence_parallel > 0 and layout.tp == 1, "sequence_parallel is ignored: tp is 1"),
+        (
+            model.position == "learned" and seq_len > model.max_positions,
+            f"seq_len {seq_len:.0f} is longer than the model's table of {model.max_positions} learned positions; "
+            "the table is priced as it is",
+        ),
+    )
+    yield from (text for holds, text in rules if holds)
 
 
 def _evidence(est: PricedJob) -> Iterator[str]:

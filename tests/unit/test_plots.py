@@ -14,7 +14,7 @@ from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
-from costmodel.estimates.roofline import communication_points
+from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import figures
 from costmodel.reporting.figures import FILLS, save
@@ -158,13 +158,13 @@ def test_no_operator_is_above_its_roof(est):
     assert sum(point.share for point in points) < 1
 
 
-def test_communication_points_divide_flops_by_bytes():
+def test_axis_rows_divide_flops_by_bytes():
     est = cm.estimate(**LLAMA3_405B)
-    point = {point.axis: point for point in communication_points(est)}["tp"]
+    point = {point.axis: point for point in axis_rows(est)}["tp"]
     sent = sum(float(line.bytes) for line in est.bill.time_lines if line.axis == "tp")
 
     assert point.tier == "nvlink"
-    assert point.flops_per_byte == pytest.approx(float(est.model_flops(causal=True)) / 16384 / sent)
+    assert point.intensity == pytest.approx(float(est.model_flops(causal=True)) / 16384 / sent)
 
 
 def test_figures_of_a_plan():

@@ -8,7 +8,7 @@ from famous_jobs import JOBS, famous
 import costmodel as cm
 from costmodel.base.answer import to_json
 from costmodel.base.errors import CostModelError
-from costmodel.estimates.roofline import axis_rows, critical_batch, operator_rows
+from costmodel.estimates.roofline import axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import batch_for_efficiency, data_parallel_intensity
 
 
@@ -82,13 +82,19 @@ def test_half_of_the_peak_needs_half_of_the_critical_batch():
 
 def test_the_critical_batch_is_where_the_link_allows_the_peak():
     job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "seq_len": 2048}
-    batch = critical_batch(cm.estimate(**job, global_batch=256))
-    assert batch == pytest.approx(critical_batch(cm.estimate(**job, global_batch=512)), rel=1e-9)
+    batch = cm.roofline(cm.estimate(**job, global_batch=256)).critical_batch
+    assert batch == pytest.approx(cm.roofline(cm.estimate(**job, global_batch=512)).critical_batch, rel=1e-9)
     at = cm.estimate(**job, global_batch=64 * round(batch / 64))
     (dp,) = [row for row in axis_rows(at) if row.axis == "dp"]
     assert dp.intensity == pytest.approx(dp.ridge, rel=0.2)
-    assert critical_batch(cm.estimate(**job, global_batch=256, zero_stage=3, recipe="torchtitan")) is None
-    assert critical_batch(cm.estimate(model="llama3-8b", gpus=8, tp=8, global_batch=8, seq_len=2048)) is None
+    assert (
+        cm.roofline(cm.estimate(**job, global_batch=256, zero_stage=3, recipe="torchtitan")).critical_batch
+        is None
+    )
+    assert (
+        cm.roofline(cm.estimate(model="llama3-8b", gpus=8, tp=8, global_batch=8, seq_len=2048)).critical_batch
+        is None
+    )
 
 
 def test_advice_follows_the_regime():

@@ -254,5 +254,5 @@ def test_lists_of_every_kind():
 @pytest.mark.parametrize(("intensity", "lowest"), [((100.0, 50.0), 0.05), ((100.0, 4.0), 0.02)])
 def test_the_axis_of_shares_begins_below_the_lowest(intensity, lowest):
     """At ridges of 100 and 100: half of the lowest share, and 5 % at most."""
-    points = [SimpleNamespace(flops_per_byte=one, tier="t") for one in intensity]
+    points = [SimpleNamespace(intensity=one, tier="t") for one in intensity]
     assert _lowest(points, np.array([7.0, 100.0]), ["s", "t"]) == pytest.approx(lowest)

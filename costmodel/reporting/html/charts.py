@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.estimates.pipeline_run import run_pipeline
-from costmodel.estimates.roofline import communication_points
+from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS
 from costmodel.reporting.plots.pipeline import KINDS, idle_text
@@ -246,9 +246,9 @@ def compute_chart(est: Estimate) -> Figure:
 
 def communication_chart(est: Estimate) -> Figure:
     """Return the tiers' ridge points as a staircase, with the axes."""
-    tiers, points = est.job.cluster.tiers, communication_points(est)
+    tiers, points = est.job.cluster.tiers, axis_rows(est)
     ridges = ridge_points(est.peak_flops_per_s, tiers)
-    spread = [*ridges.tolist(), *(point.flops_per_byte for point in points)]
+    spread = [*ridges.tolist(), *(point.intensity for point in points)]
     intensity = np.geomspace(min(spread) / 4.0, max(spread) * 4.0, 80)
     data: list[dict[str, Any]] = [
         {
@@ -273,14 +273,14 @@ def communication_chart(est: Estimate) -> Figure:
         points, ("circle", "square", "diamond", "triangle-up", "star", "cross"), strict=False
     ):
         ridge = float(ridges[names.index(point.tier)])
-        where = REGIMES[int(regime(point.flops_per_byte, ridge))]
+        where = REGIMES[int(regime(point.intensity, ridge))]
         data.append(
             {
                 "type": "scatter",
                 "mode": "markers+text",
-                "x": [point.flops_per_byte],
+                "x": [point.intensity],
                 "text": [point.axis],
-                "y": [min(point.flops_per_byte / ridge, 1.0)],
+                "y": [min(point.intensity / ridge, 1.0)],
                 "textposition": "top center",
                 "name": point.axis,
                 "marker": {
@@ -289,7 +289,7 @@ def communication_chart(est: Estimate) -> Figure:
                     "color": FILLS[point.axis][0],
                     "line": {"color": "#000000", "width": 1},
                 },
-                "hovertext": [f"{point.axis} on {point.tier}: {point.flops_per_byte:,.0f} FLOP/B, {where}"],
+                "hovertext": [f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"],
                 "hoverinfo": "text",
                 "showlegend": False,
             }

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.estimates.roofline import AxisTraffic, Roofline, communication_points, operator_rows
+from costmodel.estimates.roofline import AxisRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.reporting.figures import FILLS, new_figure
 from costmodel.reporting.series import job_title
@@ -140,12 +140,12 @@ def _low(points: Sequence[OperatorPoint]) -> float:
 def draw_communication_roofline(est: Estimate) -> Any:
     """Draw the tiers' ridge points as a staircase, and each axis by its FLOPs per byte sent."""
     tiers, peak = est.job.cluster.tiers, est.peak_flops_per_s
-    points = communication_points(est)
+    points = axis_rows(est)
     ridges = ridge_points(peak, tiers)
     title = f"{job_title(est)}: what share of the peak each link allows, all communication hidden\n{job_text(est)}"
     figure, axes = new_figure(title, size=(9.0, 5.6))
-    left = min([float(ridges.min()), *(p.flops_per_byte for p in points)]) / 4.0
-    right = max([float(ridges.max()), *(p.flops_per_byte for p in points)]) * 4.0
+    left = min([float(ridges.min()), *(p.intensity for p in points)]) / 4.0
+    right = max([float(ridges.max()), *(p.intensity for p in points)]) * 4.0
     intensity = np.geomspace(left, right, 300)
     for index, (tier, ridge) in enumerate(zip(tiers, ridges, strict=True)):
         style = ("-", "--", "-.", ":")[index % 4]
@@ -159,22 +159,22 @@ def draw_communication_roofline(est: Estimate) -> Any:
             label=f"{tier.name} ({tier.link}): {rate} a GPU, ridge {float(ridge):,.0f} FLOP/B",
         )
     names = [tier.name for tier in tiers]
-    for index, point in enumerate(sorted(points, key=lambda point: point.flops_per_byte)):
+    for index, point in enumerate(sorted(points, key=lambda point: point.intensity)):
         ridge = float(ridges[names.index(point.tier)])
-        allowed = min(point.flops_per_byte / ridge, 1.0)
-        where = REGIMES[int(regime(point.flops_per_byte, ridge))]
+        allowed = min(point.intensity / ridge, 1.0)
+        where = REGIMES[int(regime(point.intensity, ridge))]
         axes.plot(
-            point.flops_per_byte,
+            point.intensity,
             allowed,
             _MARKERS[index],
             markersize=10,
             markeredgecolor="black",
             color=FILLS[point.axis][0],
-            label=f"{point.axis} on {point.tier}: {point.flops_per_byte:,.0f} FLOP/B, {where}",
+            label=f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}",
         )
         axes.annotate(
             point.axis,
-            (point.flops_per_byte, allowed),
+            (point.intensity, allowed),
             textcoords="offset points",
             xytext=(0, (10, -20)[index % 2]),
             ha="center",
@@ -192,7 +192,7 @@ def draw_communication_roofline(est: Estimate) -> Any:
     return figure
 
 
-def _lowest(points: Sequence[AxisTraffic], ridges: NDArray[np.float64], names: list[str]) -> float:
+def _lowest(points: Sequence[AxisRow], ridges: NDArray[np.float64], names: list[str]) -> float:
     """Return where the axis of shares begins. [-]"""
-    shares = [point.flops_per_byte / float(ridges[names.index(point.tier)]) for point in points]
+    shares = [point.intensity / float(ridges[names.index(point.tier)]) for point in points]
     return float(min([0.05, *(0.5 * share for share in shares)]))
