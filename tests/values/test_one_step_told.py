@@ -78,29 +78,6 @@ def test_an_explained_line_of_memory_is_that_of_the_worst_stage(est):
         assert headline(line).endswith(f"{100 * line.total / held[worst]:.2f}% of the worst stage")
 
 
-def test_columns_of_an_explanation_are_its_steps(est):
-    lines = est.explain("tp.")
-    columns = lines.columns()
-    rows = [(line, step) for line in lines for step in line.steps]
-    assert [len(column) for column in columns.values()] == [len(rows)] * 12
-    for index, (line, step) in enumerate(rows):
-        row = {key: column[index] for key, column in columns.items()}
-        assert row == {
-            "name": line.name,
-            "bill": "time",
-            "axis": "tp",
-            "toll": line.toll,
-            "count": line.times,
-            "tier": line.tier or "none",
-            "step": step.name or "result",
-            "formula": step.expression,
-            "with_numbers": step.with_numbers,
-            "value": step.value,
-            "unit": step.unit or "-",
-            "source": line.source,
-        }
-
-
 def test_numbers_are_put_in_with_the_steps_before_them(est):
     """What a step computed stands as a number in the next; a formula of one name is that name's number."""
     for line in est.explain():
@@ -192,29 +169,17 @@ def test_what_runs_again_counts_in_hfu_alone():
     assert float(kept.hfu) == float(kept.mfu)
 
 
-def test_the_long_table_has_each_line_as_the_bill_has_it(est, time_lines):
-    rows = est.to_frame("long").to_dict("records")
-    time = [row for row in rows if row["bill"] == "time"]
-    assert [row["name"] for row in time] == list(time_lines)
-    for row in time:
-        line = time_lines[row["name"]]
-        assert (row["layout"], row["axis"], row["toll"], row["phase"]) == (
-            0,
-            line.axis,
-            line.toll,
-            line.phase,
-        )
-        assert (row["count"], row["bytes"]) == (float(line.count), float(line.bytes))
-        assert (row["seconds"], row["exposed_seconds"]) == (float(line.seconds), float(line.exposed_seconds))
-        assert row["tier"] == (tier_of(est, line) or "none")
-        assert (row["formula"], row["source"]) == (line.formula, line.source)
-    memory = [row for row in rows if row["bill"] == "memory"]
-    for row, line in zip(memory, est.bill.memory_lines, strict=True):
-        assert (row["name"], row["axis"], row["toll"]) == (line.name, line.axis, line.toll)
-        assert (row["phase"], row["tier"]) == ("none", "none")
-        assert row["bytes"] == np.broadcast_to(line.bytes, (4,))[est.worst_stage]
-        assert all(math.isnan(row[key]) for key in ("count", "seconds", "exposed_seconds"))
-    assert len(rows) == len(time) + len(memory) + len(est.bill.host_lines)
+def test_the_long_table_is_the_record_line_by_line(est):
+    record, rows = est.to_dict(), est.to_frame("long").to_dict("records")
+    lines = [*record["lines"], *record["memory_lines"], *record["host_lines"]]
+    assert [row["name"] for row in rows] == [line["name"] for line in lines]
+    for row, line in zip(rows, lines, strict=True):
+        for key in line.keys() - {"terms", "tier"}:
+            assert row[key] == line[key]
+        assert row["tier"] == (line.get("tier") or "none")
+        if row["bill"] != "time":
+            assert row["phase"] == "none"
+            assert all(math.isnan(row[key]) for key in ("count", "seconds", "exposed_seconds"))
 
 
 def test_the_wide_table_sums_the_bill(est):

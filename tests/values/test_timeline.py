@@ -141,72 +141,27 @@ def test_the_clock_and_what_idles(est):
 
 
 def test_events_of_the_file(est):
-    """Metadata of the threads that something runs on, slices in microseconds, memory in GiB."""
+    """A slice an event in microseconds with its time on the bill, memory in GiB; what the viewer's header says."""
     found = trace(est)
-    timeline, written = found.timeline, found.to_dict()
+    written = json.loads(found.to_json())
     events = written["traceEvents"]
-    used = ["compute", "tp", "pp", "dp"]
-    assert STREAMS[0] == "compute"
-    expected = []
-    for stage in (0, 1):
-        expected.append(("process_name", stage, 0, {"name": f"stage {stage}"}))
-        expected.append(("process_sort_index", stage, 0, {"sort_index": stage}))
-        for thread, stream in enumerate(STREAMS):
-            if stream in used:
-                expected.append(("thread_name", stage, thread, {"name": stream}))
-                expected.append(("thread_sort_index", stage, thread, {"sort_index": thread}))
-    named = [event for event in events if event["ph"] == "M"]
-    assert [(one["name"], one["pid"], one["tid"], one["args"]) for one in named] == expected
-    colours = {
-        "forward": "good",
-        "backward": "bad",
-        "communication": "thread_state_iowait",
-        "optimizer": "thread_state_running",
-        "overhead": "grey",
-    }
     drawn = [event for event in events if event["ph"] == "X"]
-    for event, piece in zip(drawn, timeline.slices, strict=True):
-        about = {"bill_s": piece.busy_s}
-        if piece.micro_batch >= 0:
-            about |= {"micro_batch": piece.micro_batch, "chunk": 0}
-        assert event == {
-            "ph": "X",
-            "name": piece.name,
-            "cat": piece.kind,
-            "pid": piece.stage,
-            "tid": STREAMS.index(piece.stream),
-            "ts": pytest.approx(1e6 * piece.start_s),
-            "dur": pytest.approx(1e6 * (piece.end_s - piece.start_s)),
-            "cname": colours[piece.kind],
-            "args": about,
-        }
-    counted = [event for event in events if event["ph"] == "C"]
-    for event, point in zip(counted, timeline.memory, strict=True):
-        assert (event["name"], event["pid"], event["ts"]) == ("memory", point.stage, point.time_s * 1e6)
-        assert event["args"] == {"GiB": point.held_bytes / 2**30}
-    assert written["displayTimeUnit"] == "ms"
-    assert written["otherData"] == {
-        "job": "llama2-7b on 32 GPUs of dgx-h100-ndr, recipe megatron-core",
-        "schedule": "1f1b",
-        "step_time_s": float(est.step_time_s),
-        "pipeline_on_bill_s": timeline.pipeline_s,
-        "pipeline_simulated_s": timeline.simulated_s,
-        "clock_scale": timeline.scale,
-    }
-    assert json.loads(found.to_json()) == json.loads(json.dumps(written))
+    for event, piece in zip(drawn, found.timeline.slices, strict=True):
+        assert (event["pid"], STREAMS[event["tid"]], event["name"]) == (piece.stage, piece.stream, piece.name)
+        assert (event["ts"], event["dur"]) == pytest.approx(
+            (1e6 * piece.start_s, 1e6 * (piece.end_s - piece.start_s))
+        )
+        assert event["args"]["bill_s"] == piece.busy_s
+        assert ("micro_batch" in event["args"]) == (piece.micro_batch >= 0)
+    threads = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert threads == {piece.stream for piece in found.timeline.slices}
+    held = [event["args"]["GiB"] for event in events if event["ph"] == "C"]
+    assert max(held) * 2**30 == pytest.approx(float(est.memory_bytes_per_gpu))
+    about = written["otherData"]
+    assert about["job"] == "llama2-7b on 32 GPUs of dgx-h100-ndr, recipe megatron-core"
+    assert (about["schedule"], about["step_time_s"]) == ("1f1b", float(est.step_time_s))
     columns = found.columns()
-    assert columns["name"] == [piece.name for piece in timeline.slices]
-    assert list(columns) == [
-        "stage",
-        "stream",
-        "name",
-        "start_s",
-        "end_s",
-        "kind",
-        "micro_batch",
-        "chunk",
-        "busy_s",
-    ]
+    assert columns["name"] == [event["name"] for event in drawn]
 
 
 @pytest.mark.parametrize(
