@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fit_kernels import device, kernels_block
+from fit_kernels import device
 from kernel_tables import read_attention, read_matmul
 from library_fp4 import fit_library
 from score_attention import score_matrix_attention_time_s, score_traffic
 
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
-from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
+from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import make_job
 from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.calibration.fitting import Bound, fit
-from costmodel.trust.calibration.kernel_fits import AttentionFit, MatmulFit, predict_attention, predict_matmul
+from costmodel.trust.calibration.kernel_fits import predict_attention, predict_matmul
 
 HERE = Path(__file__).parent
 ACCELERATORS = list_profiles("accelerator")
@@ -199,25 +199,3 @@ def test_a_fit_shrugs_off_an_outlier():
     measured[7] *= 3.0
     found, _ = fit(lambda p: p["slope"] * x, measured, {"slope": Bound(0.1, 10.0, 1.0)})
     assert found["slope"] == pytest.approx(2.0, rel=0.02)
-
-
-def test_a_block_of_borrowed_constants_reads_back():
-    accelerator = load_accelerator("b200-sxm-180gb")
-    fits = {}
-    for name in ("h100-sxm-80gb", "a100-sxm-80gb", "b200-sxm-180gb", "b300", "mi210"):
-        kernels = load_accelerator(name if name != "mi210" else "mi250x").kernels
-        for dtype in ("bf16", "fp8", "fp8-block", "nvfp4"):
-            fits[name, "matmul", dtype] = MatmulFit(kernels.matmul[dtype], 50, 0.05, ("a table",))
-    attention = {
-        ("h100-sxm-80gb", kernel): AttentionFit(
-            load_accelerator("h100-sxm-80gb").kernels.attention[kernel], 30, 0.03, ("a figure",)
-        )
-        for kernel in ("flash2", "flash3", "cudnn")
-    }
-    attention["a100-sxm-80gb", "flash2"] = attention["h100-sxm-80gb", "flash2"]
-    attention["b200-sxm-180gb", "cudnn"] = attention["h100-sxm-80gb", "cudnn"]
-    for name in ("b200-sxm-180gb", "gb200", "h20-sxm-96gb", "v100-sxm2-32gb", "mi300x"):
-        block = kernels_block(name, fits, attention)
-        read = KernelConstants.model_validate(block)
-        assert read.blocks.matmul["bf16"].basis in ("measured", "estimated", "generation-average")
-    assert accelerator.kernels.matmul["bf16"].sustained_loss > 0.2

@@ -1,6 +1,7 @@
 """`costmodel calibrate kernels` and `steps`: constants found again, bad rows named, nothing half done."""
 
 import json
+import sys
 from functools import partial
 
 import numpy as np
@@ -237,3 +238,12 @@ def test_constants_of_products_as_profiles_write_them():
     )
     assert block["fixed_per_group"] == "0.2 us"
     assert "fixed_per_group" not in matmul_constants(full._replace(fixed_per_group_s=1e-7))
+
+
+def test_without_scipy_a_fit_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    (tmp_path / "m.csv").write_text(memory_csv())
+    assert main(["calibrate", "kernels", str(tmp_path / "m.csv"), "-a", "h200"]) == 2
+    said = capsys.readouterr().err
+    assert "fitting constants needs SciPy" in said
+    assert said.strip().count("\n") == 0

@@ -5,8 +5,7 @@
 
 The tables' columns are those of ``tests/published/matmul_sample.csv``, ``attention_h100_flash3_paper.csv``,
 ``attention_cudnn_2026.csv`` and ``matmul_fp4_cublaslt.csv``. Without ``--write`` the report is printed and nothing changes.
-Accelerators without rows of their own take constants from `kernel_estimates`; a profile
-that says ``kernels: {like: ...}`` is left as it is.
+Entries that no row tells, those that say ``like`` among them, are left as they are.
 """
 
 from __future__ import annotations
@@ -15,28 +14,19 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from kernel_borrowing import (
-    attention_block,
-    borrowed_attention,
-    borrowed_matmul,
-    memory_block,
-    shipped_matmul_block,
-)
-from kernel_tables import read_attention, read_matmul
+from kernel_tables import count_sources, read_attention, read_matmul
 from library_fp4 import DTYPE, fit_library, of_chip
 
-from costmodel.base.errors import DataError
-from costmodel.base.yaml_files import put_block
+from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
-from costmodel.describe.hardware.profile_files import read_yaml
+from costmodel.physics.kernels.roofline import AttentionConstants, AttentionPassConstants
+from costmodel.trust.calibration.kernel_blocks import Block, attention_block, matmul_block
 from costmodel.trust.calibration.kernel_csv import AttentionRows, MatmulRows
 from costmodel.trust.calibration.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
 MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
-WRITTEN = "written by tools/fit/fit_kernels.py from published measurements"
 MIN_POINTS = 9
 """Fewer rows than this are a check, not a fit."""
 BACKWARD_RATIO = 0.875
@@ -164,37 +154,59 @@ def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: s
     return fits
 
 
-def kernels_block(name: str, matmuls: MatmulFits, attentions: AttentionFits) -> dict[str, Any]:
-    """Return the ``kernels:`` block of one accelerator: its own fits, then what is borrowed."""
-    this = device(name)
-    block: dict[str, Any] = {"num_sms": this.num_sms, "matmul": {}, "grouped_matmul": {}, "attention": {}}
+def shipped_matmul_block(found: MatmulFit) -> Block:
+    """Write a fit of this accelerator's own rows."""
+    source = count_sources(found.sources)
+    return matmul_block(found, f"{source}; power limit: {found.power_limit}" if found.power_limit else source)
+
+
+def _peaks(c: AttentionPassConstants) -> dict[int, float]:
+    """Return share of the peak by head dimension."""
+    return {round(dim): value for dim, value in zip(c.head_dims, c.peak_fractions, strict=True)}
+
+
+def shipped_attention_block(found: AttentionFit, this: Device, fits: AttentionFits) -> Block:
+    """Write a fit of this accelerator's own rows.
+
+    Where every row was causal, the share without a mask is the fitted one over the causal factor
+    of the kernel on its nearest relative, and head dimension 64 follows that relative's ratio.
+    """
+    relative = fits.get(
+        ("a100-sxm-80gb", "flash2") if this.generation == "ampere" else ("h100-sxm-80gb", "cudnn")
+    )
+    adjusted = {}
+    for name in ("forward", "backward"):
+        own: AttentionPassConstants = getattr(found.constants, name)
+        peaks, causal = _peaks(own), own.causal_fraction
+        if relative is not None and 64 not in peaks and 128 in peaks:
+            near: AttentionPassConstants = getattr(relative.constants, name)
+            near_causal: AttentionPassConstants = relative.constants.forward
+            ratio = _peaks(near)[64] / _peaks(near)[128]
+            if causal == 1.0:
+                causal = near_causal.causal_fraction
+                peaks = {dim: value / causal for dim, value in peaks.items()}
+            peaks[64] = peaks[128] * ratio
+        adjusted[name] = own._replace(
+            head_dims=tuple(float(dim) for dim in peaks),
+            peak_fractions=tuple(peaks.values()),
+            causal_fraction=causal,
+        )
+    changed = found._replace(constants=AttentionConstants(**adjusted))
+    return attention_block(changed, count_sources(found.sources))
+
+
+def with_fits(text: str, name: str, matmuls: MatmulFits, attentions: AttentionFits) -> str:
+    """Return the file of an accelerator with the kernels that its own rows tell; what it borrows (``like``) stays."""
+    content = document(text)
+    block = content["kernels"]
     for (owner, op, dtype), found in matmuls.items():
         if owner == name:
-            block[op][dtype] = shipped_matmul_block(found)
-    borrowed_matmul(block, this, matmuls)
+            block.setdefault(op, node({}))[dtype] = node(shipped_matmul_block(found))
     for (owner, kernel), fitted in attentions.items():
         if owner == name:
-            block["attention"][kernel] = attention_block(fitted, this, attentions)
-    borrowed_attention(block, this, attentions)
-    block["memory"] = memory_block(name)
-    return block
-
-
-def shipped_text(path: Path, matmuls: MatmulFits, attentions: AttentionFits) -> str:
-    """Return the file of an accelerator with its new block; the rest stays as it is.
-
-    Raises
-    ------
-    DataError
-        If the tables have no rows of what it would borrow.
-    """
-    try:
-        block = kernels_block(path.stem, matmuls, attentions)
-    except KeyError as missing:
-        raise DataError(
-            f"{path.stem}: expected rows of {' '.join(missing.args[0])}, to borrow from"
-        ) from None
-    return put_block(path.read_text("utf-8"), "kernels", block, comment=WRITTEN, before="sources")
+            known = shipped_attention_block(fitted, device(name), attentions)
+            block.setdefault("attention", node({}))[kernel] = node(known)
+    return document_text(content)
 
 
 def report(matmuls: MatmulFits, attentions: AttentionFits) -> str:
@@ -229,13 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attentions = fit_attentions(read_attention(options.attention), measured)
     sys.stdout.write(report(matmuls, attentions) + "\n")
     if options.write:
-        texts = {
-            path: shipped_text(path, matmuls, attentions)
-            for path in sorted(options.write.glob("*.yaml"))
-            if "like" not in (read_yaml(path).get("kernels") or {})
-        }
-        for path, text in texts.items():
-            path.write_text(text, "utf-8")
+        own = {owner for owner, *_ in (*matmuls, *attentions)}
+        for path in sorted(options.write.glob("*.yaml")):
+            if path.stem in own:
+                path.write_text(with_fits(path.read_text("utf-8"), path.stem, matmuls, attentions), "utf-8")
     return 0
 
 
