@@ -89,23 +89,6 @@ def test_names_of_2024(tmp_path):
     assert found.remarks == ()
 
 
-@pytest.mark.parametrize(
-    ("converters", "precision"),
-    [
-        ("", "bf16"),  # the table alone enables nothing
-        ('# converters = ["quantize.linear.float8"]', "bf16"),
-        ('converters = ["quantize.linear.float8"]', "fp8-current"),
-        ('converters = ["float8"]', "fp8-current"),
-        ('converters = ["quantize.linear.mx"]', "mxfp8"),
-    ],
-)
-def test_converters_decide_the_precision(tmp_path, converters, precision):
-    found = read(tmp_path, OF_2025.format(converters=converters), gpus=16)
-
-    assert found.job["precision"] == precision
-    assert (found.job["model"], found.job["ep"], found.job["global_batch"]) == ("qwen3-30b-a3b", 8, 64)
-
-
 def test_the_rest_is_missing_until_gpus_are_given(tmp_path):
     found = read(tmp_path, OF_2025.format(converters=""))
 
@@ -132,76 +115,12 @@ def test_names_of_2026(tmp_path):
     assert read(tmp_path, text, "config.json", gpus=64).job["global_batch"] == 16 * 4
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ('[optimizer]\nname = "Prodigy"', "optimizer Prodigy: priced as Adam"),
-        ("[optimizer]\nearly_step_in_backward = true", "steps inside the backward pass"),
-        ("[strange_table]\na = 1", "may matter: strange_table"),
-        ("[compile]\nnew_switch = true", "may matter: compile.new_switch"),
-    ],
-)
-def test_what_has_no_price_is_said(tmp_path, more, words):
-    found = read(tmp_path, OF_2025.format(converters="") + more, gpus=8)
-
-    assert any(words in remark for remark in found.remarks)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[training]\nseq_len = 'long'", "training.seq_len: expected a whole number, got 'long'"),
-        ("training = 3\n[parallelism]\n", "training: expected a table, got 3"),
-        (
-            "[training]\n[activation_checkpoint]\nmode = 'some'",
-            "expected one of none, selective, full, got 'some'",
-        ),
-        ("[training\n", "not TOML"),
-    ],
-)
-def test_wrong_files_are_one_line(tmp_path, text, words):
-    with pytest.raises(CostModelError) as caught:
-        read(tmp_path, text, gpus=8)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_recipe_that_reshards_in_pipelines_is_told_otherwise():
-    """torchtitan's default keeps layers gathered in a pipeline, and reshards without one."""
-    head = "[parallelism]\ndata_parallel_shard_degree = 8\n"
-    piped = read_as("torchtitan", head + "pipeline_parallel_degree = 2\n", recipe="composer-fsdp")
-    assert piped.job["switches"]["fsdp_reshard_after_forward"] is False
-    assert (
-        "fsdp_reshard_after_forward"
-        not in read_as("torchtitan", head, recipe="composer-fsdp").job["switches"]
-    )
-
-
 def test_json_may_begin_with_lines_of_nothing(tmp_path):
     path = tmp_path / "job.json"
     path.write_text(
         '\n  {"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 2048}, "parallelism": {}}\n'
     )
     assert read_file(path, gpus=8).job["seq_len"] == 2048
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "ours"),
-    [
-        ({"_type": "OptimizersContainer"}, None),
-        (
-            {
-                "_type": "OptimizersContainer",
-                "param_groups": [{"optimizer_name": "AdamW"}, {"optimizer_name": "Lion"}],
-            },
-            "lion",
-        ),
-        ({"name": "_dist_muon_optimizer"}, "muon"),
-    ],
-)
-def test_the_optimizer_of_the_matrices_counts(optimizer, ours):
-    text = json.dumps({"training": {"seq_len": 128}, "parallelism": {}, "optimizer": optimizer})
-    assert read_as("torchtitan", text, gpus=8).job.get("optimizer") == ours
 
 
 def test_a_module_of_anybody_else_is_not_guessed_at():

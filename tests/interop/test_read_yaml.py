@@ -6,7 +6,6 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.interop.read_megatron_yaml import _words, read_neox
 from costmodel.interop.reading import read as read_file
 from costmodel.interop.text_file import TextFile, decoded, encoding_of, read_text, shown
 
@@ -128,24 +127,6 @@ def written(tmp_path, text, name="run.yaml"):
 
 def said(job, *names):
     return tuple(job.get(name) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("ddp", "mixed", "reduced"),
-    [
-        ("true", "bf16_mixed", None),
-        # A name says fp32 over what `ddp` says; the whole precision says it itself.
-        ("false", "bf16_mixed", None),
-        ("true", "{bf16: true, grad_reduce_in_fp32: false}", "bf16"),
-        ("false", "{bf16: true, grad_reduce_in_fp32: true}", None),
-        ("false", "null", "bf16"),
-    ],
-)
-def test_what_gradients_of_bridge_are_reduced_in(tmp_path, ddp, mixed, reduced):
-    text = BRIDGE.replace("ddp: {", f"ddp: {{grad_reduce_in_fp32: {ddp}, ").replace("bf16_mixed", mixed)
-    found = read_file(written(tmp_path, text))
-
-    assert (found.job.get("switches") or {}).get("grad_reduce_dtype") == reduced
 
 
 def test_arguments_of_megatrons_tests(tmp_path):
@@ -444,25 +425,6 @@ def test_adapters_of_trainers(tmp_path, text, fields):
         assert any("lora" in line.name for line in bill.time_lines)
 
 
-@pytest.mark.parametrize(
-    ("fsdp", "stage"),
-    [
-        ("{fsdp_sharding_strategy: FULL_SHARD}", 3),
-        ("{fsdp_sharding_strategy: 2}", 2),
-        ("{fsdp_sharding_strategy: NO_SHARD}", 0),
-        ("{fsdp_version: 2, fsdp_reshard_after_forward: true}", 3),
-        ("{fsdp_version: 2, fsdp_reshard_after_forward: false}", 2),
-        ("{fsdp_reshard_after_forward: FULL_SHARD}", 3),
-    ],
-)
-def test_accelerate_shards_as_its_strategy_says(tmp_path, fsdp, stage):
-    text = f"distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nfsdp_config: {fsdp}\n"
-    found = read_file(written(tmp_path, text))
-
-    assert said(found.job, "zero_stage", "gpus", "precision") == (stage, 16, "bf16")
-    assert found.missing == ("cluster", "model", "global_batch", "seq_len")
-
-
 def test_accelerate_with_deepspeed_inside(tmp_path):
     text = "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
     text += "deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, offload_param_device: none}\n"
@@ -483,138 +445,6 @@ def test_an_optimizer_that_no_host_steps_is_offloaded_as_adam(tmp_path):
     assert "optimizer adamw-8bit: no host steps it; its offloaded step is priced as Adam's" in found.warnings
     lion = axolotl.replace("adamw_bnb_8bit", "lion_32bit")
     assert read_file(written(tmp_path, lion)).job["optimizer"] == "lion"
-
-
-SMALL_NEOX = """# of GPT-NeoX
-pipe_parallel_size: 1
-model_parallel_size: 2
-num_layers: 4
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 128
-max_position_embeddings: 128
-pos_emb: rotary
-rotary_pct: 0.25
-rotary_emb_base: 20000
-train_micro_batch_size_per_gpu: 4
-vocab_size: 1000
-fp16: {enabled: true}
-"""
-
-
-def neox(more=""):
-    return read_neox(TextFile(SMALL_NEOX + more, "neox.yml"), {"gpus": 8}).job["model"]
-
-
-def test_neox_with_attention_and_mlp_side_by_side():
-    assert (neox().parallel_block, neox().norms_per_layer) == (False, 2)
-    beside = neox("gpt_j_residual: true\n")
-    assert (beside.parallel_block, beside.norms_per_layer) == (True, 2)
-    assert neox("gpt_j_residual: true\ngpt_j_tied: true\n").norms_per_layer == 1
-    assert (beside.rotary_share, beside.rope_theta) == (0.25, 20000.0)
-
-
-def test_what_neox_takes_where_a_file_is_silent():
-    """One table of tokens for both ends, GELU with biases, heads of their own, all layers dense, LayerNorm."""
-    model = neox()
-    assert (model.tied_embeddings, model.gated_mlp, model.linear_bias) == (True, False, True)
-    assert (model.num_kv_heads, model.num_experts, model.norm) == (4, 0, "layernorm")
-    assert not neox("no_weight_tying: true\n").tied_embeddings
-    assert neox("no_weight_tying: false\n").tied_embeddings
-    assert neox("num_kv_heads: 2\n").num_kv_heads == 2
-    for words, bias in (("", True), ("use_bias_in_mlp: true\n", True), ("use_bias_in_mlp: false\n", False)):
-        for gate in ("mlp_type: llama\n", "activation: swiglu\n"):
-            gated = neox(gate + words)
-            assert gated.gated_mlp
-            assert gated.linear_bias == bias
-
-
-@pytest.mark.parametrize(
-    ("more", "known"),
-    [
-        ("", ("fp16", 0, "none", 16)),
-        ("zero_optimization: {stage: 2}\n", ("fp16", 2, "none", 16)),
-        ("checkpoint_activations: true\n", ("fp16", 0, "full", 16)),
-        ("checkpoint_activations: false\n", ("fp16", 0, "none", 16)),
-        ("gradient_accumulation_steps: 3\n", ("fp16", 0, "none", 48)),
-        ("train_batch_size: 64\n", ("fp16", 0, "none", 64)),
-    ],
-)
-def test_what_neox_trains_by(more, known):
-    """Four sequences of eight GPUs at tp 2: four replicas, sixteen a step."""
-    found = read_neox(TextFile(SMALL_NEOX + more, "neox.yml"), {"gpus": 8})
-    assert said(found.job, "precision", "zero_stage", "recompute", "global_batch") == known
-
-
-@pytest.mark.parametrize(
-    ("said", "precision"),
-    [("precision: bfloat16", "bf16"), ("precision: fp16", "fp16"), ("bf16: {enabled: true}", "bf16")],
-)
-def test_precision_of_neox(said, precision):
-    text = SMALL_NEOX.replace("fp16: {enabled: true}", said)
-    assert text != SMALL_NEOX
-    assert read_neox(TextFile(text, "neox.yml"), {"gpus": 8}).job["precision"] == precision
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "gradient_accumulation_steps",
-        "train_micro_batch_size_per_gpu",
-        "model_parallel_size",
-        "pipe_parallel_size",
-    ],
-)
-def test_counts_of_neox_that_are_no_numbers(key):
-    lines = [line for line in SMALL_NEOX.splitlines() if not line.startswith(key)]
-    with pytest.raises(CostModelError, match=f"^{key}: expected a whole number, got 'many'$"):
-        read_neox(TextFile("\n".join([*lines, f"{key}: many"]), "neox.yml"), {"gpus": 8})
-
-
-@pytest.mark.parametrize(
-    ("keys", "experts", "pattern"),
-    [
-        # Every second layer from the first on, before megablocks; all of them since; one expert a token.
-        ("num_experts: 8\n", 8, "eded"),
-        ("num_experts: 8\nexpert_interval: 3\n", 8, "edde"),
-        ("moe_num_experts: 8\n", 8, ""),
-        ("moe_num_experts: 8\nmoe_expert_interval: 2\n", 8, "eded"),
-        ("moe_num_experts: 1\n", 0, ""),
-    ],
-)
-def test_neox_experts(keys, experts, pattern):
-    model = neox(keys)
-    assert model.num_experts == experts
-    assert "".join("e" if model.layer_kinds()[kind].is_moe else "d" for kind in model.kind_of_layer) == (
-        pattern or ("e" if experts else "d") * 4
-    )
-    assert model.top_k == (1 if experts else 0)
-    assert neox("moe_num_experts: 8\nmoe_top_k: 2\n").top_k == 2
-
-
-def test_a_table_as_the_words_of_a_command():
-    table = {
-        "swiglu": True,
-        "fp16": False,
-        "seed": None,
-        "deeper": {"a": 1},
-        "window_size": [127, 0],
-        "--lr": 0.1,
-    }
-    assert _words(table) == ["--swiglu", "--window-size", "127", "0", "--lr", "0.1"]
-
-
-@pytest.mark.parametrize(
-    ("said", "window"), [("127,0", 128), ("(127, 0)", 128), ("-1,0", 0), ("4095 0", 4096), ("0,0", 1)]
-)
-def test_a_window_counts_the_query_and_minus_one_is_none(said, window, tmp_path):
-    flags = (
-        "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 8192 --vocab-size 1000 "
-        f"--max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 8 --bf16 --window-size '{said}'"
-    )
-    (tmp_path / "run.sh").write_text(flags)
-    model = read_file(tmp_path / "run.sh", gpus=8).job["model"]
-    assert model.sliding_window == window
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""What one flag or key more means to the readers of launch files: the rows of `reader_cases.yaml`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from texts import read_as
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.recipe import load_recipe
+from costmodel.step.anatomy.params import num_params
+
+CASES = read_mapping(Path(__file__).with_name("reader_cases.yaml"), example="read:")
+
+
+def laid_over(content, more):
+    """Return tables with others laid over them; null takes a key out."""
+    found = dict(content)
+    for key, value in more.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = laid_over(found[key], value) if both else value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def found_on(base, more, given=None):
+    """Read a base with flags behind it, or keys laid over it."""
+    base = CASES["bases"][base]
+    text = (
+        f"pretrain_gpt.py {base['text']} {more}"
+        if "text" in base
+        else json.dumps(laid_over(base["content"], more))
+    )
+    beside = {**base.get("given", {}), **(given or {})}
+    return read_as(
+        base["kind"], text, "job", **{key: value for key, value in beside.items() if value is not None}
+    )
+
+
+def value_of(found, key):
+    """Return a field of a job, of its switches over the recipe's, or of the model."""
+    job, model = found.job, found.job.get("model")
+    switches = {**load_recipe(job["recipe"]).switches, **job.get("switches", {})}
+    if key == "num_params":
+        return round(num_params(model))
+    if key == "experts_in":
+        return "".join("e" if model.layer_kinds()[kind].is_moe else "d" for kind in model.kind_of_layer)
+    value = job[key] if key in job else switches[key] if key in switches else getattr(model, key, None)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("base", CASES["bases"])
+def test_what_is_read(base):
+    cases = [case for case in CASES["read"] if case[0] == base]
+    assert cases
+    for _, more, expected, *given in cases:
+        found = found_on(base, more, *given)
+        assert {key: value_of(found, key) for key in expected} == expected, more
+
+
+def test_what_has_no_price_is_said():
+    for base, more, words in CASES["said"]:
+        assert any(words in remark for remark in found_on(base, more).remarks), (base, more)
+    for base, more in CASES["silent"]:
+        assert found_on(base, more).remarks == (), (base, more)
+
+
+def test_wrong_values_are_one_line():
+    for base, more, words in CASES["refused"]:
+        with pytest.raises(CostModelError) as caught:
+            found_on(base, more)
+        assert words in str(caught.value), (base, more)
+        assert "\n" not in str(caught.value)
