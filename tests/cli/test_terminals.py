@@ -104,6 +104,8 @@ def test_numbers_and_names_of_rows_are_whole_and_texts_are_wrapped_at_blanks():
         "memory used   does not fit, 2.44",
         "GiB too much of it",
     ]
+    named = Grid("", columns("", "What"), [["memory of all the stages", "a text of several words " * 3]])
+    assert "memory of all the stages" in plain(drawn([named], [], width=46))
 
 
 def test_what_does_not_fit_stands_out():
