@@ -31,8 +31,10 @@ from costmodel.describe.jobs.short_form import command_text, job_file_text, shor
 from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.beside import Beside, named_or_planned
 from costmodel.reporting import tables
-from costmodel.reporting.html import charts
+from costmodel.reporting.charts import plotly_figure
 from costmodel.reporting.html.page import headline, warned
+from costmodel.reporting.other_pictures import pareto_chart
+from costmodel.reporting.pictures import MOST_TASKS, pipeline_chart
 from costmodel.reporting.plans import plan_grids
 from costmodel.reporting.training_runs import run_grids, run_remarks
 
@@ -294,34 +296,31 @@ def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
 
 def _figure(est: Estimate, name: str) -> tuple[Figure | None, str, str]:
     """Return a figure, what it shows, and a sentence below it."""
-    title, draw = FIGURES[name]
-    made = draw(est)
-    if made is None:
+    title, is_there = FIGURES[name]
+    if not is_there(est):
         return None, "", f"{title}: this job has none."
-    figure, note = made
-    return figure, title, note
+    chart = pipeline_chart(est, MOST_TASKS) if name == "pipeline" else est.plot.chart(name)
+    return plotly_figure(chart), title, chart.note
 
 
-def _pipeline(est: Estimate) -> tuple[Figure, str] | None:
-    return charts.pipeline_chart(est) if est.job.layout.pp > 1 else None
+def _always(est: Estimate) -> bool:
+    return True
 
 
-def _communication(est: Estimate) -> tuple[Figure, str] | None:
-    return (charts.communication_chart(est), "") if est.job.layout.gpus > 1 else None
+def _has_network(est: Estimate) -> bool:
+    return bool(est.job.layout.gpus > 1)
 
 
-FIGURES: Mapping[str, tuple[str, Callable[[Estimate], tuple[Figure, str] | None]]] = {
-    "time": ("Waterfall of the step", lambda est: (charts.time_chart(est), "")),
-    "memory": ("Memory of a GPU by pipeline stage", lambda est: (charts.memory_chart(est), "")),
-    "pipeline": ("Every task of every pipeline rank over time", _pipeline),
-    "compute-roofline": ("Operators on the roofline of the GPU", lambda est: (charts.compute_chart(est), "")),
-    "communication-roofline": ("Axes on the communication roofline", _communication),
-    "mesh": ("Groups of each axis on the first GPUs", charts.mesh_chart),
-    "tornado": (
-        "Change of step time by each number",
-        lambda est: (charts.tornado_chart(cm.sensitivity(est)), ""),
-    ),
+FIGURES: Mapping[str, tuple[str, Callable[[Estimate], bool]]] = {
+    "time": ("Waterfall of the step", _always),
+    "memory": ("Memory of a GPU by pipeline stage", _always),
+    "pipeline": ("Every task of every pipeline rank over time", lambda est: bool(est.job.layout.pp > 1)),
+    "compute-roofline": ("Operators on the roofline of the GPU", _always),
+    "communication-roofline": ("Axes on the communication roofline", _has_network),
+    "mesh": ("Groups of each axis on the first GPUs", _has_network),
+    "tornado": ("Change of step time by each number", _always),
 }
+"""By name: what a figure shows, and whether a job has it."""
 
 
 def plan(state: State, *, progress: Progress) -> Record:
@@ -349,7 +348,7 @@ def plan(state: State, *, progress: Progress) -> Record:
     return {
         "body": body,
         "layouts": [_taken(state, est) for est in (*top, *trials)],
-        "figure": charts.pareto_chart(found, found.best),
+        "figure": plotly_figure(pareto_chart(found)),
         "label": "Step time against memory of the best layouts",
     }
 

@@ -38,7 +38,7 @@ class Drawing(NamedTuple):
     remarks : str
         Returns the sentences below them, none where it is empty.
     figures : mapping
-        By name, what draws each figure.
+        By name, what returns each figure as a chart.
     """
 
     grids: str
@@ -83,13 +83,17 @@ class Face:
         return name.replace("-", "_")
 
     def named(self, name: str) -> Any:
-        """Draw the figure of that name.
+        """Draw the figure of that name by matplotlib.
 
         Raises
         ------
         CostModelError
             If there is none.
         """
+        return import_module("costmodel.reporting.charts").draw(self.chart(name))
+
+    def chart(self, name: str) -> Any:
+        """Return the figure of that name as data, a `costmodel.reporting.charts.Chart`."""
         return self._call(self._drawing.figures[self.require(name)])
 
     __call__ = named

@@ -60,7 +60,7 @@ def read(
     """
     from costmodel.interop.answer import job_yaml, record
     from costmodel.interop.reading import read as read_file
-    from costmodel.reporting.imports import import_grids
+    from costmodel.reporting.lists import import_grids
 
     endings = {".yaml": ReadFormat.yaml, ".yml": ReadFormat.yaml, ".json": ReadFormat.json}
     form = format or endings.get(target.out.suffix if target.out else "", ReadFormat.table)

@@ -22,12 +22,15 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
+from costmodel.reporting.cells import cell, grid_of
 from costmodel.reporting.tables import off_middle
 from costmodel.step.anatomy.params import model_flops_per_token
 from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
+
+Cells = dict[str, str | Callable[[Any], str]]
 
 
 def plan_grids(
@@ -151,94 +154,112 @@ def _dates(run: TrainingRun, start: str) -> str:
 
 def trials_grid(plan: Plan) -> Grid:
     """Return the few layouts worth a trial, and what measuring them would settle."""
-    found = plan.odds
-    columns_taken = found.chosen()
-    table = plan_columns(plan.passes, plan.kept, taken(plan.kept.top, found.rows[columns_taken]))
-    also = _also_differing(plan, table)
-    rows = []
-    for index, (trial, (est, _)) in enumerate(zip(found.trials(), plan.trials(), strict=True)):
-        settles = (
-            factors()[trial.settles].scales if trial.settles else "the layouts themselves" if index else ""
-        )
-        rows.append(
-            [
-                str(index + 1),
-                *(cells[index] for _, cells in also),
-                *_layout_cells(table, index),
-                format_seconds(float(est.step_time_s), 4),
-                " / ".join(format_seconds(end, 3) for end in (trial.low_s, trial.middle_s, trial.high_s)),
-                f"{trial.best_probability:.0%}",
-                f"{trial.regret:.1%}",
-                f"{table['fits_probability'][index]:.0%}",
-                f"whether {trial.without} saves what is priced: the others all rest on it"
-                if trial.without
-                else settles,
-            ]
-        )
-    titles = ["# >", *(title for title, _ in also), *_LAYOUT_TITLES]
-    titles += [
-        "Step >",
-        "p10 / p50 / p90",
-        "Best >",
-        "Regret >",
-        "Fits >",
-        "What decides between it and the first",
-    ]
+    found, trials = plan.odds, list(zip(plan.odds.trials(), plan.trials(), strict=True))
+    chosen = found.chosen()
+    table = plan_columns(plan.passes, plan.kept, taken(plan.kept.top, found.rows[chosen]))
+
+    def decides(row: int) -> str:
+        trial = trials[row][0]
+        if trial.without:
+            return f"whether {trial.without} saves what is priced: the others all rest on it"
+        return factors()[trial.settles].scales if trial.settles else "the layouts themselves" if row else ""
+
+    def ends(row: int) -> str:
+        trial = trials[row][0]
+        return " / ".join(format_seconds(end, 3) for end in (trial.low_s, trial.middle_s, trial.high_s))
+
+    cells = _row_cells(plan, table) | {
+        "Step >": lambda row: cell(trials[row][1][0], "step_time_s:s4"),
+        "p10 / p50 / p90": ends,
+        "Best >": lambda row: f"{trials[row][0].best_probability:.0%}",
+        "Regret >": lambda row: f"{trials[row][0].regret:.1%}",
+        "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
+        "What decides between it and the first": decides,
+    }
     number = {1: "This one holds", 2: "These two hold", 3: "These three hold"}.get(
-        len(rows), "These four hold"
+        len(trials), "These four hold"
     )
     settled = (
-        f"{number} the best, or one within {NOISE:.0%} of it, with {found.holds(columns_taken):.0%}; measuring them and "
+        f"{number} the best, or one within {NOISE:.0%} of it, with {found.holds(chosen):.0%}; measuring them and "
         f"keeping the fastest lowers the expected regret from {found.regret([0]):.1%} (of the plan as it is) to "
-        f"{found.regret(columns_taken):.1%}. {len(found.cost)} common samples of {len(found.rows)} layouts; "
+        f"{found.regret(chosen):.1%}. {len(found.cost)} common samples of {len(found.rows)} layouts; "
         "micro-batch and virtual stages are turned within a trial"
     )
     shared = found.rests_on()
     if shared is not None and not shared.in_band:
         settled += f"; all rest on {shared.switch}, without which the best takes {shared.slower:.0%} more: see first that it runs"
-    return Grid("Try these", columns(*titles), rows, note=settled)
+    return grid_of("Try these", range(len(trials)), cells, note=settled)
+
+
+def _row_cells(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
+    """Return the columns that every table of layouts begins with: its number, what jobs differ in, the layout."""
+
+    def layout(row: int) -> str:
+        sequence = "no-sp" if table["tp"][row] > 1 and not table["sequence_parallel"][row] else ""
+        return f"{degrees_text({axis: table[axis][row] for axis in DEGREES}, _ALWAYS)} {sequence}".rstrip()
+
+    def zero(row: int) -> str:
+        group = table["shard_group"][row]
+        return str(table["zero_stage"][row]) + (f" / {group}" if group else "")
+
+    return {
+        "# >": lambda row: str(row + 1),
+        **_also_differing(plan, table),
+        "GPUs >": lambda row: str(table["gpus"][row]),
+        "Layout": layout,
+        "Micro-batch >": lambda row: str(table["micro_batch"][row]),
+        "ZeRO": zero,
+        "Schedule": lambda row: str(table["schedule"][row]),
+        "Recompute": lambda row: str(table["recompute"][row]),
+    }
+
+
+def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
+    """Return what jobs of one plan may differ in beside layouts, where they do."""
+    jobs = plan.question.jobs
+    held: dict[str, tuple[str, set[Any]]] = {
+        "Cluster": ("cluster", {job.cluster.name for job in jobs}),
+        "Precision": ("precision", {job.precision.name for job in jobs}),
+        "Optimizer": ("optimizer", {job.optimizer.name for job in jobs}),
+        "Batch >": ("global_batch", {float(job.global_batch) for job in jobs}),
+        "Beside the recipe": ("choices", {"", *table["choices"]}),
+        "Slice": ("slice", {job.slice for job in jobs}),
+        "Axis order": ("axis_order", {job.axis_order for job in jobs}),
+        "Offload": ("offload_optimizer", {job.recipe.host.offload_optimizer for job in jobs}),
+    }
+
+    def said(name: str) -> Callable[[int], str]:
+        return lambda row: {True: "yes", False: "no"}.get(table[name][row], str(table[name][row]))
+
+    return {title: said(name) for title, (name, values) in held.items() if len(values) > 1}
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
     """Return the best layouts with memory, days and dollars where they are known, and the main tolls."""
-    table = plan.columns(count)
-    also = _also_differing(plan, table)
-    money = _money_cells(table)
-    rows = []
-    for index, est in enumerate(plan.top(count)):
-        step_s = float(est.step_time_s)
-        paid = {toll: float(seconds) / step_s for toll, seconds in est.exposed_by("toll").items()}
-        rows.append(
-            [
-                str(index + 1),
-                *(cells[index] for _, cells in also),
-                *_layout_cells(table, index),
-                format_seconds(step_s, 4),
-                f"{float(est.mfu):.1%}",
-                format_bytes(float(est.memory_bytes_per_gpu)),
-                f"{table['fits_probability'][index]:.0%}",
-                *(cells[index] for _, cells in money),
-                *(f"{paid.get(toll, 0.0):.1%}" for toll in ("communication", "bubble", "hbm")),
-            ]
-        )
-    titles = [
-        "# >",
-        *(title for title, _ in also),
-        *_LAYOUT_TITLES,
-        "Step >",
-        "MFU >",
-        "Memory >",
-        "Fits >",
-        *(title for title, _ in money),
-        *("Comm >", "Bubble >", "HBM >"),
-    ]
-    return Grid(
-        f"Best by {plan.question.objective}",
-        columns(*titles),
-        rows,
-        strong=frozenset({0}),
-        note=_top_note(table),
-    )
+    table, ests = plan.columns(count), list(plan.top(count))
+    paid = [est.exposed_by("toll") for est in ests]
+
+    def toll(name: str) -> Callable[[int], str]:
+        return lambda row: f"{float(paid[row].get(name, 0.0)) / float(ests[row].step_time_s):.1%}"
+
+    def spent(name: str, form: str, none: str) -> Callable[[int], str]:
+        return lambda row: none if table[name][row] is None else form.format(table[name][row])
+
+    cells = _row_cells(plan, table) | {
+        "Step >": lambda row: cell(ests[row], "step_time_s:s4"),
+        "MFU >": lambda row: f"{float(ests[row].mfu):.1%}",
+        "Memory >": lambda row: cell(ests[row], "memory_bytes_per_gpu:B"),
+        "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
+    }
+    for title, name, form, none in (
+        ("Days >", "days", "{:,.1f}", ""),
+        ("Dollars >", "dollars", "${:,.0f}", "no price"),
+    ):
+        if any(value is not None for value in table[name]):
+            cells[title] = spent(name, form, none)
+    cells |= {"Comm >": toll("communication"), "Bubble >": toll("bubble"), "HBM >": toll("hbm")}
+    title = f"Best by {plan.question.objective}"
+    return grid_of(title, range(len(ests)), cells, strong=frozenset({0}), note=_top_note(table))
 
 
 def _top_note(table: Mapping[str, list[Any]]) -> str:
@@ -255,69 +276,10 @@ def _top_note(table: Mapping[str, list[Any]]) -> str:
     return "; ".join(said)
 
 
-def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> list[tuple[str, list[str]]]:
-    """Return title and cells of what jobs of one plan may differ in beside layouts, where they do."""
-    jobs = plan.question.jobs
-    held: dict[str, tuple[str, list[str], bool]] = {
-        "cluster": ("Cluster", table["cluster"], len({job.cluster.name for job in jobs}) > 1),
-        "precision": ("Precision", table["precision"], len({job.precision.name for job in jobs}) > 1),
-        "optimizer": ("Optimizer", table["optimizer"], len({job.optimizer.name for job in jobs}) > 1),
-        "batch": (
-            "Batch >",
-            [str(size) for size in table["global_batch"]],
-            len({float(job.global_batch) for job in jobs}) > 1,
-        ),
-        "choices": ("Beside the recipe", table["choices"], any(table["choices"])),
-        "slice": ("Slice", table["slice"], len({job.slice for job in jobs}) > 1),
-        "order": ("Axis order", table["axis_order"], len({job.axis_order for job in jobs}) > 1),
-        "offload": (
-            "Offload",
-            ["yes" if on else "no" for on in table["offload_optimizer"]],
-            len({job.recipe.host.offload_optimizer for job in jobs}) > 1,
-        ),
-    }
-    return [(title, cells) for title, cells, differs in held.values() if differs]
-
-
-def _money_cells(table: Mapping[str, list[Any]]) -> list[tuple[str, list[str]]]:
-    """Return title and cells of days and dollars, where tokens and a price are known."""
-    cells = []
-    if any(days is not None for days in table["days"]):
-        cells.append(("Days >", ["" if days is None else f"{days:,.1f}" for days in table["days"]]))
-    if any(dollars is not None for dollars in table["dollars"]):
-        cells.append(
-            (
-                "Dollars >",
-                ["no price" if dollars is None else f"${dollars:,.0f}" for dollars in table["dollars"]],
-            )
-        )
-    return cells
-
-
 def commands_grid(plan: Plan, count: int) -> Grid:
     """Return the command line of each of the best layouts."""
     rows = [[str(index + 1), command] for index, command in enumerate(plan.commands(count))]
     return Grid("What prices them", columns("# >", "Command"), rows)
-
-
-_LAYOUT_TITLES = ("GPUs >", "Layout", "Micro-batch >", "ZeRO", "Schedule", "Recompute")
-
-
-def _layout_cells(table: dict[str, list[Any]], row: int) -> list[str]:
-    """Return the layout of one row in cells."""
-    degrees = [degrees_text({axis: table[axis][row] for axis in DEGREES}, _ALWAYS)]
-    if table["tp"][row] > 1 and not table["sequence_parallel"][row]:
-        degrees.append("no-sp")
-    group = table["shard_group"][row]
-    zero = str(table["zero_stage"][row]) + (f" / {group}" if group else "")
-    return [
-        str(table["gpus"][row]),
-        " ".join(degrees),
-        str(table["micro_batch"][row]),
-        zero,
-        table["schedule"][row],
-        table["recompute"][row],
-    ]
 
 
 def front_grid(plan: Plan) -> Grid:
@@ -325,22 +287,15 @@ def front_grid(plan: Plan) -> Grid:
     table = plan.pareto_columns()
     total = len(table["rank"])
     step = max(1, -(-total // _FRONT_ROWS))
-    also = _also_differing(plan, table)
-    rows = [
-        [
-            str(row + 1),
-            *(cells[row] for _, cells in also),
-            *_layout_cells(table, row),
-            format_seconds(table["step_time_s"][row], 4),
-            f"{table['mfu'][row]:.1%}",
-            format_bytes(table["memory_bytes_per_gpu"][row]),
-        ]
-        for row in range(0, total, step)
-    ]
+    cells = _row_cells(plan, table) | {
+        "Step >": lambda row: format_seconds(table["step_time_s"][row], 4),
+        "MFU >": lambda row: f"{table['mfu'][row]:.1%}",
+        "Memory >": lambda row: format_bytes(table["memory_bytes_per_gpu"][row]),
+    }
     note = f"every {ordinal(step)} of {total} layouts; --format json has all" if step > 1 else ""
-    title = f"Front of {plan.question.objective} against memory"
-    titles = ["# >", *(title for title, _ in also), *_LAYOUT_TITLES, "Step >", "MFU >", "Memory >"]
-    return Grid(title, columns(*titles), rows, note=note)
+    return grid_of(
+        f"Front of {plan.question.objective} against memory", range(0, total, step), cells, note=note
+    )
 
 
 _TRILLION = 1e12

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds
+from costmodel.reporting.cells import cell, grid_of
 from costmodel.trust.profiles.beside import Beside
-from costmodel.trust.profiles.site_of_trace import SiteOfTrace
-from costmodel.trust.profiles.trace_profile import ClassTime, TraceProfile
+from costmodel.trust.profiles.trace_profile import TraceProfile
 
 _LONGEST_NAME = 90
 _MOST_STEPS = 12
@@ -21,19 +24,26 @@ def profile_grids(found: TraceProfile) -> list[Grid]:
     if found.beside is not None:
         grids.append(_beside_grid(found.beside))
     if found.learnt is not None and found.learnt.measured:
-        grids.append(_factors_grid(found.learnt))
+        factors = {
+            "Factor of": "move.scales",
+            "Seen >": lambda one: f"{np.exp(one.seen):.3f} ± {one.scale:.1%}",
+            "Before >": lambda one: f"{np.exp(one.move.prior_center):.3f} ± {one.move.prior_spread:.1%}",
+            "After >": lambda one: f"{np.exp(one.move.center):.3f} ± {one.move.spread:.1%}",
+        }
+        title, note = "What the profile says of the model's factors", "--write puts it into a site file."
+        grids.append(grid_of(title, found.learnt.measured, factors, note=note))
     grids += [_classes_grid(found), _streams_grid(found)]
     if found.told_by:
         grids.append(_steps_grid(found))
     unknown = [one for one in found.families if one.does == "unknown"]
     if unknown:
-        rows = [
-            [_short(one.family), f"{one.count:,}", format_seconds(one.busy_s)]
-            for one in unknown[:_MOST_UNKNOWN]
-        ]
-        more = f"{len(unknown) - len(rows)} more." if len(unknown) > len(rows) else ""
-        titles = columns("Kernel", "Count >", "Busy >")
-        grids.append(Grid("Kernels that no family has", titles, rows, note=more))
+        kernels = {
+            "Kernel": lambda one: _short(one.family),
+            "Count >": "count:,",
+            "Busy >": "busy_s:s",
+        }
+        more = f"{len(unknown) - _MOST_UNKNOWN} more." if len(unknown) > _MOST_UNKNOWN else ""
+        grids.append(grid_of("Kernels that no family has", unknown[:_MOST_UNKNOWN], kernels, note=more))
     return grids
 
 
@@ -43,66 +53,65 @@ def _short(name: str) -> str:
 
 def _headline(found: TraceProfile) -> Grid:
     share = found.exposed_communication_s / found.communication_s if found.communication_s else 0.0
+    idle = f"{format_seconds(found.idle_s, 3)} ({found.idle_s / found.window_s:.1%})"
+    if found.gaps_s.size:
+        idle += f", in {found.gaps_s.size:,} pauses, the longest {format_seconds(float(found.gaps_s.max()))}"
     rows = [
         ["from the first kernel to the end of the last", format_seconds(found.window_s, 4)],
         ["kernels", f"{found.count:,}, {format_seconds(found.busy_s, 4)} one after the other"],
-        ["nothing runs", f"{format_seconds(found.idle_s, 3)} ({found.idle_s / found.window_s:.1%})"],
+        ["nothing runs", idle],
         [
             "communication",
             f"{format_seconds(found.communication_s, 4)}, {format_seconds(found.exposed_communication_s, 3)} "
             f"of it exposed ({share:.1%})",
         ],
     ]
-    gaps = found.gaps_s
-    if gaps.size:
-        rows[2][1] += f", in {gaps.size:,} pauses, the longest {format_seconds(float(gaps.max()))}"
     which = f", GPU {found.device} of {len(found.devices)}" if len(found.devices) > 1 else ""
-    title = f"{found.kind}{f', {found.gpu}' if found.gpu else ''}{which}"
-    return Grid(title, columns("", ""), rows)
-
-
-def _class_row(one: ClassTime, busy_s: float) -> list[str]:
-    share = one.busy_s / busy_s if busy_s else 0.0
-    texts = (format_seconds(one.busy_s), f"{share:.1%}", format_seconds(one.exposed_s))
-    return [one.name, f"{one.count:,.0f}", *texts]
+    return Grid(f"{found.kind}{f', {found.gpu}' if found.gpu else ''}{which}", columns("", ""), rows)
 
 
 def _classes_grid(found: TraceProfile) -> Grid:
-    rows = [_class_row(one, found.busy_s) for one in found.classes]
-    rows.append(["all kernels", f"{found.count:,}", format_seconds(found.busy_s), "100.0%", ""])
-    total = len(rows) - 1
-    rows += [_class_row(one, found.busy_s) for one in found.copies]
+    cells = {
+        "Class": "name",
+        "Count >": "count:,.0f",
+        "Busy >": "busy_s:s",
+        "Share >": lambda one: f"{one.busy_s / found.busy_s if found.busy_s else 0.0:.1%}",
+        "Exposed >": "exposed_s:s",
+    }
     note = "Exposed: while no computing kernel of another class runs. Copies by engines are no kernels."
-    titles = columns("Class", "Count >", "Busy >", "Share >", "Exposed >")
-    return Grid("Kernels by class", titles, rows, strong=frozenset({total}), note=note)
+    all_kernels = ["all kernels", f"{found.count:,}", format_seconds(found.busy_s), "100.0%", ""]
+    grid = grid_of("Kernels by class", found.classes, cells, sums=[all_kernels], note=note)
+    copies = grid_of("", found.copies, cells).rows
+    return grid._replace(rows=[*grid.rows, *copies])
 
 
 def _streams_grid(found: TraceProfile) -> Grid:
+    def overlap(other: Any) -> Callable[[Any], str]:
+        return lambda one: format_seconds(one.overlap_s[other]) if other in one.overlap_s else ""
+
     shown = [one.stream for one in found.streams if one.overlap_s][:4]
-    rows = []
-    for one in found.streams:
-        beside = [format_seconds(one.overlap_s[other]) if other in one.overlap_s else "" for other in shown]
-        rows.append([f"{one.stream}", f"{one.count:,}", format_seconds(one.busy_s), one.mostly, *beside])
-    titles = ("Stream >", "Kernels and copies >", "Busy >", "Mostly", *(f"Beside {one} >" for one in shown))
-    return Grid("Streams, and how long each runs beside another", columns(*titles), rows)
+    cells: dict[str, Any] = {
+        "Stream >": "stream",
+        "Kernels and copies >": "count:,",
+        "Busy >": "busy_s:s",
+        "Mostly": "mostly",
+    }
+    cells |= {f"Beside {other} >": overlap(other) for other in shown}
+    return grid_of("Streams, and how long each runs beside another", found.streams, cells)
 
 
 def _steps_grid(found: TraceProfile) -> Grid:
-    rows = [
-        [
-            one.name,
-            format_seconds(one.time_s, 4),
-            f"{one.count:,}",
-            format_seconds(one.idle_s),
-            format_seconds(one.exposed_communication_s),
-        ]
-        for one in found.steps[:_MOST_STEPS]
-    ]
+    cells = {
+        "Step": "name",
+        "Time >": "time_s:s4",
+        "Kernels and copies >": "count:,",
+        "Nothing runs >": "idle_s:s",
+        "Communication exposed >": "exposed_communication_s:s",
+    }
     told = {"ranges": "by ranges of the host", "repetition": "by kernels that recur"}[found.told_by]
-    more = len(found.steps) - len(rows)
+    more = len(found.steps) - _MOST_STEPS
     note = f"{more:,} more." if more > 0 else ""
-    titles = columns("Step", "Time >", "Kernels and copies >", "Nothing runs >", "Communication exposed >")
-    return Grid(f"Steps, told apart {told}", titles, rows, note=note)
+    return grid_of(f"Steps, told apart {told}", found.steps[:_MOST_STEPS], cells, note=note)
 
 
 def _signed(seconds: float) -> str:
@@ -110,56 +119,25 @@ def _signed(seconds: float) -> str:
 
 
 def _beside_grid(beside: Beside) -> Grid:
-    rows = [
-        [
-            one.group,
-            format_seconds(one.bill_s),
-            format_seconds(one.trace_s),
-            _signed(one.difference_s),
-            f"{one.bill_s / one.trace_s - 1:+.0%}" if one.trace_s and one.bill_s else "",
-            format_seconds(one.bill_exposed_s),
-            format_seconds(one.trace_exposed_s),
-            f"{one.bill_count:,.0f}",
-            f"{one.trace_count:,.0f}",
-        ]
-        for one in beside.groups
-    ]
-    step = [format_seconds(beside.bill_step_s, 4), format_seconds(beside.trace_step_s, 4)]
-    off = beside.bill_step_s - beside.trace_step_s
+    cells = {
+        "Group of lines": "group",
+        "Bill >": "bill_s:s",
+        "Trace >": "trace_s:s",
+        "Difference >": lambda one: _signed(one.difference_s),
+        "Off >": lambda one: f"{one.bill_s / one.trace_s - 1:+.0%}" if one.trace_s and one.bill_s else "",
+        "Bill waits >": "bill_exposed_s:s",
+        "Trace waits >": "trace_exposed_s:s",
+        "Lines run >": "bill_count:,.0f",
+        "Kernels >": "trace_count:,.0f",
+    }
+    steps = [cell(beside, "bill_step_s:s4"), cell(beside, "trace_step_s:s4")]
     share = f"{beside.bill_step_s / beside.trace_step_s - 1:+.0%}" if beside.trace_step_s else ""
-    rows.append(["step", *step, _signed(off), share, *step, "", ""])
-    titles = columns(
-        "Group of lines",
-        "Bill >",
-        "Trace >",
-        "Difference >",
-        "Off >",
-        "Bill waits >",
-        "Trace waits >",
-        "Lines run >",
-        "Kernels >",
-    )
+    step = ["step", *steps, _signed(beside.bill_step_s - beside.trace_step_s), share, *steps, "", ""]
     part = "One step"
     if beside.window.scales:
         part = f"{beside.window.layers:,.0f} of {beside.window.of_layers:,.0f} passes through a layer"
     title = f"{part} beside the bill of {beside.job}"
-    return Grid(title, titles, rows, strong=frozenset({len(rows) - 1}), note="Largest difference first.")
-
-
-def _factors_grid(learnt: SiteOfTrace) -> Grid:
-    rows = [
-        [
-            one.move.scales,
-            f"{np.exp(one.seen):.3f} ± {one.scale:.1%}",
-            f"{np.exp(one.move.prior_center):.3f} ± {one.move.prior_spread:.1%}",
-            f"{np.exp(one.move.center):.3f} ± {one.move.spread:.1%}",
-        ]
-        for one in learnt.measured
-    ]
-    titles = columns("Factor of", "Seen >", "Before >", "After >")
-    return Grid(
-        "What the profile says of the model's factors", titles, rows, note="--write puts it into a site file."
-    )
+    return grid_of(title, beside.groups, cells, sums=[step], note="Largest difference first.")
 
 
 def profile_remarks(found: TraceProfile, most: int = 6) -> list[str]:

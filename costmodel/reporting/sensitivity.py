@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from costmodel.base.grid import Grid, columns
+from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds, format_si
 from costmodel.describe.jobs.switches import NUMERIC
+from costmodel.reporting.cells import grid_of
 from costmodel.what_if.sensitivity import Effect, Sensitivity
 
 _SMALL = 5e-5
@@ -44,20 +45,6 @@ def _saves(effect: Effect) -> float:
 
 def _numbers_grid(found: Sensitivity, effects: list[Effect]) -> Grid:
     """Return what a percent of each number is worth."""
-    rows = [
-        [
-            effect.name,
-            effect.kind,
-            _value(effect),
-            f"{effect.elasticity:+.3f}",
-            f"{effect.memory_elasticity:+.3f}",
-            f"{effect.less:+.2%}",
-            f"{effect.more:+.2%}",
-            effect.removed,
-            effect.created,
-        ]
-        for effect in effects
-    ]
     rates, latencies = found.total("rate"), found.total("latency")
     note = (
         f"Elasticity: percent of step time per percent of the number. "
@@ -65,48 +52,43 @@ def _numbers_grid(found: Sensitivity, effects: list[Effect]) -> Grid:
         "(-1 where no algorithm switches)."
     )
     by = f"{found.change:.0%}"
-    titles = columns(
-        "Number",
-        "Kind",
-        "Now >",
-        "Elasticity >",
-        "Of memory >",
-        f"-{by} >",
-        f"+{by} >",
-        "Shrinks most when faster",
-        "Grows most then",
-    )
-    return Grid("What each number is worth", titles, rows, note=note)
+    cells = {
+        "Number": "name",
+        "Kind": "kind",
+        "Now >": _value,
+        "Elasticity >": "elasticity:+.3f",
+        "Of memory >": "memory_elasticity:+.3f",
+        f"-{by} >": "less:+.2%",
+        f"+{by} >": "more:+.2%",
+        "Shrinks most when faster": "removed",
+        "Grows most then": "created",
+    }
+    return grid_of("What each number is worth", effects, cells, note=note)
 
 
 def _value(effect: Effect) -> str:
     if effect.unit == "s":
         return format_seconds(effect.value)
-    return (
-        format_si(effect.value, effect.unit)
-        if effect.value >= 1000
-        else f"{effect.value:.4g} {effect.unit}".rstrip()
-    )
+    if effect.value >= 1000:
+        return format_si(effect.value, effect.unit)
+    return f"{effect.value:.4g} {effect.unit}".rstrip()
 
 
 def _switches_grid(_: Sensitivity, effects: list[Effect]) -> Grid:
     """Return what the other values of the switches do."""
-    rows = [
-        [
-            effect.name + (MARK if effect.name in NUMERIC else ""),
-            effect.before,
-            effect.after,
-            f"{effect.more:+.2%}",
-            f"{effect.memory_more:+.2%}",
-            effect.removed,
-            effect.created,
-        ]
-        for effect in sorted(effects, key=lambda effect: effect.more)
-    ]
     marked = any(effect.name in NUMERIC for effect in effects)
     note = "Fastest first." + (f"{MARK} changes numerics: another model comes out." if marked else "")
-    titles = columns("Switch", "Now", "Then", "Step time >", "Memory >", "Shrinks most", "Grows most")
-    return Grid("What the other value of each switch does", titles, rows, note=note)
+    cells = {
+        "Switch": lambda effect: effect.name + (MARK if effect.name in NUMERIC else ""),
+        "Now": "before",
+        "Then": "after",
+        "Step time >": "more:+.2%",
+        "Memory >": "memory_more:+.2%",
+        "Shrinks most": "removed",
+        "Grows most": "created",
+    }
+    fastest_first = sorted(effects, key=lambda effect: effect.more)
+    return grid_of("What the other value of each switch does", fastest_first, cells, note=note)
 
 
 def sensitivity_remarks(found: Sensitivity) -> list[str]:

@@ -1,6 +1,6 @@
 """What figures show, as numbers: the bill by parts that fit a picture.
 
-Both kinds of figure, matplotlib's and plotly's, draw these; nothing is added up anywhere else.
+Figures and their notes say these; nothing is added up anywhere else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 class StackPart(NamedTuple):
-    """A part of the step: `fill` names its style in `figures.FILLS`."""
+    """A part of the step: `fill` names its style in `charts.FILLS`."""
 
     label: str
     fill: str

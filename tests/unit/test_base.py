@@ -204,8 +204,8 @@ def test_what_every_answer_can(monkeypatch):
     )
     answer = Small()
     assert answer.plot.names() == ("time_line",)
-    assert answer.plot.named("time-line") == answer.plot("time_line") == answer.plot.time_line()
-    assert answer.plot.time_line() == ("drawn", answer)
+    assert answer.plot.chart("time-line") == ("drawn", answer)
+    assert answer.plot.time_line.args == ("time_line",)
     assert answer.grids(wide=1)[0].title == "of chips, ['wide']"
     assert answer.remarks() == ["A chip <b>."]
     page = answer._repr_html_()

@@ -11,7 +11,7 @@ from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
 from costmodel.describe.factors import Factors, classed, factors
 from costmodel.describe.site import load_site, make_belief, site_text
-from costmodel.reporting.own_runs import moved_text, runs_remarks
+from costmodel.reporting.calibration import moved_text, runs_remarks
 from costmodel.reporting.tables import band_text
 from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs

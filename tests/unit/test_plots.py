@@ -17,9 +17,9 @@ from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import figures
-from costmodel.reporting.figures import FILLS, save
-from costmodel.reporting.plots.mesh_map import group_numbers
-from costmodel.reporting.plots.rooflines import operator_points
+from costmodel.reporting.charts import FILLS
+from costmodel.reporting.figures import save
+from costmodel.reporting.pictures import group_numbers, operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.trust.validation import validate
 

@@ -192,7 +192,7 @@ READS = (
     "describe.models.model",
     "interop",
     "reporting.figures",
-    "reporting.imports",
+    "reporting.lists",
 )
 """What commands use beside the public face: errors and units, themselves, readers of flags and files, picture files, the
 doors of strangers."""

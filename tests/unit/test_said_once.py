@@ -7,7 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.hardware.kernels import KernelBlocks
-from costmodel.reporting.html.charts import pipeline_chart
+from costmodel.reporting.pictures import pipeline_chart
 from costmodel.reporting.series import bubble_text
 from costmodel.what_if.changes import choice_changes
 
@@ -31,7 +31,7 @@ def test_the_bubble_is_the_same_in_bill_figure_page_and_trace(est):
     line = next(line for line in est.bill.time_lines if line.name == "pp.bubble")
     said = f"bubble {float(line.exposed_seconds) / float(est.step_time_s):.1%} of the step"
     figure = est.plot.pipeline().get_suptitle()
-    _, page = pipeline_chart(est)
+    page = pipeline_chart(est).note
     (trace,) = cm.trace(est).grids()
     for text in (figure, page, trace.note):
         assert said in text

@@ -9,8 +9,7 @@ from costmodel.base.answer import Listing
 from costmodel.base.errors import CostModelError
 from costmodel.reporting import budgets
 from costmodel.reporting.comparison import _money_rows
-from costmodel.reporting.listings import list_grids
-from costmodel.reporting.plots.rooflines import _lowest
+from costmodel.reporting.lists import list_grids
 from costmodel.what_if.compare import Spent
 from costmodel.whole_run import budget
 
@@ -54,7 +53,7 @@ def cells(grid):
 
 def test_what_a_budget_buys_by_rule(monkeypatch):
     """Twenty tokens a parameter are whole, five have two digits; what is too large to serve says so."""
-    monkeypatch.setattr(budgets, "_headline", lambda found: None)
+    monkeypatch.setattr(budgets, "_bought", lambda found: None)
     _, choices = budgets.budget_grids(bought())
     assert [[str(cell) for cell in row] for row in choices.rows] == [
         ["a", "2.0 B", "40.0 G", "20", "2.500", "$1,000", "$500", "$1,500"],
@@ -249,10 +248,3 @@ def test_lists_of_every_kind():
         ("Attention", False),
         ("Experts", True),
     ]
-
-
-@pytest.mark.parametrize(("intensity", "lowest"), [((100.0, 50.0), 0.05), ((100.0, 4.0), 0.02)])
-def test_the_axis_of_shares_begins_below_the_lowest(intensity, lowest):
-    """At ridges of 100 and 100: half of the lowest share, and 5 % at most."""
-    points = [SimpleNamespace(intensity=one, tier="t") for one in intensity]
-    assert _lowest(points, np.array([7.0, 100.0]), ["s", "t"]) == pytest.approx(lowest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date
 from html import escape
 from importlib.resources import files
@@ -24,9 +24,13 @@ from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.estimates.frame import line_records
+from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import MFU_CONVENTION, input_record, source_record
-from costmodel.reporting import tables
-from costmodel.reporting.html import charts
+from costmodel.reporting import pictures, tables
+from costmodel.reporting.cells import grid_of
+from costmodel.reporting.charts import Chart, marker, plotly_figure
+from costmodel.reporting.mesh import mesh_grid
+from costmodel.reporting.other_pictures import pareto_chart
 from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
 from costmodel.reporting.series import job_title
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
     from costmodel.planning.plan import Plan
     from costmodel.what_if.sensitivity import Sensitivity
+
+Figure = dict[str, Any]
 
 _KNOB_LABELS = {
     "gpus": "GPUs",
@@ -91,40 +97,76 @@ def report_page(
     """
     est.require_single("report")
     library = plotly_library()
-    figures: dict[str, charts.Figure] = {}
-    made = (
-        f"{escape(__version__)} on {date.today():%Y-%m-%d}; the same on the command line: "
-        f"<code>{escape(command_text(est.job))}</code>"
-    )
-    sections = [headline(est, tables.PLANNED if is_planned else ""), warned(est), _whole_run(est, start)]
-    # What a printed summary says of itself stands on its page; on the screen it is the footer's.
-    sections += [f'<p class="printed">costmodel {made}</p>', _uncertain(est), _sliders(est)]
-    for make in (_bills, _pipeline, _rooflines, _mesh):
-        sections.append(make(est, figures))
-        tick()
+    drawn = _charts(est)
+    tick()
+    about: dict[str, Any] = {"causes": None if est.samples is None else tables.causes_grid(est.samples)}
+    about["bill"] = {
+        "time": tables.time_grid(est, every_line=True),
+        "memory": tables.memory_grid(est, every_line=True),
+        "host": tables.host_grid(est) if est.bill.host_lines else None,
+    }
+    about["run"] = _whole_run(est, start)
+    about["mesh"] = mesh_grid(mesh_of(est), est)
+    tick()
     if plan is not None:
-        sections.append(_plans(plan, est, figures))
+        drawn["pareto"] = ("Step time against memory of other layouts", pareto_chart(plan, est))
+        grids = {"top": top_grid(plan, 10), "front": front_grid(plan), "rejected": rejected_grid(plan)}
+        about["plan"] = {"advice": plan.advice(), **grids}
     if found is not None:
-        sections.append(_sensitivity(found, figures))
-    sections.append(_assumptions(est))
+        drawn["tornado"] = ("Change of step time by each number", pictures.tornado_chart(found))
+        about["moved"] = {"remarks": sensitivity_remarks(found), "grids": sensitivity_grids(found)}
+    tick()
+    figures = {name: plotly_figure(chart) for name, (_, chart) in drawn.items()}
     data = {"figures": figures, "grid": grid_record(slider_grid(est)), "job": job_record(est)}
     tick()
-    names = {
-        "title": escape(f"{job_title(est)}: {format_seconds(float(est.step_time_s), 4)} a step"),
-        "style": _asset("page.css"),
-        "body": "\n".join(sections),
-        "library": library,
-        "data": _script_json(data),
-        "script": _asset("page.js"),
-        "version": escape(__version__),
-        "made": made,
+    page = template("page.html").render(
+        title=f"{job_title(est)}: {format_seconds(float(est.step_time_s), 4)} a step",
+        headline=headline(est, tables.PLANNED if is_planned else ""),
+        warnings=warned(est),
+        labels={name: label for name, (label, _) in drawn.items()},
+        notes={name: chart.note for name, (_, chart) in drawn.items()},
+        batch=f"{float(est.job.global_batch):,.0f}",
+        band=tables.band_text(est),
+        mfu=MFU_CONVENTION,
+        sources=_assumptions(est),
+        command=command_text(est.job),
+        version=__version__,
+        date=f"{date.today():%Y-%m-%d}",
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        data=_script_json(data),
+        html_table=html_table,
+        **about,
+    )
+    return called(page, est.device_word).replace("LIBRARY", library, 1)
+
+
+def template(name: str) -> Any:
+    """Return a template of this folder."""
+    from jinja2 import Environment, PackageLoader
+
+    return Environment(loader=PackageLoader("costmodel.reporting", "html"), autoescape=True).get_template(
+        name
+    )
+
+
+def _charts(est: Estimate) -> dict[str, tuple[str, Chart]]:
+    """Return the figures that a job has, each with what it shows."""
+    found = {
+        "time": (
+            f"Waterfall of the step of {format_seconds(float(est.step_time_s), 4)}",
+            pictures.time_chart(est),
+        ),
+        "memory": ("Memory of a GPU by pipeline stage", pictures.memory_chart(est)),
+        "compute": ("Operators on the roofline", pictures.compute_chart(est)),
+        "mesh": ("Groups of each axis on the first GPUs", pictures.mesh_chart(est)),
     }
-    for name in ("title", "body", "data", "script"):
-        names[name] = called(names[name], est.device_word)
-    page = _asset("page.html")
-    for name in ("title", "version", "made", "style", "body", "script", "data", "library"):
-        page = page.replace(f"<!--{name}-->", names[name], 1)
-    return page
+    if float(est.job.layout.pp) > 1:
+        shown = pictures.pipeline_chart(est, most_tasks=pictures.MOST_TASKS)
+        found["pipeline"] = ("Every task of every pipeline rank over time", shown)
+    if float(est.job.layout.gpus) > 1:
+        found["communication"] = ("Axes on the communication roofline", pictures.communication_chart(est))
+    return {name: (label, chart) for name, (label, chart) in found.items() if chart.panels}
 
 
 def plotly_library() -> str:
@@ -155,7 +197,7 @@ def grid_record(grid: SliderGrid) -> dict[str, Any]:
             for knob in SLIDERS
         ],
         "parts": [
-            {"name": part, "label": _PART_LABELS[part][0], "marker": charts.marker(_PART_LABELS[part][1])}
+            {"name": part, "label": _PART_LABELS[part][0], "marker": marker(_PART_LABELS[part][1])}
             for part in PARTS
         ],
         "reasons": list(grid.reasons),
@@ -210,39 +252,11 @@ def _asset(name: str) -> str:
     return (files("costmodel.reporting.html") / name).read_text(encoding="utf-8")
 
 
-def _chart(name: str, figure: charts.Figure, label: str, figures: dict[str, charts.Figure]) -> str:
-    """Keep a figure and return the place where it is drawn."""
-    figures[name] = figure
-    return f'<div class="chart" id="chart-{name}" role="img" aria-label="{escape(label)}"></div>'
-
-
-def _section(name: str, title: str, *parts: str) -> str:
-    """Return a section with a heading."""
-    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
-
-
-def _table(grid: Grid) -> str:
-    """Return a table that scrolls on its own where the page is narrow."""
-    return f'<div class="wide" tabindex="0">{html_table(grid)}</div>'
-
-
-def _folded(title: str, *parts: str) -> str:
-    """Return parts that open on demand."""
-    return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
-
-
 def _fits_text(est: Estimate) -> str:
     """Say whether a job fits, and if not, where."""
     if est.fits:
         return "fits"
     return "does not fit" if est.fits_host else "does not fit the host's memory"
-
-
-def _uncertain(est: Estimate) -> str:
-    """Return what makes the width of the headline, where the job was sampled."""
-    if est.samples is None:
-        return ""
-    return _section("uncertain", "How sure", _table(tables.causes_grid(est.samples)))
 
 
 def headline(est: Estimate, whose: str = "") -> str:
@@ -265,13 +279,8 @@ def headline(est: Estimate, whose: str = "") -> str:
         if usd is not None:
             rent = f"${usd * float(est.gpu_hours(est.job.tokens)):,.0f}"
             cards.append(("dollars", rent, f"no failures, at {price_text(est.job.cluster)}"))
-    made = "".join(
-        f'<div class="card"><h3>{escape(name)}</h3><p class="big">{escape(value)}</p><p>{escape(note)}</p></div>'
-        for name, value, note in cards
-    )
-    head = (
-        f"<header><h1>{escape(job_title(est))}</h1><p>{escape(tables.job_text(est))}{whose}; recipe "
-        f'{escape(est.job.recipe.name)}</p></header><div class="cards" id="headline">{made}</div>'
+    head = template("head.html").render(
+        title=job_title(est), job=f"{tables.job_text(est)}{whose}", recipe=est.job.recipe.name, cards=cards
     )
     return called(head, est.device_word)
 
@@ -282,165 +291,40 @@ def warned(est: Estimate) -> str:
     return f'<ul class="warnings">{warnings}</ul>' if warnings else ""
 
 
-def _whole_run(est: Estimate, start: str = "") -> str:
+def _whole_run(est: Estimate, start: str) -> dict[str, Any] | None:
     """Return days, dates, dollars, energy and what failures take, where the job says how far it trains."""
     if est.job.tokens is None:
-        return ""
+        return None
     try:
         run = run_of(est, est.job.tokens)
     except CostModelError as error:
-        return _section("run", "The whole run", f"<p>{escape(str(error))}</p>")
-    first, hours, spread = run_grids(run)
+        return {"problem": str(error)}
+    whole, hours, spread = run_grids(run)
     days = run.finishing_dates(start) if start else {}
-    dated = ", ".join(f"{percent} {day}" for percent, day in days.items())
-    return _section(
-        "run",
-        "The whole run",
-        f"<p>Started on {escape(start)}, done by {escape(dated)}.</p>" if start else "",
-        _table(first),
-        _table(spread),
-        _folded("Where the GPU-hours go", _table(hours)),
-    )
+    dates = ", ".join(f"{percent} {day}" for percent, day in days.items())
+    return {"start": start, "dates": dates, "whole": whole, "hours": hours, "spread": spread}
 
 
-def _sliders(est: Estimate) -> str:
-    """Return the place of the sliders; the script fills it from the priced grid."""
-    note = (
-        "Every position was priced by costmodel when this page was made; nothing is computed here. "
-        f"Global batch ({float(est.job.global_batch):,.0f} sequences) and everything else stay as in the job."
-    )
-    return _section(
-        "sliders",
-        "What if",
-        f"<p>{escape(note)}</p>",
-        '<div class="panel"><div id="knobs"></div><div id="answer" aria-live="polite">'
-        '<p class="big"><output id="slider-step"></output></p><p><output id="slider-compare"></output></p>'
-        '<p class="big"><output id="slider-memory"></output></p><p><output id="slider-fit"></output></p>'
-        '<div class="chart" id="chart-slider" role="img" aria-label="Parts of the step at this position"></div>'
-        '<ul id="slider-parts"></ul>'
-        '<p><code id="slider-command"></code></p><button type="button" id="slider-reset">Back to the job</button>'
-        "</div></div>",
-    )
-
-
-def _bills(est: Estimate, figures: dict[str, charts.Figure]) -> str:
-    """Return both bills: figures and tables."""
-    step = format_seconds(float(est.step_time_s), 4)
-    return _section(
-        "bills",
-        "The bill",
-        _chart("time", charts.time_chart(est), f"Waterfall of the step of {step}", figures),
-        _folded("Time, line by line", _table(tables.time_grid(est, every_line=True))),
-        _chart("memory", charts.memory_chart(est), "Memory of a GPU by pipeline stage", figures),
-        _folded("Memory, line by line", _table(tables.memory_grid(est, every_line=True))),
-        _folded("Memory of a host", _table(tables.host_grid(est))) if est.bill.host_lines else "",
-    )
-
-
-def _pipeline(est: Estimate, figures: dict[str, charts.Figure]) -> str:
-    """Return the schedule, where there is a pipeline."""
-    if float(est.job.layout.pp) == 1:
-        return ""
-    figure, note = charts.pipeline_chart(est)
-    made = _chart("pipeline", figure, "Every task of every pipeline rank over time", figures)
-    return _section("pipeline", "The pipeline", f"<p>{escape(note)}</p>", made)
-
-
-def _rooflines(est: Estimate, figures: dict[str, charts.Figure]) -> str:
-    """Return both rooflines."""
-    parts = [
-        "<p>Operators under the roofs of one GPU.</p>",
-        _chart("compute", charts.compute_chart(est), "Operators on the roofline", figures),
-    ]
-    if float(est.job.layout.gpus) > 1:
-        parts += [
-            "<p>Axes under the links of the fabric: the share of the peak that a link allows, were all of an "
-            "axis' communication hidden.</p>",
-            _chart(
-                "communication",
-                charts.communication_chart(est),
-                "Axes on the communication roofline",
-                figures,
-            ),
-        ]
-    return _section("rooflines", "Rooflines", *parts)
-
-
-def _mesh(est: Estimate, figures: dict[str, charts.Figure]) -> str:
-    """Return the mesh: table and map."""
-    from costmodel.estimates.mesh import mesh_of
-    from costmodel.reporting.mesh import mesh_grid
-
-    parts = [_table(mesh_grid(mesh_of(est), est))]
-    made = charts.mesh_chart(est)
-    if made is not None:
-        figure, note = made
-        parts += [
-            f"<p>{escape(note)}</p>",
-            _chart("mesh", figure, "Groups of each axis on the first GPUs", figures),
-        ]
-    return _section("mesh", "The mesh", *parts)
-
-
-def _plans(plan: Plan, est: Estimate, figures: dict[str, charts.Figure]) -> str:
-    """Return the best layouts of the same job."""
-    note = (
-        "A search over the degrees of all axes, micro-batches up to 8, recomputation and ZeRO stages, with the job's "
-        "schedule, 1F1B and interleaving; everything else as in the job. costmodel plan searches further."
-    )
-    return _section(
-        "plans",
-        "Other layouts",
-        f"<p>{escape(note)}</p>",
-        "".join(f"<p>{escape(sentence)}</p>" for sentence in plan.advice()),
-        _chart(
-            "pareto", charts.pareto_chart(plan, est), "Step time against memory of other layouts", figures
-        ),
-        _table(top_grid(plan, 10)),
-        _folded("The front of step time against memory", _table(front_grid(plan))),
-        _folded("Why the others are out", _table(rejected_grid(plan))),
-    )
-
-
-def _sensitivity(found: Sensitivity, figures: dict[str, charts.Figure]) -> str:
-    """Return what each number and each switch is worth."""
-    grids: Sequence[Grid] = sensitivity_grids(found)
-    return _section(
-        "sensitivity",
-        "What each number is worth",
-        "".join(f"<p>{escape(sentence)}</p>" for sentence in sensitivity_remarks(found)),
-        _chart("tornado", charts.tornado_chart(found), "Change of step time by each number", figures),
-        *(_folded(grid.title, _table(grid)) for grid in grids),
-    )
-
-
-def _assumptions(est: Estimate) -> str:
+def _assumptions(est: Estimate) -> list[Grid]:
     """Return everything that went in: inputs, switches, formulas, and where each number is from."""
-    record = input_record(est.job)
-    inputs = [[key, str(value)] for key, value in record.items() if key != "switches"]
-    switches = [[key, str(value)] for key, value in record["switches"].items()]
-    formulas = [
-        [
-            line["name"],
-            line["formula"],
-            format_seconds(line["exposed_seconds"]),
-            line["tier"] or "–",
-            line["source"],
-        ]
-        for line in line_records(est, "time")
-        if line["seconds"] > 0
-    ]
+    inputs = input_record(est.job)
+    switches = inputs.pop("switches")
+    formulas = {
+        "Line": "name",
+        "Formula of one execution": "formula",
+        "Exposed >": "exposed_seconds:s",
+        "Tier": lambda line: line["tier"] or "–",
+        "Source": "source",
+    }
+    lines = [line for line in line_records(est, "time") if line["seconds"] > 0]
     grids = [
-        Grid("Inputs, after defaults", columns("Input", "Value"), inputs),
-        Grid(f"Switches of recipe {est.job.recipe.name}", columns("Switch", "Value"), switches),
-        Grid(
-            "Formulas", columns("Line", "Formula of one execution", "Exposed >", "Tier", "Source"), formulas
-        ),
+        _pairs("Inputs, after defaults", ("Input", "Value"), inputs),
+        _pairs(f"Switches of recipe {est.job.recipe.name}", ("Switch", "Value"), switches),
+        grid_of("Formulas", lines, formulas),
     ]
-    for profile, numbers in source_record(est.job).items():
-        rows = [[key, source] for key, source in numbers.items()]
-        grids.append(Grid(f"Sources: {profile}", columns("Number", "Source"), rows))
-    band = f"<p>Error band: {escape(tables.band_text(est))}.</p><p>MFU: {escape(MFU_CONVENTION)}.</p>"
-    return _section(
-        "assumptions", "Assumptions and sources", band, *(_folded(grid.title, _table(grid)) for grid in grids)
-    )
+    sources = source_record(est.job).items()
+    return [*grids, *(_pairs(f"Sources: {profile}", ("Number", "Source"), said) for profile, said in sources)]
+
+
+def _pairs(title: str, titles: tuple[str, str], values: Mapping[str, Any]) -> Grid:
+    return Grid(title, columns(*titles), [[key, str(value)] for key, value in values.items()])

@@ -12,7 +12,7 @@ from costmodel.reporting.html.search import other_layouts
 from costmodel.what_if.sensitivity import sensitivity
 from costmodel.whole_run.run import first_day
 
-_PARTS = 7
+_PARTS = 6
 
 
 def report(

@@ -1,0 +1,521 @@
+"""Figures of estimates, as data: the step, its memory, its pipeline, both rooflines, its mesh; jobs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.estimates.mesh import mesh_of
+from costmodel.estimates.pipeline_run import PipelineRun, run_pipeline
+from costmodel.estimates.roofline import Roofline, axis_rows, operator_rows
+from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
+from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.reporting.charts import (
+    COLOURS,
+    DASHES,
+    FILLS,
+    MARKERS,
+    Bars,
+    Cells,
+    Chart,
+    Curve,
+    Dots,
+    Panel,
+    rows_of,
+)
+from costmodel.reporting.series import (
+    MEMORY_PARTS,
+    STEP_PARTS,
+    bubble_text,
+    job_title,
+    memory_stacks,
+    time_parts,
+)
+from costmodel.reporting.tables import job_text
+from costmodel.what_if.sensitivity import Effect, Sensitivity, sensitivity
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
+    from costmodel.what_if.compare import Comparison
+
+_GIB = 2.0**30
+
+
+def time_chart(est: Estimate) -> Chart:
+    """Draw the step as a waterfall: each part begins where the one before it ends."""
+    parts, step = time_parts(est), float(est.step_time_s)
+    starts = np.cumsum([0.0, *(part.exposed_s for part in parts)])
+    bars = []
+    for row, part in enumerate(parts):
+        hidden = max(part.busy_s - part.exposed_s, 0.0)
+        text = f"{format_seconds(part.exposed_s)} · {part.exposed_s / step:.1%}"
+        text += f" (+ {format_seconds(hidden)} hidden)" if hidden > 0.005 * step else ""
+        bars.append(
+            Bars(
+                label="",
+                fill=part.fill,
+                at=[row],
+                lengths=[part.exposed_s],
+                starts=[float(starts[row])],
+                texts=[text],
+                hover="%{customdata}<extra></extra>",
+                about=[f"{part.label}<br>waited for: {text}<br>busy: {format_seconds(part.busy_s)}"],
+            )
+        )
+    bars.append(
+        Bars(label="", fill="total", at=[len(parts)], lengths=[step], texts=[format_seconds(step, 4)])
+    )
+    shape = rows_of([*(part.label for part in parts), "step time"])
+    panel = Panel(marks=bars, x="time that the step waits for [s]", x_range=(0.0, 1.4 * step), **shape)
+    title = f"{job_title(est)}: {format_seconds(step, 4)} a step\n{job_text(est)}"
+    return Chart(title=title, panels=[panel])
+
+
+def memory_chart(est: Estimate) -> Chart:
+    """Draw the memory of a GPU on every pipeline stage, with the line of what the device offers."""
+    stages, parts = memory_stacks(est)
+    capacity, worst = est.memory_capacity_bytes, float(est.memory_bytes_per_gpu)
+    bottom, marks = np.zeros(len(stages)), []
+    for label, name in MEMORY_PARTS:
+        if parts[name].max() > 0:
+            held = parts[name] / _GIB
+            hover = "stage %{x}: %{y:.2f} GiB<extra>" + label + "</extra>"
+            marks.append(
+                Bars(label=label, fill=name, at=stages, lengths=held, starts=bottom, hover=hover, stands=True)
+            )
+            bottom = bottom + held
+    ends = [float(stages[0]) - 0.5, float(stages[-1]) + 0.5]
+    offered = f"{est.job.cluster.accelerator.name} offers {format_bytes(capacity)}"
+    panel = Panel(
+        marks=[*marks, Curve(label=offered, x=ends, y=[capacity / _GIB] * 2, dash="--")],
+        x="pipeline stage [-]",
+        y="memory of a GPU [GiB]",
+        x_range=(-1.5, 1.5) if len(stages) == 1 else None,
+        x_ticks={float(stage): f"{stage:.0f}" for stage in stages[:: max(1, len(stages) // 16)]},
+        y_range=(0.0, 1.12 * max(worst, capacity) / _GIB),
+    )
+    fits = "fits" if est.fits_gpu else "does not fit"
+    title = f"{job_title(est)}: {format_bytes(worst)} of {format_bytes(capacity)}, {fits}\n{job_text(est)}"
+    return Chart(title=title, panels=[panel])
+
+
+# --- the pipeline ---
+
+KINDS = {
+    "F": ("forward", "forward"),
+    "B": ("backward", "backward"),
+    "I": ("backward to inputs", "backward_input"),
+    "W": ("backward to weights", "backward_weight"),
+}
+MOST_TASKS = 6000
+"""That a page draws."""
+_LABELLED_TASKS = 45
+"""Tasks across the width beyond which numbers do not fit."""
+
+
+def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
+    """Draw every task of every pipeline rank, of so many tasks at most; white is the bubble."""
+    run = run_pipeline(est) if most_tasks is None else run_pipeline(est, most_tasks=most_tasks)
+    tasks, p = run.timeline.tasks, run.timeline.num_ranks
+    whole_s = run.timeline.makespan_s() + run.after_s
+    is_crowded = len(tasks) / p > _LABELLED_TASKS
+    step = format_seconds(float(est.step_time_s), 4)
+    shape: Any = {"y_range": (p - 0.4, -0.6), "height": max(0.26 * p, 1.1), "y": "pipeline rank [-]"}
+    shape["y_ticks"] = {rank: str(rank) for rank in range(0, p, max(1, p // 16))}
+    x = f"time [s]; whole step, {format_seconds(whole_s, 4)} as simulated, {step} on the bill"
+    panels = [Panel(marks=_tasks(run, not is_crowded), x=x, x_range=(0.0, whole_s), **shape)]
+    if is_crowded:
+        end = min(whole_s, 25 * max(task.end_s - task.start_s for task in tasks))
+        x = "time [s]; the beginning, with numbers of micro-batches"
+        panels.append(Panel(marks=_tasks(run, True, end), x=x, x_range=(0.0, end), is_extra=True, **shape))
+    shown = "" if run.is_whole else f" (first {run.simulated} of {run.micro_batches:,} micro-batches)"
+    name = schedule_at(est.job.layout.schedule).name
+    title = f"{job_title(est)}: {name} pipeline{shown}\n{job_text(est)}\n{idle_text(est, run)}"
+    paler = "; later chunks are paler" if any(task.chunk for task in tasks) else ""
+    whole = "" if run.is_whole else f" The first {run.simulated} of {run.micro_batches:,} micro-batches."
+    note = f"White is no task{paler}; {idle_text(est, run)}.{whole}"
+    return Chart(title=title, panels=panels, note=note, legend_columns=5, width=11.0)
+
+
+def _tasks(run: PipelineRun, has_numbers: bool, end_s: float = np.inf) -> list[Bars]:
+    """Return the bars of the tasks that begin before an end, kind by kind and chunk by chunk."""
+    tasks = [task for task in run.timeline.tasks if task.start_s < end_s]
+    last = max(task.chunk for task in tasks)
+    bars = []
+    for kind, (label, name) in KINDS.items():
+        for chunk in range(last + 1):
+            held = [task for task in tasks if task.kind == kind and task.chunk == chunk]
+            if not held:
+                continue
+            bars.append(
+                Bars(
+                    label=label if chunk == 0 else f"{label}, chunk {chunk}",
+                    fill=name,
+                    at=[task.rank for task in held],
+                    starts=[task.start_s for task in held],
+                    lengths=[task.end_s - task.start_s for task in held],
+                    texts=[str(task.micro_batch + 1) for task in held] if has_numbers else (),
+                    inside=True,
+                    about=[task.micro_batch + 1 for task in held],
+                    hover="rank %{y}, micro-batch %{customdata}<br>from %{base:.4f} s, %{x:.4f} s long<extra>"
+                    f"{label}, chunk {chunk}</extra>",
+                    width=0.9,
+                    paleness=0.55 * chunk / last if last else 0.0,
+                    edge=0.3 if has_numbers else 0.0,
+                )
+            )
+    p, start = run.timeline.num_ranks, run.timeline.makespan_s()
+    if run.after_s and end_s > start:
+        rest: dict[str, Any] = {"label": "gradients, optimizer, overhead", "fill": "rest", "width": 0.9}
+        hover = "%{x:.4f} s after the pipeline<extra></extra>"
+        bars.append(Bars(at=range(p), starts=[start] * p, lengths=[run.after_s] * p, hover=hover, **rest))
+    return bars
+
+
+def idle_text(est: Estimate, run: PipelineRun) -> str:
+    """Say what the bubble of the bill is, and what ranks stand idle in the simulation."""
+    makespan_s, step_s = run.timeline.makespan_s(), float(est.step_time_s)
+    # Where only the beginning is drawn, its bubble is longer than its share of the step's.
+    idle_s = (makespan_s - run.timeline.busy_s()) * (step_s / (makespan_s + run.after_s))
+    bubble_s = float(est.exposed_by("toll").get("bubble", 0.0))
+    if not run.is_whole:
+        return f"bubble {bubble_s / step_s:.1%} of the step: what the busiest rank waits for"
+    return bubble_text(bubble_s, idle_s, step_s)
+
+
+# --- rooflines ---
+
+
+class OperatorPoint(NamedTuple):
+    """An operator's forward pass on the roofline; `seconds` and `share` of the step by all its passes."""
+
+    name: str
+    flops_per_byte: float
+    flops_per_s: float
+    seconds: float
+    share: float
+
+
+def operator_points(est: Estimate) -> list[OperatorPoint]:
+    """Return the matrix products and attention of every layer kind, largest share of the step first."""
+    rows = operator_rows(est)
+    step = float(est.step_time_s)
+    shares: dict[str, float] = {}
+    for row in rows:
+        name = row.name.rsplit(".", 1)[0]
+        shares[name] = shares.get(name, 0.0) + row.share
+    found = [
+        OperatorPoint(name, row.intensity, row.achieved_flops_per_s, shares[name] * step, shares[name])
+        for row in rows
+        if row.flops > 0 and row.name.endswith(".forward") and (name := row.name.removesuffix(".forward"))
+    ]
+    return sorted(found, key=lambda point: -point.share)
+
+
+def compute_chart(found: Estimate | Roofline) -> Chart:
+    """Draw every operator's forward pass under the memory and compute roofs of the GPU."""
+    est = found.est if isinstance(found, Roofline) else found
+    accelerator, points = est.job.cluster.accelerator, operator_points(est)
+    memory = accelerator.memory_bandwidth_bytes_per_s
+    used = PEAK_KEY[est.job.precision.matmul_dtype]
+    peaks = {name: peak for name, peak in accelerator.peak_flops_per_s.items() if name in {used, "bf16"}}
+    top = max(peaks.values())
+    least = min(0.1 * top / memory, *(0.3 * point.flops_per_byte for point in points))
+    most = 3.0 * max(top / memory, *(point.flops_per_byte for point in points))
+    intensity = np.geomspace(least, most, 60)
+    roofs = [
+        Curve(
+            label=f"{name} {format_si(peak, 'FLOP/s')}, HBM {format_si(memory, 'B/s')}, ridge {peak / memory:.0f}",
+            x=intensity,
+            y=np.minimum(intensity * memory, peak) / 1e12,
+            dash=dash,
+        )
+        for dash, (name, peak) in zip(DASHES, peaks.items(), strict=False)
+    ]
+    operators = [
+        Dots(
+            label=f"{point.name} · {point.share:.1%} of the step",
+            x=[point.flops_per_byte],
+            y=[point.flops_per_s / 1e12],
+            colour=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)],
+            size=8.0 + 30.0 * point.share**0.5,
+            hover=f"{point.name}: {point.share:.1%} of the step<br>%{{x:.0f}} FLOP/B, %{{y:.0f}} TFLOP/s<extra></extra>",
+            is_named=False,
+        )
+        for index, point in enumerate(points)
+    ]
+    panel = Panel(
+        marks=[*roofs, *operators],
+        x="arithmetic intensity [FLOP per byte of HBM]",
+        y="achieved, forward [TFLOP/s]",
+        log="xy",
+        x_range=(least, most),
+    )
+    title = f"{job_title(est)}: operators of one micro-batch on the roofline of a GPU\n{job_text(est)}"
+    return Chart(title=title, panels=[panel])
+
+
+def communication_chart(found: Estimate | Roofline) -> Chart:
+    """Draw the tiers' ridge points as a staircase, and each axis by its FLOPs per byte sent."""
+    est = found.est if isinstance(found, Roofline) else found
+    tiers, points = est.job.cluster.tiers, axis_rows(est)
+    ridges = ridge_points(est.peak_flops_per_s, tiers)
+    spread = [*ridges.tolist(), *(point.intensity for point in points)]
+    intensity = np.geomspace(min(spread) / 4.0, max(spread) * 4.0, 80)
+    marks: list[Any] = [
+        Curve(
+            label=f"{tier.name}: {format_si(tier.achieved_bandwidth_bytes_per_s, 'B/s')} a GPU, ridge {ridge:,.0f} FLOP/B",
+            x=intensity,
+            y=np.minimum(intensity / ridge, 1.0),
+            colour=COLOURS[index % len(COLOURS)],
+            dash=DASHES[index % len(DASHES)],
+        )
+        for index, (tier, ridge) in enumerate(zip(tiers, ridges, strict=True))
+    ]
+    ridge_of = dict(zip([tier.name for tier in tiers], ridges.tolist(), strict=True))
+    for index, point in enumerate(points):
+        ridge = ridge_of[point.tier]
+        where = REGIMES[int(regime(point.intensity, ridge))]
+        said = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"
+        marks.append(
+            Dots(
+                label=said,
+                x=[point.intensity],
+                y=[min(point.intensity / ridge, 1.0)],
+                colour=FILLS[point.axis][0],
+                marker=MARKERS[index],
+                size=14.0,
+                texts=[point.axis],
+                hover=f"{said}<extra></extra>",
+                is_named=False,
+            )
+        )
+    lowest = min([0.05, *(0.5 * point.intensity / ridge_of[point.tier] for point in points)])
+    panel = Panel(
+        marks=marks,
+        x="computation to communication [model FLOP of a GPU per byte it sends]",
+        y="share of the dense peak [-]",
+        log="xy",
+        x_range=(float(intensity[0]), float(intensity[-1])),
+        y_range=(lowest, 1.6),
+    )
+    title = f"{job_title(est)}: what share of the peak each link allows, all communication hidden\n{job_text(est)}"
+    return Chart(title=title, panels=[panel], legend_columns=2)
+
+
+# --- the mesh ---
+
+_EXPERT_AXES = ("etp", "ep", "edp")
+_NODES_SHOWN = 8
+_WIDEST = 72
+
+
+def group_numbers(est: Estimate, gpus: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Return the group that each GPU belongs to, by axis; axes of one are left out.
+
+    Ranks are numbered along the axis order, innermost first; a group holds the ranks that differ
+    in its own axis alone. Expert axes lie over tp, cp and dp of one pipeline stage.
+    """
+    layout, order = est.job.layout, est.job.axis_order
+    size = {axis: int(getattr(layout, axis)) for axis in order}
+    place, inner = {}, 1
+    for axis in order:
+        place[axis] = gpus // inner % size[axis]
+        inner *= size[axis]
+    found = {
+        axis: _number(gpus.shape, [(place[a], size[a]) for a in order if a != axis])
+        for axis in order
+        if size[axis] > 1
+    }
+    ep, etp = int(layout.ep), int(layout.etp)
+    if ep * etp > 1:
+        others = [axis for axis in order if axis != "pp"]
+        rank = _number(gpus.shape, [(place[a], size[a]) for a in others])
+        width = {"etp": etp, "ep": ep, "edp": int(np.prod([size[a] for a in others])) // (ep * etp)}
+        at = {"etp": rank % etp, "ep": rank // etp % ep, "edp": rank // (etp * ep)}
+        for axis in _EXPERT_AXES:
+            if width[axis] > 1:
+                rest = [(at[a], width[a]) for a in _EXPERT_AXES if a != axis]
+                found[axis] = _number(gpus.shape, [*rest, (place["pp"], size["pp"])])
+    return found
+
+
+def _number(shape: tuple[int, ...], digits: list[tuple[NDArray[np.int64], int]]) -> NDArray[np.int64]:
+    """Count the combinations of some places, the first digit fastest."""
+    number, weight = np.zeros(shape, dtype=np.int64), 1
+    for digit, base in digits:
+        number = number + digit * weight
+        weight *= base
+    return number
+
+
+def mesh_chart(est: Estimate) -> Chart:
+    """Draw a row an axis: groups on the first domains, and where the group of GPU 0 sits on the machine."""
+    gpus, tier = int(est.job.layout.gpus), est.job.cluster.tiers[0]
+    width = min(tier.size, gpus, _WIDEST)
+    shown = min(_NODES_SHOWN if width <= 16 else 3, -(-gpus // width))
+    rows = {row.dim: row for row in mesh_of(est) if row.link}
+    panels = []
+    for axis, groups in group_numbers(est, np.arange(gpus)).items():
+        row = rows.get(axis) or next(r for r in rows.values() if r.dim in ("shard", axis))
+        inside = row.members[0]
+        title = f"{axis} = {row.factor:,}: {row.groups:,} groups on {row.link}, {inside} of it in a domain"
+        hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}<extra></extra>"
+        cells = Cells(numbers=_folded(groups[: shown * width], width), has_texts=width <= 16, hover=hover)
+        height = 0.28 * shown + 0.5
+        panels.append(Panel(marks=[cells], title=title, height=height))
+        panels.append(_machine(groups, width, height))
+    if not panels:
+        return Chart(title=f"{job_title(est)}: one GPU a group, every axis is 1", panels=[])
+    note = (
+        f"The first {shown} {tier.name} domains; a row a domain, a cell a GPU, with the number of its group."
+    )
+    title = f"{job_title(est)}: groups of each axis\n{job_text(est)}"
+    return Chart(title=title, panels=panels, columns=2, note=note, width=11.0)
+
+
+def _machine(groups: NDArray[np.int64], width: int, height: float) -> Panel:
+    """Draw all domains of the machine, shaded where the group of GPU 0 has members."""
+    held = np.nan_to_num(_folded((groups == groups[0]).astype(float), width)).sum(axis=1) > 0
+    columns = int(2 ** np.ceil(np.log2(max(np.sqrt(3.0 * len(held)), 1.0))))
+    cells = Cells(numbers=_folded(7.0 * held, columns), has_texts=False)
+    title = f"group of GPU 0: on {held.sum():,} of {len(held):,} domains (squares, in reading order)"
+    return Panel(marks=[cells], title=title, height=height, is_extra=True)
+
+
+def _folded(numbers: NDArray[Any], width: int) -> NDArray[np.float64]:
+    """Return numbers in rows of so many; what the last row lacks is not a number."""
+    rows = np.full(-(-len(numbers) // width) * width, np.nan)
+    rows[: len(numbers)] = numbers
+    return rows.reshape(-1, width)
+
+
+# --- what numbers are worth, and jobs side by side ---
+
+MOST_BARS = 14
+_LEAST_REACH = 5e-4
+
+
+def tornado_effects(found: Sensitivity, *, switches: bool) -> list[Effect]:
+    """Return the numbers, or the switches, that a picture shows, largest first."""
+    moving = [effect for effect in found.effects if effect.reach >= _LEAST_REACH]
+    held = [effect for effect in moving if (effect.kind == "switch") == switches]
+    return sorted(held, key=lambda effect: -effect.reach)[:MOST_BARS]
+
+
+def effect_label(effect: Effect) -> str:
+    """Name a number, or a switch with both of its values; of a longer list only what is added."""
+    if effect.kind != "switch":
+        return effect.name
+    if effect.before and effect.after.startswith(f"{effect.before}+"):
+        return f"{effect.name}: + {effect.after.removeprefix(f'{effect.before}+')}"
+    return f"{effect.name}: {effect.before} → {effect.after}"
+
+
+def tornado_of(est: Estimate) -> Chart:
+    """Draw what each number and each switch of a job is worth."""
+    return tornado_chart(sensitivity(est))
+
+
+def tornado_chart(found: Sensitivity) -> Chart:
+    """Draw a bar for less and a bar for more of each number; below, one for the other value of each switch."""
+    by = f"{found.change:.0%}"
+    numbers, switches = (tornado_effects(found, switches=which) for which in (False, True))
+    panels = [
+        _tornado(numbers, {f"{by} less": ("less", "hbm"), f"{by} more": ("more", "math")}),
+        _tornado(switches, {"the other value of a switch": ("more", "tp")}, is_extra=True),
+    ]
+    title = (
+        f"{job_title(found.estimate)}: change of the {format_seconds(float(found.estimate.step_time_s), 4)} step\n"
+        f"with {by} less or more of a number (above), with the other value of a switch (below)"
+    )
+    return Chart(title=title, panels=panels)
+
+
+def _tornado(
+    effects: Sequence[Effect], sides: Mapping[str, tuple[str, str]], is_extra: bool = False
+) -> Panel:
+    """Draw the bars of some effects, the longer one of each with its value."""
+    worst = [max((getattr(effect, side) for side, _ in sides.values()), key=abs) for effect in effects]
+    bars = [
+        Bars(
+            label=label,
+            fill=fill,
+            at=range(len(effects)),
+            lengths=[100 * getattr(effect, side) for effect in effects],
+            texts=[
+                f"{100 * w:+.1f} %" if w == getattr(e, side) else ""
+                for e, w in zip(effects, worst, strict=True)
+            ],
+            hover="%{y}: %{x:+.2f} %<extra>" + label + "</extra>",
+        )
+        for label, (side, fill) in sides.items()
+    ]
+    most = 125.0 * max([1e-3, *map(abs, worst)])
+    shape = rows_of(["\n".join(wrap(effect_label(effect), 44)) for effect in effects])
+    ends = (-most if not is_extra or min([0.0, *worst]) < 0 else 0.0, most)
+    return Panel(marks=bars, x="change of step time [%]", x_range=ends, is_extra=is_extra, **shape)
+
+
+def comparison_chart(comparison: Comparison) -> Chart:
+    """Draw a bar a job: exposed time by part on the left, memory of the worst stage by part on the right."""
+    ests = comparison.estimates
+    steps = [{part.fill: part.exposed_s for part in time_parts(est)} for est in ests]
+    held = []
+    for est in ests:
+        _, parts = memory_stacks(est)
+        worst = int(np.argmax(sum(parts.values())))
+        held.append({name: float(part[worst]) / _GIB for name, part in parts.items()})
+    times = [format_seconds(float(est.step_time_s), 4) for est in ests]
+    memories = [
+        format_bytes(float(est.memory_bytes_per_gpu)) + ("" if est.fits_gpu else ", does not fit")
+        for est in ests
+    ]
+    offers = [
+        Curve(
+            label="" if row else "what a device offers",
+            x=[est.memory_capacity_bytes / _GIB] * 2,
+            y=[row - 0.46, row + 0.46],
+            dash="--",
+            width=2.0,
+        )
+        for row, est in enumerate(ests)
+    ]
+    labels = [label if len(label) <= 40 else label[:39] + "…" for label in comparison.labels]
+    left, right = _stacked(STEP_PARTS, steps, times), _stacked(MEMORY_PARTS, held, memories)
+    most = [1.3 * max(sum(bar.values()) for bar in bars) for bars in (steps, held)]
+    most[1] = max(most[1], 1.1 * max(est.memory_capacity_bytes for est in ests) / _GIB)
+    shape = rows_of(labels)
+    panels = [
+        Panel(marks=left, x="time that the step waits for [s]", x_range=(0.0, most[0]), **shape),
+        Panel(
+            marks=[*offers, *right], x="memory of a GPU, worst stage [GiB]", x_range=(0.0, most[1]), **shape
+        ),
+    ]
+    title = job_title(ests[0])
+    if any(job_title(est) != title for est in ests):
+        title = "jobs side by side"
+    return Chart(
+        title=f"{title}: the step and its memory", panels=panels, columns=2, legend_columns=4, width=12.0
+    )
+
+
+def _stacked(parts: Sequence[tuple[str, str]], bars: list[dict[str, float]], texts: list[str]) -> list[Bars]:
+    """Return bars part after part; a part that no bar has is left out, and texts stand behind the last."""
+    ends, made = np.zeros(len(bars)), []
+    held = [(label, name) for label, name in parts if any(bar.get(name) for bar in bars)]
+    for label, name in held:
+        lengths = np.asarray([bar.get(name, 0.0) for bar in bars])
+        said = texts if name == held[-1][1] else ()
+        made.append(
+            Bars(label=label, fill=name, at=range(len(bars)), lengths=lengths, starts=ends, texts=said)
+        )
+        ends = ends + lengths
+    return made
