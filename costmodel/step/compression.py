@@ -21,7 +21,7 @@ from costmodel.physics.network.gradient_compression import (
     wire_bytes_per_element,
 )
 from costmodel.physics.network.mesh import Group, split_group
-from costmodel.step.anatomy.param_block import ParamBlock
+from costmodel.step.anatomy.operator_parts import ParamBlock
 from costmodel.step.anatomy.params import (
     embedding_param_blocks,
     head_param_blocks,

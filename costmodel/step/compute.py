@@ -25,22 +25,27 @@ from costmodel.describe.precision import without_weight_gradients
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
-from costmodel.step.anatomy.operators import embedding_operators, head_operators, layer_operators
+from costmodel.step.anatomy.operators import (
+    embedding_operators,
+    head_operators,
+    layer_operators,
+    prediction_operators,
+)
 from costmodel.step.anatomy.params import (
+    Params,
     embedding_param_blocks,
     head_param_blocks,
+    held_params,
     layer_param_blocks,
     mtp_own_param_blocks,
 )
-from costmodel.step.anatomy.prediction import prediction_operators
 from costmodel.step.critical_stage import Step
-from costmodel.step.held_params import Params, held_params
 from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum, scaled
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind
     from costmodel.describe.precision import Precision
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 Array = NDArray[np.float64]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +32,19 @@ from costmodel.bill.lines import (
     lowest_on_stages,
     settled,
 )
+from costmodel.bill.quantity import Quantity
+from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.pipeline import schedules
-from costmodel.step.boundary import boundary_message
-from costmodel.step.held_params import Params
+from costmodel.step.anatomy.params import Params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
 from costmodel.step.ports import Ports
 
 Array = NDArray[np.float64]
 
+# Launches around a message, counted in DeepSpeed's runtime/pipe/engine.py: a micro-batch sends twice, receives
+# twice and copies once, five for the two messages that the critical path waits for. Megatron, which
+# synchronises the device after each exchange, is taken as the same.
+_LAUNCHES_PER_MESSAGE = 3.0
 _TIE = 1e-9
 """Share of a stage's pass by which stages of the same pace are told apart. [-]"""
 
@@ -443,3 +449,27 @@ def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:
 def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask with a dimension for pipeline stages, but for one value for all layouts."""
     return mask[..., None] if mask.ndim else mask
+
+
+class Message(NamedTuple):
+    """One message between neighbouring stages.
+
+    `made` is what it takes on the wire and on the host. [s]
+    """
+
+    cost: GroupCost
+    made: Quantity
+
+
+def message_bytes(placed: PlacedJob) -> Array:
+    """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
+    shard = placed.shard
+    sent = shard.tokens / shard.tp if placed.recipe.overlap.pp_scatter_gather else shard.tokens_sp
+    return np.asarray(2.0 * sent * float(placed.model.hidden_size))
+
+
+def boundary_message(placed: PlacedJob) -> Message:
+    """Price one message between neighbouring stages."""
+    cost = placed.messages.collective("send_recv", message_bytes(placed), placed.mesh.pp)
+    host_s = np.asarray(0.0 if placed.recipe.host.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.launch_s)
+    return Message(cost, placed.sent(cost).then("send_s", "send_s + host_s", host_s=host_s))

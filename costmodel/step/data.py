@@ -32,10 +32,9 @@ from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.physics.pipeline import schedules
 from costmodel.step import compression
-from costmodel.step.anatomy.params import layer_param_blocks
+from costmodel.step.anatomy.params import Params, layer_param_blocks
 from costmodel.step.compression import Message
 from costmodel.step.critical_stage import Step
-from costmodel.step.held_params import Params
 from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
 from costmodel.step.ports import Ports
 from costmodel.step.states import (

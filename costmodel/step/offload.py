@@ -34,8 +34,7 @@ from costmodel.bill.lines import (
 )
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import PlacedJob
-from costmodel.step.sharding import local_params
+from costmodel.step.placed_job import PlacedJob, local_params
 from costmodel.step.states import fetched_bytes, stays_gathered
 
 Array = NDArray[np.float64]

@@ -27,17 +27,25 @@ from costmodel.describe.optimizers import Optimizer, Product, Update
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.physics.network.mesh import Group
 from costmodel.step.anatomy.matrices import Matrix, layer_matrices, prediction_matrices
-from costmodel.step.anatomy.param_block import ParamBlock
+from costmodel.step.anatomy.operator_parts import ParamBlock
 from costmodel.step.anatomy.params import (
+    Params,
     embedding_param_blocks,
     head_param_blocks,
+    held_params,
     layer_param_blocks,
     mtp_own_param_blocks,
 )
 from costmodel.step.critical_stage import Step
-from costmodel.step.held_params import Params, held_params
-from costmodel.step.placed_job import Block, PlacedJob, communication_line
-from costmodel.step.sharding import DATA_PARTS, DataPart, local_params, state_group
+from costmodel.step.placed_job import (
+    DATA_PARTS,
+    Block,
+    DataPart,
+    PlacedJob,
+    communication_line,
+    local_params,
+    state_group,
+)
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Axis, Phase, TimeLine, anywhere, broadcast_sum, settled, time_line
+from costmodel.bill.lines import (
+    Axis,
+    Phase,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    highest_on_stages,
+    settled,
+    time_line,
+)
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import OTHER, Factors
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
@@ -23,12 +32,12 @@ from costmodel.describe.recipe import Recipe
 from costmodel.describe.switch_table import Health, Policy
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
-from costmodel.physics.network.mesh import Group, Mesh
+from costmodel.physics.network.mesh import Group, Mesh, split_group
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Rings, Split, StagePlan, chunk_shares, plan_rings
 from costmodel.step.anatomy.operator_parts import Operator, Part, Role, ScalarWork, Shard
-from costmodel.step.held_params import Params
+from costmodel.step.anatomy.params import Params
 from costmodel.step.ports import Ports
 from costmodel.step.recomputation import Recomputation
 
@@ -38,6 +47,10 @@ if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind, Model
 
 Array = NDArray[np.float64]
+
+DataPart = Literal["dense", "expert"]
+"""Parameters that share a group of ranks: experts have one of their own."""
+DATA_PARTS: tuple[DataPart, ...] = get_args(DataPart)
 
 NCCL_SOURCE = "Hockney alpha-beta, least over NCCL's (algorithm, protocol); NVIDIA/nccl src/graph/tuning.cc"
 
@@ -498,3 +511,19 @@ def collective_lines(
 def exposed_sum(lines: Iterable[TimeLine]) -> Array:
     """Exposed seconds of one execution of each line, added up. [s]"""
     return broadcast_sum([line.exposed_each_s for line in lines])
+
+
+def state_group(placed: PlacedJob, part: DataPart) -> Group:
+    """Return the ranks that share the optimizer's states of a part: one where nothing is sharded."""
+    dense, expert = placed.shard_ranks
+    whole, ranks = (placed.mesh.grad, dense) if part == "dense" else (placed.mesh.edp, expert)
+    return split_group(whole, np.where(placed.shards_optimizer, ranks, 1.0))[0]
+
+
+def local_params(placed: PlacedJob, params: Params) -> Array:
+    """Parameters that a rank's optimizer steps, worst stage. [-]"""
+    dense_ranks, expert_ranks = placed.shard_ranks
+    sharded = placed.shards_optimizer
+    dense = highest_on_stages(params.dense) / np.where(sharded, dense_ranks, 1.0)
+    expert = highest_on_stages(params.expert) / np.where(sharded, expert_ranks, 1.0)
+    return np.asarray(dense + expert)

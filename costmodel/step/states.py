@@ -26,13 +26,12 @@ from costmodel.describe.precision import quantised_weight_bytes
 from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import (
+    Params,
     layer_param_blocks,
 )
 from costmodel.step.critical_stage import Step
-from costmodel.step.held_params import Params
 from costmodel.step.optimizer import stepped_alike
-from costmodel.step.placed_job import PlacedJob
-from costmodel.step.sharding import DataPart
+from costmodel.step.placed_job import DataPart, PlacedJob
 
 Array = NDArray[np.float64]
 

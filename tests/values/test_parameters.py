@@ -8,8 +8,7 @@ from round_jobs import CLUSTER, LATENT, MOE, QUIET, SMALL, TABLE_PARAMS, memory,
 import costmodel as cm
 from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_files import list_models, load_model
-from costmodel.step.anatomy.operator_parts import PATHS
-from costmodel.step.anatomy.param_block import ParamBlock
+from costmodel.step.anatomy.operator_parts import PATHS, ParamBlock
 from costmodel.step.anatomy.params import (
     embedding_param_blocks,
     head_param_blocks,

@@ -72,13 +72,16 @@ __all__ = [
 Array = NDArray[np.float64]
 
 
+_TUNER = "NVIDIA/nccl src/graph/tuning.cc: latency + bytes / rate of (algorithm, protocol)"
+
+
 class Way(NamedTuple):
     """One way of doing a collective.
 
     Attributes
     ----------
-    algorithm, protocol : str
-        One of `NCCL_ALGORITHMS`, and NCCL's name of how messages are handed over.
+    algorithm : str
+        One of `NCCL_ALGORITHMS`.
     primitives : tuple of str
         What it does.
     route : Route
@@ -90,18 +93,20 @@ class Way(NamedTuple):
         True for groups that can do it so; over the same names, but not the size.
     kept_off : str
         True where the library does not take it, faster or not.
+    protocol : str
+        NCCL's name of how messages are handed over.
     source : str
         Where the form comes from.
     """
 
     algorithm: str
-    protocol: str
     primitives: tuple[str, ...]
     route: Route
     formula: str
-    applies: str
-    kept_off: str
-    source: str
+    applies: str = "1"
+    kept_off: str = "0"
+    protocol: str = "Simple"
+    source: str = _TUNER
 
     @property
     def code(self) -> float:
@@ -109,7 +114,6 @@ class Way(NamedTuple):
         return float(NCCL_ALGORITHMS.index(self.algorithm))
 
 
-_TUNER = "NVIDIA/nccl src/graph/tuning.cc: latency + bytes / rate of (algorithm, protocol)"
 _SENDS = "NVIDIA/nccl: point-to-point messages of one group, started together"
 _COPIED = "size_bytes / ranks * copy_s_per_byte"
 # Chains inside nodes beside what their ports carry between them.
@@ -147,7 +151,6 @@ def _on_torus(sides: str, primitives: tuple[str, ...]) -> Way:
     passes = "2 * " if primitives is _TWICE else ""
     return Way(
         algorithm=f"sides-{sides}",
-        protocol="Simple",
         primitives=primitives,
         route=SLICE_RING,
         formula="latency_s = slice_start_s + outer_start_s "
@@ -155,8 +158,6 @@ def _on_torus(sides: str, primitives: tuple[str, ...]) -> Way:
         f"slice_s = {passes}size_bytes * {word}_s_per_byte; "
         f"outer_s = {passes}(slices - 1) / slices * size_bytes * outer_s_per_byte; "
         f"transfer_s = slice_s + outer_s; {_ADD}",
-        applies="1",
-        kept_off="0",
         source=_TORUS,
     )
 
@@ -164,36 +165,25 @@ def _on_torus(sides: str, primitives: tuple[str, ...]) -> Way:
 WAYS: tuple[Way, ...] = (
     Way(
         algorithm="ring",
-        protocol="Simple",
         primitives=("all_reduce",),
         route=RING,
         formula="latency_s = base_latency_s + 2 * (hops_s + (ranks - 1) * simple_hop_s); "
         f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')} + {_COPIED}; {_ADD}",
-        applies="1",
         kept_off=_SWITCH_ONLY,
-        source=_TUNER,
     ),
     Way(
         algorithm="ring",
-        protocol="Simple",
         primitives=_SCATTERED,
         route=RING,
         formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
         f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')} + {_COPIED}; {_ADD}",
-        applies="1",
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="ring",
-        protocol="Simple",
         primitives=_ROOTED,
         route=RING,
         formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
         f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')}; {_ADD}",
-        applies="1",
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="ll",
@@ -203,8 +193,6 @@ WAYS: tuple[Way, ...] = (
         formula="latency_s = base_latency_s + 2 * min(hops_s, chain_s + tree_s); "
         f"transfer_s = wire_bytes * max(1 / max(ll_bytes_per_s, 1), ring_s_per_byte); {_ADD}",
         applies=_HAS_LL,
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="ll",
@@ -214,12 +202,9 @@ WAYS: tuple[Way, ...] = (
         formula="latency_s = base_latency_s + hops_s; "
         f"transfer_s = wire_bytes * max(1 / max(ll_bytes_per_s, 1), ring_s_per_byte); {_ADD}",
         applies=_HAS_LL,
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="tree",
-        protocol="Simple",
         primitives=("all_reduce",),
         route=RING,
         # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
@@ -227,24 +212,18 @@ WAYS: tuple[Way, ...] = (
         "port_s_per_byte = where(ranks / node_ranks > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
         f"{_CHAINS}; {_pipelined('tree_fill_s')}; {_ADD}",
         applies="ranks > node_ranks",
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="nvls",
-        protocol="Simple",
         primitives=("all_reduce",),
         route=RING,
         formula="latency_s = nvls_latency_s; "
         "wire_s = size_bytes * (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
         f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
         applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks)",
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="nvls-tree",
-        protocol="Simple",
         primitives=("all_reduce",),
         route=RING,
         formula="nodes = ranks / node_ranks; "
@@ -254,24 +233,19 @@ WAYS: tuple[Way, ...] = (
         "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
         f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
         applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (ranks > node_ranks)",
-        kept_off="0",
-        source=_TUNER,
     ),
     Way(
         algorithm="pat",
-        protocol="Simple",
         primitives=_SCATTERED,
         route=RING,
         formula=f"latency_s = {_PAT['base']} + log2(ranks) * {_PAT['level']} + ranks * {_PAT['rank']}; "
         f"transfer_s = size_bytes * ring_s_per_byte / {_PAT['rate']}; {_ADD}",
         applies="(node_ranks <= 1) * (ranks > 1)",
-        kept_off="0",
         source=f"{_TUNER}; PAT from 2.23 on, one GPU a node",
     ),
     # The network's switches add up: a port sends its part of the vector once and receives the sum once.
     Way(
         algorithm="nvls-sharp",
-        protocol="Simple",
         primitives=("all_reduce",),
         route=RING,
         formula=f"latency_s = nvls_latency_s + {_SHARP_LATENCY}; "
@@ -280,41 +254,32 @@ WAYS: tuple[Way, ...] = (
         "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
         f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
         applies=f"{_BY_NETWORK} * (switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks)",
-        kept_off="0",
         source=f"{_TUNER}; NVLS over nodes with CollNet (SHARP)",
     ),
     Way(
         algorithm="collnet-chain",
-        protocol="Simple",
         primitives=("all_reduce",),
         route=RING,
         formula=f"latency_s = 2 * (node_ranks - 1) * {_CHAIN_HOP} + {_CHAIN_LATENCY}; "
         "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
         f"{_CHAINS}; {_pipelined('tree_fill_s')}; {_ADD}",
         applies=_BY_NETWORK,
-        kept_off="0",
         source=f"{_TUNER}; CollNetChain (SHARP)",
     ),
     Way(
         algorithm="direct",
-        protocol="Simple",
         primitives=("all_to_all",),
         route=PAIRS,
         formula="latency_s = start_s + far_peers * message_s; wire_s = size_bytes * pair_s_per_byte; "
         f"{_pipelined('pipeline_s')} + {_COPIED}; {_ADD}",
-        applies="1",
-        kept_off="0",
         source=_SENDS,
     ),
     Way(
         algorithm="direct",
-        protocol="Simple",
         primitives=("send_recv",),
         route=LINK,
         formula="latency_s = start_s; wire_s = size_bytes / (link_bytes_per_s * link_efficiency); "
         f"{_pipelined('pipeline_s')}; {_ADD}",
-        applies="1",
-        kept_off="0",
         source=_SENDS,
     ),
     *(
@@ -324,25 +289,19 @@ WAYS: tuple[Way, ...] = (
     ),
     Way(
         algorithm="direct",
-        protocol="Simple",
         primitives=("all_to_all",),
         route=SLICE_PAIRS,
         formula="latency_s = slice_start_s + spread_hops * slice_hop_s + outer_start_s + far_peers * message_s; "
         "transfer_s = size_bytes * max(node_ranks / ranks * spread_s_per_byte, pair_s_per_byte); "
         f"{_ADD}",
-        applies="1",
-        kept_off="0",
         source=_TORUS,
     ),
     Way(
         algorithm="direct",
-        protocol="Simple",
         primitives=("send_recv",),
         route=SLICE_LINK,
         formula="latency_s = start_s; wire_s = size_bytes * crowd / (link_bytes_per_s * link_efficiency); "
         f"{_pipelined('pipeline_s')}; {_ADD}",
-        applies="1",
-        kept_off="0",
         source=_TORUS,
     ),
 )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.tuning import Tuning
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 _FREEZES: dict[Part, str] = {
     "attention": "attention",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from costmodel.step.anatomy.operator_parts import Operator, Shard, column_inputs
-from costmodel.step.anatomy.operators import layer_operators
-from costmodel.step.anatomy.prediction import prediction_operators
+from costmodel.step.anatomy.operators import layer_operators, prediction_operators
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind, Model

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
     from costmodel.describe.recipe import Recipe
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 
 def num_trained_params(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision) -> float:

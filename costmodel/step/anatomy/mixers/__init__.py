@@ -22,8 +22,7 @@ from costmodel.step.anatomy.mixers.state_space import MAMBA, MAMBA_2
 if TYPE_CHECKING:
     from costmodel.describe.models.mixers import AnyMixer
     from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.operator_parts import Operator
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import Operator, ParamBlock
 
 ALL: tuple[Mixer, ...] = (
     GATED_DELTA,

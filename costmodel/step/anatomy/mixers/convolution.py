@@ -23,7 +23,7 @@ from costmodel.step.anatomy.operator_parts import BF16, Operator, elementwise
 if TYPE_CHECKING:
     from costmodel.describe.models.mixers import ShortConvolution
     from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 
 def _params(model: Model, sizes: ShortConvolution) -> list[ParamBlock]:

@@ -27,7 +27,7 @@ from costmodel.step.anatomy.operator_parts import BF16, Operator, Scan, memory_b
 if TYPE_CHECKING:
     from costmodel.describe.models.mixers import GatedDelta, KimiDelta, Lightning
     from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 CHUNK = 64.0
 """Tokens that the kernels take at a time (fla-org/flash-linear-attention, ``chunk_size`` of fla/ops)."""

@@ -14,6 +14,7 @@ from costmodel.step.anatomy.operator_parts import (
     Cast,
     ContextExchange,
     Operator,
+    ParamBlock,
     Scan,
     Shard,
     Traffic,
@@ -26,7 +27,6 @@ from costmodel.step.anatomy.operator_parts import (
     residual_operator,
     saved_input_bytes,
 )
-from costmodel.step.anatomy.param_block import ParamBlock
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import Model

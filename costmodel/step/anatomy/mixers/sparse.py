@@ -23,7 +23,7 @@ from costmodel.step.anatomy.operator_parts import (
 if TYPE_CHECKING:
     from costmodel.describe.models.mixers import BlockSparse, Indexed, NativeSparse
     from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 # Scores of all keys before a query, in fp8 and added up over heads, written in fp32. Backward only those that were
 # chosen have a gradient: that of queries and of keys.

@@ -26,7 +26,7 @@ from costmodel.step.anatomy.operator_parts import BF16, Operator, Scan, linear, 
 if TYPE_CHECKING:
     from costmodel.describe.models.mixers import Mamba, Mamba2
     from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.param_block import ParamBlock
+    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 # Bytes of a token and head, kernel by kernel; a group's B and C serve its heads. States of chunks in fp32: written,
 # carried from chunk to chunk, read. Forward: states, their passing, C times B in the chunk, the output.
