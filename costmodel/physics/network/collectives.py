@@ -194,9 +194,8 @@ def _with_steps(formula: str) -> str:
 
 def _read() -> list[Algorithm]:
     """Return the records of ``collectives.csv``."""
-    table = files("costmodel.physics.network") / "collectives.csv"
-    with table.open(encoding="utf-8", newline="") as lines:
-        return [Algorithm(**row) for row in csv.DictReader(lines)]
+    table = (files("costmodel.physics.network") / "collectives.csv").read_text(encoding="utf-8")
+    return [Algorithm(**row) for row in csv.DictReader(table.splitlines())]
 
 
 def _by_name(records: list[Algorithm]) -> dict[str, dict[str, Algorithm]]:

@@ -59,11 +59,11 @@ class Topology(NamedTuple):
 
 def _read() -> dict[str, Topology]:
     """Return the records of ``topologies.csv`` by name."""
+    table = (files("costmodel.physics.network") / "topologies.csv").read_text(encoding="utf-8")
     found = {}
-    with (files("costmodel.physics.network") / "topologies.csv").open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            flags = {name: row.pop(name) == "yes" for name in ("forwards", "shaped", "innermost")}
-            found[row["name"]] = Topology(**row, **flags)
+    for row in csv.DictReader(table.splitlines()):
+        forwards, shaped, innermost = (row.pop(flag) == "yes" for flag in ("forwards", "shaped", "innermost"))
+        found[row["name"]] = Topology(**row, forwards=forwards, shaped=shaped, innermost=innermost)
     return found
 
 

@@ -29,7 +29,7 @@ def normal_cdf(z: ArrayLike) -> Array:
 def log_normal_cdf(z: ArrayLike) -> Array:
     """Logarithm of `normal_cdf`, exact also where that is next to 1; down to -38 standard deviations. [-]"""
     above = 0.5 * _erfc(np.abs(np.asarray(z, dtype=np.float64)) / math.sqrt(2.0))
-    return np.where(np.asarray(z) > 0.0, np.log1p(-above), np.log(above))
+    return np.asarray(np.where(np.asarray(z) > 0.0, np.log1p(-above), np.log(above)))
 
 
 def normal_quantile(probability: ArrayLike) -> Array:
@@ -74,7 +74,9 @@ def student_quantile(freedom: float, z: ArrayLike) -> Array:
 
 def _student_upper_tail(freedom: float, t: Array) -> Array:
     """Return the probability that Student's t is above each of `t`, which is 0 or more."""
-    return 0.5 * _incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t**2), t**2 / (freedom + t**2))
+    return np.asarray(
+        0.5 * _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t**2), t**2 / (freedom + t**2))
+    )
 
 
 def _incomplete_beta(a: float, b: float, x: Array, rest: Array) -> Array:
@@ -101,7 +103,7 @@ def _incomplete_beta(a: float, b: float, x: Array, rest: Array) -> Array:
             total = total * above * below
         if np.all(np.abs(total - before) <= 1e-15 * np.abs(total)):
             break
-    return np.where(swapped, 1.0 - front * total, front * total)
+    return np.asarray(np.where(swapped, 1.0 - front * total, front * total))
 
 
 def poisson_upper_tail(count: ArrayLike, mean: ArrayLike) -> Array:

@@ -25,7 +25,7 @@ _STEPS, _STEP = 600, 0.02  # each way from zero, in standard deviations
 def _grid() -> tuple[Array, Array]:
     """Return standard deviations and the logarithm of the normal distribution function there."""
     x = _STEP * np.arange(-_STEPS, _STEPS + 1)
-    return x, log_normal_cdf(x)
+    return np.asarray(x), log_normal_cdf(x)
 
 
 def expected_maximum_normal(num_ranks: ArrayLike) -> Array:
