@@ -78,9 +78,8 @@ def test_several_trainings_are_said(tmp_path):
     assert not [text for text in once.warnings if "trainings" in text]
 
 
-@pytest.mark.parametrize(
-    ("script", "gpus"),
-    [
+def test_gpus_by_launcher(tmp_path):
+    for script, gpus in (
         (f"deepspeed --num_gpus 8 {TRAIN}", 8),
         (f"deepspeed --num_gpus 8 --num_nodes 2 {TRAIN}", 16),
         (f"mpirun -np 64 -x NCCL_DEBUG=INFO python -u {TRAIN}", 64),
@@ -90,13 +89,16 @@ def test_several_trainings_are_said(tmp_path):
         (f"#SBATCH -N 2\n#SBATCH -n 16\n#SBATCH --gres=gpu:8\nsrun python {TRAIN}", 16),
         (f"docker run --gpus all --ipc=host --rm img torchrun --nnodes 2 --nproc-per-node 8 {TRAIN}", 16),
         (f"nsys profile --trace=cuda -o out torchrun --nproc-per-node 8 {TRAIN}", 8),
-    ],
-)
-def test_gpus_by_launcher(tmp_path, script, gpus):
-    found = read(tmp_path, script + "\n")
-    assert found.job["gpus"] == gpus
-    # What stands before the command is no flag of the training.
-    assert found.ignored == ()
+        # What the script cannot tell, Slurm does.
+        (
+            f"#SBATCH -N 4\n#SBATCH --gres=gpu:8\ntorchrun --nnodes $HOSTS --nproc-per-node $(nvidia-smi -L | wc -l) {TRAIN}",
+            32,
+        ),
+    ):
+        found = read(tmp_path, script + "\n")
+        assert found.job["gpus"] == gpus, script
+        # What stands before the command is no flag of the training.
+        assert found.ignored == (), script
 
 
 def test_a_host_file_leaves_the_nodes_open(tmp_path):
