@@ -15,7 +15,7 @@ from costmodel.base.errors import shown
 from costmodel.describe.models.model import MOST_LAYERS
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.keys import key_table
-from costmodel.interop.shell.expand import missing_in, without_marks
+from costmodel.interop.shell.expand import is_unknown, missing_in, without_marks
 
 MEGATRON = key_table("megatron")
 _FALSE = ("false", "no", "off")
@@ -125,10 +125,10 @@ class Flags:
         values = self._values.get(flag)
         if not values:
             return default
-        missing = missing_in(values[0])
-        if missing and not without_marks(values[0]):
+        missing, rest = missing_in(values[0]), without_marks(values[0])
+        if missing and (not rest or (rest.isdigit() and is_unknown(values[0]))):
             raise FrameworkConfigError(f"{flag}: its value is not in the script: {missing}{_advice(missing)}")
-        return without_marks(values[0]) if missing else values[0]
+        return rest
 
     def lacks(self, flag: str) -> str:
         """Say what a flag's value lacks, empty if it is there."""

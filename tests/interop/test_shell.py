@@ -52,6 +52,12 @@ def test_what_only_running_tells_is_named_with_its_line():
         "A=x\nX[2]=3\nrun ${X[2]}": ["it is an item of X, which is set by its place, line 2"],
         "run {1..4}": ["it is a brace expansion 1..4, line 1"],
         "\nrun $((010))": ["it is the arithmetic 010, line 2"],
+        "X=$U\nY=$(ls)5; run $((${U}8 + 1)) $((Y + 1)) $((X + 1)) `ls 'x`": [
+            "$U is not set",
+            "it is the output of ls, line 2",
+            "$U is not set",
+            "it is the output of ls x, line 2",
+        ],
         "run $((1 / 0)) $((2 ** 99)) $((5 ^ 1))": [
             "it is the arithmetic 1 0, line 1",
             "it is the arithmetic 2 ** 99, line 1",

@@ -415,9 +415,9 @@ class _Arithmetic(Tokens):
 
     def _number(self, name: str) -> int:
         value = self.scope.text(name)
-        if value is None or missing_in(value):
-            raise _MissingError(unset(name) if value is None else value)
-        return _constant(value.strip() or "0")
+        if found := _MARK.search(unset(name) if value is None else value):
+            raise _MissingError(found[0])
+        return _constant((value or "").strip() or "0")
 
 
 def _constant(text: str) -> int:

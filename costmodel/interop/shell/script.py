@@ -578,7 +578,10 @@ class _Walker:
         """Return what a command would write where that follows from the script, else a mark."""
         line = self.scope.line
         not_known = unknown(f"the output of '{script.strip()}'", line)
-        commands = parse(script, line)
+        try:
+            commands = parse(script, line)
+        except CostModelError:
+            return not_known
         if not all(
             command.joined != "|"
             and (command.words[0] in (*_PRINTERS, "cd", "exit", "return") or ASSIGNED.match(command.words[0]))
