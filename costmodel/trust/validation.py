@@ -80,34 +80,11 @@ class Run:
 
 
 _NUMBERS = (
-    *(
-        "layers",
-        "hidden",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "ffn",
-        "vocab",
-        "seq_len",
-        "q_lora_rank",
-        "kv_lora_rank",
-    ),
-    *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_experts", "top_k", "expert_ffn"),
-    *("shared_expert_ffn", "first_dense_layers", "moe_layer_freq", "mtp_layers", "gpus", "gpus_per_node"),
-    *(
-        "nvlink_domain",
-        "nic_gbit_per_gpu",
-        "tp",
-        "pp",
-        "vp",
-        "cp",
-        "ep",
-        "etp",
-        "dp",
-        "zero_stage",
-        "shard_group",
-    ),
-    *("mbs", "gbs", "year", "step_time_s", "peak_memory_gib"),
+    *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq_len", "q_lora_rank"),
+    *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_experts", "top_k"),
+    *("expert_ffn", "shared_expert_ffn", "first_dense_layers", "moe_layer_freq", "mtp_layers", "gpus"),
+    *("gpus_per_node", "nvlink_domain", "nic_gbit_per_gpu", "tp", "pp", "vp", "cp", "ep", "etp", "dp"),
+    *("zero_stage", "shard_group", "mbs", "gbs", "year", "step_time_s", "peak_memory_gib"),
 )
 """Columns of numbers, which may be empty."""
 
