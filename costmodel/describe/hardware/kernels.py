@@ -1,6 +1,7 @@
 """Kernel constants of an accelerator: the ``kernels:`` block of its YAML file, read into `physics`.
 
-`tools/fit/fit_kernels.py` writes the block. Every group of constants says where it comes from:
+`tools/fit/fit_kernels.py` writes what was measured, `kernel_rules` reads the rest. Every group of constants says where
+it comes from:
 ``basis: measured`` (with its source, points and held-out error), ``generation-average`` or
 ``estimated``. A dtype without an entry takes the nearest measured one (`FALLBACK_DTYPES`) with
 its own peak, because the kernels share their tiles and schedule.
