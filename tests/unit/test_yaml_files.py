@@ -123,17 +123,15 @@ WRITTEN = """fabric:  # fitted
 """
 
 
-@pytest.mark.parametrize("name", ["ib-ndr", "nvlink4"])
-def test_a_block_is_replaced_and_every_other_line_stays(name):
-    path = next(path for path in PROFILES if path.stem == name)
-    text = path.read_text(encoding="utf-8")
-    head, _, rest = text.partition("fabric:")
-    tail = rest[rest.index("sources:") :]
-
-    once = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
-
-    assert once == head + WRITTEN + tail
-    assert put_block(once, "fabric", BLOCK, comment="fitted", before="sources") == once
+def test_a_block_is_replaced_and_every_other_line_stays():
+    texts = [path.read_text(encoding="utf-8") for path in PROFILES]
+    fitted = [text for text in texts if "\nfabric:" in text and "\nsources:" in text]
+    for text in fitted[:2]:
+        head, _, rest = text.partition("fabric:")
+        tail = rest[rest.index("sources:") :]
+        once = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
+        assert once == head + WRITTEN + tail
+        assert put_block(once, "fabric", BLOCK, comment="fitted", before="sources") == once
 
 
 def test_a_block_that_is_new_stands_before_the_sources():

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,9 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         content["software"] = _software(path, str(content["generation"]))
     if isinstance(content.get("kernels"), dict):
         content["kernels"] = _kernels(content, path, folders)
+    if isinstance(own := content.get("sources", {}), dict):
+        cited = {key for _, key in citations(content)}
+        content["sources"] = {key: said for key, said in common_sources().items() if key in cited} | own
     return content
 
 
@@ -245,6 +249,27 @@ def _merged(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
             break
         content["inherit"] = parent["inherit"]
     return content
+
+
+@cache
+def common_sources() -> dict[str, Any]:
+    """Return the sources that several shipped profiles cite, by the key that stands for them in every profile."""
+    path = files("costmodel") / "describe" / "data" / "sources.yaml"
+    return read_mapping(path, example="sheet: {title: ...}", error=ProfileError)
+
+
+def citations(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the dotted path and the text of every ``source:`` below `node`."""
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(node, dict):
+        items = node.items()
+    elif isinstance(node, list):
+        items = enumerate(node)
+    for key, child in items:
+        if key == "source" and isinstance(child, str):
+            yield ".".join((*path, "source")), child
+        else:
+            yield from citations(child, (*path, str(key)))
 
 
 def kernels_generation(path: Path, folders: tuple[Path, ...]) -> str:

@@ -21,6 +21,7 @@ from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import AttentionKernel, CollectiveCores
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
+from costmodel.describe.hardware.profile_files import citations
 from costmodel.describe.hardware.strict import Strict
 from costmodel.describe.precision import PRECISIONS
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
@@ -387,23 +388,9 @@ def _source_problems(content: dict[str, Any]) -> Iterator[str]:
     if not isinstance(listed, dict):
         return
     checked = {key: child for key, child in content.items() if key not in ("sources", *FITTED_BLOCKS)}
-    for path, key in _citations(checked, ()):
+    for path, key in citations(checked):
         if key != "assumed" and key not in listed:
             yield f"{path}: expected a key of 'sources' ({_listing(listed)}) or 'assumed'; got {key!r}"
-
-
-def _citations(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield the dotted path and the text of every ``source:`` below `node`."""
-    items: Iterable[tuple[object, object]] = ()
-    if isinstance(node, dict):
-        items = node.items()
-    elif isinstance(node, list):
-        items = enumerate(node)
-    for key, child in items:
-        if key == "source" and isinstance(child, str):
-            yield ".".join((*path, "source")), child
-        else:
-            yield from _citations(child, (*path, str(key)))
 
 
 def memory_problem(usable: float, fitted: float) -> str:
