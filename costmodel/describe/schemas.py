@@ -120,7 +120,7 @@ def _forms(field: Field) -> list[Schema]:
         case "whole" | "number" | "price":
             kind, number = ("integer", int) if field.kind == "whole" else ("number", float)
             bounds = {"minimum": number(field.least), "maximum": number(field.most)}
-            one = [{"type": kind, **bounds}, {"type": "string", "pattern": _NUMBER}]
+            one: list[Schema] = [{"type": kind, **bounds}, {"type": "string", "pattern": _NUMBER}]
             if field.kind != "price":
                 return one
             return [one[0], {"type": "string"}, {"type": "object", "additionalProperties": {"anyOf": one}}]

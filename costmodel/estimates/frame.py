@@ -209,7 +209,7 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     worst = _worst(est.bill.memory_lines, shape)
     for line in est.bill.memory_lines:
         name = f"memory_{line.part}_bytes"
-        values[name] = values.get(name, 0.0) + _at_stage(line.bytes, worst, shape)
+        values[name] = np.asarray(values.get(name, 0.0)) + _at_stage(line.bytes, worst, shape)
     for column in (*_RESULTS, *_BY_HOST):
         if column.name not in values:
             values[column.name] = getattr(est, column.name)

@@ -65,7 +65,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
         raise FrameworkConfigError(
             "deepspeed: no key of a DeepSpeed configuration, such as zero_optimization or train_batch_size"
         )
-    auto = [
+    auto: list[str] = [
         key
         for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
         if key in said.unsaid

@@ -172,7 +172,7 @@ def _model_of(said: Values, notes: list[str]) -> str | None:
     """Return our name of the model."""
     name, flavor = said["model"], said["flavor"]
     if known := _FLAVORS.get((name.lower(), flavor.lower())):
-        return known
+        return str(known)
     named = [said["hub_model"]]
     if not (name and flavor):
         # A flavor that is not known is a debugging model, whatever its tokenizer.

@@ -47,7 +47,7 @@ _EAGER_RECIPE = "deepspeed"
 _EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
 _KEYS = key_table("trainers")
 _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
-_EMPTY = (None, False, "", [], {})
+_EMPTY: tuple[object, ...] = (None, False, "", [], {})
 _SUPERVISED = ("sft", "pt", "pretrain", "none", "false", "")
 
 
@@ -244,8 +244,8 @@ def take_kernels(said: Values | None, recipe: str, job: dict[str, Any]) -> None:
     eager, base = load_recipe(_EAGER_RECIPE).switches, load_recipe(recipe).switches
     found = {name: eager[name] for name in _EAGER}
     found["compiled"] = said is not None and said["compiled"] is True
-    for key, kernels in _LIGER.items() if said is not None else ():
-        if said["liger"] is True or said[key] is True:
+    for key, kernels in _LIGER.items():
+        if said is not None and (said["liger"] is True or said[key] is True):
             found |= kernels
     changed = {name: value for name, value in found.items() if base[name] != value}
     if changed:

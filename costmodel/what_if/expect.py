@@ -196,8 +196,8 @@ def expect(answer: Estimate | TrainingRun, text: str) -> list[Outcome]:
         raise CostModelError(f"expect: expected one layout, got {est.shape} of them")
     outcomes = []
     for expected in read_expected(text, whole_run=run is not None):
-        is_of_run = run is not None and expected.name in _OF_A_RUN
-        value = _of_run(expected.name, run) if is_of_run else _of_step(expected.name, est)
+        is_of_run = expected.name in _OF_A_RUN
+        value = _of_run(expected.name, run) if run is not None and is_of_run else _of_step(expected.name, est)
         if value is None:
             raise CostModelError(f"expect: {expected.name} needs a price; give --price")
         outcomes.append(Outcome(expected, float(value)))

@@ -12,7 +12,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class MatmulRows(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_]) -> MatmulRows:
         """Return the selected rows."""
-        return MatmulRows(*(column[rows] for column in self))
+        return MatmulRows(**{name: column[rows] for name, column in self._asdict().items()})
 
 
 class AttentionRows(NamedTuple):
@@ -83,7 +83,7 @@ class AttentionRows(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_]) -> AttentionRows:
         """Return the selected rows."""
-        return AttentionRows(*(column[rows] for column in self))
+        return AttentionRows(**{name: column[rows] for name, column in self._asdict().items()})
 
 
 class MemoryRows(NamedTuple):
@@ -130,8 +130,8 @@ def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Ti
     if not (matmul or attention or memory or problems):
         problems.append(LogProblem(", ".join(path.name for path in paths), 0, "no rows"))
     return Timings(
-        {key: MatmulRows(*_columns(rows), _own(rows)) for key, rows in matmul.items()},
-        {key: AttentionRows(*_columns(rows), _own(rows)) for key, rows in attention.items()},
+        {key: MatmulRows(**_named(MatmulRows, rows)) for key, rows in matmul.items()},
+        {key: AttentionRows(**_named(AttentionRows, rows)) for key, rows in attention.items()},
         MemoryRows(*_columns(memory)) if memory else None,
         tuple(problems),
     )
@@ -142,9 +142,10 @@ def _columns(rows: list[list[float]]) -> Array:
     return np.array(rows, dtype=np.float64).T
 
 
-def _own(rows: list[list[float]]) -> NDArray[np.str_]:
-    """Return the source of rows of the user's own."""
-    return np.full(len(rows), "own")
+def _named(kind: type[MatmulRows] | type[AttentionRows], rows: list[list[float]]) -> dict[str, Any]:
+    """Return the columns of rows of the user's own by name."""
+    numbers = zip(kind._fields[:-1], _columns(rows), strict=True)
+    return {**dict(numbers), "sources": np.full(len(rows), "own")}
 
 
 def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[str, str]]]:
