@@ -162,23 +162,26 @@ def every(shape):
     return Group(n, (n,), box=Box(sides, sides)), groups_of(shape, 1, prod(shape))
 
 
-@pytest.mark.parametrize(("shape", "multiple"), SLICES)
-def test_collectives_of_a_whole_slice(shape, multiple):
-    tier = torus(shape, multiple, alpha=0.0)
-    group, members = every(shape)
-    n = float(prod(shape))
-    for algorithm, at_once in (("sides-at-once", True), ("sides-in-turn", False)):
-        want = gathered_s(shape, tier.wraps, members, at_once=at_once)
-        for primitive, passes in (
-            ("all_gather", 1),
-            ("reduce_scatter", 1),
-            ("all_reduce", 2),
-            ("broadcast", 2),
-        ):
-            cost = collective_time(primitive, n, group, [tier], algorithm=algorithm)
-            assert float(cost.transfer_s) == pytest.approx(passes * want, rel=1e-9), (primitive, algorithm)
-    cost = collective_time("all_to_all", n, group, [tier])
-    assert float(cost.transfer_s) == pytest.approx(all_to_all_s(shape, tier.wraps, members), rel=1e-9)
+def test_collectives_of_a_whole_slice():
+    for shape, multiple in SLICES:
+        tier = torus(shape, multiple, alpha=0.0)
+        group, members = every(shape)
+        n = float(prod(shape))
+        for algorithm, at_once in (("sides-at-once", True), ("sides-in-turn", False)):
+            want = gathered_s(shape, tier.wraps, members, at_once=at_once)
+            for primitive, passes in (
+                ("all_gather", 1),
+                ("reduce_scatter", 1),
+                ("all_reduce", 2),
+                ("broadcast", 2),
+            ):
+                cost = collective_time(primitive, n, group, [tier], algorithm=algorithm)
+                assert float(cost.transfer_s) == pytest.approx(passes * want, rel=1e-9), (
+                    primitive,
+                    algorithm,
+                )
+        cost = collective_time("all_to_all", n, group, [tier])
+        assert float(cost.transfer_s) == pytest.approx(all_to_all_s(shape, tier.wraps, members), rel=1e-9)
 
 
 LAYOUTS = [
@@ -194,24 +197,26 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("multiple", [1, 4, 99])
-@pytest.mark.parametrize(("shape", "tp", "pp"), LAYOUTS)
-def test_groups_of_every_axis_in_the_slice_at_once(shape, tp, pp, multiple):
+def test_groups_of_every_axis_in_the_slice_at_once():
     """Groups of an axis lie beside or between each other, over one side or several, and all talk at the same time."""
-    n = prod(shape)
-    dp = n // tp // pp
-    mesh = build_mesh(tp=tp, cp=1, pp=pp, dp=dp, ep=1, etp=1, tier_sizes=[n], shape=shape)
-    tier = torus(shape, multiple, alpha=0.0)
-    compared = 0
-    for group, stride, size in ((mesh.tp, 1, tp), (mesh.dp, tp, dp), (mesh.pp, tp * dp, pp)):
-        if size == 1:
-            continue
-        members = groups_of(shape, stride, size)
-        for algorithm, at_once in (("sides-at-once", True), ("sides-in-turn", False)):
-            cost = collective_time("all_gather", float(size), group, [tier], algorithm=algorithm)
-            want = gathered_s(shape, tier.wraps, members, at_once=at_once)
-            assert float(cost.transfer_s) == pytest.approx(want, rel=1e-9), (stride, size, algorithm)
-        cost = collective_time("all_to_all", float(size), group, [tier])
-        assert float(cost.transfer_s) == pytest.approx(all_to_all_s(shape, tier.wraps, members), rel=1e-9)
-        compared += 1
-    assert compared
+    for multiple in [1, 4, 99]:
+        for shape, tp, pp in LAYOUTS:
+            n = prod(shape)
+            dp = n // tp // pp
+            mesh = build_mesh(tp=tp, cp=1, pp=pp, dp=dp, ep=1, etp=1, tier_sizes=[n], shape=shape)
+            tier = torus(shape, multiple, alpha=0.0)
+            compared = 0
+            for group, stride, size in ((mesh.tp, 1, tp), (mesh.dp, tp, dp), (mesh.pp, tp * dp, pp)):
+                if size == 1:
+                    continue
+                members = groups_of(shape, stride, size)
+                for algorithm, at_once in (("sides-at-once", True), ("sides-in-turn", False)):
+                    cost = collective_time("all_gather", float(size), group, [tier], algorithm=algorithm)
+                    want = gathered_s(shape, tier.wraps, members, at_once=at_once)
+                    assert float(cost.transfer_s) == pytest.approx(want, rel=1e-9), (stride, size, algorithm)
+                cost = collective_time("all_to_all", float(size), group, [tier])
+                assert float(cost.transfer_s) == pytest.approx(
+                    all_to_all_s(shape, tier.wraps, members), rel=1e-9
+                )
+                compared += 1
+            assert compared

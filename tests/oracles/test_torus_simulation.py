@@ -280,26 +280,26 @@ def spread_line(e, block):
     return time
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-@pytest.mark.parametrize("e", [2, 3, 4, 5, 8, 16, 64, 128])
-def test_a_gather_along_one_side(e, wraps):
-    wraps = wraps and e > 2
-    links = Links(ALPHA)
-    gather_line(links, 0.0, [(i,) for i in range(e)], 7.0, 0, wraps, lambda _: None)
-    assert formula("all_gather", 7.0 * e, (e,), wraps=wraps) == pytest.approx(links.run(), rel=1e-9)
+def test_a_gather_along_one_side():
+    for wraps in [False, True]:
+        for e in [2, 3, 4, 5, 8, 16, 64, 128]:
+            wraps = wraps and e > 2
+            links = Links(ALPHA)
+            gather_line(links, 0.0, [(i,) for i in range(e)], 7.0, 0, wraps, lambda _: None)
+            assert formula("all_gather", 7.0 * e, (e,), wraps=wraps) == pytest.approx(links.run(), rel=1e-9)
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-@pytest.mark.parametrize("e", [2, 3, 4, 5, 8, 16, 64])
-def test_a_reduce_scatter_along_one_side_and_an_all_reduce(e, wraps):
-    wraps = wraps and e > 2
-    scattered = scatter_line(e, 7.0, wraps, ALPHA)
-    assert formula("reduce_scatter", 7.0 * e, (e,), wraps=wraps) == pytest.approx(scattered, rel=1e-9)
-    links = Links(ALPHA)
-    gather_line(links, 0.0, [(i,) for i in range(e)], 7.0, 0, wraps, lambda _: None)
-    both = scattered + links.run()
-    for primitive in ("all_reduce", "broadcast", "reduce"):
-        assert formula(primitive, 7.0 * e, (e,), wraps=wraps) == pytest.approx(both, rel=1e-9)
+def test_a_reduce_scatter_along_one_side_and_an_all_reduce():
+    for wraps in [False, True]:
+        for e in [2, 3, 4, 5, 8, 16, 64]:
+            wraps = wraps and e > 2
+            scattered = scatter_line(e, 7.0, wraps, ALPHA)
+            assert formula("reduce_scatter", 7.0 * e, (e,), wraps=wraps) == pytest.approx(scattered, rel=1e-9)
+            links = Links(ALPHA)
+            gather_line(links, 0.0, [(i,) for i in range(e)], 7.0, 0, wraps, lambda _: None)
+            both = scattered + links.run()
+            for primitive in ("all_reduce", "broadcast", "reduce"):
+                assert formula(primitive, 7.0 * e, (e,), wraps=wraps) == pytest.approx(both, rel=1e-9)
 
 
 BOXES = [
@@ -317,69 +317,69 @@ BOXES = [
 ]
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-@pytest.mark.parametrize("shape", BOXES)
-def test_a_gather_over_all_sides_at_once_in_phases(shape, wraps):
+def test_a_gather_over_all_sides_at_once_in_phases():
     """Exactly equal without start-ups, whatever the sides; with them too where the sides are equal."""
-    wraps = wraps and min(shape) > 2
-    for alpha in (0.0, ALPHA) if len(set(shape)) == 1 else (0.0,):
-        want = gather_at_once(shape, 1e4, wraps=wraps, alpha=alpha, barrier=True)
-        got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=alpha, algorithm="sides-at-once")
-        assert got == pytest.approx(want, rel=1e-9)
+    for wraps in [False, True]:
+        for shape in BOXES:
+            wraps = wraps and min(shape) > 2
+            for alpha in (0.0, ALPHA) if len(set(shape)) == 1 else (0.0,):
+                want = gather_at_once(shape, 1e4, wraps=wraps, alpha=alpha, barrier=True)
+                got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=alpha, algorithm="sides-at-once")
+                assert got == pytest.approx(want, rel=1e-9)
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-@pytest.mark.parametrize("shape", BOXES)
-def test_what_comes_in_over_a_chips_links_bounds_all_sides_at_once(shape, wraps):
+def test_what_comes_in_over_a_chips_links_bounds_all_sides_at_once():
     """Equal sides reach the bound, with phases or without; unequal ones in step come within a quarter of it."""
-    wraps = wraps and min(shape) > 2
-    free = gather_at_once(shape, 1e4, wraps=wraps, alpha=0.0, barrier=False)
-    got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=0.0, algorithm="sides-at-once")
-    n = prod(shape)
-    least = (n - 1) / n * 1e4 / (RATE * len(shape) * (2 if wraps else 1))
-    assert least * (1 - 1e-9) <= free
-    assert least * (1 - 1e-9) <= got <= 1.25 * least
-    if len(set(shape)) == 1:
-        assert got == pytest.approx(free, rel=1e-9)
-        assert got == pytest.approx(least, rel=1e-9)
+    for wraps in [False, True]:
+        for shape in BOXES:
+            wraps = wraps and min(shape) > 2
+            free = gather_at_once(shape, 1e4, wraps=wraps, alpha=0.0, barrier=False)
+            got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=0.0, algorithm="sides-at-once")
+            n = prod(shape)
+            least = (n - 1) / n * 1e4 / (RATE * len(shape) * (2 if wraps else 1))
+            assert least * (1 - 1e-9) <= free
+            assert least * (1 - 1e-9) <= got <= 1.25 * least
+            if len(set(shape)) == 1:
+                assert got == pytest.approx(free, rel=1e-9)
+                assert got == pytest.approx(least, rel=1e-9)
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-@pytest.mark.parametrize("shape", BOXES)
-def test_a_gather_with_sides_in_turn(shape, wraps):
-    wraps = wraps and min(shape) > 2
-    want = gather_in_turn(shape, 1e4, wraps=wraps, alpha=ALPHA)
-    got = formula("all_gather", 1e4, shape, wraps=wraps, algorithm="sides-in-turn")
-    assert got == pytest.approx(want, rel=1e-9)
-    assert formula("all_gather", 1e4, shape, wraps=wraps) <= got * (1 + 1e-12)
+def test_a_gather_with_sides_in_turn():
+    for wraps in [False, True]:
+        for shape in BOXES:
+            wraps = wraps and min(shape) > 2
+            want = gather_in_turn(shape, 1e4, wraps=wraps, alpha=ALPHA)
+            got = formula("all_gather", 1e4, shape, wraps=wraps, algorithm="sides-in-turn")
+            assert got == pytest.approx(want, rel=1e-9)
+            assert formula("all_gather", 1e4, shape, wraps=wraps) <= got * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("e", [3, 4, 5, 8, 9, 16, 64])
-def test_an_all_to_all_round_a_ring_is_exact(e):
-    got = formula("all_to_all", 7.0 * e, (e,), wraps=True, alpha=0.0)
-    assert got == pytest.approx(spread_ring(e, 7.0), rel=1e-9)
+def test_an_all_to_all_round_a_ring_is_exact():
+    for e in [3, 4, 5, 8, 9, 16, 64]:
+        got = formula("all_to_all", 7.0 * e, (e,), wraps=True, alpha=0.0)
+        assert got == pytest.approx(spread_ring(e, 7.0), rel=1e-9)
 
 
-@pytest.mark.parametrize("e", [2, 3, 4, 5, 8, 9, 16, 64])
-def test_an_all_to_all_along_a_line_is_what_its_middle_carries(e):
-    got = formula("all_to_all", 7.0 * e, (e,), wraps=False, alpha=0.0)
-    assert got == pytest.approx(spread_line(e, 7.0), rel=1e-9)
+def test_an_all_to_all_along_a_line_is_what_its_middle_carries():
+    for e in [2, 3, 4, 5, 8, 9, 16, 64]:
+        got = formula("all_to_all", 7.0 * e, (e,), wraps=False, alpha=0.0)
+        assert got == pytest.approx(spread_line(e, 7.0), rel=1e-9)
 
 
-@pytest.mark.parametrize("wraps", [False, True])
-@pytest.mark.parametrize("shape", BOXES)
-def test_an_all_to_all_over_several_sides_is_bound_by_the_longest(shape, wraps):
+def test_an_all_to_all_over_several_sides_is_bound_by_the_longest():
     """In as many parts as sides, part p along side p first: in each phase every side carries one part."""
-    wraps = wraps and min(shape) > 2
-    k, size, spread = len(shape), 1e4, spread_ring if wraps else spread_line
-    want = sum(max(spread(e, size / k / e) for e in shape) for _ in range(k))
-    got = formula("all_to_all", size, shape, wraps=wraps, alpha=0.0)
-    assert got == pytest.approx(want, rel=1e-9)
-    # The bisection across the longest side: half of the chips send half of their data over it.
-    n, longest = prod(shape), max(shape)
-    if longest % 2 == 0:
-        cut = n / longest * (2 if wraps else 1) * RATE
-        assert got == pytest.approx(n / 2 * size / 2 / cut, rel=1e-9)
+    for wraps in [False, True]:
+        for shape in BOXES:
+            wraps = wraps and min(shape) > 2
+            k, size, spread = len(shape), 1e4, spread_ring if wraps else spread_line
+            want = sum(max(spread(e, size / k / e) for e in shape) for _ in range(k))
+            got = formula("all_to_all", size, shape, wraps=wraps, alpha=0.0)
+            assert got == pytest.approx(want, rel=1e-9)
+            # The bisection across the longest side: half of the chips send half of their data over it.
+            n, longest = prod(shape), max(shape)
+            if longest % 2 == 0:
+                cut = n / longest * (2 if wraps else 1) * RATE
+                assert got == pytest.approx(n / 2 * size / 2 / cut, rel=1e-9)
 
 
 def chip(index, shape):

@@ -93,3 +93,49 @@ def test_nothing_travels_unasked():
     est = price()
     assert each_us(est, "offload") == {}
     assert memory(est, "offloaded") == {}
+
+
+@pytest.mark.parametrize("m", [3, 4])
+def test_a_stage_with_fewer_layers_hides_behind_half_of_what_it_waits_as_well(m):
+    """Seven layers on two stages, four and three, under 1F1B; the way to the host takes longer than any pass.
+
+    The first stage sets the pace: m passes, and the second's while it fills, less its own forward pass meanwhile. The
+    second would take m of its passes and one of the first's. Half of the difference, over m, is its window beside
+    each forward pass and each backward pass.
+    """
+    model = {**SMALL, "num_layers": 7, "vocab_size": 64}
+    est = price(
+        model,
+        gpus=2,
+        layout="pp2",
+        global_batch=m,
+        cluster=cluster_file(gpu={"host_link": "2 GB/s"}),
+        switches={"offload_activations": 1.0},
+    )
+    one, two = price({**model, "num_layers": 1}), price({**model, "num_layers": 2})
+    back = ("backward", "backward_weight")
+    layer = [step_us(two, *phases) - step_us(one, *phases) for phases in (("forward",), back)]
+    head = [
+        sum(
+            1e6 * float(line.exposed_seconds)
+            for line in one.bill.time_lines
+            if line.phase in phases and line.name.startswith("compute.head")
+        )
+        for phases in (("forward",), back)
+    ]
+    embedding = [
+        step_us(one, *phases) - of_layer - of_head
+        for phases, of_layer, of_head in zip((("forward",), back), layer, head, strict=True)
+    ]
+    # Each sends a micro-batch once, and stands still meanwhile.
+    message = each_us(est, "pp.send_recv")["pp.send_recv"]
+    first = [4 * of_layer + of_embedding for of_layer, of_embedding in zip(layer, embedding, strict=True)]
+    second = [3 * of_layer + of_head for of_layer, of_head in zip(layer, head, strict=True)]
+    first_us, second_us = sum(first) + message, sum(second) + message
+    fill = second_us - (first[0] + message)
+    drain = max(second_us - first[1], 0.0)
+    waits = m * first_us + fill + drain - (m * second_us + first_us)
+    assert fill > 0 < waits
+    busy, exposed = each_us(est, "offload."), exposed_us(est, "offload.")
+    assert busy[UP] - exposed[UP] == near(second[0] + waits / 2 / m)
+    assert busy[DOWN] - exposed[DOWN] == near(second[1] + waits / 2 / m)

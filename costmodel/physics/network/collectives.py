@@ -46,7 +46,6 @@ __all__ = [
     "TWO_LEVEL",
     "Algorithm",
     "CollectiveTime",
-    "crossover_between_bytes",
     "crossover_size_bytes",
     "textbook_time",
     "two_level_time",
@@ -347,27 +346,3 @@ def crossover_size_bytes(latency_s: ArrayLike, bandwidth_bytes_per_s: ArrayLike)
     450000.0
     """
     return np.asarray(np.asarray(latency_s, dtype=np.float64) * np.asarray(bandwidth_bytes_per_s))
-
-
-def crossover_between_bytes(
-    primitive: str,
-    short: str,
-    long: str,
-    num_ranks: ArrayLike,
-    *,
-    latency_s: ArrayLike,
-    bandwidth_bytes_per_s: ArrayLike,
-) -> Array:
-    r"""Size above which algorithm `long` beats `short`, both linear in the size (bytes).
-
-    .. math:: S^* = \frac{L_{long} - L_{short}}{b_{short} - b_{long}}
-
-    Infinite where `long` never wins. Not for the pipelined algorithms, which are not linear.
-    """
-    link = {"latency_s": latency_s, "bandwidth_bytes_per_s": bandwidth_bytes_per_s}
-    few = _row(primitive, short).time(1.0, num_ranks, **link)
-    many = _row(primitive, long).time(1.0, num_ranks, **link)
-    saved_s_per_byte = few.transfer_s - many.transfer_s
-    with np.errstate(divide="ignore", invalid="ignore"):
-        size = (many.latency_s - few.latency_s) / saved_s_per_byte
-    return np.where(saved_s_per_byte > 0, np.maximum(size, 0.0), np.inf)
