@@ -57,15 +57,15 @@ class Matrix(NamedTuple):
 
 def layer_matrices(model: Model, kind: LayerKind, recipe: Recipe, precision: Precision) -> tuple[Matrix, ...]:
     """Return the weight matrices of one layer of a kind."""
-    return _matrices(layer_operators(model, kind, _whole(model), recipe, precision), model, recipe)
+    return _matrices(layer_operators(model, kind, whole_shard(model), recipe, precision), model, recipe)
 
 
 def prediction_matrices(model: Model, recipe: Recipe, precision: Precision) -> tuple[Matrix, ...]:
     """Return those that multi-token prediction has before one of its layers."""
-    return _matrices(prediction_operators(model, _whole(model), recipe, precision), model, recipe)
+    return _matrices(prediction_operators(model, whole_shard(model), recipe, precision), model, recipe)
 
 
-def _whole(model: Model) -> Shard:
+def whole_shard(model: Model) -> Shard:
     """Return the share of a rank that holds everything, for one token."""
     one = np.asarray(1.0)
     return Shard(

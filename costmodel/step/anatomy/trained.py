@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, tuned
-from costmodel.step.anatomy.operator_parts import Shard
+from costmodel.step.anatomy.matrices import whole_shard
 from costmodel.step.anatomy.operators import layer_operators
 from costmodel.step.anatomy.params import (
     active_fraction,
@@ -59,9 +57,7 @@ def _adapters(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision
     """Return the parameters of all adapters: beside dense layers, and experts'. [-]"""
     if not tuning.lora_rank:
         return 0.0, 0.0
-    one = np.asarray(1.0)
-    experts = np.asarray(float(max(model.num_experts, 1)))
-    whole = Shard(one, one, one, one, one, one, one, experts, experts, one, one)
+    whole = whole_shard(model)
     kinds = model.layer_kinds()
     dense = expert = 0.0
     for number, kind in enumerate(kinds):
