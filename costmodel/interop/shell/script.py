@@ -24,7 +24,6 @@ _MOST_TURNS = 500
 _DEEPEST = 24
 _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
-_SILENT = ("cd", "mkdir", "set", "ulimit", "trap", "wait", "sleep", "rm", "touch", "chmod", "module", "clear")
 _PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd", "expr", "seq")
 _SLURM = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.M)
 _GLUED = re.compile(r"-([A-Za-z])(\d\S*)")
@@ -454,8 +453,6 @@ class _Walker:
             return name in ("true", ":")  # without arguments there are no options
         elif name == "cd" and given:
             scope.set("PWD", given[0])
-        elif name in _SILENT:
-            self.by_command = True
         elif Path(name).name in ("sbatch", *_SHELLS) and document is not None:
             self.slurm |= dict(_slurm_options(document))
             self._nested(document)
