@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import costmodel as cm
 from costmodel.interop.keys import key_table
+from costmodel.interop.torchtitan import written_tables
 
 
 def _todays(table: str) -> set[str]:
@@ -38,4 +40,29 @@ def accelerate() -> set[str]:
     }
 
 
-LISTED = {"megatron": megatron, "megatron-bridge": bridge, "deepspeed": deepspeed, "accelerate": accelerate}
+_JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 32, "seq_len": 2048}
+_JOB |= {"zero_stage": 3, "recompute": "full", "recipe": "torchtitan"}
+
+
+def torchtitan() -> set[str]:
+    """Return the settings of batch and layout that are written for torchtitan."""
+    est = cm.estimate(**_JOB, layout="pp2 vp2", schedule="interleaved", tokens=1e9)
+    tables = written_tables(cm.emit(est, "torchtitan"))
+    return {*tables["training"], *tables["parallelism"]} - {"_type"}
+
+
+def axolotl() -> set[str]:
+    """Return the keys that are written for Axolotl, of a job with adapters."""
+    est = cm.estimate(**_JOB, layout="tp1", lora_rank=8)
+    lines = cm.emit(est, "axolotl").splitlines()
+    return {line.split(":")[0].strip() for line in lines if ":" in line and not line.startswith("#")} - {"fsdp_config"}
+
+
+LISTED = {
+    "megatron": megatron,
+    "megatron-bridge": bridge,
+    "deepspeed": deepspeed,
+    "accelerate": accelerate,
+    "torchtitan": torchtitan,
+    "axolotl": axolotl,
+}
