@@ -161,11 +161,10 @@ class Flags:
         """
         if not self.has(flag):
             return default
-        given = self.text(flag, "")
-        try:
-            return float(given)
-        except ValueError:
-            raise FrameworkConfigError(f"{flag}: expected a number, got {given!r}") from None
+        number = self.plain_number(flag)
+        if number is None:
+            raise FrameworkConfigError(f"{flag}: expected a number, got {self.text(flag, '')!r}")
+        return number
 
     def plain_number(self, flag: str) -> float | None:
         """Return a number that no price depends on, None where the text has none."""

@@ -118,7 +118,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         take_method("ring", job)
     if said["fsdp"] or said["fsdp_config"] or said["fsdp_version"]:
         words = {"fsdp_sharding": said["fsdp"]} if said["fsdp"] else {}
-        take_sharding({**(said["fsdp_config"] or {}), **words}, job, warnings)
+        take_sharding({**said["fsdp_config"], **words}, job, warnings)
     else:
         job = {"recipe": FSDP_RECIPE, "zero_stage": 0, **job}
         notes.append("no sharding is named: every GPU has a copy (DDP)")

@@ -55,7 +55,8 @@ def axolotl() -> set[str]:
     """Return the keys that are written for Axolotl, of a job with adapters."""
     est = cm.estimate(**_JOB, layout="tp1", lora_rank=8)
     lines = cm.emit(est, "axolotl").splitlines()
-    return {line.split(":")[0].strip() for line in lines if ":" in line and not line.startswith("#")} - {"fsdp_config"}
+    keys = {line.split(":")[0].strip() for line in lines if ":" in line and not line.startswith("#")}
+    return keys - {"fsdp_config"}
 
 
 LISTED = {

@@ -27,6 +27,7 @@ _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "text": (str, "a text"),
     "switch": (bool, "true or false"),
     "list": (list, "a list"),
+    "table": (dict, "a table"),
 }
 """Types of a field's value, with how messages call them; ``any`` is not checked."""
 
