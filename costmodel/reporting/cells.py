@@ -89,3 +89,13 @@ def _reader(form: str) -> Callable[[Any], str]:
         return f"{value:{spec}}" if spec else str(value)
 
     return read
+
+
+def figures_of(items: Sequence[Any], figures: Mapping[str, Any]) -> list[list[str]]:
+    """Return rows of figures, a column an item: by its name, what `cell` reads or a function of an item.
+
+    >>> figures_of([{"days": 3.25}, {"days": 7.0}], {"days": "days:,.1f"})
+    [['days', '3.2', '7.0']]
+    """
+    forms = {name: form if callable(form) else _reader(form) for name, form in figures.items()}
+    return [[name, *(form(item) for item in items)] for name, form in forms.items()]

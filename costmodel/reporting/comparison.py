@@ -11,9 +11,9 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
-from costmodel.describe.hardware.cluster import Cluster
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.tree import slowest_stage
+from costmodel.reporting.cells import figures_of, grid_of
 from costmodel.reporting.tables import job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
 from costmodel.whole_run.run import first_day
@@ -61,24 +61,28 @@ def _signed_bytes(value: float) -> str:
 def compare_grids(comparison: Comparison, *, every_line: bool = False, start: str = "") -> list[Grid]:
     """Return the headline of all jobs, and of each but the first the differences of both bills."""
     ests = comparison.estimates
-    rows = [
-        ["model", *(est.job.model.name for est in ests)],
-        [
-            "cluster",
-            *(
+    rows = figures_of(
+        ests,
+        {
+            "model": "job.model.name",
+            "cluster": lambda est: (
                 f"{plural(float(est.job.layout.gpus), est.device_word)} of {est.job.cluster.name}"
-                for est in ests
             ),
-        ],
-        ["layout", *(job_text(est) for est in ests)],
-        ["recipe", *(f"{est.job.recipe.name}, {est.job.precision.name}" for est in ests)],
-        *_stage_rows(ests),
-        ["step time", *(format_seconds(float(est.step_time_s), 4) for est in ests)],
-        ["MFU", *(f"{float(est.mfu):.1%}" for est in ests)],
-        ["tokens/s/GPU", *(f"{float(est.tokens_per_s_per_gpu):,.1f}" for est in ests)],
-        ["memory", *(format_bytes(float(est.memory_bytes_per_gpu)) for est in ests)],
-        ["fits", *("yes" if est.fits else "no" for est in ests)],
-    ]
+            "layout": job_text,
+            "recipe": lambda est: f"{est.job.recipe.name}, {est.job.precision.name}",
+        },
+    )
+    rows += _stage_rows(ests)
+    rows += figures_of(
+        ests,
+        {
+            "step time": "step_time_s:s4",
+            "MFU": lambda est: f"{float(est.mfu):.1%}",
+            "tokens/s/GPU": lambda est: f"{float(est.tokens_per_s_per_gpu):,.1f}",
+            "memory": "memory_bytes_per_gpu:B",
+            "fits": lambda est: "yes" if est.fits else "no",
+        },
+    )
     money = _money_rows(comparison, start)
     rows += money
     note = "days, GPU-hours and dollars: nothing lost to failures, which costmodel run adds" if money else ""
@@ -93,11 +97,6 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False, start: st
 
 
 _PERCENTILES = "  p10 / p50 / p90"
-
-
-def _ends(one: Spent) -> tuple[float, float, float]:
-    """Return what scales a figure of a whole training to its p10, p50 and p90. [-]"""
-    return one.low, one.middle, one.high
 
 
 def _stage_rows(ests: Sequence[Estimate]) -> list[list[str]]:
@@ -137,44 +136,35 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
     spent = [one for one in comparison.spent if one is not None]
     if len(spent) < len(ests):
         return []
-    prices = [est.job.cluster for est in ests]
 
-    def dollars(one: Spent, cluster: Cluster) -> str:
-        if one.dollars is None:
+    def dollars(index: int) -> str:
+        cluster, usd = ests[index].job.cluster, spent[index].dollars
+        if usd is None:
             return "no price"
+        return f"${usd:,.0f} (${cluster.price_usd_per_gpu_hour:,.2f}/h, {cluster.price_date or 'given'})"
+
+    def ends(form: str, value: float | None, one: Spent) -> str:
         return (
-            f"${one.dollars:,.0f} (${cluster.price_usd_per_gpu_hour:,.2f}/h, {cluster.price_date or 'given'})"
+            ""
+            if value is None
+            else " / ".join(form.format(value * at) for at in (one.low, one.middle, one.high))
         )
 
-    rows = [
-        ["tokens", *(format_si(float(est.job.tokens or 0.0), "") for est in ests)],
-        ["days", *(f"{one.days:,.1f}" for one in spent)],
-        [_PERCENTILES, *(" / ".join(f"{one.days * end:,.1f}" for end in _ends(one)) for one in spent)],
-    ]
+    rows = figures_of(ests, {"tokens": lambda est: format_si(float(est.job.tokens or 0.0), "")})
+    days = {"days": "days:,.1f", _PERCENTILES: lambda one: ends("{:,.1f}", one.days, one)}
+    rows += figures_of(spent, days)
     apart = [off_middle_text(one.headline_place, f"{one.days * one.middle:,.1f} days") for one in spent]
     if any(apart):
         rows.append(["  beside the median", *(said or "near it" for said in apart)])
     if start:
         first = first_day(start)
-        ends = ([one.days * scale for scale in (one.low, 1.0, one.high)] for one in spent)
-        rows.append(["done by, p10 mean p90", *(", ".join(_dates(first, days)) for days in ends)])
-    rows += [
-        ["GPU-hours", *(f"{one.gpu_hours:,.0f}" for one in spent)],
-        ["energy, MWh", *(f"{one.energy_kwh / 1e3:,.0f}" for one in spent)],
-        ["dollars", *(dollars(one, cluster) for one, cluster in zip(spent, prices, strict=True))],
-    ]
+        last = [[one.days * scale for scale in (one.low, 1.0, one.high)] for one in spent]
+        rows += figures_of(last, {"done by, p10 mean p90": lambda days: ", ".join(_dates(first, days))})
+    hours = {"GPU-hours": "gpu_hours:,.0f", "energy, MWh": lambda one: f"{one.energy_kwh / 1e3:,.0f}"}
+    rows += figures_of(spent, hours)
+    rows += figures_of(range(len(spent)), {"dollars": dollars})
     if any(one.dollars is not None for one in spent):
-        rows.append(
-            [
-                _PERCENTILES,
-                *(
-                    ""
-                    if one.dollars is None
-                    else " / ".join(f"${one.dollars * end:,.0f}" for end in _ends(one))
-                    for one in spent
-                ),
-            ]
-        )
+        rows += figures_of(spent, {_PERCENTILES: lambda one: ends("${:,.0f}", one.dollars, one)})
     return rows
 
 
@@ -194,22 +184,22 @@ def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bo
     least = 0.0 if every_line else _SMALL_SHARE * max(totals)
     large = [line for line in moved if abs(line.difference(job)) >= least]
     rest = [line for line in moved if abs(line.difference(job)) < least]
-    rows = [
-        [
-            line.name,
-            plain(line.values[0]),
-            plain(line.values[job]),
-            signed(line.difference(job)),
-            line.why[job],
-        ]
-        for line in large
-    ]
-    if rest:
-        sums = [sum(line.values[i] for line in rest) for i in (0, job)]
-        rows.append([f"{len(rest)} lines that move less", *map(plain, sums), signed(sums[1] - sums[0]), ""])
-    strong = frozenset({len(rows)})
-    name = "step time" if bill == "time" else "memory of the worst stage"
-    rows.append([name, *map(plain, totals), signed(totals[1] - totals[0]), ""])
     before, after = comparison.labels[0], comparison.labels[job]
+    cells = {
+        "Line": lambda line: line.name,
+        "before": lambda line: plain(line.values[0]),
+        "after": lambda line: plain(line.values[job]),
+        "Difference >": lambda line: signed(line.difference(job)),
+        "Why": lambda line: line.why[job],
+    }
+    name = "step time" if bill == "time" else "memory of the worst stage"
+    sums = [[name, *map(plain, totals), signed(totals[1] - totals[0]), ""]]
+    grid = grid_of(f"{after} against {before}: {bill}", large, cells)
+    rows = list(grid.rows)
+    if rest:
+        small = [sum(line.values[i] for line in rest) for i in (0, job)]
+        rows.append(
+            [f"{len(rest)} lines that move less", *map(plain, small), signed(small[1] - small[0]), ""]
+        )
     titles = columns("Line", f"{before} >", f"{after} >", "Difference >", "Why")
-    return Grid(f"{after} against {before}: {bill}", titles, rows, strong)
+    return grid._replace(columns=titles, rows=[*rows, *sums], strong=frozenset({len(rows)}))

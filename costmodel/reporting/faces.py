@@ -46,7 +46,7 @@ DRAWINGS: dict[str, Drawing] = {
         "looks:roofline_remarks",
         {"compute": "pictures:compute_chart", "communication": "pictures:communication_chart"},
     ),
-    "Runs": Drawing("runs:runs_grids"),
+    "Runs": Drawing("training_runs:runs_grids"),
     "RunsCalibration": Drawing("calibration:runs_grids", "calibration:runs_remarks"),
     "Sensitivity": Drawing(
         "sensitivity:sensitivity_grids",

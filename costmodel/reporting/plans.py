@@ -22,8 +22,9 @@ from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
-from costmodel.reporting.cells import cell, grid_of
+from costmodel.reporting.cells import cell, figures_of, grid_of
 from costmodel.reporting.tables import off_middle
+from costmodel.reporting.training_runs import PERCENTILE_TITLE, dollars_text, percentiles_text
 from costmodel.step.anatomy.params import model_flops_per_token
 from costmodel.whole_run.run import TrainingRun
 
@@ -61,62 +62,53 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
     """Return the best layout on each machine side by side: a row a figure, time and money with p10 and p90."""
     found = plan.machines
 
-    def row(name: str, said: Callable[[Estimate], str]) -> list[str]:
-        return [name, *("" if one.est is None else said(one.est) for one in found)]
+    def of_best(said: Callable[[Estimate], str], none: str = "") -> Callable[[Machine], str]:
+        return lambda one: none if one.est is None else said(one.est)
 
-    def of_run(name: str, said: Callable[[TrainingRun], str]) -> list[str]:
-        return [name, *("" if one.run is None else said(one.run) for one in found)]
+    def of_run(said: Callable[[TrainingRun], str]) -> Callable[[Machine], str]:
+        return lambda one: "" if one.run is None else said(one.run)
 
     def per_trillion(one: Machine) -> str:
         usd = one.usd_per_trillion_tokens
         return "" if one.est is None else "no price" if usd is None else f"${usd:,.0f}"
 
+    figures = {
+        "recipe": lambda one: f"{one.job.recipe.name}, {one.job.precision.name}",
+        "layout": of_best(lambda est: layout_text(est.job.layout), "no layout fits"),
+        "step time": of_best(lambda est: cell(est, "step_time_s:s4")),
+        PERCENTILE_TITLE: of_best(lambda est: _of_samples(est.sample())),
+        "MFU": of_best(lambda est: f"{float(est.mfu):.1%} of {cell(est, 'peak_flops_per_s:FLOP/s4')}"),
+        "memory": of_best(
+            lambda est: f"{cell(est, 'memory_bytes_per_gpu:B')} of {cell(est, 'memory_capacity_bytes:B')}"
+        ),
+        "price of an hour": lambda one: _price_of(one.job.cluster),
+        "  lists": lambda one: _lists_of(one.job.cluster),
+        "a trillion tokens": per_trillion,
+    }
+    whole = {
+        "days": of_run(lambda run: f"{run.days:,.1f}"),
+        PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "days", ",.1f")),
+        **({"done by, p10 p50 p90": of_run(lambda run: _dates(run, start))} if start else {}),
+        "GPU-hours": of_run(lambda run: f"{run.paid_gpu_hours:,.0f}"),
+        "energy, MWh": of_run(lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
+        "dollars": of_run(dollars_text),
+    }
+    paid = {PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "dollars", ",.0f"))}
+    has_runs = any(one.run is not None for one in found)
+    rows = [row for group in (figures, whole, paid) for row in figures_of(found, group) if any(row[1:])]
     titles = [
         f"{plural(float(one.job.layout.gpus), one.job.cluster.accelerator.called)} of {one.job.cluster.name}"
         for one in found
     ]
-    rows = [
-        ["recipe", *(f"{one.job.recipe.name}, {one.job.precision.name}" for one in found)],
-        [
-            "layout",
-            *(layout_text(one.est.job.layout) if one.est is not None else "no layout fits" for one in found),
-        ],
-        row("step time", lambda est: format_seconds(float(est.step_time_s), 4)),
-        row(_PERCENTILES, lambda est: _of_samples(est.sample())),
-        row("MFU", lambda est: f"{float(est.mfu):.1%} of {format_si(est.peak_flops_per_s, 'FLOP/s', 4)}"),
-        row(
-            "memory",
-            lambda est: (
-                f"{format_bytes(float(est.memory_bytes_per_gpu))} of {format_bytes(est.memory_capacity_bytes)}"
-            ),
-        ),
-        ["price of an hour", *(_price_of(one.job.cluster) for one in found)],
-        ["  lists", *(_lists_of(one.job.cluster) for one in found)],
-        ["a trillion tokens", *map(per_trillion, found)],
-    ]
-    if any(one.run is not None for one in found):
-        rows += [
-            of_run("days", lambda run: f"{run.days:,.1f}"),
-            of_run(_PERCENTILES, lambda run: _from_to(run, "days", ",.1f")),
-            *([of_run("done by, p10 p50 p90", lambda run: _dates(run, start))] if start else []),
-            of_run("GPU-hours", lambda run: f"{run.paid_gpu_hours:,.0f}"),
-            of_run("energy, MWh", lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
-            of_run("dollars", lambda run: "no price" if run.dollars is None else f"${run.dollars:,.0f}"),
-            of_run(_PERCENTILES, lambda run: _from_to(run, "dollars", ",.0f")),
-        ]
-    rows = [cells for cells in rows if any(cells[1:])]
-    said = [f"{title}: {one.problem}" for title, one in zip(titles, found, strict=True) if one.problem]
     note = "; ".join(
         [
             "best first",
             "a trillion tokens: nothing lost to failures",
-            *(["days and dollars: with failures"] if any(one.run is not None for one in found) else []),
-            *said,
+            *(["days and dollars: with failures"] if has_runs else []),
+            *(f"{title}: {one.problem}" for title, one in zip(titles, found, strict=True) if one.problem),
         ]
     )
-    strong = frozenset(
-        index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars", "a trillion tokens")
-    )
+    strong = frozenset(i for i, row in enumerate(rows) if row[0] in ("days", "dollars", "a trillion tokens"))
     return Grid("The best on each", columns("", *titles), rows, strong, note)
 
 
@@ -130,15 +122,6 @@ def _lists_of(cluster: Cluster) -> str:
     """Say from where to where lists went on that day."""
     span = cluster.price_range_usd_per_gpu_hour
     return "" if span is None else f"${span[0]:,.2f} to ${span[1]:,.2f}"
-
-
-def _from_to(run: TrainingRun, name: str, form: str) -> str:
-    """Say where a figure of a run lies."""
-    values = run.spread().get(name)
-    return "" if values is None else " / ".join(f"{float(value):{form}}" for value in values)
-
-
-_PERCENTILES = "  p10 / p50 / p90"
 
 
 def _of_samples(drawn: Samples) -> str:

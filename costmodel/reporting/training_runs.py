@@ -6,7 +6,9 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
+from costmodel.reporting.cells import figures_of
 from costmodel.reporting.tables import PLANNED, job_text, memory_text
+from costmodel.what_if.runs import Runs
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _SPREAD_TITLES = {
@@ -230,3 +232,66 @@ def format_duration(seconds: float) -> str:
 def _megawatt_hours(energy_kwh: float) -> str:
     """Write an energy in MWh, small ones with three digits."""
     return f"{energy_kwh / 1e3:,.0f} MWh" if energy_kwh >= 1e5 else f"{energy_kwh / 1e3:.3g} MWh"
+
+
+# --- several runs side by side ---
+
+
+def runs_grids(found: Runs) -> list[Grid]:
+    """Return a row a figure, a column a run; below each figure from where to where it may lie."""
+    runs = found.runs
+    rows = figures_of(
+        runs,
+        {
+            "model": "est.job.model.name",
+            "cluster": lambda run: f"{plural(run.gpus, run.device_word)} of {run.est.job.cluster.name}",
+            "layout": lambda run: job_text(run.est),
+            "precision": "est.job.precision.name",
+            "memory": lambda run: memory_text(run.est),
+            "tokens": lambda run: format_si(run.tokens, ""),
+            "step time": "step_time_s:s4",
+            "MFU": lambda run: f"{float(run.est.mfu):.1%}",
+            "days": "days:,.1f",
+            PERCENTILE_TITLE: lambda run: percentiles_text(run, "days", ",.1f"),
+        },
+    )
+    apart = [off_middle(run) for run in runs]
+    if any(apart):
+        rows.append(["  beside the median", *(said or "near it" for said in apart)])
+    rows += figures_of(
+        runs,
+        {
+            "GPU-hours": "paid_gpu_hours:,.0f",
+            "energy, MWh": lambda run: f"{run.energy_kwh / 1e3:,.0f}",
+            "dollars": dollars_text,
+        },
+    )
+    rows += figures_of(runs, {PERCENTILE_TITLE: lambda run: percentiles_text(run, "dollars", ",.0f")})
+    rows += figures_of(runs, {"price of a GPU-hour": _price, "interruptions": "interruptions:,.0f"})
+    kept = [dict(limits(run)) for run in runs]
+    names = dict.fromkeys(name for limit in kept for name in limit)
+    rows += figures_of(kept, {name: lambda limit, name=name: limit.get(name, "") for name in names})
+    strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
+    note = "At list prices dollars are rent: spare nodes are paid with a --price of your own or --spare-nodes only."
+    return [Grid("Runs side by side", columns("", *found.labels), rows, strong, note)]
+
+
+PERCENTILE_TITLE = "  p10 / p50 / p90"
+
+
+def percentiles_text(run: TrainingRun, name: str, form: str) -> str:
+    """Say where a figure of a run lies, empty where it has none."""
+    values = run.spread().get(name)
+    return "" if values is None else " / ".join(f"{float(value):{form}}" for value in values)
+
+
+def dollars_text(run: TrainingRun) -> str:
+    """Say what a run costs."""
+    return "no price" if run.dollars is None else f"${run.dollars:,.0f}"
+
+
+def _price(run: TrainingRun) -> str:
+    """Say what a GPU-hour costs and who says so."""
+    if run.price_usd_per_gpu_hour is None:
+        return run.price_note
+    return f"${run.price_usd_per_gpu_hour:,.2f} ({run.price_note})"
