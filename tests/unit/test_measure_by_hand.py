@@ -10,7 +10,6 @@ from costmodel.base.errors import CostModelError
 from costmodel.trust import measure
 from costmodel.trust.calibration import measure_collectives as bench
 from costmodel.trust.calibration import measure_device as devices
-from costmodel.trust.calibration import measure_kernels as timed
 
 
 class Tensor:
@@ -174,24 +173,6 @@ def test_products_of_two_dtypes(torch):
     assert ("fp8", (64, 1024), (256, 1024), "fp8", "bf16") in torch.calls
     measure.kernels("matmul", dtypes=("tf32",), small=True)
     assert torch.calls[-1] == ("matmul", (512, 512), (512, 512), "fp32", True)
-
-
-def test_a_whole_sweep_has_the_products_of_layers():
-    shapes = timed.matmul_shapes(small=False)
-    assert len(shapes) == 12 * 6
-    assert shapes[0] == (256, 1024, 4096)
-    assert (8192, 28672, 8192) in shapes
-    assert [timed.count_rows(what, 2, "cuda", small=False) for what in ("matmul", "attention", "memory")] == [
-        144,
-        96,
-        18,
-    ]
-    assert [timed.count_rows(what, 2, "cpu", small=True) for what in ("matmul", "attention", "memory")] == [
-        32,
-        24,
-        10,
-    ]
-    assert {batch * seq for batch, seq, _, _ in timed.ATTENTION} == {16384}
 
 
 def test_attention_forward_and_backward(torch):
@@ -382,34 +363,3 @@ def test_ranks_of_a_launcher(torch, monkeypatch):
     assert "all_reduce_perf" in measure.collectives(["all-reduce"], **given)
     with pytest.raises(CostModelError, match="local: expected two ranks or more, and no torchrun around it"):
         measure.collectives(local=2)
-
-
-def test_ranks_of_this_machine(torch, monkeypatch):
-    asked = []
-    monkeypatch.setattr(bench, "run_local", lambda *given: asked.append(given) or "log")
-    assert measure.collectives(["all-reduce"], local=2, low_bytes=8, high_bytes=64) == "log"
-    assert asked == [(2, ["all_reduce"], 8, 64, "cuda")]
-    for local, said in ((1, "expected two ranks or more"), (3, "3 ranks, but this machine has 2 GPUs")):
-        with pytest.raises(CostModelError, match=f"local: {said}"):
-            measure.collectives(local=local)
-    assert measure.collectives(local=3, device="cpu") == "log"
-    torch.distributed = Group(torch, ranks=1)
-    with pytest.raises(CostModelError, match="expected two ranks or more; start with torchrun"):
-        bench.measure_collectives(["all_reduce"], 8, 64, "cpu")
-    assert torch.distributed.started[-1] == "over"
-
-
-def test_each_local_rank_meets_the_others_and_the_first_writes(torch, tmp_path, monkeypatch):
-    def spawn(function, *, args, nprocs, join):
-        for rank in range(nprocs):
-            torch.distributed = Group(torch, ranks=nprocs, rank=rank)
-            function(rank, *args)
-            backend, given = torch.distributed.started[0]
-            assert (backend, given["rank"], given["world_size"]) == ("gloo", rank, 2)
-            assert given["init_method"].startswith("file://")
-
-    torch.multiprocessing, torch.seconds = SimpleNamespace(spawn=spawn), {"all_reduce": 1e-5}
-    log = bench.run_local(2, ["all_reduce"], 1024, 1024, "cpu")
-    assert log.startswith("# Collective test starting: all_reduce_perf\n")
-    assert sum("Rank" in line for line in log.splitlines()) == 2
-    assert "CPU (gloo)" in log
