@@ -61,14 +61,14 @@ from costmodel.trust.profiles.trace_profile import TraceProfile as TraceProfile
 from costmodel.trust.validation import Validation as Validation
 from costmodel.trust.validation import validate as validate
 from costmodel.what_if.compare import Comparison as Comparison
+from costmodel.what_if.compare import Runs as Runs
 from costmodel.what_if.compare import compare as compare
+from costmodel.what_if.compare import runs as runs
+from costmodel.what_if.compare import vary as vary
 from costmodel.what_if.expect import expect as expect
 from costmodel.what_if.expect import read_expected as read_expected
-from costmodel.what_if.runs import Runs as Runs
-from costmodel.what_if.runs import runs as runs
 from costmodel.what_if.sensitivity import Sensitivity as Sensitivity
 from costmodel.what_if.sensitivity import sensitivity as sensitivity
-from costmodel.what_if.vary import vary as vary
 from costmodel.whole_run.budget import Budget as Budget
 from costmodel.whole_run.budget import budget as budget
 from costmodel.whole_run.run import TrainingRun as TrainingRun

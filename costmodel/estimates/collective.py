@@ -83,10 +83,8 @@ class Price(NamedTuple):
     ----------
     family, algorithm : str
         ``nccl``, ``torus``, ``textbook`` or ``kernel`` (token exchange), and the name there.
-    size_bytes, latency_s, transfer_s : Array
-        The full logical tensor [B]; the part without bytes and the part with [s].
-    wire_bytes : Array
-        Bytes that nccl-tests counts on the bus. [B]
+    size_bytes, latency_s, transfer_s, wire_bytes : Array
+        The full logical tensor [B]; the parts without bytes and with [s]; what nccl-tests counts on the bus [B].
     chosen : Array
         Whether the library takes this algorithm at this size.
     crossover_bytes : float
@@ -127,13 +125,7 @@ def _rate(size: Array, time_s: Array) -> Array:
 
 
 def canonical(name: str) -> str:
-    """Return the name of a collective with underscores.
-
-    Raises
-    ------
-    LayoutError
-        If there is no such collective.
-    """
+    """Return the name of a collective with underscores; an unknown one is a `LayoutError`."""
     if not isinstance(name, str):
         raise LayoutError(f"collective: expected a name, got {shown(name)}")
     wanted = name.strip().lower().replace("-", "_")
@@ -160,20 +152,9 @@ def place(
 ) -> Placed:
     """Put a group on a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Its tiers, innermost first.
-    ranks : int
-        Members of the group. [-]
-    members_per_node : int, optional
-        Members inside one innermost domain; fewer than fit there are spread evenly, as the
-        data-parallel group of a tensor-parallel node is. Default: as many as fit. [-]
-    tier : str, optional
-        Name of the tier whose latency and rate the textbook formulas take; default: the
-        outermost one that the group crosses.
-    concurrent : float
-        Groups that share every port and link. [-]
+    `members_per_node` members are inside one innermost domain: fewer than fit there are spread evenly, as the data-parallel
+    group of a tensor-parallel node is; as many as fit by default. The textbook formulas take the latency and rate of `tier`,
+    by default the outermost one that is crossed. `concurrent` groups share every port and link. [-]
 
     Raises
     ------
@@ -265,16 +246,7 @@ def price_collective(
 ) -> list[Price]:
     """Price a collective at every size by every algorithm that applies, the library's ways first.
 
-    Parameters
-    ----------
-    name : str
-        One of `NAMES`.
-    size_bytes : array_like
-        The full logical tensor; for a token exchange all tokens of one rank, once. [B]
-    placed : Placed
-        The group and its fabric.
-    routing : Routing, optional
-        For token exchanges.
+    `size_bytes` is the full logical tensor; for a token exchange, which `routing` describes, all tokens of one rank, once. [B]
     """
     name = canonical(name)
     size = np.atleast_1d(np.asarray(size_bytes, dtype=np.float64))

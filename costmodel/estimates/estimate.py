@@ -55,15 +55,8 @@ class Estimate(PricedJob, Answer):
     def explain(self, name: str = "") -> Explanation:
         """Open up lines of the bill: formula, numbers with units, steps, tier and source (one layout only).
 
-        Parameters
-        ----------
-        name : str
-            Name of a line, or the beginning of several (``"tp."``); all lines without.
-
-        Returns
-        -------
-        explanation : Explanation
-            Prints as text, and shows as tables in a notebook.
+        `name` is a line's, or the beginning of several (``"tp."``); all lines without. Prints as text, and shows as
+        tables in a notebook.
 
         Raises
         ------
@@ -73,19 +66,10 @@ class Estimate(PricedJob, Answer):
         return explain(self, name)
 
     def sample(self, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
-        """Price the job again at samples of everything that is uncertain (one layout only).
+        """Price the job again at `count` samples of everything that is uncertain (one layout only).
 
-        Parameters
-        ----------
-        count : int
-            Samples. [-]
-        seed : int
-            That they follow from: the same seed gives the same values of a factor in every job.
-
-        Returns
-        -------
-        Samples
-            Distributions of step time, memory, days and GPU-hours, the probability that it fits, and causes of width.
+        The same seed gives the same values of a factor in every job. Returns distributions of step time, memory, days and
+        GPU-hours, the probability that it fits, and causes of width.
 
         Raises
         ------
@@ -95,13 +79,7 @@ class Estimate(PricedJob, Answer):
         return sample(self, count, seed)
 
     def with_samples(self, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Estimate:
-        """Return the estimate with samples of what is uncertain, which its tables, records and columns then say.
-
-        Raises
-        ------
-        CostModelError
-            As `sample` does.
-        """
+        """Return the estimate with samples of what is uncertain, which its tables, records and columns then say."""
         other = Estimate(self.job, self.priced)
         other.samples = self.sample(count, seed)
         return other
@@ -142,13 +120,7 @@ class Estimate(PricedJob, Answer):
         return table
 
     def to_frame(self, form: str = "long") -> pd.DataFrame:
-        """Return the bill as a frame: `long` has a row a line, `wide` a row a layout.
-
-        Raises
-        ------
-        CostModelError
-            If there is no such form.
-        """
+        """Return the bill as a frame: `long` has a row a line, `wide` a row a layout."""
         import pandas as pd
 
         return pd.DataFrame(self.columns(form))

@@ -197,7 +197,7 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
     """Return the wide form as columns: inputs, results, and sums of lines by axis, toll and memory part."""
     shape, job = est.shape, est.job
     size = int(np.prod(shape))
-    values: dict[str, ArrayLike] = {
+    values: dict[str, Any] = {
         "accelerator": job.cluster.accelerator.name,
         "micro_batches": np.rint(est.priced.placed.micro_batches).astype(np.int64),
         "days": np.nan if job.tokens is None else est.days(job.tokens),

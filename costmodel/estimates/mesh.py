@@ -48,10 +48,7 @@ class MeshRow(NamedTuple):
 def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Recipe) -> list[MeshRow]:
     """Place one layout on a cluster and describe each axis, innermost first, then the experts' axes.
 
-    Raises
-    ------
-    LayoutError
-        If the degrees do not divide the GPUs, or the cluster is too small.
+    Degrees that do not divide the GPUs, and a cluster that is too small, are a `LayoutError`.
     """
     gpus, product = float(layout.gpus), float(layout.tp * layout.cp * layout.pp)
     if gpus % product:

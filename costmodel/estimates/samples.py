@@ -68,12 +68,10 @@ class Samples(Answer):
 
     Attributes
     ----------
-    nominal : PricedJob
-        With every factor at 1: the headline.
+    nominal, priced : PricedJob
+        With every factor at 1, the headline; and with those drawn: its figures have a value a sample.
     factors : Factors
         What was drawn: values of each factor, one a sample.
-    priced : PricedJob
-        The job with them; the figures have a value a sample.
     seed : int
         That they follow from.
     """
@@ -193,13 +191,7 @@ class Samples(Answer):
 
 
 def require_share(share: float) -> None:
-    """Refuse what is no share of a distribution.
-
-    Raises
-    ------
-    CostModelError
-        If it is not between 0 and 1.
-    """
+    """Refuse what is no share of a distribution."""
     if not 0.0 < share < 1.0:
         raise CostModelError(f"interval: expected a share between 0 and 1, such as 0.8, got {share!r}")
 
@@ -265,13 +257,7 @@ def sample_columns(samples: Samples) -> dict[str, list[Any]]:
 
 
 def sample(est: PricedJob, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Samples:
-    """Price a job of one layout at samples of the factors that it depends on.
-
-    Raises
-    ------
-    CostModelError
-        If the estimate holds several layouts, or the number of samples is no such number.
-    """
+    """Price a job of one layout at samples of the factors that it depends on; see `Estimate.sample`."""
     est.require_single("sample")
     require_count(count)
     names = factors_of(est.job)
@@ -281,13 +267,7 @@ def sample(est: PricedJob, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Sampl
 
 
 def require_count(count: int) -> None:
-    """Refuse a number of samples that says nothing, or that no memory holds.
-
-    Raises
-    ------
-    CostModelError
-        If it is below 10 or above `MOST_SAMPLES`.
-    """
+    """Refuse a number of samples that says nothing, or that no memory holds."""
     if not LEAST_SAMPLES <= count <= MOST_SAMPLES:
         raise CostModelError(f"samples: expected {LEAST_SAMPLES} to {MOST_SAMPLES:,}, got {count!r}")
 

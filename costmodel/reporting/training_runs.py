@@ -8,7 +8,7 @@ from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.reporting.cells import figures_of
 from costmodel.reporting.tables import PLANNED, job_text, memory_text
-from costmodel.what_if.runs import Runs
+from costmodel.what_if.compare import Runs
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _SPREAD_TITLES = {

@@ -1,4 +1,4 @@
-"""Bills side by side: the difference line by line, what moved, and why.
+"""Jobs side by side: one with other values of its fields, bills line by line with what moved and why, whole runs.
 
 A line that one bill lacks counts as zero there, so that the differences of all lines add up to the
 difference of the totals.
@@ -9,21 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer, columns_of
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, choices_hint, shown
 from costmodel.base.percentiles import place_of
+from costmodel.base.version import __version__
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
-from costmodel.estimates.estimate import Estimate
+from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
+from costmodel.describe.jobs.keywords import JobKeywords
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.merge import merge_jobs
+from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.jobs.signature import shows
+from costmodel.describe.jobs.switches import HOME, takes_several
+from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.frame import line_records
+from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.planning.uncertain import SETTLED, sampled
 from costmodel.step.price import price
-from costmodel.whole_run.run import step_power_w
+from costmodel.whole_run.run import PERCENTILES, TrainingRun, step_power_w
 
 _MOST_TERMS = 4
 SAMPLES = 400
@@ -315,3 +325,210 @@ def _changed_terms(before: Mapping[str, float], after: Mapping[str, float]) -> l
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+
+
+_SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
+
+
+@dataclass(frozen=True)
+class Runs(Answer):
+    """Whole runs beside each other.
+
+    Attributes
+    ----------
+    labels : tuple of str
+        What each is called.
+    runs : tuple of TrainingRun
+        The runs.
+    """
+
+    labels: tuple[str, ...]
+    runs: tuple[TrainingRun, ...]
+
+    @property
+    def device_word(self) -> str:
+        """What the devices are called where all are called alike."""
+        return common_device(run.device_word for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record a run."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "runs": [
+                {"label": label, **run.to_dict()} for label, run in zip(self.labels, self.runs, strict=True)
+            ],
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a run: what it is, and its figures with their percentiles."""
+        rows = [_run_row(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
+        return columns_of(rows)
+
+
+def _run_row(label: str, run: TrainingRun) -> dict[str, Any]:
+    """Return one run as a row."""
+    job, spread = run.est.job, run.spread()
+    figures: dict[str, Any] = {}
+    for name in _SPREAD:
+        figures[name] = getattr(run, name)
+        for index, percent in enumerate(PERCENTILES):
+            figures[f"{name}_p{percent}"] = float(spread[name][index]) if name in spread else None
+    return {
+        "label": label,
+        "model": job.model.name,
+        "cluster": job.cluster.name,
+        "gpus": int(run.gpus),
+        "precision": job.precision.name,
+        "layout": layout_text(job.layout),
+        "fits": bool(run.est.fits),
+        "tokens": run.tokens,
+        "step_time_s": run.step_time_s,
+        "mfu": float(run.est.mfu),
+        **figures,
+        "headline_place": run.headline_place,
+        "price_usd_per_gpu_hour": run.price_usd_per_gpu_hour,
+        "price_note": run.price_note,
+        "interruptions": run.interruptions,
+        **{
+            f"{limit}_{figure}": value
+            for limit in ("dollars", "days")
+            for figure, value in _limit_cells(run, limit).items()
+        },
+        "spare_nodes": run.spare_nodes,
+    }
+
+
+def _limit_cells(run: TrainingRun, limit: str) -> dict[str, float | None]:
+    """Return what is left of a limit, and how surely it is kept; none where it was not given."""
+    found = run.within().get(limit)
+    return {
+        "limit": None if found is None else found.limit,
+        "margin": None if found is None else found.margin,
+        "kept_probability": None if found is None else found.probability,
+    }
+
+
+def runs(*priced: TrainingRun, labels: Sequence[str] = ()) -> Runs:
+    """Lay whole runs side by side.
+
+    Parameters
+    ----------
+    *priced : TrainingRun
+        Two or more, of `costmodel.run`.
+    labels : sequence of str
+        What to call them; A, B, C … by default.
+
+    Raises
+    ------
+    CostModelError
+        If there are fewer than two, or not as many labels.
+
+    Examples
+    --------
+    >>> import costmodel as cm
+    >>> job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 2048, "tokens": 1e12}
+    >>> found = cm.runs(cm.run(**job, tp=2), cm.run(**job, tp=4))
+    >>> found.labels, found.columns()["gpus"]
+    (('A', 'B'), [8, 8])
+    """
+    if len(priced) < 2:
+        raise CostModelError("runs: one run given, expected two or more")
+    names = tuple(labels) or default_labels(len(priced))
+    if len(names) != len(priced):
+        raise CostModelError(f"runs: {len(priced)} runs given, expected as many labels, got {len(names)}")
+    return Runs(names, tuple(priced))
+
+
+@shows(JOB_FIELDS)
+def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimate]:
+    """Price a job with every combination of other values of fields or switches.
+
+    Parameters
+    ----------
+    values : sequence of str
+        ``name=a,b`` each, such as ``"tp=4,8"`` or ``"dp_overlap=none"``.
+    **job
+        As for `costmodel.estimate`. The data-parallel degree follows from what varies.
+
+    Returns
+    -------
+    estimates : dict of Estimate
+        By label, for `costmodel.compare`; a single combination is preceded by the job as given, under "".
+
+    Raises
+    ------
+    CostModelError
+        If a text is not ``name=values``, or there is no such field or switch.
+
+    Examples
+    --------
+    >>> job = {"model": "llama3-8b", "gpus": 8, "global_batch": 16, "seq_len": 4096}
+    >>> list(vary(["tp=2,4", "dp_overlap=none"], **job))
+    ['tp=2 dp_overlap=none', 'tp=4 dp_overlap=none']
+    """
+    given = keywords(job, JOB_FIELDS, who="vary")
+    return {label: estimate(**asked) for label, asked in varied_jobs(given, values)}
+
+
+def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return labels and keywords of the job with every combination of the values to vary.
+
+    A single combination is preceded by the job as given. The data-parallel degree follows from what
+    varies.
+
+    Raises
+    ------
+    CostModelError
+        If a text is not ``name=values``, or there is no such field or switch.
+
+    Examples
+    --------
+    >>> [label for label, _ in varied_jobs({"tp": 2}, ["tp=4,8", "dp_overlap=none"])]
+    ['tp=4 dp_overlap=none', 'tp=8 dp_overlap=none']
+    """
+    choices = [_read_values(text) for text in vary]
+    changes = [dict(values) for values in product(*choices)] if choices else []
+    found = [("", dict(job))] if len(changes) < 2 else []
+    for change in changes:
+        fields: dict[str, Any] = {"dp": None}
+        switches = {}
+        for (name, is_switch), value in change.items():
+            if is_switch:
+                switches[name] = value
+            else:
+                fields[name] = value
+        label = " ".join(f"{name}={_value_label(value)}" for (name, _), value in change.items())
+        below = {key: value for key, value in job.items() if key != "dp" or len(switches) == len(change)}
+        found.append((label, merge_jobs(below, {**fields, "switches": switches or None})))
+    return found
+
+
+def _value_label(value: Any) -> str:
+    return (
+        "+".join(value)
+        if isinstance(value, list)
+        else " ".join(value)
+        if isinstance(value, tuple)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
+
+
+def _read_values(text: str) -> list[tuple[tuple[str, bool], Any]]:
+    """Read one ``name=a,b`` as pairs of (name, whether it is a switch) and value."""
+    name, equals, values = text.partition("=")
+    name = canonical(name.strip().replace("-", "_"))
+    if not equals or not values:
+        raise CostModelError(f"vary: expected name=values, such as tp=4,8; got {shown(text)}")
+    fields = {*names(JOB_FIELDS)} - {"switches", "dp"}
+    switches = set(HOME)
+    if name not in fields | switches:
+        raise CostModelError(
+            f"vary: {shown(name)} is no field or switch; {choices_hint(name, fields | switches)}"
+        )
+    parts = [part.strip() for part in values.split(",") if part.strip()]
+    if name in switches:
+        return [((name, True), part.split("+") if takes_several(name) else part) for part in parts]
+    return [((name, False), read(name, part)) for part in parts]

@@ -94,14 +94,9 @@ class Outcome(NamedTuple):
 
 
 def read_expected(text: str, *, whole_run: bool = False) -> list[Expected]:
-    """Read expectations, with commas between them.
+    """Read expectations with commas between them, such as ``step_time < 7 s, mfu > 40%, memory < 75 GiB``.
 
-    Parameters
-    ----------
-    text : str
-        Such as ``step_time < 7 s, mfu > 40%, memory < 75 GiB``.
-    whole_run : bool
-        Whether those of a whole run are known too, such as ``dollars_p90 < 3M``.
+    With `whole_run` those of a whole run are known too, such as ``dollars_p90 < 3M``.
 
     Raises
     ------
@@ -131,13 +126,7 @@ def read_expected(text: str, *, whole_run: bool = False) -> list[Expected]:
 
 
 def _bound(name: str, kind: str, text: str) -> float:
-    """Read a bound: a quantity with its unit, per cent, or a number.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
+    """Read a bound: a quantity with its unit, per cent, or a number."""
     if kind in ("s", "B"):
         return read_quantity(f"expect: {name}", text, kind)
     per_cent = kind == "share" and text.endswith("%")
@@ -196,8 +185,10 @@ def expect(answer: Estimate | TrainingRun, text: str) -> list[Outcome]:
         raise CostModelError(f"expect: expected one layout, got {est.shape} of them")
     outcomes = []
     for expected in read_expected(text, whole_run=run is not None):
-        is_of_run = expected.name in _OF_A_RUN
-        value = _of_run(expected.name, run) if run is not None and is_of_run else _of_step(expected.name, est)
+        if run is not None and expected.name in _OF_A_RUN:
+            value = _of_run(expected.name, run)
+        else:
+            value = _of_step(expected.name, est)
         if value is None:
             raise CostModelError(f"expect: {expected.name} needs a price; give --price")
         outcomes.append(Outcome(expected, float(value)))

@@ -6,8 +6,7 @@ from famous_jobs import LLAMA3_405B, famous
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.reporting.comparison import compare_remarks
-from costmodel.what_if.compare import _changed_terms, _short, compare
-from costmodel.what_if.vary import varied_jobs
+from costmodel.what_if.compare import _changed_terms, _short, compare, varied_jobs
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
