@@ -41,8 +41,15 @@ _OF_A_RUN = {f"{name}{percent}": "number" for name in _SPREAD for percent in (""
 """The same of a whole run."""
 
 
-def _of_step(name: str, est: Estimate) -> float:
-    """Return a figure of a step."""
+def _value(name: str, est: Estimate, run: TrainingRun | None) -> float | None:
+    """Return a figure of a step, or of a whole run or a percentile of it; none of dollars without a price."""
+    if run is not None and name in _OF_A_RUN:
+        figure, _, percent = name.partition("_p")
+        if not percent:
+            of_run: float | None = getattr(run, figure)
+            return of_run
+        spread = run.spread(float(percent))
+        return float(spread[figure][0]) if figure in spread else None
     if name == "memory_left":
         return float(est.memory_capacity_bytes - est.memory_bytes_per_gpu)
     if name == "gpus":
@@ -53,16 +60,6 @@ def _of_step(name: str, est: Estimate) -> float:
         "host_memory": "host_memory_bytes",
     }
     return float(getattr(est, attribute.get(name, name)))
-
-
-def _of_run(name: str, run: TrainingRun) -> float | None:
-    """Return a figure of a whole run, or a percentile of it; none of dollars without a price."""
-    figure, _, percent = name.partition("_p")
-    if not percent:
-        value: float | None = getattr(run, figure)
-        return value
-    spread = run.spread(float(percent))
-    return float(spread[figure][0]) if figure in spread else None
 
 
 class Expected(NamedTuple):
@@ -185,10 +182,7 @@ def expect(answer: Estimate | TrainingRun, text: str) -> list[Outcome]:
         raise CostModelError(f"expect: expected one layout, got {est.shape} of them")
     outcomes = []
     for expected in read_expected(text, whole_run=run is not None):
-        if run is not None and expected.name in _OF_A_RUN:
-            value = _of_run(expected.name, run)
-        else:
-            value = _of_step(expected.name, est)
+        value = _value(expected.name, est, run)
         if value is None:
             raise CostModelError(f"expect: {expected.name} needs a price; give --price")
         outcomes.append(Outcome(expected, float(value)))

@@ -84,7 +84,6 @@ def test_only_the_face_of_the_package_and_the_registry_import_by_name():
         "__init__.py",
         "base/answer.py",
         "cli/group.py",
-        "cli/texts.py",
         "interop/emit.py",
         "interop/reading.py",
     }
