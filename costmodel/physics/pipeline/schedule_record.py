@@ -58,16 +58,17 @@ UNLIKE = {
 _LAYOUT = ("stages", "micro_batches", "virtual_stages")
 _OWN = ("forward_s", "backward_input_s", "backward_weight_s")
 _MEANS = ("mean_forward_s", "mean_backward_s", "mean_backward_weight_s")
-_RINGS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "vee_")))
+RINGS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "vee_")))
+"""Of neighbours that wait for each other in a circle."""
 _OF_OTHERS = tuple(name for name in UNLIKE if name.startswith(("sum_", "plain_", "mean_")))
-MESSAGE_TERMS = ("message_s", *_OWN, *_MEANS, "first", "last", *_RINGS)
+MESSAGE_TERMS = ("message_s", *_OWN, *_MEANS, "first", "last", *RINGS)
 """What beside the layout the messages that a step waits for may depend on."""
 NAMES = {
     "chunks": ("virtual_stages",),
     "bubble": (*_LAYOUT, *_OWN, *UNLIKE),
     "held": (*_LAYOUT, "stage", "largest_chunk", "smallest_chunk"),
     "messages": (*_LAYOUT, *MESSAGE_TERMS),
-    "late": (*_LAYOUT, "message_s", "forward_s", "backward_s", "backward_weight_s", *_OF_OTHERS, *_RINGS),
+    "late": (*_LAYOUT, "message_s", "forward_s", "backward_s", "backward_weight_s", *_OF_OTHERS, *RINGS),
     "unpaired": _LAYOUT,
     "pair_held": (*_LAYOUT, "layers"),
 }
@@ -180,7 +181,7 @@ class Schedule:
     @property
     def has_rings(self) -> bool:
         """Whether neighbours that wait for each other in a circle may set its pace."""
-        return bool(set(inputs_of(self.bubble)) & set(_RINGS))
+        return bool(set(inputs_of(self.bubble)) & set(RINGS))
 
     def broken_rules(self, **layout: float) -> list[Rule]:
         """Return what keeps it from running with these `stages`, `micro_batches` and `virtual_stages`."""

@@ -6,7 +6,7 @@ The functions broadcast over arrays of codes (`schedule_code`: the position in `
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from costmodel.base.distinct import distinct
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.bill.formula import evaluate, inputs_of, named_result
 from costmodel.physics.pipeline import orders
-from costmodel.physics.pipeline.schedule_record import MESSAGE_TERMS, UNLIKE, Schedule
+from costmodel.physics.pipeline.schedule_record import MESSAGE_TERMS, RINGS, UNLIKE, Schedule
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.stages import Fold
 
@@ -173,34 +173,53 @@ def bubble_time_s(
         "backward_weight_s": backward_weight_s,
         **unlike,
     }
-    p, v, forward, weight = (
-        as_array(each) for each in (stages, virtual_stages, forward_s, backward_weight_s)
-    )
-    backward = as_array(backward_input_s) + weight
+    p, forward, weight = as_array(stages), as_array(forward_s), as_array(backward_weight_s)
+    inputs = as_array(backward_input_s)
 
-    def fill(**alike: ArrayLike) -> None:
-        """Put in what stages that are alike have, where nothing else is given."""
-        for name, value in alike.items():
-            terms.setdefault(name, value)
+    def known(name: str) -> Array:
+        return as_array(terms[name])
 
-    fill(sum_forward_s=p * forward, sum_backward_s=p * backward, sum_backward_weight_s=p * weight)
-    fill(plain_forward_s=forward, plain_backward_s=backward, plain_backward_weight_s=weight)
-    fill(mean_forward_s=forward, mean_backward_s=backward, mean_backward_weight_s=weight)
-    fill(most_forward_s=forward, most_backward_s=backward, first=0.0, last=0.0)
-    fill(largest_chunk=1.0 / v, smallest_chunk=1.0 / v, pending_weight_fraction=1.0, synchronized=0.0)
-    plain_f, mean_f = as_array(terms["plain_forward_s"]), as_array(terms["mean_forward_s"])
-    plain_w, mean_w = as_array(terms["plain_backward_weight_s"]), as_array(terms["mean_backward_weight_s"])
-    plain_i, mean_i = (
-        as_array(terms["plain_backward_s"]) - plain_w,
-        as_array(terms["mean_backward_s"]) - mean_w,
-    )
-    fill(pair_forward_s=plain_f + mean_f, pair_input_s=plain_i + mean_i, pair_weight_s=2.0 * plain_w)
-    fill(three_forward_s=plain_f + 2.0 * mean_f, three_input_s=plain_i + 2.0 * mean_i)
-    # The first rank takes there what it takes beyond half a mean rank, if it is the busiest; others half a mean rank.
-    turn_s = forward + as_array(backward_input_s) + 0.5 * (mean_f + mean_i)
-    fill(vee_turn_s=as_array(terms["first"]) * turn_s)
-    terms |= {name: as_array(terms[name]) for name in ("synchronized", "first", "last")}
+    # What stages that are alike have, computed only where nothing else is given: a search gives nearly all of it.
+    alike: dict[str, Callable[[], ArrayLike]] = {
+        "sum_forward_s": lambda: p * forward,
+        "sum_backward_s": lambda: p * (inputs + weight),
+        "sum_backward_weight_s": lambda: p * weight,
+        "plain_forward_s": lambda: forward,
+        "plain_backward_s": lambda: inputs + weight,
+        "plain_backward_weight_s": lambda: weight,
+        "mean_forward_s": lambda: forward,
+        "mean_backward_s": lambda: inputs + weight,
+        "mean_backward_weight_s": lambda: weight,
+        "most_forward_s": lambda: forward,
+        "most_backward_s": lambda: inputs + weight,
+        "first": lambda: 0.0,
+        "last": lambda: 0.0,
+        "largest_chunk": lambda: 1.0 / as_array(virtual_stages),
+        "smallest_chunk": lambda: 1.0 / as_array(virtual_stages),
+        "pending_weight_fraction": lambda: 1.0,
+        "synchronized": lambda: 0.0,
+    }
     formula = bubble_formula(schedule)
+    if set(RINGS) & set(inputs_of(formula)):
+
+        def input_s(which: str) -> Array:
+            return np.asarray(known(f"{which}_backward_s") - known(f"{which}_backward_weight_s"))
+
+        alike |= {
+            "pair_forward_s": lambda: known("plain_forward_s") + known("mean_forward_s"),
+            "pair_input_s": lambda: input_s("plain") + input_s("mean"),
+            "pair_weight_s": lambda: 2.0 * known("plain_backward_weight_s"),
+            "three_forward_s": lambda: known("plain_forward_s") + 2.0 * known("mean_forward_s"),
+            "three_input_s": lambda: input_s("plain") + 2.0 * input_s("mean"),
+            # The busiest, if it is the first, takes there what it takes beyond half a mean rank; others half a mean rank.
+            "vee_turn_s": lambda: (
+                known("first") * (forward + inputs + 0.5 * (known("mean_forward_s") + input_s("mean")))
+            ),
+        }
+    for name, value in alike.items():
+        if name not in terms:
+            terms[name] = value()
+    terms |= {name: as_array(terms[name]) for name in ("synchronized", "first", "last")}
     if "behind" in unlike:
         return evaluate(formula, terms)
     # As many behind it as make it wait longest, none or all.
