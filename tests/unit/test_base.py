@@ -66,10 +66,10 @@ def test_names_that_were_meant():
 
 
 def test_lists_end_where_a_line_gets_long():
-    fits = ["x" * 39] * 3 + ["x" * 37]
-    assert len(listed_names(fits)) == 160
+    fits = ["x" * 39] * 3 + ["x" * 17]
+    assert len(listed_names(fits)) == 140
     assert listed_names(fits) == ", ".join(fits)
-    assert listed_names([*fits[:3], "x" * 38]) == ", ".join(fits[:3]) + ", …"
+    assert listed_names([*fits[:3], "x" * 18]) == ", ".join(fits[:3]) + ", …"
 
 
 def test_what_was_given_is_shown_and_never_long():
