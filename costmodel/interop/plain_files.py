@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.errors import ModelConfigError
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.jobs.merge import merge_jobs, read_job_text
 from costmodel.describe.jobs.merge import read_job as read_job_file
 from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.unpriced import size_of
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.nccl_tests import read_log_text
 from costmodel.interop.sniff import parse_json
@@ -35,10 +37,19 @@ def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
     Raises
     ------
     CostModelError
-        If the file cannot be read as a model, or the model cannot be priced.
+        If the file cannot be read as a model, or has neither a price nor a count of its parameters.
     """
     raw = parse_json(file.text, file.name)
-    found = read_hf_config(raw, _name_of(file, raw))
+    name = _name_of(file, raw)
+    try:
+        found = read_hf_config(raw, name)
+    except ModelConfigError as error:
+        size = size_of(raw, file.name, name)
+        if size is None:
+            raise
+        reason = str(error).split(": ", 1)[-1]
+        job = {key: value for key, value in given.items() if key != "vocab_size"}
+        return Imported(job, ignored=size.ignored, warnings=size.left_out, shape=size.shape, unpriced=reason)
     job = {**given, "model": found.model}
     job.pop("vocab_size", None)
     missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]

@@ -161,11 +161,16 @@ def test_a_model_is_a_job_that_lacks_what_it_does_not_say(tmp_path):
     assert (whole.missing, whole.ignored) == ((), ())
 
 
-def test_a_model_without_a_price_is_refused_with_its_size(tmp_path):
-    with pytest.raises(CostModelError, match="an encoder, not a decoder") as caught:
-        read(tmp_path, BERT, "config.json", gpus=8)
-    assert "model_type 'bert' (layers 2, hidden size 4, vocabulary 10)" in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_model_without_a_price_has_its_size_and_says_why(tmp_path):
+    found = read(
+        tmp_path, {**BERT, "speak": "up", "num_nextn_predict_layers": 1}, "config.json", gpus=8, vocab_size=9
+    )
+    assert found.job == {"gpus": 8}
+    # Tables 4 * (10 + 3 + 2), their norm 8; a layer's four projections 80, MLP 76, norms 16; head 20, its norm 8, biases 10.
+    assert found.shape["num_params"] == 60 + 8 + 2 * (80 + 76 + 16) + 38
+    assert found.unpriced.endswith("an encoder, not a decoder")
+    assert found.ignored == ("speak",)
+    assert found.warnings == ("num_nextn_predict_layers: these layers are not counted",)
     with pytest.raises(CostModelError, match="model_type"):
         read(tmp_path, {**BERT, "model_type": "nobody's"}, "config.json")
 
