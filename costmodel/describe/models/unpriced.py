@@ -18,6 +18,9 @@ from costmodel.describe.models.huggingface_wrappers import language_model
 _UNCOUNTED = ("is_moe", "asm", "adapter_layer_norm", "pre_norm")
 """Switches (Doge, XLM, X-MOD) that add or move parameters which the formulas do not have."""
 
+_COUNTED = ("cross_attention_layers", "languages", "per_layer_config")
+"""Keys of which a formula needs how many there are; another list is no number."""
+
 _PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Layers that predict further tokens, which transformers does not build."""
 
@@ -100,7 +103,7 @@ def _value(keys: Keys, formulas: Mapping[str, str], name: str, asking: tuple[str
     value = keys.get(name)
     if value is None:
         value = _part(keys, formulas, name)
-    if isinstance(value, (list, dict)):
+    if isinstance(value, (list, dict)) and name in _COUNTED:
         return float(len(value))
     if value is not None and not (value == "auto" and name in formulas):
         if not isinstance(value, (int, float)):
