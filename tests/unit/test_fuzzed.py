@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 
 import pytest
 
@@ -103,9 +102,9 @@ def test_a_table_with_the_line_ends_of_old_macs(tmp_path, capsys):
     assert "new-line" not in capsys.readouterr().err
 
 
-def test_an_anchor_that_is_named_twice_says_nothing():
-    with warnings.catch_warnings(action="error"):
-        assert parse_mapping("a: &x 1\nb: &x 2\nc: *x\n", "f", example="") == {"a": 1, "b": 2, "c": 2}
+def test_an_anchor_that_is_named_twice_is_refused_in_one_line():
+    with pytest.raises(cm.CostModelError, match=r"^f: line 2: expected valid YAML"):
+        parse_mapping("a: &x 1\nb: &x 2\nc: *x\n", "f", example="")
 
 
 def test_compared_jobs_that_say_how_far_they_train_show_days_and_dollars():
