@@ -72,7 +72,7 @@ def test_what_no_row_depends_on_keeps_its_prior(tail):
 
 @given(
     rows=st.lists(st.tuples(st.floats(0.1, 1.0), st.floats(-0.1, 0.1)), min_size=4, max_size=4),
-    wrong=st.sampled_from([-7.0, -2.3, 0.8, 2.3, 6.9]),
+    wrong=st.sampled_from([-7.0, -2.3, 2.3, 6.9]),
     at=st.integers(0, 4),
 )
 def test_one_absurd_row_among_five_changes_nothing_by_more_than_two_per_cent(rows, wrong, at):
