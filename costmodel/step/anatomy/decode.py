@@ -5,7 +5,7 @@ A step of decoding reads the weights once for the whole batch and the cache of e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,48 +52,83 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
     (327680.0, 70272.0)
     """
     tokens = np.asarray(context, dtype=np.float64)
-    kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
-    held = sum(
-        (
-            _cached_width(model.seen_by(kind)) * _attended(tokens, kind.window)
-            for kind in kinds
-            if kind.attends
-        ),
-        np.zeros_like(tokens),
-    )
-    states = sum(mixer_state(kind.mixer, tokens) for kind in kinds if kind.mixer is not None)
-    return np.asarray(element_bytes * (held + states))
+    held = np.zeros_like(tokens)
+    for each in cached_layers(model):
+        held = held + each.layers * each.elements * attended(tokens, each.window)
+    return np.asarray(element_bytes * (held + state_elements(model, tokens)))
 
 
-def _cached_width(model: Model) -> float:
-    """Elements of a token that a layer caches; none where it takes those of an earlier one. [-]"""
-    if model.attention == "mla":
-        return float(model.kv_lora_rank + model.qk_rope_head_dim)
-    return float(model.num_kv_heads * (model.head_dim + model.v_head_dim)) if model.kv_projections else 0.0
+class CachedLayers(NamedTuple):
+    """Layers of one kind that attend, as decoding sees them.
+
+    Attributes
+    ----------
+    layers : int
+        How many there are. [-]
+    elements : float
+        What each caches of a token; 0 where it takes what an earlier one cached. [-]
+    heads : int
+        Heads by which tensor parallelism can cut that; 1 for MLA's latent, which every rank holds. [-]
+    window, reach : int
+        Tokens that stay cached, and those that a query meets, 0 for all. [-]
+    products : float
+        Multiply-adds of a query for each key that it meets; MLA works in its latent space. [-]
+    """
+
+    layers: int
+    elements: float
+    heads: int
+    window: int
+    reach: int
+    products: float
 
 
-def _attended(tokens: Array, window: int) -> Array:
+def cached_layers(model: Model) -> tuple[CachedLayers, ...]:
+    """Return the layers that attend, by kind."""
+    kind_of, found = model.kind_of_layer, []
+    for number, kind in enumerate(model.layer_kinds()):
+        if not kind.attends:
+            continue
+        seen = model.seen_by(kind)
+        if seen.attention == "mla":
+            elements, heads = float(seen.kv_lora_rank + seen.qk_rope_head_dim), 1
+            products = float(seen.num_heads * (2.0 * seen.kv_lora_rank + seen.qk_rope_head_dim))
+        else:
+            width = seen.head_dim + seen.v_head_dim
+            elements, heads = (
+                float(seen.num_kv_heads * width) if seen.kv_projections else 0.0,
+                seen.num_kv_heads,
+            )
+            products = float(seen.num_heads * width)
+        found.append(CachedLayers(kind_of.count(number), elements, heads, kind.window, kind.reach, products))
+    return tuple(found)
+
+
+def attended(tokens: Array, window: int) -> Array:
     """Return the tokens that a layer looks back on."""
     return np.asarray(np.minimum(tokens, float(window)) if window else tokens)
+
+
+def state_elements(model: Model, context: ArrayLike) -> Array:
+    """Return what a sequence holds beside attention's keys: states of other mixers, keys that choose among keys [-]."""
+    tokens = np.asarray(context, dtype=np.float64)
+    held = np.zeros_like(tokens)
+    for number, kind in enumerate(model.layer_kinds()):
+        if kind.mixer is not None:
+            held = held + model.kind_of_layer.count(number) * mixer_state(kind.mixer, tokens)
+    return np.asarray(held)
 
 
 def attention_flops(model: Model, context: ArrayLike) -> Array:
     """Return FLOPs of one decoded token in all attention cores and other mixers; MLA works in its latent space [FLOP]."""
     tokens = np.asarray(context, dtype=np.float64)
-    kinds = [model.layer_kinds()[kind] for kind in model.kind_of_layer]
-    products = sum(
-        (_score_width(model.seen_by(kind)) * _attended(tokens, kind.reach) for kind in kinds if kind.attends),
-        np.zeros_like(tokens),
-    )
-    others = sum(mixer_flops(kind.mixer, tokens) for kind in kinds if kind.mixer is not None)
-    return np.asarray(2.0 * products + others)
-
-
-def _score_width(model: Model) -> float:
-    """Multiply-adds of a query for each key that it meets. [-]"""
-    if model.attention == "mla":
-        return float(model.num_heads * (2.0 * model.kv_lora_rank + model.qk_rope_head_dim))
-    return float(model.num_heads * (model.head_dim + model.v_head_dim))
+    flops = np.zeros_like(tokens)
+    for each in cached_layers(model):
+        flops = flops + 2.0 * each.layers * each.products * attended(tokens, each.reach)
+    for number, kind in enumerate(model.layer_kinds()):
+        if kind.mixer is not None:
+            flops = flops + model.kind_of_layer.count(number) * mixer_flops(kind.mixer, tokens)
+    return np.asarray(flops)
 
 
 def weights_read_bytes(model: Model, batch: ArrayLike, *, element_bytes: float = 2.0) -> Array:

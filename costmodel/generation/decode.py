@@ -1,0 +1,493 @@
+"""One decode step, and the prefill of prompts, as bills: named lines of seconds whose sum is the step.
+
+The interface, all arrays broadcasting together (numbers, or a dimension of splits, batches, contexts …)::
+
+    served = Deployment(model, cluster, number_format("fp8"), engine_of("vllm", "hopper"))
+    split = Split(tp=8, pp=1, ep=1, dp=1)           # GPUs of one replica; each degree may be an array
+    decode_step(served, split, batch, context)      # -> Bill; .step_time_s() is the inter-token latency [s]
+    decode_step(served, split, batch, context, prompt=1024, response=1024)   # with its share of prefill mixed in
+    decode_s(served, split, batch, context)         # -> array of seconds
+    prefill_step(served, split, prompts, prompt)    # -> Bill; .step_time_s() is the time to the first token [s]
+    prefill_s(served, split, prompts, prompt)       # -> array of seconds
+    memory.weights_bytes(served, split)             # -> [B] of one GPU
+    memory.cache_bytes(served, split, context)      # -> [B] of one sequence on one of its GPUs
+    memory.cache_room(served, split).value          # -> [B] of one GPU that the cache may take
+    memory.largest_batch(served, split, context)    # -> sequences of a replica that fit together
+
+`batch` is the sequences that run together in one replica (of ``split.gpus`` GPUs), over all its attention
+groups (``dp``) and micro-batches of its pipeline (``pp``); `context` the tokens of each so far, on average. A
+replica yields ``batch / decode_s`` tokens a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
+from costmodel.describe.hardware.cluster import Tier
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.generation.deployment import Deployment, Split
+from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
+from costmodel.physics.kernels.roofline import MatmulConstants, attention_time
+from costmodel.physics.network.mesh import Group
+from costmodel.physics.network.nccl import collective_time, moe_exchange_time
+from costmodel.step.anatomy.decode import attended, attention_flops, cached_layers, state_elements
+from costmodel.step.anatomy.params import attended_tokens
+
+Array = NDArray[np.float64]
+
+_POPE = (
+    "R. Pope et al., arXiv:2211.05102, section 2: the larger of weights read and products, joined smoothly"
+)
+_LINEAR = (
+    "held = weights / shards + replicated; read_bytes = weight_bytes * held; "
+    "math_s = 2 * tokens * held / (peak_fraction * peak_flops_per_s); "
+    "memory_s = read_bytes * passes / (memory_fraction * hbm_bytes_per_s); cbrt(math_s ** 3 + memory_s ** 3)"
+)
+_EXPERTS = (
+    "touched = 1 - (1 - top_k / experts) ** tokens; held = weights / shards; "
+    "read_bytes = weight_bytes * touched * held; "
+    "math_s = 2 * tokens * top_k / experts * held / (peak_fraction * peak_flops_per_s); "
+    "memory_s = read_bytes * passes / (memory_fraction * hbm_bytes_per_s); cbrt(math_s ** 3 + memory_s ** 3)"
+)
+_CACHE = (
+    "memory_s = sequences * read_bytes / (memory_fraction * hbm_bytes_per_s); "
+    "math_s = sequences * attention_flops / (tp * peak_fraction * peak_flops_per_s); "
+    "cbrt(math_s ** 3 + memory_s ** 3)"
+)
+_DECODED_ATTENTION_SHARE = 0.5
+"""Share of the 16-bit peak that kernels of decoded attention reach where MLA's latent makes them compute. Assumed. [-]"""
+_ONCE: Array = np.asarray(1.0)
+_EAGER_KERNELS = 12.0
+"""Kernels of a layer that a host issues one by one without CUDA graphs. Assumed. [-]"""
+_EAGER_LAUNCH_S = 10e-6
+"""Host time of each of them. Assumed, as in eager PyTorch. [s]"""
+
+
+def decode_s(
+    served: Deployment,
+    split: Split,
+    batch: ArrayLike,
+    context: ArrayLike,
+    *,
+    prompt: ArrayLike = 0.0,
+    response: ArrayLike = np.inf,
+) -> Array:
+    """Return the seconds of `decode_step`. [s]"""
+    return decode_step(served, split, batch, context, prompt=prompt, response=response).step_time_s()
+
+
+def decode_step(
+    served: Deployment,
+    split: Split,
+    batch: ArrayLike,
+    context: ArrayLike,
+    *,
+    prompt: ArrayLike = 0.0,
+    response: ArrayLike = np.inf,
+) -> Bill:
+    """Price the step in which each sequence of a batch gets its next token.
+
+    Parameters
+    ----------
+    served : Deployment
+        Model, cluster, number format and engine.
+    split : Split
+        GPUs of a replica.
+    batch : array_like
+        Sequences that run together in a replica. [-]
+    context : array_like
+        Tokens of each so far, the prompt included, on average. [-]
+    prompt, response : array_like
+        Tokens of prompts and answers where sequences come and go: each step then bears the prefill of
+        ``batch / response`` prompts. Without them the batch only decodes. [-]
+
+    Returns
+    -------
+    Bill
+        Time lines whose sum is the inter-token latency. [s]
+
+    Notes
+    -----
+    A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each at ``batch / pp`` sequences.
+    Experts are visited at random.
+    """
+    _, pp, _, dp = split.floats()
+    running = np.asarray(batch, dtype=np.float64)
+    of_group = np.maximum(running / (pp * dp), np.minimum(running, 1.0))
+    of_replica = np.maximum(running / pp, np.minimum(running, 1.0))
+    lines = [
+        *_linear_lines(served, split, "decode", of_group, of_replica, _ONCE),
+        _cache_line(served, split, of_group, context),
+        *_communication(served, split, "decode", of_group, of_replica),
+    ]
+    lines += _kernels_and_host(served, lines, running)
+    rate = np.asarray(response, dtype=np.float64)
+    if np.any(np.isfinite(rate)) and np.any(np.asarray(prompt) > 0.0):
+        one = prefill_s(served, split, 1.0, prompt, host=False)
+        lines.append(
+            time_line(
+                "decode.prefill",
+                axis="compute",
+                toll="math",
+                phase="forward",
+                count=1.0,
+                formula="sequences / response * prompt_s",
+                terms={"sequences": of_group, "response": rate, "prompt_s": one},
+                source="every sequence that ends makes room for a prompt, whose prefill the others wait for",
+            )
+        )
+    return Bill(tuple(lines), ())
+
+
+def prefill_s(
+    served: Deployment, split: Split, prompts: ArrayLike, prompt: ArrayLike, *, host: bool = True
+) -> Array:
+    """Return the seconds of `prefill_step`. [s]"""
+    return prefill_step(served, split, prompts, prompt, host=host).step_time_s()
+
+
+def prefill_step(
+    served: Deployment, split: Split, prompts: ArrayLike, prompt: ArrayLike, *, host: bool = True
+) -> Bill:
+    """Price the forward pass over prompts, in chunks: the time to the first token where nobody waits.
+
+    Parameters
+    ----------
+    served, split
+        As in `decode_step`.
+    prompts : array_like
+        Prompts that each attention group (of `tp` GPUs) takes together. [-]
+    prompt : array_like
+        Tokens of each. [-]
+    host : bool
+        With the host's time of the steps.
+
+    Returns
+    -------
+    Bill
+        Its sum is the time of all of them. [s]
+    """
+    _, _, _, dp = split.floats()
+    count, length = np.asarray(prompts, dtype=np.float64), np.asarray(prompt, dtype=np.float64)
+    tokens = count * length
+    passes = np.maximum(np.ceil(tokens / served.chunk_tokens), 1.0)
+    lines = [
+        *_linear_lines(served, split, "prefill", tokens, tokens * dp, passes, sampled=count),
+        *_prefill_attention(served, split, count, length),
+        *_communication(served, split, "prefill", tokens, tokens * dp, passes),
+    ]
+    if host:
+        lines += _kernels_and_host(served, lines, count, "prefill", passes)
+    return Bill(tuple(lines), ())
+
+
+def _linear_lines(
+    served: Deployment,
+    split: Split,
+    when: str,
+    of_group: Array,
+    of_replica: Array,
+    passes: Array,
+    sampled: Array | None = None,
+) -> Iterable[TimeLine]:
+    """Yield the products with weights: attention's, MLPs, experts, head."""
+    tp, _, _, dp = split.floats()
+    model = served.model
+    accelerator = served.cluster.accelerator
+    kernels = accelerator.kernels
+    assert kernels is not None
+
+    def line(name: str, formula: str, dtype: str, constants: MatmulConstants, **terms: ArrayLike) -> TimeLine:
+        terms |= {
+            "passes": passes,
+            "peak_fraction": constants.peak_fraction * (1.0 - constants.sustained_loss),
+            "peak_flops_per_s": accelerator.peak_flops_per_s[PEAK_KEY[dtype]],
+            "memory_fraction": constants.memory_fraction,
+            "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+        }
+        return time_line(
+            f"{when}.{name}",
+            axis="compute",
+            toll="hbm" if when == "decode" else "math",
+            phase="forward",
+            count=1.0,
+            formula=formula,
+            terms=terms,
+            source=_POPE,
+        )
+
+    for part in layer_weights(model):
+        element = weight_element_bytes(served, part.name)
+        dtype = "bf16" if element == 2.0 else served.matmul_dtype
+        if part.name == "experts":
+            yield line(
+                part.name,
+                _EXPERTS,
+                dtype,
+                kernels.grouped_matmul[dtype],
+                tokens=of_replica,
+                weights=part.split,
+                shards=tp * dp,
+                weight_bytes=element,
+                top_k=float(model.top_k),
+                experts=float(model.num_experts),
+            )
+        else:
+            yield line(
+                part.name,
+                _LINEAR,
+                dtype,
+                kernels.matmul[dtype],
+                tokens=of_group,
+                weights=part.split,
+                replicated=part.whole,
+                shards=tp,
+                weight_bytes=element,
+            )
+    yield line(
+        "head",
+        _LINEAR,
+        "bf16",
+        kernels.matmul["bf16"],
+        tokens=of_group if sampled is None else sampled,
+        weights=float(model.vocab_size) * model.hidden_size,
+        replicated=0.0,
+        shards=tp,
+        weight_bytes=2.0,
+    )
+
+
+def _cache_line(served: Deployment, split: Split, sequences: Array, context: ArrayLike) -> TimeLine:
+    """Return what reading the cache of every sequence, and attending to it, takes."""
+    tp = split.floats().tp
+    accelerator = served.cluster.accelerator
+    assert accelerator.kernels is not None
+    tokens = np.asarray(context, dtype=np.float64)
+    read = 2.0 * state_elements(served.model, tokens) * STATE_BYTES / tp
+    for each in cached_layers(served.model):
+        met = each.layers * each.elements * attended(tokens, each.reach)
+        read = read + served.cache_bytes * met / np.minimum(tp, each.heads)
+    return time_line(
+        "decode.kv_cache",
+        axis="compute",
+        toll="hbm",
+        phase="forward",
+        count=1.0,
+        formula=_CACHE,
+        terms={
+            "sequences": sequences,
+            "read_bytes": read,
+            "attention_flops": attention_flops(served.model, tokens),
+            "tp": tp,
+            "peak_fraction": _DECODED_ATTENTION_SHARE,
+            "peak_flops_per_s": accelerator.peak_flops_per_s["bf16"],
+            "memory_fraction": accelerator.kernels.memory.bandwidth_fraction,
+            "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+        },
+        source="keys and values of every sequence once a step; states of other mixers read and written",
+    )
+
+
+def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt: Array) -> Iterable[TimeLine]:
+    """Yield attention over the prompts themselves, by kind of layer; MLA unpacks its latent for it."""
+    accelerator = served.cluster.accelerator
+    assert accelerator.kernels is not None
+    tp = split.floats().tp
+    kernel = accelerator.software.attention
+    constants = accelerator.kernels.attention.get(kernel) or next(
+        iter(accelerator.kernels.attention.values())
+    )
+    model = served.model
+    for number, kind in enumerate(model.layer_kinds()):
+        if not kind.attends:
+            continue
+        seen = model.seen_by(kind)
+        made = attention_time(
+            prompts,
+            prompt,
+            prompt,
+            seen.num_heads / tp,
+            kv_heads=np.maximum(seen.num_kv_heads / tp, 1.0),
+            qk_head_dim=float(seen.head_dim),
+            v_head_dim=float(seen.v_head_dim),
+            causal=True,
+            backward=False,
+            constants=constants,
+            peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
+            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+            keys_per_query=attended_tokens(prompt, kind.reach, causal=True) if kind.reach else None,
+            windowed=bool(kind.window),
+        )
+        yield time_line(
+            f"prefill.attention_core.{kind.name}",
+            axis="compute",
+            toll="math",
+            phase="forward",
+            count=model.kind_of_layer.count(number),
+            made=made,
+            source="costmodel.physics.kernels.roofline.attention_time, as in training",
+        )
+
+
+_OWN_ALL_REDUCE = (
+    "own_s = all_reduce_s + 2 * (ranks - 1) / ranks * size_bytes / bytes_per_s; "
+    "where(ranks > 1, where(inside, min(own_s, library_s), library_s), 0)"
+)
+
+
+def _communication(
+    served: Deployment,
+    split: Split,
+    when: str,
+    of_group: Array,
+    of_replica: Array,
+    passes: Array = _ONCE,
+) -> Iterable[TimeLine]:
+    """Yield what ranks send: sums over tp, tokens to experts and back where groups attend apart, stage to stage."""
+    tp, pp, _, dp = split.floats()
+    model, tiers, mesh = served.model, served.tiers(split), served.mesh(split)
+    moe = sum(model.layer_kinds()[kind].is_moe for kind in model.kind_of_layer)
+    apart = np.any(dp > 1.0)
+    hidden, parts = 2.0 * model.hidden_size, {part.name: part.layers for part in layer_weights(model)}
+    if np.any(tp > 1.0):
+        # With one attention group the experts' outputs are summed as an MLP's are; apart they come back by the exchange.
+        mlps = parts.get("mlp", 0) if not moe else model.num_layers - moe + moe * (dp <= 1.0)
+        yield _all_reduce(
+            served,
+            when,
+            mesh.tp,
+            tiers,
+            (parts.get("attention", 0) + mlps) * passes,
+            of_group * hidden / passes,
+        )
+    if apart and moe:
+        for name, element in (("dispatch", served.weights.weight_bytes), ("combine", 2.0)):
+            cost = moe_exchange_time(
+                of_replica / (tp * dp * passes),
+                min(max(element, 1.0), 2.0) * model.hidden_size,
+                float(model.top_k),
+                mesh.ep,
+                tiers,
+                deduplicate=False,
+            )
+            yield time_line(
+                f"{when}.ep.{name}",
+                axis="ep",
+                toll="communication",
+                phase="forward",
+                group="ep",
+                count=np.where(dp > 1.0, moe, 0) * passes,
+                made=cost.made,
+                bytes_each=cost.wire_bytes,
+                tier=cost.tier,
+                source="tokens to their experts and back, one copy an expert (DeepEP's low-latency kernels)",
+            )
+    if np.any(pp > 1.0):
+        cost = collective_time("send_recv", of_group * hidden / (tp * passes), mesh.pp, tiers)
+        yield time_line(
+            f"{when}.pp.send",
+            axis="pp",
+            toll="communication",
+            phase="forward",
+            group="pp",
+            count=(pp - 1.0) * passes,
+            made=cost.made,
+            bytes_each=cost.wire_bytes,
+            tier=cost.tier,
+            source="hidden states from stage to stage",
+        )
+
+
+def _all_reduce(
+    served: Deployment,
+    when: str,
+    group: Group,
+    tiers: Sequence[Tier],
+    count: ArrayLike,
+    size_bytes: ArrayLike,
+) -> TimeLine:
+    """Return the sums over tensor ranks: by the engine's own kernel in the innermost domain, else by the library."""
+    cost = collective_time("all_reduce", size_bytes, group, tiers)
+    made = cost.made.then(
+        "library_s",
+        _OWN_ALL_REDUCE.replace("ranks", "members").replace("size_bytes", "summed_bytes"),
+        all_reduce_s=served.engine.all_reduce_s,
+        members=group.ranks,
+        summed_bytes=size_bytes,
+        bytes_per_s=tiers[0].achieved_bandwidth_bytes_per_s,
+        inside=np.asarray(group.members[0]) >= group.ranks,
+    )
+    return time_line(
+        f"{when}.tp.all_reduce",
+        axis="tp",
+        toll="communication",
+        phase="forward",
+        group="tp",
+        count=count,
+        made=made,
+        bytes_each=cost.wire_bytes,
+        tier=cost.tier,
+        source="engines' own all-reduce over peer memory (vLLM custom_all_reduce, TensorRT-LLM AllReduce), or NCCL's",
+    )
+
+
+def _kernels_and_host(
+    served: Deployment,
+    before: list[TimeLine],
+    sequences: Array,
+    when: str = "decode",
+    passes: Array = _ONCE,
+) -> Iterable[TimeLine]:
+    """Yield what no byte or product explains: starts of kernels, and the host between steps."""
+    engine, model = served.engine, served.model
+    layers = float(model.num_layers)
+    if served.cuda_graphs:
+        formula = "layers * layer_s"
+        terms: dict[str, ArrayLike] = {"layers": layers, "layer_s": engine.layer_s}
+    else:
+        formula = "issued_s = layers * kernels * launch_s; max(layers * layer_s, issued_s - gpu_s)"
+        terms = {
+            "layers": layers,
+            "layer_s": engine.layer_s,
+            "kernels": _EAGER_KERNELS,
+            "launch_s": _EAGER_LAUNCH_S * served.cluster.accelerator.host_slowdown,
+            "gpu_s": sum_exposed(before) / passes,
+        }
+    yield time_line(
+        f"{when}.kernels",
+        axis="compute",
+        toll="overhead",
+        phase="forward",
+        count=passes,
+        cause="host",
+        formula=formula,
+        terms=terms,
+        source="kernels of a layer start and drain one after the other; without graphs the host issues each",
+    )
+    where = f"{engine.name} on {engine.generation}: {engine.basis}"
+    yield time_line(
+        f"{when}.host.step",
+        axis="compute",
+        toll="overhead",
+        phase="forward",
+        count=passes,
+        cause="host",
+        formula="step_s",
+        terms={"step_s": engine.step_s},
+        source=where,
+    )
+    yield time_line(
+        f"{when}.host.sequences",
+        axis="compute",
+        toll="overhead",
+        phase="forward",
+        count=1.0,
+        cause="host",
+        formula="sequences * sequence_s",
+        terms={"sequences": sequences, "sequence_s": engine.sequence_s},
+        source=where,
+    )

@@ -1,0 +1,226 @@
+"""What generates: a model in a number format, run by an engine, split over the GPUs of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.base.csv_text import read_rows
+from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.describe.hardware.cluster import Cluster, Tier
+from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.hardware.slices import sliced
+from costmodel.describe.models.model import Model
+from costmodel.physics.network.mesh import Mesh, build_mesh
+
+Array = NDArray[np.float64]
+
+
+class NumberFormat(NamedTuple):
+    """How weights are stored and multiplied: a row of ``number_formats.csv``.
+
+    Attributes
+    ----------
+    name : str
+        ``bf16``, ``fp8``, ``nvfp4`` …
+    weight_bytes : float
+        Of a quantised weight, its scales included. [B]
+    matmul_dtype : str
+        Key of the accelerator's peaks and kernel constants.
+    everything : bool
+        All linear layers but the head are quantised; otherwise, in a mixture of experts, its MLPs alone.
+    source : str
+        Who stores it so.
+    """
+
+    name: str
+    weight_bytes: float
+    matmul_dtype: str
+    everything: bool
+    source: str
+
+
+class Engine(NamedTuple):
+    """What an inference engine takes beside the work of the GPUs: a row of ``engines.csv``.
+
+    Attributes
+    ----------
+    name, generation : str
+        The engine, and the generation of the accelerator (`any`: the pooled figure).
+    step_s : float
+        Host time of a step that the GPU waits for: scheduling, sampling, detokenising. [s]
+    sequence_s : float
+        What every sequence of the batch adds to it. [s]
+    layer_s : float
+        Start and drain of the kernels of a layer inside a CUDA graph. [s]
+    all_reduce_s : float
+        Latency of the engine's own all-reduce inside an NVLink domain. [s]
+    spread : float
+        Standard deviation of the logarithm of measured over predicted step times. [-]
+    basis : str
+        What it was fitted to.
+    """
+
+    name: str
+    generation: str
+    step_s: float
+    sequence_s: float
+    layer_s: float
+    all_reduce_s: float
+    spread: float
+    basis: str
+
+
+_HERE = Path(__file__).parent
+
+NUMBER_FORMATS: dict[str, NumberFormat] = {
+    row["name"]: NumberFormat(
+        row["name"],
+        float(row["weight_bytes"]),
+        row["matmul_dtype"],
+        row["everything"] == "true",
+        row["source"],
+    )
+    for row in read_rows(_HERE / "number_formats.csv")
+}
+"""Every way to store weights, by name."""
+
+ENGINES: dict[tuple[str, str], Engine] = {
+    (row["engine"], row["generation"]): Engine(
+        row["engine"],
+        row["generation"],
+        float(row["step_ms"]) * 1e-3,
+        float(row["sequence_us"]) * 1e-6,
+        float(row["layer_us"]) * 1e-6,
+        float(row["all_reduce_us"]) * 1e-6,
+        float(row["spread"]),
+        row["basis"],
+    )
+    for row in read_rows(_HERE / "engines.csv")
+}
+"""Constants by engine and generation of the accelerator; ``any`` is the pooled figure."""
+
+ENGINE_NAMES = ("vllm", "sglang", "trtllm")
+"""Engines that can be named; others take the pooled constants."""
+
+
+def engine_of(name: str, generation: str) -> Engine:
+    """Return the constants of an engine on a generation of accelerators, or the pooled ones nearest to it.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such engine.
+    """
+    if name not in (*ENGINE_NAMES, "any"):
+        raise CostModelError(f"engine: {name!r} is unknown; {choices_hint(name, (*ENGINE_NAMES, 'any'))}")
+    for key in ((name, generation), (name, "any"), ("any", generation), ("any", "any")):
+        if key in ENGINES:
+            return ENGINES[key]
+    raise AssertionError("engines.csv has no row any,any")
+
+
+def number_format(name: str) -> NumberFormat:
+    """Return a number format by name.
+
+    Raises
+    ------
+    CostModelError
+        If there is none.
+    """
+    if name not in NUMBER_FORMATS:
+        raise CostModelError(f"precision: {name!r} is unknown; {choices_hint(name, NUMBER_FORMATS)}")
+    return NUMBER_FORMATS[name]
+
+
+class Degrees(NamedTuple):
+    """The degrees of a `Split` as arrays of floats. [-]"""
+
+    tp: Array
+    pp: Array
+    ep: Array
+    dp: Array
+
+
+class Split(NamedTuple):
+    """GPUs of one replica: numbers, or arrays over splits that broadcast together.
+
+    Attributes
+    ----------
+    tp : array_like
+        GPUs that share each attention layer. [-]
+    pp : array_like
+        Pipeline stages. [-]
+    ep : array_like
+        GPUs over which the experts are spread, whole; the other ``tp dp / ep`` cut each expert. [-]
+    dp : array_like
+        Groups of `tp` GPUs that attend to sequences of their own and share the experts (attention data
+        parallelism); copies of a model that share nothing are replicas, not `dp`. [-]
+    """
+
+    tp: ArrayLike = 1.0
+    pp: ArrayLike = 1.0
+    ep: ArrayLike = 1.0
+    dp: ArrayLike = 1.0
+
+    @property
+    def gpus(self) -> Array:
+        """GPUs of a replica. [-]"""
+        tp, pp, _, dp = self.floats()
+        return np.asarray(tp * pp * dp)
+
+    def floats(self) -> Degrees:
+        """Return the same as arrays of floats."""
+        return Degrees(*(np.asarray(degree, dtype=np.float64) for degree in self))
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model as an engine runs it on the GPUs of a cluster."""
+
+    model: Model
+    cluster: Cluster
+    weights: NumberFormat
+    engine: Engine
+    cache_bytes: float = 2.0
+    """Of an element of the key-value cache. [B]"""
+    cuda_graphs: bool = True
+    """Decode steps are replayed as one graph; otherwise the host issues every kernel."""
+    memory_fraction: float = 0.9
+    """Share of the GPU's memory that the engine takes (vLLM's ``gpu_memory_utilization``). [-]"""
+    chunk_tokens: float = 8192.0
+    """Tokens of prompts that one step takes at most. [-]"""
+
+    @cached_property
+    def matmul_dtype(self) -> str:
+        """What the quantised layers multiply in: 16 bits where the chip has no units for the format."""
+        return self.weights.matmul_dtype if self.has_units else "bf16"
+
+    @property
+    def has_units(self) -> bool:
+        """Whether the chip multiplies in the number format of the weights."""
+        return PEAK_KEY[self.weights.matmul_dtype] in self.cluster.accelerator.peak_flops_per_s
+
+    def mesh(self, split: Split) -> Mesh:
+        """Place the groups of a replica on the tiers, innermost first: tp, dp, pp."""
+        tp, pp, ep, dp = split.floats()
+        tiers = self.tiers(split)
+        return build_mesh(
+            tp=tp,
+            cp=1.0,
+            pp=pp,
+            dp=dp,
+            ep=ep,
+            etp=tp * dp / ep,
+            tier_sizes=[tier.size for tier in tiers],
+            shape=tiers[0].shape,
+        )
+
+    def tiers(self, split: Split) -> tuple[Tier, ...]:
+        """Return the tiers that a replica sees; on a torus the slice of the largest of the splits."""
+        return sliced(self.cluster, float(np.max(split.gpus))).tiers
