@@ -30,6 +30,10 @@ _WIDTHS = ("ffn_size", "shared_expert_ffn_size")
 DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
 
 
+_ANY = "model"
+"""What errors call a model that nobody gave an origin."""
+
+
 class LayerKind(NamedTuple):
     """One sort of transformer layer; layers of one kind cost the same."""
 
@@ -178,6 +182,23 @@ class Model(BaseModel):
     """Longest sequence that its positions are made for, 0 where nobody says it."""
     mtp_layers: int = Field(default=0, ge=0, le=MOST)
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
+
+    def __init__(self, **fields: Any) -> None:
+        """Make a model of its fields; what follows from the rest may be left out.
+
+        Raises
+        ------
+        ModelConfigError
+            If a field is unknown, missing, of the wrong type, or contradicts another one.
+        """
+        unknown = sorted(fields.keys() - type(self).model_fields.keys())
+        if unknown:
+            hint = choices_hint(unknown[0], type(self).model_fields)
+            raise ModelConfigError(f"{_ANY}: field {unknown[0]!r} is unknown; {hint}")
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ModelConfigError(f"{_ANY}: {_first_problem(error)}") from None
 
     @model_validator(mode="before")
     @classmethod
@@ -332,13 +353,38 @@ class Model(BaseModel):
         for kind in self.layer_kinds():
             if (own := kind.heads) is not None:
                 heads, kv_heads = own.num_heads, own.num_kv_heads
-                made[own] = self.model_copy(
-                    update={
+                made[own] = self._with(
+                    {
                         "attention": "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa",
                         **own.model_dump(include=_OWN),
                         **({name: own.ffn_size for name in _WIDTHS if own.ffn_size and getattr(self, name)}),
                     }
                 )
+        return made
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some fields changed, checked as any model is.
+
+        Raises
+        ------
+        ModelConfigError
+            If a field is unknown, or the fields contradict each other.
+
+        Examples
+        --------
+        >>> Model(name="m", num_layers=2, hidden_size=64, num_heads=4, vocab_size=128, ffn_size=256,
+        ...       gated_mlp=True).model_copy(update={"num_layers": 3}).num_layers
+        3
+        """
+        # What is checked here is copied below, so that a subclass stays one.
+        make_model({**self.model_dump(), **(update or {})})
+        return self._with(update or {}, deep=deep)
+
+    def _with(self, update: Mapping[str, Any], *, deep: bool = False) -> Self:
+        """Return a changed copy, without what was derived from the fields as they were."""
+        made = super().model_copy(update=update, deep=deep)
+        for name in made.__dict__.keys() - type(made).model_fields.keys():
+            del made.__dict__[name]
         return made
 
     @property
@@ -403,15 +449,10 @@ def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
         If a field is unknown, missing, of the wrong type, or contradicts another one.
     """
     where = origin or f"model {values.get('name', '')}".strip()
-    unknown = sorted(values.keys() - Model.model_fields.keys())
-    if unknown:
-        raise ModelConfigError(
-            f"{where}: field {unknown[0]!r} is unknown; {choices_hint(unknown[0], Model.model_fields)}"
-        )
     try:
-        return Model.model_validate(dict(values))
-    except ValidationError as error:
-        raise ModelConfigError(f"{where}: {_first_problem(error)}") from None
+        return Model(**{str(key): value for key, value in values.items()})
+    except ModelConfigError as error:
+        raise ModelConfigError(str(error).replace(_ANY, where, 1)) from None
 
 
 def _first_problem(error: ValidationError) -> str:
