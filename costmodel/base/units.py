@@ -138,7 +138,12 @@ def parse_number(text: str, thousand: float = 1000.0) -> float:
 
 
 _TYPED = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Za-z/]*)")
-_LONG_TIMES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
+_LONG_TIMES = {
+    "min": 60.0,
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("week", "weeks"), 7 * 86400.0),
+}
 
 
 def read_quantity(name: str, text: object, unit: str) -> float:
@@ -245,6 +250,43 @@ def format_seconds(value: float, digits: int = 3) -> str:
         if abs(value) >= scale:
             return f"{_significant(value / scale, digits)} {unit}"
     return f"{_significant(value / 1e-9, digits)} ns"
+
+
+def format_duration(*seconds: float, days: bool = False) -> str:
+    """Return times in the unit that people would use for the longest: hours, or where it is said days, at most.
+
+    >>> format_duration(1119.0), format_duration(5.0), format_duration(90000.0)
+    ('18.6 min', '5.0 s', '25.0 h')
+    >>> format_duration(0.0), format_duration(0.5)
+    ('0.0 s', '500 ms')
+    """
+    longest = max(map(abs, seconds))
+    if 0.0 < longest < 1.0:
+        return " / ".join(map(format_seconds, seconds))
+    scales = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
+    usual = ((scale, unit) for scale, unit in scales[not days :] if longest >= 2 * scale)
+    scale, unit = next(usual, (1.0, "s"))
+    return f"{' / '.join(f'{one / scale:,.1f}' for one in seconds)} {unit}"
+
+
+def format_days(*days: float) -> str:
+    """Return calendar times in the unit that people would use for the longest: days from two of them on.
+
+    >>> format_days(20.54), format_days(2.0), format_days(1.0), format_days(0.01), format_days(-0.5)
+    ('20.5 days', '2.0 days', '24.0 h', '14.4 min', '-12.0 h')
+    >>> format_days(0.9, 1.5, 2.5)
+    '0.9 / 1.5 / 2.5 days'
+    """
+    return format_duration(*(one * 86400.0 for one in days), days=True)
+
+
+def format_figure(value: float) -> str:
+    """Return a figure in whole numbers where it is large, else in three digits.
+
+    >>> format_figure(1234.5), format_figure(18.44), format_figure(0.02), format_figure(0.0)
+    ('1,234', '18.4', '0.02', '0')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
 def _significant(value: float, digits: int) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError, shown
+from costmodel.base.units import format_days
 from costmodel.base.version import __version__
 from costmodel.base.words import common_device, errors_called
 from costmodel.describe.frameworks import FRAMEWORKS, Launches
@@ -189,8 +190,8 @@ class Plan(Found, Answer):
             kept = replace(run, limit_days=days).within()["days"]
             gpus, cluster = float(run.est.job.layout.gpus), run.est.job.cluster
             said.append(
-                f"In {days:g} days on {gpus:,.0f} of {cluster.name}: {'yes' if kept.margin >= 0 else 'no'}, "
-                f"{kept.expected:,.1f} expected, done in time with {kept.probability:.0%}."
+                f"Deadline {format_days(days)} on {gpus:,.0f} of {cluster.name}: expected {format_days(kept.expected)}, "
+                f"kept in {kept.probability:.0%} of the runs drawn."
             )
         return said
 

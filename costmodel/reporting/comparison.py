@@ -9,7 +9,7 @@ from math import ceil
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.tree import slowest_stage
@@ -143,28 +143,30 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
             return "no price"
         return f"${usd:,.0f} (${cluster.price_usd_per_gpu_hour:,.2f}/h, {cluster.price_date or 'given'})"
 
-    def ends(form: str, value: float | None, one: Spent) -> str:
+    def usd_ends(one: Spent) -> str:
+        usd = one.dollars
         return (
-            ""
-            if value is None
-            else " / ".join(form.format(value * at) for at in (one.low, one.middle, one.high))
+            "" if usd is None else " / ".join(f"${usd * at:,.0f}" for at in (one.low, one.middle, one.high))
         )
 
     rows = figures_of(ests, {"tokens": lambda est: format_si(float(est.job.tokens or 0.0), "")})
-    days = {"days": "days:,.1f", _PERCENTILES: lambda one: ends("{:,.1f}", one.days, one)}
+    days = {
+        "calendar time": lambda one: format_days(one.days),
+        _PERCENTILES: lambda one: format_days(*(one.days * at for at in (one.low, one.middle, one.high))),
+    }
     rows += figures_of(spent, days)
-    apart = [off_middle_text(one.headline_place, f"{one.days * one.middle:,.1f} days") for one in spent]
+    apart = [off_middle_text(one.headline_place, format_days(one.days * one.middle)) for one in spent]
     if any(apart):
         rows.append(["  beside the median", *(said or "near it" for said in apart)])
     if start:
         first = first_day(start)
         last = [[one.days * scale for scale in (one.low, 1.0, one.high)] for one in spent]
         rows += figures_of(last, {"done by, p10 mean p90": lambda days: ", ".join(_dates(first, days))})
-    hours = {"GPU-hours": "gpu_hours:,.0f", "energy, MWh": lambda one: f"{one.energy_kwh / 1e3:,.0f}"}
+    hours = {"GPU-hours": "gpu_hours:,.0f", "energy, MWh": lambda one: format_figure(one.energy_kwh / 1e3)}
     rows += figures_of(spent, hours)
     rows += figures_of(range(len(spent)), {"dollars": dollars})
     if any(one.dollars is not None for one in spent):
-        rows += figures_of(spent, {_PERCENTILES: lambda one: ends("${:,.0f}", one.dollars, one)})
+        rows += figures_of(spent, {_PERCENTILES: usd_ends})
     return rows
 
 

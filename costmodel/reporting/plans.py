@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
 from costmodel.base.words import ordinal, plural
 from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
@@ -24,7 +24,13 @@ from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE
 from costmodel.reporting.cells import cell, figures_of, grid_of
 from costmodel.reporting.tables import off_middle
-from costmodel.reporting.training_runs import PERCENTILE_TITLE, dollars_text, percentiles_text
+from costmodel.reporting.training_runs import (
+    AT_LISTS,
+    PERCENTILE_TITLE,
+    dollars_at_lists,
+    dollars_text,
+    percentiles_text,
+)
 from costmodel.step.anatomy.params import model_flops_per_token
 from costmodel.whole_run.run import TrainingRun
 
@@ -72,6 +78,19 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         usd = one.usd_per_trillion_tokens
         return "" if one.est is None else "no price" if usd is None else f"${usd:,.0f}"
 
+    def trillion_at_lists(one: Machine) -> str:
+        usd, span = one.usd_per_trillion_tokens, one.job.cluster.price_range_usd_per_gpu_hour
+        if usd is None or span is None:
+            return ""
+        per_price = usd / float(one.job.cluster.price_usd_per_gpu_hour or 1.0)
+        return " / ".join(f"${per_price * price:,.0f}" for price in span)
+
+    def break_even(one: Machine) -> str:
+        usd, first = one.usd_per_trillion_tokens, found[0].usd_per_trillion_tokens
+        if usd is None or first is None or one is found[0]:
+            return ""
+        return f"${float(one.job.cluster.price_usd_per_gpu_hour or 0.0) * first / usd:,.2f}"
+
     figures = {
         "recipe": lambda one: f"{one.job.recipe.name}, {one.job.precision.name}",
         "layout": of_best(lambda est: layout_text(est.job.layout), "no layout fits"),
@@ -84,16 +103,21 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         "price of an hour": lambda one: _price_of(one.job.cluster),
         "  lists": lambda one: _lists_of(one.job.cluster),
         "a trillion tokens": per_trillion,
+        AT_LISTS: trillion_at_lists,
+        "break-even price": break_even,
     }
     whole = {
-        "days": of_run(lambda run: f"{run.days:,.1f}"),
-        PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "days", ",.1f")),
+        "calendar time": of_run(lambda run: format_days(run.days)),
+        PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "days")),
         **({"done by, p10 p50 p90": of_run(lambda run: _dates(run, start))} if start else {}),
         "GPU-hours": of_run(lambda run: f"{run.paid_gpu_hours:,.0f}"),
-        "energy, MWh": of_run(lambda run: f"{run.energy_kwh / 1e3:,.0f}"),
+        "energy, MWh": of_run(lambda run: format_figure(run.energy_kwh / 1e3)),
         "dollars": of_run(dollars_text),
     }
-    paid = {PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "dollars", ",.0f"))}
+    paid = {
+        PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "dollars")),
+        AT_LISTS: of_run(dollars_at_lists),
+    }
     has_runs = any(one.run is not None for one in found)
     rows = [row for group in (figures, whole, paid) for row in figures_of(found, group) if any(row[1:])]
     titles = [
@@ -104,11 +128,14 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         [
             "best first",
             "a trillion tokens: nothing lost to failures",
-            *(["days and dollars: with failures"] if has_runs else []),
+            "break-even: price of an hour at which it costs as much as the first",
+            *(["calendar time and dollars: with failures"] if has_runs else []),
             *(f"{title}: {one.problem}" for title, one in zip(titles, found, strict=True) if one.problem),
         ]
     )
-    strong = frozenset(i for i, row in enumerate(rows) if row[0] in ("days", "dollars", "a trillion tokens"))
+    strong = frozenset(
+        i for i, row in enumerate(rows) if row[0] in ("calendar time", "dollars", "a trillion tokens")
+    )
     return Grid("The best on each", columns("", *titles), rows, strong, note)
 
 

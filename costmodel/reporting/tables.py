@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES
 from costmodel.describe.factors import NOMINAL
@@ -155,7 +155,7 @@ def headline_grid(est: Estimate) -> Grid:
         days, hours = float(est.days(job.tokens)), float(est.gpu_hours(job.tokens))
         price = job.cluster.price_usd_per_gpu_hour
         rent = "" if price is None else f"${price * hours:,.0f} at {price_text(job.cluster)}, "
-        spent = f"{days:,.1f} days, {hours:,.0f} GPU-hours, {rent}without failures{spent_text(est.samples)}"
+        spent = f"{format_days(days)}, {format_figure(hours)} GPU-hours, {rent}without failures{spent_text(est.samples)}"
         rows.append((f"{format_si(job.tokens, '')} tokens", spent))
     title = (
         f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {job.cluster.name} "
@@ -173,7 +173,7 @@ def spent_text(samples: Samples | None) -> str:
     if samples is None or "days" not in samples.figures:
         return ""
     low, high = samples.interval(figure="days")
-    said = f"; p10 to p90 {low:,.1f} to {high:,.1f} days (median {samples.quantile(0.5, 'days'):,.1f})"
+    said = f"; p10 to p90 {format_days(low)} to {format_days(high)} (median {format_days(samples.quantile(0.5, 'days'))})"
     if "dollars" not in samples.figures:
         return said
     low, high = samples.interval(figure="dollars")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import (
+    format_bytes,
+    format_days,
+    format_duration,
+    format_figure,
+    format_seconds,
+    format_si,
+)
 from costmodel.base.words import plural
 from costmodel.reporting.cells import figures_of
 from costmodel.reporting.tables import PLANNED, job_text, memory_text
@@ -38,7 +45,7 @@ def _headline(run: TrainingRun) -> Grid:
     cost = (
         f"no price: {run.price_note}"
         if run.dollars is None
-        else f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note})"
+        else f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note}){_at_lists(run)}"
     )
     whose = PLANNED if run.is_planned else ""
     rows = [
@@ -46,7 +53,7 @@ def _headline(run: TrainingRun) -> Grid:
         ("memory", memory_text(est)),
         (
             "calendar time",
-            f"{calendar_text(run.days)} for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
+            f"{format_days(run.days)} for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
             f"{format_seconds(run.step_time_s, 4)}{_middle(run)}",
         ),
         (
@@ -57,11 +64,7 @@ def _headline(run: TrainingRun) -> Grid:
         (
             "GPU-hours",
             f"{_hours_text(run.gpu_hours, run)}, and {run.spare_gpu_hours:,.0f} of {plural(run.spare_nodes, 'spare node')}"
-            + (
-                ""
-                if run.pays_spares or not run.spare_nodes
-                else ", which rent leaves to the cloud (--spare-nodes pays them)"
-            ),
+            + ("" if run.pays_spares or not run.spare_nodes else ", not billed (--spare-nodes bills them)"),
         ),
         ("cost", cost),
         *limits(run),
@@ -87,6 +90,12 @@ def _middle(run: TrainingRun) -> str:
     """Say the median beside a headline that is far from it."""
     said = off_middle(run)
     return f"; {said.replace('of them', 'of the runs drawn')}" if said else ""
+
+
+def _at_lists(run: TrainingRun) -> str:
+    """Say what the run costs at the lowest and at the highest list price."""
+    ends = run.dollars_at_list_prices
+    return "" if ends is None else f", where it costs ${ends[0]:,.0f} to ${ends[1]:,.0f}"
 
 
 LIKELY = 0.75
@@ -115,7 +124,7 @@ def limits(run: TrainingRun) -> list[tuple[str, str]]:
         limit, apart = (
             (f"${kept.limit:,.0f}", f"${abs(kept.margin):,.0f}")
             if name == "dollars"
-            else (f"{kept.limit:,.1f} days", f"{abs(kept.margin):,.1f} days")
+            else (format_days(kept.limit), format_days(abs(kept.margin)))
         )
         word = "left" if kept.margin >= 0 else "too little"
         share = f"{abs(kept.margin) / kept.limit:.1%}"
@@ -164,10 +173,11 @@ def _spread(run: TrainingRun) -> Grid:
             title, scale = (
                 ("hours", 24.0) if name == "days" else (title, 1e-3 if name == "energy_kwh" else 1.0)
             )
-            rows.append([title, *(_small(value * scale) for value in values)])
-            continue
-        scale, digits = (1e-3, 0) if name == "energy_kwh" else (1.0, 1 if name == "days" else 0)
-        rows.append([title, *(f"{value * scale:,.{digits}f}" for value in values)])
+            rows.append([title, *(format_figure(value * scale) for value in values)])
+        elif name == "energy_kwh":
+            rows.append([title, *(format_figure(value / 1e3) for value in values)])
+        else:
+            rows.append([title, *(f"{value:,.{1 if name == 'days' else 0}f}" for value in values)])
     step = (
         f"step time as {len(run.step_samples.factors)} uncertain factors have it"
         if given.step_time_error is None
@@ -176,36 +186,23 @@ def _spread(run: TrainingRun) -> Grid:
     note = (
         f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate "
         f"×/÷{_factor(given.failure_rate_error)}, downtime ×/÷{_factor(given.downtime_error)} (one standard deviation)"
+        + (
+            ""
+            if run.dollars is None
+            else f"; dollars at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour throughout"
+        )
     )
     return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)
 
 
 def off_middle(run: TrainingRun) -> str:
     """Say that the headline's days are far from the median of the runs drawn; empty where they are near."""
-    return off_middle_text(run.headline_place, f"{calendar_text(float(run.spread(50)['days'][0]))}")
-
-
-def calendar_text(days: float) -> str:
-    """Return the time of a run: in days, or below one in hours, minutes or seconds.
-
-    >>> calendar_text(20.54), calendar_text(1.0), calendar_text(0.5), calendar_text(0.01)
-    ('20.5 days', '1.0 days', '12.0 h', '14.4 min')
-    """
-    return f"{days:,.1f} days" if days >= 1.0 else format_duration(days * 86400.0)
+    return off_middle_text(run.headline_place, f"{format_days(float(run.spread(50)['days'][0]))}")
 
 
 def _hours_text(hours: float, run: TrainingRun) -> str:
     """Return GPU-hours, in whole ones where the run takes a day."""
-    return f"{hours:,.0f}" if run.days >= 1.0 else _small(hours)
-
-
-def _small(value: float) -> str:
-    """Return a figure of a short run in three digits.
-
-    >>> _small(18.44), _small(0.02), _small(1234.5), _small(0.0)
-    ('18.4', '0.02', '1,234', '0')
-    """
-    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
+    return f"{hours:,.0f}" if run.days >= 1.0 else format_figure(hours)
 
 
 def _factor(error: float) -> str:
@@ -213,20 +210,6 @@ def _factor(error: float) -> str:
     from math import exp
 
     return f"{exp(error):.1f}"
-
-
-def format_duration(seconds: float) -> str:
-    """Return a time in the unit that people would use.
-
-    >>> format_duration(1119.0), format_duration(5.0), format_duration(90000.0)
-    ('18.6 min', '5.0 s', '25.0 h')
-    >>> format_duration(0.0), format_duration(0.5)
-    ('0.0 s', '500 ms')
-    """
-    for scale, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * scale:
-            return f"{seconds / scale:.1f} {unit}"
-    return f"{seconds:.1f} s" if seconds >= 1.0 or seconds == 0.0 else format_seconds(seconds)
 
 
 def _megawatt_hours(energy_kwh: float) -> str:
@@ -251,8 +234,8 @@ def runs_grids(found: Runs) -> list[Grid]:
             "tokens": lambda run: format_si(run.tokens, ""),
             "step time": "step_time_s:s4",
             "MFU": lambda run: f"{float(run.est.mfu):.1%}",
-            "days": "days:,.1f",
-            PERCENTILE_TITLE: lambda run: percentiles_text(run, "days", ",.1f"),
+            "calendar time": lambda run: format_days(run.days),
+            PERCENTILE_TITLE: lambda run: percentiles_text(run, "days"),
         },
     )
     apart = [off_middle(run) for run in runs]
@@ -262,27 +245,40 @@ def runs_grids(found: Runs) -> list[Grid]:
         runs,
         {
             "GPU-hours": "paid_gpu_hours:,.0f",
-            "energy, MWh": lambda run: f"{run.energy_kwh / 1e3:,.0f}",
+            "energy, MWh": lambda run: format_figure(run.energy_kwh / 1e3),
             "dollars": dollars_text,
         },
     )
-    rows += figures_of(runs, {PERCENTILE_TITLE: lambda run: percentiles_text(run, "dollars", ",.0f")})
+    rows += figures_of(
+        runs, {PERCENTILE_TITLE: lambda run: percentiles_text(run, "dollars"), AT_LISTS: dollars_at_lists}
+    )
     rows += figures_of(runs, {"price of a GPU-hour": _price, "interruptions": "interruptions:,.0f"})
     kept = [dict(limits(run)) for run in runs]
     names = dict.fromkeys(name for limit in kept for name in limit)
     rows += figures_of(kept, {name: lambda limit, name=name: limit.get(name, "") for name in names})
-    strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("days", "dollars"))
-    note = "At list prices dollars are rent: spare nodes are paid with a --price of your own or --spare-nodes only."
+    strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("calendar time", "dollars"))
+    note = "p10 to p90 of dollars holds the price; --spare-nodes bills spare nodes too."
     return [Grid("Runs side by side", columns("", *found.labels), rows, strong, note)]
 
 
 PERCENTILE_TITLE = "  p10 / p50 / p90"
 
 
-def percentiles_text(run: TrainingRun, name: str, form: str) -> str:
-    """Say where a figure of a run lies, empty where it has none."""
+AT_LISTS = "  at the lowest / highest list price"
+
+
+def percentiles_text(run: TrainingRun, name: str) -> str:
+    """Say where days or dollars of a run lie, empty where it has none."""
     values = run.spread().get(name)
-    return "" if values is None else " / ".join(f"{float(value):{form}}" for value in values)
+    if values is None:
+        return ""
+    return format_days(*map(float, values)) if name == "days" else " / ".join(f"{usd:,.0f}" for usd in values)
+
+
+def dollars_at_lists(run: TrainingRun) -> str:
+    """Say what a run costs at the ends of the lists, empty where they are not known."""
+    ends = run.dollars_at_list_prices
+    return "" if ends is None else " / ".join(f"${usd:,.0f}" for usd in ends)
 
 
 def dollars_text(run: TrainingRun) -> str:

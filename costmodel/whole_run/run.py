@@ -21,7 +21,7 @@ from costmodel.base.percentiles import place_of
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill
-from costmodel.describe.hardware.prices import is_rent, price_note, with_price
+from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.reliability import Reliability, make_reliability
@@ -90,7 +90,9 @@ class TrainingRun(Answer):
     samples: int
     seed: int
     pays_spares: bool = True
-    """Whether the spare nodes are the user's to pay: not where GPUs are rented, on a cloud or at a list price."""
+    """Whether dollars hold the spare nodes: where their number was given."""
+    price_range_usd_per_gpu_hour: tuple[float, float] | None = None
+    """Lowest and highest list price, none where they are not known or the user gave the price. [USD/h]"""
     budget_usd: float | None = None
     """What may be spent, where the tokens are given too. [USD]"""
     limit_days: float | None = None
@@ -231,15 +233,23 @@ class TrainingRun(Answer):
 
     @property
     def paid_gpu_hours(self) -> float:
-        """Hours of the GPUs that train, and of those kept ready where they are the user's. [h]."""
+        """Hours of the GPUs that train, and of spare ones that were asked for. [h]."""
         return self.gpu_hours + (self.spare_gpu_hours if self.pays_spares else 0.0)
 
     @property
     def dollars(self) -> float | None:
-        """Rent of training GPUs, and of spare ones where they are the user's; none without a price. [USD]."""
+        """Price of the hours of GPUs that train, and of spare ones that were asked for; none without a price. [USD]."""
         if self.price_usd_per_gpu_hour is None:
             return None
         return self.paid_gpu_hours * self.price_usd_per_gpu_hour
+
+    @property
+    def dollars_at_list_prices(self) -> tuple[float, float] | None:
+        """What the run costs at the lowest and at the highest list price; none where they are not known. [USD]"""
+        if self.price_range_usd_per_gpu_hour is None:
+            return None
+        low, high = self.price_range_usd_per_gpu_hour
+        return self.paid_gpu_hours * low, self.paid_gpu_hours * high
 
     def within(self) -> dict[str, Within]:
         """Say of the budget and the days that were given beside the tokens what is left, and how surely they are kept.
@@ -357,6 +367,7 @@ class TrainingRun(Answer):
             "spare_gpu_hours": self.spare_gpu_hours,
             "pays_spares": self.pays_spares,
             "dollars": self.dollars,
+            "dollars_at_list_prices": self.dollars_at_list_prices,
             "price_usd_per_gpu_hour": self.price_usd_per_gpu_hour,
             "price_note": self.price_note,
             "within": {name: kept._asdict() for name, kept in self.within().items()},
@@ -491,9 +502,10 @@ def run_of(
         checkpoint=checkpoint,
         interval_s=interval,
         spare_nodes=spares_needed(_broken_nodes(given, gpus)) if spares is None else spares,
-        pays_spares=spares is not None or not is_rent(cluster),
+        pays_spares=spares is not None,
         price_usd_per_gpu_hour=cluster.price_usd_per_gpu_hour,
         price_note=price_note(cluster),
+        price_range_usd_per_gpu_hour=cluster.price_range_usd_per_gpu_hour,
         pue=cluster.pue if pue is None else pue,
         samples=samples,
         seed=seed,

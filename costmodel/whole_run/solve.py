@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodel.base.divisors import divisors
 from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.units import format_days
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.job import job_of, layout_of_job, run_tokens, spelled_out
 from costmodel.describe.jobs.keywords import RunKeywords
@@ -126,5 +127,5 @@ def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_option
         raise CostModelError(f"days: no number of replicas can run this job ({refusal})")
     raise CostModelError(
         f"days: {days:g} cannot be reached with a global batch of {settings['global_batch']}; the fastest takes "
-        f"{best_days:,.1f} (a larger batch, another layout, or faster GPUs)"
+        f"{format_days(best_days)} (a larger batch, another layout, or faster GPUs)"
     )

@@ -111,11 +111,11 @@ def test_compared_jobs_that_say_how_far_they_train_show_days_and_dollars():
     job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 2048, "tokens": 1e12}
     one, two = cm.estimate(**job, layout="tp2"), cm.estimate(**job, layout="tp4")
     rows = {row[0]: row[1:] for row in cm.compare(one, two).grids()[0].rows}
-    assert rows["days"] == [f"{float(est.days(1e12)):,.1f}" for est in (one, two)]
+    assert rows["calendar time"] == [f"{float(est.days(1e12)):,.1f} days" for est in (one, two)]
     price = one.job.cluster.price_usd_per_gpu_hour
     assert rows["dollars"][1].startswith(f"${float(two.gpu_hours(1e12)) * price:,.0f} (${price:.2f}/h, 20")
     without = [cm.estimate(**{**job, "tokens": None}, tp=tp) for tp in (2, 4)]
-    assert "days" not in {row[0] for row in cm.compare(*without).grids()[0].rows}
+    assert "calendar time" not in {row[0] for row in cm.compare(*without).grids()[0].rows}
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_compare_has_energy_spread_and_dates(capsys):
     assert first.dollars == pytest.approx(2.0 * first.gpu_hours)
     assert first.low < 1.0 < first.high
     assert rows["dollars"][0].endswith("($2.00/h, given)")
-    assert rows["energy, MWh"] == [f"{one.energy_kwh / 1e3:,.0f}" for one in (first, second)]
+    assert rows["energy, MWh"] == [f"{one.energy_kwh / 1e3:.3g}" for one in (first, second)]
     assert rows["done by, p10 mean p90"][0].split(", ")[0] > "2026-12-01"
     assert both.to_dict()["jobs"][0]["spent"]["days"] == first.days
     assert cm.compare(gpu, cm.estimate(**JOB, layout="tp2")).grids()[0].rows[-1][0] == "fits"

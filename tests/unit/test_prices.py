@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -112,22 +113,57 @@ def test_dollars_follow_the_price_and_a_range_is_said():
     assert "lists from" in cm.run(**JOB).price_note
 
 
-def test_spare_nodes_are_paid_where_nobody_else_keeps_them():
+def test_the_price_of_the_profile_given_as_a_price_changes_no_dollar():
     changes = {"failures_per_node_day": 1.0}
-    owned = cm.run(**JOB, cluster="dgx-h100-ndr", price=2.0, changes=changes)
-    cloud = cm.run(**JOB, cluster="p5-efa", price=2.0, changes=changes)
-    assert owned.spare_nodes > 0
-    assert owned.dollars == pytest.approx(2.0 * (owned.gpu_hours + owned.spare_gpu_hours))
-    assert cloud.spare_nodes > 0
-    assert cloud.dollars == pytest.approx(2.0 * cloud.gpu_hours)
-    assert not cloud.to_dict()["pays_spares"]
-    listed = cm.run(**JOB, cluster="dgx-h100-ndr", changes=changes)
-    assert listed.dollars == pytest.approx(listed.price_usd_per_gpu_hour * listed.gpu_hours)
-    # Who asks for spare nodes pays for them, on a cloud too.
-    asked = cm.run(**JOB, cluster="p5-efa", price=2.0, changes=changes, spare_nodes=2)
-    assert asked.dollars == pytest.approx(2.0 * (asked.gpu_hours + asked.spare_gpu_hours))
-    said = cloud.grids()[0].rows
-    assert "which rent leaves to the cloud" in dict(said)["GPU-hours"]
+    listed = cm.run(**JOB, changes=changes)
+    given = cm.run(**JOB, price=listed.price_usd_per_gpu_hour, changes=changes)
+    assert listed.spare_nodes > 0
+    assert given.dollars == listed.dollars == pytest.approx(2.95 * listed.gpu_hours)
+    said = dict(given.grids()[0].rows)["GPU-hours"]
+    assert said.endswith("not billed (--spare-nodes bills them)")
+    # Who asks for spare nodes pays for them, at any price.
+    for price in (None, 2.95):
+        asked = cm.run(**JOB, price=price, changes=changes, spare_nodes=2)
+        assert asked.dollars == pytest.approx(2.95 * (asked.gpu_hours + asked.spare_gpu_hours))
+
+
+def test_dollars_say_what_the_ends_of_the_lists_would_cost():
+    run = cm.run(**JOB)
+    low, high = run.dollars_at_list_prices
+    assert (low, high) == (pytest.approx(1.99 * run.gpu_hours), pytest.approx(5.0 * run.gpu_hours))
+    said = dict(run.grids()[0].rows)["cost"]
+    assert said.endswith(f"where it costs ${low:,.0f} to ${high:,.0f}")
+    assert "dollars at $2.95 a GPU-hour throughout" in run.grids()[2].note
+    assert cm.run(**JOB, price=2.0).dollars_at_list_prices is None
+
+
+# What clouds list on demand for an hour, by the sources of the profiles.
+LISTS = {
+    "hgx-b200-ndr": (5.0, 6.0, 6.79, 8.6),
+    "hgx-b300-xdr": (6.0, 7.4, 7.89),
+    "gb200-nvl72-ndr": (4.54, 10.5),
+    "mi325x-roce400": (2.0, 2.25, 2.98),
+    "mi355x-roce400": (2.59, 2.95, 8.6),
+}
+
+
+def test_machines_are_compared_at_the_median_of_their_lists():
+    for name, lists in LISTS.items():
+        cluster = load_cluster(name)
+        assert cluster.price_usd_per_gpu_hour == pytest.approx(median(lists), abs=0.01), name
+        low, high = cluster.price_range_usd_per_gpu_hour
+        assert (low <= min(lists), high) == (True, max(lists)), name
+
+
+def test_machines_side_by_side_show_the_price_at_which_they_cost_the_same():
+    job = {key: value for key, value in JOB.items() if key != "layout"}
+    found = cm.plan(**job | {"gpus": 64}, cluster=["dgx-h100-ndr", "hgx-b200-ndr"])
+    first, second = found.machines
+    rows = {row[0]: row[1:] for row in reversed(found.grids()[0].rows)}
+    hours = float(second.est.gpu_hours(1e12))
+    assert rows["break-even price"] == ["", f"${first.usd_per_trillion_tokens / hours:,.2f}"]
+    low, high = (f"${price * hours:,.0f}" for price in second.job.cluster.price_range_usd_per_gpu_hour)
+    assert rows["  at the lowest / highest list price"][1] == f"{low} / {high}"
 
 
 def test_a_plan_searches_clusters_at_the_prices_given_for_them():

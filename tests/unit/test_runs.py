@@ -94,4 +94,4 @@ def test_limits_are_told_of_every_run_side_by_side(tmp_path, capsys):
     assert main(["run", *files, "--budget", "40k", "--days", "9", "--quiet"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert len(re.findall(r"\$40,000: \$[\d,]+ \([\d.]+%\) too little; kept in", told)) == 2
-    assert len(re.findall(r"9\.0 days: [\d.]+ days \([\d.]+%\) (?:too little|left)", told)) == 2
+    assert len(re.findall(r"9\.0 days: [\d.]+ (?:days|h) \([\d.]+%\) (?:too little|left)", told)) == 2

@@ -253,10 +253,10 @@ def test_a_plan_says_whether_a_run_is_done_in_time():
     found = cm.plan(**SMALL_PLAN, tokens=1e11)
     run = run_of(found.best, 1e11)
     [late] = found.in_time(0.5 * run.days)
-    assert "no," in late
-    assert late.endswith("done in time with 0%.")
+    assert late.startswith(f"Deadline {0.5 * run.days:.1f} days on 8 of dgx-h100-ndr: expected")
+    assert late.endswith("kept in 0% of the runs drawn.")
     [early] = found.in_time(2.0 * run.days)
-    assert f"yes, {run.days:,.1f} expected, done in time with 100%" in early
+    assert f"expected {run.days:,.1f} days, kept in 100%" in early
     with pytest.raises(cm.CostModelError, match="days: needs tokens"):
         cm.plan(**SMALL_PLAN).in_time(30)
 

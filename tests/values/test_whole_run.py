@@ -96,14 +96,9 @@ def test_spares_that_are_not_given():
     """As many as make the job wait for repairs 1 % of the time: of a fifth of a node on average two, of a tenth one."""
     assert run(spare_nodes=None).spare_nodes == 2
     assert run(spare_nodes=None, hardware_fraction=0.25).spare_nodes == 1
-    # A list price is a rent; a price of one's own is not.
-    assert not run(spare_nodes=None).pays_spares
-    assert run(spare_nodes=None, options={"price_usd_per_gpu_hour": 2.0}).pays_spares
-    rented = cluster_file(cluster={"rented": True})
-    assert not run(
-        spare_nodes=None, job={"cluster": rented}, options={"price_usd_per_gpu_hour": 2.0}
-    ).pays_spares
-    assert run(spare_nodes=2, job={"cluster": rented}).pays_spares
+    # Who asks for them pays for them; a price changes nothing but the price.
+    assert not run(spare_nodes=None, options={"price_usd_per_gpu_hour": 2.0}).pays_spares
+    assert run(spare_nodes=2, options={"price_usd_per_gpu_hour": 2.0}).pays_spares
 
 
 def test_energy():

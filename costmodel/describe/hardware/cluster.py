@@ -201,12 +201,10 @@ class Cluster:
     storage: Storage | None = None
     """Of the checkpoints."""
     price_usd_per_gpu_hour: float | None = None
-    """List price on demand at `price_date`, which is empty where the user gave it. [USD/h]"""
+    """Median of the list prices on demand at `price_date`, which is empty where the user gave it. [USD/h]"""
     price_date: str = ""
     price_range_usd_per_gpu_hour: tuple[float, float] | None = None
     """Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]"""
-    is_rented: bool = False
-    """Whether a cloud replaces broken nodes out of its own, so that nobody pays for spare ones."""
     pue: float = 1.0
     """Power of the building over power of the machines. [-]"""
 

@@ -407,7 +407,6 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
     chip = _referred(path, "accelerator", "accelerator", file.accelerator, folders)
     found = _plain(file, Cluster) | {"host": _host(file.host), "tiers": tuple(tiers), "storage": storage}
     found["price_date"] = file.price_date.isoformat() if file.price_date else ""
-    found["is_rented"] = bool(_bare(file.rented))
     return Cluster(**found | {"accelerator": _accelerator(chip, folders)})
 
 

@@ -55,11 +55,6 @@ def given_price(cluster: Cluster) -> float | None:
     return None if cluster.price_date else cluster.price_usd_per_gpu_hour
 
 
-def is_rent(cluster: Cluster) -> bool:
-    """Say whether dollars are a rent, so that spare nodes are somebody else's: on a cloud, and at any list price."""
-    return cluster.is_rented or bool(cluster.price_date)
-
-
 def price_text(cluster: Cluster) -> str:
     """Say what a GPU-hour costs, when, and from where to where lists went.
 
@@ -80,4 +75,4 @@ def price_note(cluster: Cluster) -> str:
     if cluster.price_range_usd_per_gpu_hour is None:
         return note
     low, high = cluster.price_range_usd_per_gpu_hour
-    return f"{note}, lists from ${low:,.2f} to ${high:,.2f}"
+    return f"{note}, median on demand; lists from ${low:,.2f} to ${high:,.2f}"

@@ -290,8 +290,6 @@ class ClusterFile(_Profile):
     price_usd_per_gpu_hour: SourcedFactor | None = None
     price_date: date | None = None
     price_range_usd_per_gpu_hour: Sourced[tuple[_Usd, _Usd]] | None = None
-    rented: SourcedFlag | None = None
-    """Whether a cloud replaces broken nodes; a file that says nothing keeps its own spare ones."""
     pue: SourcedMultiple
 
     @model_validator(mode="after")

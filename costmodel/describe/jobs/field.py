@@ -132,6 +132,8 @@ class Field:
         """What it takes, for the message that refuses something else."""
         if self.kind == "whole":
             return f"a whole number from {self.least:,.0f} to {self.most:,.0f}"
+        if self.unit == "d":
+            return f"days from {self.least:g} to {self.most:g}, or a time such as 24h or 6 weeks"
         if self.kind in ("number", "price"):
             return f"a number from {self.least:g} to {self.most:g}"
         if self.kind == "time":

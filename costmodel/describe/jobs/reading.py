@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 
 _TRUTHS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
 _LONGEST_NAME = 4096
+DAY_S = 86400.0
 ARRAYS = ("gpus", "global_batch", "seq_len", *(name for name in names(LAYOUT_FIELDS) if name != "dp"))
 """Fields of which an estimate in Python takes a value a layout."""
 
@@ -271,7 +272,12 @@ def _number(field: Field, given: Any) -> int | float:
     if isinstance(given, str):
         try:
             digits = given.strip().removeprefix("$") if field.unit.startswith("USD") else given
-            value = parse_number(digits, field.thousand)
+            is_time = field.unit == "d" and digits.strip()[-1:].isalpha()
+            value = (
+                read_quantity(field.name, digits, "s") / DAY_S
+                if is_time
+                else parse_number(digits, field.thousand)
+            )
         except UnitError as error:
             why = f" ({error})" if "two readings" in str(error) else ""
             raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}{why}") from None
