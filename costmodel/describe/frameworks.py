@@ -10,7 +10,10 @@ Nothing heavy is imported here: ``costmodel --help`` names the frameworks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+MEGATRON_2026 = "NVIDIA/Megatron-LM 002526d81b81"
+"""Megatron-Core in development after 0.18: what NVIDIA's containers from 26.06 on are nearest to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,8 @@ class Launches:
     ----------
     framework : str
         Name in `FRAMEWORKS` of the one that writes its configurations, or none.
+    release : str
+        Whose settings and assertions hold: the framework's own, or a later one of `RELEASES`.
     zero_stage : tuple of int
         Stages of sharding it has; what it asserts beside them stands in `costmodel.interop.assertions`.
     schedule : tuple of str
@@ -36,6 +41,7 @@ class Launches:
     """
 
     framework: str
+    release: str
     zero_stage: tuple[int, ...]
     schedule: tuple[str, ...]
     pipeline_layouts: bool
@@ -105,6 +111,7 @@ class Framework:
         """What it starts, as a recipe says it."""
         return Launches(
             framework=self.name,
+            release=self.release,
             zero_stage=self.zero_stage,
             schedule=tuple(self.schedules),
             pipeline_layouts=self.pipeline_layouts,
@@ -321,3 +328,21 @@ FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _
 UNWRITTEN = ("neuronx", "none")
 """What a recipe's ``launches`` may name beside them: frameworks whose code was read and whose configurations nobody
 writes here, and none for those whose code nobody outside reads."""
+
+RELEASES: Mapping[str, tuple[str, ...]] = {
+    name: (framework.release, MEGATRON_2026) if name in ("megatron", "nemo") else (framework.release,)
+    for name, framework in FRAMEWORKS.items()
+}
+"""Releases of each framework whose settings are written and whose assertions are known, its own first."""
+
+
+def launched_by(name: str, launches: Launches | None) -> Launches:
+    """Return what a framework starts, in the release of a recipe where the framework has that one too."""
+    own = FRAMEWORKS[name].launches
+    known = launches is not None and launches.release in RELEASES[name][1:]
+    return replace(own, release=launches.release) if launches is not None and known else own
+
+
+def trainers_of(base_dtype: str) -> tuple[str, ...]:
+    """Return the frameworks that train adapters on a base of a type, in the order of the registry."""
+    return tuple(name for name, framework in FRAMEWORKS.items() if base_dtype in framework.adapters)

@@ -20,7 +20,7 @@ from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.words import rule
 from costmodel.base.yaml_files import read_mapping
-from costmodel.describe.frameworks import FRAMEWORKS, UNWRITTEN, Launches
+from costmodel.describe.frameworks import FRAMEWORKS, RELEASES, UNWRITTEN, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.switch_table import Dtypes, Experts, HostCosts, Kernels, Memory, Overlap, Switches
@@ -77,6 +77,7 @@ class Recipe(BaseModel):
             ("schedule", launches.schedule, SCHEDULES),
             ("zero_stage", launches.zero_stage, (0, 1, 2, 3)),
             ("framework", (launches.framework,), (*UNWRITTEN, *FRAMEWORKS)),
+            ("release", (launches.release,), RELEASES.get(launches.framework, ("",))),
         )
         for name, given, known in held:
             for member in given:
@@ -206,7 +207,7 @@ def _launches(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     named = FRAMEWORKS.get(given.get("framework", "none"))
-    plain = {"framework": "none", "pipeline_layouts": False, "keeps": {}, "chooses": ()}
+    plain = {"framework": "none", "release": "", "pipeline_layouts": False, "keeps": {}, "chooses": ()}
     return {**(asdict(named.launches) if named else plain), **given}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.files import is_there
-from costmodel.describe.frameworks import FRAMEWORKS, Framework
+from costmodel.describe.frameworks import Framework, trainers_of
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.describe.jobs.switches import Settings
@@ -231,10 +231,9 @@ def _require_trained(job: Job, framework: Framework) -> None:
             f"emit: {framework.title} freezes parts in a training script, not in its configuration; leave out frozen"
         )
     if tuning.base_dtype not in framework.adapters:
-        able = [one.name for one in FRAMEWORKS.values() if tuning.base_dtype in one.adapters]
         raise FrameworkConfigError(
             f"emit: {framework.title}: adapters on a base in {tuning.base_dtype} are not written; "
-            f"they are for {', '.join(able)}"
+            f"they are for {', '.join(trainers_of(tuning.base_dtype))}"
         )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import FRAMEWORKS, launched_by
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.assertions.megatron_arguments import MODULES, connections, has_part
+from costmodel.interop.assertions.megatron_arguments import MODULES, connections, graph_of, has_part
 from costmodel.interop.framework import (
     FrameworkConfigError,
     base_recipe,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from costmodel.describe.recipe import Recipe
 
 _RECORD = FRAMEWORKS["megatron"]
+RANK_CAPACITY = 1.5
+"""Tokens that a rank's experts have room for over the mean, in graphs of an iteration: NVIDIA-NeMo/Megatron-Bridge
+scripts/performance, `set_full_iter_cg_configs`."""
 _WORDS = MEGATRON.more["words"]
 ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", "dp"): True}
 
@@ -69,7 +72,7 @@ def emit_megatron(job: Job) -> str:
     require_same_model(job, back.job["model"], "Megatron-LM")
     notes = [
         f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}",
-        f"# flags of {_RECORD.release}",
+        f"# flags of {launched_by('megatron', job.recipe.launches).release}",
     ]
     notes += [f"# no flag for the recipe's {switch}" for switch in unsaid_switches(job, back)]
     notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
@@ -210,8 +213,21 @@ def _dispatcher(recipe: Recipe, *, several: bool) -> dict[str, Any]:
 
 def _graphs(job: Job) -> dict[str, Any]:
     """Return what CUDA graphs hold; parts that the model does not have are no scope of theirs."""
-    scope = job.recipe.host.cuda_graph_scope
-    if scope == "all":
-        return {"cuda_graphs": "local", "cuda_graph_scope": ["full_iteration"], "no_nan_check": True}
+    scope, graph = job.recipe.host.cuda_graph_scope, graph_of(job)
+    if graph == "local":
+        return {"cuda_graphs": graph, "cuda_graph_scope": ["full_iteration"], "no_nan_check": True}
+    if graph == "full_iteration":
+        return {
+            "cuda_graphs": graph,
+            "no_nan_check": True,
+            **(_static_experts(job) if job.model.num_experts else {}),
+        }
     held = [part for part in _WORDS["graph_scopes"][scope] if has_part(job.model, part)]
     return {"cuda_graphs": "transformer_engine", "cuda_graph_scope": held} if held else {}
+
+
+def _static_experts(job: Job) -> dict[str, Any]:
+    """Return what gives dropless experts static shapes: room for a rank's tokens beyond the mean, its rest in pages."""
+    if job.recipe.moe.moe_capacity_factor:
+        return {}
+    return {"paged_stash": True, "rank_capacity": RANK_CAPACITY, "op_fuser": True}

@@ -325,7 +325,7 @@ def _switches_of(flags: Flags, recipe: str, *, experts: bool, deepspeed: bool) -
 def _graph_scope(flags: Flags) -> dict[str, Any]:
     """Read what the graphs hold; what says nothing, or the whole layer of older releases, stays the recipe's."""
     held = set(flags["cuda_graph_scope"])
-    if "full_iteration" in held:
+    if "full_iteration" in {*held, flags.text(flags.flag("cuda_graphs"), "")}:
         return {"cuda_graph_scope": "all"}
     if "mlp" in held:
         return {"cuda_graph_scope": "static"}

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import FRAMEWORKS, launched_by
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.bridge_keys import flags_of, overrides_of, precision_lines, read_overrides
 from costmodel.interop.framework import (
@@ -57,7 +57,7 @@ def emit_nemo(job: Job) -> str:
     )
     text = "\n".join([head, *lines]) + "\n"
     back = import_nemo(text, model=job.model, recipe=base_recipe(job, _RECORD.recipe))
-    notes = [f"# keys of {_RECORD.release}"]
+    notes = [f"# keys of {launched_by('nemo', job.recipe.launches).release}"]
     notes += [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
     notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
     if job.tuning.lora_rank:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
 from costmodel.interop.assertions.record import Table
-from costmodel.interop.assertions.tables import TABLES
+from costmodel.interop.assertions.tables import table_of as asserted_by
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -61,8 +61,7 @@ class Refused(NamedTuple):
 def table_of(job: Job) -> Table:
     """Return what the framework of a job's recipe asserts."""
     launches = job.recipe.launches
-    # One whose assertions nobody has read yet is held to what the methods themselves need.
-    return TABLES.get("none" if launches is None else launches.framework, TABLES["none"])
+    return asserted_by("none" if launches is None else launches.framework, job)
 
 
 def refused(job: Job, gpus: float, mesh: Mapping[str, Array], policies: Policies) -> list[Refused]:

@@ -15,7 +15,7 @@ from costmodel.base.errors import CostModelError, LayoutError, shown
 from costmodel.base.units import format_days
 from costmodel.base.version import __version__
 from costmodel.base.words import common_device, errors_called
-from costmodel.describe.frameworks import FRAMEWORKS, Launches
+from costmodel.describe.frameworks import FRAMEWORKS, Launches, launched_by, trainers_of
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
@@ -240,6 +240,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
         return read_several(name, told[name]) if name in told else [FIELD[name].default]
 
     framework = one("framework") or ""
+    if one("lora_rank") and not framework and "recipe" not in told:
+        framework = trainers_of(one("base_dtype") or "bf16")[0]
     clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"))
     recipes = [_recipe(_recipe_on(cluster, told, framework), framework) for cluster in clusters]
     alike = len({recipe.name for recipe in recipes}) == 1
@@ -276,6 +278,8 @@ def make_question(**asked: Unpack[PlanKeywords]) -> Question:
             **{name: told[name] for name in (*_TRAINED, "site") if name in told},
             check=False,
         )
+        if framework != ANY_FRAMEWORK:
+            _require_adapters(job)
         largest = job.cluster.tiers[-1].size
         if gpus > largest:
             raise LayoutError(f"gpus: {gpus} is more than cluster {job.cluster.name} can hold ({largest})")
@@ -327,6 +331,23 @@ def _recipe_on(cluster: Cluster, told: Mapping[str, Any], framework: str) -> str
     return usual_recipe(cluster) if isinstance(cluster, Cluster) else DEFAULT_RECIPE
 
 
+def _require_adapters(job: Job) -> None:
+    """Refuse to search layouts of adapters for a framework whose configurations cannot train them.
+
+    Raises
+    ------
+    CostModelError
+        Naming the frameworks that can.
+    """
+    launches, base = job.recipe.launches, job.tuning.base_dtype
+    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    if framework and job.tuning.lora_rank and base not in framework.adapters:
+        raise CostModelError(
+            f"lora_rank: {framework.title}, which recipe {job.recipe.name} is for, trains no adapters on a base in {base}; "
+            f"--framework {', '.join(trainers_of(base))} do, and --framework any prices every layout"
+        )
+
+
 def _risk(told: Mapping[str, Any]) -> float | None:
     """Return the accepted risk of running out of memory, None where none is named."""
     if "risk" not in told:
@@ -353,8 +374,9 @@ def _files(told: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
 def _recipe(given: str | Recipe, framework: str) -> Recipe:
     """Return the recipe, launched by the framework where one is named."""
     recipe = load_recipe(given) if isinstance(given, str) else given
-    named = FRAMEWORKS.get(framework)
-    return recipe.model_copy(update={"launches": named.launches}) if named else recipe
+    if framework not in FRAMEWORKS:
+        return recipe
+    return recipe.model_copy(update={"launches": launched_by(framework, recipe.launches)})
 
 
 def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str | None:

@@ -9,10 +9,14 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
-from costmodel.describe.frameworks import FRAMEWORKS, UNWRITTEN
+from costmodel.describe.frameworks import FRAMEWORKS, MEGATRON_2026, UNWRITTEN
 from costmodel.describe.models.model import make_model
+from costmodel.describe.recipe import load_recipe, with_switches
 from costmodel.interop.assertions.record import WORDS
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
+from costmodel.interop.emit import emit
+from costmodel.interop.megatron_job import job_of_flags
+from costmodel.interop.megatron_text import Flags
 from costmodel.planning.launchable import table_of
 from costmodel.planning.plan import make_question
 from costmodel.planning.search import Part, build_spaces, layout_of, rows_of
@@ -69,8 +73,8 @@ def test_every_row_says_whose_it_is():
     """Megatron-Bridge starts Megatron-Core, and Axolotl Accelerate: their rows stand in both tables under one's release."""
     attention = "NVIDIA/TransformerEngine 002a3e573f49"
     releases = {
-        "megatron": {"megatron-core 0.16.1", "NVIDIA/Megatron-LM 000c4ac24f61", attention},
-        "nemo": {"megatron-core 0.16.1", "megatron-bridge 0.3.1", attention},
+        "megatron": {"megatron-core 0.16.1", "NVIDIA/Megatron-LM 000c4ac24f61", MEGATRON_2026, attention},
+        "nemo": {"megatron-core 0.16.1", "megatron-bridge 0.3.1", MEGATRON_2026, attention},
         "torchtitan": {"torchtitan 0.3.0"},
         "deepspeed": {"deepspeed 0.19.8", "deepspeedai/Megatron-DeepSpeed f1feb8877d76"},
         "accelerate": {"accelerate 1.15.0"},
@@ -261,3 +265,39 @@ def test_groups_of_context_parallel_ranks_are_whole_under_accelerate():
     job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 8192, "framework": "accelerate"}
     found = cm.plan(**job, cp=2, tp=2, zero_stage=3, micro_batch=1)
     assert float(found.best.job.layout.dp) == 2
+
+
+def test_rules_are_those_of_the_release_that_the_recipe_names():
+    """Graphs of a whole iteration beside the overlapped exchange: 0.16.1 stops, the release of containers 26.06 does not."""
+    both = {"ep_overlap": True, "cuda_graphs": True, "cuda_graph_scope": "all", "moe_dispatcher": "hybrid-ep"}
+    job = {**JOB, "layout": "pp2 vp2 ep4", "switches": both}
+    older = cm.estimate(**job, recipe="megatron-bridge").job
+    newer = cm.estimate(**job, recipe="megatron-bridge-2606").job
+    assert {row.place.rsplit("/", 1)[-1] for row, _ in broken("megatron", older)} == {
+        "transformer_config.py:1899",
+        "fused_a2a.py:365",
+    }
+    assert broken("megatron", newer) == broken("nemo", newer) == []
+    text = emit(cm.estimate(**job, recipe="megatron-bridge-2606"), "megatron")
+    assert "--cuda-graph-impl full_iteration" in text
+    assert "--cuda-graph-scope" not in text
+    assert "--moe-paged-stash" in text
+    assert f"# flags of {MEGATRON_2026}" in text
+    back = with_switches(
+        load_recipe("megatron-core"), job_of_flags(Flags(text), recipe="megatron-core").job["switches"]
+    )
+    assert {name: back.switches[name] for name in both} == both
+    with pytest.raises(cm.CostModelError, match=r"transformer_config.py:1899.*and 1 more"):
+        emit(cm.estimate(**job, recipe="megatron-bridge"), "megatron")
+
+
+def test_adapters_are_searched_only_for_frameworks_that_train_them():
+    asked = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 16, "seq_len": 4096}
+    for framework, base in (("deepspeed", "bf16"), ("megatron", "bf16"), ("nemo", "nf4")):
+        with pytest.raises(cm.CostModelError, match=r"lora_rank: .* trains no adapters on a base in " + base):
+            make_question(**asked, lora_rank=16, base_dtype=base, framework=framework)
+    assert make_question(**asked, lora_rank=16).jobs[0].recipe.name == "megatron-bridge"
+    assert (
+        make_question(**asked, lora_rank=16, base_dtype="nf4").jobs[0].recipe.launches.framework
+        == "accelerate"
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from costmodel.describe.frameworks import MEGATRON_2026
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.mixers import GatedDelta, Indexed
 from costmodel.interop.assertions.record import WORDS, Arguments
@@ -111,6 +112,8 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "cp_by_all_gather": (recipe.overlap.cp_method == "all-gather") & (job.layout.cp > 1),
         "softmax_learnable": float(model.attention_sinks),
         "moe_token_dispatcher_type": _dispatcher(job) if moe else 0.0,
+        "hybrid_ep": (recipe.moe.moe_dispatcher == "hybrid-ep") & (job.layout.ep * job.layout.etp > 1),
+        "moe_expert_capacity_factor": float(recipe.moe.moe_capacity_factor if moe else 0),
         "moe_grouped_gemm": float(moe and recipe.moe.grouped_gemm),
         "overlap_moe_expert_parallel_comm": (moe and recipe.moe.ep_overlap) & (job.layout.ep > 1),
         "fp16": float(precision == "fp16"),
@@ -121,7 +124,7 @@ def _of_recipe(job: Job) -> dict[str, ArrayLike]:
         "optimizer_cpu_offload": float(recipe.host.offload_optimizer),
         "use_precision_aware_optimizer": float(recipe.host.offload_optimizer),
         "muon": float(job.optimizer.name == "muon"),
-        "cuda_graph_impl": graph_of(recipe.host.cuda_graphs, recipe.host.cuda_graph_scope),
+        "cuda_graph_impl": WORDS[graph_of(job)],
         "cuda_graph_full_iteration": float(recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "all"),
         "cuda_graph_mlp": float(
             recipe.host.cuda_graphs and recipe.host.cuda_graph_scope == "static" and has_part(model, "mlp")
@@ -159,9 +162,14 @@ def _dispatcher(job: Job) -> ArrayLike:
     return np.where(job.layout.ep * job.layout.etp > 1, chosen, min(chosen, WORDS["alltoall"]))
 
 
-def graph_of(graphs: bool, scope: str) -> float:
-    """Return which implementation of CUDA graphs runs a scope of ours."""
-    return 0.0 if not graphs else WORDS["local"] if scope == "all" else WORDS["transformer_engine"]
+def graph_of(job: Job) -> str:
+    """Return which implementation of CUDA graphs runs a recipe's scope, as the release that it names spells it."""
+    host, launches = job.recipe.host, job.recipe.launches
+    if not host.cuda_graphs:
+        return "none"
+    if host.cuda_graph_scope != "all":
+        return "transformer_engine"
+    return "full_iteration" if launches and launches.release == MEGATRON_2026 else "local"
 
 
 def connections(job: Job) -> ArrayLike:
@@ -183,7 +191,7 @@ def _recomputation(job: Job) -> dict[str, ArrayLike]:
         "recompute_num_layers": np.where(full, 1.0, 0.0),
         **{
             f"recompute_{name}": selective & (name in named)
-            for name in ("moe_act", "layernorm", "mla_up_proj")
+            for name in ("moe_act", "layernorm", "mla_up_proj", "moe")
         },
         "recompute_other": selective & bool(named - set(MODULES)),
     }

@@ -23,7 +23,7 @@ Arguments = Mapping[str, ArrayLike]
 """Values of a framework's arguments by name; 0 is false, none and not given."""
 
 _WORDS = """none full selective block uniform alltoall allgather flex softmax sigmoid ring ulysses all_gather rope
-    learned_absolute local transformer_engine"""
+    learned_absolute local transformer_engine full_iteration"""
 WORDS: Mapping[str, float] = {word: float(number) for number, word in enumerate(_WORDS.split())}
 """Words that arguments take as values, each as a number; ``none`` is 0."""
 
@@ -38,6 +38,8 @@ class Assertion:
         Whose it is, as in `costmodel.interop.emit.FRAMEWORKS`.
     release : str
         Release or commit that was read.
+    only : str
+        ``own`` if only the framework's own release states it, a later release if only that does, else empty.
     place : str
         Where it is stated there: file and line, or file and function.
     refused : str
@@ -50,6 +52,7 @@ class Assertion:
 
     framework: str
     release: str
+    only: str
     place: str
     refused: str
     message: str
@@ -93,3 +96,7 @@ class Table(NamedTuple):
 
     assertions: tuple[Assertion, ...]
     arguments: Callable[[Job], Arguments]
+
+    def of(self, release: str) -> Table:
+        """Return what one release asserts: ``own``, or a later one by name."""
+        return self._replace(assertions=tuple(row for row in self.assertions if row.only in ("", release)))
