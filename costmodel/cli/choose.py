@@ -182,7 +182,9 @@ def sweep(
     import costmodel as cm
 
     points = cm.points_of(cm.read_grid(file), who=file)
-    executor = partial(ProcessPoolExecutor, workers) if workers > 1 else None
+    executor = (
+        partial(ProcessPoolExecutor, min(workers, len(points))) if min(workers, len(points)) > 1 else None
+    )
     with waiting("planning points", quiet=target.quiet) as progress:
         done = cm.sweep(
             points,

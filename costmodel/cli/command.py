@@ -46,6 +46,7 @@ def _with_surroundings(
     kind: str | None = opt.FROM,
     vocab_size: int | None = opt.VOCAB_SIZE,
     env: list[str] | None = opt.ENV,
+    allow_source: list[str] | None = opt.ALLOW_SOURCE,
 ) -> None:
     """Hold the flags of a job that are no fields."""
 
@@ -261,7 +262,8 @@ def surroundings(given: Mapping[str, Any]) -> dict[str, Any]:
         if not equals or not name:
             raise CostModelError(f"--env: expected NAME=VALUE, got {pair!r}")
         env[name] = value
-    return {**found, "env": env or None, "vocab_size": given.get("vocab_size")}
+    beside = {name: given.get(name) or None for name in ("allow_source", "vocab_size")}
+    return {**found, "env": env or None, **beside}
 
 
 def short_names(files: list[str]) -> list[str]:

@@ -110,6 +110,12 @@ VOCAB_SIZE = typer.Option(
 ENV = typer.Option(
     None, "--env", metavar="NAME=VALUE", help="Variable that a launch script finds set; may be repeated."
 )
+ALLOW_SOURCE = typer.Option(
+    None,
+    "--allow-source",
+    metavar="DIR",
+    help="Folder that a launch script may source files from, beside its own; may be repeated.",
+)
 
 # Flags of a result.
 FORMAT = typer.Option(

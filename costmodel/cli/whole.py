@@ -93,6 +93,7 @@ def watch(
     Ctrl-C. The exit code says where steps lay last: 0 inside the band, 4 slower, 5 faster; 2 is wrong input.
     """
     import costmodel as cm
+    from costmodel.base.files import refuse_endless
     from costmodel.base.units import read_quantity
 
     pause_s = read_quantity("--interval", interval, "s")
@@ -101,6 +102,7 @@ def watch(
     asked = merged_job(given, job)
     seen: Watch | None
     if once:
+        refuse_endless(log)
         seen = cm.watch(log, **asked)
         target.show(seen)
     else:

@@ -18,6 +18,7 @@ from costmodel.interop.framework import (
     Imported,
     counts_of,
     data_degrees,
+    fields_of,
     steps_of,
     tokens_of,
 )
@@ -56,11 +57,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = Values(_KEYS, raw)
-    job = {
-        key: value
-        for key, value in {**of_head(file.text), **given}.items()
-        if key not in ("vocab_size", "env")
-    }
+    job = fields_of({**of_head(file.text), **given})
     chosen = job.get("recipe")
     if said["gpus"]:
         job.setdefault("gpus", said["gpus"])

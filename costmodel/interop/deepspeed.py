@@ -21,6 +21,7 @@ from costmodel.interop.framework import (
     base_recipe,
     changed_switches,
     counts_of,
+    fields_of,
     left_of,
     model_reference,
     steps_of,
@@ -105,7 +106,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     recipe = given.get("recipe") or _RECORD.recipe
     job: dict[str, Any] = {
         **chosen,
-        **{key: value for key, value in given.items() if key not in ("vocab_size", "env")},
+        **fields_of(given),
         "recipe": recipe,
         "gpus": gpus,
         "tp": tp,

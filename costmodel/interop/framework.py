@@ -96,6 +96,14 @@ class Imported:
         return (*model, *self.warnings, *((unread,) if self.ignored else ()))
 
 
+_BESIDE_A_JOB = ("env", "allow_source", "vocab_size")
+
+
+def fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given beside a file and is a field of a job."""
+    return {name: value for name, value in given.items() if name not in _BESIDE_A_JOB}
+
+
 def changed_switches(read: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     """Return the switches of a file that differ from those of its recipe."""
     current = recipe.switches

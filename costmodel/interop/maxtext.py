@@ -12,9 +12,10 @@ from typing import Any
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
 from costmodel.interop.keys import Values, key_table
 from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.text_file import TextFile
@@ -33,7 +34,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = Values(_KEYS, raw)
-    job = {key: value for key, value in given.items() if key not in ("vocab_size", "env")}
+    job = fields_of(given)
     warnings: list[str] = []
     if "model" not in job and (model := _model(raw, said, Path(file.name).stem, given.get("vocab_size"))):
         job["model"] = model
@@ -44,7 +45,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     job.setdefault("recipe", "maxtext-tpu" if said["hardware"] == "tpu" else "maxtext")
     job.setdefault("zero_stage", 3 if degrees["fsdp"] * degrees["fsdp_transpose"] > 1 else 0)
     _take_batch(said, job)
-    if isinstance(said["seq_len"], int):
+    if said["seq_len"]:
         job.setdefault("seq_len", said["seq_len"])
     precisions, quantized = _TABLES["precisions"], str(said["quantization"] or "")
     if quantized and quantized not in precisions["quantization"]:
@@ -67,6 +68,8 @@ def _take_batch(said: Values, job: dict[str, Any]) -> None:
     each = said["device_batch"]
     if not job.get("gpus") or each is None or "global_batch" in job:
         return
+    if not 0 < each <= FIELD["global_batch"].most:
+        raise said.error(said.key("device_batch"), "a number above 0", each)
     at_once = each * job["gpus"]
     if at_once * said["accumulation"] != int(at_once * said["accumulation"]):
         raise FrameworkConfigError(f"per_device_batch_size: {each} on {job['gpus']} GPUs is no whole batch")

@@ -12,7 +12,7 @@ from costmodel.describe.jobs.merge import merge_jobs, read_job_text
 from costmodel.describe.jobs.merge import read_job as read_job_file
 from costmodel.describe.models.huggingface import read_hf_config
 from costmodel.describe.models.unpriced import size_of
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
 from costmodel.interop.nccl_tests import read_log_text
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
@@ -27,7 +27,7 @@ def read_job(file: TextFile, given: Mapping[str, Any]) -> Imported:
         If a key is no field of a job, or a value is none of its kind.
     """
     own = read_job_text(file.text, file.name) if file.folder is None else read_job_file(file.name)
-    job = merge_jobs(own, {key: given[key] for key in given if key != "vocab_size"})
+    job = merge_jobs(own, fields_of(given))
     return Imported(job, tuple(key for key in REQUIRED if key not in job))
 
 
@@ -48,10 +48,10 @@ def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if size is None:
             raise
         reason = str(error).split(": ", 1)[-1]
-        job = {key: value for key, value in given.items() if key != "vocab_size"}
-        return Imported(job, ignored=size.ignored, warnings=size.left_out, shape=size.shape, unpriced=reason)
-    job = {**given, "model": found.model}
-    job.pop("vocab_size", None)
+        return Imported(
+            fields_of(given), ignored=size.ignored, warnings=size.left_out, shape=size.shape, unpriced=reason
+        )
+    job = {**fields_of(given), "model": found.model}
     missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]
     left_out = tuple(note for note in found.notes if note.endswith("is priced"))
     notes = tuple(note for note in found.notes if note not in left_out)

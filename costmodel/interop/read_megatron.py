@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.files import is_there
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.framework import FrameworkConfigError, Imported, own_head
+from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of, own_head
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import MEGATRON, Flags
 from costmodel.interop.shell.expand import missing_in, without_marks
@@ -70,6 +70,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         If it starts no training that can be read, or a value depends on what is not in it.
     """
     words, followed = _command_of(file, given)
+    _require_sourced(words, followed)
     flags = Flags(_split_all(words))
     for name in _GIVEN:
         if given.get(name) is not None:
@@ -114,6 +115,23 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     )
 
 
+def _require_sourced(words: Sequence[str], followed: Followed) -> None:
+    """Refuse words that may hold flags and are not set, where a file that may set them was not read.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming the variable and the file.
+    """
+    for before, word in pairwise(words):
+        if followed.unread and word.startswith("\ue000") and not without_marks(word) and before[:1] != "-":
+            name = missing_in(word)[1:].split()[0]
+            raise FrameworkConfigError(
+                f"${name} may hold flags and is not set; {followed.unread[0]}, which is sourced, was not read: "
+                f"it is not there or outside of the script's folder; give --allow-source DIR, or --env {name}=…"
+            )
+
+
 def flags_to_job(words: Iterable[str], given: Mapping[str, Any], name: str) -> Imported:
     """Read flags that no script holds, such as those of a YAML file.
 
@@ -135,7 +153,14 @@ def flags_to_job(words: Iterable[str], given: Mapping[str, Any], name: str) -> I
 def _command_of(file: TextFile, given: Mapping[str, Any]) -> tuple[list[str], Followed]:
     """Return the words of the training command, or of the variables that hold its flags."""
     environment = {str(key): str(value) for key, value in (given.get("env") or {}).items()}
-    followed = follow(file.text, folder=file.folder, environment=environment)
+    allowed = given.get("allow_source") or ()
+    followed = follow(
+        file.text,
+        folder=file.folder,
+        name=Path(file.name).name,
+        environment=environment,
+        allowed=(allowed,) if isinstance(allowed, str) else tuple(allowed),
+    )
     trainings = [launch for launch in followed.launches if _telling(launch.words) >= 3]
     told = [launch for launch in trainings if launch.certain] or trainings
     if told:
@@ -268,7 +293,7 @@ def _named_model(flags: Flags, words: Iterable[str]) -> tuple[Model | None, str]
 
 def with_given(job: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Lay keywords of a job over what a file says."""
-    own = {key: value for key, value in given.items() if key not in ("vocab_size", "env", "switches")}
+    own = {key: value for key, value in fields_of(given).items() if key != "switches"}
     switches = {**(job.get("switches") or {}), **(given.get("switches") or {})}
     merged = {**job, **own}
     if "dataset_samples" in own and "tokens" not in own:

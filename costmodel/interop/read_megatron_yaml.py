@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.describe.models.model_files import load_model
@@ -173,8 +173,8 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
         "pipe_parallel_size",
     )
     for key in sizes:
-        if not isinstance(raw.get(key) or 1, int):
-            raise FrameworkConfigError(f"{key}: expected a whole number, got {raw[key]!r}")
+        if type(raw.get(key) or 1) is not int or (raw.get(key) or 1) < 0:
+            raise FrameworkConfigError(f"{key}: expected a whole number above 0, got {shown(raw[key])}")
     micro, steps, tp, pp = (int(raw.get(key) or 1) for key in sizes)
     if not raw.get("train_batch_size") and raw.get(sizes[0]) and given.get("gpus"):
         flat["train_batch_size"] = micro * steps * max(1, given["gpus"] // (tp * pp))
@@ -293,7 +293,13 @@ def _known(name: str) -> Model:
 
 
 def _yaml(file: TextFile) -> dict[str, Any]:
-    return parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    """Return a file's content with every key as a word; ``1:`` and ``null:`` are none of any program's."""
+
+    def worded(value: Any) -> Any:
+        return {str(key): worded(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    return {key: worded(value) for key, value in raw.items()}
 
 
 def _table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, Unpack
 
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
-from costmodel.describe.jobs.fields import JOB_FIELDS
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 from costmodel.describe.jobs.keywords import ReadKeywords
 from costmodel.describe.jobs.reading import keywords
+from costmodel.describe.jobs.reading import read as read_field
 from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.keys import KeyTable, key_table
 from costmodel.interop.sniff import Look, look_at
 from costmodel.interop.text_file import TextFile, read_text, shown
 
@@ -33,6 +35,8 @@ class Reader(NamedTuple):
         The program whose files these are.
     reader : str
         Module of this package and function that read one: ``(TextFile, given) -> Imported``.
+    keys : str
+        Program whose table of keys it reads by, empty where it has none.
     source : str
         Where the names of its keys are from.
     rules : sequence of mapping
@@ -44,6 +48,7 @@ class Reader(NamedTuple):
     reader: str
     source: str
     rules: Sequence[Mapping[str, Any]]
+    keys: str = ""
 
     def tells(self, look: Look) -> bool:
         """Whether a text is of this kind."""
@@ -53,7 +58,29 @@ class Reader(NamedTuple):
         """Read a file of this kind."""
         module, function = self.reader.split(":")
         found: Imported = getattr(import_module(f"costmodel.interop.{module}"), function)(file, given)
+        _check_values(found.job, key_table(self.keys) if self.keys else None, file.text)
         return dataclasses.replace(found, kind=self.kind, framework=found.framework or self.framework)
+
+
+def _check_values(job: Mapping[str, Any], table: KeyTable | None, text: str) -> None:
+    """Refuse what no field of a job takes, by the name that the file has for it.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming the key, what is allowed and what the file says.
+    """
+    for name in job.keys() & FIELD.keys():
+        if FIELD[name].kind not in ("whole", "number", "word", "truth"):
+            continue
+        try:
+            read_field(name, job[name])
+        except CostModelError as error:
+            said = str(error).removeprefix(f"{name}: ")
+            keys = table.fields[name].keys if table is not None and name in table.fields else ()
+            plain = text.replace("_", "-")
+            there = (key for key in keys if key.rpartition(".")[2].strip("-").replace("_", "-") in plain)
+            raise FrameworkConfigError(f"{next(there, name)}: {said}") from None
 
 
 def _fits(rule: Mapping[str, Any], look: Look) -> bool:
@@ -91,7 +118,7 @@ READERS: dict[str, Reader] = {
 """Every kind of file, in the order in which a text is tried."""
 
 
-_BESIDE = ("env", "vocab_size", "collective", "ranks", "nodes")
+_BESIDE = ("env", "allow_source", "vocab_size", "collective", "ranks", "nodes")
 """What a file may leave to its surroundings that is no field of a job."""
 
 
@@ -106,7 +133,8 @@ def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imp
         What it is; by default its content tells.
     **given
         What the file leaves to its surroundings: ``gpus``, ``vocab_size``, any keyword of
-        `costmodel.estimate`, ``env`` (variables of a script). It goes on top of the file.
+        `costmodel.estimate`, ``env`` (variables of a script), ``allow_source`` (folders that it may source files from beside
+        its own). It goes on top of the file.
 
     Returns
     -------

@@ -19,12 +19,14 @@ MOST_OF_JSON = 4_000_000
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*[a-z]")
 _LOG = re.compile(
-    r"#\s*nThread\s|#\s+size\s+count\s|_perf\b.*(?:-b|--minbytes)|Avg bus bandwidth|#\s*Out of bounds values"
-    r"|^\s*\d+\s+\d+\s+(?:float|half|bfloat16|int8|uint8|double)\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+",
+    r"#[ \t]*nThread\s|#[ \t]+size[ \t]+count\s|_perf\b.{0,500}?(?:-b|--minbytes)|Avg bus bandwidth"
+    r"|#[ \t]*Out of bounds values"
+    r"|^[ \t]*\d+[ \t]+\d+[ \t]+(?:float|half|bfloat16|int8|uint8|double)[ \t]+(?:\w+[ \t]+)?-?\d+[ \t]+[\d.]+[ \t]+[\d.]+",
     re.M,
 )
+"""Nothing here matches a line end: over many blank lines that takes the square of their number."""
 _SCRIPT = re.compile(
-    r"^(?:#!.*\b(?:ba|z|k)?sh\b|#SBATCH\s|\s*(?:export\s+)?[A-Za-z_]\w*\+?=[^=\s])"
+    r"^(?:#!.*\b(?:ba|z|k)?sh\b|#SBATCH\s|[ \t]*(?:export[ \t]+)?[A-Za-z_]\w*\+?=[^=\s])"
     r"|\b(?:torchrun|deepspeed|srun|accelerate launch|torch\.distributed)\b",
     re.M,
 )
@@ -75,7 +77,8 @@ def look_at(file: TextFile) -> Look:
     script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")
     flags = len(set(_FLAG.findall(text[:200_000])))
     if suffix == "toml" or (
-        suffix not in ("yaml", "yml", "sh", "log", "txt") and re.search(r"^\[[\w.\"-]+\]\s*$", text, re.M)
+        suffix not in ("yaml", "yml", "sh", "log", "txt")
+        and re.search(r"^\[[\w.\"-]+\][ \t\r]*$", text, re.M)
     ):
         try:
             return Look("toml", tomllib.loads(text), name=name)

@@ -27,6 +27,7 @@ from costmodel.interop.framework import (
     changed_switches,
     counts_of,
     data_degrees,
+    fields_of,
     left_of,
     own_head,
     steps_of,
@@ -109,7 +110,7 @@ def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     if said["model"].lower() == "flux":
         warnings.append("flux is a diffusion model: no model here is like it")
     switches = {**_switches_of(said, job), **(given.get("switches") or {})}
-    job |= {key: value for key, value in given.items() if key not in ("env", "vocab_size", "gpus")}
+    job |= {key: value for key, value in fields_of(given).items() if key != "gpus"}
     job["switches"] = switches
     job |= tokens_of(said["steps"] if type(said["steps"]) is int else None, job)
     missing = [key for key in REQUIRED if job.get(key) is None]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError, shown
+from costmodel.base.files import is_there
 from costmodel.base.yaml_files import document_text, parse_mapping
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES
@@ -25,6 +26,7 @@ from costmodel.interop.framework import (
     Imported,
     counts_of,
     data_degrees,
+    fields_of,
     left_of,
     model_reference,
     own_head,
@@ -63,11 +65,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     said = Values(_KEYS, raw)
     warnings: list[str] = []
     notes: list[str] = []
-    job = {
-        key: value
-        for key, value in {**of_head(file.text), **given}.items()
-        if key not in ("vocab_size", "env")
-    }
+    job = fields_of({**of_head(file.text), **given})
     chosen, axolotl = job.get("recipe"), "base_model" in raw
     job["micro_batch"] = job.get("micro_batch") or said["micro_batch"] or 1
     if said["seq_len"]:
@@ -329,7 +327,7 @@ def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
     places = [] if folder is None else [folder, *list(folder.absolute().parents)[:4]]
     inside = not Path(named).is_absolute() and ".." not in Path(named).parts
     for place in places if inside else ():
-        if (place / named).is_file():
+        if is_there(place / named):
             return parse_json(read_text(place / named).text, named), f"DeepSpeed: {named}"
     if known is not None:
         return known, f"DeepSpeed: {named} is not beside the file; taken for what its name says"

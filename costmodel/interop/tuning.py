@@ -166,6 +166,8 @@ def _take_targets(said: Values, job: dict[str, Any], notes: list[str], warnings:
     if not named:
         notes.append("lora targets: not said, priced on every linear layer")
         return
+    if not isinstance(named, (str, list)):
+        raise said.error(said.key("lora_targets"), "names of layers", named)
     words = re.split(r"[\s,]+", named.strip()) if isinstance(named, str) else [str(word) for word in named]
     if {word.lower() for word in words} & _ALL:
         return

@@ -527,7 +527,7 @@ ESTIMATE_OPTIONS = """
     --seq-len --precision --recompute --zero --shard-group --schedule --sequence-parallel
     --no-sequence-parallel --recipe --set --axis-order --lora-rank --lora-targets
     --base-dtype --frozen --packed-len --packed-spread --epochs --dataset-samples --tokens --price
-    --price-usd-per-gpu-hour --profiles --all-lines --check --form
+    --price-usd-per-gpu-hour --profiles --allow-source --all-lines --check --form
     --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
     --samples --seed --site --expect --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
 """

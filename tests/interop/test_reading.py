@@ -8,8 +8,9 @@ import pytest
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
-from costmodel.interop.reading import READERS
+from costmodel.interop.reading import READERS, kind_of
 from costmodel.interop.reading import read as read_file
+from costmodel.interop.text_file import TextFile
 
 CONFIG = {
     "model_type": "llama",
@@ -210,3 +211,14 @@ def test_what_cannot_be_priced_is_refused_where_a_price_is_asked(folder, capsys)
     assert json.loads(capsys.readouterr().out)["model"]["priced"] is False
     assert main(["estimate", str(folder / "mixed.sh"), "--gpus", "8"]) == 2
     assert "the model cannot be priced: --mamba-num-heads" in capsys.readouterr().err
+
+
+def test_long_texts_are_looked_at_once():
+    # Were the time to grow with the square of the lines, this would take a quarter of an hour.
+    for text in (
+        "\n" * 200_000 + "a: 1",
+        "_perf " * 30_000,
+        "#\n" * 100_000,
+        "k=\n" * 50_000 + "\t" * 100_000,
+    ):
+        assert kind_of(TextFile(text, "file")) in (*READERS, "job")

@@ -156,12 +156,54 @@ def test_sourced_neighbours(tmp_path):
     (folder / "deeper.sh").write_text("WIDTH=64\n")
     (tmp_path / "beside.sh").write_text("HEADS=4\n")
     script = 'source "$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"/model.sh\n. ${0%/*}/../beside.sh\n'
-    found = follow(f"{script}run $LAYERS $WIDTH $HEADS", folder=folder)
+    found = follow(f"{script}run $LAYERS $WIDTH $HEADS", folder=folder, allowed=[str(tmp_path)])
+    alone = follow(f"{script}run $LAYERS $WIDTH ${{HEADS[@]}}", folder=folder)
 
     assert found.launches[-1].words == ["run", "12", "64", "4"]
     assert found.notes == [f"source {name}.sh: followed" for name in ("model", "deeper", "beside")]
+    # What lies above the script is not read unless its folder is given, and what it would set is not known.
+    assert alone.launches[-1].words[:3] == ["run", "12", "64"]
+    assert missing_in(alone.launches[-1].words[3]) == "$HEADS is not set"
+    assert alone.unread == ["./../beside.sh"]
     assert follow("source model.sh", folder=None).notes == ["source model.sh: not read"]
     assert "not read" in follow("source /etc/passwd", folder=folder).notes[0]
+    assert follow("source venv/bin/activate; . ~/.bashrc", folder=folder).unread == []
+
+
+OWN_FOLDER = r"""
+$(dirname "$0")
+.
+$(dirname "${BASH_SOURCE[0]}")
+${BASH_SOURCE%/*}
+${0%/*}
+`dirname $0`
+$(pwd)
+$PWD
+$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)
+$( cd "$( dirname "${BASH_SOURCE[0]}" )" >/dev/null 2>&1 && pwd -P )
+$(cd $(dirname $0); pwd)
+$(cd ${0%/*}/sub && cd .. && pwd)
+$(dirname $(realpath $0))
+$(realpath $(dirname "${BASH_SOURCE[0]:-$0}"))
+$(dirname "$(readlink -f "$0")")
+$(dirname -- "$(readlink -f -- "$0"; )")
+"""
+"""How launch scripts name the folder that they lie in."""
+
+
+def test_the_own_folder_of_a_script(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "m.sh").write_text("ARGS=(--num-layers 36)\n")
+    (tmp_path / "m.sh").write_text("ARGS=(--num-layers 1)\n")
+    for idiom in OWN_FOLDER.split("\n")[1:-1]:
+        found = follow(
+            f'D="{idiom}"\nsource "$D/models/m.sh"\nrun ${{ARGS[@]}}', folder=tmp_path, name="a.sh"
+        )
+        assert found.launches[-1].words == ["run", "--num-layers", "36"], idiom
+
+    names = follow("run $(basename $0 .sh) ${0##*/}", name="a.sh").launches[0].words
+    assert names[2] == "a.sh"
 
 
 def test_refused_in_one_line(tmp_path):

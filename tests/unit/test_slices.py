@@ -433,3 +433,11 @@ def test_a_shape_of_other_sides_than_the_pod_is_told_how_many(cluster, shape, sa
         sliced(pod, math.prod(shape), shape)
     assert str(raised.value).endswith(f": {said}") == bool(said)
     assert ("sides" in str(raised.value)) == bool(said)
+
+
+def test_one_chip_of_a_torus_has_no_neighbours():
+    est = cm.estimate(
+        model="llama3-8b", cluster="tpu-v5e", gpus=1, global_batch=1, seq_len=2048, recipe="maxtext-tpu"
+    )
+    # It does not fit; what would make it fit is priced on more chips than there are.
+    assert any("too much" in warning for warning in est.warnings)

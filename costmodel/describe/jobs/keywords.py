@@ -127,6 +127,7 @@ class ReadKeywords(JobKeywords, total=False):
     """What `costmodel.read` may be told beside a file: keywords of a job, and what the file's shell knew."""
 
     env: Mapping[str, str] | None
+    allow_source: Words
     vocab_size: int | None
     collective: str | None
     ranks: int | None

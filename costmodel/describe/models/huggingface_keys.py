@@ -101,7 +101,7 @@ class Keys:
             return value
         if value == "auto" and name in _AUTO:
             return value
-        most = MOST_LAYERS if name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers") else MOST
+        most = MOST_LAYERS if name.endswith(("_layers", "_layer")) else MOST
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from costmodel.base.errors import ModelConfigError
+from costmodel.base.errors import ModelConfigError, shown
 from costmodel.describe.models.huggingface_keys import by_name, table
+from costmodel.describe.models.model import MOST
 
 _TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 
@@ -82,6 +83,11 @@ def _from_params(raw: Mapping[str, Any]) -> dict[str, Any]:
     dim, width = raw["dim"], raw.get("hidden_dim")
     if width is None and isinstance(dim, int):
         of, factor = raw.get("multiple_of") or 256, raw.get("ffn_dim_multiplier") or 1.0
+        for key, value, kinds in (("multiple_of", of, int), ("ffn_dim_multiplier", factor, (int, float))):
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value <= MOST:
+                raise ModelConfigError(
+                    f"params.json: {key}: expected a number from 0 to {MOST:,}, got {shown(value)}"
+                )
         width = of * -(-int(factor * int(8 * dim / 3)) // of)
     vocab = raw.get("vocab_size")
     return {

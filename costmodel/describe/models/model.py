@@ -180,7 +180,7 @@ class Model(BaseModel):
     """What norms add to the variance, 0 where nobody says it."""
     context_length: int = Field(default=0, ge=0, le=MOST)
     """Longest sequence that its positions are made for, 0 where nobody says it."""
-    mtp_layers: int = Field(default=0, ge=0, le=MOST)
+    mtp_layers: int = Field(default=0, ge=0, le=MOST_LAYERS)
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
 
     def __init__(self, **fields: Any) -> None:

@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 _MARK = re.compile("([\ue000\ue002])([^\ue001]*)\ue001")
 _SPACE_IN_MARK = "\ue003"
-_LONGEST, _MOST_WRITTEN = 100_000, 1_000_000
+LONGEST, _MOST_WRITTEN = 100_000, 1_000_000
 """Characters of a variable, and of all that a script sets."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SHORT = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
@@ -111,6 +111,10 @@ class Scope:
         For messages.
     written : int
         Characters that have been set in all.
+    own : str
+        The script's own path.
+    unread : list of str
+        Files that are sourced and were not read: what is not set, they may set.
     """
 
     output_of: Callable[[str], str]
@@ -118,11 +122,13 @@ class Scope:
     arguments: list[str] = field(default_factory=list)
     line: int = 0
     written: int = 0
+    own: str = "./script"
+    unread: list[str] = field(default_factory=list)
 
     def text(self, name: str) -> str | None:
         """Return a variable as one text, None if it is not set."""
         if name.isdigit() and int(name) <= len(self.arguments):
-            return (["./script", *self.arguments])[int(name)]
+            return ([self.own, *self.arguments])[int(name)]
         if name in "?$!-":
             return unknown(f"the shell's own {name}", self.line)
         if name == "#":
@@ -132,15 +138,15 @@ class Scope:
 
     def items(self, name: str) -> list[str]:
         """Return a variable as an array."""
-        value = self.values.get(name, [])
+        value = self.values.get(name, [unset(name)] if self.unread else [])
         return [value] if isinstance(value, str) else value
 
     def set(self, name: str, value: str | list[str]) -> None:
         """Set a variable, of bounded length."""
-        size = sum(map(len, value))
+        size = len(value) if isinstance(value, str) else sum(map(len, value))
         self.written += size
-        if size > _LONGEST or self.written > _MOST_WRITTEN:
-            raise CostModelError(f"line {self.line}: {name} grows beyond {_LONGEST:,} characters")
+        if size > LONGEST or self.written > _MOST_WRITTEN:
+            raise CostModelError(f"line {self.line}: {name} grows beyond {LONGEST:,} characters")
         self.values[name] = value
 
     def fields(self, word: str) -> list[str]:

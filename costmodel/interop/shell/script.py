@@ -7,18 +7,21 @@ something that the reader is told is not known, and any other variable is named 
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.files import is_there
 from costmodel.interop.shell.expand import Scope, Tokens, is_unknown, missing_in, unknown, without_marks
 from costmodel.interop.shell.syntax import ASSIGNED, ENDS, Command, end_of, parse
 
+_LONGEST = 1_000_000
 _MOST_STEPS = 20_000
 _MOST_TURNS = 500
 _DEEPEST = 24
@@ -26,6 +29,10 @@ _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd", "expr", "seq")
 _SLURM = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.M)
+_SETS_NO_FLAGS = re.compile(
+    r"(?:^|/)(?:activate|conda\.sh|set_?env\.sh|setvars\.sh|modules?\.sh|\.?bash_?(?:rc|profile)|\.?profile|bash|\.env)$"
+)
+"""Files that set up a shell or a Python, and no job."""
 _GLUED = re.compile(r"-([A-Za-z])(\d\S*)")
 _SHORT = {
     "N": "nodes",
@@ -80,6 +87,9 @@ class Followed:
         Values of ``#SBATCH`` lines by option.
     notes : list of str
         What was not followed.
+    unread : list of str
+        Files whose variables are not known: those that are sourced and were not read, but for such as a virtual
+        environment's, which set no flags.
     """
 
     launches: list[Launch]
@@ -87,10 +97,16 @@ class Followed:
     files: dict[str, str]
     slurm: dict[str, str]
     notes: list[str]
+    unread: list[str]
 
 
 def follow(
-    text: str, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
+    text: str,
+    *,
+    folder: Path | None = None,
+    name: str = "script",
+    environment: Mapping[str, str] | None = None,
+    allowed: Sequence[str] = (),
 ) -> Followed:
     """Follow a script.
 
@@ -99,27 +115,35 @@ def follow(
     text : str
         The script.
     folder : Path, optional
-        Where ``source`` finds its neighbours; without one nothing is read.
+        Where ``source`` finds its neighbours, there and below; without one nothing is read.
+    name : str, optional
+        The script's own, for what it says of itself.
     environment : mapping, optional
         Variables that are set when it starts.
+    allowed : sequence of str, optional
+        Other folders that files may be sourced from.
 
     Raises
     ------
     CostModelError
-        If it is no script, files source each other in a circle, or it does not come to an end.
+        If it is no script, is too long, files source each other in a circle, or it does not come to an end.
     """
+    if len(text) > _LONGEST:
+        raise CostModelError(f"expected a script of at most {_LONGEST:,} characters, got {len(text):,}")
     slurm: dict[str, str] = {}
     for option, value in _slurm_options(text):
         # The job's own come before those of jobs that it submits.
         slurm.setdefault(option, value)
-    walker = _Walker({**_slurm_variables(slurm), **(environment or {})}, folder)
+    places = [] if folder is None else [folder, *map(Path, allowed)]
+    walker = _Walker({**_slurm_variables(slurm), **(environment or {})}, places, f"./{name}")
     try:
         with suppress(_EndError):
             walker.run(parse(text))
     except RecursionError:
         raise CostModelError("the script is nested too deeply") from None
     slurm |= walker.slurm
-    return Followed(walker.launches, walker.scope, walker.files, slurm, list(dict.fromkeys(walker.notes)))
+    notes = list(dict.fromkeys(walker.notes))
+    return Followed(walker.launches, walker.scope, walker.files, slurm, notes, walker.scope.unread)
 
 
 def _slurm_options(text: str) -> list[tuple[str, str]]:
@@ -180,9 +204,10 @@ Body = tuple[list[Command], int, int]
 class _Walker:
     """Follows commands, keeping variables, functions and what would be started."""
 
-    def __init__(self, values: Mapping[str, str | list[str]], folder: Path | None) -> None:
-        self.scope = Scope(self.output_of, {"PWD": ".", "BASH_SOURCE": "./script", **values})
-        self.folder = folder
+    def __init__(self, values: Mapping[str, str | list[str]], places: Sequence[Path], own: str) -> None:
+        self.scope = Scope(self.output_of, {"PWD": ".", "BASH_SOURCE": own, **values}, own=own)
+        self.places = places
+        """Folders that files are sourced from, the script's own first."""
         self.functions: dict[str, Body] = {}
         self.launches: list[Launch] = []
         self.files: dict[str, str] = {}
@@ -451,8 +476,8 @@ class _Walker:
             self._end(name == "return", given[0] if given else "0")
         elif name in ("true", ":", "false", "getopts"):
             return name in ("true", ":")  # without arguments there are no options
-        elif name == "cd" and given:
-            scope.set("PWD", given[0])
+        elif name == "cd":
+            self._change_folder([word for word in given if not word.startswith("-")])
         elif Path(name).name in ("sbatch", *_SHELLS) and document is not None:
             self.slurm |= dict(_slurm_options(document))
             self._nested(document)
@@ -541,13 +566,24 @@ class _Walker:
                 name, document.strip() if document and is_whole else unknown(what, self.scope.line)
             )
 
+    def _change_folder(self, named: list[str]) -> None:
+        """Go into a folder, which paths are relative to from now on."""
+        scope = self.scope
+        before, to = scope.text("PWD") or ".", "".join(named[:1])
+        is_known = to and not missing_in(before + to)
+        scope.set("PWD", os.path.normpath(os.path.join(before, to)) if is_known else to)
+
     def _neighbour(self, name: str) -> Path | None:
-        """Return a file beside the script, None if there is none."""
-        if self.folder is None or not without_marks(name) or missing_in(Path(name).name):
+        """Return a file that may be read, None if there is none."""
+        plain, there = without_marks(name), self.scope.text("PWD") or "."
+        if not plain or missing_in(Path(name).name):
             return None
-        inside = self.folder.resolve().parent
-        for path in (self.folder / without_marks(name), self.folder / Path(name).name):
-            if path.is_file() and path.resolve().is_relative_to(inside):
+        paths = [Path(plain), Path(Path(plain).name)]
+        if not missing_in(there):
+            paths.insert(0, Path(there, plain))
+        inside = [place.resolve() for place in self.places]
+        for path in (place / path for place in self.places for path in paths):
+            if is_there(path) and any(path.resolve().is_relative_to(place) for place in inside):
                 return path.resolve()
         return None
 
@@ -559,6 +595,9 @@ class _Walker:
         file = self._neighbour(named[0]) if named else None
         if file is None:
             self.notes += [f"source {without_marks(name) or name}: not read" for name in named]
+            self.scope.unread += [
+                without_marks(name) or "a file" for name in named[:1] if not _SETS_NO_FLAGS.search(name)
+            ]
             return
         if file in self.sources:
             raise CostModelError(f"source: {file.name} reads itself in a circle")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.shell.expand import end_of_piece
+from costmodel.interop.shell.expand import LONGEST, end_of_piece
 
 ENDS = {
     "if": "fi",
@@ -195,6 +195,8 @@ class _Reader:
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in _STOPS:
             self.at = end_of_piece(self.text, self.at)
+            if self.at - start > LONGEST:
+                raise CostModelError(f"a word of more than {LONGEST:,} characters")
             if self.text[self.at : self.at + 1] == "(" and ASSIGNED.fullmatch(self.text[start : self.at]):
                 command.arrays[len(command.words)] = self._items()
                 break

@@ -393,7 +393,8 @@ def _walk(
         if wiring.shaped:
             sides, numbers = _sides(group, one)
             terms |= sides
-            axes = tuple(sorted({int(number) for number in np.unique(numbers[numbers > 0])}))
+            # What has no long side, as on a torus of one chip, is a side of one chip.
+            axes = tuple(sorted({int(number) for number in np.unique(numbers[numbers > 0])})) or (1,)
         levels.append(Level(name, below_name, not anywhere(~crossed), ends, index == 0, wiring, axes))
         terms[f"{name}_members"] = inside
         terms[f"{name}_domain"] = float(one.size)
