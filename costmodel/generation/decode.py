@@ -32,8 +32,10 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
 from costmodel.physics.kernels.roofline import MatmulConstants, attention_time
+from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import collective_time, moe_exchange_time
+from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.anatomy.decode import attended, attention_flops, cached_layers, state_elements
 from costmodel.step.anatomy.params import attended_tokens
 
@@ -48,9 +50,11 @@ _LINEAR = (
     "memory_s = read_bytes * passes / (memory_fraction * hbm_bytes_per_s); cbrt(math_s ** 3 + memory_s ** 3)"
 )
 _EXPERTS = (
-    "touched = 1 - (1 - top_k / experts) ** tokens; held = weights / shards; "
-    "read_bytes = weight_bytes * touched * held; "
-    "math_s = 2 * tokens * top_k / experts * held / (peak_fraction * peak_flops_per_s); "
+    "touched = 1 - (1 - top_k / experts) ** tokens; "
+    "busiest_touched = min(touched + deviations * sqrt(touched * (1 - touched) * ep / experts), 1); "
+    "rank_tokens = tokens * top_k / ep; busiest = 1 + deviations / sqrt(max(rank_tokens, 1)); "
+    "held = weights / shards; read_bytes = weight_bytes * busiest_touched * held; "
+    "math_s = 2 * busiest * tokens * top_k / experts * held / (expert_share * peak_fraction * peak_flops_per_s); "
     "memory_s = read_bytes * passes / (memory_fraction * hbm_bytes_per_s); cbrt(math_s ** 3 + memory_s ** 3)"
 )
 _CACHE = (
@@ -58,11 +62,12 @@ _CACHE = (
     "math_s = sequences * attention_flops / (tp * peak_fraction * peak_flops_per_s); "
     "cbrt(math_s ** 3 + memory_s ** 3)"
 )
+_ACTIVATIONS = "2 * tokens * (6 * hidden + 6 * inner / tp) / (memory_fraction * hbm_bytes_per_s)"
 _DECODED_ATTENTION_SHARE = 0.5
 """Share of the 16-bit peak that kernels of decoded attention reach where MLA's latent makes them compute. Assumed. [-]"""
 _ONCE: Array = np.asarray(1.0)
-_EAGER_KERNELS = 12.0
-"""Kernels of a layer that a host issues one by one without CUDA graphs. Assumed. [-]"""
+_KERNELS = {"attention": 6.0, "mla": 10.0, "mixer": 8.0, "mlp": 4.0, "experts": 10.0}
+"""Kernels of a layer's parts, norms included: an engine's fused ones. Counted roughly; their time is fitted. [-]"""
 _EAGER_LAUNCH_S = 10e-6
 """Host time of each of them. Assumed, as in eager PyTorch. [s]"""
 
@@ -180,6 +185,18 @@ def prefill_step(
         *_prefill_attention(served, split, count, length),
         *_communication(served, split, "prefill", tokens, tokens * dp, passes),
     ]
+    lines.append(
+        time_line(
+            "prefill.other",
+            axis="compute",
+            toll="overhead",
+            phase="forward",
+            count=1.0,
+            formula="(prefill_factor - 1) * priced_s",
+            terms={"prefill_factor": served.engine.prefill_factor, "priced_s": sum_exposed(lines)},
+            source=f"{served.engine.name} on {served.engine.generation}: {served.engine.basis}",
+        )
+    )
     if host:
         lines += _kernels_and_host(served, lines, count, "prefill", passes)
     return Bill(tuple(lines), ())
@@ -195,7 +212,7 @@ def _linear_lines(
     sampled: Array | None = None,
 ) -> Iterable[TimeLine]:
     """Yield the products with weights: attention's, MLPs, experts, head."""
-    tp, _, _, dp = split.floats()
+    tp, _, ep, dp = split.floats()
     model = served.model
     accelerator = served.cluster.accelerator
     kernels = accelerator.kernels
@@ -235,6 +252,11 @@ def _linear_lines(
                 weight_bytes=element,
                 top_k=float(model.top_k),
                 experts=float(model.num_experts),
+                ep=ep,
+                deviations=expected_maximum_normal(ep),
+                expert_share=served.weights.expert_share
+                if served.has_units
+                else served.weights.converted_share,
             )
         else:
             yield line(
@@ -248,6 +270,7 @@ def _linear_lines(
                 shards=tp,
                 weight_bytes=element,
             )
+    yield _activations(served, split, when, of_group)
     yield line(
         "head",
         _LINEAR,
@@ -258,6 +281,41 @@ def _linear_lines(
         replicated=0.0,
         shards=tp,
         weight_bytes=2.0,
+    )
+
+
+def _activations(served: Deployment, split: Split, when: str, tokens: Array) -> TimeLine:
+    """Return what moves beside weights and cache: the hidden state through every kernel, and MLPs' inner widths."""
+    tp, _, _, _ = split.floats()
+    model, accelerator = served.model, served.cluster.accelerator
+    assert accelerator.kernels is not None
+    whole, inner = 0.0, 0.0
+    for number, kind in enumerate(model.layer_kinds()):
+        count, seen = model.kind_of_layer.count(number), model.seen_by(kind)
+        whole += count * model.hidden_size * (2.0 if kind.has_mlp else 1.0)
+        if kind.is_moe:
+            inner += count * (model.top_k * model.expert_ffn_size + model.shared_expert_ffn_size)
+            whole += count * model.hidden_size * model.top_k
+        elif kind.has_mlp:
+            inner += count * seen.ffn_size
+        if kind.attends:
+            inner += count * seen.num_heads * seen.head_dim
+    return time_line(
+        f"{when}.activations",
+        axis="compute",
+        toll="hbm",
+        phase="forward",
+        count=1.0,
+        formula=_ACTIVATIONS,
+        terms={
+            "tokens": tokens,
+            "hidden": whole,
+            "inner": inner,
+            "tp": tp,
+            "memory_fraction": accelerator.kernels.memory.bandwidth_fraction,
+            "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
+        },
+        source="16-bit inputs and outputs of every kernel; elements of a token summed over layers",
     )
 
 
@@ -381,7 +439,13 @@ def _communication(
                 phase="forward",
                 group="ep",
                 count=np.where(dp > 1.0, moe, 0) * passes,
-                made=cost.made,
+                made=cost.made.then(
+                    "kernel_s",
+                    "where(spread_over > 1, max(kernel_s - kernel_start_s, 0) + exchange_s, 0)",
+                    spread_over=mesh.ep.ranks,
+                    kernel_start_s=DISPATCH_LATENCY_S,
+                    exchange_s=served.engine.exchange_s,
+                ),
                 bytes_each=cost.wire_bytes,
                 tier=cost.tier,
                 source="tokens to their experts and back, one copy an expert (DeepEP's low-latency kernels)",
@@ -435,6 +499,21 @@ def _all_reduce(
     )
 
 
+def kernels_of(served: Deployment) -> float:
+    """Return the kernels of a forward pass over all layers and the head. [-]"""
+    model = served.model
+    count = 4.0 + served.weights.kernels * model.num_layers * served.has_units
+    for number, kind in enumerate(model.layer_kinds()):
+        parts = [
+            ("mla" if model.attention == "mla" else "attention") if kind.attends else "",
+            "mixer" if kind.mixer is not None else "",
+            ("experts" if kind.is_moe else "mlp") if kind.has_mlp else "",
+            "mlp" if kind.is_moe and model.shared_expert_ffn_size else "",
+        ]
+        count += model.kind_of_layer.count(number) * sum(_KERNELS[part] for part in parts if part)
+    return count
+
+
 def _kernels_and_host(
     served: Deployment,
     before: list[TimeLine],
@@ -443,17 +522,12 @@ def _kernels_and_host(
     passes: Array = _ONCE,
 ) -> Iterable[TimeLine]:
     """Yield what no byte or product explains: starts of kernels, and the host between steps."""
-    engine, model = served.engine, served.model
-    layers = float(model.num_layers)
-    if served.cuda_graphs:
-        formula = "layers * layer_s"
-        terms: dict[str, ArrayLike] = {"layers": layers, "layer_s": engine.layer_s}
-    else:
-        formula = "issued_s = layers * kernels * launch_s; max(layers * layer_s, issued_s - gpu_s)"
-        terms = {
-            "layers": layers,
-            "layer_s": engine.layer_s,
-            "kernels": _EAGER_KERNELS,
+    engine = served.engine
+    terms: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
+    formula = "kernels * kernel_s"
+    if not served.cuda_graphs:
+        formula = "max(kernels * kernel_s, kernels * launch_s - gpu_s)"
+        terms |= {
             "launch_s": _EAGER_LAUNCH_S * served.cluster.accelerator.host_slowdown,
             "gpu_s": sum_exposed(before) / passes,
         }
@@ -466,7 +540,7 @@ def _kernels_and_host(
         cause="host",
         formula=formula,
         terms=terms,
-        source="kernels of a layer start and drain one after the other; without graphs the host issues each",
+        source="kernels start and drain one after the other; without graphs the host issues each",
     )
     where = f"{engine.name} on {engine.generation}: {engine.basis}"
     yield time_line(

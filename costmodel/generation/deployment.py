@@ -34,6 +34,11 @@ class NumberFormat(NamedTuple):
         Key of the accelerator's peaks and kernel constants.
     everything : bool
         All linear layers but the head are quantised; otherwise, in a mixture of experts, its MLPs alone.
+    kernels : float
+        Kernels a layer that quantise inputs of products. [-]
+    expert_share, converted_share : float
+        Rate of the experts' products over that of the kernel constants, in the format and where the chip has no
+        units for it, so that weights are converted to 16 bits on the way. [-]
     source : str
         Who stores it so.
     """
@@ -42,6 +47,9 @@ class NumberFormat(NamedTuple):
     weight_bytes: float
     matmul_dtype: str
     everything: bool
+    kernels: float
+    expert_share: float
+    converted_share: float
     source: str
 
 
@@ -56,10 +64,14 @@ class Engine(NamedTuple):
         Host time of a step that the GPU waits for: scheduling, sampling, detokenising. [s]
     sequence_s : float
         What every sequence of the batch adds to it. [s]
-    layer_s : float
-        Start and drain of the kernels of a layer inside a CUDA graph. [s]
+    kernel_s : float
+        Start and drain of one kernel inside a CUDA graph. [s]
     all_reduce_s : float
         Latency of the engine's own all-reduce inside an NVLink domain. [s]
+    exchange_s : float
+        Latency of sending tokens to their experts, or back, with the wait for the last group. [s]
+    prefill_factor : float
+        Time of a prefill over that of its products, attention and messages. [-]
     spread : float
         Standard deviation of the logarithm of measured over predicted step times. [-]
     basis : str
@@ -70,8 +82,10 @@ class Engine(NamedTuple):
     generation: str
     step_s: float
     sequence_s: float
-    layer_s: float
+    kernel_s: float
     all_reduce_s: float
+    exchange_s: float
+    prefill_factor: float
     spread: float
     basis: str
 
@@ -80,11 +94,14 @@ _HERE = Path(__file__).parent
 
 NUMBER_FORMATS: dict[str, NumberFormat] = {
     row["name"]: NumberFormat(
-        row["name"],
-        float(row["weight_bytes"]),
-        row["matmul_dtype"],
-        row["everything"] == "true",
-        row["source"],
+        name=row["name"],
+        weight_bytes=float(row["weight_bytes"]),
+        matmul_dtype=row["matmul_dtype"],
+        everything=row["everything"] == "true",
+        kernels=float(row["kernels"]),
+        expert_share=float(row["expert_share"]),
+        converted_share=float(row["converted_share"]),
+        source=row["source"],
     )
     for row in read_rows(_HERE / "number_formats.csv")
 }
@@ -96,8 +113,10 @@ ENGINES: dict[tuple[str, str], Engine] = {
         row["generation"],
         float(row["step_ms"]) * 1e-3,
         float(row["sequence_us"]) * 1e-6,
-        float(row["layer_us"]) * 1e-6,
+        float(row["kernel_us"]) * 1e-6,
         float(row["all_reduce_us"]) * 1e-6,
+        float(row["exchange_us"]) * 1e-6,
+        float(row["prefill_factor"]),
         float(row["spread"]),
         row["basis"],
     )
