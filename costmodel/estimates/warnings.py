@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
-from costmodel.estimates.pipeline_run import interleaves, simulated_step_s
+from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.estimates.priced_job import PricedJob, headroom
 from costmodel.estimates.savings import Saving, memory_savings, time_savings
 from costmodel.physics.network.mesh import slowest_tier
@@ -76,11 +76,13 @@ def accumulation(est: PricedJob) -> Iterator[str]:
 def _simulated(est: PricedJob) -> Iterator[str]:
     """Say where a closed form is further from its schedule run step by step than it may be.
 
-    Only for schedules that put off weight gradients and for interleaved chunks that hold unlike numbers of layers: of the
-    others one random job in hundreds is.
+    Only for schedules that put off weight gradients and for chunks that were written out: of the others one random job
+    in hundreds is.
     """
     layout = est.job.layout
-    asked = layout.pp > 1 and (splits_backward(layout.schedule) or _unlike_chunks(est))
+    asked = layout.pp > 1 and (
+        splits_backward(layout.schedule) or (layout.vp > 1 and est.priced.placed.split.chunks)
+    )
     if not asked or est.job.micro_batches > _MOST_SIMULATED:
         return
     billed_s, took_s = float(est.step_time_s), simulated_step_s(est)
@@ -89,11 +91,6 @@ def _simulated(est: PricedJob) -> Iterator[str]:
             f"{schedule_at(layout.schedule).name} run step by step takes {format_seconds(took_s, 4)}, "
             f"{took_s / billed_s - 1.0:+.1%} of the bill, whose closed form has no term for what these stages wait for"
         )
-
-
-def _unlike_chunks(est: PricedJob) -> bool:
-    per_stage, vp = broadcast_sum(list(est.priced.placed.stages.layers)), float(est.job.layout.vp)
-    return interleaves(est.priced) and bool(np.any((per_stage != per_stage.flat[0]) | (per_stage % vp != 0)))
 
 
 def _memory(est: PricedJob) -> Iterator[str]:

@@ -35,6 +35,7 @@ from costmodel.bill.lines import (
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.stages import Meetings
 from costmodel.step.anatomy.params import Params
 from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
 from costmodel.step.ports import Ports
@@ -216,6 +217,15 @@ def critical_step(
     pass_s, back_s = forward_s + pause_s * sent.forward, backward_s + pause_s * sent.backward
     shared = _of_pipeline(placed, blocks, held, (forward, back, weight), pause_s[..., 0])
     shared |= {"most_forward_s": highest_on_stages(pass_s), "most_backward_s": highest_on_stages(back_s)}
+    if placed.meetings is not None:
+        each_s = [np.asarray(f + b) for f, b in zip(forward, back, strict=True)]
+        last_s = np.asarray(pass_s[..., -1] + back_s[..., -1])
+        shared |= _by_chunk(placed, placed.meetings, blocks, each_s, last_s, shared)
+        # Each rank sends what its first chunk has made, and all but the first its gradients.
+        ranks = np.maximum(placed.layout.pp, 2.0)
+        shared["first_chunk_s"] = shared["first_chunk_s"] + pause_s[..., 0] * (2.0 * ranks - 3.0) / (
+            ranks - 1.0
+        )
     of_stage = {
         "forward_s": pass_s,
         "backward_input_s": np.asarray(back_s - weight_s),
@@ -390,6 +400,41 @@ def _of_rings(
         "three_input_s": most(rings.threes, inputs, of_three),
         "vee_turn_s": np.asarray(broadcast_sum(turn) + 5.0 * pause_s),
     }
+
+
+def _by_chunk(
+    placed: PlacedJob,
+    meetings: Meetings,
+    blocks: Sequence[Block],
+    each: Sequence[Array],
+    last_s: Array,
+    shared: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Return what one micro-batch takes where ranks run chunk by chunk, by the names of `schedules.bubble_time_s`.
+
+    `each` are the seconds of the blocks, forward and back, `last_s` those of the last rank.
+    """
+    model, layers = placed.model, [at for at, block in enumerate(blocks) if block.role == "layer"]
+    roles = {"embedding": 0, "head": 1, "mtp": 2}
+    passes = {"head": 1.0 + model.mtp_layers}
+    row = [
+        layers.index(at) if block.role == "layer" else len(layers) + roles[block.role]
+        for at, block in enumerate(blocks)
+    ]
+    each = [np.asarray(passes.get(block.role, 1.0) * one) for block, one in zip(blocks, each, strict=True)]
+    longer_s = broadcast_sum([meetings.more[at] * one[..., None] for at, one in zip(row, each, strict=True)])
+    groups = (placed.micro_batches / placed.layout.pp)[..., None]
+    waits_s = meetings.share * (1.0 - meetings.of_next / groups) * np.maximum(longer_s, 0.0)
+    # A chunk that ranks may be apart for each further hop between them.
+    mean_s = shared["mean_forward_s"] + shared["mean_backward_s"]
+    apart_s = np.asarray(mean_s / (placed.layout.vp * placed.layout.pp))[..., None]
+    most_s: Array = np.asarray(0.0)
+    for number in range(int(meetings.rank.max()) + 1):
+        here = meetings.rank == number
+        further = np.where(here, meetings.hops - 1.0, 0.0).max(axis=-1)
+        most_s = np.maximum(most_s, np.where(here, waits_s, 0.0).sum(axis=-1) - further * apart_s[..., 0])
+    first_s = broadcast_sum([np.asarray(meetings.first[at] * one) for at, one in zip(row, each, strict=True)])
+    return {"last_by_chunk_s": np.asarray(last_s + most_s), "first_chunk_s": first_s}
 
 
 def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[str, Array]) -> Array:

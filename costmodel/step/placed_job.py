@@ -35,7 +35,15 @@ from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh, split_group
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import Rings, Split, StagePlan, chunk_shares, plan_rings
+from costmodel.physics.pipeline.stages import (
+    Meetings,
+    Rings,
+    Split,
+    StagePlan,
+    chunk_shares,
+    plan_meetings,
+    plan_rings,
+)
 from costmodel.step.anatomy.operator_parts import Operator, Part, Role, ScalarWork, Shard
 from costmodel.step.anatomy.params import Params
 from costmodel.step.ports import Ports
@@ -338,6 +346,14 @@ class PlacedJob:
         if not anywhere(schedules.has_rings(self.layout.schedule)):
             return None
         return plan_rings(self.model.kind_of_layer, len(self.kinds), self.layout.pp, self.split)
+
+    @cached_property
+    def meetings(self) -> Meetings | None:
+        """Where chunks of the last rank meet larger ones; none where no schedule interleaves."""
+        layout = self.layout
+        if not anywhere(schedules.goes_by_chunks(layout.schedule)):
+            return None
+        return plan_meetings(self.model.kind_of_layer, len(self.kinds), layout.pp, layout.vp, self.split)
 
     @cached_property
     def in_flight(self) -> Array:

@@ -43,6 +43,8 @@ UNLIKE = {
     "three_forward_s": "F of the three neighbours of a V that take longest for it",
     "three_input_s": "B of the three that take longest for it",
     "vee_turn_s": "F and B of the last chunks of the first three ranks of a V",
+    "last_by_chunk_s": "F + B + W of the last rank with what it waits, chunk by chunk, for larger ones of another",
+    "first_chunk_s": "F + B + W of the first chunk of a mean rank before the last",
     "largest_chunk": "share of a rank's layers in its largest chunk [-]",
     "smallest_chunk": "share of a rank's layers in its smallest chunk [-]",
     "pending_weight_fraction": "share of a micro-batch's activations that W still needs when B is done: 32/34 with "

@@ -187,19 +187,21 @@ _RECORDS = (
             Rule("virtual_stages >= 2", "vp >= 2"),
             Rule("micro_batches % stages == 0", "micro-batches that are a multiple of pp"),
         ),
-        # Forward and backward passes of a group of p micro-batches meet on ranks that are in different chunks: where
-        # these are unlike, each group but one waits p - 2 times for the difference, less a smallest chunk of slack;
-        # a stage that is slower by more, as it has the head, does not wait for that.
-        bubble=f"{_BEFORE_AND_BEHIND}; unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
-        "plain_s = plain_forward_s + plain_backward_s; "
-        "slower_s = max(forward_s + backward_s - mean_forward_s - mean_backward_s, 0); "
-        "waits_s = max((micro_batches / stages - 1) * unlike * plain_s - micro_batches * slower_s, 0); "
         # While the ranks behind have the first micro-batch of the last chunk, or the last one of the first, it runs two
         # chunks for each of them. A single group of p goes round chunk after chunk at the slowest rank's pace.
+        # Where chunks are unlike, ranks wait for each other's larger ones: p micro-batches take what the last rank takes
+        # that waits for another, less a chunk that they may be apart; or, if all ranks have the same unlike chunks,
+        # p - 2 differences of them more, less a smallest one.
+        bubble=f"{_BEFORE_AND_BEHIND}; groups = micro_batches / stages; own_s = micro_batches * (forward_s + backward_s); "
         "fill_s = max(behind_s - 2 * behind * forward_s, 0) + max(behind_s - 2 * behind * backward_s, 0); "
-        "round_s = 2 * others_s - hops * (forward_s + backward_s); "
-        "0.5 * (largest_chunk + smallest_chunk) * where(micro_batches > stages, others_s - behind_s + fill_s, "
-        "max(others_s - behind_s + fill_s, round_s)) + waits_s",
+        "waits_s = (hops - behind) * first_chunk_s + fill_s / virtual_stages; "
+        "round_s = (2 * others_s - hops * (forward_s + backward_s)) / virtual_stages; "
+        "mean_s = mean_forward_s + mean_backward_s; "
+        "apart_s = where(stages > 2, mean_s, 2 * mean_forward_s) / virtual_stages; "
+        "meet_s = micro_batches * last_by_chunk_s - (groups - 1) * apart_s; "
+        "unlike = max((stages - 2) * (largest_chunk - smallest_chunk) - smallest_chunk, 0); "
+        "alike_s = micro_batches * mean_s + (groups - 1) * unlike * (plain_forward_s + plain_backward_s); "
+        "max(waits_s, where(groups > 1, 0, round_s), max(meet_s, alike_s) + hops * first_chunk_s - own_s)",
         # Megatron-core's number of warm-up micro-batches, pipeline_parallel/schedules.py: p of each chunk, and as
         # many more of the first, the largest, or less of the last as a rank is before or behind the middle.
         held="beyond = stages - 2 * stage - 1; "

@@ -192,6 +192,11 @@ def bubble_time_s(
         "mean_backward_weight_s": lambda: weight,
         "most_forward_s": lambda: forward,
         "most_backward_s": lambda: inputs + weight,
+        "last_by_chunk_s": lambda: 0.0,
+        "first_chunk_s": lambda: (
+            (known("sum_forward_s") + known("sum_backward_s") - forward - inputs - weight)
+            / (np.maximum(p - 1.0, 1.0) * as_array(virtual_stages))
+        ),
         "first": lambda: 0.0,
         "last": lambda: 0.0,
         "largest_chunk": lambda: 1.0 / as_array(virtual_stages),
@@ -485,6 +490,12 @@ def differs_by_rank(schedule: ArrayLike) -> BoolArray:
 def has_rings(schedule: ArrayLike) -> BoolArray:
     """Return where neighbours that wait for each other in a circle may set the pace."""
     return np.asarray([record.has_rings for record in SCHEDULES.values()])[_codes(schedule)]
+
+
+def goes_by_chunks(schedule: ArrayLike) -> BoolArray:
+    """Return where chunks that meet each other may set the pace."""
+    found = ["last_by_chunk_s" in inputs_of(record.bubble) for record in SCHEDULES.values()]
+    return np.asarray(found)[_codes(schedule)]
 
 
 def fold(schedule: ArrayLike) -> Array:

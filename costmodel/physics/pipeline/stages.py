@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -289,9 +290,9 @@ def balanced_split(
     fold: ArrayLike = 0,
     vp: ArrayLike = 1,
 ) -> Split:
-    """Return the split whose busiest stage does least.
+    """Return the split of which a micro-batch takes least: on the busiest stage, or chunk by chunk on the busiest in each.
 
-    With several chunks a rank all are alike, but for the first and the last, which make room for embedding
+    Of several chunks a rank all are alike, but for the first and the last ones, which make room for embedding
     and head: ranks of an interleaved schedule wait for each other's larger chunks again and again.
 
     Parameters
@@ -314,7 +315,7 @@ def balanced_split(
     split : Split
         Places of embedding (0 or 1) and head (whole layers) as arrays in the shape of `pp`, `fold` and `vp`;
         of several splits that are as good, the one nearest to an even division. Where no places make all
-        chunks alike, those that balance the stages.
+        chunks alike, any may be taken.
     """
     cases, which = _distinct(pp, fold, vp)
     best = [_best_places(len(kind_of_layer), *case, round(head, 6), mtp_layers) for case in cases]
@@ -326,40 +327,34 @@ def balanced_split(
 def _best_places(
     layers: int, pp: float, fold: float, vp: float, head: float, mtp_layers: int
 ) -> tuple[float, float]:
-    """Places of embedding and head that make the busiest stage lightest."""
+    """Places of embedding and head of which a micro-batch takes least."""
     if pp < 2:
         return 0.0, 0.0
-    by_chunks = fold == Fold.OWN and vp > 1
-    found = [
-        (busiest, places, embedding)
-        for busiest, places, embedding in _busiest_of_places(layers, pp, fold, head, mtp_layers)
-        if not (by_chunks and (layers + places) % (pp * vp))
-    ]
-    if not found:
-        return _best_places(layers, pp, fold, 1.0, head, mtp_layers)
-    _, places, embedding = min(found)
-    return embedding, places - embedding
+    embedding, of_head = _looked_at_places(layers)
+    plan, places = _plan_of_places(layers, pp, fold, mtp_layers), embedding + of_head
+    paid = (plan.layers[0] + head * plan.has_head).max(axis=-1)
+    if fold == Fold.OWN and vp > 1:
+        by_chunk = _dealt_to_chunks(plan.layers[0] - mtp_layers * plan.has_head, int(vp), embedding, of_head)
+        by_chunk[..., -1, -1] += mtp_layers + head
+        paid = by_chunk.max(axis=-1).sum(axis=-1)
+        alike = (layers + places) % (pp * vp) == 0
+        paid = np.where(alike, paid, np.inf) if alike.any() else paid
+    columns = np.broadcast_arrays(np.round(paid, 9), places, embedding)
+    _, least, of_embedding = min(zip(*(column.ravel().tolist() for column in columns), strict=True))
+    return of_embedding, least - of_embedding
+
+
+def _looked_at_places(layers: int) -> tuple[Array, ...]:
+    """Return the places of embedding and of head that are looked at, as an open mesh."""
+    return np.ix_(np.arange(2.0), np.arange(min(_MOST_PLACES, layers) + 1.0))
 
 
 @lru_cache(maxsize=2048)
-def _busiest_of_places(
-    layers: int, pp: float, fold: float, head: float, mtp_layers: int
-) -> list[tuple[float, float, float]]:
-    """Return what each place of embedding and head makes: work of the busiest stage, places of both, of the embedding.
-
-    Looked at side by side, and once for all numbers of chunks: a search asks for dozens of pipelines.
-    """
-    embedding, of_head = np.ix_(np.arange(2.0), np.arange(min(_MOST_PLACES, layers) + 1.0))
-    split = Split(embedding, of_head, mtp_layers)
-    plan = plan_stages([0] * layers, 1, pp, split, fold=fold, every_stage=True)
-    work = (plan.layers[0] + head * plan.has_head).max(axis=-1)
-    columns = np.broadcast_arrays(work, embedding + of_head, embedding)
-    return [
-        (round(busiest, 9), places, of_embedding)
-        for busiest, places, of_embedding in zip(
-            *(column.ravel().tolist() for column in columns), strict=True
-        )
-    ]
+def _plan_of_places(layers: int, pp: float, fold: float, mtp_layers: int) -> StagePlan:
+    """Return what all ranks hold with each place of embedding and head: once for all numbers of chunks."""
+    embedding, head = _looked_at_places(layers)
+    split = Split(embedding, head, mtp_layers)
+    return plan_stages([0] * layers, 1, pp, split, fold=fold, every_stage=True)
 
 
 def chunks_on_ranks(
@@ -387,28 +382,135 @@ def chunks_on_ranks(
     """
     rule = split or Split()
     held = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
-    by_rank = [_dealt(int(layers), vp) for layers in held]
-    by_rank[0] = _dealt(int(held[0]), vp, round(float(np.asarray(rule.embedding))))
-    by_rank[-1] = _dealt(int(held[-1]), vp, round(float(np.asarray(rule.head))), at_the_end=True)
+    by_chunk = _dealt_to_chunks(
+        held, vp, *(float(np.asarray(places)) for places in (rule.embedding, rule.head))
+    )
     last = held.size * vp - 1
     return tuple(
-        Chunk(int(i == 0), by_rank[i % held.size][i // held.size], mtp_layers * (i == last), int(i == last))
-        for i in range(held.size * vp)
+        Chunk(int(i == 0), int(layers), mtp_layers * (i == last), int(i == last))
+        for i, layers in enumerate(by_chunk.ravel())
     )
 
 
-def _dealt(layers: int, vp: int, places: int = 0, *, at_the_end: bool = False) -> list[int]:
-    """Deal the layers of a rank, and places beside them, to its chunks; the places are emptied from one end.
+def _dealt_to_chunks(held: Array, vp: int, embedding: ArrayLike, head: ArrayLike) -> Array:
+    """Return the layers of each chunk, (..., chunks of a rank, ranks), from those of each rank (last dimension). [-]
 
-    >>> _dealt(5, 4), _dealt(17, 6, 1), _dealt(4, 2, 2, at_the_end=True)
-    ([2, 1, 1, 1], [2, 3, 3, 3, 3, 3], [3, 1])
+    With places beside them on the first and the last one, which are left empty in its first and its last chunks.
+
+    >>> _dealt_to_chunks(np.array([17.0, 18.0, 18.0, 15.0]), 6, 1.0, 3.0).T.astype(int).tolist()
+    [[2, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 0]]
     """
-    each, more = divmod(layers + places, vp)
-    found = [each + (i < more) for i in range(vp)]
-    for i in reversed(range(vp)) if at_the_end else range(vp):
-        emptied = min(places, found[i])
-        found[i], places = found[i] - emptied, places - emptied
+    places = np.zeros_like(held)
+    places[..., 0] = embedding
+    places[..., -1] = places[..., -1] + np.asarray(head)
+    full, more = (each[..., None, :] for each in np.divmod(held + places, vp))
+    found = np.asarray(full + (np.arange(vp)[:, None] < more))
+    for of_rank, left in ((found[..., 0], embedding), (found[..., ::-1, -1], head)):
+        emptied = np.minimum(np.cumsum(of_rank, axis=-1), np.asarray(left)[..., None])
+        of_rank -= np.diff(emptied, prepend=0.0)
     return found
+
+
+class Meetings(NamedTuple):
+    """What other ranks hold beyond the last one where they run a chunk while it runs one.
+
+    Attributes
+    ----------
+    more : tuple of Array
+        Layers by kind, embedding, head and predicting layers beyond those of the last rank's chunk, less than none
+        where that has more; the last dimension runs over the meetings of unlike chunks. [-]
+    share : Array
+        The share of micro-batches in which two chunks meet. [-]
+    rank : Array
+        Which of the other ranks it is, numbered from 0. [-]
+    hops : Array
+        How far that is from the last one, round the ranks. [-]
+    of_next : Array
+        1 where the other chunk belongs to the next p micro-batches, so that the last of a step meets none. [-]
+    first : tuple of Array
+        Layers by kind, embedding, head and predicting layers of a mean rank's first chunk, without the last rank; no
+        dimension of meetings. [-]
+    """
+
+    more: tuple[Array, ...]
+    share: Array
+    rank: Array
+    hops: Array
+    of_next: Array
+    first: tuple[Array, ...]
+
+
+def plan_meetings(
+    kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, vp: ArrayLike, split: Split | None = None
+) -> Meetings:
+    """Return where chunks of the last rank, which has the head, meet larger ones of other ranks.
+
+    A rank k before the last is k passes ahead of it: of p micro-batches it runs the same chunk in all but k, and in
+    those the next one. Of ranks that hold the same only those nearest to the last one on either side are looked at.
+
+    Parameters
+    ----------
+    kind_of_layer, num_kinds, pp, split
+        As in `plan_stages`, for ranks that hold a stage of their own.
+    vp : array_like
+        Chunks on each rank; with one there is nothing to meet. [-]
+    """
+    rule = split or Split()
+    kinds = tuple(int(kind) for kind in kind_of_layer)
+    cases, which = _distinct(pp, vp, rule.embedding, rule.head)
+    if rule.chunks:
+        rows = _chunk_rows(rule.chunks, _layers_before(kinds, num_kinds), kinds[-1])
+        found = [_meetings_of(rows, case) for case in cases]
+    else:
+        found = [_meetings_of_even(kinds, num_kinds, rule.mtp_layers, case) for case in cases]
+    width = max(columns.shape[1] for columns, _ in found)
+    wide = np.stack(
+        [np.pad(columns, ((0, 0), (0, width - columns.shape[1]))) for columns, _ in found], axis=1
+    )
+    *more, share, rank, hops, of_next = (_spread(row, which) for row in wide)
+    firsts = np.stack([first for _, first in found], axis=1)
+    return Meetings(tuple(more), share, rank, hops, of_next, tuple(row[which] for row in firsts))
+
+
+def _meetings_of(rows: Array, case: tuple[float, ...]) -> tuple[Array, Array]:
+    """Return the meetings of one layout in columns (what is more, share, rank, hops and of_next), and a mean first chunk."""
+    ranks, chunks = int(case[0]), int(case[1])
+    if ranks < 2 or chunks < 2:
+        return np.zeros((len(rows) + 4, 1)), np.zeros(len(rows))
+    held = rows.reshape(len(rows), chunks, ranks)
+    _, below = np.unique(held[..., -2::-1].reshape(-1, ranks - 1), axis=1, return_index=True)
+    _, above = np.unique(held[..., :-1].reshape(-1, ranks - 1), axis=1, return_index=True)
+    nearest = np.unique([*(ranks - 2 - below), *above])
+    columns = []
+    for number, rank in enumerate(nearest.tolist()):
+        ahead, alike = ranks - 1 - rank, Counter[tuple[float, ...]]()
+        for shift, share in ((0, 1.0 - ahead / ranks), (1, ahead / ranks)):
+            more = np.roll(held[..., rank], -shift, axis=1) - held[..., -1]
+            for chunk in np.flatnonzero((more > 0).any(axis=0)).tolist():
+                alike[*more[:, chunk].tolist(), shift > 0 and chunk == chunks - 1] += share
+        hops = min(ahead, ranks - ahead)
+        columns += [(*more, share, number, hops, of_next) for (*more, of_next), share in alike.items()]
+    found = np.array(columns).T if columns else np.zeros((len(rows) + 4, 1))
+    return found, held[:, 0, :-1].mean(axis=1)
+
+
+@lru_cache(maxsize=8192)
+def _meetings_of_even(
+    kinds: tuple[int, ...], num_kinds: int, mtp_layers: int, case: tuple[float, ...]
+) -> tuple[Array, Array]:
+    ranks, chunks, *places = case
+    dealt, count = _dealt_evenly(kinds, num_kinds, mtp_layers), int(ranks * chunks)
+    if chunks < 2 or ranks < 2:
+        return _meetings_of(np.zeros((num_kinds + 3, count)), case)
+    scalars = [np.asarray(value) for value in (ranks, 0.0, *places)]
+    of_ranks = np.sum(dealt.on_rank(np.arange(ranks), *scalars)[:num_kinds], axis=0)
+    of_ranks[-1] -= mtp_layers
+    until = np.cumsum(_dealt_to_chunks(of_ranks, int(chunks), *places)).astype(np.int64)
+    rows = np.zeros((num_kinds + 3, count))
+    rows[:num_kinds] = [np.diff(before[until], prepend=0.0) for before in dealt.before]
+    rows[:num_kinds, -1] += dealt.beside_head
+    rows[num_kinds, 0], rows[num_kinds + 1, -1], rows[num_kinds + 2, -1] = 1.0, 1.0, mtp_layers
+    return _meetings_of(rows, case)
 
 
 def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -> tuple[Array, Array]:
